@@ -1,4 +1,4 @@
-//! Fuzzes a BRP session with arbitrary messages of targets, and paths that come and go.
+//! Fuzzes a BRP session with arbitrary messages of targets, and with paths that connect and fail.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Fuzzes a whole index, changed anywhere, with valid checksums: no panic, and no endless loop.
+//! Fuzzes a whole index in which arbitrary bytes are changed, with valid checksums: it must neither
+//! panic nor loop endlessly.
 
 #![no_main]
 

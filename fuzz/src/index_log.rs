@@ -1,5 +1,5 @@
-//! Fuzzes the log of an index with arbitrary blocks and frames: they are refused, or replayed with
-//! the same result when opened again.
+//! Fuzzes the log of an index with arbitrary blocks and frames: the frames are refused, or replayed
+//! with the same result each time the index is opened.
 
 #![no_main]
 

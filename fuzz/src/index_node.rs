@@ -1,4 +1,4 @@
-//! Fuzzes the image of a node of the index, a blob or a patch with arbitrary bytes: they are
+//! Fuzzes the image of a node of the index, a blob or a patch with arbitrary bytes: the bytes are
 //! refused, or can be read like an image.
 
 #![no_main]

@@ -7,9 +7,9 @@
 use bimetal_trace::{Format, Options, Reader, Record, SkipBad};
 use std::io::Cursor;
 
-/// Maximum number of records that are read: a short file can expand to millions.
+/// Maximum number of records that are read: a short file can expand to millions of records.
 const RECORDS_MAX: usize = 1 << 14;
-/// File names: a neutral one, and two by which a format is recognised.
+/// File names: a neutral name, and two names by which a format is recognised.
 const NAMES: [&str; 3] = ["trace", "trace.lis", "trace.oracleGeneral"];
 /// Bit in the first byte; if set, bad records are skipped.
 const SKIPS: u8 = 0x80;
@@ -50,7 +50,7 @@ impl File {
         }
     }
 
-    /// Makes a file of these bytes.
+    /// Makes a file with the content `bytes`.
     pub fn new(name: &'static str, bytes: Vec<u8>, options: Options) -> File {
         File {
             name,
@@ -65,11 +65,11 @@ impl File {
         Reader::new(self.name.to_owned(), source, &self.options).ok()
     }
 
-    /// Returns the records up to the end or the first error, and whether that was the end; `None`
-    /// if the file is refused or long.
+    /// Returns the records up to the end of the file or the first error, and whether reading
+    /// stopped at the end; `None` if the file is refused or long.
     ///
     /// # Panics
-    /// If a record is invalid, or anything comes after the end.
+    /// If a record is invalid, or if the reader does not report the end after it has stopped.
     pub fn records(&self) -> Option<(Vec<Record>, bool)> {
         let mut reader = self.reader()?;
         let mut all = Vec::new();
@@ -88,8 +88,8 @@ impl File {
     }
 }
 
-/// Makes a compact trace of one chunk: the first byte is the number of records that it claims, the
-/// rest its content.
+/// Makes a compact trace of one chunk: the first byte is the number of records that the chunk
+/// claims to have, the rest is the content of the chunk.
 fn compact(bytes: &[u8]) -> Vec<u8> {
     let (records, chunk) = bytes.split_first().unwrap_or((&0, &[]));
     let total = u64::from(*records).to_le_bytes();

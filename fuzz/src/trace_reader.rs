@@ -1,5 +1,5 @@
-//! Fuzzes every reader of traces with arbitrary bytes: no panic, no invalid record, and pages that
-//! do not depend on whether records come one by one or as runs.
+//! Fuzzes every reader of traces with arbitrary bytes: no panic, no invalid record, and the same
+//! pages whether records are read one by one or as runs.
 
 #![no_main]
 
@@ -8,7 +8,7 @@ use bimetal_trace::{Accesses, Collector, Key, Record};
 use libfuzzer_sys::fuzz_target;
 
 const PAGE_BYTES: u64 = 4096;
-/// Maximum number of pages that are split: a record of a few bytes can stand for a million.
+/// Maximum number of pages that are split: a record of a few bytes can cover a million pages.
 const PAGES_MAX: u64 = 1 << 16;
 
 /// Returns the number of pages that a record touches, computed by division.

@@ -3,8 +3,8 @@
 //! docs/index.md.
 //!
 //! `BIMETAL_INTERLEAVINGS` is the number of interleavings that each of two schedulers tries; the
-//! default is 20 to 200, depending on the test. A failure prints the input that repeats it
-//! (`shuttle::replay`).
+//! default is 20 to 200, depending on the test. A failure prints the input that repeats the
+//! interleaving (`shuttle::replay`).
 
 use bimetal_index::model::Draw;
 use bimetal_index::planted::{Bug, plant};
@@ -19,7 +19,7 @@ use std::ops::Bound;
 use std::panic::catch_unwind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A disk during whose calls other threads run.
+/// A disk that lets other threads run during each call.
 #[derive(Clone, Default)]
 struct Disk(Arc<MemoryStorage>);
 
@@ -56,9 +56,9 @@ impl Storage for Disk {
 }
 
 /// A disk with slow changes and slow reads. A change takes several turns of the other threads. A
-/// read by any thread but the writer waits, before or after it, until the writer has begun some
-/// more changes: a random number of them, up to [`CHANGES_MAX`](SlowDisk::CHANGES_MAX). The writer
-/// never waits for a thread.
+/// read by any thread except the writer waits, before or after the bytes are read, until the writer
+/// has begun some more changes: a random number of them, up to
+/// [`CHANGES_MAX`](SlowDisk::CHANGES_MAX). The writer never waits for a thread.
 #[derive(Clone)]
 struct SlowDisk {
     disk: Disk,
@@ -76,7 +76,7 @@ struct Changes {
 
 impl SlowDisk {
     const CHANGES_MAX: u64 = 24;
-    /// Number of turns of other threads before a change is done.
+    /// Number of turns of other threads between the start of a change and its completion.
     const TURNS: usize = 8;
 
     /// Creates a disk whose writer is the current thread.
@@ -124,7 +124,7 @@ impl Storage for SlowDisk {
         if thread::current().id() == self.writer {
             return self.disk.read(offset, buffer);
         }
-        // A read may return the content of any moment during the read.
+        // A read may return the content at any point in time during the call.
         let is_early = shuttle::rand::thread_rng().gen_bool(0.5);
         if !is_early {
             self.wait_for_changes();
@@ -185,8 +185,8 @@ fn interleavings(usual: usize) -> usize {
         .unwrap_or(usual)
 }
 
-/// Runs a test in random orders, and in orders with few switches that are far apart, which find
-/// most bugs.
+/// Runs a test in random orders, and in orders with few switches of threads that are far apart,
+/// which find most bugs.
 fn in_any_order(usual: usize, test: impl Fn() + Send + Sync + Clone + 'static) {
     let _alone = alone();
     run(interleavings(usual), test);
@@ -219,8 +219,8 @@ fn number(value: Option<Vec<u8>>) -> u64 {
     u64::from_le_bytes(value.try_into().expect("a number"))
 }
 
-/// After a power cut, every acknowledged batch that was to be durable is there, and all batches
-/// before it.
+/// After a power cut, every acknowledged batch that had to be durable is present, and so are all
+/// batches before it.
 fn answers_are_durable() {
     let (disk, db) = new_index(&small());
     let durabilities = [Durability::Durable, Durability::Group, Durability::Relaxed];
@@ -247,8 +247,8 @@ fn answers_are_durable() {
     }
 }
 
-/// Several threads increment a number: no increment is lost, and a thread that loses the race is
-/// told so.
+/// Several threads increment a number: no increment is lost, and a thread that loses the race gets
+/// an error.
 fn updates_are_kept() {
     let (_, db) = new_index(&small());
     db.put(b"sum", &0_u64.to_le_bytes()).expect("a put");
@@ -303,8 +303,8 @@ fn write_all(db: &Db, round: u64) {
     db.write(&batch, Durability::Durable).expect("a write");
 }
 
-/// A batch writes all keys. Readers see all of one batch, never an older one than before, while
-/// leaves are written back, split and merged, and images moved.
+/// A batch writes all keys. Readers see the whole of one batch, and never an older batch than
+/// before, while leaves are written back, split and merged, and images are moved.
 fn batches_are_whole(options: fn() -> Options) {
     let (_, db) = new_index(&options());
     write_all(&db, 0);
@@ -348,9 +348,9 @@ fn batches_are_whole(options: fn() -> Options) {
 }
 
 /// A value of two parts is rewritten again and again, and the ids of freed parts are reused for new
-/// parts. A reader knows the parts of the value and is still reading the first one. Meanwhile the
-/// id of the second part goes to a part of a newer value, or the location of the first part to
-/// another part. The reader must find a newer value, and no damage.
+/// parts. A reader knows the parts of the value and is still reading the first part. Meanwhile the
+/// id of the second part is reused for a part of a newer value, or the location of the first part
+/// for another part. The reader must find a newer value, and no damage.
 fn long_values_are_found() {
     // A part has 32 KiB at most, and a batch an eighth of the log.
     const VALUE_BYTES: usize = 40_000;
@@ -394,9 +394,9 @@ fn noise(seed: u32, len: usize) -> Vec<u8> {
     (0..len).map(|_| draw.number() as u8).collect()
 }
 
-/// A key stays as it is while its neighbours are rewritten and the index is compacted, again and
-/// again. So its leaf is moved, and comes back to an earlier location in a later generation of the
-/// segment. A slow reader must find the key, and no damage.
+/// A key keeps its value while its neighbours are rewritten and the index is compacted, again and
+/// again. So the leaf of the key is moved, also back to an earlier location in a later generation
+/// of the segment. A slow reader must find the key, and no damage.
 fn leaves_are_found() {
     const ROUNDS: u32 = 6;
     let disk = SlowDisk::new();
@@ -428,16 +428,17 @@ fn leaves_are_found() {
     }
 }
 
-/// Number of keys, enough for more leaves than apply a deletion at once.
+/// Number of keys, enough for more leaves than apply a deletion immediately.
 const MANY_KEYS: u16 = 300;
 
-/// A range of many leaves is deleted and written again while leaves apply the deletion: a reader
-/// sees all keys or none.
+/// A range of many leaves is deleted and rewritten while leaves apply the deletion: a reader sees
+/// all keys or none.
 fn ranges_go_at_once() {
     let (_, db) = new_index(&small());
     let write = |db: &Db, round: u8| {
         let mut batch = Batch::new();
-        // A deletion deletes keys that the batch puts before it, not keys that it puts after it.
+        // The range deletion deletes the key that the batch puts before it, not the keys that the
+        // batch puts after it.
         batch.put(&5_u16.to_be_bytes(), b"never seen");
         batch.delete_range(&[], None);
         if round.is_multiple_of(2) {
@@ -528,8 +529,8 @@ fn readers_see_whole_batches_where_nothing_stays_in_memory() {
     in_any_order(30, || batches_are_whole(forgetful));
 }
 
-/// Every planted bug is found within the number of orders given with it, about three times the
-/// number that is needed today.
+/// Every planted bug is found within the number of interleavings given for it, about three times
+/// the number that is needed today.
 #[test]
 fn planted_bugs_are_found() {
     let _alone = alone();

@@ -7,11 +7,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A group with a limit; processes enter it through [`MemoryGroup::wrapper`].
+/// A cgroup with a memory limit. Processes enter it through [`MemoryGroup::wrapper`].
 #[derive(Debug)]
 pub struct MemoryGroup {
     dir: PathBuf,
-    /// Name of the file that holds the limit; `unlimited` is the value that means no limit.
+    /// Name of the file that holds the limit. `unlimited` is the content of the file that means no
+    /// limit.
     limit_file: &'static str,
     unlimited: &'static str,
 }
@@ -20,8 +21,8 @@ impl MemoryGroup {
     /// Creates a group that may use `limit_bytes` of memory, page cache included.
     ///
     /// # Panics
-    /// If the memory controller of neither version can be used: then this machine cannot run the
-    /// test.
+    /// If the memory controller can be used in neither version of the interface, so that the test
+    /// cannot run on this machine.
     pub fn new(name: &str, limit_bytes: u64) -> Self {
         let name = format!("bimetal-{name}-{}", std::process::id());
         let group = Self::version_1(&name)
@@ -55,7 +56,7 @@ impl MemoryGroup {
             fs::read_to_string(r.join("cgroup.controllers"))
                 .is_ok_and(|c| c.split_whitespace().any(|word| word == "memory"))
         })?;
-        // The root group may contain both processes and controlled children.
+        // Only the root group may contain processes and also enable a controller for its children.
         fs::write(root.join("cgroup.subtree_control"), "+memory").ok()?;
         let dir = root.join(name);
         fs::create_dir(&dir).ok()?;
@@ -66,7 +67,7 @@ impl MemoryGroup {
         })
     }
 
-    /// Returns the words to put before a command so that it starts inside the group.
+    /// Returns the start of a command line, after which a command runs inside the group.
     pub fn wrapper(&self) -> Vec<String> {
         let script = "echo $$ > \"$0\" && exec \"$@\"";
         let procs = self.dir.join("cgroup.procs").display().to_string();
@@ -79,8 +80,8 @@ impl MemoryGroup {
         text.lines().filter_map(|l| l.parse().ok()).collect()
     }
 
-    /// Returns the number of times that the group reached its limit: proof that the test was under
-    /// memory pressure.
+    /// Returns the number of times that the group reached its limit. A number above 0 proves that
+    /// the test was under memory pressure.
     pub fn times_at_limit(&self) -> u64 {
         if let Ok(text) = fs::read_to_string(self.dir.join("memory.failcnt")) {
             return text.trim().parse().expect("memory.failcnt is a number");
@@ -91,7 +92,7 @@ impl MemoryGroup {
             .expect("a line `max N` in memory.events")
     }
 
-    /// Removes the limit, which unblocks processes that wait for memory.
+    /// Removes the limit of the group, which unblocks processes that wait for memory.
     pub fn lift(&self) {
         self.write(self.limit_file, self.unlimited);
     }
@@ -104,8 +105,8 @@ impl MemoryGroup {
 
 impl Drop for MemoryGroup {
     fn drop(&mut self) {
-        // The group's processes have ended unless the test failed; after a failure the group stays,
-        // without a limit.
+        // Unless the test failed, all processes of the group have exited and the group can be
+        // removed. After a failure the group stays, without a limit.
         if let Err(e) = fs::write(self.dir.join(self.limit_file), self.unlimited) {
             eprintln!("could not lift the limit of {}: {e}", self.dir.display());
         }

@@ -1,9 +1,9 @@
 //! Checks of the behavior that unmodified clients expect of any NBD server, as functions of an
 //! export's URI.
 //!
-//! They are separate from the tests so that they can be run against a peer known to be right and
-//! one known to be wrong (`tests/tests/peer.rs`): a check that no server passes, or that every
-//! server passes, proves nothing.
+//! The checks are separate from the tests, so that they can also be run against a server that is
+//! known to be correct and one that is known to be wrong (`tests/tests/peer.rs`): a check that no
+//! server passes, or that every server passes, proves nothing.
 
 use crate::client::{Client, Outcome};
 use crate::scratch::Scratch;
@@ -23,8 +23,8 @@ pub fn nbdinfo(uri: &str) -> Value {
     all["exports"][0].clone()
 }
 
-/// Asserts that the export offers the features of a volume: everything a writer needs, flush
-/// semantics over several connections, and the allocation context.
+/// Asserts that the export offers the features of a volume: writes of all kinds, flushes that are
+/// valid for several connections, and the allocation context.
 pub fn assert_complete_export(uri: &str, size_bytes: u64) {
     let export = nbdinfo(uri);
     assert_eq!(export["export-size"], size_bytes, "{export:#}");
@@ -42,8 +42,8 @@ pub fn assert_complete_export(uri: &str, size_bytes: u64) {
     assert!(contexts.contains(&"base:allocation".into()), "{export:#}");
 }
 
-/// Asserts that the extents of base:allocation are contiguous, do not overlap, and cover the
-/// export.
+/// Asserts that the extents which the server reports for `base:allocation` follow one another
+/// without gap or overlap, and cover the export.
 pub fn assert_map_covers(uri: &str, size_bytes: u64) {
     let outcome = Client::new("nbdinfo").args(["--map", "--json", uri]).ok();
     let extents: Vec<Value> = serde_json::from_str(&outcome.stdout).expect("a map is a JSON list");
@@ -61,7 +61,7 @@ pub fn assert_map_covers(uri: &str, size_bytes: u64) {
 
 /// Creates an ext4 image of `size_bytes` with the files of `tree`, by mke2fs and without mounting.
 ///
-/// The image is sparse, as such images usually are: unwritten bytes read as zeroes.
+/// The image is a sparse file, as such images usually are: its holes read as zeroes.
 pub fn image_of_tree(dir: &Scratch, size_bytes: u64, tree: &Path) -> PathBuf {
     let image = dir.sparse("tree.img", size_bytes);
     Client::new("mkfs.ext4")
@@ -72,7 +72,7 @@ pub fn image_of_tree(dir: &Scratch, size_bytes: u64, tree: &Path) -> PathBuf {
     image
 }
 
-/// Panics unless the first `length_bytes` of two files are the same (cmp(1)).
+/// Panics unless the first `length_bytes` of two files are equal (cmp(1)).
 pub fn assert_same_bytes(one: &Path, other: &Path, length_bytes: u64) {
     let bytes = format!("--bytes={length_bytes}");
     Client::new("cmp")
@@ -83,8 +83,8 @@ pub fn assert_same_bytes(one: &Path, other: &Path, length_bytes: u64) {
         .ok();
 }
 
-/// Asserts that nbdcopy to the export and back gives the same bytes, on four connections in each
-/// direction.
+/// Copies the image to the export and back with nbdcopy, on four connections in each direction, and
+/// asserts that the copy equals the image.
 pub fn nbdcopy_there_and_back(uri: &str, dir: &Scratch, image: &Path) {
     let back = dir.file("back.img");
     let copy = || {
@@ -99,11 +99,11 @@ pub fn nbdcopy_there_and_back(uri: &str, dir: &Scratch, image: &Path) {
     std::fs::remove_file(&back).expect("remove the copy");
 }
 
-/// Asserts that qemu-img copies the image to the export and finds both equal, and that a qcow2 copy
-/// of the export compares equal with the export.
+/// Asserts that qemu-img copies the image to the export and finds both equal, and that it finds a
+/// qcow2 copy of the export equal to the export.
 pub fn qemu_img_convert_and_compare(uri: &str, dir: &Scratch, image: &Path) {
     let qemu_img = |words: &[&str]| Client::new("qemu-img").args(words).within_s(300);
-    // -n: do not create the target, because a served volume exists already.
+    // With -n the target is not created, because a served volume already exists.
     qemu_img(&["convert", "-n", "-f", "raw", "-O", "raw"])
         .arg(image)
         .arg(uri)
@@ -122,7 +122,7 @@ pub fn qemu_img_convert_and_compare(uri: &str, dir: &Scratch, image: &Path) {
     std::fs::remove_file(&copy).expect("remove the copy");
 }
 
-/// Runs qemu-io commands on the export; panics when one fails or a pattern does not match.
+/// Runs qemu-io commands on the export; panics if a command fails or a pattern does not match.
 pub fn qemu_io(uri: &str, commands: &[&str]) -> Outcome {
     let outcome = run_qemu_io(uri, commands);
     // qemu-io continues after a failed command, and some versions nevertheless exit with status 0.
@@ -144,7 +144,8 @@ fn run_qemu_io(uri: &str, commands: &[&str]) -> Outcome {
 }
 
 /// Tests writes with and without FUA, flush, discard, write-zeroes, and requests that are smaller
-/// than a sector of the volume or cross its blocks. Each result is read back by pattern.
+/// than a sector of the volume or cross its blocks. The data of each step are read back and
+/// compared with their pattern.
 ///
 /// Uses the first MiB of the export.
 pub fn qemu_io_commands(uri: &str) {
@@ -169,7 +170,7 @@ pub fn qemu_io_commands(uri: &str) {
         ],
     );
     qemu_io(uri, &["read -P 0x11 0 32k", "read -P 0x22 96k 32k"]);
-    // Write-zeroes that may become a hole, and write-zeroes that must stay allocated.
+    // Write-zeroes that may become a hole (-u), and write-zeroes that must stay allocated.
     qemu_io(
         uri,
         &[
@@ -178,7 +179,8 @@ pub fn qemu_io_commands(uri: &str) {
             "read -P 0 128k 68k",
         ],
     );
-    // The content after a discard is the server's choice; the bytes around it must not change.
+    // The server chooses the content after a discard, but the bytes around the discarded range must
+    // not change.
     qemu_io(
         uri,
         &[
@@ -188,7 +190,8 @@ pub fn qemu_io_commands(uri: &str) {
             "read -P 0x22 96k 32k",
         ],
     );
-    // One sector, sectors across a 4 KiB boundary, and a run with two unaligned ends.
+    // Writes one sector, then two sectors across a 4 KiB boundary, then a range of which neither
+    // end is aligned to 4 KiB.
     qemu_io(
         uri,
         &[
@@ -217,8 +220,8 @@ pub fn qemu_io_commands(uri: &str) {
 }
 
 /// Runs fio's nbd engine with random writes of mixed sizes at queue depth 32 on four connections,
-/// each in its own part of the export, then reads the data back and checks it by crc32c. Uses the
-/// first `4 * part_bytes` of the export.
+/// each in a separate part of the export. Then reads the data back and verifies them by crc32c.
+/// Uses the first `4 * part_bytes` of the export.
 pub fn fio_verify(uri: &str, part_bytes: u64) -> Outcome {
     let part = format!("{}m", part_bytes / MIB);
     Client::new("fio")
@@ -244,7 +247,7 @@ pub fn fio_verify(uri: &str, part_bytes: u64) -> Outcome {
             "--do_verify=1",
             "--verify_fatal=1",
             "--verify_dump=0",
-            // Without this option fio leaves its state file in its current directory.
+            // Without this option fio leaves its state file in the current directory.
             "--verify_state_save=0",
         ])
         .args(["--group_reporting", "--output-format=terse"])
@@ -253,7 +256,7 @@ pub fn fio_verify(uri: &str, part_bytes: u64) -> Outcome {
 }
 
 /// Runs fio's nbd engine with random writes of `sizes` at queue depth 32 on four connections, each
-/// in its own part of `part_bytes` of the export. Checks only that all writes succeed.
+/// in a separate part of the export of `part_bytes`. Checks only that all writes succeed.
 pub fn fio_write(uri: &str, sizes: &str, part_bytes: u64) {
     let part = format!("{}m", part_bytes / MIB);
     Client::new("fio")

@@ -1,10 +1,10 @@
-//! Runs of a foreign program, with a deadline and with complete output for failure messages.
+//! Runs of external programs, with a deadline and with their complete output for failure messages.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// One run of a foreign program.
+/// One run of an external program.
 #[derive(Debug)]
 pub struct Client {
     program: OsString,
@@ -14,12 +14,12 @@ pub struct Client {
     builds: bool,
 }
 
-/// Result of a run, with all of its output.
+/// Result of a run, with all output of the program.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The command line, for failure messages.
+    /// Command line of the program, for failure messages.
     pub line: String,
-    /// Exit status; `None` after a signal, 124 when the deadline ended the run (timeout(1)).
+    /// Exit status: `None` if a signal ended the program, 124 if the deadline did (timeout(1)).
     pub status: Option<i32>,
     /// Standard output.
     pub stdout: String,
@@ -64,17 +64,17 @@ impl Client {
         self
     }
 
-    /// Prepares for a program that runs cargo as a user would: the program does not inherit the
-    /// variables in which cargo describes this test's package. Build scripts watch these variables,
-    /// so if they were inherited, a crate such as ring and its dependents would be rebuilt, and
-    /// rebuilt again by the next cargo without them.
+    /// Prepares for a program that runs cargo as a user would. The program does not inherit the
+    /// variables with which cargo describes the package of this test. Build scripts watch these
+    /// variables: if the program inherited them, crates such as ring and their dependents would be
+    /// rebuilt, and would be rebuilt again by the next cargo that runs without the variables.
     pub fn that_builds(mut self) -> Self {
         self.builds = true;
         self
     }
 
-    /// Runs the program to its end; at the deadline timeout(1) sends SIGTERM, and SIGKILL five
-    /// seconds later.
+    /// Runs the program to its end. At the deadline timeout(1) sends it SIGTERM, and five seconds
+    /// later SIGKILL.
     ///
     /// # Panics
     /// If the program is not installed.
@@ -131,14 +131,15 @@ impl Client {
     }
 }
 
-/// Runs the command to its end on a dedicated thread. SIGKILL does not end a process in an
-/// uninterruptible wait, and timeout(1), which waits for that process, does not end either. In that
-/// case this function returns `None` after `seconds`, and the thread is left behind.
+/// Runs the command to its end on a dedicated thread, and returns its output. A process in an
+/// uninterruptible wait does not end even by SIGKILL, and timeout(1), which waits for the process,
+/// does not end either. In that case the function returns `None` after `seconds` and leaves the
+/// thread behind.
 fn finish(mut command: Command, seconds: u64) -> Option<std::process::Output> {
     let (send, done) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let output = command.output().expect("run timeout(1)");
-        // Sending fails if the deadline has passed, because the receiver is gone.
+        // Sending fails if `seconds` have passed, because the receiver has been dropped.
         let _ = send.send(output);
     });
     done.recv_timeout(std::time::Duration::from_secs(seconds))
@@ -160,7 +161,7 @@ impl std::fmt::Display for Outcome {
     }
 }
 
-/// Returns the last 4,000 characters: the cause of a failure is usually at the end.
+/// Returns the last 4,000 bytes of a text, which usually contain the cause of a failure.
 fn tail(text: &str) -> &str {
     let mut start = text.len().saturating_sub(4000);
     while !text.is_char_boundary(start) {
@@ -169,7 +170,7 @@ fn tail(text: &str) -> &str {
     &text[start..]
 }
 
-/// Returns whether cargo uses the variable to describe the test's own package.
+/// Returns whether a variable is one with which cargo describes the package of this test.
 fn is_of_a_package(variable: &OsStr) -> bool {
     let name = variable.to_string_lossy();
     let is_one = ["OUT_DIR", "CARGO_CRATE_NAME", "CARGO_PRIMARY_PACKAGE"].contains(&&*name);

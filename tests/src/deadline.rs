@@ -1,8 +1,8 @@
 //! Waits for a condition, never for a fixed time.
 //!
-//! This is the only place of the tests that reads the clock. A deadline turns a hang into a failure
-//! with a name, and must not be used to measure time. (An emulated slow disk delays by the same
-//! clock; no test asserts anything about the delay.)
+//! Only this module of the tests reads the clock. A deadline turns a hang into a failure with a
+//! name, and must not be used to measure time. (An emulated slow disk computes its delays with the
+//! same clock, and no test asserts anything about these delays.)
 
 use std::time::{Duration, Instant};
 
@@ -24,17 +24,18 @@ impl Deadline {
         }
     }
 
-    /// Returns the current time, from which an emulated disk computes the end of an operation.
+    /// Returns the present moment as a deadline, from which an emulated disk computes the end of an
+    /// operation.
     pub fn now() -> Self {
         Self::in_s(0)
     }
 
-    /// Returns the deadline that is later by `by`.
+    /// Returns the deadline that is `by` later than this one.
     pub fn later(self, by: Duration) -> Self {
         Self { end: self.end + by }
     }
 
-    /// Returns the remaining time, zero once the deadline has passed.
+    /// Returns the time until the deadline, which is zero once the deadline has passed.
     #[allow(
         clippy::disallowed_methods,
         reason = "a deadline for processes of the real world"
@@ -49,11 +50,12 @@ impl Deadline {
     }
 }
 
-/// Calls `probe` until it returns a value; panics with `what` after `seconds`.
+/// Calls `probe` until it returns a value, and returns the value. After `seconds` without a value,
+/// panics with `what`.
 ///
-/// Use it for conditions that only files of the kernel show (`/proc`, a pid file), on which a
-/// thread cannot block. Between two probes the thread is parked for 10 ms, so that the process
-/// waited for gets the processor.
+/// Use this function for conditions that only files of the kernel show (`/proc`, a pid file), on
+/// which a thread cannot block. Between two probes the thread is parked for 10 ms, so that the
+/// process under observation gets the processor.
 pub fn eventually<T>(seconds: u64, what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
     let deadline = Deadline::in_s(seconds);
     loop {

@@ -1,8 +1,9 @@
-//! From an NBD export to a mounted file system: nbdfuse, a loop device, ext4. Needs root.
+//! Steps from an NBD export to a mounted file system: nbdfuse presents the export as a file, a loop
+//! device makes the file a block device, and ext4 is mounted from the loop device. Needs root.
 //!
 //! Each step is a value whose drop undoes the step, so that a failing test leaves neither a mount
-//! nor a loop device behind. A test that relies on the undo calls it explicitly, which also checks
-//! it.
+//! nor a loop device behind. A test that needs the undo to succeed calls the method that undoes the
+//! step ([`Fuse::unmount`], [`Loop::detach`], [`Mount::unmount`]), which panics on an error.
 
 use crate::client::{Client, Outcome};
 use crate::deadline::{Deadline, eventually};
@@ -13,7 +14,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
-/// open(2): on a block device, fails if another user, such as a file system, has claimed it.
+/// Flag of open(2). On a block device, the open fails if another user of the device, such as a file
+/// system, has claimed it.
 const O_EXCL: i32 = 0o200;
 
 /// An export that nbdfuse presents as a file.
@@ -26,12 +28,13 @@ pub struct Fuse {
 }
 
 impl Fuse {
-    /// Mounts the export `uri` under `scratch`.
+    /// Presents the export `uri` as a file in a FUSE mount under `scratch`.
     pub fn mount(scratch: &Scratch, uri: &str) -> Self {
         let dir = scratch.file("fuse");
         std::fs::create_dir_all(&dir).expect("a mount point");
         let pidfile = scratch.file("fuse.pid");
-        // A pid file left by an earlier mount in the same directory would look like this one's.
+        // A pid file left by an earlier mount in the same directory could be mistaken for that of
+        // this mount.
         if pidfile.exists() {
             std::fs::remove_file(&pidfile).expect("remove an old pid file");
         }
@@ -73,9 +76,9 @@ impl Fuse {
         self.pid
     }
 
-    /// Makes the kernel fail every request on the mount, including waiting requests (the abort file
-    /// of Documentation/filesystems/fuse). This is the only way to free processes that wait for a
-    /// server while the server waits for them.
+    /// Makes the kernel fail every request on a FUSE connection, including requests that already
+    /// wait (the file `abort` of Documentation/filesystems/fuse). If processes wait for a server
+    /// while the server waits for the same processes, only this call unblocks them.
     pub fn abort(connection: u32) {
         let control = Path::new("/sys/fs/fuse/connections");
         let file = control.join(connection.to_string()).join("abort");
@@ -91,7 +94,8 @@ impl Fuse {
     }
 
     /// Returns the number of the FUSE connection for [`Fuse::abort`]: the minor device number of
-    /// the mount. Call it while the mount still answers.
+    /// the mount. Must be called while the server of the mount still answers, because it runs
+    /// stat(1) on the mount point.
     pub fn connection(&self) -> u32 {
         let outcome = Client::new("stat")
             .args(["-c", "%d"])
@@ -99,12 +103,13 @@ impl Fuse {
             .within_s(10)
             .ok();
         let device: u64 = outcome.stdout.trim().parse().expect("a device number");
-        // Inverse of makedev(3): bits 0 to 7 hold the minor number's low 8 bits, bits from 20 on
-        // the rest.
+        // The inverse of makedev(3): the low 8 bits of the minor number are in bits 0 to 7 of the
+        // device number, and its other bits start at bit 20.
         ((device & 0xff) | ((device >> 12) & 0xffff_ff00)) as u32
     }
 
-    /// Unmounts and waits for nbdfuse to end, which closes its connection.
+    /// Unmounts the file and waits until nbdfuse has exited, which closes its connection to the
+    /// server.
     pub fn unmount(mut self) {
         Client::new("fusermount3").arg("-u").arg(&self.dir).ok();
         self.mounted = false;
@@ -121,12 +126,12 @@ impl Drop for Fuse {
     }
 }
 
-/// Returns a channel that reports the end of the process.
+/// Returns a channel that receives a message when the child process has exited.
 fn watch(mut child: Child) -> Receiver<()> {
     let (send, gone) = channel();
     std::thread::spawn(move || {
         child.wait().expect("wait for a child");
-        // The test may be over, so that the receiver is gone.
+        // Sending fails if the test is over, because the receiver has been dropped.
         let _ = send.send(());
     });
     gone
@@ -140,12 +145,12 @@ pub struct Loop {
 }
 
 impl Loop {
-    /// Attaches `file` read-write from its first byte.
+    /// Attaches a loop device to all of `file`, for reads and writes.
     pub fn attach(file: &Path) -> Self {
         Self::losetup(file, &[])
     }
 
-    /// Attaches `size_bytes` of `file` from `offset_bytes` on, read-only.
+    /// Attaches a read-only loop device to the `size_bytes` of `file` that start at `offset_bytes`.
     pub fn attach_part_read_only(file: &Path, offset_bytes: u64, size_bytes: u64) -> Self {
         let (offset, size) = (offset_bytes.to_string(), size_bytes.to_string());
         Self::losetup(
@@ -227,13 +232,13 @@ impl Mount {
         &self.dir
     }
 
-    /// Unmounts the file system, which writes all dirty data out, and waits until the device is
+    /// Unmounts the file system, which writes out all dirty data, and waits until the device is
     /// released.
     ///
-    /// A child process that another thread has just forked holds the parent's open files until it
-    /// calls exec, and the mount is busy until then. A process with a mount namespace of its own
-    /// also has this mount, and the file system keeps its claim on the device until that process
-    /// has ended.
+    /// While the mount is busy the unmount is retried: a child process that another thread has just
+    /// forked keeps the open files of its parent until it calls exec. The device may be released
+    /// later than the mount: a process in another mount namespace may have a copy of the mount,
+    /// which keeps the device claimed until that process has exited.
     pub fn unmount(mut self) {
         eventually(60, "the mount is not busy", || {
             let outcome = Client::new("umount").arg(&self.dir).within_s(300).run();
@@ -260,7 +265,7 @@ impl Drop for Mount {
     }
 }
 
-/// Undoes a step after a failure. An error of the undo is printed, not raised, so that it does not
+/// Undoes a step after a failure. If the undo fails, its error is only printed, so that it does not
 /// hide the failure.
 fn undo(program: &str, args: &[&std::ffi::OsStr]) {
     let outcome = Client::new(program).args(args).within_s(30).run();
@@ -276,7 +281,8 @@ pub fn assert_fsck_clean(device: &Path) {
     assert!(outcome.status == Some(0), "{outcome}");
 }
 
-/// Runs `e2fsck -fn`; a status of 0 means that the file system is clean.
+/// Runs `e2fsck -fn`, a complete check that changes nothing, and returns its outcome. Exit status 0
+/// means that the file system is clean.
 pub fn fsck(device: &Path) -> Outcome {
     Client::new("e2fsck")
         .arg("-fn")
@@ -285,8 +291,9 @@ pub fn fsck(device: &Path) -> Outcome {
         .run()
 }
 
-/// Returns the checksum, type and name of every file below `dir`, sorted by name. Two results are
-/// equal if and only if every file's bytes, every link's target and every name are equal.
+/// Returns the checksums and names of all files below `dir`, followed by the types, names and link
+/// targets of all other entries. Two results are equal if and only if every file's bytes, every
+/// link's target and every name are equal.
 pub fn tree_checksums(dir: &Path) -> String {
     let script = "find . -type f -print0 | LC_ALL=C sort -z | xargs -0r sha256sum && \
                   find . ! -type f -printf '%y %p -> %l\\n' | LC_ALL=C sort";
@@ -304,7 +311,8 @@ pub fn tree_checksums(dir: &Path) -> String {
     sums
 }
 
-/// Size at which [`source_tree`] stops adding crates, in bytes; the last crate may exceed it.
+/// Size of the copied crates at which [`source_tree`] stops copying, in bytes. The last crate may
+/// exceed it.
 const TREE_BYTES: u64 = 64 << 20;
 
 /// Copies a real source tree into `dir` and returns its path. The tree holds the crates of this
@@ -329,8 +337,8 @@ pub fn source_tree(dir: &Scratch) -> PathBuf {
     tree
 }
 
-/// Returns the folders of the crates that the workspace's lock file names and that cargo has
-/// unpacked. Crates for other systems are not unpacked.
+/// Returns the folders of the unpacked crates that the workspace's lock file names. Cargo does not
+/// unpack crates that only other systems need.
 fn locked_sources() -> Vec<PathBuf> {
     let cargo = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = || PathBuf::from(std::env::var_os("HOME").expect("HOME")).join(".cargo");

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 pub struct Mounted {
     /// The folder on which the volume is mounted.
     pub folder: PathBuf,
-    /// The path that the server printed: the volume's file, or the loop device over it.
+    /// Path that the server printed: that of the volume's file, or that of the loop device over it.
     pub path: PathBuf,
     server: Option<Server>,
 }
@@ -53,7 +53,7 @@ impl Mounted {
         file.expect("the file of a mounted volume")
     }
 
-    /// Returns the command that unmounts the volume, not yet run.
+    /// Returns the command that unmounts the volume; the caller runs it.
     ///
     /// # Panics
     /// If the binary does not build.
@@ -61,10 +61,10 @@ impl Mounted {
         unmount(&self.folder)
     }
 
-    /// Takes the server out of the value.
+    /// Removes the server from this value and returns it, so that the caller can stop or kill it.
     ///
     /// # Panics
-    /// If the server was taken before.
+    /// If the server has already been removed.
     pub fn server(&mut self) -> Server {
         self.server.take().expect("the server was not taken yet")
     }
@@ -81,7 +81,7 @@ impl Drop for Mounted {
     }
 }
 
-/// Returns the command that unmounts a folder, not yet run.
+/// Returns the command that unmounts a folder; the caller runs it.
 pub fn unmount(folder: &Path) -> Client {
     Client::new(binary())
         .arg("unmount")
@@ -107,8 +107,8 @@ pub fn behind(device: &Path) -> Option<String> {
     Some(std::fs::read_to_string(file).ok()?.trim().to_owned())
 }
 
-/// Waits until a loop device is detached: the driver releases the backing file when the last opener
-/// has closed the device.
+/// Waits until a loop device is detached. The driver releases the backing file when the last
+/// process that has the device open closes it.
 ///
 /// # Panics
 /// If the device is still attached after 30 s.

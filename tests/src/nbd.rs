@@ -1,8 +1,9 @@
 //! A small NBD client that assembles every byte itself.
 //!
-//! It is written from the public protocol text (the NBD project's doc/proto.md) and independent of
-//! the crates under test, so that it can also send invalid requests. It blocks, does one request at
-//! a time unless told otherwise, and never retries: the caller judges an unexpected reply.
+//! The client is written from the public protocol text (the NBD project's doc/proto.md) and is
+//! independent of the crates under test, so that it can also send invalid requests. Its calls
+//! block, [`Wire::run`] has one request in flight, and no call retries: the caller judges an
+//! unexpected reply.
 
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::os::unix::net::UnixStream;
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 /// First eight bytes of the greeting, "NBDMAGIC".
 pub const NBDMAGIC: u64 = 0x4e42_444d_4147_4943;
-/// Second eight bytes of the greeting and the head of every option, "IHAVEOPT".
+/// Second eight bytes of the greeting, and the first eight bytes of every option, "IHAVEOPT".
 pub const IHAVEOPT: u64 = 0x4948_4156_454f_5054;
 /// Head of every reply to an option.
 pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
@@ -22,7 +23,8 @@ pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 /// Head of a chunk of a structured reply.
 pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
 
-/// Client flags: fixed newstyle, and no 124 zeroes after NBD_OPT_EXPORT_NAME.
+/// Client flags of the handshake: fixed newstyle, and no padding (124 zero bytes) after the reply
+/// to NBD_OPT_EXPORT_NAME.
 pub const CLIENT_FLAGS: u32 = 3;
 
 /// Option numbers.
@@ -96,7 +98,7 @@ pub struct Request {
     pub flags: u16,
     /// Command number.
     pub command: u16,
-    /// Opaque to the server, returned in the reply.
+    /// Identifier that the client chooses and that the server returns unchanged in the reply.
     pub cookie: u64,
     /// Offset of the first byte.
     pub offset: u64,
@@ -107,7 +109,7 @@ pub struct Request {
 impl Request {
     /// Creates a request with the right magic and no flags.
     pub fn new(command: u16, offset: u64, length: u32) -> Self {
-        // The cookie only distinguishes requests in a failure message.
+        // The value of the cookie has no meaning; it identifies the request in a failure message.
         let cookie = (u64::from(command) << 48) ^ offset ^ (u64::from(length) << 20);
         Self {
             magic: REQUEST_MAGIC,
@@ -138,8 +140,8 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Connects and sends nothing. Reads and writes time out after 20 s, so a server that answers
-    /// nothing fails the test instead of hanging it.
+    /// Connects to a server and sends no bytes. Reads and writes on the connection time out after
+    /// 20 s, so that a silent server fails the test instead of hanging it.
     pub fn connect(socket: &Path) -> Self {
         let stream = UnixStream::connect(socket)
             .unwrap_or_else(|e| panic!("connect to {}: {e}", socket.display()));
@@ -149,7 +151,8 @@ impl Wire {
         Self { stream }
     }
 
-    /// Connects and exchanges the greeting; options may follow.
+    /// Connects, receives the greeting, and sends the client flags. The caller may then send
+    /// options.
     pub fn greeted(socket: &Path) -> Self {
         let mut wire = Self::connect(socket);
         let flags = wire.greeting().expect("the greeting");
@@ -164,7 +167,8 @@ impl Wire {
         wire
     }
 
-    /// Connects and enters transmission with simple replies.
+    /// Connects, selects `export` by NBD_OPT_GO, and enters the transmission phase with simple
+    /// replies. Returns the connection and the properties of the export.
     pub fn attached(socket: &Path, export: &str) -> (Self, Export) {
         let mut wire = Self::greeted(socket);
         let found = wire.go(export);
@@ -187,7 +191,7 @@ impl Wire {
         Ok(u16::from_be_bytes([head[16], head[17]]))
     }
 
-    /// Sends bytes as they are.
+    /// Sends the bytes unchanged.
     pub fn send(&mut self, bytes: &[u8]) -> Result<()> {
         self.stream.write_all(bytes)
     }
@@ -206,7 +210,7 @@ impl Wire {
             .expect("shut down the sending half");
     }
 
-    /// Sends an option with the right magic and length.
+    /// Sends an option and its data, with a valid magic and length.
     pub fn option(&mut self, number: u32, data: &[u8]) -> Result<()> {
         self.option_head(
             IHAVEOPT,
@@ -256,7 +260,8 @@ impl Wire {
         Ok(self.replies(number)?.last().expect("a final reply").0)
     }
 
-    /// Sends NBD_OPT_GO; panics unless the server enters transmission.
+    /// Sends NBD_OPT_GO for `export`, and returns the properties of the export that the server
+    /// reports. Panics unless the server enters the transmission phase.
     pub fn go(&mut self, export: &str) -> Export {
         self.option(opt::GO, &go_data(export, &[3]))
             .expect("send NBD_OPT_GO");
@@ -289,7 +294,7 @@ impl Wire {
         self.send(&request.bytes())
     }
 
-    /// Receives the header of a simple reply: error and cookie.
+    /// Receives the header of a simple reply, and returns its error number and its cookie.
     pub fn simple_reply(&mut self) -> Result<(u32, u64)> {
         let head = self.recv(16)?;
         assert_eq!(
@@ -300,7 +305,8 @@ impl Wire {
         Ok((be32(&head[4..8]), be64(&head[8..16])))
     }
 
-    /// Runs one command whose reply has no data; returns its error, 0 for success.
+    /// Sends one command with its payload, and receives the header of the reply. Returns the error
+    /// number of the reply, 0 for success. The caller receives the data of a read.
     pub fn run(&mut self, request: Request, payload: &[u8]) -> Result<u32> {
         let mut bytes = request.bytes();
         bytes.extend(payload);
@@ -346,15 +352,16 @@ impl Wire {
         let mut rest = Vec::new();
         match self.stream.read_to_end(&mut rest) {
             Ok(_) => rest,
-            // If a server closes the connection with unread bytes of ours, the kernel sends a
-            // reset.
+            // If the server closes the connection before it has read all bytes sent to it, the
+            // kernel resets the connection.
             Err(e) if e.kind() == ErrorKind::ConnectionReset => rest,
             Err(e) => panic!("the server neither answered nor closed: {e}"),
         }
     }
 }
 
-/// Returns the data of NBD_OPT_GO and NBD_OPT_INFO: export name and information requests.
+/// Returns the option data of NBD_OPT_GO and NBD_OPT_INFO: the name of the export and the numbers
+/// of the requested information types.
 pub fn go_data(export: &str, infos: &[u16]) -> Vec<u8> {
     let mut data = u32::try_from(export.len())
         .expect("a short name")
@@ -370,7 +377,8 @@ pub fn go_data(export: &str, infos: &[u16]) -> Vec<u8> {
     data
 }
 
-/// Returns the data of NBD_OPT_SET_META_CONTEXT and NBD_OPT_LIST_META_CONTEXT.
+/// Returns the option data of NBD_OPT_SET_META_CONTEXT and NBD_OPT_LIST_META_CONTEXT: the name of
+/// the export and the queries.
 pub fn context_data(export: &str, queries: &[&str]) -> Vec<u8> {
     let mut data = Vec::new();
     let mut put = |text: &str| {

@@ -22,14 +22,14 @@ fn status_bytes(pid: u32, field: &str) -> u64 {
     kib * 1024
 }
 
-/// Returns the number of page faults without I/O since the start of a process (field `minflt` of
-/// its stat file). Each is a page that was not mapped, so a process that gets no new memory has
-/// none.
+/// Returns the number of minor page faults of a process since its start: faults without I/O (field
+/// `minflt` of its stat file). Each of them maps a page, so a process that needs no new memory
+/// causes none.
 pub fn minor_faults(pid: u32) -> u64 {
     let path = format!("/proc/{pid}/stat");
     let stat = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
-    // The name in parentheses may contain any character; the state after it is field 3, minflt
-    // field 10.
+    // The process name, in parentheses, may contain any character. Field 3, the state, follows the
+    // name; minflt is field 10.
     let fields = stat.rsplit(')').next().unwrap_or("").split_whitespace();
     let minflt = fields.skip(10 - 3).map(str::parse).next();
     minflt
@@ -56,8 +56,8 @@ pub fn alive(pid: u32) -> bool {
     })
 }
 
-/// Returns the name, the state, the kernel function in which it waits and the kernel stack of each
-/// thread of a process, for the message of a test that met a deadlock.
+/// Returns a description of each thread of a process, for the message of a test that found a
+/// deadlock: its name, its state, the kernel function in which it waits, and its kernel stack.
 pub fn where_it_waits(pid: u32) -> String {
     let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
         return format!("{pid}: gone\n");

@@ -21,8 +21,8 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Returns a number below `bound`. The bias of the remainder is below 2^-32 for the bounds of a
-    /// test.
+    /// Returns a number below `bound`. The remainder makes some numbers more likely than others, by
+    /// less than 2^-32 for bounds up to 2^32.
     ///
     /// # Panics
     /// If `bound` is 0.
@@ -35,7 +35,7 @@ impl Random {
         self.below(of) < count
     }
 
-    /// Returns one of `values`.
+    /// Returns a random element of `values`.
     ///
     /// # Panics
     /// If `values` is empty.
@@ -48,8 +48,8 @@ impl Random {
 mod tests {
     use super::*;
 
-    /// Compares the first outputs for the seed 1234567 with those that other implementations of the
-    /// generator list (rosettacode.org, "Pseudo-random numbers/Splitmix64").
+    /// Compares the first numbers for the seed 1234567 with the numbers that other implementations
+    /// of SplitMix64 produce (rosettacode.org, "Pseudo-random numbers/Splitmix64").
     #[test]
     fn it_is_splitmix64() {
         let mut random = Random::new(1_234_567);

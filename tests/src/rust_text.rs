@@ -1,7 +1,7 @@
-//! Rust source with its comments and literals blanked out.
+//! Rust source whose comments and literals are replaced by spaces.
 //!
 //! A rule about calls must not complain about a comment or a message that names the call, so the
-//! rules of [`crate::tidy`] look at the result of [`code_only`]. The lexer serves only that
+//! rules of [`crate::tidy`] examine the result of [`code_only`]. The lexer serves only this
 //! purpose: it knows comments, strings and character literals, and no other part of the language.
 
 /// Returns the text with every character inside comments, strings and character literals replaced
@@ -27,7 +27,7 @@ pub fn code_only(text: &str) -> String {
     out
 }
 
-/// Returns the end of the comment or literal that starts at `at`; `at` itself if none starts there.
+/// Returns the end of the comment or literal that starts at `at`, or `at` if none starts there.
 fn literal_end(chars: &[char], at: usize) -> usize {
     let next = chars.get(at + 1).copied();
     let in_word = at > 0 && (chars[at - 1].is_alphanumeric() || chars[at - 1] == '_');
@@ -72,8 +72,8 @@ fn string_end(chars: &[char], from: usize) -> usize {
     (at + 1).min(chars.len())
 }
 
-/// Returns the end of a raw string whose hashes start at `from`; `None` if it is not a raw string
-/// but a word that begins with r.
+/// Returns the end of a raw string whose hashes start at `from`, or `None` if the text is a word
+/// that begins with r and not a raw string.
 fn raw_string_end(chars: &[char], from: usize) -> Option<usize> {
     let open = find(chars, from, |c| c != '#');
     if chars.get(open) != Some(&'"') {
@@ -93,7 +93,7 @@ fn raw_string_end(chars: &[char], from: usize) -> Option<usize> {
     Some(quote.map_or(chars.len(), |i| i + 1 + hashes))
 }
 
-/// Returns the end of a character literal; `at` for a lifetime, which has no closing quote.
+/// Returns the end of a character literal, or `at` for a lifetime, which has no closing quote.
 fn char_end(chars: &[char], at: usize) -> usize {
     match (chars.get(at + 1), chars.get(at + 2)) {
         (Some('\\'), _) => (find(chars, at + 3, |c| c == '\'') + 1).min(chars.len()),

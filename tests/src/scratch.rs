@@ -16,7 +16,8 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Creates the directory; `name` only helps a person to recognize it.
+    /// Creates the directory. `name` is a part of the directory's name, so that a person can
+    /// recognize it.
     pub fn new(name: &str) -> Self {
         let base = std::env::var_os("BIMETAL_TEST_DIR").unwrap_or_else(|| "/var/tmp".into());
         let number = NEXT.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,5 @@
-//! A server under test: the built binary in the foreground, or a peer that validates the checks.
+//! Server processes for the tests: the server under test (the built binary, in the foreground), and
+//! nbdkit as a reference server, against which the checks themselves are tested.
 
 use crate::client::Client;
 use crate::deadline::{Deadline, eventually};
@@ -10,12 +11,13 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, channel};
 
-/// Maximum time from a server's start to the line `ready`, and from SIGTERM to its end, in seconds.
-/// A clean stop drains every delay queue, and the queue of a slow side may hold 64 MiB.
+/// Time limit in seconds for the start of a server, until it prints `ready`, and for its stop, from
+/// SIGTERM to its exit. A clean stop drains every delay queue, and the queue of a slow side may
+/// hold 64 MiB.
 const PATIENCE_S: u64 = 60;
 
-/// Returns the directory of the binaries of the running test's profile. A test runs as
-/// TARGET/PROFILE/deps/NAME-HASH.
+/// Returns the directory of the binaries that cargo built in the profile of the running test. A
+/// test runs as TARGET/PROFILE/deps/NAME-HASH.
 fn profile_dir() -> PathBuf {
     let test = std::env::current_exe().expect("the path of the running test");
     let dir = test.ancestors().nth(2);
@@ -69,13 +71,13 @@ pub fn binary() -> &'static Path {
     })
 }
 
-/// The built `bimetal-lab`, which lies beside [`binary`].
+/// Returns the path of the built `bimetal-lab`, which is in the same directory as [`binary`].
 pub fn lab_binary() -> PathBuf {
     binary().with_file_name("bimetal-lab")
 }
 
-/// First words of the error of [`Server::try_start_with`] for a server that ended instead of
-/// becoming ready.
+/// First words of the error of [`Server::try_start_with`] if the server exits, or prints no line
+/// for a minute, before it is ready.
 pub const REFUSED: &str = "the server did not print `ready`";
 
 /// A running server.
@@ -96,18 +98,18 @@ impl Server {
     /// Runs `bimetal serve CONFIG` and returns after the server has printed `ready`.
     ///
     /// # Panics
-    /// If the server ends, prints another line first, or does not print `ready` within a minute.
+    /// If the server exits, prints another line first, or does not print `ready` within a minute.
     pub fn start(config: &Path) -> Self {
         Self::start_under(&[], config)
     }
 
-    /// Does the same as [`Server::start`], with options after the config.
+    /// Does the same as [`Server::start`], with `options` after CONFIG on the command line.
     pub fn start_with(config: &Path, options: &[&str]) -> Self {
         Self::spawn(&[], "serve", config, options).ready()
     }
 
-    /// Does the same as [`Server::start`], with the server started by `wrapper` (for instance a
-    /// shell that enters a cgroup and then executes its arguments).
+    /// Does the same as [`Server::start`], with the server started by the command `wrapper` (for
+    /// instance a shell that enters a cgroup and then executes its arguments).
     pub fn start_under(wrapper: &[String], config: &Path) -> Self {
         Self::spawn(wrapper, "serve", config, &[]).ready()
     }
@@ -115,7 +117,8 @@ impl Server {
     /// Does the same as [`Server::start_with`], for a server that may refuse to start.
     ///
     /// # Errors
-    /// The event that came in place of the line `ready`, with the server's standard error.
+    /// If the server exits, prints another line, or does not print `ready` within a minute: a
+    /// description that contains the server's standard error.
     pub fn try_start_with(config: &Path, options: &[&str]) -> Result<Self, String> {
         Self::spawn(&[], "serve", config, options).or_refusal()
     }
@@ -123,13 +126,14 @@ impl Server {
     /// Does the same as [`Server::start_under`], for a server that may refuse to start.
     ///
     /// # Errors
-    /// The same as those of [`Server::try_start_with`].
+    /// In the same cases as [`Server::try_start_with`].
     pub fn try_start_under(wrapper: &[String], config: &Path) -> Result<Self, String> {
         Self::spawn(wrapper, "serve", config, &[]).or_refusal()
     }
 
-    /// Runs `bimetal mount CONFIG` followed by `options`, under `wrapper`. Returns after the server
-    /// has printed `ready`, with the path that the server printed before it.
+    /// Runs `bimetal mount CONFIG` followed by `options`, with the server started by the command
+    /// `wrapper`. Returns after the server has printed `ready`, together with the path that it
+    /// printed first.
     ///
     /// # Panics
     /// In the same cases as [`Server::start`].
@@ -140,13 +144,13 @@ impl Server {
         (server.ready(), path.into())
     }
 
-    /// Waits for the line `ready`.
+    /// Waits until the server prints `ready`; panics if [`Server::or_refusal`] returns an error.
     fn ready(self) -> Self {
         self.or_refusal().unwrap_or_else(|words| panic!("{words}"))
     }
 
-    /// Waits for the line `ready`. If another line or the end comes first, kills the server and
-    /// returns a description.
+    /// Waits until the server prints `ready`. If it prints another line, exits, or prints no line
+    /// for a minute, kills it and returns a description.
     fn or_refusal(mut self) -> Result<Self, String> {
         let what = match self.next_line() {
             Some(line) if line == "ready" => return Ok(self),
@@ -157,7 +161,7 @@ impl Server {
         Err(format!("{what}\n{}", self.said()))
     }
 
-    /// Starts the server and returns at once.
+    /// Starts the server process, and returns without waiting until the server is ready.
     fn spawn(wrapper: &[String], verb: &str, config: &Path, options: &[&str]) -> Self {
         let stderr = config.with_extension("stderr");
         let log = std::fs::File::options()
@@ -184,7 +188,8 @@ impl Server {
         let (send_line, stdout) = channel();
         std::thread::spawn(move || {
             for line in BufReader::new(pipe).lines().map_while(Result::ok) {
-                // Sending fails once the test is over; the pipe is still read to its end.
+                // Sending fails once the test is over. Continue to read, so that the server does
+                // not block on a full pipe.
                 let _ = send_line.send(line);
             }
         });
@@ -204,7 +209,8 @@ impl Server {
         }
     }
 
-    /// Returns the next line of standard output; `None` at its end or after a minute.
+    /// Returns the next line of the server's standard output, or `None` at the end of the output or
+    /// after a minute without a line.
     fn next_line(&mut self) -> Option<String> {
         let wait = Deadline::in_s(PATIENCE_S).left();
         self.stdout.recv_timeout(wait).ok()
@@ -215,13 +221,13 @@ impl Server {
         self.pid
     }
 
-    /// Returns the server's standard error, for failure messages.
+    /// Returns the server's standard error so far, for failure messages.
     pub fn said(&self) -> String {
         let text = std::fs::read_to_string(&self.stderr).unwrap_or_else(|e| e.to_string());
         format!("--- stderr of serve {}\n{text}", self.name)
     }
 
-    /// Asserts that the process still runs.
+    /// Asserts that the server process still runs.
     pub fn assert_alive(&self) {
         assert!(
             procfs::alive(self.pid),
@@ -230,7 +236,8 @@ impl Server {
         );
     }
 
-    /// Waits until the server has ended by itself, and returns its status.
+    /// Waits until the server has exited by itself. Returns its exit status, or `None` if a signal
+    /// ended it.
     ///
     /// # Panics
     /// If the server still runs after a minute.
@@ -245,7 +252,7 @@ impl Server {
         status.code()
     }
 
-    /// Sends SIGTERM and asserts a clean stop: status 0 within a minute.
+    /// Sends SIGTERM to the server and asserts a clean stop: exit status 0 within a minute.
     pub fn stop(self) {
         self.stop_by("TERM");
     }
@@ -271,12 +278,12 @@ impl Server {
         }
     }
 
-    /// Kills the server at once, as a crash would.
+    /// Kills the server with SIGKILL, which acts like a crash of the server.
     pub fn kill(&mut self) {
         if !self.over {
             send_signal(self.pid, "KILL");
-            // Wait for the end, so that the next server finds the sides unused. A process that is
-            // stuck in the kernel is left behind rather than hanging the test.
+            // Wait for the server's exit, so that the next server finds the sides unused. If the
+            // process is stuck in the kernel, leave it behind rather than let the test hang.
             self.over = self
                 .exit
                 .recv_timeout(Deadline::in_s(PATIENCE_S).left())
@@ -291,18 +298,21 @@ impl Drop for Server {
     }
 }
 
-/// Sends a signal by kill(1); the standard library has no call for it.
+/// Sends a signal with the program kill(1), because the standard library has no call that sends
+/// one.
 pub fn send_signal(pid: u32, signal: &str) {
     let outcome = Client::new("sh").args(["-c", "kill -s \"$0\" \"$1\"", signal]);
     let outcome = outcome.arg(pid.to_string()).within_s(10).run();
-    // A process that has just ended by itself is not a failure.
+    // kill(1) also fails if the process has just exited by itself, which is not an error of the
+    // test.
     if outcome.status != Some(0) && procfs::alive(pid) {
         panic!("{outcome}");
     }
 }
 
-/// nbdkit on a UNIX socket, which validates the checks: a known good server (the plugin `memory`)
-/// or a known bad one (`null`, which forgets every write).
+/// An nbdkit server on a UNIX socket, against which the checks of the tests are themselves tested.
+/// With the plugin `memory` it is a known good server; with the plugin `null`, which discards every
+/// write, it is a known bad one.
 #[derive(Debug)]
 pub struct Peer {
     dir: Scratch,
@@ -310,7 +320,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Serves an nbdkit plugin; `plugin` holds its name and parameters.
+    /// Starts nbdkit; `plugin` holds the name of the plugin, followed by its parameters.
     pub fn nbdkit(plugin: &[&str]) -> Self {
         let dir = Scratch::new("peer");
         let pidfile = dir.file("pid");

@@ -1,4 +1,4 @@
-//! A configuration in a directory of its own, and runs of the program's verbs on it.
+//! A configuration in a separate directory, and runs of the program's verbs on it.
 
 use crate::client::{Client, Outcome};
 use crate::scratch::Scratch;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// Bytes in 1 MiB.
 pub const MIB: u64 = 1 << 20;
 
-/// A configuration file with the files it names, all in one scratch directory.
+/// A configuration file together with the files that it names, all in one scratch directory.
 #[derive(Debug)]
 pub struct Volume {
     dir: Scratch,
@@ -52,7 +52,7 @@ impl Volume {
         &self.config
     }
 
-    /// Returns the command `bimetal VERB CONFIG`, not yet run.
+    /// Returns the command `bimetal VERB CONFIG`; the caller runs it.
     pub fn verb(&self, verb: &str) -> Client {
         Client::new(binary())
             .arg(verb)
@@ -65,7 +65,8 @@ impl Volume {
         Server::start(&self.config)
     }
 
-    /// Returns the path of the socket `vol.sock`, on which every configuration made here listens.
+    /// Returns the path of the socket `vol.sock`, on which the export of every configuration of
+    /// this module listens.
     pub fn socket(&self) -> PathBuf {
         self.dir.file("vol.sock")
     }
@@ -75,8 +76,8 @@ impl Volume {
         uri(&self.socket(), "vol")
     }
 
-    /// Returns the server's answer to `status --json`. A degraded volume (exit status 1) is a valid
-    /// answer.
+    /// Returns the server's answer to `status --json`. Exit status 1, which means a degraded
+    /// volume, is accepted.
     pub fn status(&self) -> Value {
         let outcome = self.verb("status").arg("--json").run();
         assert!(matches!(outcome.status, Some(0 | 1)), "{outcome}");
@@ -87,7 +88,7 @@ impl Volume {
         status
     }
 
-    /// Returns a live statistic of the mirror `vol` as a number.
+    /// Returns the present value of a statistic of the mirror `vol`.
     pub fn statistic(&self, name: &str) -> f64 {
         let status = self.status();
         let statistic = status["devices"]["vol"]["statistics"][name].as_f64();
@@ -102,7 +103,7 @@ impl Volume {
             .to_owned()
     }
 
-    /// Runs a verb with `--json` and returns its output.
+    /// Runs a verb with `--json` and returns the parsed output.
     pub fn json(&self, verb: &str) -> Value {
         let outcome = self.verb(verb).arg("--json").ok();
         serde_json::from_str(&outcome.stdout)
@@ -118,8 +119,8 @@ impl Volume {
     }
 
     /// Returns the offset of the volume's first byte inside the side `device`, in bytes, as
-    /// `check --json` reports it. From that offset on a side holds the volume's bytes in order, so
-    /// that one disk and losetup(8) are enough to get at the data.
+    /// `check --json` reports it. From this offset on, the side holds the volume's bytes in order,
+    /// so the data can be read from one disk with losetup(8) alone.
     pub fn side_data_offset(&self, device: &str) -> u64 {
         let report = self.json("check");
         report["devices"][device]["data_offset_bytes"]
@@ -128,26 +129,27 @@ impl Volume {
     }
 }
 
-/// Configuration of the export `vol` of the device `vol` on the UNIX socket `vol.sock`.
+/// Configuration that exports the device `vol` as `vol` on the UNIX socket `vol.sock`.
 pub const EXPORT_VOL: &str =
     "[export.vol]\ndevice = \"vol\"\nprotocol = \"nbd\"\nlisten = \"unix:vol.sock\"\n";
 
-/// Returns the configuration of an exported mirror `vol` of the file devices `a` and `b`.
+/// Returns the configuration of the mirror `vol` of the file devices `a` and `b`, which is exported
+/// as `vol`.
 pub fn mirror_toml() -> String {
     let side = |name: &str| format!("[device.{name}]\ntype = \"file\"\npath = \"{name}.img\"\n\n");
     let mirror = "[device.vol]\ntype = \"mirror\"\nsides = [\"a\", \"b\"]\n\n";
     side("a") + &side("b") + mirror + EXPORT_VOL
 }
 
-/// Asserts that `outcome` is a refusal that a user can read: a status that is neither 0 nor that of
-/// a crash, an empty standard output, and one line on standard error that may be followed only by a
-/// list of ranges. Standard error must contain all of `words`.
+/// Asserts that `outcome` is a refusal that a user can read: an exit status that is neither 0 nor
+/// that of a crash, an empty standard output, and one line on standard error, which only a list of
+/// ranges may follow. Standard error must contain each of `words`.
 pub fn assert_refused(outcome: &Outcome, words: &[&str]) {
     let status = outcome
         .status
         .unwrap_or_else(|| panic!("ended by a signal: {outcome}"));
-    // Status 101 is a Rust panic, 124 a missed deadline, 134 and above a signal as a shell reports
-    // it.
+    // Status 101 is that of a Rust panic, 124 of a missed deadline, and 134 and above of a signal,
+    // as a shell reports it.
     assert!((1..=100).contains(&status), "not a refusal: {outcome}");
     assert!(
         outcome.stdout.is_empty(),

@@ -1,18 +1,18 @@
-//! Mistakes of a user: each is answered by one clear line and a status that is not 0, and no file
-//! is changed.
+//! Mistakes of a user. Each must be answered by one clear line and an exit status other than 0, and
+//! must not change any file.
 
 use bimetal_tests::client::Outcome;
 use bimetal_tests::volume::{EXPORT_VOL, MIB, Volume, assert_refused, mirror_toml};
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
-/// Name, bytes and modification time of every file in the volume's directory.
+/// Bytes and modification time of every file in the volume's directory, by file name.
 type Snapshot = BTreeMap<String, (Vec<u8>, SystemTime)>;
 
 fn snapshot(volume: &Volume) -> Snapshot {
     let entries = std::fs::read_dir(volume.dir().path()).expect("the volume's directory");
     let files = entries.map(|e| e.expect("an entry")).filter(|e| {
-        // The file of the server's messages belongs to the test.
+        // Skip the file of the server's messages, which belongs to the test.
         e.file_type().expect("a type").is_file() && !e.path().ends_with("vol.stderr")
     });
     let fact = |e: std::fs::DirEntry| {
@@ -46,7 +46,8 @@ fn refused(volume: &Volume, verb: &str, words: &[&str]) -> Outcome {
     outcome
 }
 
-/// Asserts that every verb refuses a configuration with a mistake, with `words` in the message.
+/// Asserts that the verbs `check`, `format` and `serve` refuse a configuration with a mistake, with
+/// each of `words` in the message.
 fn mistake(name: &str, text: &str, words: &[&str]) {
     let volume = Volume::from_toml(name, text);
     for side in ["a.img", "b.img"] {
@@ -191,7 +192,7 @@ fn a_side_of_another_volume() {
 fn a_side_in_use() {
     let volume = Volume::mirror("in-use", 64 * MIB);
     let server = volume.serve();
-    // A second configuration with another socket, so that only the sides are in use.
+    // Use another socket in the second configuration, so that only the sides are in use.
     let other = mirror_toml().replace("vol.sock", "other.sock");
     let config = volume.dir().text("other.toml", &other);
     for verb in ["serve", "format"] {

@@ -1,4 +1,4 @@
-//! The C library from a user's view: installed, found by pkg-config, compiled against, and run.
+//! The C library as a user gets it: installed, found by pkg-config, compiled against, and run.
 
 use bimetal_tests::client::Client;
 use bimetal_tests::scratch::Scratch;
@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 const MEMORY_BY_BRP: &str = "[device.vol]\ntype = \"memory\"\nsize = \"8MiB\"\n\
     [export.vol]\ndevice = \"vol\"\nprotocol = \"brp\"\nlisten = \"unix:vol.sock\"\n";
 
-/// Installs the library under `prefix`. Takes the libraries from the folder that `BIMETAL_CAPI`
-/// names (with both libraries, built with the rest of the tree), or builds them.
+/// Installs the C library under `prefix`. Uses the built libraries in the folder that
+/// `BIMETAL_CAPI` names (the static and the shared one, built with the rest of the tree), or builds
+/// them if the variable is not set.
 fn install(prefix: &Path) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()

@@ -12,8 +12,8 @@ use std::path::PathBuf;
 
 const SIZE_BYTES: u64 = 64 * MIB;
 
-/// A served memory volume with a client that stays connected and must be served whatever other
-/// clients do.
+/// A served memory volume with a client that stays connected (`bystander`). The server must
+/// continue to serve this client, whatever other clients do.
 struct Stage {
     server: Server,
     socket: PathBuf,
@@ -40,7 +40,7 @@ impl Stage {
         Wire::attached(&self.socket, "vol").0
     }
 
-    /// Asserts that the server runs, serves the old client and accepts a new one.
+    /// Asserts that the server runs, serves the connected client, and accepts a new client.
     fn still_serves(&mut self) {
         self.server.assert_alive();
         assert_eq!(self.bystander.read(0, 4096), [0x5a; 4096]);
@@ -48,7 +48,8 @@ impl Stage {
     }
 }
 
-/// Returns the bytes of a block in a generation: unique to both, with no zero byte.
+/// Returns the bytes of a block in a generation. They differ between blocks and between
+/// generations, and no byte is zero.
 fn pattern(block: u64, generation: u8) -> Vec<u8> {
     (0..4096u64)
         .map(|i| ((i * 31 + block * 7 + u64::from(generation) * 13) % 255) as u8 + 1)
@@ -64,7 +65,7 @@ fn what_was_acknowledged_survives_a_client_that_leaves_mid_write() {
         for block in 0..16 {
             wire.write(block * 4096, &pattern(block, round));
         }
-        // The client announces another write, sends a part of its data, and disconnects.
+        // The client sends the header of another write and a part of its data, and disconnects.
         let torn = Request::new(cmd::WRITE, 0, 16 * 4096);
         wire.request(torn).expect("send a header");
         wire.send(&pattern(99, round)[..usize::from(round) * 200])
@@ -100,7 +101,8 @@ fn a_client_that_leaves_with_writes_in_flight() {
     let server = volume.serve();
     for generation in 1..=10u8 {
         let (mut wire, _) = Wire::attached(&volume.socket(), "vol");
-        // 64 writes at once; the client waits only for the first replies.
+        // The client sends 64 writes without waiting, receives only the first replies, and
+        // disconnects.
         for block in 0..64u64 {
             let mut request = Request::new(cmd::WRITE, block * 4096, 4096);
             request.cookie = block;
@@ -127,8 +129,8 @@ fn a_client_that_leaves_with_writes_in_flight() {
                 "block {block}, round {generation}"
             );
         }
-        // Overwrite all blocks, so that late writes of this round do not arrive during the next
-        // round.
+        // Overwrite all blocks, so that late writes of this round cannot take effect during the
+        // next round.
         for block in 0..64u64 {
             wire.write(block * 4096, &pattern(block, generation));
         }
@@ -147,8 +149,8 @@ fn two_hundred_connects_and_drops_leave_nothing_behind() {
             _ => Wire::attached(socket, "vol").0,
         };
         match index % 5 {
-            // Half an option, half a write, a read whose data the client does not receive, or
-            // nothing.
+            // The client sends half an option, half a write, or a read whose data it does not
+            // receive, or it sends no request.
             1 => wire.option_head(IHAVEOPT, opt::GO, 100).expect("send"),
             2 => wire
                 .request(Request::new(cmd::WRITE, 8192, 65536))
@@ -166,12 +168,13 @@ fn two_hundred_connects_and_drops_leave_nothing_behind() {
         });
         procfs::resident_bytes(pid)
     };
-    // The first connections may fill pools that are kept for later ones.
+    // The first connections may fill pools that are kept for later connections, so they are not
+    // measured.
     (0..50).for_each(|i| come_and_go(&stage.socket, i));
     let before = settled("descriptors closed after 50 drops");
     (0..200).for_each(|i| come_and_go(&stage.socket, i));
     let after = settled("descriptors closed after 200 drops");
-    // 200 leaked sessions of even one 64 KiB buffer each would be 12.5 MiB.
+    // 200 leaked sessions with only one buffer of 64 KiB each would be 12.5 MiB.
     assert!(
         after <= before + 4 * MIB,
         "resident memory grew from {before} to {after} bytes"
@@ -180,7 +183,7 @@ fn two_hundred_connects_and_drops_leave_nothing_behind() {
     stage.server.stop();
 }
 
-/// One malformed message of the option phase, and the allowed types of the final reply.
+/// One malformed message of the option phase, and the types that the final reply may have.
 struct Malformed {
     what: &'static str,
     option: u32,
@@ -283,7 +286,7 @@ fn every_malformed_option_is_refused_and_the_next_one_is_served() {
             "{}: answered {reply:#x}",
             case.what
         );
-        // The server has consumed all of the option's data, so the same connection stays usable.
+        // The server has consumed all data of the option, so the connection stays usable.
         assert_eq!(wire.go("vol").size_bytes, SIZE_BYTES, "{}", case.what);
         assert_eq!(wire.read(0, 512), [0x5a; 512], "{}", case.what);
         stage.still_serves();
@@ -299,11 +302,11 @@ fn a_greeting_that_is_none_ends_the_connection() {
         wire.greeting().expect("the greeting");
         wire
     };
-    // Client flags that are not defined: the protocol requires the server to close the connection.
+    // The client flags are not defined: the protocol requires the server to close the connection.
     let mut wire = open();
     wire.send(&0xffff_ffffu32.to_be_bytes()).expect("send");
     assert!(wire.drained().is_empty(), "unknown client flags");
-    // Each of these messages follows the client flags, and the server can answer none of them.
+    // Each of these messages follows valid client flags, and the server cannot answer it.
     type Nonsense = fn(&mut Wire) -> std::io::Result<()>;
     let nonsense: [(&str, Nonsense); 3] = [
         ("an option with a wrong magic", |w| {
@@ -324,8 +327,8 @@ fn a_greeting_that_is_none_ends_the_connection() {
             "{what} must end the connection without a word"
         );
     }
-    // The client announces 4 GiB of option data: the server must refuse or disconnect, and neither
-    // wait for the data nor allocate memory for it.
+    // The client announces 4 GiB of option data. The server must refuse the option or disconnect;
+    // it must neither wait for the data nor allocate memory for them.
     let resident = procfs::resident_bytes(stage.server.pid());
     let mut wire = Wire::greeted(&stage.socket);
     wire.option_head(IHAVEOPT, opt::GO, u32::MAX).expect("send");
@@ -340,7 +343,8 @@ fn a_greeting_that_is_none_ends_the_connection() {
     stage.server.stop();
 }
 
-/// Returns requests that are well framed but invalid, each with the errors that may answer it.
+/// Returns requests that are framed correctly but invalid, each with the errors with which the
+/// server may answer it.
 fn wrong_requests() -> Vec<(&'static str, Request, &'static [u32])> {
     let (inval, past) = (&[errno::EINVAL][..], &[errno::ENOSPC, errno::EINVAL][..]);
     let big = &[errno::EINVAL, errno::EOVERFLOW][..];
@@ -403,7 +407,8 @@ fn every_wrong_request_is_answered_and_the_connection_goes_on() {
         assert!(errors.contains(&error), "{what}: answered {error}");
         assert_eq!(wire.read(0, 512), [0x5a; 512], "after {what}");
     }
-    // The server reads and discards the data of a refused write.
+    // The data of a refused write must be read and discarded by the server, so that the connection
+    // stays usable.
     for (what, offset) in [
         ("past", SIZE_BYTES),
         ("across", SIZE_BYTES - 512),
@@ -421,7 +426,7 @@ fn every_wrong_request_is_answered_and_the_connection_goes_on() {
             "nothing may be written"
         );
     }
-    // FUA is valid on a write of one sector.
+    // A write of one sector with FUA is valid.
     let fua = Request {
         flags: FUA,
         ..Request::new(cmd::WRITE, 4096, 512)
@@ -442,8 +447,8 @@ fn what_cannot_be_framed_ends_the_connection() {
     };
     wire.request(wrong).expect("send");
     assert!(wire.drained().is_empty(), "a request with a wrong magic");
-    // A write of 4 GiB: the server must refuse it or disconnect, and must not take all of its data
-    // into memory.
+    // The client announces a write of 4 GiB. The server must refuse the write or disconnect, and
+    // must not hold all of its data in memory.
     let resident = procfs::resident_bytes(stage.server.pid());
     let mut wire = stage.attached();
     wire.request(Request::new(cmd::WRITE, 0, u32::MAX))

@@ -1,4 +1,5 @@
-//! Environments without io_uring, such as containers: the server serves without it and reports why.
+//! Environments without io_uring, such as containers: the server must run with another driver and
+//! report the reason.
 
 use bimetal_tests::checks;
 use bimetal_tests::server::{REFUSED, Server};
@@ -6,8 +7,8 @@ use bimetal_tests::volume::{EXPORT_VOL, MIB, Volume};
 
 const ALL_CALLS: &str = "io_uring_setup,io_uring_enter,io_uring_register";
 
-/// Returns a wrapper that starts its arguments under a seccomp filter, which answers `calls` with
-/// `error`.
+/// Returns a command that runs its arguments under a seccomp filter. The filter makes the system
+/// calls `calls` fail with `error`.
 fn denying(error: &str, calls: &str) -> Vec<String> {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/src/deny-calls.py");
     ["python3", script, error, calls]
@@ -21,7 +22,8 @@ fn memory_volume(name: &str, server: &str) -> Volume {
     Volume::from_toml(name, &format!("{device}{EXPORT_VOL}{server}"))
 }
 
-/// Asserts that the server reports in one line, with `words`, that it runs without io_uring.
+/// Asserts that the server reports in exactly one line that it runs without io_uring, and that this
+/// line contains each of `words`.
 fn assert_says_why(server: &Server, words: &[&str]) {
     let said = server.said();
     let is_why = |line: &&str| line.contains("io_uring cannot be used");
@@ -47,14 +49,14 @@ fn under_a_containers_filter_a_mirror_on_files_is_served() {
     assert_eq!(verified.status, Some(0), "{verified}\n{}", server.said());
     checks::qemu_io(&volume.uri(), &["write -P 0x5a 0 1M", "flush"]);
     server.stop();
-    // One driver reads the data that the other has written.
+    // The driver with io_uring reads the data that the driver without it has written.
     let server = volume.serve();
     assert_eq!(volume.status()["driver"]["name"], "uring");
     checks::qemu_io(&volume.uri(), &["read -P 0x5a 0 1M"]);
     server.stop();
 }
 
-/// Denies the io_uring calls with each possible error, and each call alone: a ring that can be set
+/// Denies the io_uring calls with each possible error, and each call alone. A ring that can be set
 /// up but not used must count as unavailable.
 #[test]
 fn every_way_to_have_no_ring_is_recognised() {
@@ -94,16 +96,16 @@ fn a_driver_that_is_asked_for_is_had_or_refused() {
     server.stop();
 }
 
-/// Returns a wrapper that starts its arguments without the right to lock more than `bytes` of
-/// memory.
+/// Returns a command that runs its arguments without the right to lock more than `bytes` of memory.
 fn locking_at_most(bytes: u64) -> Vec<String> {
     let limit = format!("--memlock={bytes}");
     let words = ["prlimit", &limit, "setpriv", "--bounding-set=-ipc_lock"];
     words.map(str::to_owned).to_vec()
 }
 
-/// The server names the limit when the kernel does not let a ring lock memory: with a limit too
-/// small for the ring itself, and with one that suffices for the ring but not for its buffers.
+/// If the kernel does not let a ring lock memory, the server names the limit of locked memory. This
+/// holds for a limit that is too small for the ring itself, and for one that suffices for the ring
+/// but not for its buffers.
 #[test]
 fn a_limit_of_locked_memory_is_named() {
     let volume = memory_volume("driver-limit", "driver = \"uring\"\n");

@@ -1,5 +1,5 @@
-//! Operations on a volume that `kill -9` interrupts: the next server, started with the unchanged
-//! configuration, resumes them.
+//! Operations on a volume (such as the replacement of a side) that `kill -9` interrupts. The next
+//! server, started with the unchanged configuration, must resume them.
 
 use bimetal_tests::client::Client;
 use bimetal_tests::deadline::eventually;
@@ -8,12 +8,12 @@ use bimetal_tests::server::binary;
 use bimetal_tests::volume::{EXPORT_VOL, MIB, Volume};
 use serde_json::Value;
 
-/// Size of one piece of the content in bytes; there is one piece in each MiB.
+/// Size of one piece of the content in bytes. The content has one piece at the start of each MiB.
 const PIECE_BYTES: u64 = 64 << 10;
 const PIECES: u64 = 48;
 
-/// Returns the configuration of a mirror of 64 MiB files with the given `sides`, which is rebuilt
-/// and scrubbed slowly. The new side `c` is a layer above a file, not itself a file device.
+/// Returns the configuration of a mirror of 64 MiB files with the given `sides`, whose rebuild and
+/// scrub rates are low. The new side `c` is a layer above a file, not a file device itself.
 fn toml(sides: &str) -> String {
     let file = |name: &str| {
         let size = "size = \"64MiB\"\n";
@@ -32,7 +32,7 @@ fn content(piece: u64) -> Vec<u8> {
     (piece + 1).to_le_bytes().repeat(PIECE_BYTES as usize / 8)
 }
 
-/// Returns a stopped volume that holds the content.
+/// Returns a stopped volume that holds the content of all pieces.
 fn filled(name: &str) -> Volume {
     let volume = Volume::from_toml(name, &toml("\"a\", \"b\""));
     for image in ["a.img", "b.img"] {
@@ -62,12 +62,12 @@ fn statistic(volume: &Volume, name: &str) -> Value {
     volume.status()["devices"]["vol"]["statistics"][name].clone()
 }
 
-/// Returns the sides of the mirror `vol`, with their health.
+/// Returns the sides of the mirror `vol`, each with its health.
 fn sides(volume: &Volume) -> Vec<(String, String)> {
     sides_of(volume, "vol")
 }
 
-/// Returns the sides of a mirror of the volume, with their health.
+/// Returns the sides of the mirror `mirror`, each with its health.
 fn sides_of(volume: &Volume, mirror: &str) -> Vec<(String, String)> {
     let status = volume.status();
     let parts = status["devices"][mirror]["parts"].as_object().cloned();
@@ -79,8 +79,8 @@ fn sides_of(volume: &Volume, mirror: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Removes the speed limit of the rebuild, and waits until the mirror has exactly these sides, all
-/// healthy.
+/// Removes the ceiling of the rebuild rate, and waits until the mirror `vol` has exactly the sides
+/// `expected`, all of them healthy.
 fn until_complete(volume: &Volume, expected: &[&str]) {
     let fast = ["vol", "--ceiling", "none"];
     volume.verb("rebuild").args(fast).ok();
@@ -92,7 +92,8 @@ fn until_complete(volume: &Volume, expected: &[&str]) {
     assert_eq!(statistic(volume, "operations"), Value::Null);
 }
 
-/// Runs `bimetal side VERB`, which must succeed, and returns its output.
+/// Runs `bimetal side` on the mirror `vol` with `words` (the verb and its arguments), asserts
+/// success, and returns the output.
 fn side(volume: &Volume, words: &[&str]) -> String {
     let verb = Client::new(binary()).args(["side", words[0]]);
     let verb = verb.arg(volume.config()).arg("vol").args(&words[1..]);
@@ -111,7 +112,7 @@ fn a_replacement_that_is_killed_goes_on_by_itself() {
     let shown = statistic(&volume, "operations");
     server.kill();
 
-    // The server starts with the unchanged configuration, and is killed again.
+    // The next server starts with the unchanged configuration, and is killed again.
     let mut server = volume.serve();
     assert_eq!(volume.health("c"), "resyncing");
     assert_eq!(statistic(&volume, "operations"), "replace b by c");
@@ -132,7 +133,8 @@ fn a_replacement_that_is_killed_goes_on_by_itself() {
     assert_content(&volume);
     server.stop();
 
-    // The configuration was not edited, which loses nothing and degrades nothing.
+    // The configuration still names the replaced side, which neither loses data nor degrades the
+    // volume.
     let server = volume.serve();
     until_complete(&volume, &["a", "c"]);
     assert_content(&volume);
@@ -145,9 +147,11 @@ fn a_replacement_that_is_killed_goes_on_by_itself() {
     server.stop();
 }
 
-/// A mirror at some place in a configuration, of a side that stays and of `b`, which `c` replaces.
+/// A mirror at some place in a configuration. It has the side `stays` and the side `b`, which the
+/// test replaces by `c`.
 struct Place {
-    /// The part of the configuration after the files, with `SIDES` as placeholder for the sides.
+    /// Part of the configuration behind the files. The word `SIDES` stands in place of the list of
+    /// sides.
     toml: String,
     mirror: &'static str,
     stays: &'static str,
@@ -167,8 +171,8 @@ impl Place {
 
 const SLOWLY: &str = "rebuild = { floor = \"0B/s\", ceiling = \"64KiB/s\" }\n";
 
-/// Replaces `b` by `c` and kills the server several times. The operation must finish with the
-/// unchanged configuration.
+/// Replaces `b` by `c` and kills the server several times meanwhile. The replacement must finish
+/// although the configuration is unchanged.
 fn replaced_and_killed(name: &str, place: &Place) {
     let mirror = place.mirror;
     let volume = Volume::from_toml(name, &place.toml("b"));
@@ -207,7 +211,7 @@ fn replaced_and_killed(name: &str, place: &Place) {
     eventually(60, "the operation has come to its end", is_whole);
     assert_content(&volume);
     server.stop();
-    // Both the unchanged and the edited configuration serve a complete volume.
+    // Both the unchanged and the edited configuration must serve a volume with all of its sides.
     for second in ["b", "c"] {
         std::fs::write(volume.config(), place.toml(second)).expect("the configuration");
         let server = volume.serve();
@@ -218,7 +222,7 @@ fn replaced_and_killed(name: &str, place: &Place) {
     }
 }
 
-/// The new side is behind another server, by both protocols.
+/// The new side is behind another server, once for each of the two protocols.
 #[test]
 fn a_replacement_by_a_far_side_that_is_killed_goes_on_by_itself() {
     for (device, protocol) in [("remote", "nbd"), ("brp", "brp")] {
@@ -245,7 +249,7 @@ fn a_replacement_by_a_far_side_that_is_killed_goes_on_by_itself() {
     }
 }
 
-/// The mirror is a part of a stripe, beside a device that is not a mirror.
+/// The mirror is a part of a stripe. The other part of the stripe is not a mirror.
 #[test]
 fn a_replacement_below_a_stripe_that_is_killed_goes_on_by_itself() {
     let toml = format!(
@@ -261,8 +265,8 @@ fn a_replacement_below_a_stripe_that_is_killed_goes_on_by_itself() {
     replaced_and_killed("killed-striped", &place);
 }
 
-/// The side that stays and the new side run on cores of their own. A mirror itself is never below a
-/// shard.
+/// The side that stays and the new side run on separate cores (shards). A mirror itself is never
+/// below a shard.
 #[test]
 fn a_replacement_by_a_side_on_a_shard_that_is_killed_goes_on_by_itself() {
     let shard = |name: &str, below: &str| {
@@ -314,7 +318,8 @@ fn a_scrub_that_is_killed_goes_on_from_about_where_it_was() {
     server.kill();
 
     let server = volume.serve();
-    // The scrub records its position after each hundredth of the volume, and it advances by 1 MiB.
+    // The scrub durably records its position after each hundredth of the volume. It scrubs 1 MiB at
+    // a time, so it may resume up to 1 MiB before the position that it reported.
     assert!(position() >= far - MIB as f64, "{}", position());
     assert_eq!(statistic(&volume, "scrub"), "running");
     assert_eq!(statistic(&volume, "operations"), "scrub");

@@ -1,7 +1,7 @@
 //! Kill loops: the real program on disks with volatile caches is killed at a random moment, the
 //! power of the disks is cut, and the restarted program must have kept every promise. The canaries
-//! are the same loops over disks that lie about flushes, which look like a program that omits a
-//! flush; a canary passes only if the loop finds a loss.
+//! are the same loops over disks that lie about flushes, so that the program behaves like one that
+//! omits a flush. A canary passes only if its loop finds a loss.
 
 use bimetal_tests::crash::files::{Files, Mounted};
 use bimetal_tests::crash::fio;
@@ -13,14 +13,14 @@ use bimetal_tests::random::Random;
 use bimetal_tests::server::REFUSED;
 use bimetal_tests::volatile_disk::{BLOCK_BYTES, Keep};
 
-/// Number of volumes, and of rounds on each of them, in the loop with our own client.
+/// Number of volumes in the loop with our own NBD client, and number of rounds on each volume.
 const VOLUMES: u64 = 10;
 const ROUNDS: u64 = 20;
-/// Number of rounds in the loop under fio, and in the loop under ext4.
+/// Numbers of rounds in the loop under fio and in the loop under ext4.
 const FIO_ROUNDS: u32 = 20;
 const EXT4_ROUNDS: u64 = 30;
 
-/// Counters of the events in the rounds, to show that the crashes had an effect.
+/// Counters of events in the rounds, which show that the crashes had an effect.
 #[derive(Debug, Default)]
 struct Met {
     settled: Settled,
@@ -40,7 +40,7 @@ fn disturb(stand: &Stand, random: &mut Random) {
     }
 }
 
-/// Runs a load up to the moment of the crash; the error describes a broken promise.
+/// Runs a load up to the moment of the crash. The error is the description of a broken promise.
 fn load(
     stand: &Stand,
     model: &mut Model,
@@ -55,9 +55,9 @@ fn load(
     load.run(random, Mix::All, depth, answers)
         .map_err(|b| format!("{b:?}"))?;
     if random.chance(1, 5) {
-        // A flush would wait for the frozen side, so all requests are finished first, and then only
-        // plain writes follow, fewer than the exposure has room for. The other side must be in
-        // sync.
+        // A flush would wait for the frozen side. So finish all requests before the freeze, and
+        // send only plain writes after it, fewer than the exposure has room for. Both sides must be
+        // in sync, because the side that is not frozen has to accept these writes.
         stand.await_complete();
         load.finish().map_err(|b| format!("{b:?}"))?;
         random.pick(&stand.disks).freeze();
@@ -90,8 +90,8 @@ fn round(
     met.settled.older += settled.older;
     if random.chance(1, 4) {
         stand.crash(Power::draw(random));
-        // No write came in between, so every block must hold the same content as at the first
-        // check.
+        // No write was made after the first check, so every block must still hold the content that
+        // the first check found.
         let again = recovered(stand, model)?;
         assert_eq!(again, Settled::default());
         met.repeated += 1;
@@ -99,7 +99,7 @@ fn round(
     Ok(())
 }
 
-/// Exposure with room for the writes while a side is frozen.
+/// Bound of the exposure, with room for the writes that are made while a side is frozen.
 const EXPOSURE: &str = "exposure = { bytes = \"4MiB\", age = \"1h\" }";
 
 /// Returns a served volume and the model of its content.
@@ -118,7 +118,8 @@ fn what_was_flushed_survives_every_crash() {
     crash_again_and_again(VOLUMES, || volume("kill"));
 }
 
-/// Unflushed content of the cache's memory is lost with the program; flushed content must survive.
+/// Content that is only in the cache's memory may be lost when the program is killed; flushed
+/// content must survive.
 #[test]
 fn what_was_flushed_through_a_cache_survives_every_crash() {
     crash_again_and_again(3, || modelled(Stand::cached("cached", EXPOSURE)));
@@ -133,7 +134,8 @@ fn crash_again_and_again(volumes: u64, volume: impl Fn() -> (Stand, Model)) {
             let outcome = round(&mut stand, &mut model, &mut random, &mut met);
             outcome.unwrap_or_else(|words| panic!("volume {seed}, round {number}: {words}"));
         }
-        // After all rounds the volume stops cleanly and starts again, with its content unchanged.
+        // After all rounds the volume is stopped cleanly and served again. Its content must be
+        // unchanged.
         stand.stop();
         stand.serve_with(&[]);
         let (mut wire, _) = stand.attach();
@@ -142,13 +144,15 @@ fn crash_again_and_again(volumes: u64, volume: impl Fn() -> (Stand, Model)) {
         stand.stop();
     }
     println!("{met:?}");
-    // The crashes had an effect: on writes in flight, writes kept, and writes lost.
+    // Prove that the crashes had an effect: there were writes in flight, writes that survived, and
+    // writes that were lost.
     assert!(met.settled.newest > 0 && met.settled.older > 0 && met.under_way > 0);
     assert!(met.frozen > 0 && met.repeated > 0);
 }
 
-/// A disk that loses its power comes back without some writes that it had completed. The server
-/// keeps running and must not return that old content, neither at once nor after a crash.
+/// A disk that loses its power lacks some completed writes when it comes back. The server keeps
+/// running, and must not return the old content of such a disk, neither immediately nor after a
+/// crash.
 #[test]
 fn a_disk_may_lose_its_power_under_a_running_server() {
     let (mut stand, mut model) = volume("cycle");
@@ -179,7 +183,7 @@ fn a_disk_may_lose_its_power_under_a_running_server() {
     stand.stop();
 }
 
-/// Runs one round under fio; the error is the message of fio's verification or of the server.
+/// Runs one round under fio. The error is the message of fio's verification or of the server.
 fn fio_round(stand: &mut Stand, random: &mut Random, generation: u32) -> Result<(), String> {
     let uri = stand.volume().uri();
     let running = fio::Running::start(&uri);
@@ -208,8 +212,8 @@ fn what_fio_flushed_survives_every_crash() {
     stand.stop();
 }
 
-/// Runs one round under ext4. Takes and returns the mounted file system. The error is that of the
-/// server, the mount, the checker of the files, or e2fsck.
+/// Runs one round under ext4 on a mounted file system, and returns the file system mounted again.
+/// The error is the message of the server, the mount, the check of the files, or e2fsck.
 fn ext4_round(
     stand: &mut Stand,
     mounted: Mounted,
@@ -255,7 +259,8 @@ fn what_ext4_synced_survives_every_crash() {
     stand.stop();
 }
 
-/// Runs `round` until it returns an error, and returns the error; panics if none of `rounds` does.
+/// Runs `round` up to `rounds` times until it returns an error, and returns the error; panics if no
+/// round returns one.
 fn found_within(rounds: u32, mut round: impl FnMut(u32) -> Result<(), String>) -> String {
     let mut found = (1..=rounds).filter_map(|n| round(n).err().map(|words| (n, words)));
     let (number, words) = found.next().expect("a loss in one of the rounds");
@@ -270,7 +275,8 @@ fn canary_our_client_finds_flushes_that_do_nothing() {
         stand.disks.iter().for_each(|disk| disk.lie());
         let (mut random, mut met) = (Random::new(1000 + seed), Met::default());
         let words = found_within(10, |_| round(&mut stand, &mut model, &mut random, &mut met));
-        // Impossible content, a block that cannot be read, or a volume that the server refuses.
+        // The loss shows as impossible content, as a block that cannot be read, or as a volume that
+        // the server refuses.
         let known = ["not one of the possible", "the error", REFUSED];
         assert!(known.iter().any(|w| words.contains(w)), "{words}");
     }
@@ -283,7 +289,7 @@ fn canary_fio_finds_flushes_that_do_nothing() {
     stand.disks.iter().for_each(|disk| disk.lie());
     let mut random = Random::new(1003);
     let words = found_within(5, |number| fio_round(&mut stand, &mut random, number));
-    // fio read other data than it wrote, or the server found the loss and refused the volume.
+    // The loss shows as data that fio did not write, or the server found it and refused the volume.
     let known = ["verify", REFUSED];
     assert!(known.iter().any(|w| words.contains(w)), "{words}");
 }
@@ -299,8 +305,8 @@ fn canary_ext4_finds_flushes_that_do_nothing() {
         mounted = Some(ext4_round(&mut stand, before, &mut files, &mut random)?);
         Ok(())
     });
-    // A file differs from its synced version, the file system is damaged, or the server found the
-    // loss and refused the volume.
+    // The loss shows as a file that differs from its synced version or as a damaged file system, or
+    // the server found it and refused the volume.
     let known = ["file ", "mount", "e2fsck", REFUSED]
         .iter()
         .any(|w| words.contains(w));

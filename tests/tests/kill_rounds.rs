@@ -1,6 +1,6 @@
-//! A short run of the campaign `scripts/kill-rounds`, so that the script works when it is needed: a
-//! server is killed under SQLite on ext4, starting servers are killed, and sides are removed. Needs
-//! root, FUSE and loop devices.
+//! A short run of the campaign `scripts/kill-rounds`, so that the script works when it is needed.
+//! In a campaign, a server is killed under SQLite on ext4, starting servers are killed, and sides
+//! are removed. Needs root, FUSE and loop devices.
 
 use bimetal_tests::client::{Client, Outcome};
 use bimetal_tests::scratch::Scratch;
@@ -8,14 +8,14 @@ use bimetal_tests::server::binary;
 use serde_json::Value;
 use std::path::Path;
 
-/// Enough rounds for two with killed starts (the third and the sixth), and for one in which each
-/// side is removed (the fifth).
+/// Number of rounds. Starting servers are killed in the third and the sixth round, and each side is
+/// removed once in the fifth.
 const ROUNDS: u64 = 6;
 
 /// Runs the campaign with `program` as the server, in a new folder `folder`.
 fn campaign(program: &Path, folder: &Path) -> Outcome {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/kill-rounds");
-    // Small sides have small logs, so a start does not occupy the slow disk for long.
+    // Small sides have small logs, so the slow disk is busy only for a short time at a start.
     Client::new("python3")
         .args([script, "--json", "--seed", "1", "--side", "192"])
         .args(["--rounds", &ROUNDS.to_string()])

@@ -1,6 +1,7 @@
-//! The slow side alone after a crash. In this scenario md, told that the fast side is gone, starts
-//! the slow side without a warning and serves its content. 401 writes, each followed by a flush,
-//! are made while the slow side lags; then the power is cut and the fast side is missing.
+//! The slow side alone after a crash. While the slow side lags, 401 writes are made, each followed
+//! by a flush; then the power is cut, and the fast side is missing. In this scenario md (the Linux
+//! software RAID), once told that the fast side is gone, starts the slow side without a warning and
+//! serves its old content.
 
 use bimetal_tests::crash::lost::lost;
 use bimetal_tests::crash::model::{Model, content};
@@ -9,12 +10,13 @@ use bimetal_tests::deadline::eventually;
 use bimetal_tests::nbd::{Request, Wire, cmd};
 use bimetal_tests::volatile_disk::{BLOCK_BYTES, Keep};
 
-/// Number of writes, each to a block of its own.
+/// Number of writes, each to a separate block.
 const WRITES: u64 = 401;
-/// Distance between two of these blocks, in blocks, so that no two of them form one range.
+/// Distance between the blocks of two successive writes, in blocks, so that no two writes form one
+/// range.
 const STRIDE: u64 = 4;
-/// The first write that comes while the slow disk is frozen: it and all later ones are only on the
-/// fast disk.
+/// Number of the first write that is made while the slow disk is frozen. This write and all later
+/// ones are only on the fast disk.
 const FROZEN_FROM: u64 = 360;
 
 const FAST: usize = 0;
@@ -35,7 +37,7 @@ fn bytes(write: u64) -> Vec<u8> {
 /// Returns, for each write, whether the volume holds its content.
 ///
 /// # Panics
-/// If a block holds neither its write nor the zeroes from before.
+/// If a block holds neither the content of its write nor the zeroes that it held before.
 fn present(wire: &mut Wire) -> Vec<bool> {
     let one = |write| {
         let found = wire.read(place(write).start, BLOCK_BYTES as u32);
@@ -54,8 +56,8 @@ fn assert_all_there(stand: &Stand, when: &str) {
     assert_eq!(count, WRITES, "of {WRITES} writes {when}");
 }
 
-/// Returns the number of writes on the slow side alone. Asserts that they are the first ones,
-/// without a gap.
+/// Returns the number of writes that the slow side alone holds. Asserts that they are the first
+/// writes, without a gap.
 fn boundary(stand: &Stand) -> u64 {
     let found = present(&mut stand.attach().0);
     let count = found.iter().take_while(|there| **there).count();
@@ -64,10 +66,10 @@ fn boundary(stand: &Stand) -> u64 {
     count as u64
 }
 
-/// Returns a volume in this state: all writes are flushed, the slow side lagged, the power was cut,
-/// and the fast side is missing.
+/// Returns a volume after the crash: the client has flushed all writes, the slow side lagged, the
+/// power was cut, and the fast side is missing.
 fn crashed(name: &str) -> Stand {
-    // The log is long enough for an exposure of all writes.
+    // The log is large enough for all writes, which may all be exposed.
     let keys = "exposure = { bytes = \"2MiB\", age = \"1h\" }\nlog = \"12MiB\"";
     let mut stand = Stand::new(name, keys);
     let (mut wire, _) = stand.attach();
@@ -88,7 +90,7 @@ fn crashed(name: &str) -> Stand {
 #[test]
 fn the_slow_side_alone_is_refused_and_with_both_nothing_is_lost() {
     let mut stand = crashed("lone");
-    // Every attempt is refused, with the same lost ranges.
+    // Each start without the fast side is refused, with the same lost ranges.
     let refusal = lost(&stand.refused(&[]));
     assert_eq!(lost(&stand.refused(&[])), refusal);
     stand.serve_with(&["--force-open", "read-only"]);
@@ -103,7 +105,7 @@ fn the_slow_side_alone_is_refused_and_with_both_nothing_is_lost() {
         assert!(refusal.covers(place(write)), "write {write}: {refusal:?}");
     }
     stand.stop();
-    // The read-only session has changed nothing.
+    // The read-only session has not changed the side.
     assert_eq!(lost(&stand.refused(&[])), refusal);
 
     stand.disks[FAST].bring_back();
@@ -136,7 +138,8 @@ fn a_fork_of_the_slow_side_never_mixes_with_the_fast_one() {
     stand.serve_with(&["--force-open", "fork"]);
     let reached = boundary(&stand);
     assert!(reached < WRITES);
-    // The fork diverges: it gets a write where the fast side holds another one.
+    // The fork (the slow side, opened by force) diverges: it receives a write to a block for which
+    // the fast side holds another write.
     let (mut wire, size_bytes) = stand.attach();
     let mut fork = Model::new(size_bytes / BLOCK_BYTES);
     let blocks = reached * STRIDE..reached * STRIDE + 1;
@@ -148,8 +151,8 @@ fn a_fork_of_the_slow_side_never_mixes_with_the_fast_one() {
     drop(wire);
     stand.stop();
     stand.disks[FAST].bring_back();
-    // The sides have diverged (split brain): the server refuses the volume or serves the fork,
-    // unmixed.
+    // The sides have diverged (split brain). The server either refuses the volume or serves only
+    // the content of the fork.
     if stand.try_serve_with(&[]).is_ok() {
         let (mut wire, _) = stand.attach();
         let found = wire.read(blocks.start * BLOCK_BYTES, BLOCK_BYTES as u32);
@@ -161,7 +164,7 @@ fn a_fork_of_the_slow_side_never_mixes_with_the_fast_one() {
         }
         stand.stop();
     }
-    // The fork alone is unchanged.
+    // Without the fast side, the content of the fork is unchanged.
     stand.disks[FAST].take_away();
     stand.serve_with(&[]);
     let (mut wire, _) = stand.attach();

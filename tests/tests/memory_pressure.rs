@@ -1,14 +1,14 @@
 //! A server that serves the machine on which it runs must not need memory to free memory.
 //!
 //! The server and the writer share one memory cgroup, and the writer dirties several times the
-//! limit of the group. Every page that is written out to make room goes through the server; if the
-//! server waits for a page of its own at that moment, both are deadlocked. So the test passes if
-//! the writer ends. Needs root, FUSE, loop devices and a memory controller.
+//! limit of the group. Every page that is written out to make room goes through the server. If the
+//! server waits for memory of its own at that moment, the server and the writer are deadlocked. So
+//! the test passes if the writer ends. Needs root, FUSE, loop devices and a memory controller.
 //!
-//! nbdfuse stays outside the group, because it does not use PR_SET_IO_FLUSHER. Inside a group of
+//! nbdfuse stays outside of the group, because it does not use PR_SET_IO_FLUSHER. Inside a group of
 //! version 1 it deadlocks by itself with any server: its thread waits in `folio_wait_writeback` for
-//! a page that only it can write. That deadlock also proves that the pressure made here would find
-//! a server that omits PR_SET_IO_FLUSHER.
+//! a page that only this thread can write. That deadlock also proves that the memory pressure of
+//! this test would find a server that omits PR_SET_IO_FLUSHER.
 
 use bimetal_tests::cgroup::MemoryGroup;
 use bimetal_tests::checks;
@@ -20,18 +20,17 @@ use bimetal_tests::server::{Server, uri};
 use bimetal_tests::volume::{MIB, Volume, mirror_toml};
 use std::path::Path;
 
-/// Limit of the group in bytes; the writer dirties `WRITTEN_BYTES` in it. At its start the server
-/// locks all memory that it will ever need (about 150 MiB with default pools), which must fit
-/// together with the writer.
+/// Limit of the group in bytes; the writer dirties `WRITTEN_BYTES` in the group. At its start the
+/// server locks all memory that it will ever need (about 150 MiB with default pools). This memory
+/// and that of the writer must fit into the limit together.
 const LIMIT_BYTES: u64 = 256 * MIB;
 const WRITTEN_BYTES: u64 = 4 * LIMIT_BYTES;
 
-/// Deadline of the writer in seconds: far more than it needs on a slow disk (4 MiB/s).
+/// Time limit for the writer in seconds, far more than the writer needs on a slow disk (4 MiB/s).
 const PATIENCE_S: u64 = 180;
 
-/// Writes files on `mount` from inside the group until they are on the disk, removes the first half
-/// of them, and writes again, so that allocation and freeing both go through the file system's
-/// journal.
+/// Runs the writer in the group: writes files on `mount` and syncs them, removes the first half of
+/// them, and writes again. So both allocation and freeing go through the file system's journal.
 fn dirty(group: &MemoryGroup, mount: &Path, connection: u32) {
     let each_mib = 16;
     let count = WRITTEN_BYTES / MIB / each_mib / 2;
@@ -53,15 +52,15 @@ fn dirty(group: &MemoryGroup, mount: &Path, connection: u32) {
             .into_iter()
             .map(procfs::where_it_waits)
             .collect();
-        // Give memory to the processes that wait for it, and fail the writes that never complete,
-        // or the cleanup would hang as well.
+        // Lift the limit, so that processes which wait for memory continue, and fail the writes
+        // that never complete. Otherwise the cleanup would hang as well.
         group.lift();
         Fuse::abort(connection);
         panic!("the writer did not finish: {outcome}\n--- in the group\n{stuck}");
     }
 }
 
-/// Makes a file system on the export, mounts it, and dirties it from inside the group.
+/// Makes a file system on the export, mounts it, and runs the writer on it inside the group.
 fn press(group: &MemoryGroup, dir: &Scratch, uri: &str) {
     let fuse = Fuse::mount(dir, uri);
     let disk = Loop::attach(&fuse.file());
@@ -81,9 +80,10 @@ fn press(group: &MemoryGroup, dir: &Scratch, uri: &str) {
     );
 }
 
-/// Passes only with a server that the kernel treats as part of the I/O path. Without
-/// `PR_SET_IO_FLUSHER` the server's next socket buffer may wait for a page that only the server can
-/// write: in `sock_alloc_send_pskb`, in one of some dozens of runs. The server warns about this.
+/// The test passes only with a server that the kernel treats as part of the I/O path. Without
+/// `PR_SET_IO_FLUSHER`, an allocation of a socket buffer by the server (in `sock_alloc_send_pskb`)
+/// may wait for a page that only the server can write; this happens in one of some dozens of runs.
+/// The server warns if it cannot set the flag.
 #[test]
 fn a_dirty_file_system_above_the_server_does_not_deadlock() {
     let volume = Volume::mirror("pressure", 1280 * MIB);
@@ -101,14 +101,14 @@ fn a_dirty_file_system_above_the_server_does_not_deadlock() {
 /// Maximum number of page faults while the server writes 512 MiB, which are 131,072 pages.
 ///
 /// All memory that the server needs is mapped and locked before it prints `ready`, so there should
-/// be no fault. The kernel may move a locked page when it compacts memory, and the next access to
-/// that page counts as a fault; the bound allows for a few such pages. One new page for each MiB
+/// be no fault. But the kernel may move a locked page when it compacts memory, and the next access
+/// to that page counts as a fault; the bound allows for a few such pages. One new page for each MiB
 /// written would exceed the bound eightfold.
 const NEW_PAGES_MAX: u64 = 64;
 
-/// Writes through the server must need no memory beyond the server's memory at `ready`: small
-/// requests, large requests, and writes while one side lags and the delay queue is full. Every new
-/// page is a fault, so counting faults finds each allocation that the heap could not serve.
+/// Writes must not need more memory than the server has at `ready`: small requests, large requests,
+/// and writes while one side lags and its delay queue is full. Every new page causes a fault, so
+/// counting faults finds each allocation that the heap could not serve.
 #[test]
 fn writing_needs_no_memory_after_start() {
     let text = mirror_toml().replace("\"b\"]", "\"late\"]")
@@ -145,8 +145,9 @@ fn writing_needs_no_memory_after_start() {
     server.stop();
 }
 
-/// The same as the first test, but with nbdkit outside the group instead of the server: it shows
-/// the effects of the machine itself.
+/// Runs the same load as the first test in the group, but over nbdkit, which is outside of the
+/// group. This shows that the deadlock which the first test looks for is not an effect of the
+/// machine itself.
 #[test]
 fn the_pressure_is_real_and_a_server_outside_the_group_stands_it() {
     let dir = Scratch::new("pressure-peer");

@@ -1,5 +1,5 @@
-//! `bimetal mount`: a volume as a file by FUSE, as a block device by a loop device over that file,
-//! and all ways in which a mount ends. Needs root, FUSE and loop devices.
+//! `bimetal mount`: a volume as a file through FUSE, as a block device through a loop device over
+//! that file, and all ways in which a mount ends. Needs root, FUSE and loop devices.
 
 use bimetal_tests::client::Client;
 use bimetal_tests::deadline::eventually;
@@ -13,7 +13,7 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
-/// `O_DIRECT` on the architectures that this test supports.
+/// Value of `O_DIRECT` on the architectures that this test supports.
 const O_DIRECT: i32 = if cfg!(target_arch = "x86_64") {
     0o40_000
 } else {
@@ -33,7 +33,8 @@ fn bytes(random: &mut Random, len: usize) -> Vec<u8> {
     (0..len).map(|_| random.draw() as u8).collect()
 }
 
-/// Data written through the file at any offset are found by a client of another protocol.
+/// A client of another protocol must find the data that were written to the file, at whatever
+/// offset.
 #[test]
 fn what_is_written_to_the_file_is_on_the_volume() {
     const SIZE: usize = 8 << 20;
@@ -51,8 +52,8 @@ fn what_is_written_to_the_file_is_on_the_volume() {
     let mut random = Random::new(7);
     let mut model = vec![0; SIZE];
     let (plain, direct) = (mounted.open(0), mounted.open(O_DIRECT));
-    // Single bytes, parts of blocks, whole blocks, and more than one request of the kernel can
-    // hold.
+    // The lengths include single bytes, parts of blocks, whole blocks, and more than the kernel
+    // sends in one request.
     let lengths = [
         1,
         511,
@@ -72,7 +73,7 @@ fn what_is_written_to_the_file_is_on_the_volume() {
         let file = if round % 2 == 0 { &plain } else { &direct };
         file.write_all_at(&data, offset as u64).expect("a write");
         model[offset..offset + len].copy_from_slice(&data);
-        // The other descriptor sees the write at once.
+        // The other file descriptor (direct or cached) must see the write immediately.
         let mut found = vec![0; len];
         let other = if round % 2 == 0 { &direct } else { &plain };
         other
@@ -80,7 +81,7 @@ fn what_is_written_to_the_file_is_on_the_volume() {
             .expect("a read");
         assert!(found == data, "{len} bytes at {offset}");
     }
-    // Two concurrent writers to the halves of one block lose no write.
+    // Two writers concurrently write the two halves of each block. No write may be lost.
     std::thread::scope(|scope| {
         for half in 0..2 {
             let file = mounted.open(O_DIRECT);
@@ -96,7 +97,7 @@ fn what_is_written_to_the_file_is_on_the_volume() {
     for block in model[..256 * 4096].chunks_mut(2048).enumerate() {
         block.1.fill(block.0 as u8 % 2 + 1);
     }
-    // A read or write beyond the end transfers no bytes there.
+    // Beyond the end of the file a write fails, and a read returns no bytes.
     let beyond = plain
         .write_at(&[1; 4096], SIZE as u64 - 512)
         .expect_err("beyond the end");
@@ -113,7 +114,7 @@ fn what_is_written_to_the_file_is_on_the_volume() {
             .expect("at the end"),
         100
     );
-    // The size of the file cannot be changed.
+    // A client must not be able to change the size of the file.
     assert!(plain.set_len(4096).is_err() && plain.set_len(2 * SIZE as u64).is_err());
     plain.sync_all().expect("a flush");
     let status = volume.status();
@@ -138,7 +139,8 @@ fn what_is_written_to_the_file_is_on_the_volume() {
     server.stop();
 }
 
-/// A hole reads as zeroes and is a hole on the volume too; zeroes that keep their space are not.
+/// A punched hole reads as zeroes, and the volume also frees its space. Zeroes that must keep their
+/// space read as zeroes without being a hole.
 #[test]
 fn holes_are_punched_and_found() {
     let volume = file_volume("mount-holes", 16 * MIB);
@@ -151,7 +153,7 @@ fn holes_are_punched_and_found() {
         let run = Client::new("fallocate").args([how, "--keep-size", "-o", &offset, "-l", &len]);
         run.arg(mounted.file()).ok();
     };
-    // The range also begins and ends in the middle of blocks.
+    // The hole begins and ends in the middle of blocks.
     allocate("--punch-hole", 4 * MIB - 100, 4 * MIB + 200);
     allocate("--zero-range", 12 * MIB, MIB);
     let mut found = vec![1; 16 << 20];
@@ -169,7 +171,7 @@ fn holes_are_punched_and_found() {
         let found = run.args([what, &from.to_string()]).ok().stdout;
         found.trim().parse::<u64>().expect("an offset")
     };
-    // Only whole blocks of the file system below became a hole.
+    // Only whole blocks of the file system below the volume have become a hole.
     assert_eq!(seek("SEEK_HOLE", 0), 4 * MIB);
     assert_eq!(seek("SEEK_DATA", 4 * MIB), 8 * MIB);
     assert_eq!(seek("SEEK_DATA", 5000), 5000);
@@ -183,7 +185,7 @@ fn holes_are_punched_and_found() {
     drop(file);
     mounted.server().stop();
     assert!(!is_mounted(&mounted.folder), "SIGTERM unmounts");
-    // The file system below has freed the space of the hole: 4 of 16 MiB.
+    // The file system below the volume has freed the space of the hole, 4 of 16 MiB.
     let image = std::fs::metadata(volume.dir().file("vol.img")).expect("the image");
     assert!(
         image.blocks() * 512 <= 13 * MIB,
@@ -215,8 +217,8 @@ fn a_file_system_on_the_loop_device_is_there_again() {
     Client::new("sync").arg("-f").arg(mount.path()).ok();
     let written = tree_checksums(mount.path());
 
-    // While the file system is mounted, unmounting the volume is refused and the file system keeps
-    // working.
+    // While the ext4 on the loop device is mounted, unmounting the volume must be refused, and the
+    // ext4 must keep working.
     let refused = mounted.unmount().run();
     let place = mnt.to_str().expect("a path in UTF-8");
     assert_refused(&refused, &["in use", "is mounted on", place, "umount"]);
@@ -226,7 +228,8 @@ fn a_file_system_on_the_loop_device_is_there_again() {
     assert_eq!(mounted.server().ended(), Some(0));
     wait_until_gone(&device);
 
-    // A new server, and a new loop device with sectors of 4096 bytes, the block size of a volume.
+    // The volume is mounted by a new server on a new loop device, whose sectors have 4096 bytes,
+    // the block size of a volume.
     let mut mounted = Mounted::new(&volume, &["--loop", "--block-size", "4096"]);
     let device = mounted.path.clone();
     let sector = Client::new("blockdev")
@@ -244,8 +247,8 @@ fn a_file_system_on_the_loop_device_is_there_again() {
     assert!(!is_mounted(&mounted.folder));
 }
 
-/// SIGTERM does not wait for the users of the volume: their writes are saved, and then the volume
-/// is unmounted.
+/// On SIGTERM the server does not wait until users of the volume close it: it saves their writes
+/// and then unmounts the volume.
 #[test]
 fn sigterm_under_a_mounted_file_system_saves_what_was_written() {
     let volume = file_volume("mount-term", 64 * MIB);
@@ -257,7 +260,7 @@ fn sigterm_under_a_mounted_file_system_saves_what_was_written() {
         .ok();
     let mnt = volume.dir().file("mnt");
     let mount = Mount::at(&mnt, &device, "defaults");
-    // The write is not synced: only the kernel's page cache has it.
+    // The write is not synced, so only the kernel's page cache holds its data.
     std::fs::write(mnt.join("late"), vec![9; 1 << 20]).expect("a write");
     let server = mounted.server();
     let stderr = volume.config().with_extension("stderr");
@@ -286,8 +289,8 @@ fn sigterm_under_a_mounted_file_system_saves_what_was_written() {
     mounted.server().stop();
 }
 
-/// After a server is killed no process hangs, all synced data are present, and the remaining mount
-/// can be removed.
+/// After the server was killed, no process may hang, all synced data must be present, and it must
+/// be possible to remove the remaining mount.
 #[test]
 fn a_killed_server_leaves_what_was_synced() {
     let volume = file_volume("mount-kill", 64 * MIB);
@@ -317,7 +320,8 @@ fn a_killed_server_leaves_what_was_synced() {
         &mounted.unmount().run(),
         &["in use", "is mounted on", "umount"],
     );
-    // Reads from the page cache may still succeed; every request to the server fails at once.
+    // Reads from the page cache may still succeed, but every request to the dead server fails
+    // immediately.
     assert!(
         std::fs::File::create(mnt.join("x"))
             .and_then(|f| f.sync_all())
@@ -339,7 +343,7 @@ fn a_killed_server_leaves_what_was_synced() {
     mounted.server().stop();
 }
 
-/// A device error is returned to the request that met it, and to no other request.
+/// A device error is returned for the request that caused it, and for no other request.
 #[test]
 fn errors_of_the_device_arrive() {
     let text = "[device.data]\ntype = \"memory\"\nsize = \"16MiB\"\n\
@@ -406,7 +410,7 @@ fn an_open_file_keeps_it_mounted() {
     let file = mounted.open(0);
     assert_refused(&mounted.unmount().run(), &["in use", "open", "fuser"]);
     file.write_all_at(&[4; 512], 512).expect("a write");
-    // A loop device that another program attached is not detached.
+    // `unmount` must not detach a loop device that another program attached.
     let theirs = Client::new("losetup")
         .args(["--find", "--show"])
         .arg(mounted.file())
@@ -415,8 +419,8 @@ fn an_open_file_keeps_it_mounted() {
     let refused = mounted.unmount().run();
     Client::new("losetup").args(["--detach", &theirs]).ok();
     assert_refused(&refused, &["in use", &theirs, "losetup -d"]);
-    // With `--force` the folder is unmounted; a file that is still open stays usable until it is
-    // closed or the server ends.
+    // With `--force` the folder is unmounted. A file that is still open remains usable until it is
+    // closed or the server exits.
     mounted.unmount().arg("--force").ok();
     assert!(!is_mounted(&mounted.folder));
     file.read_exact_at(&mut [0; 512], 0)
@@ -425,7 +429,7 @@ fn an_open_file_keeps_it_mounted() {
     assert_eq!(mounted.server().ended(), Some(0));
 }
 
-/// If a volume does not answer, the server gives up its stop after the deadline, and no process
+/// If a volume does not answer, the server abandons its clean stop at the deadline, and no process
 /// waits forever.
 #[test]
 fn a_stuck_volume_is_given_up() {
@@ -480,7 +484,7 @@ trait Answers {
 }
 
 impl Answers for Mounted {
-    /// Waits until 64 requests of a kind are in flight on the device, which is the maximum.
+    /// Waits until 64 requests of the kind `op` are in flight on the device, which is the maximum.
     fn wait_until_asked(&self, volume: &Volume, op: &str) {
         let file = self.file();
         eventually(60, "the device is asked as much as it may be", || {
@@ -490,7 +494,7 @@ impl Answers for Mounted {
         });
     }
 
-    /// Asserts that a `stat` of the file and an `unmount` are answered.
+    /// Asserts that the server answers a `stat` of the file and refuses an `unmount`.
     fn assert_answers(&self) {
         let stat = Client::new("stat").args(["-c", "%s"]).arg(self.file());
         assert_eq!(stat.within_s(50).ok().stdout.trim(), "268435456");
@@ -498,8 +502,8 @@ impl Answers for Mounted {
     }
 }
 
-/// A `stat` of the file is answered while the device answers nothing and many more requests wait
-/// than may be in flight on it: a `stat` needs no device. So is `unmount`.
+/// A `stat` of the file needs no device. It must be answered, like an `unmount`, even while the
+/// device completes no request and many more requests wait than may be in flight on the device.
 #[test]
 fn a_stat_is_answered_however_many_reads_wait() {
     let volume = standing_still("mount-stat", "read");
@@ -508,7 +512,7 @@ fn a_stat_is_answered_however_many_reads_wait() {
         .map(|reader| {
             let file = mounted.open(O_DIRECT);
             std::thread::spawn(move || {
-                // Direct I/O needs aligned memory: an aligned 4 KiB block inside 8 KiB.
+                // Direct I/O needs aligned memory: use the aligned 4 KiB inside a buffer of 8 KiB.
                 let mut space = [0; 8192];
                 let start = space.as_ptr().align_offset(4096);
                 file.read_at(&mut space[start..start + 4096], reader * 4096)
@@ -526,7 +530,7 @@ fn a_stat_is_answered_however_many_reads_wait() {
     }
 }
 
-/// Waits until `count` threads of this process wait for the answer of a FUSE server.
+/// Waits until `count` threads of this process wait in the kernel for the reply of a FUSE server.
 fn wait_until_callers_wait(count: usize) {
     eventually(60, "every caller waits in the kernel", || {
         let tasks = std::fs::read_dir("/proc/self/task").expect("the threads");
@@ -539,8 +543,8 @@ fn wait_until_callers_wait(count: usize) {
     });
 }
 
-/// The memory for waiting writes is bounded. While the device answers nothing, writes beyond the
-/// bound fail without an effect and with a message, so that they do not block other requests.
+/// The memory for waiting writes is bounded. While the device completes no request, writes beyond
+/// the bound fail without an effect and with a message, so that they do not block other requests.
 #[test]
 fn a_stat_is_answered_however_many_writes_wait() {
     let volume = standing_still("mount-full", "write");
@@ -551,8 +555,8 @@ fn a_stat_is_answered_however_many_writes_wait() {
             let (file, told) = (mounted.open(0), told.clone());
             std::thread::spawn(move || {
                 let written = file.write_at(&vec![1; 1 << 20], writer << 20);
-                // Writes that fail at the end of the test are not counted, so the receiver may be
-                // gone.
+                // Writes that fail at the end of the test are not counted, so the receiver may
+                // already be dropped.
                 let _ = told.send(
                     written
                         .as_ref()
@@ -566,8 +570,8 @@ fn a_stat_is_answered_however_many_writes_wait() {
     mounted.wait_until_asked(&volume, "writes");
     wait_until_callers_wait(64 + 63);
     mounted.assert_answers();
-    // 64 writes are in flight on the device, and 63 wait: the bound of 64 MiB has no room for 64
-    // writes of 1 MiB with their headers.
+    // 64 writes are in flight on the device and 63 wait. A 64th write of 1 MiB with its header
+    // would exceed the bound of 64 MiB.
     for refused in 0..140 - 64 - 63 {
         let written = failed.recv_timeout(std::time::Duration::from_secs(60));
         assert_eq!(written, Ok(Err(Some(110))), "ETIMEDOUT: {refused}");
@@ -585,7 +589,7 @@ fn a_stat_is_answered_however_many_writes_wait() {
     }
 }
 
-/// A volume whose medium is behind another server, which the test can freeze.
+/// A volume whose medium is behind another server, `far`, which the test can freeze.
 struct Freezing {
     far: Option<Server>,
     far_volume: Volume,
@@ -622,8 +626,9 @@ impl Freezing {
     }
 }
 
-/// The volume freezes while written data of a loop device are still in the kernel's memory:
-/// `unmount` reports that it cannot continue, and with `--force` that the data are lost.
+/// The volume freezes while data that were written to a loop device are still in the kernel's
+/// memory. `unmount` must report that it cannot continue, and with `--force` that the data are
+/// lost.
 #[test]
 fn unmount_of_a_frozen_volume_ends() {
     let freezing = Freezing::new("mount-frozen");
@@ -653,12 +658,14 @@ fn unmount_of_a_frozen_volume_ends() {
     assert!(open.sync_all().is_err(), "it is gone");
     drop(open);
     wait_until_gone(&device);
-    // The server's own requests to its device are not answered either.
+    // The server exits with status 1, because the requests to its own device are not answered
+    // either.
     assert_eq!(mounted.server().ended(), Some(1));
     freezing.end();
 }
 
-/// The same with a file system on the loop device, which has dirty data and metadata of its own.
+/// The volume freezes under a mounted ext4 on the loop device, which has dirty data and dirty
+/// metadata. `unmount --force` must end.
 #[test]
 fn a_file_system_on_a_frozen_volume_is_given_up_by_force() {
     let freezing = Freezing::new("mount-frozen-ext4");
@@ -687,7 +694,8 @@ fn a_file_system_on_a_frozen_volume_is_given_up_by_force() {
     freezing.end();
 }
 
-/// A stopped server, which does not even answer a `stat`.
+/// A server that is stopped by SIGSTOP does not even answer a `stat`. `unmount --force` must remove
+/// its mount.
 #[test]
 fn the_mount_of_a_stopped_server_is_taken_away_by_force() {
     let volume = file_volume("mount-stopped", 16 * MIB);
@@ -724,7 +732,7 @@ fn what_cannot_be_mounted_is_refused() {
     assert_refused(&size, &["512, 1024, 2048 or 4096"]);
     assert_refused(&unmount(full).run(), &["nothing", "mounted there"]);
 
-    // A folder on which a volume is mounted already.
+    // The folder already has a mounted volume on it.
     let mut mounted = Mounted::new(&volume, &[]);
     let other = file_volume("mount-other", 16 * MIB);
     let second = other.verb("mount").arg("vol").arg(&mounted.folder).run();
@@ -732,8 +740,8 @@ fn what_cannot_be_mounted_is_refused() {
     mounted.server().stop();
 }
 
-/// A user who is not root mounts by `fusermount3`. Only root may be allowed to use `/dev/fuse`, so
-/// the test puts a node of its own there, in a mount namespace of its own.
+/// A user who is not root mounts by `fusermount3`. The machine may allow only root to use
+/// `/dev/fuse`, so the test puts a device node of its own there, in a separate mount namespace.
 #[test]
 fn a_user_who_is_not_root_mounts_by_fusermount() {
     let text = "[device.vol]\ntype = \"memory\"\nsize = \"16MiB\"\n[server]\nlock_memory = false\n";
@@ -757,7 +765,7 @@ fn a_user_who_is_not_root_mounts_by_fusermount() {
         node.display(),
         volume.dir().path().display()
     );
-    // The owner of the file writes, reads and unmounts it.
+    // The user who owns the file writes it, reads it and unmounts the volume.
     let user = "set -e; ./bimetal mount vol.toml vol m > said & \
         n=0; until grep -q ready said; do n=$((n+1)); [ $n -lt 3000 ] || exit 9; sleep 0.01; done; \
         [ \"$(head -n 1 said)\" = \"$(pwd)/m/vol\" ]; \

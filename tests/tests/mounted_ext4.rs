@@ -1,4 +1,4 @@
-//! A real file system on the served volume: mounted, filled, unmounted, served again. Then each
+//! A real file system on the served volume: mounted, filled, unmounted, and served again. Then each
 //! side is read alone, as after the loss of the other side. Needs root, FUSE and loop devices.
 
 use bimetal_tests::client::Client;
@@ -8,7 +8,8 @@ use bimetal_tests::server::Peer;
 use bimetal_tests::volume::{MIB, Volume};
 use std::path::Path;
 
-/// Packs the source tree once, so that the test unpacks it as tar(1) unpacks a release.
+/// Packs the source tree into a tar archive and returns its path. The test unpacks the archive as a
+/// user unpacks a release.
 fn tarball(dir: &Scratch) -> std::path::PathBuf {
     let tar = dir.file("tree.tar");
     Client::new("tar")
@@ -21,8 +22,8 @@ fn tarball(dir: &Scratch) -> std::path::PathBuf {
     tar
 }
 
-/// Makes a file system on the export, unpacks the tree on it, and returns the checksums of the
-/// tree.
+/// Makes a file system on the export, unpacks the archive `tar` on it, and returns the checksums of
+/// the unpacked tree.
 fn fill(dir: &Scratch, uri: &str, tar: &Path) -> String {
     let fuse = Fuse::mount(dir, uri);
     let disk = Loop::attach(&fuse.file());
@@ -40,7 +41,8 @@ fn fill(dir: &Scratch, uri: &str, tar: &Path) -> String {
         .arg(tar)
         .within_s(300)
         .ok();
-    // A file that is written and then removed gives the mount with `discard` a range to discard.
+    // The mount option `discard` discards the blocks of removed files, so a file is written and
+    // removed.
     std::fs::write(mount.path().join("gone"), vec![7; 8 << 20]).expect("write");
     Client::new("sync").arg("-f").arg(mount.path()).ok();
     std::fs::remove_file(mount.path().join("gone")).expect("remove");
@@ -51,7 +53,7 @@ fn fill(dir: &Scratch, uri: &str, tar: &Path) -> String {
     sums
 }
 
-/// Checks the file system on `device` and returns the checksums of its tree.
+/// Checks the file system on `device`, mounts it read-only, and returns the checksums of its tree.
 fn examine(dir: &Scratch, device: &Path) -> String {
     assert_fsck_clean(device);
     let mount = Mount::at(&dir.file("mnt"), device, "ro");
@@ -60,7 +62,7 @@ fn examine(dir: &Scratch, device: &Path) -> String {
     sums
 }
 
-/// Does the same as [`examine`] through a server.
+/// Does the same as [`examine`] for the file system on an export.
 fn examine_export(dir: &Scratch, uri: &str) -> String {
     let fuse = Fuse::mount(dir, uri);
     let disk = Loop::attach(&fuse.file());
@@ -89,7 +91,8 @@ fn a_source_tree_survives_on_the_volume_and_on_each_side_alone() {
     );
     server.stop();
 
-    // Only one disk and losetup(8) are needed: each side holds the volume's bytes in order.
+    // A side holds the volume's bytes in order, so one disk and losetup(8) suffice to read its
+    // files.
     for side in ["a", "b"] {
         let offset_bytes = volume.side_data_offset(side);
         let file = dir.file(&format!("{side}.img"));
@@ -99,8 +102,8 @@ fn a_source_tree_survives_on_the_volume_and_on_each_side_alone() {
     }
 }
 
-/// Does the same with nbdkit, so that a failure above is a bug in the binary and not in this
-/// machine.
+/// Runs the same steps with nbdkit in place of the server under test. If this test passes and the
+/// test of the server fails, the bug is in the server and not in this machine.
 #[test]
 fn the_road_to_a_mounted_file_system_works_here() {
     let peer = Peer::nbdkit(&["memory", "512M"]);

@@ -1,4 +1,4 @@
-//! Unmodified clients of the served volume: libnbd's tools, qemu's, fio.
+//! Tests with unmodified clients of the served volume: libnbd's tools, qemu's tools, and fio.
 
 use bimetal_tests::checks;
 use bimetal_tests::client::Client;
@@ -24,8 +24,8 @@ fn nbdinfo_finds_a_complete_export() {
         );
         bytes
     };
-    // The protocol limits the minimum to 64 KiB; a client with requests of one sector must be
-    // served.
+    // The protocol limits the minimum block size to 64 KiB. It must not exceed 512 bytes, so that a
+    // client with requests of one sector is served.
     assert!(block("block_size_minimum") <= 512, "{export:#}");
     assert!(
         (4096..=1 << 20).contains(&block("block_size_preferred")),
@@ -69,7 +69,8 @@ fn several_exports_are_listed_and_kept_apart() {
 
 #[test]
 fn a_tcp_export_and_a_stop_by_sigint() {
-    // A port that was just free; no other program on a test machine takes it in between.
+    // Use a port that was free just now. No other program on a test machine should bind it in
+    // between.
     let free = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
     let port = free.local_addr().expect("an address").port();
     drop(free);
@@ -89,7 +90,8 @@ fn qemu_io_commands_on_a_mirror() {
     let server = volume.serve();
     checks::qemu_io_commands(&volume.uri());
     server.stop();
-    // After a restart the volume holds all acknowledged and drained writes.
+    // After a restart the volume must hold all acknowledged writes, which the clean stop has
+    // drained to the sides.
     let server = volume.serve();
     checks::qemu_io(
         &volume.uri(),
@@ -107,7 +109,8 @@ fn fio_verifies_at_depth_32_on_four_connections() {
     server.stop();
 }
 
-/// The main use: a 1 GiB image with a real tree is copied to the volume and back.
+/// The main use of a volume: an image of 1 GiB with the files of a real source tree is copied to
+/// the volume and back.
 #[test]
 fn a_gibibyte_there_and_back() {
     let volume = Volume::mirror("copy", 1280 * MIB);
@@ -136,8 +139,9 @@ fn qemu_img_converts_and_compares() {
     server.stop();
 }
 
-/// A cache keeps content in its own memory, and writes single pages as well as runs of pages. The
-/// bytes that a client reads through the cache are in the file after the server has stopped.
+/// A cache holds content in its own memory, and writes single pages as well as runs of pages to the
+/// device below. After the server has stopped, the file below must hold the bytes that a client
+/// read through the cache.
 #[test]
 fn a_cache_over_a_file_brings_everything_to_it() {
     let text = "[device.disk]\ntype = \"file\"\npath = \"disk.img\"\n\

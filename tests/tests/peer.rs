@@ -1,6 +1,6 @@
-//! The checks of the other tests, run against nbdkit: a correct server passes them, and a server
-//! that forgets every write fails. If a test of the binary fails and this one passes, the bug is in
-//! the binary.
+//! The checks of the other tests, run against nbdkit. A correct server must pass them, and a server
+//! that forgets every write must fail. If a test of the server under test fails while the tests in
+//! this file pass, the bug is in the server.
 
 use bimetal_tests::checks;
 use bimetal_tests::mount::source_tree;
@@ -24,8 +24,8 @@ fn a_right_server_passes() {
     checks::qemu_img_convert_and_compare(&uri, &dir, &image);
 }
 
-/// Returns the failure message of a check; panics if the check passes. The check runs on a thread
-/// of its own, so that its panic does not make this thread keep its scratch directories.
+/// Returns the panic message of a failed check; panics if the check passes. The check runs on a
+/// separate thread, so that its panic does not make the test keep its scratch directories.
 fn complaint(check: impl FnOnce() + Send) -> String {
     let failure = std::thread::scope(|scope| scope.spawn(check).join());
     let message = failure.expect_err("the check let a wrong server pass");

@@ -1,4 +1,4 @@
-//! A volume in use is recorded, and the trace contains the client's requests.
+//! `bimetal record` on a volume in use: the trace must contain the client's requests.
 
 use bimetal_tests::client::Client;
 use bimetal_tests::deadline::eventually;
@@ -10,14 +10,15 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
 
-/// A running `bimetal record`, killed if the test fails. Its standard error stays open.
+/// A running `bimetal record`, which is killed on drop. The pipe from its standard error stays
+/// open.
 struct Recorder {
     child: Child,
     _stderr: BufReader<ChildStderr>,
 }
 
 impl Recorder {
-    /// Starts a recorder, and returns once it records.
+    /// Starts a recorder, and returns once it has reported that it records.
     fn start(config: &Path, device: &str, out: &Path) -> Self {
         let mut child = Command::new(binary())
             .args(["record", "--json"])
@@ -42,7 +43,7 @@ impl Recorder {
         }
     }
 
-    /// Ends the recorder as Ctrl-C does, and returns its output.
+    /// Ends the recorder with SIGINT, as Ctrl-C does, and returns its output.
     fn stop(mut self) -> Value {
         send_signal(self.child.id(), "INT");
         let status = eventually(30, "the recorder's end", || {
@@ -70,8 +71,8 @@ fn a_recording_is_the_sequence_that_was_sent() {
     wire.write(0, &[1; 4096]);
     let out = volume.dir().file("t.csv");
     let recorder = Recorder::start(volume.config(), "vol", &out);
-    // More requests than one answer of the server holds, so the recorder has to fetch them in
-    // parts.
+    // One answer of the server has no room for the records of all these requests, so the recorder
+    // has to fetch them in parts.
     let mut sent = Vec::new();
     for number in 0..6000u64 {
         let offset = number * 7 % 4096 * 4096;

@@ -19,20 +19,21 @@ use std::thread::JoinHandle;
 /// Size of one write of [`Load`] in bytes.
 const PIECE_BYTES: u64 = 64 << 10;
 
-/// Returns the content of a piece in a generation; it is unique to both.
+/// Returns the content of a piece in a generation. Each pair of piece and generation has different
+/// content.
 fn content(piece: u64, generation: u64) -> Vec<u8> {
     let stamp = [piece.to_le_bytes(), generation.to_le_bytes()].concat();
     stamp.repeat(PIECE_BYTES as usize / stamp.len())
 }
 
-/// A client that writes pieces all over the volume, one at a time, until it is ended.
+/// A client that writes pieces all over the volume, one at a time, until the load is ended.
 struct Load {
     enough: Arc<AtomicBool>,
     writer: JoinHandle<BTreeMap<u64, u64>>,
 }
 
 impl Load {
-    /// Writes to the first `pieces` pieces of the export `vol` at `socket`.
+    /// Starts a load on the first `pieces` pieces of the export `vol` at `socket`.
     fn start(socket: PathBuf, pieces: u64) -> Self {
         let enough = Arc::new(AtomicBool::new(false));
         let ended = Arc::clone(&enough);
@@ -43,8 +44,8 @@ impl Load {
                 if ended.load(Ordering::Relaxed) {
                     break;
                 }
-                // 97 is coprime to the counts used here, so every piece is written in turn, and
-                // successive pieces are far apart.
+                // 97 is coprime to every value of `pieces` in this file, so the writes reach every
+                // piece, and successive writes are far apart.
                 let piece = generation * 97 % pieces;
                 wire.write(piece * PIECE_BYTES, &content(piece, generation));
                 newest.insert(piece, generation);
@@ -63,7 +64,7 @@ impl Load {
     }
 }
 
-/// Asserts that every piece reads as its newest acknowledged generation.
+/// Asserts that every piece has the content of its newest acknowledged generation.
 fn assert_newest(socket: &Path, written: &BTreeMap<u64, u64>) {
     let (mut wire, _) = Wire::attached(socket, "vol");
     for (&piece, &generation) in written {
@@ -84,7 +85,7 @@ fn writes(volume: &Volume) -> u64 {
     count.unwrap_or_else(|| panic!("no writes of vol in {status:#}"))
 }
 
-/// Waits until the export has acknowledged `more` further writes.
+/// Waits until the export `vol` has acknowledged `more` writes after this call.
 fn eventually_written(volume: &Volume, more: u64) {
     let goal = writes(volume) + more;
     eventually(60, "the volume takes writes", || {
@@ -98,7 +99,8 @@ fn eventually_healthy(volume: &Volume, side: &str) {
     });
 }
 
-/// Asserts that the data areas of two files, each at its own offset, are equal byte by byte.
+/// Asserts that the data areas of two files, each given by the file and the offset of the area, are
+/// equal.
 fn assert_equal_areas(one: (&Path, u64), other: (&Path, u64), length_bytes: u64) {
     let (skips, length) = (format!("{}:{}", one.1, other.1), length_bytes.to_string());
     Client::new("cmp")
@@ -108,7 +110,8 @@ fn assert_equal_areas(one: (&Path, u64), other: (&Path, u64), length_bytes: u64)
         .ok();
 }
 
-/// Calls [`assert_equal_areas`] for a mirror over the files `a.img` and `b.img`.
+/// Asserts that the data areas of the sides `a` and `b` are equal, for a mirror whose sides are on
+/// the files `a.img` and `b.img`.
 fn assert_equal_sides(volume: &Volume, [a, b]: [&str; 2]) {
     let (one, other) = (volume.dir().file("a.img"), volume.dir().file("b.img"));
     let offsets = [volume.side_data_offset(a), volume.side_data_offset(b)];
@@ -119,8 +122,8 @@ fn assert_equal_sides(volume: &Volume, [a, b]: [&str; 2]) {
     );
 }
 
-/// Creates and formats a mirror of the file `a.img` and of the device `side` over `b.img`, both of
-/// 64 MiB.
+/// Creates and formats a mirror of the file `a.img` and of the layer `side` over the file `b.img`.
+/// Both files have 64 MiB.
 fn mirror_with(name: &str, side: &str, mirror_keys: &str) -> Volume {
     let text = mirror_toml().replace(
         "[\"a\", \"b\"]\n",
@@ -143,7 +146,8 @@ fn status_shows_the_volume_and_each_side() {
         wire.write(piece * PIECE_BYTES, &content(piece, 1));
     }
     wire.flush();
-    // A flush waits for one side; the other side catches up later.
+    // A flush returns when one side has the data, and the other side receives them later; so wait
+    // for both sides.
     let status = eventually(60, "every side has it", || {
         let status = volume.status();
         let statistics = &status["devices"]["vol"]["statistics"];
@@ -224,8 +228,8 @@ fn what_would_be_lost_with_a_side_is_known() {
         (lost("a") == Some(0.0)).then_some(())
     });
     assert_eq!(lost("b"), Some(0.0));
-    // No more writes come, so both sides soon become clean-idle, and each of them can be started
-    // alone.
+    // No more writes are made, so both sides soon become clean-idle. Then either side can be
+    // started alone.
     for side in ["a", "b"] {
         eventually(60, "the volume is quiet", || {
             (of_side(stand.volume(), side, "mark") == "clean-idle").then_some(())
@@ -252,7 +256,7 @@ fn a_block_that_rots_is_found_and_repaired() {
     let (mut wire, _) = Wire::attached(&volume.socket(), "vol");
     wire.write(0, &content(0, 1));
     drop(wire);
-    // A clean stop destages all data to their home locations.
+    // A clean stop destages all data from the logs to their home locations.
     server.stop();
     let place = volume.side_data_offset("a") + 8 * BLOCK_BYTES + 100;
     let image = volume.dir().file("a.img");
@@ -278,7 +282,7 @@ fn a_block_that_rots_is_found_and_repaired() {
 
 #[test]
 fn after_a_crash_the_volume_recovers_by_itself() {
-    // A side that needs 20 ms for each write lacks some writes at any moment.
+    // A side that takes 20 ms for each write lacks some writes whenever the server is killed.
     let slow = "type = \"delay\"\nwrite = \"20ms\"\n";
     let volume = mirror_with("crash", slow, "");
     let mut server = volume.serve();
@@ -293,7 +297,8 @@ fn after_a_crash_the_volume_recovers_by_itself() {
         (volume.statistic("exposed_bytes") > 0.0).then_some(())
     });
     server.kill();
-    // The writer's connection broke, so its record of acknowledged writes is lost.
+    // The kill broke the writer's connection, so the writer has failed and its record of
+    // acknowledged writes is lost.
     assert!(load.writer.join().is_err());
     let server = volume.serve();
     assert_newest(&volume.socket(), &flushed);
@@ -314,7 +319,8 @@ fn exposure_keeps_to_its_bound_over_a_disk() {
     let volume = mirror_with("exposure", disk, keys);
     let server = volume.serve();
     let load = Load::start(volume.socket(), 900);
-    // A file accepts thousands of pieces a second and a disk some hundred, so the bound is reached.
+    // A file accepts thousands of pieces a second and a disk some hundred, so the bound of the
+    // exposure is reached.
     eventually(60, "a write is held back by the bound", || {
         let exposed = volume.statistic("exposed_bytes");
         assert!(exposed <= bound_bytes, "{exposed} bytes are exposed");
@@ -339,7 +345,8 @@ fn a_side_may_be_a_stripe() {
         + "[device.pair]\ntype = \"stripe\"\ndevices = [\"b\", \"c\"]\nunit = \"64KiB\"\n\
            [device.vol]\ntype = \"mirror\"\nsides = [\"pair\", \"a\"]\n"
         + EXPORT_VOL;
-    // The configuration also contains a device that is not used; it must stay unchanged.
+    // The configuration also contains a device that no other device uses. `format` must leave it
+    // unchanged.
     let volume = Volume::from_toml("stripe", &text);
     volume.dir().sparse("a.img", 128 * MIB);
     for half in ["b.img", "c.img"] {
@@ -358,7 +365,8 @@ fn a_side_may_be_a_stripe() {
             .all(|b| *b == 0)
     );
 
-    // The stripe, assembled unit by unit in the test, equals the other side.
+    // The test assembles the content of the stripe unit by unit. The result must equal the data
+    // area of the other side.
     let joined = volume.dir().file("joined.img");
     join(volume.dir(), &joined);
     let offsets = ["a", "pair"].map(|side| volume.side_data_offset(side));
@@ -366,7 +374,8 @@ fn a_side_may_be_a_stripe() {
     assert_equal_areas((&a, offsets[0]), (&joined, offsets[1]), volume.size_bytes());
 }
 
-/// Assembles a RAID-0 file: units of 64 KiB from `b.img` and `c.img` in turn.
+/// Assembles the content of a RAID-0 in the file `joined`: units of 64 KiB, in turn from `b.img`
+/// and `c.img`.
 fn join(dir: &Scratch, joined: &Path) {
     let halves = ["b.img", "c.img"].map(|f| std::fs::read(dir.file(f)).expect("half a stripe"));
     let [first, second] = halves.each_ref().map(|half| half.chunks(64 << 10));
@@ -378,7 +387,7 @@ fn join(dir: &Scratch, joined: &Path) {
     std::fs::write(joined, bytes).expect("the joined stripe");
 }
 
-/// A side is behind another server, which is killed under load and started again.
+/// The server behind which a side is dies under load and is started again.
 #[test]
 fn a_remote_side_dies_and_comes_back() {
     let device = "[device.vol]\ntype = \"file\"\npath = \"b.img\"\n";
@@ -395,7 +404,7 @@ fn a_remote_side_dies_and_comes_back() {
     let volume = Volume::from_toml("near", &text);
     volume.dir().sparse("a.img", 64 * MIB);
     volume.verb("format").ok();
-    // `check` does not ask any server, so it must report the state as unknown.
+    // `check` does not connect to any server, so it must report the state of the volume as unknown.
     let known = &volume.json("check")["devices"]["vol"];
     assert_eq!(known["state"], "unknown", "{known:#}");
     assert_eq!(known["not_seen"], serde_json::json!(["b"]), "{known:#}");
@@ -419,7 +428,8 @@ fn a_remote_side_dies_and_comes_back() {
     server.stop();
     far_server.stop();
 
-    // Sides are identified by their content: as two files on one machine they are the same volume.
+    // The content of a side identifies the side: two files on one machine are the same volume as a
+    // file and a remote device.
     let both = Volume::from_toml("both", &mirror_toml());
     for (from, side) in [(&volume, "a.img"), (&far, "b.img")] {
         std::fs::rename(from.dir().file(side), both.dir().file(side)).expect("move a side");

@@ -1,5 +1,5 @@
-//! The disk of the crash tests, tested against its description: a disk that kept too much would let
-//! every crash test pass, and one that lost too much would fail them all.
+//! Tests of the volatile disk on which the crash tests run. A disk that kept too much at a power
+//! cut would let every crash test pass, and one that lost too much would fail all of them.
 
 use bimetal_tests::client::Client;
 use bimetal_tests::deadline::eventually;
@@ -41,7 +41,7 @@ fn a_power_cut_takes_what_was_not_flushed() {
     wire.write(BLOCK_BYTES, &[2; BLOCK]);
     write_fua(&mut wire, 2 * BLOCK_BYTES, &[2; BLOCK]);
     assert_eq!(disk.counts().unflushed_blocks, 2);
-    // Another connection sees completed writes, flushed or not.
+    // Another connection must see completed writes, whether or not they are flushed.
     assert_eq!(
         attached(&disk).read(0, 3 * BLOCK as u32),
         vec![2; 3 * BLOCK]
@@ -52,7 +52,7 @@ fn a_power_cut_takes_what_was_not_flushed() {
     let left = [vec![1; BLOCK], vec![0; BLOCK], vec![2; BLOCK]].concat();
     assert_eq!(wire.read(0, 3 * BLOCK as u32), left);
     assert_eq!(disk.counts().unflushed_blocks, 0);
-    // The file underneath has the same content as the disk.
+    // The backing file must have the same content as the disk.
     let file = std::fs::read(dir.file("d.img")).expect("the file");
     assert_eq!(file[..3 * BLOCK], left);
     wire.write(0, &[3; BLOCK]);
@@ -127,7 +127,8 @@ fn a_frozen_disk_answers_nothing_and_a_cut_ends_what_it_held() {
     });
     disk.cut(Keep::Everything);
     assert!(wire.drained().is_empty(), "no answer after the cut");
-    // The disk is thawed, and the write that it held is lost.
+    // After the power cut the disk is no longer frozen, and the write that it had not answered is
+    // lost.
     assert_eq!(attached(&disk).read(0, BLOCK as u32), vec![5; BLOCK]);
     assert_eq!(disk.counts().waiting, 0);
 }
@@ -165,7 +166,7 @@ fn requests_beyond_the_end_or_of_parts_of_sectors_are_refused() {
     assert_eq!(wire.read(0, 1024)[..], [[1; 512], [0; 512]].concat());
 }
 
-/// Unmodified clients can use the disk on many connections, even if the disk is slow.
+/// Unmodified clients can use the disk on several connections, even if the disk is slow.
 #[test]
 fn it_is_an_nbd_server_to_others() {
     let (dir, disk) = disk("disk-others");
@@ -184,7 +185,7 @@ fn it_is_an_nbd_server_to_others() {
     assert!(disk.counts().writes > 0 && disk.counts().flushes > 0);
 }
 
-/// A client may die in the middle of a request; the next client finds the disk working.
+/// If a client dies in the middle of a request, the disk must still serve the next client.
 #[test]
 fn it_survives_its_client() {
     let (_dir, disk) = disk("disk-survives");

@@ -1,5 +1,6 @@
-//! Events outside of a server: it is stopped and continued, gets signals, has limits, loses its
-//! disks. The server reports each event in a line that names it and says what to do.
+//! Events outside of a server: it is stopped and continued, receives signals, has resource limits,
+//! and loses its disks. The server must report each event in a line that names the event and says
+//! what to do.
 
 use bimetal_tests::cgroup::MemoryGroup;
 use bimetal_tests::client::Client;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-/// Clients that write continuously, each to its own part of the volume.
+/// Clients that write continuously, each to a separate part of the volume.
 struct Load {
     enough: Arc<AtomicBool>,
     writers: Vec<JoinHandle<u64>>,
@@ -49,8 +50,7 @@ impl Load {
     }
 }
 
-/// Returns a wrapper that starts its arguments with a resource limit, as `ulimit` of a shell sets
-/// it.
+/// Returns a command that runs its arguments with a resource limit, as `ulimit` of a shell sets it.
 fn limited(limit: &str) -> Vec<String> {
     let script = format!("ulimit {limit} && exec \"$@\"");
     ["sh", "-c", &script, "sh"].map(str::to_owned).to_vec()
@@ -64,7 +64,7 @@ fn says(server: &Server, words: &[&str]) -> String {
     })
 }
 
-/// Stops a process for `seconds`, as pausing the machine would.
+/// Stops a process by SIGSTOP and continues it after `seconds`, as pausing the machine would.
 fn stand_still(pid: u32, seconds: u64) {
     send_signal(pid, "STOP");
     let end = Deadline::in_s(seconds);
@@ -74,9 +74,9 @@ fn stand_still(pid: u32, seconds: u64) {
     send_signal(pid, "CONT");
 }
 
-/// A server must not count the time during which it was stopped as silence of a side. It is stopped
-/// three times under load, each time for longer than the silence after which a side counts as
-/// absent.
+/// A server must not treat time during which it was stopped as time in which a side did not answer.
+/// The server is stopped three times under load, each time for longer than `absent_after`, after
+/// which a silent side counts as absent.
 #[test]
 fn a_server_that_was_stopped_blames_no_side() {
     let text = mirror_toml().replace(
@@ -123,8 +123,8 @@ fn a_hangup_is_told_and_the_server_goes_on() {
     server.stop();
 }
 
-/// With `ulimit -f` below the size of a side's file, the server refuses to start and names the size
-/// needed. If no file exceeds the limit, the server runs.
+/// With a `ulimit -f` below the size of a side's file, the server refuses to start and names the
+/// size that is needed. With a limit that no file exceeds, it runs.
 #[test]
 fn a_limit_of_file_sizes_is_named() {
     let volume = Volume::mirror("fsize", 64 * MIB);
@@ -146,8 +146,8 @@ fn a_limit_of_file_sizes_is_named() {
     server.stop();
 }
 
-/// A write beyond the limit of file sizes, which was lowered under the running server, fails as a
-/// write to a full disk does. The message names the path and the limit.
+/// The limit of file sizes is lowered under the running server. A write beyond the limit must fail
+/// as a write to a full disk does, with a message that names the path and the limit.
 #[test]
 fn a_write_beyond_the_limit_of_file_sizes_is_an_error_and_not_the_end() {
     let text = format!("[device.vol]\ntype = \"file\"\npath = \"vol.img\"\n{EXPORT_VOL}");
@@ -158,7 +158,7 @@ fn a_write_beyond_the_limit_of_file_sizes_is_an_error_and_not_the_end() {
     limit.arg(server.pid().to_string()).ok();
     let (mut wire, _) = Wire::attached(&volume.socket(), "vol");
     wire.write(0, &[1; 4096]);
-    // 28 is ENOSPC of the NBD protocol.
+    // Error number 28 of the NBD protocol is ENOSPC.
     let beyond = Request::new(cmd::WRITE, 4 * MIB, 4096);
     assert_eq!(wire.run(beyond, &[1; 4096]).expect("a reply"), 28);
     says(
@@ -174,8 +174,8 @@ fn a_write_beyond_the_limit_of_file_sizes_is_an_error_and_not_the_end() {
     server.stop();
 }
 
-/// With few file descriptors a server starts, reports how many it may need, and reports that it
-/// rejects clients.
+/// With a low limit of file descriptors, a server starts, reports the number of descriptors that it
+/// may need, and reports each rejected client.
 #[test]
 fn a_limit_of_open_files_is_named_with_what_is_needed() {
     let volume = Volume::mirror("nofile", 64 * MIB);
@@ -192,8 +192,8 @@ fn a_limit_of_open_files_is_named_with_what_is_needed() {
     server.stop();
 }
 
-/// In a memory cgroup that is smaller than a server's default memory, the server uses less and
-/// reports it: the kernel must not kill it before it is ready.
+/// In a memory cgroup whose limit is below the default memory of a server, the server uses less
+/// memory and reports this. The kernel must not kill it before it is ready.
 #[test]
 fn memory_is_fitted_to_the_cgroup() {
     let group = MemoryGroup::new("fit", 128 * MIB);
@@ -209,7 +209,7 @@ fn memory_is_fitted_to_the_cgroup() {
     server.stop();
 }
 
-/// A tmpfs with a size limit, mounted on a folder until the value is dropped.
+/// A size-limited tmpfs on a folder, which is unmounted when the value is dropped.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
@@ -230,8 +230,8 @@ impl Drop for SmallDisk {
     }
 }
 
-/// A side whose disk is full becomes absent, with a message that contains the error in words, the
-/// file and what to do. Once the disk has room again, the side is brought back in sync.
+/// A side whose disk is full becomes absent. The message contains the error in words, the file, and
+/// what to do. Once the disk has room again, the side is brought back in sync.
 #[test]
 fn a_full_disk_is_named_and_comes_back_with_room() {
     let text = mirror_toml().replace("b.img", "small/b.img");
@@ -265,7 +265,8 @@ fn a_full_disk_is_named_and_comes_back_with_room() {
     server.stop();
 }
 
-/// If another process has locked the file of a side, the refusal names that process.
+/// If another process has locked the file of a side, the server refuses to start and names that
+/// process.
 #[test]
 fn a_locked_side_is_named_with_who_has_it() {
     let volume = Volume::mirror("locked", 64 * MIB);
@@ -282,14 +283,14 @@ fn a_locked_side_is_named_with_who_has_it() {
     server.stop();
 }
 
-/// A side behind another server; the test can replace its file.
+/// A side behind another server. The test can replace the file that the other server serves.
 struct FarSide {
     volume: Volume,
     server: Option<Server>,
 }
 
 impl FarSide {
-    /// Serves a file device by `protocol`.
+    /// Creates a file device and serves it by `protocol`.
     fn new(name: &str, protocol: &str) -> FarSide {
         let device = "[device.vol]\ntype = \"file\"\npath = \"b.img\"\n";
         let export = EXPORT_VOL.replace("\"nbd\"", &format!("{protocol:?}"));
@@ -299,7 +300,7 @@ impl FarSide {
         FarSide { volume, server }
     }
 
-    /// Kills the server, applies `change` to its file, and serves the file again.
+    /// Kills the side's server, applies `change` to the served file, and serves the file again.
     fn comes_back(&mut self, change: impl FnOnce(PathBuf)) {
         self.server.take().expect("it runs").kill();
         change(self.volume.dir().file("b.img"));
@@ -307,9 +308,10 @@ impl FarSide {
     }
 }
 
-/// A side behind another server comes back smaller, then unchanged, then larger, by both protocols.
-/// A side that is too small is reported and stays absent; once its file is right it is used again,
-/// without a restart of the mirror's server.
+/// A side behind another server comes back smaller, then with its original size, then larger; this
+/// is tested with both protocols. The mirror's server reports a side that is too small and leaves
+/// it absent. Once the file has its original size, the side is used again without a restart of the
+/// mirror's server.
 #[test]
 fn a_far_side_that_comes_back_as_another_one_is_told_and_taken_when_it_is_right() {
     for (device, protocol) in [("remote", "nbd"), ("brp", "brp")] {

@@ -1,5 +1,6 @@
 //! One cell of the comparison of index engines: one engine does one kind of work in one process,
-//! and reports the cost in one line of JSON. `python3 benches index` runs the cells and compares them.
+//! and reports its cost in one line of JSON. `python3 benches index` runs the cells and compares
+//! them.
 
 mod engine;
 mod measure;
@@ -13,7 +14,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use workload::{Cell, Plan};
 
-/// Runs one cell.
+/// Measures one cell: the cost of one kind of work of one engine. Prints one line of JSON.
 #[derive(Parser)]
 struct Words {
     engine: engine::Name,
@@ -22,47 +23,50 @@ struct Words {
     folder: PathBuf,
     #[arg(long, default_value = "8+8")]
     shape: record::Shape,
-    /// Number of records to load.
+    /// Number of records that `load` writes, and that the other cells expect in the folder.
     #[arg(long, default_value_t = 1_000_000)]
     keys: u64,
     #[arg(long, default_value_t = 256 << 20)]
     cache_bytes: u64,
-    /// Memory for changes, for `ours` only; by default 10 % of the records, at most half the cache.
+    /// Part of the cache for changes that are not in nodes yet, in bytes; only for `ours`. The
+    /// default has room for 10 % of the records, but is at most half of the cache.
     #[arg(long)]
     buffer_bytes: Option<u64>,
-    /// Maximum size of a leaf image, for `ours` only.
+    /// Maximum size of a leaf image in bytes; only for `ours`.
     #[arg(long, default_value_t = 4096)]
     node_bytes: usize,
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Maximum number of gets, scans or commits.
+    /// Maximum number of operations (gets, scans or commits).
     #[arg(long, default_value_t = 5000)]
     count: u64,
-    /// Maximum time of the gets, scans or commits, in seconds.
+    /// Maximum time of the operations, in seconds.
     #[arg(long, default_value_t = 20.0)]
     seconds: f64,
-    /// Updates before `mix100`, `update100` and `kill` are counted; by default three fifths of the
-    /// records, after which leaves are written back at different times.
+    /// Number of updates that `mix100`, `update100` and `kill` write before they begin to count.
+    /// The default is three fifths of the records, after which leaves are written back at different
+    /// times.
     #[arg(long)]
     warm: Option<u64>,
-    /// The data do not fit into the cache: do not read all of them first.
+    /// The data do not fit into the cache: before counting, read random records instead of all
+    /// records.
     #[arg(long)]
     cold: bool,
-    /// Counters of the block device below the folder: /sys/block/NAME/stat.
+    /// File with the counters of the block device below the folder: /sys/block/NAME/stat.
     #[arg(long)]
     stat: Option<PathBuf>,
 }
 
 impl Words {
     fn plan(self) -> Plan {
-        // Memory of one record as a change, in bytes.
+        // Memory that one record occupies as a change, in bytes.
         let change_bytes = match self.shape {
             record::Shape::Short => 48,
             record::Shape::Long => 160,
             record::Shape::Wide => 1060,
         };
         let tenth_bytes = self.keys / 10 * change_bytes;
-        // A size that the user gives is used unchanged.
+        // A size that the user gives is used unchanged, even if it exceeds half of the cache.
         let half_bytes = self.cache_bytes / 2;
         let buffer_bytes = self.buffer_bytes.unwrap_or(tenth_bytes.min(half_bytes));
         Plan {

@@ -1,8 +1,9 @@
 //! Measurements: time, processor time, and the I/O that reached the device.
 //!
-//! Bytes, reads and flushes come from the block counters of the device, which only this run uses;
-//! the counters of a process charge whole large pages for a block. A cell must never count I/O from
-//! before the first mark, nor omit I/O that is still in flight at the last mark.
+//! Bytes, reads and flushes come from the block counters of the device, which only this run uses.
+//! The counters of a process are not used, because they count a whole large page for a block. A
+//! cell must never count I/O from before the first mark, nor omit I/O that is still in flight at
+//! the last mark.
 
 use anyhow::{Context, Result};
 use hdrhistogram::Histogram;
@@ -29,7 +30,7 @@ pub fn cpu_ns() -> u64 {
     nanoseconds(ClockId::ProcessCPUTime)
 }
 
-/// Returns the time between two successive reads of the clock, which is subtracted from each
+/// Returns the time between two successive reads of the clock, which a caller subtracts from each
 /// latency.
 pub fn clock_cost_ns() -> u64 {
     let mut pairs: Vec<u64> = (0..10_001)
@@ -42,14 +43,15 @@ pub fn clock_cost_ns() -> u64 {
     pairs[pairs.len() / 2]
 }
 
-/// Latencies of one kind of operation.
+/// Histogram of the latencies of one kind of operation.
 pub struct Latencies {
     histogram: Histogram<u64>,
     clock_ns: u64,
 }
 
 impl Latencies {
-    /// Creates an empty histogram. `clock_ns` is subtracted from each latency.
+    /// Creates an empty histogram. `clock_ns` is the cost of the clock, which is subtracted from
+    /// each latency.
     pub fn new(clock_ns: u64) -> Latencies {
         let histogram = Histogram::new_with_bounds(1, 3_600_000_000_000, 3);
         Latencies {
@@ -66,21 +68,22 @@ impl Latencies {
         result
     }
 
-    /// Records the difference between two reads of the clock.
+    /// Records a latency: the difference `shown_ns` between two reads of the clock, less the cost
+    /// of the clock.
     pub fn note(&mut self, shown_ns: u64) {
         let latency_ns = shown_ns.saturating_sub(self.clock_ns).max(1);
         self.histogram.saturating_record(latency_ns);
     }
 
-    /// Adds the latencies of another thread.
+    /// Adds the latencies that another thread has recorded.
     pub fn add(&mut self, other: &Latencies) {
         self.histogram
             .add(&other.histogram)
             .expect("both have the same bounds");
     }
 
-    /// Returns count, median and 99th percentile. Each latency covers `parts` operations, so the
-    /// count is multiplied by `parts`, and the nanoseconds are divided by it.
+    /// Returns count, median and 99th percentile. If each recorded latency covers `parts`
+    /// operations, the count is multiplied by `parts` and the nanoseconds are divided by `parts`.
     pub fn summary(&self, parts: u64) -> Value {
         let part = |ns: u64| ns as f64 / parts as f64;
         json!({
@@ -102,7 +105,8 @@ pub struct DeviceCounters {
 }
 
 impl DeviceCounters {
-    /// Parses the line of a `stat` file of a block device (Documentation/block/stat.rst).
+    /// Parses the content of the file `stat` of a block device, which is one line
+    /// (Documentation/block/stat.rst).
     fn parse(text: &str) -> Option<DeviceCounters> {
         let fields: Option<Vec<u64>> = text
             .split_whitespace()
@@ -119,26 +123,27 @@ impl DeviceCounters {
     }
 }
 
-/// The device below the folder, with its counters if they are to be read.
+/// The block device below the folder of an engine, with the file of its counters if the counters
+/// are to be read.
 pub struct Device {
     stat: Option<PathBuf>,
     folder: File,
 }
 
 impl Device {
-    /// Opens the folder. `stat` is the file of the device's counters; `folder` is on the device.
+    /// Opens `folder`, which is on the device. `stat` is the file with the counters of the device.
     pub fn new(stat: Option<PathBuf>, folder: &Path) -> Result<Device> {
         let folder = File::open(folder).with_context(|| folder.display().to_string())?;
         Ok(Device { stat, folder })
     }
 
-    /// Writes out the dirty data of the file system, so that their I/O belongs to one side of a
-    /// mark.
+    /// Writes out the dirty data of the file system, so that I/O for data written before a mark is
+    /// counted before that mark.
     pub fn drain(&self) -> Result<()> {
         rustix::fs::syncfs(&self.folder).context("syncfs")
     }
 
-    /// Returns the present counters; `None` without a device.
+    /// Returns the present counters of the device, or `None` if no file of counters was given.
     pub fn counters(&self) -> Result<Option<DeviceCounters>> {
         let Some(stat) = &self.stat else {
             return Ok(None);
@@ -151,7 +156,7 @@ impl Device {
     }
 }
 
-/// Returns the I/O of the device between two moments.
+/// Returns the I/O of the device between two moments, or null if the counters were not read.
 pub fn device_between(before: Option<DeviceCounters>, after: Option<DeviceCounters>) -> Value {
     let (Some(before), Some(after)) = (before, after) else {
         return Value::Null;
@@ -171,7 +176,7 @@ mod tests {
 
     #[test]
     fn counters_of_a_device() {
-        // The line of a loop device, with fields as in the kernel's documentation.
+        // A line as for a loop device, with the fields that the kernel's documentation lists.
         let line = "  100 0 800 5 20 3 160 7 0 9 12 0 0 0 0 11 4\n";
         let counters = DeviceCounters::parse(line).unwrap();
         assert_eq!((counters.reads, counters.read_sectors), (100, 800));

@@ -1,8 +1,9 @@
 //! The records and ids of the workloads, which are the same for every engine.
 //!
-//! N live keys of the universe U = 2N: the load uses the even ids. A key of 8 bytes is the id; a
-//! key of 16 bytes is a hash of the id and the id, so that neighbours are far apart. Values are
-//! random, so that they cannot be compressed. The draws must never differ between engines.
+//! The load writes N records, with the even ids of a universe of 2N ids. A key of 8 bytes is the
+//! id. A key of 16 bytes is a hash of the id followed by the id, so that the keys of neighboring
+//! ids are far apart. Values are random, so that they cannot be compressed. The draws must never
+//! differ between engines.
 
 use std::ops::Range;
 
@@ -88,18 +89,18 @@ fn mix(mut z: u64) -> u64 {
 pub struct Draw(u64);
 
 impl Draw {
-    /// Creates a generator; each seed has its own sequence.
+    /// Creates a generator. Each seed has a different sequence of numbers.
     pub fn new(seed: u64) -> Draw {
         Draw(mix(seed ^ 0x6A09_E667_F3BC_C908))
     }
 
-    /// Returns any 64-bit number.
+    /// Returns a random number, uniform over all 64-bit numbers.
     pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         mix(self.0)
     }
 
-    /// Returns a number below `bound`, each with about the same probability.
+    /// Returns a random number below `bound`. All of these numbers have about the same probability.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.number()) * u128::from(bound)) >> 64) as u64
     }
@@ -116,7 +117,8 @@ impl Draw {
     }
 }
 
-/// The Zipf generator of YCSB, theta 0.99, with its ranks spread over all numbers below `count`.
+/// Zipf generator of YCSB with theta 0.99. The ranks are spread over all numbers below `count`, so
+/// that frequent numbers are not neighbors.
 #[derive(Clone, Debug)]
 pub struct Zipf {
     count: u64,
@@ -125,7 +127,7 @@ pub struct Zipf {
 }
 
 impl Zipf {
-    /// Creates a generator of numbers below `count`, in time proportional to `count`.
+    /// Creates a generator of numbers below `count`. This takes time proportional to `count`.
     pub fn new(count: u64) -> Zipf {
         let zeta = |count: u64| -> f64 {
             (1..=count)
@@ -141,7 +143,7 @@ impl Zipf {
         }
     }
 
-    /// Returns a number below `count`. The frequent numbers are spread over the whole range.
+    /// Returns a random number below `count`. The frequent numbers are spread over the whole range.
     pub fn draw(&self, draw: &mut Draw) -> u64 {
         let u = draw.unit();
         let scaled = u * self.zeta;
@@ -178,7 +180,7 @@ impl Changes {
         start..self.bytes.len()
     }
 
-    /// Adds a put of an id with a random value.
+    /// Adds a put of a random value under the key of an id.
     pub fn put(&mut self, shape: Shape, id: u64, draw: &mut Draw) {
         let key = self.push(shape.key(id).bytes());
         let start = self.bytes.len();
@@ -188,7 +190,7 @@ impl Changes {
         self.items.push((key, Some(value)));
     }
 
-    /// Adds a delete of an id.
+    /// Adds a delete of the key of an id.
     pub fn delete(&mut self, shape: Shape, id: u64) {
         let key = self.push(shape.key(id).bytes());
         self.items.push((key, None));
@@ -203,7 +205,7 @@ impl Changes {
         self.items.iter().map(item)
     }
 
-    /// Returns all keys and values, concatenated.
+    /// Returns all keys and values of the batch, concatenated.
     pub fn user_bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -224,8 +226,8 @@ mod tests {
         for _ in 0..draws {
             hits[zipf.draw(&mut draw) as usize] += 1;
         }
-        // The most frequent rank of a Zipf distribution has 1 / zeta(n, theta) of the draws, here
-        // 0.1278.
+        // In a Zipf distribution the most frequent rank has the share 1 / zeta(n, theta) of all
+        // draws, which is 0.1278 in this test.
         let first = hits[0] as f64 / f64::from(draws);
         let zeta: f64 = (1..=count).map(|rank| (rank as f64).powf(-0.99)).sum();
         assert!((first * zeta - 1.0).abs() < 0.02, "{first}");

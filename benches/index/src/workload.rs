@@ -1,9 +1,10 @@
-//! The cells of the benchmark: the work that one process does with one engine, and its report.
+//! The cells of the benchmark. A cell is the work that one process does with one engine, and the
+//! report about it.
 //!
 //! Keys and changes are drawn before the clock is read, so that a latency contains only the
-//! engine's time. A cell that writes first fills the engine's write buffers (*warming*). It then
-//! counts from one mark to another, and counts the device once more after work left to other
-//! threads is done.
+//! engine's time. Some cells first fill the engine's write buffers by updates (*warming*). A cell
+//! takes counters at a first mark and at a last mark, and reports the difference. It reads the
+//! device's counters once more after the work that the engine has left to other threads is done.
 
 use crate::engine::{self, Durability, Engine, Name, Setting};
 use crate::measure::{self, Device, Latencies, clock_cost_ns, cpu_ns, device_between, now_ns};
@@ -18,46 +19,47 @@ const GETS_A_SNAPSHOT: usize = 100;
 const ROWS_A_SCAN: usize = 100;
 const SCANS_A_SNAPSHOT: usize = 10;
 const WRITER_THREADS: u64 = 8;
-/// A key below all keys. Not every engine can look for an empty key.
+/// A key that is smaller than the keys of all records. It is not empty, because some engines cannot
+/// look for an empty key.
 const LEAST_KEY: &[u8] = &[0];
-/// Maximum time of the warming in nanoseconds, whatever is counted afterwards. While an engine's
-/// write buffers are not full, a cell measures only the log.
+/// Maximum time of the warming in nanoseconds. Warming is needed because a cell measures only the
+/// log as long as the engine's write buffers are not full.
 const WARMING_MAX_NS: u64 = 120_000_000_000;
-/// Page size that most engines read.
+/// Size of the pages that most engines read, in bytes.
 const PAGE_BYTES: u64 = 4096;
 
 /// Kinds of work that a process can measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Cell {
-    /// Loads the even ids in random order, relaxed, in batches of 10,000; then writes everything
-    /// back.
+    /// Loads the records with even ids in random order, in relaxed batches of 10,000; then writes
+    /// back all content.
     Load,
-    /// Reads loaded ids, each with the same probability; a hundred in one snapshot.
+    /// Gets random loaded ids, all with the same probability, a hundred in one snapshot.
     Get,
-    /// As `get`, but with ids drawn by Zipf's law.
+    /// The same as `get`, with ids drawn by Zipf's law.
     GetZipf,
-    /// As `get`, but each id by itself, by the engine's fastest call.
+    /// The same as `get`, with a separate read for each id, by the engine's fastest call.
     GetAlone,
-    /// Reads a hundred records from a random id on.
+    /// Scans a hundred records, starting at a random id.
     Scan,
-    /// A get, then a durable put or delete.
+    /// A get, followed by a durable put or delete.
     Mix1,
-    /// A hundred gets, then a hundred puts and deletes in one durable commit.
+    /// A hundred gets, followed by a hundred puts and deletes in one durable commit.
     Mix100,
     /// A durable put of a loaded id.
     Update1,
     /// A hundred puts of loaded ids in one durable commit.
     Update100,
-    /// `update1` on eight threads.
+    /// The same as `update1`, on eight threads.
     Threads8,
-    /// `mix100`, after which the process kills itself.
+    /// The same as `mix100`, after which the process kills itself.
     Kill,
-    /// Opens the index, gets one record and reads all.
+    /// Opens the index, gets one record, and then reads all records.
     Reopen,
 }
 
 impl Cell {
-    /// Returns whether the engine's write buffers have to be full before the cell counts.
+    /// Returns whether the engine's write buffers must be full before the cell begins to count.
     fn is_warmed(self) -> bool {
         matches!(self, Cell::Mix100 | Cell::Update100 | Cell::Kill)
     }
@@ -76,13 +78,13 @@ pub struct Plan {
     pub seed: u64,
     /// Maximum number of operations (gets, scans, commits).
     pub count: u64,
-    /// Maximum time of the operations in nanoseconds; an operation that has begun is finished.
+    /// Maximum time of all operations in nanoseconds. An operation that has begun is finished.
     pub limit_ns: u64,
-    /// Number of updates that are written before the cell counts.
+    /// Number of updates that are written before the cell begins to count.
     pub warm_updates: u64,
     /// Whether the data do not fit into the cache.
     pub is_cold: bool,
-    /// File of the device's counters.
+    /// File with the counters of the block device; `None` if they are not reported.
     pub stat: Option<PathBuf>,
 }
 
@@ -122,7 +124,7 @@ struct Session<'a> {
     value: Vec<u8>,
 }
 
-/// Results of a cell, by name.
+/// Named results of a cell.
 type Found = Map<String, Value>;
 
 fn entries<const N: usize>(entries: [(&str, Value); N]) -> Found {
@@ -130,7 +132,7 @@ fn entries<const N: usize>(entries: [(&str, Value); N]) -> Found {
     named.into_iter().collect()
 }
 
-/// State of the clocks and of the device when counting begins.
+/// State of the clocks and of the device's counters at the moment when a cell begins to count.
 struct Mark {
     wall_ns: u64,
     cpu_ns: u64,
@@ -165,8 +167,8 @@ impl<'a> Session<'a> {
         Latencies::new(self.clock_ns)
     }
 
-    /// Prepares a cell that writes. Fills the cache with the data that fit into it, which matters
-    /// for engines whose cache is not the kernel's, and fills the engine's write buffers if the
+    /// Prepares a cell that writes. Reads all data into the cache if they fit, which matters for
+    /// engines that do not use the kernel's cache. Then fills the engine's write buffers if the
     /// cell needs that.
     fn get_going(&mut self) -> Result<()> {
         if !self.plan.is_cold {
@@ -178,7 +180,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Fills the engine's write buffers by relaxed updates of loaded ids.
+    /// Fills the engine's write buffers with relaxed updates of loaded ids.
     fn warm(&mut self) -> Result<()> {
         let start = now_ns();
         let mut done = 0;
@@ -187,7 +189,8 @@ impl<'a> Session<'a> {
             self.engine.write(&self.changes, Durability::Relaxed)?;
             done += LOAD_BATCH as u64;
         }
-        // The first durable commit also makes the relaxed writes durable, so it is not counted.
+        // The first durable commit also makes the relaxed updates durable, so it must not be
+        // counted.
         self.draw_updates(1);
         self.engine.write(&self.changes, Durability::Durable)
     }
@@ -201,8 +204,8 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Ends the counting, and adds the totals to `found`. `written` is the number of written
-    /// records.
+    /// Ends the counting that began at `mark`, and adds the totals to `found`. `written` is the
+    /// number of records that were written since then.
     fn measured(
         &self,
         mark: &Mark,
@@ -255,8 +258,8 @@ impl<'a> Session<'a> {
         Ok(found)
     }
 
-    /// Fills the cache by reading everything once. If the data do not fit, reads enough random
-    /// records to fill the cache. Returns the number of records read.
+    /// Fills the engine's read cache by reading all records once, or enough random records if the
+    /// data do not fit. Returns the number of records read.
     fn warm_cache(&mut self) -> Result<u64> {
         if self.plan.is_cold {
             let gets = self.plan.setting.cache_bytes / PAGE_BYTES * 2;
@@ -294,8 +297,8 @@ impl<'a> Session<'a> {
         let (mut done, mut missing) = (0, 0);
         let mark = self.mark()?;
         while mark.goes_on(self.plan, done) {
-            // In turn: a hundred gets timed together, which hides the cost of the clock, and a
-            // hundred timed one by one.
+            // Alternate between a hundred gets that are timed together, which makes the cost of the
+            // clock negligible, and a hundred gets that are timed one by one.
             self.keys_of(pick, &mut keys);
             self.engine.read(&mut |reader| {
                 hundred.time(|| {
@@ -489,7 +492,7 @@ impl<'a> Session<'a> {
         Ok(found)
     }
 
-    /// Reports the time of opening the index, up to its first answer.
+    /// Reports the time from the start of opening the index to the answer of the first get.
     fn reopened(&mut self) -> Result<Found> {
         let start = now_ns();
         let key = self.plan.shape.key(0);
@@ -510,14 +513,14 @@ impl<'a> Session<'a> {
         found.insert("clock_ns".to_owned(), json!(self.clock_ns));
         found.insert("statistics".to_owned(), self.engine.statistics()?);
         if self.plan.cell == Cell::Kill {
-            // The engine must not be closed: the kill is a crash.
+            // Do not drop the engine, which would close it: the kill has to act like a crash.
             std::mem::forget(self.engine);
         }
         Ok(Value::Object(found))
     }
 }
 
-/// Returns the bytes that the file system has allocated to each file of a folder.
+/// Returns the number of bytes that the file system has allocated to each file in a folder.
 fn files(folder: &Path) -> Result<Value> {
     use std::os::unix::fs::MetadataExt;
     const STAT_BLOCK_BYTES: u64 = 512;

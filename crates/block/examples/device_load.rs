@@ -1,10 +1,11 @@
 //! Puts the write load of the hetero-mirroring paper on one modelled device, in virtual time, and
-//! prints throughput and response times: Poisson arrivals at 40..320 writes/s, 10..500 kB in steps
-//! of 10 kB at random offsets, at most 32 outstanding (an arrival beyond that waits for a slot).
+//! prints throughput and response times. The load has Poisson arrivals at 40..320 writes/s, of
+//! 10..500 kB in steps of 10 kB, at random offsets. At most 32 writes are outstanding (further
+//! arrivals wait).
 //!
-//! Usage: device_load [PROFILE [SECONDS [OVERRIDES]]], where OVERRIDES is a line of TOML. A run
-//! with `device_load speed PROFILE COUNT` only pushes COUNT random 4 KiB writes through at depth
-//! 32, to be timed from outside.
+//! Usage: device_load [PROFILE [SECONDS [OVERRIDES]]], where OVERRIDES is a line of TOML. With the
+//! arguments `speed PROFILE COUNT`, the program only executes COUNT random 4 KiB writes at depth
+//! 32, so that its run time can be measured from outside.
 
 use std::error::Error;
 
@@ -66,8 +67,8 @@ fn make(name: &str, overrides: &str, seed: u64) -> Result<Model, Box<dyn Error>>
     Ok(parameters.build(CAPACITY, seed)?)
 }
 
-/// Runs the load for `until_ns` and appends the response time of every write that completed by
-/// then.
+/// Runs the load for `until_ns`, and appends the response time of every write that completed in
+/// this time.
 fn run(
     mut model: Model,
     rate_per_s: f64,

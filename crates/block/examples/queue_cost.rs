@@ -1,13 +1,14 @@
-//! What the queue layer costs per I/O in a live stack: the same requests to a medium with the layer
-//! in front of it and without, in turn, in one run.
+//! Measures the CPU cost of the queue layer for one request in a live stack. The same requests are
+//! sent alternately to a medium with the layer in front of it and to the medium alone, in one run.
 //!
 //! ```text
 //! cargo run --release --example queue_cost -p bimetal-block -- [REQUESTS] [ROUNDS] [DEPTH] [SCHEDULER]
 //! ```
 //!
-//! The media answer at once, so that all there is are the layers. Random 4-KiB requests, half of
-//! them writes, over DEPTH tasks on the real clock. The difference is taken round by round, and the
-//! median of the rounds is printed. CPU time is what the kernel has counted for this process.
+//! The media answer immediately, so that only the cost of the layers is measured. The load is
+//! random 4-KiB requests, half of them writes, from DEPTH tasks on the real clock. The difference
+//! is computed for each round, and the median of the rounds is printed. The CPU time is that which
+//! the kernel has counted for this process.
 
 mod load;
 
@@ -21,9 +22,10 @@ use bimetal_policy::scheduler::SchedulerChoice;
 use bimetal_rt::{Rt, UringOptions};
 use load::{cpu_ns, send};
 
-/// Returns the parameters for the scheduler. `bfq` idles the device for a task after its requests,
-/// and the media answer before another task submits one, so the run would measure timers and idle
-/// time. Without idling it measures the scheduler's decisions.
+/// Returns the parameters for the scheduler. `bfq` keeps the device idle for a while after a task's
+/// requests, and the media answer before another task submits a request, so the run would measure
+/// timers and idle time. Therefore idling is disabled for `bfq`, and the run measures the
+/// scheduler's decisions.
 fn parameters(scheduler: &str) -> &'static str {
     match scheduler {
         "bfq" => "parameters = { slice_idle = \"0s\" }",
@@ -47,7 +49,7 @@ scheduler = "{scheduler}"
     )
 }
 
-/// CPU time of one request in ns.
+/// Returns the CPU time that one request takes, in ns.
 async fn cost_ns(rt: &Rt, top: &Rc<dyn Device>, requests: u64, depth: u32) -> Result<f64, String> {
     let before_ns = cpu_ns()?;
     send(rt, top, requests, depth).await;

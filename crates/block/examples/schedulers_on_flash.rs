@@ -1,16 +1,16 @@
-//! Every scheduler in front of a modelled flash drive under one and the same mixed load, in virtual
+//! Runs every scheduler in front of a modelled flash drive under the same mixed load, in virtual
 //! time.
 //!
 //! ```text
 //! cargo run --release --example schedulers_on_flash -p bimetal-block -- [PROFILE] [SECONDS] [DEPTH] [PARAMETERS]
 //! ```
 //!
-//! Each of eight readers reads 4 KiB at random, one read after the other. Each of sixteen writers
-//! writes runs of eight consecutive 4-KiB pages at random places, all pages of a run at once, and
-//! pauses for 20 to 60 ms after each run. One more writer writes 4 KiB with FUA and pauses for 5 ms
-//! after each write. Prints the rates and latencies of reads, FUA writes and other writes. All
-//! schedulers are run with the same seed. PARAMETERS are parameters of the scheduler `flash`, as in
-//! `write_expire = '20ms', reads_between = 8`.
+//! Each of eight readers reads 4 KiB at random offsets, one read after the other. Each of sixteen
+//! writers writes runs of eight consecutive 4-KiB pages at random offsets, all pages of a run
+//! together, and pauses for 20 to 60 ms after each run. Another writer writes 4 KiB with FUA and
+//! pauses for 5 ms after each write. The program prints the rates and latencies of reads, FUA
+//! writes and other writes. All schedulers run with the same seed. PARAMETERS are parameters of the
+//! scheduler `flash`, as in `write_expire = '20ms', reads_between = 8`.
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -31,7 +31,7 @@ const RUN_PAGES: u64 = 8;
 /// Latencies in ns of one kind of request.
 type Latencies = Rc<RefCell<Vec<u64>>>;
 
-/// State of a client.
+/// A client of the load, which sends one kind of request until a given time.
 #[derive(Clone)]
 struct Client {
     rt: Rt,
@@ -66,7 +66,7 @@ impl Client {
         }
     }
 
-    /// Writes runs, all writes of a run at once, with a pause after each run.
+    /// Writes runs of pages, all pages of a run together, with a pause after each run.
     async fn write(self, rest: Duration) {
         let mut rng = self.rt.rng(&format!("client {}", self.task));
         let runs = self.top.geometry().size_bytes / 4096 / RUN_PAGES;
@@ -99,7 +99,8 @@ fn stack_text(load: &Load, scheduler: &str) -> String {
         "flash" => &load.parameters,
         _ => "",
     };
-    // A drive that cleans must be full and overwritten before simulated time begins.
+    // A flash drive is filled and overwritten before simulated time begins, because an empty drive
+    // has no need to clean.
     let (of, state) = if profile.starts_with("flash") {
         ("flash", "filled_share = 1.0\noverwritten_times = 1.0")
     } else {
@@ -135,7 +136,7 @@ struct Load {
     parameters: String,
 }
 
-/// Returns the latency quantile at `share`, in us.
+/// Returns the latency below which the given share of the requests lies, in us.
 fn quantile_us(latencies: &mut [u64], share: f64) -> f64 {
     latencies.sort_unstable();
     let at = ((latencies.len() as f64 * share) as usize).min(latencies.len().saturating_sub(1));

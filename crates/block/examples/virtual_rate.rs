@@ -1,12 +1,12 @@
-//! How many device requests a second of CPU time virtual time carries through three layers (stats
-//! over passthrough over a timing model) over a medium without content.
+//! Measures how many requests virtual time executes per second of CPU time, in a stack of three
+//! layers (stats over passthrough over a timing model) over a medium without content.
 //!
 //! ```text
 //! cargo run --release --example virtual_rate -p bimetal-block -- [REQUESTS] [DEPTH]
 //! ```
 //!
-//! Prints one line for each model. CPU time is what the kernel has counted for this process, so
-//! that other load on the machine does not matter.
+//! The program prints one line for each model. The CPU time is that which the kernel has counted
+//! for this process, so that other load on the machine does not matter.
 
 mod load;
 

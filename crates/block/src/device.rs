@@ -1,18 +1,19 @@
-//! The contract of a block device. This file is all that the author of a layer has to read; the
-//! commented example is [`crate::layers::passthrough`].
+//! The contract of a block device. The author of a layer has to read only this file; the commented
+//! example is [`crate::layers::passthrough`].
 //!
 //! A device is a [`Device`] built from other devices. Requests are [`Request`] values, answers are
-//! [`IoResult`]. These rules hold for every device:
+//! [`IoResult`]. An edge of a stack is code outside of it that sends requests to its top, such as
+//! an export. These rules hold for every device:
 //!
 //! - **Order.** Requests in flight at the same time may execute in any order. A caller that needs
 //!   an order waits for the first request before it submits the second.
 //! - **Completion.** A write that has completed is seen by every read submitted afterwards. With
-//!   FUA the write is durable at its completion. Without FUA it is durable once a flush has
-//!   completed that was submitted after the write completed.
+//!   FUA, the write is durable when it completes. Without FUA, it is durable once a flush that was
+//!   submitted after the write completed has itself completed.
 //! - **Failure.** A failed write may have changed any part of its range, in whole blocks. A failed
 //!   flush has made nothing durable.
-//! - **Limits.** A caller keeps to the [`Geometry`]. A device may rely on it after
-//!   [`Geometry::check`], which the edges of the stack call.
+//! - **Limits.** A caller keeps to the [`Geometry`]. The edges of the stack check each request with
+//!   [`Geometry::check`], and a device may rely on the check.
 //! - **Dropping.** Only edges drop a submitted future. Work that the future had started continues
 //!   or is orphaned; the content of its range is then unknown until a later write.
 //! - **Closing.** After [`Device::close`] has completed, no request is in flight, everything
@@ -32,7 +33,7 @@ pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// The future of a request. A device that can answer immediately needs no allocation.
 pub enum IoFuture<'a> {
-    /// An answer that the first poll takes.
+    /// An answer that is already known; the first poll returns it.
     Ready(Option<IoResult>),
     /// A request in progress.
     Boxed(LocalFuture<'a, IoResult>),
@@ -64,20 +65,21 @@ impl Future for IoFuture<'_> {
     }
 }
 
-/// A block device: a medium, or a layer over other devices. It belongs to one shard and is not
-/// `Send`.
+/// A block device: a medium, or a layer over other devices. A device belongs to one thread and is
+/// not `Send`.
 pub trait Device {
     /// Returns the size, limits and abilities of the device. They are fixed while the device is
-    /// open, except that the size of a mirror may grow, and with it the size of devices that
-    /// forward requests to the mirror.
+    /// open, with one exception: the size of a mirror may grow, and with it the size of the devices
+    /// that forward requests to the mirror.
     fn geometry(&self) -> &Geometry;
 
-    /// Starts a request. The request does nothing before the first poll of the future.
+    /// Starts a request. A device may execute the request before this function returns, or only
+    /// when the returned future is polled.
     fn submit(&self, request: Request) -> IoFuture<'_>;
 
-    /// Answers and completely executes a request that needs no waiting; returns any other request
-    /// untouched. Edges use this because an answer without waiting is cheaper than a task, which a
-    /// waiting request needs.
+    /// Executes a request completely and returns its answer, if the request can be executed without
+    /// waiting. Returns any other request unchanged. Edges use this function because a request that
+    /// waits needs a task, which costs more.
     ///
     /// # Errors
     /// The request itself, which the caller then [submits](Self::submit).
@@ -85,31 +87,32 @@ pub trait Device {
         Err(request)
     }
 
-    /// Writes bytes that the caller keeps, if the write needs no waiting: the write is complete
-    /// when this returns, and its data was copied at most once. Returns `None`, with no effect, if
-    /// the write has to wait; the caller then [submits](Self::submit) it with a payload of its own.
+    /// Writes bytes that the caller keeps, if the write can be executed without waiting. The write
+    /// is then complete when this function returns, and its data was copied at most once. Returns
+    /// `None`, with no effect, if the write has to wait; the caller then [submits](Self::submit)
+    /// the write with its own payload.
     fn try_write(&self, write: BorrowedWrite<'_>) -> Option<IoResult> {
         let _ = write;
         None
     }
 
-    /// Stops the device's own work: drains delayed requests, flushes, and stops its tasks. The
-    /// children stay open until this has completed, and this does not close them.
+    /// Ends the device's own work: executes delayed requests, flushes, and stops its tasks. The
+    /// children stay open until this function has completed, and it does not close them.
     fn close(&self) -> LocalFuture<'_, Result<(), IoError>> {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// Returns how often the connection to the devices below has been interrupted since the device
-    /// was opened, or `None` if it cannot be interrupted. An interruption may lose writes that had
-    /// completed but were not flushed, and later answers may come from an older copy of the same
-    /// data. The number grows before the first such answer is given, so a layer that caches
-    /// knowledge of the content checks the number with every answer. A layer returns the sum of its
-    /// children's numbers.
+    /// Returns the number of times that the connection to the devices below has been interrupted
+    /// since the device was opened, or `None` if it cannot be interrupted. An interruption may lose
+    /// writes that had completed but were not flushed, and later answers may come from an older
+    /// copy of the same data. The number grows before the first such answer is given, so a layer
+    /// that caches knowledge of the content checks the number with every answer. A layer returns
+    /// the sum of the numbers of its children.
     fn interruptions(&self) -> Option<u64> {
         None
     }
 
-    /// Reports live statistics for `status` and metrics, in a readable order.
+    /// Reports live statistics for `status` and metrics, in an order that suits readers.
     fn statistics(&self, out: &mut dyn StatisticVisitor) {
         // A device has no statistics by default.
         let _ = out;
@@ -121,7 +124,7 @@ pub trait Device {
 pub enum Statistic {
     /// A count that never decreases.
     Counter(u64),
-    /// A current value; the end of the name gives the unit.
+    /// A current value; the end of the statistic's name gives the unit.
     Gauge(f64),
     /// A state in one word.
     State(String),
@@ -129,8 +132,8 @@ pub enum Statistic {
 
 /// A receiver of a device's statistics. Names are in snake case and end in their unit.
 pub trait StatisticVisitor {
-    /// Receives one statistic. `part` names the part that it belongs to (a side), and is empty for
-    /// the device itself.
+    /// Receives one statistic. `part` names the part of the device that the statistic describes
+    /// (for example a side), and is empty for the device itself.
     fn statistic(&mut self, part: &str, name: &str, value: Statistic);
 }
 

@@ -14,7 +14,7 @@ const NAMED: [&str; 2] = ["device", "export"];
 /// Kinds of sections that occur once, without a name, as in `[server]`.
 const SINGLE: [&str; 2] = ["server", "tls"];
 
-/// A mistake in a configuration: one line that says where and what.
+/// A mistake in a configuration: one line that gives its position and describes it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}:{line}:{column}: {message}", path.display())]
 pub struct ConfigError {
@@ -24,7 +24,7 @@ pub struct ConfigError {
     pub line: usize,
     /// Column, from 1.
     pub column: usize,
-    /// Description of the mistake and of the expected text.
+    /// Description of the mistake and of the text that is expected.
     pub message: String,
 }
 
@@ -34,7 +34,7 @@ struct Source<'t> {
     text: &'t str,
 }
 
-/// A parsed file: sections by kind and name.
+/// A parsed configuration file: sections by kind and name.
 #[derive(Clone)]
 pub struct Document<'t> {
     source: Source<'t>,
@@ -51,7 +51,7 @@ pub struct Section<'t> {
     table: DeTable<'t>,
 }
 
-/// Reads the text of a configuration.
+/// Reads the text of a configuration file.
 ///
 /// # Errors
 /// When the file cannot be read.
@@ -65,10 +65,10 @@ pub fn read_text(path: &Path) -> Result<String, ConfigError> {
 }
 
 impl<'t> Document<'t> {
-    /// Parses the text of the file at `path`.
+    /// Parses `text`, the content of the file at `path`.
     ///
     /// # Errors
-    /// When the text is not TOML, or holds an unknown kind of section.
+    /// When the text is not TOML, or has an unknown kind of section.
     pub fn parse(path: &'t Path, text: &'t str) -> Result<Document<'t>, ConfigError> {
         let source = Source { path, text };
         let root = DeTable::parse(text).map_err(|e| source.toml_error(&e))?;
@@ -99,7 +99,7 @@ impl<'t> Document<'t> {
         Ok(document)
     }
 
-    /// The sections `[kind.NAME]`, by name.
+    /// Returns the sections `[kind.NAME]`, each with its name.
     pub fn named(&self, kind: &str) -> impl Iterator<Item = (&str, &Section<'t>)> {
         self.named
             .get(kind)
@@ -108,17 +108,17 @@ impl<'t> Document<'t> {
             .map(|(name, s)| (name.as_str(), s))
     }
 
-    /// The section `[name]`.
+    /// Returns the section `[name]`, if the file has it.
     pub fn single(&self, name: &str) -> Option<&Section<'t>> {
         self.single.get(name)
     }
 
-    /// The file.
+    /// Returns the path of the configuration file.
     pub fn path(&self) -> &'t Path {
         self.source.path
     }
 
-    /// An error about the file as a whole.
+    /// Returns an error about the file as a whole.
     pub fn error(&self, message: impl Into<String>) -> ConfigError {
         self.source.error(&(0..0), message.into())
     }
@@ -177,10 +177,11 @@ impl<'t> Source<'t> {
     }
 }
 
-/// Keys that have another name now: the old name, and the new one.
+/// Keys that have been renamed: the old name, and the new name.
 const RENAMED: [(&str, &str); 1] = [("places", "tags")];
 
-/// Adds the new name to a message that a key is unknown, if the key has been renamed.
+/// If the unknown key that `message` reports has been renamed, returns a message with the new name.
+/// Otherwise returns `message` unchanged.
 fn with_new_name(message: String) -> String {
     let renamed = RENAMED
         .iter()
@@ -192,7 +193,7 @@ fn with_new_name(message: String) -> String {
 }
 
 impl Section<'_> {
-    /// Removes `key` from the section and returns its text.
+    /// Removes `key` from the section and returns its value, which must be text.
     pub fn take_text(&mut self, key: &str) -> Result<String, ConfigError> {
         match self.table.remove(key) {
             Some(value) => match value.get_ref() {
@@ -205,7 +206,7 @@ impl Section<'_> {
         }
     }
 
-    /// Removes `key` from the section and returns its boolean; false if the key is absent.
+    /// Removes `key` from the section and returns its boolean value; false if the key is absent.
     pub fn take_flag(&mut self, key: &str) -> Result<bool, ConfigError> {
         match self.table.remove(key) {
             None => Ok(false),
@@ -235,8 +236,8 @@ impl Section<'_> {
         })
     }
 
-    /// Moves the given keys into a section of their own, for a section whose other keys are read by
-    /// different code.
+    /// Moves the given keys into a separate section, so that different code can read the other
+    /// keys.
     pub fn split_off(&mut self, keys: &[&str]) -> Self {
         let mut taken = self.clone();
         let table = std::mem::take(&mut self.table);
@@ -246,7 +247,8 @@ impl Section<'_> {
         taken
     }
 
-    /// Returns an error at `key` of this section, or at the section itself if it has no such key.
+    /// Returns an error at the position of `key` in this section, or at the section itself if it
+    /// has no such key.
     pub fn error_at(&self, key: &str, message: impl Into<String>) -> ConfigError {
         let found = self.table.iter().find(|(k, _)| k.get_ref().as_ref() == key);
         let span = found.map_or_else(|| self.span.clone(), |(k, _)| k.span());
@@ -254,12 +256,13 @@ impl Section<'_> {
         self.source.error(&span, message)
     }
 
-    /// An error about this section.
+    /// Returns an error about this section.
     pub fn error(&self, message: impl Into<String>) -> ConfigError {
         self.source.error(&self.span, message.into())
     }
 
-    /// Resolves a path of the configuration: a relative path starts at the directory of the file.
+    /// Resolves a path of the configuration: a relative path starts at the directory of the
+    /// configuration file.
     pub fn resolve(&self, path: &Path) -> PathBuf {
         resolve(self.source.path, path)
     }

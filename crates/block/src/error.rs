@@ -1,12 +1,12 @@
 //! Error types. On the data path an error is one small value, like the kernel's `blk_status_t`: it
-//! only says how a layer or a client can react, and the details are logged where the error is
-//! handled. While opening, an error is one line for the operator.
+//! only tells a layer or a client how to react, and the details are logged at the place where the
+//! error is handled. While a device is being opened, an error is one line for the operator.
 
 use std::io;
 
 use serde::Deserialize;
 
-/// Why a request failed.
+/// Reason why a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum IoError {
@@ -16,7 +16,7 @@ pub enum IoError {
     /// The device is absent or no longer there.
     #[error("device offline")]
     Offline,
-    /// The device did not answer in time; a write may still happen.
+    /// The device did not answer in time. A write may still be executed later.
     #[error("timed out")]
     Timeout,
     /// The connection to the device broke.
@@ -25,10 +25,10 @@ pub enum IoError {
     /// The device has no space left for the data.
     #[error("no space left")]
     NoSpace,
-    /// Offset or length are not multiples of the device's block.
+    /// The offset or the length of the request is not a multiple of the device's block size.
     #[error("misaligned request")]
     Misaligned,
-    /// The range extends beyond the device.
+    /// The range of the request extends beyond the end of the device.
     #[error("beyond the end of the device")]
     OutOfRange,
     /// The device does not accept writes.
@@ -40,7 +40,7 @@ pub enum IoError {
     /// The device returned data that is known to be corrupt.
     #[error("data is corrupt")]
     Corrupt,
-    /// A limit of the server was reached.
+    /// A limit was reached, such as the available memory or the maximum length of a request.
     #[error("out of resources")]
     Resource,
     /// The device is being closed.
@@ -82,14 +82,14 @@ impl IoError {
         }
     }
 
-    /// Returns true if the error concerns only the requested blocks and says nothing about other
-    /// blocks.
+    /// Returns true if the error concerns only the requested blocks, and nothing follows from it
+    /// for other blocks.
     pub fn is_of_a_block(self) -> bool {
         matches!(self, IoError::Corrupt | IoError::Medium)
     }
 
-    /// Returns true if another copy may well succeed (as the kernel's `blk_path_error`), because
-    /// the fault lies with this device and not with the request.
+    /// Returns true if the same request may well succeed on another copy (as the kernel's
+    /// `blk_path_error`), because the fault lies with this device and not with the request.
     pub fn is_device_fault(self) -> bool {
         match self {
             IoError::Medium
@@ -109,10 +109,10 @@ impl IoError {
 }
 
 impl From<io::Error> for IoError {
-    /// Maps an error of the kernel to the reaction that a layer can choose.
+    /// Maps an error of the kernel to the error to which a layer can react.
     fn from(error: io::Error) -> IoError {
         match error.raw_os_error() {
-            // A file that would exceed the maximum file size has no space either.
+            // A file that would exceed its maximum size counts as having no space left.
             Some(errno::ENOSPC | errno::EDQUOT | errno::EFBIG) => IoError::NoSpace,
             Some(errno::EINVAL) => IoError::Misaligned,
             Some(errno::EPERM | errno::EROFS) => IoError::ReadOnly,
@@ -140,7 +140,7 @@ pub struct OpenError {
 }
 
 impl OpenError {
-    /// Creates an error of a device that does not know its own name.
+    /// Creates an error without the name of the device, for code that does not know the name.
     pub fn new(message: impl Into<String>) -> OpenError {
         OpenError {
             device: None,

@@ -1,15 +1,16 @@
 //! A map from byte ranges to values, in which a newer range replaces the overlapped parts of older
-//! ranges. Delay queues and overlays are built on it. For a set without values see
-//! [`RangeSet`](crate::range_set::RangeSet).
+//! ranges. Delay queues and overlays are built on it. [`RangeSet`](crate::range_set::RangeSet) is a
+//! set of ranges without values.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use bimetal_rt::turn::count_steps;
 
-/// A value that belongs to a range and can be cut with it.
+/// A value that belongs to a byte range, and that can be cut when the range is cut.
 pub trait Cut: Sized {
-    /// Returns the value for the part `range`, in bytes from the start of the value's own range.
+    /// Returns the value for a part of the value's range. `range` is that part, in bytes from the
+    /// start of the value's range.
     fn cut(&self, range: Range<u64>) -> Self;
 }
 
@@ -19,7 +20,7 @@ struct Entry<V> {
     value: V,
 }
 
-/// Ranges that do not overlap, in order, each with a value.
+/// A list of ranges that do not overlap, in order, each with a value.
 #[derive(Clone, Debug)]
 pub struct ExtentMap<V> {
     entries: BTreeMap<u64, Entry<V>>,
@@ -56,7 +57,7 @@ impl<V: Cut> ExtentMap<V> {
         self.entries.is_empty()
     }
 
-    /// Stores a value for a range and replaces the old content of that range. An empty range
+    /// Stores a value for a range, and removes the old content of that range. An empty range
     /// changes nothing.
     pub fn insert(&mut self, range: Range<u64>, value: V) {
         if range.is_empty() {
@@ -74,8 +75,8 @@ impl<V: Cut> ExtentMap<V> {
         );
     }
 
-    /// Removes and returns everything inside a range, in order. An entry that extends beyond an end
-    /// of the range is cut there.
+    /// Removes and returns all entries inside a range, in order. An entry that extends beyond an
+    /// end of the range is cut at that end, and its outer part is kept.
     pub fn remove(&mut self, range: Range<u64>) -> Vec<(Range<u64>, V)> {
         let mut removed = Vec::new();
         if range.is_empty() {
@@ -102,7 +103,7 @@ impl<V: Cut> ExtentMap<V> {
         removed
     }
 
-    /// Puts back the part of a removed entry that lies outside the removed range.
+    /// Inserts again the part of a removed entry that lies outside the removed range.
     fn keep(&mut self, range: Range<u64>, value: &V, offset: u64) {
         if !range.is_empty() {
             let len = range.end - range.start;
@@ -118,7 +119,7 @@ impl<V: Cut> ExtentMap<V> {
         }
     }
 
-    /// Returns the entries that overlap `range`, in order and not clipped to it.
+    /// Returns the entries that overlap `range`, in order. The entries are not clipped to `range`.
     pub fn overlapping(&self, range: &Range<u64>) -> impl Iterator<Item = (Range<u64>, &V)> {
         let (first, end) = if range.is_empty() {
             (range.end, range.end)
@@ -135,8 +136,8 @@ impl<V: Cut> ExtentMap<V> {
         self.entries.is_empty() || self.overlapping(range).next().is_none()
     }
 
-    /// Returns the first position after the start of `range` at which an entry begins or ends, or
-    /// the end of `range` if there is none.
+    /// Returns the first position behind the start of `range` at which an entry begins or ends, or
+    /// the end of `range` if there is no such position.
     pub fn first_boundary(&self, range: &Range<u64>) -> u64 {
         let boundary = self.overlapping(range).next().map(|(entry, _)| {
             if entry.start > range.start {
@@ -174,8 +175,8 @@ impl<V: Cut> ExtentMap<V> {
         counted(self.entries.iter())
     }
 
-    /// Returns the first entry that starts at or after `position`, or the very first entry if there
-    /// is none: the next entry of a circular elevator.
+    /// Returns the first entry that starts at or after `position`. If there is none, returns the
+    /// first entry of the map, as a circular elevator does.
     pub fn next_from(&self, position: u64) -> Option<(Range<u64>, &V)> {
         let next = self
             .entries
@@ -193,7 +194,7 @@ impl<V: Cut> ExtentMap<V> {
     }
 }
 
-/// Iterates over entries and counts each one as a step of the task's turn.
+/// Iterates over entries, and counts each entry as a step of the task's turn.
 fn counted<'a, V: 'a>(
     entries: impl Iterator<Item = (&'a u64, &'a Entry<V>)>,
 ) -> impl Iterator<Item = (Range<u64>, &'a V)> {
@@ -209,7 +210,7 @@ mod tests {
 
     use super::*;
 
-    /// A value that records, for each of its bytes, the writer and the offset.
+    /// A value that identifies, for each of its bytes, the writer and the offset in the write.
     #[derive(Clone, Debug, PartialEq)]
     struct Tagged {
         writer: u32,

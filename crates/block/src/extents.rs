@@ -1,14 +1,14 @@
 //! Builds the answer to [`Op::Extents`](crate::Op::Extents).
 //!
-//! The answer must never hold more extents than were requested, and must never report as a hole a
-//! block that holds any data.
+//! The answer must never hold more extents than were requested. A block that holds any data must
+//! never be reported as a hole.
 
 use bimetal_rt::turn::count_steps;
 
 use crate::request::{BLOCK_BYTES, EXTENTS_MAX, Extent, Reply};
 
-/// An answer to an extents request under construction. Adjacent extents of one kind are joined. An
-/// extent that would exceed the requested maximum is left out, with all that follow it.
+/// The answer to an extents request, while it is built. Adjacent extents of one kind are joined. An
+/// extent that would exceed the requested maximum is left out, together with all later extents.
 #[derive(Debug)]
 pub struct ExtentList {
     extents: Vec<Extent>,
@@ -28,8 +28,8 @@ impl ExtentList {
         }
     }
 
-    /// Appends the next extent, unless the answer [is full](Self::is_full) or this extent would
-    /// exceed the maximum.
+    /// Appends the next extent. The extent is left out if the answer [is full](Self::is_full), or
+    /// if it would exceed the maximum number of extents.
     pub fn push(&mut self, extent: Extent) {
         count_steps(1);
         if self.is_full || extent.len == 0 {
@@ -47,8 +47,9 @@ impl ExtentList {
         self.covered_bytes += extent.len;
     }
 
-    /// Appends data or a hole up to `end_bytes` from the start of a range of `range_bytes`. A
-    /// boundary inside a block of [`BLOCK_BYTES`] is moved so that the whole block counts as data.
+    /// Appends data or a hole that ends `end_bytes` after the start of the range, which has
+    /// `range_bytes` bytes. If it ends inside a block of [`BLOCK_BYTES`], the end is moved so that
+    /// the whole block counts as data.
     pub fn push_until(&mut self, end_bytes: u64, range_bytes: u64, data: bool) {
         let end_bytes = match data {
             _ if end_bytes >= range_bytes => range_bytes,
@@ -59,8 +60,8 @@ impl ExtentList {
         self.push(Extent { len, data });
     }
 
-    /// Ensures that the answer is not empty: an answer that covers no byte of a range of
-    /// `range_bytes` reports the range's first block as data.
+    /// Ensures that the answer is not empty: if no byte of the range is covered, reports the first
+    /// block of the range as data. The range has `range_bytes` bytes.
     pub fn or_one_block(mut self, range_bytes: u64) -> ExtentList {
         if self.covered_bytes == 0 {
             let len = range_bytes.min(BLOCK_BYTES);
@@ -69,7 +70,7 @@ impl ExtentList {
         self
     }
 
-    /// Returns true if an extent was left out, so that the answer is complete and ends here.
+    /// Returns true if an extent was left out, so that the answer ends here.
     pub fn is_full(&self) -> bool {
         self.is_full
     }
@@ -79,8 +80,9 @@ impl ExtentList {
         self.covered_bytes
     }
 
-    /// Returns how many extents to request from the device that covers the next part. The first of
-    /// them may join the last extent here.
+    /// Returns the number of extents to request from the device that covers the next part. The
+    /// number includes one more extent if the first of them may be joined with the last extent of
+    /// this answer.
     pub fn asks_for(&self) -> u32 {
         let joins = usize::from(!self.extents.is_empty());
         (self.extents_max - self.extents.len() + joins) as u32

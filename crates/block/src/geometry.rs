@@ -1,5 +1,5 @@
-//! Size, limits and abilities of a device. The geometry of a stack is computed from its children,
-//! like the kernel stacks queue limits.
+//! Size, limits and abilities of a device. The geometry of a stack is computed from that of its
+//! children, as the kernel stacks queue limits.
 
 use std::cell::OnceCell;
 
@@ -11,12 +11,13 @@ use crate::request::{BLOCK_BYTES, BorrowedWrite, Op, Request};
 pub struct Geometry {
     /// Size in bytes, a multiple of `block_bytes`.
     pub size_bytes: u64,
-    /// Offsets and lengths of requests are multiples of this; a power of two, 1 to 4096.
+    /// Unit of the offsets and lengths of requests, in bytes; a power of two from 1 to 4096.
     pub block_bytes: u32,
-    /// Size in bytes of a physical block: a shorter write costs the device a read-modify-write. A
-    /// power of two.
+    /// Size in bytes of a physical block, a power of two. For a shorter write, the device itself
+    /// has to do a read-modify-write.
     pub physical_bytes: u32,
-    /// The request size that suits the device best (a stripe unit, a flash page); a power of two.
+    /// Size of the requests that the device executes best (a stripe unit, a flash page), in bytes;
+    /// a power of two.
     pub preferred_bytes: u32,
     /// Maximum length in bytes of a read or write.
     pub transfer_bytes_max: u32,
@@ -26,16 +27,17 @@ pub struct Geometry {
     pub discard_zeroes: bool,
     /// True when the device has moving heads, so that sequential access is faster.
     pub rotational: bool,
-    /// Offset of content that existed before the device became a side and that extends to the last
-    /// block. The side's own areas fit before this offset and in that last block. `None` if a side
-    /// may place its areas freely.
+    /// Offset of content that existed before the device became a side of a mirror, and that extends
+    /// to the last block. The areas of the side fit before this offset and in the last block.
+    /// `None` if a side may place its areas freely.
     pub content_offset_bytes: Option<u64>,
-    /// Bytes of the device after the last whole block of 4 KiB, which are not accessible. A device
-    /// with such bytes must not be exported as a whole.
+    /// Number of bytes of the device after its last whole block of 4 KiB, which are not accessible.
+    /// A device with such bytes must not be exported as a whole.
     pub tail_bytes: u64,
 }
 
-/// Longest transfer that a layer must accept unless its geometry gives a smaller limit.
+/// Length of the longest transfer that a layer must accept, unless its geometry gives a smaller
+/// limit.
 pub const TRANSFER_BYTES_MAX: u32 = 32 << 20;
 
 impl Geometry {
@@ -55,8 +57,8 @@ impl Geometry {
         }
     }
 
-    /// Returns the geometry of a device of `size_bytes` that presents only whole blocks of 4 KiB;
-    /// the remainder becomes `tail_bytes`.
+    /// Returns the geometry of a device of `size_bytes` bytes of which only whole blocks of 4 KiB
+    /// are presented. The bytes after the last whole block are counted as `tail_bytes`.
     pub fn of_whole_blocks(size_bytes: u64) -> Geometry {
         let tail_bytes = size_bytes % BLOCK_BYTES;
         Geometry {
@@ -65,7 +67,7 @@ impl Geometry {
         }
     }
 
-    /// Refuses a device whose last bytes would not be accessible.
+    /// Checks that all bytes of the device are accessible, including its last bytes.
     ///
     /// # Errors
     /// One line that says which bytes would be missing, and the remedy.
@@ -82,7 +84,7 @@ impl Geometry {
     }
 
     /// Returns the geometry of a layer that spreads requests over several children: the strictest
-    /// of each limit and the smallest of the sizes.
+    /// of the children's limits, and the smallest of their sizes.
     ///
     /// # Panics
     /// When there are no children.
@@ -103,7 +105,8 @@ impl Geometry {
                 tail_bytes: 0,
             })
             .map(|all| Geometry {
-                // Cleared even with one child, because the layer places its data differently on it.
+                // `content_offset_bytes` and `tail_bytes` are reset even for a single child,
+                // because the layer places its data differently on the child.
                 content_offset_bytes: None,
                 tail_bytes: 0,
                 ..all
@@ -155,8 +158,8 @@ impl Geometry {
     }
 }
 
-/// The geometry of a device that may grow while it is open. A reference handed out earlier keeps
-/// its old value.
+/// The geometry of a device that may grow while it is open. A reference returned earlier keeps its
+/// old value.
 pub struct GrowingGeometry {
     geometry: Geometry,
     next: OnceCell<Box<GrowingGeometry>>,
@@ -220,7 +223,8 @@ mod tests {
         let both = Geometry::stacked([&flash, &disk]);
         assert_eq!((both.size_bytes, both.block_bytes), (1 << 20, 4096));
         assert!(both.rotational && !both.discard_zeroes && both.writable);
-        // A device made of several children has no tail of its own, so their tails are ignored.
+        // A device made of several children has no tail of its own, so the tails of the children
+        // are ignored.
         assert_eq!((both.physical_bytes, both.tail_bytes), (16384, 0));
     }
 

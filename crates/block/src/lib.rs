@@ -1,12 +1,12 @@
-//! Block devices: the contract ([`device`]), the layers and the media, and the graph that puts a
-//! stack together from a configuration.
+//! Block devices: the contract ([`device`]), the layers and the media, and the graph that builds a
+//! stack from a configuration.
 //!
-//! A request travels down: an export hands it to the top of a stack, layers cut it, copy it, keep
-//! it or time it, and media store it. Every layer speaks the same contract on both of its faces,
-//! so any stack can be put together from a file, and any layer can be tested alone.
+//! A request travels down: an export submits it to the top of a stack, layers split, copy, cache or
+//! time it, and media store the data. Every layer uses the same contract towards its parent and its
+//! children, so a configuration can combine layers freely, and any layer can be tested alone.
 //!
-//! This crate must never read a clock, start a thread or open a socket except through
-//! `bimetal-rt`: the same code runs in virtual time.
+//! This crate must never read a clock, start a thread or open a socket except through `bimetal-rt`,
+//! because the same code runs in virtual time.
 
 pub mod device;
 pub mod disk;

@@ -1,10 +1,11 @@
 //! Locks on byte ranges, which serialize changes of the same blocks and make a read-modify-write
 //! atomic.
 //!
-//! A request for a range is admitted at once and queues behind earlier requests that it overlaps.
-//! The request is granted the lock when all of these have left. It never waits for a request that
-//! is admitted later: a later request that overlaps it waits for it, even if all bytes that the
-//! later request wants are free. A request that overlaps no other never waits.
+//! A request for a range is admitted immediately, and queues behind the earlier requests that it
+//! overlaps. It leaves when its guard is dropped. A request is granted the lock when all
+//! overlapping earlier requests have left. It never waits for a request that is admitted later: an
+//! overlapping later request waits for it, even if all bytes of the later request are unlocked. A
+//! request that overlaps no other request never waits.
 //!
 //! # How the order is kept
 //!
@@ -12,13 +13,14 @@
 //! tail of that queue for each byte, in pieces. A new request takes over the pieces of its range;
 //! each piece makes one edge from its former owner to the new request. A request has the lock when
 //! no byte of its range has an earlier request. When a request leaves, it follows its edges and
-//! grants exactly those requests that waited for no other request.
+//! grants the lock to exactly those requests that waited for no other request.
 //!
-//! A request adds one piece to the map and splits at most two, and each edge uses a piece up. So
-//! any sequence of requests makes at most three edges and three pieces per request, however many
-//! requests wait and however wide they are. No operation visits requests that do not overlap it. A
-//! request that is dropped while it waits is removed from the queues of its bytes: its successors
-//! are linked to its predecessors, at a cost proportional to the number of its own edges.
+//! A request adds one piece to the map and splits at most two pieces, and each edge uses up one
+//! piece. So any sequence of requests makes at most three edges and three pieces per request,
+//! regardless of the number of waiting requests and of the widths of their ranges. No operation
+//! visits requests that do not overlap its own. A request that is dropped while it waits is removed
+//! from the queues of its bytes: its successors are linked to its predecessors, at a cost
+//! proportional to the number of its own edges.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -39,17 +41,18 @@ impl Cut for Number {
     }
 }
 
-/// A request that has been admitted and has not left.
+/// A request that has been admitted and has not yet left.
 struct Admitted {
     range: Range<u64>,
-    /// Number of bytes of the range that have an earlier request.
+    /// Number of bytes of the range for which an earlier request has not left.
     blocked_bytes: u64,
     /// Number of bytes of the range that have no later request.
     last_bytes: u64,
-    /// Parts of the range with an earlier request, mapped to that request, which may have left
-    /// since.
+    /// Parts of the range that had an earlier request at admission, each mapped to that request.
+    /// The earlier request may have left since then.
     before: ExtentMap<Number>,
-    /// Parts of the range with a later request, mapped to the direct successor there.
+    /// Parts of the range that have a later request, each mapped to the direct successor in that
+    /// part.
     after: ExtentMap<Number>,
 }
 
@@ -65,7 +68,7 @@ struct Order {
 #[derive(Default)]
 pub struct RangeLock {
     order: RefCell<Order>,
-    /// Waiting requests, each under its number.
+    /// Waiting requests, ordered by their numbers.
     waiting: WaitQueue,
 }
 
@@ -75,13 +78,13 @@ impl RangeLock {
         Rc::new(RangeLock::default())
     }
 
-    /// Locks a range, waiting for requests that overlap it and were admitted earlier. The request
-    /// is admitted at the first poll of the future. An empty range locks nothing.
+    /// Locks a range, after waiting for overlapping requests that were admitted earlier. The
+    /// request is admitted at the first poll of the future. An empty range locks nothing.
     ///
-    /// A task that holds a lock and requests another one can deadlock with itself through a third
+    /// A task that holds a lock and requests another lock can deadlock with itself through a third
     /// request that overlaps both. Callers therefore hold one lock at a time.
     pub async fn lock(self: &Rc<RangeLock>, range: Range<u64>) -> RangeGuard {
-        // If this future is dropped, it drops the guard too, and the request leaves.
+        // If this future is dropped, the guard is dropped with it, and the request leaves.
         let guard = self.admit(range);
         if !self.is_granted(guard.number) {
             let granted = || self.is_granted(guard.number);
@@ -90,22 +93,22 @@ impl RangeLock {
         guard
     }
 
-    /// Locks a range if no part of it is locked or waited for.
+    /// Locks a range if no part of it is locked or requested by a waiting request. Never waits.
     pub fn try_lock(self: &Rc<RangeLock>, range: Range<u64>) -> Option<RangeGuard> {
         self.is_free(&range).then(|| self.admit(range))
     }
 
-    /// Returns true if no part of the range is locked or waited for.
+    /// Returns true if no part of the range is locked or requested by a waiting request.
     pub fn is_free(&self, range: &Range<u64>) -> bool {
         self.order.borrow().last.is_clear(range)
     }
 
-    /// Returns the number of ranges that are locked or waited for.
+    /// Returns the number of requests that hold the lock of their range or wait for it.
     pub fn len(&self) -> usize {
         self.order.borrow().admitted.len()
     }
 
-    /// Returns true if no range is locked.
+    /// Returns true if no range is locked or requested by a waiting request.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -128,7 +131,7 @@ impl RangeLock {
 }
 
 impl Order {
-    /// Queues a request behind the requests that it overlaps and returns its number.
+    /// Queues a request behind the requests that its range overlaps, and returns its number.
     fn admit(&mut self, range: &Range<u64>) -> u64 {
         let number = self.next_number;
         self.next_number += 1;
@@ -159,7 +162,8 @@ impl Order {
         admitted.expect("a request that has a piece or an edge has not left")
     }
 
-    /// Removes a request and calls `grant` with each request that has the lock as a result.
+    /// Removes a request. Calls `grant` with the number of each request that is granted the lock as
+    /// a result.
     fn leave(&mut self, number: u64, mut grant: impl FnMut(u64)) {
         let Some(left) = self.admitted.remove(&number) else {
             return;
@@ -181,8 +185,8 @@ impl Order {
         }
     }
 
-    /// Unlinks a leaving request from its predecessors, and returns these predecessors by range.
-    /// Returns none if the request had the lock.
+    /// Unlinks a leaving request from its predecessors, and returns the predecessors by range.
+    /// Returns an empty map if the request had the lock.
     fn earlier_of(&mut self, left: &Admitted) -> ExtentMap<Number> {
         let mut earlier = ExtentMap::new();
         if left.blocked_bytes > 0 {
@@ -196,7 +200,8 @@ impl Order {
         earlier
     }
 
-    /// Returns the pieces of the map `last` that belong to a leaving request.
+    /// Removes the pieces of the map `last` that belong to a leaving request, and returns their
+    /// ranges.
     fn take_last(&mut self, number: Number, left: &Admitted) -> Vec<Range<u64>> {
         let mut bytes = left.last_bytes;
         let mut parts = Vec::new();
@@ -216,8 +221,8 @@ impl Order {
         parts
     }
 
-    /// Links a later request behind the earlier requests in a part, and returns for how many bytes
-    /// there was an earlier request.
+    /// Links a later request behind the earlier requests in `part`. Returns the number of bytes of
+    /// `part` that have an earlier request.
     fn join(&mut self, earlier: &ExtentMap<Number>, part: &Range<u64>, later: Number) -> u64 {
         let mut joined_bytes = 0;
         for (inside, before) in clipped(earlier, part) {
@@ -277,16 +282,16 @@ mod tests {
         })
     }
 
-    /// The number of a request in the test, and its range.
+    /// The number that the test gives to a request, and the range of the request.
     type Listed = (u64, Range<u64>);
 
     fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
         a.start < b.end && b.start < a.end
     }
 
-    /// Compares random ranges of all widths, held for random times and some dropped while they
-    /// wait, with a list: a request has the lock if and only if no earlier request that overlaps it
-    /// remains.
+    /// Compares the lock with a list, for random ranges of all widths. The ranges are held for
+    /// random times, and some requests are dropped while they wait. A request must have the lock if
+    /// and only if no overlapping earlier request remains.
     #[test]
     fn a_request_waits_for_the_earlier_ones_that_it_overlaps_and_for_no_others() {
         let rt = rt(3);
@@ -344,7 +349,8 @@ mod tests {
         );
     }
 
-    /// The edges and pieces for many requests at once are a small multiple of their number.
+    /// For many concurrent requests, the number of edges and pieces is a small multiple of the
+    /// number of requests.
     #[test]
     fn what_is_kept_grows_with_the_requests_and_not_with_their_overlaps() {
         let rt = rt(1);

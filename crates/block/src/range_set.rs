@@ -1,36 +1,39 @@
-//! A set of byte ranges in which adjacent ranges are joined. The mirror uses it for out-of-sync
+//! A set of byte ranges in which adjacent ranges are joined. The mirror uses it for the out-of-sync
 //! ranges of a side, for exposed ranges and for undecided ranges.
 //!
 //! A set is exact unless it is [bounded](RangeSet::bounded). A bounded set must never need more
-//! memory than its bound, so it may cover more than was inserted: beyond three quarters of its
-//! bound it also joins neighbours with a gap of less than 1 MiB between them, and with larger gaps
-//! if that does not suffice. It never covers less than an exact set would.
+//! memory than its bound, so it may cover more than was inserted. When it has more than three
+//! quarters of the ranges that the bound permits, it also joins neighbours with a gap of less than
+//! 1 MiB between them, and with larger gaps if that does not suffice. It never covers less than an
+//! exact set would.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Maximum memory per range, in a B-tree whose nodes are as empty as permitted.
+/// Maximum memory that one range needs, in a B-tree whose nodes are as empty as permitted.
 const RANGE_MEMORY_BYTES: u64 = 44;
-/// Memory limit of a bounded set for each terabyte of the volume that it describes.
+/// Memory limit of a bounded set for each terabyte of the volume whose ranges it holds.
 const MEMORY_BYTES_PER_TB: u64 = 16 << 20;
-/// Smallest memory limit of a bounded set: all blocks of a very small volume need little more.
+/// Smallest memory limit of a bounded set. For a very small volume this is nearly enough to hold
+/// each block as a range of its own.
 const MEMORY_BYTES_MIN: u64 = 1 << 20;
-/// Largest memory limit of a bounded set, whatever the size of the volume.
+/// Largest memory limit of a bounded set, which applies to a volume of any size.
 const MEMORY_BYTES_MAX: u64 = 32 << 20;
 const TB: u64 = 1_000_000_000_000;
 
-/// Gap size at which a bounded set starts to join neighbours.
+/// Gap size below which a bounded set joins neighbours in its first pass.
 const GAP_BYTES_MIN: u64 = 1 << 20;
-/// Largest gap that a bounded set joins over: larger than any volume.
+/// Largest limit for the gaps over which a bounded set joins neighbours: larger than any volume.
 const GAP_BYTES_MAX: u64 = 1 << 62;
-/// Number of ranges that a bounded set examines in one call, so that no call takes long.
+/// Number of ranges that a bounded set examines in one step, so that an insertion does not take
+/// long.
 const THIN_STEP: usize = 64;
 
-/// Capacity of a bounded set, and the state of its joining pass.
+/// Capacity of a bounded set, and the state of the pass that joins neighbours.
 #[derive(Clone, Debug)]
 struct Bound {
     ranges_max: usize,
-    /// Neighbours with a gap smaller than this are joined in the current pass.
+    /// Limit of the current pass, which joins neighbours with a gap smaller than this.
     gap_bytes: u64,
     /// Position at which the current pass continues.
     position: u64,
@@ -39,7 +42,7 @@ struct Bound {
 /// A set of byte ranges; see the module.
 #[derive(Clone, Debug, Default)]
 pub struct RangeSet {
-    /// Maps the start of each range to its end. Two ranges always have a gap between them.
+    /// The ranges, as a map from start to end. There is always a gap between two ranges.
     ranges: BTreeMap<u64, u64>,
     bytes: u64,
     bound: Option<Bound>,
@@ -51,8 +54,8 @@ impl RangeSet {
         RangeSet::default()
     }
 
-    /// Creates an empty set that holds at most `ranges_max` ranges, and therefore may cover more
-    /// than is inserted.
+    /// Creates an empty set that holds at most `ranges_max` ranges, and that therefore may cover
+    /// more than was inserted.
     ///
     /// # Panics
     /// When `ranges_max` is 0.
@@ -68,13 +71,13 @@ impl RangeSet {
         }
     }
 
-    /// Creates an empty bounded set for a volume of this size. Its memory is at most 16 MiB for
-    /// each terabyte of the volume, at least 1 MiB and at most 32 MiB.
+    /// Creates an empty bounded set for a volume of this size. The set needs at most 16 MiB of
+    /// memory for each terabyte of the volume, with limits of at least 1 MiB and at most 32 MiB.
     pub fn for_volume(volume_bytes: u64) -> RangeSet {
         RangeSet::bounded(RangeSet::ranges_max_of(volume_bytes))
     }
 
-    /// Returns the capacity, in ranges, of a set made by [`for_volume`](Self::for_volume).
+    /// Returns the maximum number of ranges in a set created by [`for_volume`](Self::for_volume).
     pub fn ranges_max_of(volume_bytes: u64) -> usize {
         let memory = u128::from(volume_bytes) * u128::from(MEMORY_BYTES_PER_TB) / u128::from(TB);
         let memory = u64::try_from(memory).unwrap_or(u64::MAX);
@@ -87,7 +90,7 @@ impl RangeSet {
         self.bytes
     }
 
-    /// Returns the number of ranges, with neighbours joined.
+    /// Returns the number of ranges. Adjacent ranges count as one.
     pub fn len(&self) -> usize {
         self.ranges.len()
     }
@@ -97,7 +100,8 @@ impl RangeSet {
         self.ranges.is_empty()
     }
 
-    /// Returns true if a bounded set is less than half full. An exact set always has room.
+    /// Returns true if a bounded set holds less than half of its maximum number of ranges. Always
+    /// returns true for an exact set.
     pub fn has_room(&self) -> bool {
         let bound = self.bound.as_ref();
         bound.is_none_or(|bound| self.ranges.len() < bound.ranges_max.div_ceil(2))
@@ -131,16 +135,16 @@ impl RangeSet {
         ranges.into_iter().for_each(|range| self.insert(range));
     }
 
-    /// Adds a range without joining over gaps, even if a bounded set exceeds its capacity. For the
-    /// few ranges for which covering too much would do harm.
+    /// Adds a range without joining over gaps, even if a bounded set exceeds its maximum number of
+    /// ranges. This is for the few ranges for which covering too much would do harm.
     pub fn insert_exact(&mut self, range: Range<u64>) {
         let bound = self.bound.take();
         self.insert(range);
         self.bound = bound;
     }
 
-    /// Removes a range and returns how many of its bytes were covered. An entry that extends beyond
-    /// both ends of the removed range is split in two, in a bounded set too.
+    /// Removes a range, and returns the number of its bytes that were covered. An entry that
+    /// extends beyond both ends of the removed range is split in two, even in a bounded set.
     pub fn remove(&mut self, range: Range<u64>) -> u64 {
         let before = self.bytes;
         let inside: Vec<Range<u64>> = self.overlapping(&range).collect();
@@ -158,7 +162,7 @@ impl RangeSet {
         self.bytes = 0;
     }
 
-    /// Returns the entries that overlap `range`, in order and not clipped to it.
+    /// Returns the entries that overlap `range`, in order. The entries are not clipped to `range`.
     pub fn overlapping(&self, range: &Range<u64>) -> impl Iterator<Item = Range<u64>> {
         let (first, end) = if range.is_empty() {
             (range.end, range.end)
@@ -184,8 +188,8 @@ impl RangeSet {
         self.ranges.is_empty() || self.overlapping(range).next().is_none()
     }
 
-    /// Returns the first position after the start of `range` at which a covered part begins or
-    /// ends, or the end of `range` if there is none.
+    /// Returns the first position behind the start of `range` at which a covered part begins or
+    /// ends, or the end of `range` if there is no such position.
     pub fn first_boundary(&self, range: &Range<u64>) -> u64 {
         let boundary = self.overlapping(range).next().map(|part| {
             if part.start > range.start {
@@ -239,8 +243,9 @@ impl RangeSet {
         self.bytes -= end - start;
     }
 
-    /// Joins neighbours while a bounded set is more than three quarters full: a few per call, or
-    /// until the set is within its capacity if it has exceeded it.
+    /// Joins neighbours while a bounded set has more than three quarters of its maximum number of
+    /// ranges. Each call examines a few ranges, or as many as necessary if the set exceeds the
+    /// maximum.
     fn thin(&mut self) {
         let Some(mut bound) = self.bound.take() else {
             return;
@@ -251,13 +256,14 @@ impl RangeSet {
                 self.thin_some(&mut bound);
             }
         } else {
-            // The next pass starts with small gaps again.
+            // After this, the next pass starts with small gaps again.
             bound.gap_bytes = GAP_BYTES_MIN;
         }
         self.bound = Some(bound);
     }
 
-    /// Joins neighbours with a small gap between them, among the next [`THIN_STEP`] ranges.
+    /// Examines the next [`THIN_STEP`] ranges, and joins neighbours among them whose gap is smaller
+    /// than the limit of the current pass.
     fn thin_some(&mut self, bound: &mut Bound) {
         let next = self.ranges.range(bound.position..).take(THIN_STEP);
         let some: Vec<Range<u64>> = next.map(|(&start, &end)| start..end).collect();
@@ -270,7 +276,8 @@ impl RangeSet {
         }
         let goes_on = some.last().filter(|_| some.len() == THIN_STEP);
         if let Some(last) = goes_on {
-            // The last range may have been joined, and may be close to its successor.
+            // The last range may have been joined to earlier ranges, and may be close to its
+            // successor, so the next step starts with it.
             let with_last = self.ranges.range(..=last.start).next_back();
             bound.position = with_last.map_or(last.start, |(start, _)| *start);
         } else {
@@ -288,7 +295,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// The covered runs of an array of bytes.
+    /// Returns the ranges of covered bytes in an array that has one element for each byte.
     fn runs(model: &[bool]) -> Vec<Range<u64>> {
         let mut runs: Vec<Range<u64>> = Vec::new();
         for (at, _) in model.iter().enumerate().filter(|(_, covered)| **covered) {
@@ -301,8 +308,8 @@ mod tests {
         runs
     }
 
-    /// Compares random inserts and removals with an array of bytes. Neighbours are always joined,
-    /// so the set has as many ranges as the array has runs.
+    /// Compares random inserts and removals with an array of bytes. Adjacent ranges are always
+    /// joined, so the set has as many ranges as the array has runs of covered bytes.
     #[test]
     fn it_agrees_with_an_array_of_bytes() {
         let mut rng = Rng::new(5);
@@ -354,8 +361,8 @@ mod tests {
         assert_eq!(set.bytes(), 250_000 * 4096);
     }
 
-    /// A bounded set keeps its bound and covers everything that is inserted. While it is less than
-    /// three quarters full, it covers nothing else.
+    /// A bounded set never exceeds its maximum number of ranges, and covers everything that was
+    /// inserted. While it has less than three quarters of the maximum, it covers nothing else.
     #[test]
     fn a_bounded_set_holds_no_more_ranges_than_it_may_and_loses_nothing() {
         for (volume_bytes, ranges_max) in [
@@ -385,11 +392,12 @@ mod tests {
         }
     }
 
-    /// As long as joining over gaps of less than 1 MiB suffices, no larger gap is joined over.
+    /// As long as it suffices to join over gaps of less than 1 MiB, the set joins over no larger
+    /// gap.
     #[test]
     fn it_joins_over_small_gaps_first() {
         let mut set = RangeSet::bounded(1024);
-        // Each 16 MiB holds 8 ranges with small gaps, followed by a large gap.
+        // Each group of 16 MiB holds 8 ranges with small gaps, followed by a large gap.
         for at in
             (0..500u64).flat_map(|group| (0..8).map(move |n| group * 16 * MIB + n * 64 * 1024))
         {
@@ -400,9 +408,9 @@ mod tests {
         assert!(set.len() <= 1024);
     }
 
-    /// The limits that `docs/layers/mirror.md` promises: 16 MiB a terabyte, at most 32 MiB, at
-    /// least 1 MiB. A range is a key and a value of 8 bytes each in a B-tree node of 11 slots, at
-    /// least 5 of which are used.
+    /// Checks the limits that `docs/layers/mirror.md` promises: 16 MiB for each terabyte, at most
+    /// 32 MiB, at least 1 MiB. A range is a key and a value of 8 bytes each in a B-tree node of 11
+    /// slots, of which at least 5 are used.
     #[test]
     fn its_memory_is_what_the_volume_allows() {
         let memory = |volume_bytes| RangeSet::ranges_max_of(volume_bytes) as u64 * 44;

@@ -8,16 +8,16 @@ use serde::Deserialize;
 
 use crate::error::IoError;
 
-/// Atomic unit of every volume in bytes: a block of this size is written entirely or remains
-/// unchanged. Smaller requests are converted to whole blocks in one layer,
-/// [`crate::layers::atomic`].
+/// Atomic unit of every volume, in bytes: a block of this size is either written entirely or
+/// remains unchanged. Only one layer, [`crate::layers::atomic`], converts smaller requests to whole
+/// blocks.
 pub const BLOCK_BYTES: u64 = 4096;
 
 /// Maximum number of extents in an answer to [`Op::Extents`].
 pub const EXTENTS_MAX: u32 = 1024;
 
-/// The operation of a request. Adding an operation is a compile error in every layer until the
-/// layer handles it.
+/// The operation of a request. When an operation is added, every layer fails to compile until it
+/// handles the new operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Op {
@@ -28,16 +28,16 @@ pub enum Op {
     Write,
     /// Makes durable every write that completed before the flush was submitted. The range is empty.
     Flush,
-    /// Declares that the content of the range is no longer needed. Afterwards the range reads as
-    /// zeroes if [`Geometry::discard_zeroes`](crate::Geometry) says so, and otherwise as arbitrary
-    /// data.
+    /// Declares that the content of the range is no longer needed. If
+    /// [`Geometry::discard_zeroes`](crate::Geometry) is set, the range reads as zeroes afterwards;
+    /// otherwise it reads as arbitrary data.
     Discard,
     /// Makes the range read as zeroes.
     WriteZeroes,
-    /// Reports which parts of the range hold data and which read as zeroes. The answer covers a
-    /// prefix of the range: at least one block of it, unless the range is empty, in at most
+    /// Reports which parts of the range hold data and which parts read as zeroes. The answer covers
+    /// a prefix of the range: at least one block of the range, unless it is empty, in at most
     /// [`Request::extents_max`] extents. A device ends the answer early if continuing would take
-    /// long; the caller continues with another request from there.
+    /// long; the caller continues with another request at the end of the answer.
     Extents,
 }
 
@@ -92,7 +92,7 @@ impl<T> std::ops::IndexMut<Op> for PerOp<T> {
 pub struct Flags {
     /// Force unit access: the change is durable when the request completes.
     pub fua: bool,
-    /// Write-zeroes must keep the space allocated (NBD's `NO_HOLE`).
+    /// Keeps the space of the range allocated in a write-zeroes (NBD's `NO_HOLE`).
     pub keep_allocated: bool,
 }
 
@@ -109,9 +109,9 @@ impl Flags {
     };
 }
 
-/// Task that a request belongs to, and its priority. A layer that splits a request or makes others
-/// on its behalf passes the origin on. Work that a layer does on behalf of no task has none. Only a
-/// scheduler evaluates the origin.
+/// Task that a request belongs to, and its priority. A layer that splits a request, or that makes
+/// other requests on its behalf, copies the origin to these requests. Requests that a layer makes
+/// on behalf of no task have the origin [`Origin::NONE`]. Only a scheduler evaluates the origin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Origin {
     /// Number of the task: small, and dense among concurrent tasks. 0 means no particular task.
@@ -121,7 +121,7 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// No particular task, at normal priority.
+    /// The origin of requests of no particular task, at normal priority.
     pub const NONE: Origin = Origin::of_task(0);
 
     /// Returns the origin of a task at normal priority.
@@ -202,7 +202,8 @@ impl Request {
         }
     }
 
-    /// Creates an operation on a range that carries no data.
+    /// Creates a request on a range for an operation other than a write. The request carries no
+    /// data.
     pub fn without_data(op: Op, offset: u64, len: u64, flags: Flags) -> Request {
         assert!(op != Op::Write, "a write carries data");
         Request {
@@ -216,19 +217,19 @@ impl Request {
         }
     }
 
-    /// Sets the origin of the request.
+    /// Returns the request with its origin replaced by `origin`.
     pub fn from_origin(mut self, origin: Origin) -> Request {
         self.origin = origin;
         self
     }
 
-    /// Returns the offset of the byte after the range.
+    /// Returns the offset of the first byte after the range.
     pub fn end(&self) -> u64 {
         self.offset + self.len
     }
 
-    /// Returns the part of this request from `start` to `end` (positions on the device), moved to
-    /// `new_offset`.
+    /// Returns a request for the part of this request between the offsets `start` and `end`. Its
+    /// own range begins at `new_offset`.
     ///
     /// # Panics
     /// When the part extends beyond the request.
@@ -252,8 +253,8 @@ impl Request {
     }
 }
 
-/// A write of bytes that belong to the caller, for a device that has finished with the bytes before
-/// it answers.
+/// A write of bytes that belong to the caller. The device must no longer need the bytes when it
+/// answers.
 #[derive(Clone, Copy, Debug)]
 pub struct BorrowedWrite<'a> {
     /// First byte of the range.
@@ -265,14 +266,15 @@ pub struct BorrowedWrite<'a> {
 }
 
 impl BorrowedWrite<'_> {
-    /// Returns the range on the device. Its end lies within the device only after the write has
-    /// been checked.
+    /// Returns the byte range on the device. The end of the range lies within the device only if
+    /// the write has been checked.
     pub fn range(&self) -> Range<u64> {
         self.offset..self.offset.saturating_add(self.bytes.len() as u64)
     }
 }
 
-/// A run of blocks of one kind, one element of the answer to [`Op::Extents`].
+/// A run of blocks that all hold data or all read as zeroes; one element of the answer to
+/// [`Op::Extents`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// Length in bytes.

@@ -4,8 +4,8 @@
 //! Every device of an open stack has a tap. While no recording is active, the tap costs a test of
 //! one cell for each request. The tap must never change or delay a request, or hold more than
 //! [`RECORDS_MAX`] records: further records are dropped and counted. The client of a recording
-//! takes the records away at its own pace. If the client takes none for [`LEASE`], the recording
-//! ends by itself, because the client may be dead.
+//! fetches the records at its own pace. If the client fetches none for [`LEASE`], the recording
+//! ends automatically, because the client may have died.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -20,11 +20,11 @@ use crate::error::IoError;
 use crate::geometry::Geometry;
 use crate::request::{Op, Request};
 
-/// Maximum number of records that wait to be taken: 2 MiB of records.
+/// Maximum number of records that wait to be fetched by the client: 2 MiB of records.
 pub const RECORDS_MAX: usize = 1 << 16;
-/// Time without a [`Tap::take`] after which a recording ends.
+/// Time after the last [`Tap::take`] after which a recording ends.
 pub const LEASE: Duration = Duration::from_secs(10);
-/// Maximum length of one record in bytes, set by the trace formats.
+/// Maximum length in bytes of the range of one record, given by the trace formats.
 const LENGTH_BYTES_MAX: u64 = 4 << 30;
 
 /// A device that forwards every request and can record it; see the module.
@@ -34,7 +34,7 @@ pub struct Tap {
     /// Whether requests are recorded.
     on: Cell<bool>,
     recording: RefCell<Option<Recording>>,
-    /// Number of recordings started so far, which is also the number of the last one.
+    /// Number of recordings started so far; the last recording has this number.
     begun: Cell<u64>,
 }
 
@@ -48,24 +48,24 @@ struct Recording {
 /// Counters of a recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TapCounters {
-    /// Records stored, including records already taken.
+    /// Number of records stored, including records that the client has already fetched.
     pub noted: u64,
-    /// Records dropped because the buffer was full.
+    /// Number of records dropped because the buffer was full.
     pub dropped: u64,
-    /// Flushes and extents requests, which a trace cannot represent.
+    /// Number of flushes and extents requests, which a trace cannot represent.
     pub others: u64,
 }
 
-/// Records that a client took from a recording.
+/// Records that a client has fetched from a recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Taken {
-    /// Records in the order of the requests; times count from the start of the recording.
+    /// Records in the order of the requests. Their times count from the start of the recording.
     pub records: Vec<Record>,
-    /// Number of records that still wait to be taken.
+    /// Number of records that still wait to be fetched.
     pub left: usize,
     /// Counters of the recording so far.
     pub counts: TapCounters,
-    /// False once the recording was stopped.
+    /// False if the recording has been stopped.
     pub on: bool,
 }
 
@@ -98,7 +98,7 @@ impl Tap {
         *recording = Some(Recording {
             since: now,
             last_taken: now,
-            // The buffer is allocated at full size, so that no request pays for growing it.
+            // The buffer is allocated at full size, so that no request has to wait while it grows.
             records: VecDeque::with_capacity(RECORDS_MAX),
             counts: TapCounters::default(),
         });
@@ -107,8 +107,8 @@ impl Tap {
         Ok(self.begun.get())
     }
 
-    /// Takes up to `most` of the oldest records of recording `number`. A stopped recording ends
-    /// when its last record is taken. Returns `None` if the recording has ended.
+    /// Removes and returns up to `most` of the oldest records of recording `number`. A stopped
+    /// recording ends when its last record is removed. Returns `None` if the recording has ended.
     pub fn take(&self, number: u64, most: usize) -> Option<Taken> {
         let now = self.rt.now();
         let mut of_tap = self.recording.borrow_mut();
@@ -130,8 +130,8 @@ impl Tap {
         Some(taken)
     }
 
-    /// Stops recording `number`; its remaining records can still be taken. Returns false if the
-    /// recording has ended.
+    /// Stops recording `number`. Its remaining records can still be fetched. Returns false if the
+    /// recording has already ended.
     pub fn stop(&self, number: u64) -> bool {
         let is_this = number == self.begun.get() && self.recording.borrow().is_some();
         if is_this {
@@ -159,7 +159,7 @@ impl Recording {
         now.since(self.last_taken) > LEASE
     }
 
-    /// Records a request; a request longer than one record can hold becomes several records.
+    /// Records a request. A request whose range is too long for one record becomes several records.
     fn note(&mut self, now: Instant, request: &Request) {
         let op = match request.op {
             Op::Read => TraceOp::Read,

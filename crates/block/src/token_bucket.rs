@@ -1,10 +1,10 @@
 //! Token buckets, exact to the nanosecond, used by every rate limit in layers and models.
 //!
 //! A bucket reads no clock; times are nanoseconds from any fixed origin. A request for more tokens
-//! than the bucket holds waits for a full bucket and leaves it in debt, so that the request does
-//! not wait forever.
+//! than the bucket holds waits until the bucket is full and leaves the bucket in debt, so that the
+//! request does not wait forever.
 
-/// Nanoseconds per second; the level is counted in tokens divided by this number.
+/// Nanoseconds per second; also the number of units of the bucket's level that make one token.
 const NS_PER_S: u64 = 1_000_000_000;
 
 /// A token bucket whose level is counted in billionths of a token, so that one nanosecond adds
@@ -18,7 +18,8 @@ pub struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// Creates a full bucket that gains `rate_per_s` tokens a second and holds `burst` tokens.
+    /// Creates a full bucket that gains `rate_per_s` tokens per second and holds at most `burst`
+    /// tokens.
     pub fn full(rate_per_s: u64, burst: u64) -> Self {
         let capacity = i128::from(burst) * i128::from(NS_PER_S);
         TokenBucket {
@@ -37,8 +38,8 @@ impl TokenBucket {
         }
     }
 
-    /// Returns the first instant from `now_ns` on at which `tokens` may be taken. A request for
-    /// more tokens than the bucket holds may take them when the bucket is full.
+    /// Returns the earliest time, not before `now_ns`, at which `tokens` tokens may be taken. A
+    /// request for more tokens than the bucket holds may take them when the bucket is full.
     pub fn ready_ns(&mut self, now_ns: u64, tokens: u64) -> u64 {
         self.refill(now_ns);
         let wanted = (i128::from(tokens) * i128::from(NS_PER_S)).min(self.capacity);
@@ -50,7 +51,7 @@ impl TokenBucket {
         now_ns.saturating_add(u64::try_from(wait_ns).unwrap_or(u64::MAX / 4))
     }
 
-    /// Takes `tokens` at `now_ns`, going into debt if there are too few.
+    /// Takes `tokens` tokens at `now_ns`. If the bucket has too few, it goes into debt.
     pub fn take(&mut self, now_ns: u64, tokens: u64) {
         self.refill(now_ns);
         self.level -= i128::from(tokens) * i128::from(NS_PER_S);
@@ -69,8 +70,8 @@ mod tests {
         // 5 tokens at 1,000 a second are 5 ms.
         assert_eq!(bucket.ready_ns(0, 5), 5_000_000);
         bucket.take(5_000_000, 5);
-        // 100 tokens exceed the capacity: they are taken when all 10 are back, and leave a debt
-        // of 90.
+        // 100 tokens exceed the capacity: they may be taken when all 10 tokens are available, and
+        // leave a debt of 90.
         assert_eq!(bucket.ready_ns(5_000_000, 100), 15_000_000);
         bucket.take(15_000_000, 100);
         assert_eq!(bucket.ready_ns(15_000_000, 1), 15_000_000 + 91_000_000);

@@ -1,4 +1,4 @@
-//! Sizes like `"64MiB"` and times like `"10ms"` in configurations.
+//! Parsing and formatting of sizes such as `"64MiB"` and times such as `"10ms"` in configurations.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ const TIMES: [(&str, u64); 6] = [
     ("h", 3_600_000_000_000),
 ];
 
-/// Parses a size: a whole or decimal number and a unit (`B`, `KiB` .. `TiB`, `kB` .. `TB`).
+/// Parses a size: a whole or decimal number followed by a unit (`B`, `KiB` .. `TiB`, `kB` .. `TB`).
 ///
 /// # Errors
 /// A message that says why the text is no size.
@@ -64,7 +64,7 @@ pub fn parse_rate(text: &str) -> Result<Rate, String> {
         .map_err(|why| format!("rate \"{text}\": {why}, as in \"20MiB/s\""))
 }
 
-/// Parses a time: a whole or decimal number and a unit (`ns`, `us`, `ms`, `s`, `min`, `h`).
+/// Parses a time: a whole or decimal number followed by a unit (`ns`, `us`, `ms`, `s`, `min`, `h`).
 ///
 /// # Errors
 /// A message that says why the text is no time.
@@ -123,9 +123,9 @@ impl<'de> Deserialize<'de> for Time {
     }
 }
 
-/// Parses the size of a device in a configuration, like [`parse_size`], but rounds it down to whole
-/// blocks unless the unit is bytes (`B`). So a size printed by this crate, such as `1.1 GiB`, and a
-/// decimal size, such as `1 GB`, are accepted.
+/// Parses the size of a device in a configuration. Unlike [`parse_size`], rounds the size down to
+/// whole blocks, unless the unit is bytes (`B`). So a size printed by this crate, such as
+/// `1.1 GiB`, and a decimal size, such as `1 GB`, are accepted.
 ///
 /// # Errors
 /// A message that says why the text is no size.
@@ -145,14 +145,14 @@ pub(crate) fn device_size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
     parse_device_size(&text).map_err(de::Error::custom)
 }
 
-/// Deserializes an optional field that holds the size of a device.
+/// Deserializes an optional field of a configuration that holds the size of a device.
 pub(crate) fn device_size_if_any<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Size>, D::Error> {
     device_size(deserializer).map(Some)
 }
 
-/// Formats a size for display, in the largest unit that gives a number of at least one.
+/// Formats a size for display, in the largest unit in which the number is at least one.
 pub fn show_size(bytes: u64) -> String {
     let units = [
         ("TiB", 1u64 << 40),
@@ -199,7 +199,8 @@ pub fn show_count(count: u64) -> String {
 /// Formats a Unix time for display, in UTC: `2026-01-31 23:59:59 UTC`.
 pub fn show_unix_time(seconds: u64) -> String {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // Years run from March to February, in eras of 400 years, so that a leap day is the last day.
+    // Years are counted from March to February, in eras of 400 years, so that a leap day is the
+    // last day of its year.
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
     let year_of_era =
@@ -241,8 +242,8 @@ mod tests {
         assert_eq!(counts.map(show_count), shown.map(str::to_owned));
     }
 
-    /// A printed size can be parsed again, and the result equals the printed value, which has one
-    /// digit after the point.
+    /// A printed size can be parsed again, and the parsed size equals the printed size up to the
+    /// rounding of the printed number to one decimal.
     #[test]
     fn every_size_that_is_shown_is_a_size_of_a_device() {
         let powers = (12..64).map(|bits| 1u64 << bits);
@@ -260,7 +261,7 @@ mod tests {
                 in_bytes || read.is_multiple_of(BLOCK_BYTES),
                 "{shown}: {read}"
             );
-            // Tolerance: half of the last digit of a number of at least 1.0, and one block.
+            // The tolerance is half of the last digit of a number of at least 1.0, plus one block.
             let off = bytes.abs_diff(read);
             assert!(
                 off <= bytes / 20 + BLOCK_BYTES,

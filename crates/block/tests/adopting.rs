@@ -1,4 +1,5 @@
-//! A disk with content as the first side of a volume, on devices in memory.
+//! Adopting a disk: a disk with content becomes the first side of a volume. The devices are in
+//! memory.
 
 use crate::common;
 use std::cell::Cell;
@@ -19,7 +20,7 @@ const BLOCK: u64 = 4096;
 const MIB: u64 = 1 << 20;
 const DISK_BYTES: u64 = 3 * MIB + 5 * BLOCK;
 
-/// A disk with content, its metadata device, and the other side.
+/// A disk with content, the device for its metadata (`notes`), and the other side.
 struct Disks {
     disk: Rc<dyn Device>,
     notes: Rc<dyn Device>,
@@ -27,7 +28,8 @@ struct Disks {
 }
 
 impl Disks {
-    /// Every 64th block of the disk, and its last, hold a byte; the others are holes.
+    /// Creates the devices. Every 64th block of the disk and its last block are filled with a byte;
+    /// the other blocks are holes.
     async fn new(rt: &Rt, notes_bytes: u64, other_bytes: u64) -> Disks {
         let disk: Rc<dyn Device> = Rc::new(MemoryDevice::new(rt, DISK_BYTES));
         for at in places() {
@@ -41,7 +43,7 @@ impl Disks {
         }
     }
 
-    /// Returns both sides; they fail once the power is cut.
+    /// Returns both sides. Their devices fail once the power is cut.
     fn sides(&self, power: &Rc<Cell<u64>>) -> [Candidate; 2] {
         let data = Powered::device(&self.disk, power);
         let metadata = Powered::device(&self.notes, power);
@@ -94,7 +96,8 @@ async fn open(rt: &Rt, sides: &[Candidate; 2]) -> Mirror {
     opened.expect("it opens")
 }
 
-/// Scrubs; returns how many blocks got a checksum from the scrub and how many were found corrupt.
+/// Scrubs the volume. Returns the number of blocks whose checksum the scrub has recorded for the
+/// first time, and the number of corrupt blocks that it found.
 async fn scrub(rt: &Rt, mirror: &Mirror) -> (u64, u64) {
     let status = common::sides::scrub(rt, mirror).await;
     (status.learned_blocks, status.found)
@@ -117,15 +120,16 @@ fn a_disk_with_content_becomes_the_first_side() {
         }
         assert_eq!(byte_at(&mirror, BLOCK).await, Ok(0), "a hole");
         until_complete(&rt, &mirror, 2).await;
-        // Holes of the disk were not copied. The disk has allocated 16 blocks around each byte, and
-        // at its end 5 around the last two.
+        // The holes of the disk were not copied. The disk allocates chunks of 16 blocks: data
+        // blocks are in 12 whole chunks, and in a last chunk of only 5 blocks.
         let copied = mirror.status().sides[0].resynced_bytes;
         assert_eq!(copied, (12 * 16 + 5) * BLOCK);
         let (learned, found) = scrub(&rt, &mirror).await;
         assert_eq!((learned > 0, found), (true, 0));
         put(&rt, &mirror, 7 * BLOCK, 0xAB).await;
         mirror.close().await.expect("closed");
-        // The disk alone is the volume, and the other side has the same content.
+        // The disk by itself holds the content of the volume, and the data area of the other side
+        // has the same content.
         let disk = content(&*disks.disk, 0).await;
         assert_eq!(disk[7 * BLOCK as usize], 0xAB);
         assert_eq!(disk[DISK_BYTES as usize - 1], byte_of(DISK_BYTES - BLOCK));
@@ -136,7 +140,7 @@ fn a_disk_with_content_becomes_the_first_side() {
             .expect("there");
         let other = content(&*disks.other.device, other.layout.data.0).await;
         assert!(other == disk, "the data areas are equal");
-        // From now on the disk is compared with the checksums that the scrub has recorded.
+        // Blocks of the disk are now verified against the checksums that the scrub has recorded.
         let corrupt = write(&rt, 0, BLOCK as usize, 0xEE);
         disks.disk.submit(corrupt).await.expect("memory");
         let mirror = open(&rt, &sides).await;
@@ -150,7 +154,9 @@ fn a_disk_with_content_becomes_the_first_side() {
 fn what_cannot_be_adopted_is_refused_and_untouched() {
     let rt = virtual_rt(2);
     rt.block_on(async {
-        // 64 KiB, a page of map and one of checksums in 64 KiB each, and 4 MiB of log.
+        // Needed are 64 KiB for the header, 64 KiB each for the dirty-region bitmap and for the
+        // checksums (of which one page is used), and 4 MiB for the log. The sum is rounded up to
+        // whole MiB, and the second superblock takes 4 KiB more.
         let disks = Disks::new(&rt, 5 * MIB, 32 * MIB).await;
         let sides = disks.sides(&always());
         let refused = adopt(&rt, &sides, false).await.unwrap_err();
@@ -177,7 +183,8 @@ fn what_cannot_be_adopted_is_refused_and_untouched() {
             name: "old".to_owned(),
             device: Rc::new(Adopted::new(big, Rc::clone(&disks.notes)).expect("there is room")),
         };
-        // 109 MiB: 320 KiB before a log of one 16th, and the last block.
+        // The other side needs 109 MiB: beside the content it has 320 KiB of areas before the log,
+        // a log of one 16th of the side, and a superblock in the last block.
         let refused = adopt(&rt, &[small[0].clone(), big], false)
             .await
             .unwrap_err();
@@ -206,8 +213,8 @@ fn what_cannot_be_adopted_is_refused_and_untouched() {
     });
 }
 
-/// With a metadata device of another size the disk would be at a different offset, and reads would
-/// not return its content.
+/// If the metadata device had another size, the disk would begin at another offset of the side, and
+/// reads would not return the disk's content.
 #[test]
 fn another_size_of_the_metadata_is_noticed() {
     let rt = virtual_rt(3);
@@ -232,8 +239,8 @@ fn another_size_of_the_metadata_is_noticed() {
     });
 }
 
-/// Cuts the power at every change that formatting makes: the disk is unchanged, and either the
-/// volume exists or the sides can be formatted again.
+/// Cuts the power at every change that formatting makes. After each cut the disk is unchanged, and
+/// either the volume exists or the sides can be formatted again.
 #[test]
 fn formatting_may_be_cut_short_anywhere() {
     for changes in 0..200 {
@@ -261,8 +268,8 @@ fn formatting_may_be_cut_short_anywhere() {
     panic!("it never came to its end");
 }
 
-/// Cuts the power at every change between the opening and the end of the first rebuild: the volume
-/// opens again with its full content, and the rebuild resumes.
+/// Cuts the power at every change between the opening and the end of the first rebuild. After each
+/// cut the volume opens with its full content, and the rebuild resumes.
 #[test]
 fn the_first_rebuild_may_be_cut_short_anywhere() {
     for changes in 0..500 {
@@ -277,9 +284,9 @@ fn the_first_rebuild_may_be_cut_short_anywhere() {
             let opened = open_these(&rt, &there, &OpenOptions::default()).await;
             let mut finished = false;
             if let Ok(mirror) = &opened {
-                // If the side under rebuild is ejected when the power fails, no write is
-                // acknowledged before the other side has durably recorded that, which it can no
-                // longer do.
+                // The power failure may eject the side under rebuild. From then on no write is
+                // acknowledged until the disk has durably recorded the ejection, which is
+                // impossible without power.
                 let flushed = async {
                     let written = mirror.submit(write(&rt, 9 * BLOCK, BLOCK as usize, 0x99));
                     written.await.is_ok() && mirror.submit(Request::flush()).await.is_ok()
@@ -307,7 +314,8 @@ fn the_first_rebuild_may_be_cut_short_anywhere() {
     panic!("it never came to its end");
 }
 
-/// Opens the volume after a cut and checks the byte that was flushed to one of its blocks.
+/// Opens the volume after a power cut, and checks its content. If `flushed` is a byte, it fills the
+/// block that was flushed before the cut.
 async fn check(rt: &Rt, disks: &Disks, flushed: Option<u8>, changes: u64) {
     let sides = disks.sides(&always());
     let mirror = open(rt, &sides).await;

@@ -1,6 +1,6 @@
-//! The buffer cache over a device that separates flushed from merely written data, takes random
-//! times, fails on request, and checks that no two changes of a page are in flight together. The
-//! promises are numbered in `docs/layers/cache.md`.
+//! The buffer cache over a device that separates flushed from merely written data, has random
+//! latencies, and fails on request. The device also checks that no two changes of a page are in
+//! flight at the same time. The promises of the cache are numbered in `docs/layers/cache.md`.
 
 use crate::common;
 use std::cell::{Cell, RefCell};
@@ -22,7 +22,7 @@ use bimetal_rt::{Payload, Rng, Rt};
 const PAGE: u64 = 4096;
 const PAGES: u64 = 400;
 
-/// A device of pages, each filled with one stamp.
+/// A device of pages. Each page is filled with one number, its stamp.
 struct Platter {
     rt: Rt,
     geometry: Geometry,
@@ -80,7 +80,8 @@ impl Platter {
             );
             self.changing.borrow_mut().push(range.clone());
         }
-        // A read returns the content at its start, and may end last.
+        // A read returns the content at the time of its submission, although later changes may
+        // complete before the read does.
         let found: Vec<u64> = match request.op {
             Op::Read => {
                 let pages = (range.start / PAGE) as usize..(range.end / PAGE) as usize;
@@ -113,7 +114,8 @@ impl Platter {
             }
             Op::Flush if self.failing_flushes.get() > 0 => {
                 self.failing_flushes.set(self.failing_flushes.get() - 1);
-                // The worst case of a failed flush: no write has become durable.
+                // In the worst case of a failed flush, none of the unflushed writes becomes
+                // durable, and the device returns the old content.
                 let durable = self.durable.borrow().clone();
                 *self.pages.borrow_mut() = durable;
                 return Err(IoError::Medium);
@@ -147,7 +149,7 @@ impl Device for Platter {
     }
 }
 
-/// A page full of one stamp.
+/// Returns the content of a page that is filled with one stamp.
 fn content(rt: &Rt, stamp: u64) -> Payload {
     let mut buf = rt.pool().alloc_now(PAGE as usize);
     for word in buf.chunks_mut(8) {
@@ -184,7 +186,7 @@ async fn read(device: &Rc<dyn Device>, pages: Range<u64>) -> Result<Vec<u64>, Io
         .collect())
 }
 
-/// Returns the configuration of a cache of `pages` pages, with additional keys.
+/// Returns the configuration of a cache of `pages` pages; `more` holds additional lines.
 fn config(pages: u64, more: &str) -> CacheConfig {
     let text = format!(
         "[device.disk]\ntype = \"null\"\nsize = \"1MiB\"\n[device.top]\ntype = \"cache\"\n\
@@ -206,7 +208,7 @@ fn cache(rt: &Rt, below: &Rc<Platter>, config: &CacheConfig) -> (Rc<Cache>, Rc<d
     (cache, device)
 }
 
-/// Keys with which no page is destaged by age.
+/// Configuration with which the cache destages no page because of its age.
 const LAZY: &str = "dirty_age = \"1000s\"\n";
 
 #[test]
@@ -229,7 +231,8 @@ fn what_is_held_is_answered_at_once() {
     });
 }
 
-/// Promise 2; and a write through the cache leaves no dirty page behind.
+/// Promise 2: a flush and FUA make data durable. In the mode `write-through`, a write leaves no
+/// dirty page behind.
 #[test]
 fn a_flush_and_fua_make_durable() {
     let rt = virtual_rt(2);
@@ -268,7 +271,8 @@ fn a_flush_and_fua_make_durable() {
     });
 }
 
-/// Promise 3: no flush on any connection succeeds before the failed pages are written.
+/// Promise 3: if writing back a page fails, no flush succeeds on any connection until that page has
+/// been written.
 #[test]
 fn a_failed_write_below_fails_every_flush_until_it_is_written() {
     let rt = virtual_rt(3);
@@ -287,7 +291,7 @@ fn a_failed_write_below_fails_every_flush_until_it_is_written() {
         }
         assert_eq!(statistic(&top, "failed_bytes"), 2.0 * 4096.0);
         assert_eq!(read(&top, 10..12).await, Ok(vec![5, 5]), "it is held");
-        // The limit of 32 unwritten pages is reached, and then writes fail at once.
+        // Once the limit of 32 unwritten pages is reached, writes fail immediately.
         let mut refused = None;
         for page in 20..80 {
             if let Err(error) = top.submit(write(&rt, page..page + 1, 6)).await {
@@ -306,7 +310,8 @@ fn a_failed_write_below_fails_every_flush_until_it_is_written() {
     });
 }
 
-/// The same without a client: failed pages are retried, and a newer version replaces them.
+/// Promise 3 while no client makes requests: failed pages are retried, and a newer version of a
+/// page replaces the failed one.
 #[test]
 fn what_failed_is_tried_again_and_may_be_replaced() {
     let rt = virtual_rt(4);
@@ -329,7 +334,8 @@ fn what_failed_is_tried_again_and_may_be_replaced() {
     });
 }
 
-/// Promise 4. On a failed flush the device loses everything that no flush has covered.
+/// Promise 4: data that a failed flush has lost are written again or reported as lost. On a failed
+/// flush, the device of this test loses all data that no flush has covered.
 #[test]
 fn what_a_failed_flush_has_lost_is_written_again_or_reported_for_ever() {
     let rt = virtual_rt(5);
@@ -355,7 +361,8 @@ fn what_a_failed_flush_has_lost_is_written_again_or_reported_for_ever() {
             .expect("it was written again");
         assert_eq!(platter.durable.borrow()[..4], [1; 4]);
 
-        // The pages are written, and evicted by reads before the flush that fails.
+        // The pages are written back, and reads of other pages evict them from the cache. Then a
+        // flush fails, so the cache cannot write them again.
         top.submit(write(&rt, 0..4, 2))
             .await
             .expect("memory takes it");
@@ -379,7 +386,8 @@ fn what_a_failed_flush_has_lost_is_written_again_or_reported_for_ever() {
     });
 }
 
-/// Promise 5: unwritten data is bounded in size and in age, as long as the device accepts writes.
+/// Promise 5: as long as the device accepts writes, the data that are only in memory are bounded in
+/// size and in age.
 #[test]
 fn what_is_in_memory_only_is_bounded_in_bytes_and_in_time() {
     let rt = virtual_rt(6);
@@ -404,9 +412,9 @@ fn what_is_in_memory_only_is_bounded_in_bytes_and_in_time() {
     });
 }
 
-/// All operations concurrently, with requests dropped in flight, under every policy: each page
-/// holds its last write, also on the device after a flush. Each client has pages of its own, so the
-/// last write is known.
+/// Runs all operations concurrently under every policy, and drops requests in flight. Each page
+/// must read as its last write, and must have the same content on the device after a flush. No two
+/// clients write the same page, so the last write is known.
 #[test]
 fn random_clients_read_what_they_wrote_under_every_policy() {
     let names = catalogue()
@@ -453,7 +461,8 @@ fn random_clients_read_what_they_wrote_under_every_policy() {
     }
 }
 
-/// A client with every eighth run of five pages.
+/// Runs a client that uses only its own pages: every eighth run of five pages. `truth` holds the
+/// last stamp of each page.
 async fn live(rt: &Rt, top: &Rc<dyn Device>, client: u64, truth: &RefCell<Vec<u64>>) {
     let mut rng = rt.rng(&format!("client {client}"));
     for step in 0..120 {
@@ -492,8 +501,9 @@ async fn live(rt: &Rt, top: &Rc<dyn Device>, client: u64, truth: &RefCell<Vec<u6
     }
 }
 
-/// Reads pages that other clients change meanwhile. Content that such a read brings into the cache
-/// must not outlive the change; otherwise the owner of the page would see it.
+/// Reads pages that clients change at the same time. If such a read brings old content into the
+/// cache, this content must not outlive the change; otherwise the client that owns the page would
+/// find it.
 async fn look_on(rt: &Rt, top: &Rc<dyn Device>, reader: u64) {
     let mut rng = rt.rng(&format!("reader {reader}"));
     for _ in 0..200 {
@@ -503,7 +513,8 @@ async fn look_on(rt: &Rt, top: &Rc<dyn Device>, reader: u64) {
     }
 }
 
-/// Goes through all of the device in order, which has the cache read ahead of what others change.
+/// Reads the whole device sequentially, so that the cache reads pages ahead that other clients
+/// change.
 async fn walk(rt: &Rt, top: &Rc<dyn Device>) {
     let mut rng = rt.rng("walker");
     for _ in 0..3 {
@@ -517,7 +528,7 @@ async fn walk(rt: &Rt, top: &Rc<dyn Device>) {
     }
 }
 
-/// Submits a read or a flush, and abandons it after a random time.
+/// Submits a read or a flush, and drops it after a random time.
 async fn leave(rt: &Rt, top: &Rc<dyn Device>, pages: Range<u64>, rng: &mut Rng) {
     let request = match rng.below(2) {
         0 => Request::flush(),
@@ -527,9 +538,9 @@ async fn leave(rt: &Rt, top: &Rc<dyn Device>, pages: Range<u64>, rng: &mut Rng) 
     let _ = rt.timeout(patience, top.submit(request)).await;
 }
 
-/// Page by page from the start: one page that is waited for, and windows of 3 (4 with that page),
-/// 8, 16 and 32 pages behind it, each read when the reader comes to the one before. Nothing else is
-/// asked of the device, and only the first page counts as a miss.
+/// A client reads page by page from the start of the device. It waits for page 0, which is the only
+/// miss. The cache reads ahead windows of 3 (4 with page 0), 8, 16 and 32 pages, each when the
+/// client reaches the window before it. The device gets no other reads.
 #[test]
 fn what_comes_next_is_read_ahead() {
     let rt = virtual_rt(21);
@@ -544,13 +555,14 @@ fn what_comes_next_is_read_ahead() {
         for page in 0..12 {
             assert_eq!(read(&top, page..page + 1).await, Ok(vec![page]));
         }
-        // 0; 1..4, 4..12 and, from page 4 on, 12..28.
+        // Read so far: page 0, and ahead of the client the pages 1..4, 4..12 and (from page 4 on)
+        // 12..28.
         assert_eq!(statistic(&top, "read_ahead_pages"), 27.0);
         assert_eq!(statistic(&top, "read_misses"), 1.0);
         for page in 12..28 {
             read(&top, page..page + 1).await.expect("it reads");
         }
-        // From page 12 on 28..60.
+        // From page 12 on the cache also reads the pages 28..60.
         assert_eq!(statistic(&top, "read_ahead_pages"), 59.0);
         assert_eq!(statistic(&top, "read_misses"), 1.0);
         assert_eq!(platter.reads.get(), 4, "the fifth is under way");
@@ -559,7 +571,7 @@ fn what_comes_next_is_read_ahead() {
     });
 }
 
-/// There is no read-ahead at the end of the device, and none for random reads.
+/// The cache reads no pages beyond the end of the device, and reads no pages ahead of random reads.
 #[test]
 fn nothing_is_read_ahead_of_who_jumps_about_or_behind_the_end() {
     let rt = virtual_rt(22);
@@ -571,15 +583,15 @@ fn nothing_is_read_ahead_of_who_jumps_about_or_behind_the_end() {
             read(&top, page..page + 2).await.expect("it reads");
         }
         assert_eq!(statistic(&top, "read_ahead_pages"), 0.0);
-        // The second sequential request is for the last page but two: four pages would be read
-        // ahead from there, but only three exist.
+        // The second sequential request is for the third page from the end. The window has four
+        // pages from that page on, but only three exist.
         read(&top, PAGES - 4..PAGES - 3).await.expect("it reads");
         read(&top, PAGES - 3..PAGES - 2).await.expect("it reads");
         assert_eq!(statistic(&top, "read_ahead_pages"), 2.0);
     });
 }
 
-/// Decisions of a policy, as the counters of the cache show them.
+/// Counters that show the decisions of a replacement policy.
 #[derive(Debug, Default, PartialEq)]
 struct Decisions {
     read_hits: u64,
@@ -590,7 +602,7 @@ struct Decisions {
     dirty_pages: usize,
 }
 
-/// The policy alone, driven as the simulator drives it.
+/// A replacement policy without a cache, driven as the simulator drives it.
 struct Simulated {
     policy: Box<dyn Replacement>,
     ids: Vec<Option<PageId>>,
@@ -627,8 +639,8 @@ impl Simulated {
     }
 }
 
-/// The cache and the simulator share one implementation: both see the same sequence of hits, misses
-/// and evictions.
+/// The cache and the simulator use the same implementation of a policy, so both must have the same
+/// sequence of hits, misses and evictions.
 #[test]
 fn the_cache_decides_as_the_simulator_does() {
     for name in [
@@ -678,7 +690,7 @@ fn the_cache_decides_as_the_simulator_does() {
                             .expect("it is taken");
                     }
                 }
-                // As in the simulator, evicted pages are on the device before the next access.
+                // Evicted pages are written back before the next access, as in the simulator.
                 rt.sleep(Duration::from_micros(1)).await;
                 assert_eq!(decisions(&top), simulated.decisions, "{name}, step {step}");
             }

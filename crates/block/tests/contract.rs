@@ -1,5 +1,5 @@
-//! Checks the contract of `device.rs` for every kind of device. A new kind is one line in
-//! [`KINDS`].
+//! Checks that every kind of device fulfils the contract of `device.rs`. A new kind of device needs
+//! one more line in [`KINDS`].
 
 use crate::common;
 use std::path::Path;
@@ -11,7 +11,8 @@ use bimetal_block::layers::mirror::{Mirror, SideDevice};
 use bimetal_block::{BLOCK_BYTES, Device, Flags, IoError, IoResult, Op, Reply, Request};
 use bimetal_rt::{Rng, Rt, UringOptions};
 
-/// Media to build on: three memories of 1 MiB, the last one not a whole number of stripe rows.
+/// Configuration of the devices below the device under test: three memory devices of about 1 MiB.
+/// The size of the last one is not a whole number of stripe rows.
 const MEDIA: &str = r#"
 [device.a]
 type = "memory"
@@ -24,7 +25,8 @@ type = "memory"
 size = "1020KiB"
 "#;
 
-/// Every kind of device: a name, and the device `top` over the media above.
+/// All kinds of devices: a name for messages, and the configuration of the device `top` over
+/// [`MEDIA`].
 const KINDS: &[(&str, &str)] = &[
     ("memory", "[device.top]\ntype = 'memory'\nsize = '1MiB'"),
     (
@@ -124,7 +126,7 @@ const KINDS: &[(&str, &str)] = &[
     ("stats", "[device.top]\ntype = 'stats'\nbelow = 'a'"),
 ];
 
-/// Kinds with threads of their own, in real time.
+/// Kinds of devices that have threads of their own, so that they are tested in real time.
 const THREADED: &[(&str, &str)] = &[
     ("shard", "[device.top]\ntype = 'shard'\nbelow = 'a'"),
     (
@@ -169,8 +171,7 @@ impl Opened {
         let text = format!("{MEDIA}{text}\n");
         let graph = read_graph(Path::new("test.toml"), &text).expect("the configuration is right");
         let node = &graph.nodes()["top"];
-        // A mirror is created without superblocks, because memory is never formatted before it is
-        // opened.
+        // Create a mirror without superblocks, because the memory devices have not been formatted.
         let mirror = match node {
             Node::Mirror(config) => Some(config),
             _ => None,
@@ -208,7 +209,8 @@ impl Opened {
     }
 }
 
-/// Expected content: for each block the byte that fills it, `None` if any content is allowed.
+/// Expected content: for each block the byte that fills it, or `None` if the block may have any
+/// content.
 struct Model {
     blocks: Vec<Option<u8>>,
     discard_zeroes: bool,
@@ -283,7 +285,8 @@ fn random_request(rt: &Rt, rng: &mut Rng, blocks: std::ops::Range<u64>) -> Reque
     );
     match rng.below(10) {
         0..4 => {
-            // Every block of a write differs, and the payload comes in several slices.
+            // Each block of a write has different content, and the payload consists of several
+            // slices.
             let mut payload = bimetal_rt::Payload::empty();
             for _ in blocks {
                 let mut buf = rt.pool().alloc_now(BLOCK_BYTES as usize);
@@ -299,7 +302,8 @@ fn random_request(rt: &Rt, rng: &mut Rng, blocks: std::ops::Range<u64>) -> Reque
     }
 }
 
-/// Up to eight requests at once on ranges that do not overlap, and sometimes a flush among them.
+/// Returns up to eight random requests to ranges that do not overlap, sometimes with a flush, to be
+/// submitted together.
 fn random_batch(rt: &Rt, rng: &mut Rng, blocks: u64) -> Vec<Request> {
     let count = 1 + rng.below(8);
     let mut cuts: Vec<u64> = (0..2 * count).map(|_| rng.below(blocks + 1)).collect();
@@ -395,7 +399,7 @@ fn every_kind_honours_its_geometry() {
                     let error = top.submit(request).await.unwrap_err();
                     assert_eq!(error, expected, "{name}: {op:?} {offset} {len}");
                 }
-                // Requests for the last block and for empty ranges succeed.
+                // Requests for the last block, and requests of length 0, must succeed.
                 for (offset, len) in [(size - block, block), (0, 0), (size, 0)] {
                     let request = Request::without_data(op, offset, len, Flags::NONE);
                     let result = top.submit(request).await;
@@ -421,7 +425,8 @@ fn each_survives_dropped_requests(kinds: &[(&str, &str)], runtime: impl Fn(u64) 
             for _ in 0..100 {
                 let batch = random_batch(&rt, &mut rng, blocks);
                 let limit = std::time::Duration::from_nanos(rng.below(4_000_000));
-                // The batch may complete or be dropped; both are intended.
+                // Depending on the time limit, the batch completes or is dropped; the test accepts
+                // both.
                 let _ = rt.timeout(limit, run_batch(top, &batch)).await;
             }
             let write = common::write(&rt, 0, 8192, 9);
@@ -434,8 +439,8 @@ fn each_survives_dropped_requests(kinds: &[(&str, &str)], runtime: impl Fn(u64) 
                 .unwrap()
                 .into_data();
             assert_eq!(data.to_vec(), vec![9; 8192], "{name}");
-            // The device closes while requests are in flight; their remaining work ends before
-            // `close` does.
+            // Close the device while requests are in flight. `close` must not return before their
+            // remaining work has ended.
             let batch = random_batch(&rt, &mut rng, blocks);
             let _ = rt
                 .timeout(std::time::Duration::from_nanos(1), run_batch(top, &batch))
@@ -446,8 +451,8 @@ fn each_survives_dropped_requests(kinds: &[(&str, &str)], runtime: impl Fn(u64) 
     }
 }
 
-/// Requests that were started and dropped, at any point, neither keep a device from closing nor
-/// disturb later requests.
+/// Requests that are dropped at any point after their start must neither keep a device from closing
+/// nor disturb later requests.
 #[test]
 fn every_kind_survives_dropped_requests() {
     each_survives_dropped_requests(KINDS, virtual_rt);

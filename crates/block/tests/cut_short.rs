@@ -1,4 +1,4 @@
-//! Interrupted rebuilds: the side fails again before it is in sync, and returns.
+//! Interrupted rebuilds: the side under rebuild fails again before it is in sync, and then returns.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use bimetal_rt::Rt;
 const BLOCK: u64 = 4096;
 const MIB: u64 = 1 << 20;
 
-/// A side that can be made to fail.
+/// Returns a side whose device the test can make fail, and the control by which it does so.
 fn fault_of(rt: &Rt, side: &Candidate) -> (SideToOpen, Rc<FaultControl>) {
     let fault = Fault::new(rt, Rc::clone(&side.device), FaultPlan::default(), 1);
     let control = fault.control();
@@ -38,16 +38,16 @@ async fn until(rt: &Rt, mirror: &Mirror, is_so: impl Fn(&SideStatus) -> bool) {
     panic!("it does not become so: {:?}", mirror.status());
 }
 
-/// Takes the second side away until the volume runs without it.
+/// Makes the second side fail, and waits until the volume runs without it.
 async fn lose(rt: &Rt, mirror: &Mirror, second: &FaultControl) {
     second.set_error(Some(IoError::Offline));
     put(rt, mirror, 0, 1).await;
     until(rt, mirror, |side| side.health == "absent").await;
 }
 
-/// A rebuild writes past the side's log, which may still hold an older change of the same blocks.
-/// If the rebuild is interrupted, these blocks are no longer out of sync and the log is replayed:
-/// the older change must be ignored.
+/// A rebuild writes directly to the home locations of a side, although the side's log may still
+/// hold an older change of the same blocks. If the rebuild is interrupted, these blocks no longer
+/// count as out of sync, and the log is replayed. The replay must ignore the older change.
 #[test]
 fn an_older_change_in_the_log_does_not_count_after_a_rebuild_that_was_cut_short() {
     let rt = virtual_rt(7926);
@@ -68,8 +68,8 @@ fn an_older_change_in_the_log_does_not_count_after_a_rebuild_that_was_cut_short(
         let mirror = opened.expect("it opens");
         let place = 8 * MIB;
 
-        // The older change is the last entry in the log of the second side, which is slow to
-        // destage the entries before it.
+        // The older change is the last entry in the log of the second side. The second side is
+        // slow, so the entries before it are destaged late.
         let filler = write(&rt, 4 * MIB, 2 * MIB as usize, 9);
         mirror.submit(filler).await.expect("taken");
         put(&rt, &mirror, place, 1).await;
@@ -80,13 +80,14 @@ fn an_older_change_in_the_log_does_not_count_after_a_rebuild_that_was_cut_short(
         mirror.submit(Request::flush()).await.expect("durable");
         of_second.set_delay(Op::Write, Duration::from_millis(500));
 
-        // The first side destages the newer change while the second side is away.
+        // The newer change is made, and destaged by the first side, while the second side is
+        // absent.
         lose(&rt, &mirror, &of_second).await;
         put(&rt, &mirror, place, 2).await;
         rt.sleep(Duration::from_secs(5)).await;
 
-        // The second side returns, receives all content, and waits for a flush of the first side
-        // before it counts as in sync.
+        // The second side returns, and all content that it lacks is copied to it. Before it counts
+        // as in sync it waits for a flush of the first side, which the test delays.
         of_first.set_delay(Op::Flush, Duration::from_secs(30));
         put(&rt, &mirror, BLOCK, 3).await;
         of_second.set_error(None);
@@ -97,8 +98,8 @@ fn an_older_change_in_the_log_does_not_count_after_a_rebuild_that_was_cut_short(
         rt.sleep(Duration::from_secs(5)).await;
         assert_eq!(mirror.status().sides[1].health, "resyncing");
         lose(&rt, &mirror, &of_second).await;
-        // Everything copied is durable: the side only lacks the block that it has just failed to
-        // write.
+        // All copied blocks are durable, so the second side only lacks the block whose write has
+        // just failed.
         assert_eq!(mirror.status().sides[1].out_of_sync_bytes, BLOCK);
 
         of_first.set_delay(Op::Flush, Duration::ZERO);

@@ -1,4 +1,5 @@
-//! `type = "delay"`, and the switch of the fault layer: freezing, slowing down, breaking.
+//! `type = "delay"`, and the control of the fault layer, by which a test freezes a device, slows it
+//! down, or makes it fail.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -48,7 +49,7 @@ fn each_operation_has_its_own_delay() {
             top.submit(request).await.unwrap();
             assert_eq!(rt.now().ns_since(before), ms * MS);
         }
-        // Requests are delayed side by side.
+        // The delays of concurrent requests elapse at the same time.
         let before = rt.now();
         let reads = (0..10).map(|i| top.submit(Request::read(i * 4096, 4096)));
         futures_util::future::join_all(reads).await;
@@ -79,7 +80,8 @@ fn jitter_stays_in_its_bounds_and_replays() {
         times.iter().all(|ns| (MS..=2 * MS).contains(ns)),
         "{times:?}"
     );
-    // Even draws: the chance that 100 of them leave a quarter of the range empty is 3e-13.
+    // The jitter is uniform: the probability that no one of 100 delays is in the first or last
+    // quarter of the range is 3e-13.
     assert!(times.iter().any(|&ns| ns < MS + MS / 4));
     assert!(times.iter().any(|&ns| ns > 2 * MS - MS / 4));
     assert_eq!(times, run(1));
@@ -181,7 +183,8 @@ fn single_requests_fail_on_demand_without_effect() {
     });
 }
 
-/// Three times as slow: 1 ms of delay here and 2 ms in the device below become 3 + 6 ms.
+/// With a slowdown of 3, the delay of 1 ms in this layer and the 2 ms of the device below become
+/// 3 + 6 ms.
 #[test]
 fn a_slowdown_multiplies_all_of_the_time() {
     let rt = virtual_rt(1);

@@ -1,5 +1,5 @@
-//! Detection of corrupt blocks by the mirror's digests, on sides in memory: also of content that
-//! ends with its own CRC32C, and with sides formatted by different program versions.
+//! Detection of corrupt blocks by the mirror's digests, on sides in memory. Some of the content
+//! ends with its own CRC32C, and some sides are formatted by an older version of the program.
 
 use crate::common;
 use crate::common::sides::{blank, open_these, open_without};
@@ -14,7 +14,8 @@ const BLOCK: u64 = 4096;
 const MIB: u64 = 1 << 20;
 const BLOCKS: u64 = 16;
 
-/// Returns a block like an ext4 directory block, whose last bytes are the CRC32C of the others.
+/// Returns a block whose last bytes are the CRC32C of its other bytes, as in a directory block of
+/// ext4. The content is that of version `version` of block `block`.
 fn with_own_crc(block: u64, version: u8) -> Vec<u8> {
     let mut bytes = vec![version; BLOCK as usize - 4];
     bytes[..8].copy_from_slice(&block.to_le_bytes());
@@ -27,7 +28,7 @@ fn write(rt: &Rt, offset: u64, bytes: &[u8]) -> Request {
     Request::write(offset, rt.pool().copy_of(bytes), Flags::NONE)
 }
 
-/// Two sides, some of which compute digests as older program versions did.
+/// Two sides, each of which may compute digests as an older version of the program does.
 struct Sides([Candidate; 2]);
 
 impl Sides {
@@ -41,8 +42,8 @@ impl Sides {
         sides
     }
 
-    /// Makes a side look older. Formatting has stored no digest yet, so only the feature bit
-    /// differs.
+    /// Makes a freshly formatted side look as if an older version of the program had formatted it.
+    /// No digest is stored yet, so only the superblock differs.
     async fn make_older(&self, rt: &Rt, side: usize) {
         let side = &self.0[side];
         let mut superblock = side.superblock().await.expect("readable").expect("there");
@@ -66,8 +67,8 @@ impl Sides {
         opened.unwrap_or_else(|error| panic!("it opens alone: {error}"))
     }
 
-    /// Restores the content of a block's home location from before its last write, as if that write
-    /// was lost.
+    /// Overwrites the home location of a block with version 1 of the block, as if the device had
+    /// lost the last write of the block.
     async fn lose_last_write(&self, rt: &Rt, side: usize, block: u64) {
         let side = &self.0[side];
         let superblock = side.superblock().await.expect("readable").expect("there");
@@ -86,7 +87,7 @@ async fn fill(rt: &Rt, mirror: &Mirror, version: u8) {
     }
 }
 
-/// The version of each block as clients read it.
+/// Reads all blocks as a client, and returns the version of each block.
 async fn versions(mirror: &Mirror) -> Vec<u8> {
     let mut versions = Vec::new();
     for block in 0..BLOCKS {
@@ -122,7 +123,8 @@ fn a_lost_write_of_what_ends_with_its_own_crc_is_noticed() {
     });
 }
 
-/// If the device loses the write of a log entry's data, the data of an older entry remains there.
+/// If a device loses the write of a log entry's data, the log area still holds the data of an older
+/// entry. The opening must detect this by the digest.
 #[test]
 fn an_entry_of_the_log_is_told_from_one_whose_data_is_older() {
     let rt = virtual_rt(2);
@@ -141,8 +143,8 @@ fn an_entry_of_the_log_is_told_from_one_whose_data_is_older() {
     });
 }
 
-/// Sides that compute digests in different ways hold the same volume: through the log, at their
-/// home locations, after a crash, alone, and when one side resynchronizes the other.
+/// Sides that compute digests in different ways must hold the same volume: in the log, at the home
+/// locations, after a crash, alone, and when one side resynchronizes the other.
 #[test]
 fn sides_of_older_and_newer_programs_live_together() {
     for (seed, older) in (3..).zip([&[0][..], &[1], &[0, 1]]) {
@@ -152,7 +154,7 @@ fn sides_of_older_and_newer_programs_live_together() {
             let mirror = sides.open(&rt).await;
             fill(&rt, &mirror, 1).await;
             mirror.submit(Request::flush()).await.expect("flushed");
-            // The power is cut while all writes are in the logs.
+            // The volume is not closed while all writes are in the logs, as at a power cut.
             drop(mirror);
             let mirror = sides.open(&rt).await;
             assert_eq!(versions(&mirror).await, [1; BLOCKS as usize]);

@@ -1,10 +1,10 @@
-//! Checks that the program accepts the configurations in the documentation unchanged.
+//! Checks that the program accepts every configuration in the documentation unchanged.
 
 use std::path::{Path, PathBuf};
 
 use bimetal_block::graph::read_graph;
 
-/// Returns the blocks between "```toml" and "```" of a page.
+/// Returns the blocks of a page that are fenced as `toml`.
 fn examples(page: &str) -> Vec<String> {
     let blocks = page.split("```toml\n").skip(1);
     blocks
@@ -28,7 +28,8 @@ fn every_example_of_a_layer_or_medium_is_a_configuration() {
         let text = std::fs::read_to_string(&page).unwrap();
         let name = page.file_stem().unwrap().to_string_lossy().into_owned();
         let examples = examples(&text);
-        // The atomic unit and the device behind `delay` and `error` have no type of their own.
+        // The layers `atomic` and `fault` have no configuration type of their own, so their pages
+        // show no example.
         let is_typeless = matches!(name.as_str(), "atomic" | "fault");
         assert_eq!(examples.is_empty(), is_typeless, "{name}");
         for example in examples {

@@ -1,4 +1,4 @@
-//! `type = "error"`: which requests fail or hang.
+//! `type = "error"`: the choice of the requests that fail or hang.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -60,7 +60,8 @@ fn every_third_read_fails() {
     });
 }
 
-/// 4,000 requests at 0.1: mean 400, standard deviation 19; six of them are 114.
+/// Of 4,000 requests with an error probability of 0.1, 400 fail on average. The standard deviation
+/// is 19, and six standard deviations are 114.
 #[test]
 fn a_probability_is_kept_and_replays() {
     let run = |seed: u64| {

@@ -1,5 +1,6 @@
-//! Fairness of every layer and of stacks of layers: no request waits for one that was admitted
-//! after it. Measured in virtual time, under loads in which wide requests overlap many narrow ones.
+//! Fairness of every layer and of stacks of layers: no request may wait for a request that was
+//! admitted after it. Measured in virtual time, under loads in which wide requests overlap many
+//! narrow requests.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -22,17 +23,18 @@ use bimetal_rt::{Rng, Rt, VirtualOptions};
 
 const BLOCK: u64 = 4096;
 const MIB: u64 = 1 << 20;
-/// Blocks that the loads use.
+/// Number of blocks that the loads use.
 const BLOCKS: u64 = 1024;
 
 type Stack = Rc<dyn Device>;
 
-/// Returns a device in memory that takes `us` microseconds for each request, plus up to a fifth.
+/// Returns a device in memory that takes `us` microseconds for each request, plus a random time of
+/// up to a fifth of that.
 fn medium(rt: &Rt, size_bytes: u64, us: u64) -> Stack {
     medium_with(rt, size_bytes, us, None)
 }
 
-/// Returns a device as `medium` does, with a rule by which requests fail.
+/// Does the same as [`medium`], with a rule that makes requests fail.
 fn medium_with(rt: &Rt, size_bytes: u64, us: u64, rule: Option<ErrorRule>) -> Stack {
     let plan = FaultPlan {
         jitter: Duration::from_micros(us / 5),
@@ -55,15 +57,15 @@ fn stripe(rt: &Rt) -> Stack {
     Rc::new(Stripe::new(columns.to_vec(), 4 * BLOCK).expect("the columns are alike"))
 }
 
-/// Returns a cache of 1 MiB, a quarter of which may be unwritten.
+/// Returns a cache of 1 MiB, of which a quarter may be dirty.
 fn cache(rt: &Rt, below: Stack) -> Stack {
     let config = "below = \"disk\"\nsize = \"1MiB\"\ncluster = \"16KiB\"\n";
     let config = toml::from_str(config).expect("it is valid");
     Rc::new(Cache::new(rt, below, &config).expect("there is memory"))
 }
 
-/// Returns a mirror of two sides of different speed without logs, with a low limit on exposed
-/// bytes.
+/// Returns a mirror without logs of two sides of different speed. Its bound of exposed bytes is
+/// low, so that writes wait.
 fn mirror(rt: &Rt) -> Stack {
     let mut config = mirror_config();
     config.exposure.bytes = Size(64 * BLOCK);
@@ -80,7 +82,7 @@ fn mirror_config() -> MirrorConfig {
     MirrorConfig::of(vec!["fast".to_owned(), "slow".to_owned()])
 }
 
-/// Two sides with logs and checksums.
+/// Returns a mirror of two sides with logs and checksums.
 async fn logged_mirror(rt: &Rt) -> Stack {
     let sides = [("fast", 200), ("slow", 700)].map(|(name, us)| Candidate {
         name: name.to_owned(),
@@ -97,7 +99,7 @@ async fn logged_mirror(rt: &Rt) -> Stack {
     Rc::new(opened.expect("it opens"))
 }
 
-/// Returns the stacks, each with its name. Overlapping requests are serialized in all of them.
+/// Returns the stacks under test, each with its name. All of them serialize overlapping requests.
 async fn stacks(rt: &Rt) -> Vec<(&'static str, Stack)> {
     let plain = || medium(rt, BLOCKS * BLOCK, 300);
     vec![
@@ -111,7 +113,7 @@ async fn stacks(rt: &Rt) -> Vec<(&'static str, Stack)> {
     ]
 }
 
-/// One request of a load; its number is that of its admission.
+/// One request of a load. Its position in [`Load`]'s list is the order of its admission.
 #[derive(Clone)]
 struct Entry {
     changes: bool,
@@ -119,11 +121,11 @@ struct Entry {
     done_ns: u64,
 }
 
-/// All requests to a device, in the order of admission.
+/// A load: a device, and all requests that were made to it, in the order of admission.
 struct Load {
     rt: Rt,
     device: Stack,
-    /// Changes may fail.
+    /// Whether changes may fail.
     writes_fail: bool,
     log: RefCell<Vec<Entry>>,
     in_flight: Cell<usize>,
@@ -162,14 +164,16 @@ impl Load {
         self.in_flight.set(self.in_flight.get() + 1);
         let most = self.in_flight_max.get().max(self.in_flight.get());
         self.in_flight_max.set(most);
-        // No other task runs between the numbering and the first poll, which admits the request.
+        // The first poll of the future admits the request. No other task runs between the numbering
+        // of the request and that poll.
         let result = self.device.submit(request).await;
         assert!(result.is_ok() || self.writes_fail && changes, "{result:?}");
         self.in_flight.set(self.in_flight.get() - 1);
         self.log.borrow_mut()[number].done_ns = self.rt.now().as_ns();
     }
 
-    /// Returns the number of changes that ended after a change that was admitted later.
+    /// Returns the number of changes that completed later than some change that was admitted after
+    /// them.
     fn overtaken(&self) -> usize {
         let log = self.log.borrow();
         let (mut first_ns, mut overtaken) = (u64::MAX, 0);
@@ -180,7 +184,8 @@ impl Load {
         overtaken
     }
 
-    /// Asserts what the head of this file says, and returns how many requests there were.
+    /// Asserts that no request has waited for requests that were admitted after it, and returns the
+    /// number of requests.
     fn check(&self, name: &str) -> usize {
         let log = self.log.borrow();
         let depth = self.in_flight_max.get();
@@ -198,9 +203,9 @@ impl Load {
                     "{name}: {number} was overtaken where it overlaps"
                 );
             }
-            // A change waits for a chain of at most all requests in flight, and during each link of
-            // the chain every other task may end one request. A read only takes the time of the
-            // device.
+            // A change may wait for a chain of overlapping requests, at most all requests in
+            // flight. During each link of the chain every other task may complete one request. A
+            // read waits only for the device.
             let others = if entry.changes {
                 faster.count()
             } else {
@@ -216,7 +221,8 @@ impl Load {
     }
 }
 
-/// Issues random requests, most of them narrow, some over half of the blocks of the load.
+/// Issues random requests in one range of blocks: most are narrow, and a tenth may cover up to half
+/// of the range.
 async fn random_load(rt: &Rt, load: &Rc<Load>, seed: u64) {
     let tasks = TaskGroup::new(rt);
     for task in 0..16 {
@@ -234,8 +240,8 @@ async fn random_load(rt: &Rt, load: &Rc<Load>, seed: u64) {
     tasks.join().await;
 }
 
-/// Runs writers that each rewrite one block repeatedly, shifted in time so that one of them is
-/// always writing, and a client that requests all of these blocks.
+/// Runs writers that each rewrite one block repeatedly, shifted in time so that a write of some
+/// writer is always in flight, and a client whose requests cover the blocks of all writers.
 async fn staggered_load(rt: &Rt, load: &Rc<Load>, wide_changes: bool) {
     const WRITERS: u64 = 4;
     let (tasks, running) = (TaskGroup::new(rt), Rc::new(Cell::new(WRITERS)));
@@ -257,7 +263,7 @@ async fn staggered_load(rt: &Rt, load: &Rc<Load>, wide_changes: bool) {
     tasks.join().await;
 }
 
-/// Writes of single blocks all over the device, more than a cache can hold.
+/// Writes single blocks all over the device, more than a cache can hold.
 async fn scattered_load(rt: &Rt, load: &Rc<Load>, seed: u64) {
     let tasks = TaskGroup::new(rt);
     for task in 0..12 {
@@ -272,7 +278,7 @@ async fn scattered_load(rt: &Rt, load: &Rc<Load>, seed: u64) {
     tasks.join().await;
 }
 
-/// Runs a load over each of the stacks, with a few seeds.
+/// Runs `loads` over each of the stacks, with a few seeds.
 fn each_stack(loads: impl AsyncFn(&Rt, &Rc<Load>, u64)) {
     for seed in 1..=2 {
         let rt = virtual_rt(seed);
@@ -302,8 +308,8 @@ fn a_read_waits_for_no_later_write() {
     each_stack(async |rt, load, _| staggered_load(rt, load, false).await);
 }
 
-/// A read retries when a write in its range has failed. Writes that fail repeatedly do not make it
-/// retry forever.
+/// A read retries when a write in its range has failed. Writes that fail repeatedly must not make
+/// the read retry forever.
 #[test]
 fn a_read_waits_for_no_later_write_that_fails() {
     let rt = virtual_rt(1);
@@ -329,7 +335,7 @@ fn a_read_waits_for_no_later_write_that_fails() {
     let mirror = Mirror::new(&rt, &mirror_config(), sides.into(), size_bytes);
     let device: Stack = Rc::new(mirror);
     rt.block_on(async {
-        // The first writes are retried until only one side is left.
+        // The mirror retries the first write until only one side remains.
         let first = device.submit(write(&rt, 0, BLOCK as usize, 7)).await;
         first.expect_err("no side takes it");
         let load = Load::failing(&rt, &device, true);
@@ -343,7 +349,8 @@ fn scattered_writes_wait_only_for_earlier_ones() {
     each_stack(async |rt, load, seed| scattered_load(rt, load, seed).await);
 }
 
-/// Writes of one page each all need the same amount of room, and no other resource.
+/// Writes of one page each wait for the same amount of memory in a full cache, and for no other
+/// resource, so they must complete in the order of admission.
 #[test]
 fn a_full_cache_gives_room_in_the_order_of_arrival() {
     for (seed, us) in [(1, 50), (2, 300), (3, 3_000)] {
@@ -365,8 +372,8 @@ fn a_full_cache_gives_room_in_the_order_of_arrival() {
     }
 }
 
-/// Fairness does not serialize: disjoint requests at depth 32 take the time of the device alone,
-/// within 3 %.
+/// Fairness must not serialize disjoint requests: at queue depth 32 they may take at most 3 %
+/// longer through a stack than on the device alone.
 #[test]
 fn disjoint_requests_go_side_by_side() {
     const DEPTH: u64 = 32;
@@ -410,9 +417,9 @@ fn disjoint_requests_go_side_by_side() {
     }
 }
 
-/// Returns the median and the longest latency of random writes into a full cache.
+/// Returns the median and the maximum latency of random writes into a full cache.
 fn full_cache(medium: &str, depth: u64) -> (u64, u64) {
-    // Tasks are polled in the order in which they are woken, as in real time.
+    // Poll tasks in the order in which they are woken, as the runtime in real time does.
     let rt = Rt::virtual_time(VirtualOptions {
         seed: depth,
         shuffle: false,
@@ -436,7 +443,7 @@ fn full_cache(medium: &str, depth: u64) -> (u64, u64) {
                     let began = rt.now();
                     top.submit(request).await.expect("memory works");
                     written.set(written.get() + 1);
-                    // By then everything in memory has been replaced twice.
+                    // Only count writes after the content of the cache has been replaced twice.
                     if written.get() > 4_096 {
                         latencies.borrow_mut().push(rt.now().ns_since(began));
                     }

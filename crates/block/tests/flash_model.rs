@@ -1,5 +1,5 @@
-//! The flash drive's timing against what its parameters say by hand, and where its freezes come
-//! from.
+//! The timing of the flash drive model, compared with times computed by hand from its parameters,
+//! and the causes of its freezes.
 
 use bimetal_block::media::model::{
     Command, CommandKind, ModelError, ModelType, Parameters, TimingModel,
@@ -12,8 +12,9 @@ const MIB: u64 = 1 << 20;
 
 type Model = Box<dyn TimingModel + Send>;
 
-/// One die; a page takes 4.096 us on the channel and on the interface, 100 us to program, 50 us to
-/// read, and a block of 16 pages 1 ms to erase. Every command takes 10 us more.
+/// Parameters of a drive with one die. A page takes 4.096 us on the channel and 4.096 us on the
+/// interface, 100 us to program and 50 us to read. A block of 16 pages takes 1 ms to erase. Every
+/// command takes 10 us more.
 const PLAIN: &str = "
     channels = 1
     dies = 1
@@ -34,7 +35,7 @@ fn parameters(overrides: &str) -> Result<Parameters, ModelError> {
     let text = format!("{PLAIN}\n{overrides}");
     let mut table = toml::Table::new();
     for line in text.lines().filter(|line| !line.trim().is_empty()) {
-        // A later line replaces an earlier one.
+        // A parameter in a later line replaces the same parameter of an earlier line.
         table.extend(line.trim().parse::<toml::Table>().expect("a line of TOML"));
     }
     Parameters::from_profile(ModelType::Flash, "flash-tlc", table)
@@ -63,7 +64,8 @@ fn read(id: u64, page: u64, pages: u64) -> Command {
     command(id, CommandKind::Read, page, pages)
 }
 
-/// Runs the device until nothing is pending. Returns (id, completion time), in order.
+/// Advances the model until no command is pending. Returns the id and the completion time of each
+/// command, in order of completion.
 fn run_dry(model: &mut Model) -> Vec<(u64, u64)> {
     let mut done = Vec::new();
     while let Some(event_ns) = model.next_event_ns() {
@@ -72,7 +74,7 @@ fn run_dry(model: &mut Model) -> Vec<(u64, u64)> {
     done
 }
 
-/// Completion times of commands that all come at `now_ns`.
+/// Returns the completion times, sorted, of commands that are all submitted at `now_ns`.
 fn times(model: &mut Model, now_ns: u64, commands: &[Command]) -> Vec<u64> {
     for command in commands {
         model.submit(now_ns, *command);
@@ -82,7 +84,7 @@ fn times(model: &mut Model, now_ns: u64, commands: &[Command]) -> Vec<u64> {
     done.into_iter().map(|(_, done_ns)| done_ns).collect()
 }
 
-/// Pages drawn for a load (SplitMix64).
+/// Generator of the random pages of a load (SplitMix64).
 struct Load(u64);
 
 impl Load {
@@ -95,7 +97,8 @@ impl Load {
     }
 }
 
-/// Latencies of random single-page writes, each `pause_ns` after the one before, sorted.
+/// Returns the sorted latencies of writes to single random pages, with `pause_ns` from the
+/// submission of one write to that of the next.
 fn latencies(model: &mut Model, start_ns: u64, writes: u64, pages: u64, pause_ns: u64) -> Vec<u64> {
     let mut load = Load(3);
     let mut begun = Vec::new();
@@ -118,11 +121,12 @@ fn latencies(model: &mut Model, start_ns: u64, writes: u64, pages: u64, pause_ns
 #[test]
 fn a_write_passes_interface_channel_and_cells() {
     let mut drive = model("", MIB);
-    // 4.096 + 4.096 + 100 + 10 us.
+    // Interface 4.096 us, channel 4.096 us, program 100 us, command 10 us.
     assert_eq!(times(&mut drive, 0, &[write(1, 5, 1)]), [118_192]);
-    // Reading it: 50 + 4.096 + 4.096 + 10 us.
+    // A read of the page takes 50 + 4.096 + 4.096 + 10 us.
     assert_eq!(times(&mut drive, MS, &[read(2, 5, 1)]), [MS + 68_192]);
-    // A page that was never written comes from nowhere: 4.096 + 10 us.
+    // A page that was never written is not read from the flash: 4.096 us on the interface and 10
+    // us.
     assert_eq!(
         times(&mut drive, 2 * MS, &[read(3, 9, 1)]),
         [2 * MS + 14_096]
@@ -131,21 +135,22 @@ fn a_write_passes_interface_channel_and_cells() {
     assert_eq!((counters.flash_programs, counters.freezes), (1, 0));
 }
 
-/// Two pages of one die are programmed one after the other, of two dies at the same time.
+/// Two pages on the same die are programmed sequentially, two pages on different dies at the same
+/// time.
 #[test]
 fn dies_work_at_the_same_time() {
     let one = times(&mut model("", MIB), 0, &[write(1, 0, 2)]);
-    // The channel waits for the die: 8.192 + 2 x 104.096 + 10 us.
+    // The second transfer on the channel waits until the die is free: 8.192 + 2 x 104.096 + 10 us.
     assert_eq!(one, [226_384]);
     let two = times(&mut model("channels = 2", MIB), 0, &[write(1, 0, 2)]);
     assert_eq!(two, [8_192 + 104_096 + 10_000]);
     let ways = times(&mut model("ways = 2", MIB), 0, &[write(1, 0, 2)]);
-    // One channel: the second transfer follows the first.
+    // Two dies share one channel: the second transfer on the channel follows the first.
     assert_eq!(ways, [8_192 + 2 * 4_096 + 100_000 + 10_000]);
 }
 
-/// With a cache of two pages two writes are done when they are in it; the third waits until the
-/// first is programmed.
+/// With a write cache of two pages, the first two writes complete when their data are in the cache.
+/// The third write waits until the first page is programmed.
 #[test]
 fn a_write_cache_answers_until_it_is_full() {
     let mut drive = model("write_cache_pages = 2", MIB);
@@ -155,7 +160,7 @@ fn a_write_cache_answers_until_it_is_full() {
         times(&mut drive, 0, &commands),
         [14_096, 18_192, first_programmed + 4_096 + 10_000]
     );
-    // A FUA write waits for its program, and for a flush.
+    // A FUA write waits until its page is programmed, and then for a flush.
     let fua = Command {
         fua: true,
         ..write(4, 3, 1)
@@ -163,7 +168,7 @@ fn a_write_cache_answers_until_it_is_full() {
     assert_eq!(times(&mut drive, MS, &[fua]), [MS + 118_192 + 7_000]);
 }
 
-/// A flush comes after everything before it, cached pages included.
+/// A flush completes after all earlier writes, including those in the write cache, are programmed.
 #[test]
 fn a_flush_waits_for_the_cells() {
     let mut drive = model("write_cache_pages = 8", MIB);
@@ -175,7 +180,8 @@ fn a_flush_waits_for_the_cells() {
     assert_eq!(times(&mut drive, MS, &[flush]), [MS + 7_000]);
 }
 
-/// A partly written page is read first: 50 + 4.096 us more, but only if it holds something.
+/// For a write of a part of a page the page is first read, which takes 50 + 4.096 us more, but only
+/// if the page has content.
 #[test]
 fn part_of_a_page_is_read_first() {
     let mut drive = model("", MIB);
@@ -189,7 +195,7 @@ fn part_of_a_page_is_read_first() {
     assert_eq!(times(&mut drive, MS, &[part]), [MS + plain_ns + 54_096]);
 }
 
-/// A read passes the programs that wait for its die, and not the one in progress.
+/// A read overtakes the programs that wait for its die, but not a program in progress.
 #[test]
 fn reads_pass_waiting_programs() {
     let run = |overrides: &str| {
@@ -197,16 +203,17 @@ fn reads_pass_waiting_programs() {
         times(&mut drive, 0, &[write(1, 0, 1)]);
         times(&mut drive, MS, &[write(2, 1, 4), read(3, 0, 1)])[1] - MS
     };
-    // The die is free when the read comes, as the write is still on the interface.
+    // When the read arrives, the die is free, because the data of the write are still being
+    // transferred on the interface.
     assert_eq!(
         run("reads_first = true"),
         50_000 + 4_096 + 16_384 - 4_096 + 10_000 - 8_192
     );
 }
 
-/// An empty drive never freezes; a full one that was overwritten does, as its spare flash says:
-/// with 25 % spare and 16 pages a block, greedy cleaning programs 2.349 pages for each write
-/// (docs/flash.md has the formula).
+/// An empty drive never freezes. A full drive that was overwritten freezes, depending on its spare
+/// flash: with 25 % spare flash and 16 pages in a block, greedy cleaning programs 2.349 pages for
+/// each page written (docs/flash.md has the formula).
 #[test]
 fn freezes_come_from_cleaning() {
     let pages = 16 * MIB / PAGE;
@@ -223,15 +230,16 @@ fn freezes_come_from_cleaning() {
         (amplification / 2.349 - 1.0).abs() < 0.02,
         "{amplification}"
     );
-    // What the programs take the erases give back, but for the blocks that are open.
+    // Erases free as many pages as were programmed, except for the blocks that are open.
     assert!((counters.flash_programs / 16).abs_diff(counters.flash_erases) <= 2);
     assert!(counters.freezes > 1000);
-    // Most writes still meet no cleaning; the slowest waits for an erase and its copies at least.
+    // Most writes do not wait for cleaning. The slowest write waits at least for an erase and the
+    // copies before it.
     assert_eq!(slow[slow.len() / 2], 118_192);
     assert!(*slow.last().expect("writes") > MS + 118_192);
 }
 
-/// Quiet time lets the drive clean ahead, and no write has to wait any more.
+/// During idle time the drive cleans blocks in advance, so that no write has to wait for cleaning.
 #[test]
 fn quiet_time_takes_the_freezes_away() {
     let aged = "filled_share = 1\noverwritten_times = 3\nbackground_idle_ns = 1000000";
@@ -251,7 +259,7 @@ fn quiet_time_takes_the_freezes_away() {
     assert!(run(0).0 > 100);
 }
 
-/// What is discarded need not be moved.
+/// Cleaning need not copy discarded pages.
 #[test]
 fn discards_make_cleaning_cheap() {
     let pages = 16 * MIB / PAGE;
@@ -270,7 +278,8 @@ fn discards_make_cleaning_cheap() {
     assert!(run(true) * 4 < run(false));
 }
 
-/// Log blocks: random writes are merged, 16 programs and two erases each with BAST.
+/// In a drive with log blocks, random writes cause merges, each with 16 programs and two erases
+/// under BAST, and the drive freezes during a merge.
 #[test]
 fn log_blocks_freeze_by_merging() {
     for layer in ["bast", "fast", "block"] {
@@ -285,7 +294,8 @@ fn log_blocks_freeze_by_merging() {
     }
 }
 
-/// The SLC buffer is programmed in its own time and folded when the host is quiet.
+/// A write is first programmed into the SLC buffer, with the latency of SLC. When the host is idle,
+/// the content of the buffer is moved to its final pages.
 #[test]
 fn an_slc_buffer_takes_the_writes_first() {
     let slc =
@@ -296,7 +306,7 @@ fn an_slc_buffer_takes_the_writes_first() {
     drive.advance_timed(MS, &mut done);
     assert_eq!(done, [(1, 4_096 + 4_096 + 30_000 + 10_000)]);
     assert_eq!(drive.counters().flash_programs, 1);
-    // After 5 ms of quiet it is read from the buffer and programmed.
+    // After 5 ms of idle time the page is read from the SLC buffer and programmed again.
     drive.advance_timed(20 * MS, &mut done);
     assert_eq!(drive.counters().flash_programs, 2);
 }

@@ -1,4 +1,5 @@
-//! Mirrors whose logs are full: a log may wait for the other side, but never forever.
+//! Mirrors whose logs are full: a side whose log is full may wait for the other side, but never
+//! forever.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -13,12 +14,13 @@ use bimetal_rt::sync::TaskGroup;
 use bimetal_rt::{Rng, Rt};
 
 const MIB: u64 = 1 << 20;
-/// Size of a side; its log is a sixteenth of this.
+/// Size of a side in bytes. The log of a side is a sixteenth of this.
 const SIDE_BYTES: u64 = 64 * MIB;
-/// Bytes that the load writes: ten times the size of a log.
+/// Number of bytes that the load writes: ten times the size of a log.
 const WRITTEN_BYTES: u64 = 40 * MIB;
 
-/// A side that takes 200 us for each request, or a disk of 7,200 revolutions a minute.
+/// Returns the configuration of a medium: an SSD that takes 200 us for a write and 100 us for a
+/// read, or a disk of 7,200 revolutions a minute.
 fn medium(kind: &str) -> String {
     let timing = match kind {
         "ssd" => "type = \"delay\"\nwrite = \"200us\"\nread = \"100us\"",
@@ -30,8 +32,8 @@ fn medium(kind: &str) -> String {
     )
 }
 
-/// Writes requests of this size, sequentially or at random, without any flush, and returns when all
-/// are acknowledged.
+/// Writes `WRITTEN_BYTES` in requests of `request_bytes`, sequentially or at random offsets and
+/// without any flush. Returns when all requests are acknowledged.
 async fn load(rt: &Rt, mirror: &Mirror, depth: u64, request_bytes: u64, random: bool) {
     let tasks = TaskGroup::new(rt);
     let next = Rc::new(Cell::new(0));
@@ -56,8 +58,9 @@ async fn load(rt: &Rt, mirror: &Mirror, depth: u64, request_bytes: u64, random: 
     tasks.join().await;
 }
 
-/// No client flushes, and finally no client can, because all wait for room in a log. The side whose
-/// log is full waits for writes that the other side has stored and not made durable.
+/// No client flushes, and in the end no client can, because all clients wait for room in a log. The
+/// side whose log is full waits until the other side has made the stored writes durable, which must
+/// happen without a flush from a client.
 #[test]
 fn a_full_log_never_waits_for_a_flush_that_nobody_asks_for() {
     for kinds in [
@@ -73,7 +76,7 @@ fn a_full_log_never_waits_for_a_flush_that_nobody_asks_for() {
             (16, 64 << 10, true),
         ] {
             let rt = virtual_rt(depth);
-            // A disk that seeks for every request still writes 64 KiB five times a second.
+            // Even a disk that seeks for every request writes 64 KiB five times a second.
             let limit = Duration::from_secs(2 * WRITTEN_BYTES / (64 << 10) / 5);
             let what = format!("{kinds:?}, depth {depth}, {request_bytes} bytes, {random}");
             let run = async {
@@ -98,7 +101,7 @@ fn a_full_log_never_waits_for_a_flush_that_nobody_asks_for() {
                 let options = OpenOptions::default();
                 let opened = Mirror::open(&rt, &config, sides.collect(), &options).await;
                 let mirror = opened.expect("it opens");
-                // As mkfs does: much of the volume becomes zeroes first.
+                // First turn much of the volume into zeroes, as mkfs does.
                 for part in 0..8 {
                     let zeroes = Request::without_data(
                         Op::WriteZeroes,

@@ -1,4 +1,4 @@
-//! Growing a volume in use, on sides in memory.
+//! Growing a volume in use. The sides are in memory.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -17,7 +17,7 @@ use bimetal_rt::Rt;
 const BLOCK: u64 = 4096;
 const MIB: u64 = 1 << 20;
 
-/// A device that shows only the start of another one.
+/// A device that presents only the start of another device.
 struct Start {
     below: Rc<dyn Device>,
     geometry: Geometry,
@@ -33,7 +33,7 @@ impl Device for Start {
     }
 }
 
-/// Returns a device as it was before it was extended.
+/// Returns a side whose device has only the first `size_bytes`, as before the device was extended.
 fn start_of(side: &Candidate, size_bytes: u64) -> Candidate {
     Candidate {
         name: side.name.clone(),
@@ -44,10 +44,11 @@ fn start_of(side: &Candidate, size_bytes: u64) -> Candidate {
     }
 }
 
-/// Two sides with more room than the volume, which has a nonzero byte in each MiB.
+/// Two sides that have room for a larger volume. The volume holds a nonzero byte in each of its
+/// first MiB.
 struct Sides([Candidate; 2]);
 
-/// The reason why the sides have more room than the volume.
+/// Reason why the sides have room for a larger volume.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Way {
     /// A smaller side was removed.
@@ -96,14 +97,14 @@ impl Sides {
         open(rt, &[&self.0[0], &self.0[1]]).await
     }
 
-    /// Opens the volume while the other side cannot be found.
+    /// Opens the volume with only the side `side`, while the other side cannot be found.
     async fn open_alone(&self, rt: &Rt, side: usize) -> Mirror {
         let (both, options) = ([&self.0[0], &self.0[1]], OpenOptions::default());
         let opened = open_without(rt, &both, &[1 - side], &options).await;
         opened.unwrap_or_else(|error| panic!("it opens alone: {error}"))
     }
 
-    /// Writes garbage to the devices in the area of the future volume.
+    /// Writes garbage to the devices behind the end of the volume, where it will grow.
     async fn litter(&self, rt: &Rt) {
         for side in &self.0 {
             let superblock = side.superblock().await.expect("readable").expect("there");
@@ -119,7 +120,7 @@ async fn open(rt: &Rt, sides: &[&Candidate]) -> Mirror {
     opened.unwrap_or_else(|error| panic!("it opens: {error}"))
 }
 
-/// Asserts the old content, and zeroes from its end to the end of the volume.
+/// Asserts that the volume holds the old content, and zeroes from the old end to its present end.
 async fn assert_content(mirror: &Mirror, old_bytes: u64, what: &str) {
     for at in 0..4 {
         assert_eq!(byte_at(mirror, at * MIB).await, Ok(at as u8 + 1), "{what}");
@@ -161,12 +162,13 @@ async fn grows(rt: &Rt, way: Way) {
     );
     mirror.submit(zeroes).await.expect("written");
     mirror.submit(Request::flush()).await.expect("flushed");
-    // The power is cut while writes beyond the old end are in the logs.
+    // The volume is not closed, as at a power cut, while writes beyond the old end are in the logs.
     drop(mirror);
     let mirror = sides.open(rt).await;
     assert_eq!(byte_at(&mirror, new_bytes - BLOCK).await, Ok(0x77));
     mirror.close().await.expect("closed");
-    // One side alone writes beyond the old end, and the other side is resynchronized afterwards.
+    // The second side alone receives a write beyond the old end. Then the other side returns and is
+    // resynchronized.
     let alone = sides.open_alone(rt, 1).await;
     put(rt, &alone, new_bytes - 3 * MIB, 0x78).await;
     alone.close().await.expect("closed");
@@ -199,7 +201,8 @@ fn a_volume_grows_into_the_room_of_its_sides() {
     }
 }
 
-/// What the checksums have forgotten beyond the end is not taken for content.
+/// Pages of checksums at the end of the volume become corrupt before the volume grows. Garbage
+/// beyond the old end must not become content, although its checksums are lost.
 #[test]
 fn what_was_lost_beyond_the_end_reads_as_zeroes() {
     let rt = virtual_rt(5);
@@ -208,7 +211,8 @@ fn what_was_lost_beyond_the_end_reads_as_zeroes() {
         sides.litter(&rt).await;
         let superblock = sides.0[0].superblock().await.expect("readable");
         let superblock = superblock.expect("there");
-        // The page that describes the last block of the volume, and the one behind it.
+        // Corrupt the page of checksums that covers the last block of the volume, and the page
+        // behind it.
         let page = superblock.volume_bytes / BLOCK / 1008 * BLOCK;
         for page in [page, page + BLOCK] {
             let corrupt = write(
@@ -261,8 +265,9 @@ fn a_volume_grows_only_when_all_sides_are_whole_and_have_room() {
     });
 }
 
-/// Cuts the power at every change that growing makes. The volume has the old size or the new one,
-/// and the new one once it was reported, with the old content followed by zeroes.
+/// Cuts the power at every change that growing makes. After each cut the volume has the old or the
+/// new size, and certainly the new size if the growth was reported. It holds the old content,
+/// followed by zeroes.
 #[test]
 fn growing_may_be_cut_short_anywhere() {
     for (way, most) in [(Way::SmallerLeft, 300), (Way::Extended, 300)] {
@@ -275,7 +280,8 @@ fn growing_may_be_cut_short_anywhere() {
                 let [one, two] = sides.powered(&power);
                 let mirror = open(&rt, &[&one, &two]).await;
                 let old_bytes = mirror.geometry().size_bytes;
-                // An idle time, so that all sides first record that a peer may be ahead.
+                // After an idle time all sides are clean-idle, so growing first has to record on
+                // each side that another side may be ahead.
                 rt.sleep(Duration::from_secs(10)).await;
                 power.set(changes);
                 let reported = mirror.grow().await;
@@ -296,7 +302,7 @@ fn growing_may_be_cut_short_anywhere() {
                     assert_eq!(size_bytes, new_bytes, "{way:?}, after {changes} changes");
                 }
                 let grown = size_bytes > old_bytes;
-                // Growing succeeds, or was complete before.
+                // Growing the volume again must succeed unless it was complete before.
                 let again = mirror.grow().await;
                 assert_eq!(
                     again.is_ok(),

@@ -1,5 +1,5 @@
-//! Zeroes that keep their space (`NO_HOLE` of NBD) keep it on every side of a mirror, however they
-//! are destaged.
+//! Write-zeroes that must keep their space allocated (`NO_HOLE` of NBD) keep it on every side of a
+//! mirror, in whatever way the zeroes are destaged.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -18,10 +18,11 @@ const KEPT: Flags = Flags {
     ..Flags::NONE
 };
 
-/// A request to clear space: the operation, and whether the device had to keep the space.
+/// A discard or write-zeroes that a device received: the operation, and whether the device had to
+/// keep the space allocated.
 type Asked = (Op, bool);
 
-/// A device that records requests to clear its home locations.
+/// A device that records the discards and write-zeroes that it receives.
 struct Watched {
     below: Rc<dyn Device>,
     geometry: Geometry,
@@ -42,12 +43,12 @@ impl Device for Watched {
     }
 }
 
-/// The way in which the zeroes are destaged.
+/// The event by which the zeroes are destaged.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Way {
-    /// By a clean stop.
+    /// A clean stop of the volume.
     Stop,
-    /// After a power cut, from the log.
+    /// The opening after a power cut, which replays the log.
     PowerCut,
 }
 
@@ -56,7 +57,8 @@ async fn open(rt: &Rt, sides: &[Candidate]) -> Mirror {
     opened.unwrap_or_else(|error| panic!("it opens: {error}"))
 }
 
-/// Returns the requests to each of two devices when a MiB with content is cleared and destaged.
+/// Clears 1 MiB of a mirror that holds content by `op` with `flags`, and destages the zeroes.
+/// Returns the discards and write-zeroes that each of the two sides received.
 fn asked(op: Op, flags: Flags, discard_zeroes: bool, way: Way) -> [Vec<Asked>; 2] {
     let rt = virtual_rt(1);
     rt.block_on(async {
@@ -113,7 +115,8 @@ fn zeroes_that_keep_their_space_are_never_freed() {
         for of_side in asked(Op::WriteZeroes, KEPT, true, way) {
             assert_eq!(of_side, [(Op::WriteZeroes, true)], "{way:?}");
         }
-        // The checksums record the zeroes; the device would have to write them as data.
+        // Without `discard_zeroes` the device would have to write the zeroes as data. The mirror
+        // records the zeroes in the checksums instead, so the device receives no request.
         for of_side in asked(Op::WriteZeroes, KEPT, false, way) {
             assert_eq!(of_side, [], "{way:?}");
         }

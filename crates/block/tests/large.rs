@@ -1,5 +1,5 @@
-//! Cost of sides of 20 TiB: it depends on the written data, not on the capacity. Counted in bytes
-//! and requests, on devices that store only written blocks.
+//! Cost of sides of 20 TiB, counted in bytes and requests. The cost must depend on the written
+//! data, not on the capacity. The devices of these tests store only written blocks.
 
 use crate::common;
 use std::cell::{Cell, RefCell};
@@ -20,15 +20,16 @@ const BLOCK: u64 = 4096;
 const MIB: u64 = 1 << 20;
 const SIDE_BYTES: u64 = 20 << 40;
 
-/// Counters of all devices of a test together.
+/// Sums of counters over all devices of a test.
 #[derive(Default)]
 struct Counters {
     read_bytes: Cell<u64>,
     written_bytes: Cell<u64>,
     requests: Cell<u64>,
-    /// Reads in flight on each device.
+    /// Number of reads in flight on each device.
     reading: [Cell<u64>; 2],
-    /// Maximum number of reads in flight on both devices together while each had one.
+    /// Maximum of the number of reads in flight on both devices together, at moments when each
+    /// device had one.
     both_peak: Cell<u64>,
 }
 
@@ -43,7 +44,7 @@ fn add(count: &Cell<u64>, more: u64) {
     count.set(count.get() + more);
 }
 
-/// A device that keeps the blocks that were written, and takes a millisecond for a read.
+/// A device that stores only the blocks that were written, and takes a millisecond for a read.
 struct Sparse {
     rt: Rt,
     geometry: Geometry,
@@ -100,7 +101,7 @@ impl Device for Sparse {
     }
 }
 
-/// Two sides that are formatted.
+/// Returns two formatted sides, and the counters of their devices.
 async fn formatted(rt: &Rt) -> ([Candidate; 2], Rc<Counters>) {
     let counts = Rc::new(Counters::default());
     let sides = [0, 1].map(|number| Candidate {
@@ -123,7 +124,7 @@ async fn open(rt: &Rt, sides: &[Candidate; 2]) -> Mirror {
     opened.unwrap_or_else(|error| panic!("it opens: {error}"))
 }
 
-/// Scrubs, and returns the number of bytes that the scrub reports as read.
+/// Scrubs the volume, and returns the number of bytes that the scrub reports as read.
 async fn scrub(rt: &Rt, mirror: &Mirror) -> u64 {
     let status = common::sides::scrub(rt, mirror).await;
     assert_eq!(status.state, "done");
@@ -132,8 +133,9 @@ async fn scrub(rt: &Rt, mirror: &Mirror) -> u64 {
     status.read_bytes
 }
 
-/// 41,616 + 5,326,336 pages have a bit: 167 pages of bits, twice on each side, are 1.3 MiB. The
-/// checkpoints and the superblocks are a few blocks more.
+/// A side has a bit for each page of the dirty-region bitmap (41,616) and of the checksums
+/// (5,326,336). The bits are 167 pages, and are stored twice on each of two sides, so formatting
+/// writes 2.6 MiB of bits. Checkpoints and superblocks are a few blocks more.
 #[test]
 fn formatting_writes_the_bits_and_little_else() {
     let rt = virtual_rt(1);
@@ -149,8 +151,8 @@ fn formatting_writes_the_bits_and_little_else() {
     });
 }
 
-/// After a kill, opening the volume reads only the bits and the start of the logs, on both sides
-/// concurrently.
+/// After a kill, opening the volume reads only the bits of written pages and the start of the logs,
+/// on both sides concurrently.
 #[test]
 fn opening_reads_both_sides_at_once_and_little_of_each() {
     let rt = virtual_rt(2);
@@ -160,7 +162,7 @@ fn opening_reads_both_sides_at_once_and_little_of_each() {
         let end = mirror.geometry().size_bytes - BLOCK;
         put(&rt, &mirror, end, 7).await;
         mirror.submit(Request::flush()).await.expect("flushed");
-        // The program is gone.
+        // The volume is not closed, as if the program had been killed.
         drop(mirror);
         counts.take();
         counts.both_peak.set(0);
@@ -184,7 +186,7 @@ fn a_scrub_reads_what_was_written() {
         let (sides, counts) = formatted(&rt).await;
         let mirror = open(&rt, &sides).await;
         counts.take();
-        // Both copies of the bits, and the superblocks.
+        // A scrub of an unwritten volume reads only both copies of the bits, and the superblocks.
         let bits = 2 * 2 * 167 * BLOCK;
         assert!(scrub(&rt, &mirror).await < bits + 64 * BLOCK);
         assert!(counts.take()[0] < bits + 64 * BLOCK);
@@ -194,7 +196,8 @@ fn a_scrub_reads_what_was_written() {
         mirror.close().await.expect("closed");
         let mirror = open(&rt, &sides).await;
         counts.take();
-        // Besides, two pages of checksums and two MiB with a block each.
+        // After two writes, the scrub also reads two pages of checksums, and one block in each of
+        // two MiB.
         assert!(scrub(&rt, &mirror).await < bits + 64 * BLOCK);
         assert!(counts.take()[0] < bits + 128 * BLOCK);
         assert_eq!(byte_at(&mirror, end).await, Ok(7));

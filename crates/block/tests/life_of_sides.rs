@@ -1,5 +1,5 @@
-//! Random sequences of the documented operations on a volume in use: whatever happened before, each
-//! operation works or gives a one-line reason, and the content is preserved.
+//! Random sequences of the documented operations on a volume in use. Whatever happened before, each
+//! operation must work or give a reason in one line, and the content must be preserved.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -14,15 +14,16 @@ use bimetal_block::{Device, Geometry, IoError, IoFuture, Request};
 use bimetal_rt::{Rng, Rt};
 
 const MIB: u64 = 1 << 20;
-/// The first sides are this large, and each later one is larger by [`MORE_BYTES`].
+/// Size of the two first sides in bytes. Each later side is larger than the one before by
+/// [`MORE_BYTES`].
 const FIRST_BYTES: u64 = 40 * MIB;
 const MORE_BYTES: u64 = 8 * MIB;
-/// Operations of one sequence.
+/// Number of operations in one sequence.
 const STEPS: usize = 14;
 const SEEDS: u64 = 40;
 
-/// A device that fails every request while it is unplugged, or once the server that opened it has
-/// died.
+/// A device that fails every request while it is unplugged, and also once the server that opened it
+/// is dead.
 struct Pluggable {
     below: Rc<dyn Device>,
     unplugged: Rc<Cell<bool>>,
@@ -42,14 +43,15 @@ impl Device for Pluggable {
     }
 }
 
-/// A current side of the volume.
+/// A side of the volume at present.
 struct Member {
     blank: Candidate,
     unplugged: Rc<Cell<bool>>,
 }
 
 impl Member {
-    /// Returns the side for a server that has not died yet.
+    /// Returns the side as a running server opens it. Its device fails once `server_is_dead` is
+    /// set.
     fn side(&self, server_is_dead: &Rc<Cell<bool>>) -> Candidate {
         Candidate {
             name: self.blank.name.clone(),
@@ -62,14 +64,14 @@ impl Member {
     }
 }
 
-/// A volume in use, and its expected content.
+/// A volume in use, with its present sides and its expected content.
 struct Sequence {
     rt: Rt,
     rng: Rng,
     members: Vec<Member>,
     mirror: Mirror,
     server_is_dead: Rc<Cell<bool>>,
-    /// The byte in the block at the start of each MiB.
+    /// Byte that fills the block at the start of each MiB.
     content: Vec<u8>,
     sides_made: u64,
     grown: u64,
@@ -83,7 +85,7 @@ fn member(rt: &Rt, number: u64) -> Member {
     }
 }
 
-/// Opens the volume in a server that does not find some of the sides.
+/// Opens the volume in a new server, which cannot find the sides with the indices `missing`.
 async fn opened(
     rt: &Rt,
     members: &[Member],
@@ -118,7 +120,8 @@ impl Sequence {
         sequence
     }
 
-    /// What is beyond the old end reads as zeroes.
+    /// Adjusts the expected content to the size of the volume: the range beyond the old end reads
+    /// as zeroes.
     fn note_size(&mut self) {
         let size_bytes = self.mirror.geometry().size_bytes;
         self.content.resize((size_bytes / MIB) as usize, 0);
@@ -227,7 +230,7 @@ impl Sequence {
         self.mirror = opened(&self.rt, &self.members, &[], &self.server_is_dead).await;
     }
 
-    /// Executes one random operation and returns its name.
+    /// Executes one random operation, and returns a description of it for failure messages.
     async fn step(&mut self) -> String {
         let which = self.draw();
         let what = self.rng.below(9);
@@ -273,7 +276,7 @@ impl Sequence {
     }
 }
 
-/// Runs a sequence and returns how often the volume has grown.
+/// Runs a sequence, and returns the number of times that the volume has grown.
 async fn run(rt: &Rt, seed: u64) -> u64 {
     let mut sequence = Sequence::begin(rt, seed).await;
     let mut done = Vec::new();
@@ -288,7 +291,7 @@ async fn run(rt: &Rt, seed: u64) -> u64 {
     let others: Vec<usize> = (0..sequence.members.len())
         .filter(|i| *i != alone)
         .collect();
-    // Each side alone opens after a clean stop.
+    // After a clean stop, any single side must open without the others.
     sequence.mirror = opened(rt, &sequence.members, &others, &Rc::default()).await;
     sequence.check_content(&done).await;
     sequence.grown
@@ -301,6 +304,6 @@ fn operations_work_in_every_order() {
         let rt = virtual_rt(seed);
         grown += rt.block_on(run(&rt, seed));
     }
-    // Otherwise the sides never had room, and some operations were not tested.
+    // If no volume ever grew, the sides never had room, and the sequences did not test growing.
     assert!(grown > 0);
 }

@@ -65,7 +65,7 @@ fn memory_keeps_the_last_lines() {
     assert_eq!(sink.lost_lines(), 10);
 }
 
-/// A file of this test process, removed at the end.
+/// Path of a file that belongs to this test process; the file is removed when the value is dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -77,7 +77,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Only a left-over in the directory for temporary files.
+        // If the removal fails, only a file in the directory for temporary files remains.
         let _ = std::fs::remove_file(&self.0);
     }
 }
@@ -102,7 +102,7 @@ fn a_file_gets_every_line_behind_what_it_held() {
                 .await
                 .unwrap();
             if number % 100 == 0 {
-                // Lets the writer run in between.
+                // Let the task that writes the log run.
                 rt.sleep(Duration::from_micros(10)).await;
             }
         }
@@ -129,7 +129,8 @@ fn a_file_gets_every_line_behind_what_it_held() {
     }
 }
 
-/// The writer task does not run while this one does not wait, so the buffer of 1 MiB fills.
+/// The task that writes the log cannot run until the test's task waits, so the buffer of 1 MiB
+/// fills.
 #[test]
 fn what_the_disk_cannot_keep_up_with_is_lost_and_counted() {
     let scratch = Scratch::new("full");
@@ -157,7 +158,7 @@ fn a_log_that_cannot_be_opened_is_one_line() {
     assert!(message.contains("cannot open the log") && !message.contains('\n'));
 }
 
-/// Linux's `/dev/full` takes no byte: every write fails with ENOSPC.
+/// Every write to Linux's `/dev/full` fails with ENOSPC.
 #[test]
 fn a_log_without_space_costs_lines_and_no_requests() {
     let rt = real_rt();

@@ -1,4 +1,4 @@
-//! The tests of the layers and the media, one program: so it is built and linked once.
+//! The tests of the layers and media as one program, so that they are built and linked only once.
 
 mod adopting;
 mod cache;

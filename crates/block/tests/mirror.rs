@@ -1,4 +1,5 @@
-//! The hetero-mirror on two or three sides in memory whose faults the tests control.
+//! The mirror of sides of different speed, on two or three sides in memory whose faults the tests
+//! control.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -16,12 +17,12 @@ use futures_util::future::join;
 
 const BLOCK: u64 = 4096;
 const VOLUME: u64 = 16 << 20;
-/// Write times of the sides: an SSD and a disk, roughly.
+/// Write latencies of the sides in milliseconds, roughly those of an SSD and of a disk.
 const FAST_MS: u64 = 1;
 const SLOW_MS: u64 = 10;
 
-/// Records the changes that reach a side: offset and length of each, in order. Changes in flight
-/// together must not overlap, because their final order would be unknown.
+/// A device that records the changes that reach a side: the offset and length of each, in order. It
+/// asserts that no two changes in flight overlap, because their final order would be unknown.
 struct Recorder {
     below: Rc<dyn Device>,
     changes: Rc<RefCell<Vec<(u64, u64)>>>,
@@ -57,7 +58,7 @@ impl Device for Recorder {
     }
 }
 
-/// One side: its memory, its fault switch, and the changes that have reached it.
+/// One side: its memory, the control of its faults, and the changes that have reached it.
 struct TestSide {
     memory: Rc<dyn Device>,
     faults: Rc<FaultControl>,
@@ -85,7 +86,7 @@ impl TestSide {
         }
     }
 
-    /// Returns the byte that fills the block at `offset`.
+    /// Returns the byte that fills the side's block at `offset`.
     async fn byte_at(&self, offset: u64) -> u8 {
         byte_of(&self.memory, offset).await
     }
@@ -124,7 +125,7 @@ impl Pair {
         }
     }
 
-    /// Writes one block and returns the latency, in milliseconds.
+    /// Writes one block, and returns the latency of the write in milliseconds.
     async fn write(&self, block: u64, byte: u8) -> u64 {
         let before = self.rt.now();
         let request = write(&self.rt, block * BLOCK, BLOCK as usize, byte);
@@ -143,7 +144,8 @@ impl Pair {
         .await
     }
 
-    /// Issues enough writes for the mirror to measure both sides, and drains them.
+    /// Issues enough writes for the mirror to learn the latencies of both sides, and flushes each
+    /// of them.
     async fn learn(&self) {
         for block in 0..40 {
             self.write(1000 + block, 1).await;
@@ -186,7 +188,8 @@ fn a_frozen_side_costs_its_limit_and_the_time_of_the_other() {
     pair.rt.block_on(async {
         pair.learn().await;
         pair.fast.faults.set_frozen(true);
-        // Both sides have received the write, and the slow side has stored it after its own time.
+        // The fast side is frozen. Both sides have received the write, which is acknowledged once
+        // the slow side has stored it.
         assert_eq!(pair.write(0, 2).await, SLOW_MS);
         assert!(pair.mirror.status().sides[0].stuck);
         assert_eq!(pair.write(1, 3).await, SLOW_MS);
@@ -210,8 +213,8 @@ fn reads_never_give_what_only_the_lagging_side_believes() {
         pair.flush().await;
         pair.slow.faults.set_frozen(true);
         pair.write(5, 11).await;
-        // The side with the new content cannot be read, but the queue of the other side holds that
-        // content too.
+        // The side that holds the new content cannot be read. The queue of changes for the other
+        // side holds the new content too, so old content must not be returned.
         pair.fast.faults.fail_next(Op::Read, IoError::Medium);
         let read = pair.mirror.submit(Request::read(5 * BLOCK, BLOCK)).await;
         match read {
@@ -234,7 +237,8 @@ fn a_read_error_is_answered_by_the_other_side() {
     });
 }
 
-/// Issues enough reads to measure the fast side's speed and to permit one hedged read.
+/// Issues enough reads for the mirror to learn the latency of the fast side, and to earn the
+/// permission for one hedged read.
 async fn learn_reads(pair: &Pair) {
     for _ in 0..40 {
         assert_eq!(pair.read(3).await, 9);
@@ -251,7 +255,8 @@ fn a_late_read_is_answered_by_the_other_side() {
         pair.fast.faults.set_frozen(true);
         let before = pair.rt.now();
         assert_eq!(pair.read(3).await, 9);
-        // Memory answers at once, so a read is late after the minimum of half a millisecond.
+        // Reads of memory take no time, so a read counts as late after the minimum of half a
+        // millisecond.
         assert_eq!(pair.rt.now().ns_since(before), 500_000);
         assert_eq!(pair.mirror.status().hedged_reads, 1);
     });
@@ -281,7 +286,8 @@ fn at_most_one_read_in_twenty_is_hedged() {
         pair.write(3, 9).await;
         pair.flush().await;
         learn_reads(&pair).await;
-        // All reads become slow at once: the quantile follows only after a window of samples.
+        // Make all reads slow from one read to the next. The measured quantile follows only after a
+        // window of samples.
         pair.fast
             .faults
             .set_delay(Op::Read, Duration::from_millis(20));
@@ -386,8 +392,8 @@ fn a_newer_write_replaces_what_waits_and_is_written_once() {
             ),
             (20, 20)
         );
-        // The first write was in flight when the side froze; of the others only the last one
-        // remains.
+        // The slow side receives two changes: the first write, which was in flight when the side
+        // froze, and the last of the later writes, which replaced the others in the queue.
         assert_eq!(pair.slow.changes.borrow().len(), 2);
         assert_eq!(pair.fast.changes.borrow().len(), 20);
     });
@@ -395,12 +401,14 @@ fn a_newer_write_replaces_what_waits_and_is_written_once() {
 
 #[test]
 fn a_delayed_side_catches_up_in_order_of_place_with_neighbours_merged() {
-    // Not shuffled: batches reach the device in the order in which they are issued.
+    // Tasks are not shuffled, so batches reach the device in the order in which the mirror issues
+    // them.
     let pair = Pair::with_rt(Rt::virtual_time(VirtualOptions::default()), |_| {});
     pair.rt.block_on(async {
         pair.learn().await;
         pair.slow.faults.set_frozen(true);
-        // Eight writes fill the in-flight window of the side; the mirror orders the others.
+        // Eight writes fill the in-flight window of the side. Later writes wait in its queue, where
+        // the mirror orders them.
         for filler in 0..8 {
             pair.write(2000 + filler * 10, 1).await;
         }
@@ -454,8 +462,9 @@ fn a_silent_side_becomes_absent_and_is_made_whole_when_it_answers() {
     });
 }
 
-/// Time in which the whole process was stopped does not count as silence of a side, because
-/// completions of that time are only seen afterwards. A side that remains silent is still ejected.
+/// Time during which the whole process was stopped must not count as time in which a side did not
+/// answer, because the mirror sees completions from that time only later. A side that still does
+/// not answer must be ejected.
 #[test]
 fn a_server_that_stood_still_blames_no_side() {
     for slow_ms in [SLOW_MS, 1_500] {
@@ -495,7 +504,7 @@ fn a_server_that_stood_still_blames_no_side() {
     }
 }
 
-/// The timeout of a read counts only the time in which the thread is running.
+/// The timeout of a read must count only time during which the process runs.
 #[test]
 fn a_read_blames_no_side_for_the_time_in_which_the_server_stood_still() {
     let pair = Pair::new(|config| config.absent_after = Some(Time(Duration::from_secs(2))));
@@ -519,9 +528,9 @@ fn a_read_blames_no_side_for_the_time_in_which_the_server_stood_still() {
     });
 }
 
-/// After a failed flush the state of all earlier writes to the side is unknown, so they are all
-/// copied again. The copy starts only when the side's writes in flight have ended; one of them
-/// arrived meanwhile.
+/// After a failed flush of a side, it is unknown which earlier writes the side still holds, so all
+/// content is copied to it again. The copy may start only after the side's writes in flight have
+/// ended; one of them was submitted before the failure became known.
 #[test]
 fn a_side_that_fails_a_flush_while_it_joins_is_copied_again_once_it_is_idle() {
     let pair = Pair::new(|config| config.absent_after = Some(Time(Duration::from_secs(2))));
@@ -544,9 +553,9 @@ fn a_side_that_fails_a_flush_while_it_joins_is_copied_again_once_it_is_idle() {
         while !joins() {
             pair.wait(1).await;
         }
-        // A client's flush fails on the side, which the mirror learns when the other side has
-        // flushed too. A write is submitted before that, and ends after the flush with which the
-        // side joins.
+        // A client's flush fails on the side that joins. The mirror learns of the failure only when
+        // the other side has flushed too. Before that, a write is submitted; it ends after the
+        // flush with which the side joins.
         let copied_before = pair.mirror.status().sides[1].resynced_bytes;
         pair.slow.faults.fail_next(Op::Flush, IoError::Medium);
         pair.slow

@@ -1,5 +1,5 @@
-//! A formatted volume on sides in memory: stopped, killed, opened again with all or some of its
-//! sides, and with sides that are missing, diverged or corrupt.
+//! A formatted volume on sides in memory: stopped, killed, and opened again with all or some of its
+//! sides, also with sides that are missing, diverged or corrupt.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -19,7 +19,7 @@ use bimetal_rt::sync::Event;
 
 const MIB: u64 = 1 << 20;
 
-/// Sides large enough for superblocks.
+/// Returns memory devices that are large enough to be formatted as sides.
 fn candidates(rt: &Rt, count: usize) -> Vec<Candidate> {
     (0..count)
         .map(|index| Candidate {
@@ -68,7 +68,7 @@ fn a_volume_survives_a_clean_stop_whatever_the_order_of_its_sides() {
     });
 }
 
-/// A device that fails writes for lack of space while it is full.
+/// A device that fails writes with `NoSpace` while `is_full` is set.
 struct Fillable {
     below: Rc<dyn Device>,
     is_full: Rc<Cell<bool>>,
@@ -97,8 +97,9 @@ fn fillable(side: &Candidate) -> (Candidate, Rc<Cell<bool>>) {
     (Candidate { name, device }, is_full)
 }
 
-/// A volume whose sides are full is not opened, and the advice is to free space: a forced opening
-/// would lose data of a side. With free space it opens with all sides.
+/// A volume with full sides must not open, and the error must advise to free space. It must not
+/// advise a forced opening, which would lose data of a side. Once there is free space, the volume
+/// opens with all sides.
 #[test]
 fn full_sides_are_told_to_be_full_and_nothing_is_forced() {
     let rt = virtual_rt(6);
@@ -111,7 +112,7 @@ fn full_sides_are_told_to_be_full_and_nothing_is_forced() {
         let written = mirror.submit(write(&rt, 0, 8192, 0x55)).await;
         written.expect("written");
         mirror.submit(Request::flush()).await.expect("flushed");
-        // Killed: nothing is closed.
+        // The volume is not closed, as if the server had been killed.
         let (sides, switches): (Vec<_>, Vec<_>) = memory.iter().map(fillable).unzip();
         let set_full = |full: &[bool]| {
             let switches = switches.iter().zip(full);
@@ -134,9 +135,9 @@ fn full_sides_are_told_to_be_full_and_nothing_is_forced() {
     });
 }
 
-/// A new disk in the place of a side counts as a missing side: after a clean stop the volume is
-/// served without it, and says how to make the disk a side. The disk is not written to without a
-/// request.
+/// A blank disk in the place of a side counts as a missing side. After a clean stop the volume is
+/// served without that side, and reports how to make the disk a side. The disk is not written to
+/// unless the operator requests it.
 #[test]
 fn a_blank_device_in_the_place_of_a_side_is_served_without_and_named() {
     let rt = virtual_rt(6);
@@ -208,7 +209,7 @@ fn unfit_foreign_and_doubled_sides_are_refused_and_nothing_is_written() {
     });
 }
 
-/// Opens only the sides in `names`; the others cannot be found.
+/// Opens a volume while only the sides with the indices `there` can be found.
 async fn open_some(
     rt: &Rt,
     sides: &[Candidate],
@@ -243,7 +244,7 @@ fn a_volume_that_was_not_closed_opens_again_with_all_that_was_written() {
         let stored = crashed.submit(write(&rt, 0, 4096, 0x66)).await;
         stored.expect("written");
         crashed.submit(Request::flush()).await.expect("flushed");
-        // The process was killed: no side was closed, so each is marked as in use.
+        // The process was killed and closed no side, so each side is marked as in use.
         let mirror = open(&rt, &sides).await.expect("it recovers");
         let device: Rc<dyn Device> = Rc::new(mirror.clone());
         assert_eq!(byte_of(&device, 0).await, 0x66, "what was flushed is there");
@@ -272,7 +273,8 @@ fn a_side_alone_is_refused_while_the_other_may_be_ahead_and_opens_once_nobody_is
             let says = refused.contains(&other) && refused.contains("nothing is known after");
             assert!(says && refused.contains("  0+"), "{refused}");
         }
-        // After some idle time in use, every side records that no peer is ahead.
+        // After some idle time every side of an open volume records durably that no other side is
+        // ahead of it.
         let mirror = open(&rt, &sides).await.expect("both are there");
         rt.sleep(Duration::from_secs(20)).await;
         drop(mirror);
@@ -285,8 +287,8 @@ fn a_side_alone_is_refused_while_the_other_may_be_ahead_and_opens_once_nobody_is
     });
 }
 
-/// A side that freezes when a superblock is written: the write arrives but is not answered, and
-/// later requests wait.
+/// A device that can freeze at the next write of a superblock: that write takes effect but is not
+/// answered, and later requests wait.
 struct Freezing {
     below: Rc<dyn Device>,
     freezes: Cell<bool>,
@@ -330,8 +332,9 @@ impl Device for Freezing {
     }
 }
 
-/// A volume is used again while a superblock is being written that tells a side that no peer is
-/// ahead. Until that is revoked, the side might be started alone, so a flush waits for all sides.
+/// A client writes again while a superblock is being written that declares a side clean-idle (no
+/// other side is ahead of it). Until the side is durably marked dirty again, it could be started
+/// alone and would lack the write. So a flush must wait for all sides.
 #[test]
 fn a_flush_waits_for_a_side_that_may_say_that_nobody_is_ahead() {
     let rt = virtual_rt(8);
@@ -360,7 +363,7 @@ fn a_flush_waits_for_a_side_that_may_say_that_nobody_is_ahead() {
     });
 }
 
-/// When a missing side returns, exactly the changes made without it are copied to it.
+/// When a missing side returns, exactly the changes that were made without it are copied to it.
 #[test]
 fn a_side_that_was_missing_gets_what_it_lacks() {
     let rt = virtual_rt(8);
@@ -475,7 +478,7 @@ fn a_forced_opening_shows_the_last_moment_that_is_known_or_goes_on_from_it() {
             .await
             .expect("written");
         fork.close().await.expect("closed");
-        // The old side returns and is resynchronized with the fork.
+        // The side that was missing at the fork returns, and is resynchronized with the fork.
         let both = open(&rt, &sides)
             .await
             .expect("one descends from the other");
@@ -487,8 +490,8 @@ fn a_forced_opening_shows_the_last_moment_that_is_known_or_goes_on_from_it() {
     });
 }
 
-/// A block that becomes corrupt on one side is detected by a read, and repaired from the other
-/// side.
+/// A read must detect a block that is corrupt on one side, and the block must be repaired from the
+/// other side.
 #[test]
 fn a_corrupt_block_is_found_and_repaired() {
     let rt = virtual_rt(11);
@@ -523,7 +526,7 @@ fn a_corrupt_block_is_found_and_repaired() {
     });
 }
 
-/// A side with slow reads.
+/// A side whose reads take three seconds longer than those of the device below.
 struct Slow {
     rt: Rt,
     below: Rc<dyn Device>,
@@ -589,8 +592,8 @@ fn an_opening_that_reads_a_long_log_says_how_far_it_is() {
     });
 }
 
-/// A write may be longer than the logs of the sides: alone, beside small writes, and repeated
-/// before it is destaged.
+/// A write may be longer than the logs of the sides: as the only write, together with small writes,
+/// and repeated before it is destaged.
 #[test]
 fn a_write_that_is_longer_than_the_log_is_stored() {
     for len in [4 * MIB, 8 * MIB, 32 * MIB] {
@@ -618,7 +621,7 @@ fn a_write_that_is_longer_than_the_log_is_stored() {
                 large.expect("a side takes it");
             }
             mirror.submit(Request::flush()).await.expect("flushed");
-            // The power is cut.
+            // The volume is not closed, as at a power cut.
             drop(mirror);
             let mirror = open(&rt, &sides).await.expect("it opens");
             for (offset, len) in [(0, len), (len, 64 * 4096)] {

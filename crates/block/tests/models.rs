@@ -1,5 +1,5 @@
-//! The timing models, compared with results computed by hand from their parameters, and the
-//! properties that every model guarantees.
+//! The timing models of devices, compared with times computed by hand from their parameters, and
+//! the properties that every model guarantees.
 
 use bimetal_block::media::model::{
     Command, CommandKind, ModelCounters, Parameters, TimingModel, profiles,
@@ -45,7 +45,8 @@ fn read(id: u64, offset: u64, len: u64) -> Command {
     command(id, CommandKind::Read, offset, len)
 }
 
-/// Runs the device until nothing is pending. Returns (id, completion time), in order.
+/// Advances the model until no command is pending. Returns the id and the completion time of each
+/// command, in order of completion.
 fn run_dry(model: &mut Model) -> Vec<(u64, u64)> {
     let mut done = Vec::new();
     while let Some(event_ns) = model.next_event_ns() {
@@ -54,7 +55,8 @@ fn run_dry(model: &mut Model) -> Vec<(u64, u64)> {
     done
 }
 
-/// Returns the completion time of a single command on a device that receives it at `now_ns`.
+/// Submits one command at `now_ns` to a model without pending commands, and returns its completion
+/// time.
 fn time_one(model: &mut Model, now_ns: u64, command: Command) -> u64 {
     model.submit(now_ns, command);
     let mut done = Vec::new();
@@ -71,7 +73,8 @@ fn ids(done: &[(u64, u64)]) -> Vec<u64> {
     done.iter().map(|done| done.0).collect()
 }
 
-/// A generator for test loads that is independent of the models' own (SplitMix64).
+/// Random number generator for test loads (SplitMix64), which does not depend on the generator of
+/// the models.
 struct Load(u64);
 
 impl Load {
@@ -87,7 +90,7 @@ impl Load {
         self.next() % limit
     }
 
-    /// Returns a command of any kind, mostly a read or a write.
+    /// Returns a random command, in most cases a read or a write.
     fn command(&mut self, id: u64, capacity_bytes: u64) -> Command {
         let len = 4096 * (1 + self.below(64));
         let offset = 4096 * self.below((capacity_bytes - len) / 4096);
@@ -108,7 +111,7 @@ impl Load {
     }
 }
 
-// The SSD of 2009.
+// Tests of the SSD of 2009.
 
 #[test]
 fn a_write_takes_its_latency_and_its_size_at_the_rate() {
@@ -122,7 +125,7 @@ fn a_write_takes_its_latency_and_its_size_at_the_rate() {
         time_one(&mut ssd, 7, write(1, 4096, 34_000_000)),
         7 + S / 2 + 300_000
     );
-    // 15 MB at 150 MB/s.
+    // 15 MB at 150 MB/s are 100 ms; the latency of a read is 0.15 ms.
     assert_eq!(
         time_one(&mut ssd, 2 * S, read(2, 4096, 15_000_000)),
         2 * S + 100_150_000
@@ -135,12 +138,13 @@ fn the_device_serves_one_command_at_a_time() {
     for id in 0..4 {
         ssd.submit(0, write(id, id * GIB, 550_000));
     }
-    // 0.3 ms + 10 ms each.
+    // Each write takes 0.3 ms of latency and 10 ms for its data.
     let expected: Vec<(u64, u64)> = (0..4).map(|n| (n, (n + 1) * 10_300_000)).collect();
     assert_eq!(run_dry(&mut ssd), expected);
 }
 
-/// 64 random writes of 1 MB take the whole pool; each freeze then frees 24 of them.
+/// 64 random writes of 1 MB use up the pool of free space. Then each freeze of the device frees
+/// room for 24 more writes.
 #[test]
 fn the_pool_lasts_for_64_mb_of_random_writes() {
     let mut ssd = model("sata-2009-a", "", 32 * GIB);
@@ -155,8 +159,8 @@ fn the_pool_lasts_for_64_mb_of_random_writes() {
     }
 }
 
-/// A sequential write takes half of its size; the first of the run is not yet sequential, so
-/// 1 MB + 126 x 0.5 MB = 64 MB are the writes 0..=126.
+/// A sequential write uses only half of its size from the pool. The first write of a run does not
+/// count as sequential, so the writes 0..=126 use 1 MB + 126 x 0.5 MB = 64 MB.
 #[test]
 fn sequential_writes_last_twice_as_long() {
     let mut ssd = model("sata-2009-a", "", 32 * GIB);
@@ -168,7 +172,7 @@ fn sequential_writes_last_twice_as_long() {
     assert_eq!(ssd.counters().freezes, 1);
 }
 
-/// Reclaim starts 20 ms after the last completion and adds 8 MB/s.
+/// The device starts to reclaim space 20 ms after the last completion, at a rate of 8 MB/s.
 #[test]
 fn idle_time_refills_the_pool() {
     for (idle_ns, reclaimed) in [(20 * MS, 0), (20 * MS + S, 8_000_000), (60 * S, 64_000_000)] {
@@ -184,19 +188,20 @@ fn idle_time_refills_the_pool() {
     }
 }
 
-/// A write larger than the pool freezes as often as it takes: 64 + 24 n >= 200 gives n = 6.
+/// A write that is larger than the pool freezes the device several times: 64 + 24 n >= 200 gives
+/// n = 6 freezes.
 #[test]
 fn a_write_larger_than_the_pool_ends() {
     let mut ssd = model("sata-2009-a", "", 32 * GIB);
     let done_ns = time_one(&mut ssd, 0, write(1, 4096, 200_000_000));
     let counters = ssd.counters();
     assert_eq!(counters.freezes, 6);
-    // 200 MB at 55 MB/s, rounded up to a nanosecond.
+    // 200 MB at 55 MB/s, rounded up to a whole nanosecond.
     assert_eq!(done_ns, 300_000 + 3_636_363_637 + counters.frozen_ns);
 }
 
-/// Under a standing queue every byte past the first 64 MB comes out of a freeze that freed 24 MB,
-/// and the device is either frozen or writing: both sums are exact.
+/// While the queue is never empty, every byte beyond the first 64 MB uses space that a freeze has
+/// freed, 24 MB at a time. The device is always either frozen or writing, so both sums are exact.
 #[test]
 fn freezes_and_writes_account_for_all_the_time() {
     for (name, rate) in [("sata-2009-a", 55_000_000u64), ("sata-2009-b", 68_000_000)] {
@@ -211,7 +216,8 @@ fn freezes_and_writes_account_for_all_the_time() {
         }
         let last_ns = run_dry(&mut ssd).last().expect("completions").1;
         let counters = ssd.counters();
-        // A random offset may happen to continue the write before, with a chance of 2e-3 in all.
+        // A random offset could continue the write before it, with a probability of 2e-3 over the
+        // whole load.
         assert_eq!(counters.sequential, 0);
         assert_eq!(counters.freezes, (bytes - 64_000_000).div_ceil(24_000_000));
         assert_eq!(last_ns, writing_ns + counters.frozen_ns);
@@ -244,7 +250,7 @@ fn a_flush_waits_for_what_came_before() {
     let mut ssd = model("nvme-tlc", "stall_probability = 0.0", 1 << 40);
     ssd.submit(0, write(1, 0, 2_000_000));
     ssd.submit(0, command(2, CommandKind::Flush, 0, 0));
-    // 20 us + 1 ms, then 0.5 ms.
+    // The first command takes 20 us and 1 ms, the second only another 0.5 ms for its data.
     assert_eq!(run_dry(&mut ssd), [(1, 1_020_000), (2, 1_520_000)]);
     let durable = Command {
         fua: true,
@@ -253,9 +259,10 @@ fn a_flush_waits_for_what_came_before() {
     assert_eq!(time_one(&mut ssd, S, durable), S + 1_520_000);
 }
 
-// QLC and NVMe.
+// Tests of the QLC and NVMe devices.
 
-/// A device of 1 TB has 42 GB of SLC cache: 42 GB at 500 MB/s, the rest at 90 MB/s.
+/// A device of 1 TB has an SLC cache of 42 GB: it accepts 42 GB at 500 MB/s, and the rest at 90
+/// MB/s.
 #[test]
 fn the_slc_cache_runs_out_and_folds() {
     let idle = "stall_probability = 0.0\nstall_exhausted_probability = 0.0";
@@ -264,14 +271,16 @@ fn the_slc_cache_runs_out_and_folds() {
     assert_eq!(first_ns, 84 * S + 50_000);
     let second_ns = time_one(&mut ssd, first_ns, write(2, 0, 90_000_000));
     assert_eq!(second_ns, first_ns + S + 50_000);
-    // 0.5 s of rest, then 10 s of folding at 60 MB/s: room for 600 MB. 690 MB take 1.2 s + 1 s.
+    // The device is idle for 0.5 s, then moves data out of the SLC cache at 60 MB/s for 10 s, which
+    // frees 600 MB. So a write of 690 MB takes 1.2 s for 600 MB and 1 s for 90 MB.
     let rested_ns = second_ns + 10 * S + S / 2;
     let third_ns = time_one(&mut ssd, rested_ns, write(3, 0, 690_000_000));
     assert_eq!(third_ns, rested_ns + 2_200 * MS + 50_000);
     assert_eq!(ssd.counters().slc_folded_bytes, 600_000_000);
 }
 
-/// 100,000 exhausted writes stall 300 times on average, standard deviation 17: five of those is 86.
+/// 100,000 writes with an exhausted SLC cache stall 300 times on average. The standard deviation is
+/// 17, and five standard deviations are 86.
 #[test]
 fn stalls_come_at_their_rate() {
     let mut ssd = model("qlc-sata", "slc_cache_bytes_per_tb = 1", 1_000_000_000_000);
@@ -283,7 +292,7 @@ fn stalls_come_at_their_rate() {
     assert!((214..=386).contains(&stalls), "{stalls} stalls");
 }
 
-/// Reads of 4 KiB per second with `depth` always outstanding.
+/// Returns the number of reads of 4 KiB per second while `depth` reads are always in flight.
 fn reads_per_s(ssd: &mut Model, depth: u64, count: u64) -> u64 {
     let mut done = Vec::new();
     let (mut now_ns, mut sent, mut finished) = (0, 0, 0);
@@ -299,8 +308,9 @@ fn reads_per_s(ssd: &mut Model, depth: u64, count: u64) -> u64 {
     (u128::from(count) * u128::from(S) / u128::from(now_ns)) as u64
 }
 
-/// Depth 1: 70 us + 4096 B at 3 GB/s = 1.366 us, that is 14,012/s. Depth 16: sixteen times that.
-/// Depth 128: 64 in service and the path's 732,000/s are the limits.
+/// At depth 1 a read takes 70 us + 4096 B / (3 GB/s) = 71.366 us, so the rate is 14,012/s. At depth
+/// 16 the rate is sixteen times as high. At depth 128 it is limited by the 64 commands in service
+/// and by the device's path, which passes 732,000/s.
 #[test]
 fn an_nvme_device_gains_from_queue_depth_up_to_its_path() {
     let at = |depth, count| reads_per_s(&mut model("nvme-tlc", "", 1 << 40), depth, count);
@@ -309,10 +319,10 @@ fn an_nvme_device_gains_from_queue_depth_up_to_its_path() {
     assert!((700_000..=732_600).contains(&at(128, 100_000)));
 }
 
-// Hard disks.
+// Tests of the hard disks.
 
-/// 115 MB of sequential reads at the outer edge take 1 s after the first positioning; at the inner
-/// edge 60 MB do.
+/// After the first positioning, sequential reads take 1 s for 115 MB at the outer edge, and 1 s for
+/// 60 MB at the inner edge.
 #[test]
 fn sequential_reads_run_at_the_rate_of_their_zone() {
     for (start, total) in [(0, 115_000_000u64), (239_000_000_000, 60_000_000)] {
@@ -327,8 +337,8 @@ fn sequential_reads_run_at_the_rate_of_their_zone() {
     }
 }
 
-/// The seek from one end to the other is 0.6 + 15.4 + 0.4 ms, 60 kB at 60 MB/s take 1 ms, and the
-/// rotation lies from 0 to 8.33 ms.
+/// A seek from one end to the other takes 0.6 + 15.4 + 0.4 ms, and 60 kB at 60 MB/s take 1 ms. The
+/// rotational delay is between 0 and 8.33 ms.
 #[test]
 fn a_random_access_pays_for_seek_and_rotation() {
     let capacity = 250_000_000_000;
@@ -337,7 +347,8 @@ fn a_random_access_pays_for_seek_and_rotation() {
             .build(capacity, seed)
             .expect("valid");
         let done_ns = time_one(&mut disk, 0, read(1, capacity - 60_000, 60_000));
-        // The distance is 60 kB short of the full stroke: 2 ns less.
+        // The seek ends 60 kB before the end of the disk, which makes it 2 ns shorter than the full
+        // stroke.
         let rotation_ns = done_ns + 10 - 16_400_000 - MS;
         assert!(
             rotation_ns <= 8_333_333 + 20,
@@ -346,20 +357,23 @@ fn a_random_access_pays_for_seek_and_rotation() {
     }
 }
 
-/// A device that is the first eighth of a larger disk has shorter ways and the outer rates.
+/// A device that is only the first eighth of a larger disk has shorter seeks and the transfer rates
+/// of the outer zones.
 #[test]
 fn a_part_of_a_larger_disk_seeks_less() {
     let mut part = model("hdd-7200-qd1", "disk_bytes = 256000000000", 32_000_000_000);
     let done_ns = time_one(&mut part, 0, read(1, 16_000_000_000, 0));
-    // 1/16 of the stroke: 1 + 15.4 / 4 = 4.85 ms, and less than a revolution.
+    // The seek is 1/16 of the full stroke and takes 1 + 15.4 / 4 = 4.85 ms. The rotational delay is
+    // less than a revolution.
     assert!(
         (4_850_000..=4_850_000 + 8_333_334).contains(&done_ns),
         "{done_ns}"
     );
 }
 
-/// Alternating accesses to one place: 1 ms of seek at distance 0 and half a turn, 4.1667 ms. The
-/// mean of 8,000 has a standard error of 8.33 / sqrt(12 x 8000) = 0.027 ms: five of those is 0.135.
+/// Each access to the same block takes 1 ms for a seek of distance 0, and half a revolution, 4.1667
+/// ms, on average. The mean of 8,000 accesses has a standard error of 8.33 / sqrt(12 x 8000) =
+/// 0.027 ms, and five standard errors are 0.135 ms.
 #[test]
 fn rotation_takes_half_a_revolution_on_average() {
     let mut disk = model("hdd-7200-qd1", "", 250_000_000_000);
@@ -375,7 +389,8 @@ fn rotation_takes_half_a_revolution_on_average() {
     );
 }
 
-/// With the arm at half of the disk and four waiting: upwards first, then from the lowest.
+/// The arm is in the middle of the disk and four commands wait. It serves the commands above it
+/// upwards, and then continues from the lowest offset.
 #[test]
 fn the_arm_goes_up_and_returns_to_the_lowest() {
     let order_with = |queue: &str| {
@@ -387,15 +402,16 @@ fn the_arm_goes_up_and_returns_to_the_lowest() {
         ids(&run_dry(&mut disk))
     };
     assert_eq!(order_with("queue_commands = 4"), [0, 4, 2, 3, 1]);
-    // A disk that holds one command takes them as they came.
+    // A disk whose queue holds one command serves the commands in the order of arrival.
     assert_eq!(order_with("queue_commands = 1"), [0, 1, 2, 3, 4]);
-    // One that holds two chooses between 1 (at 20) and 2 (at 90), then 1 and 3, then 1 and 4.
+    // A disk whose queue holds two commands chooses between 1 (at 20) and 2 (at 90), then between 1
+    // and 3, then between 1 and 4.
     assert_eq!(order_with("queue_commands = 2"), [0, 2, 3, 1, 4]);
 }
 
-/// The deeper the queue the shorter the way. One at a time: the mean square root of the distance of
-/// two uniform points is 8/15, so 1 + 8.21 + 4.17 ms = 13.38 ms each, and 0.05 ms of transfer; the
-/// mean of 2,000 has a standard error of 4.3 ms / 45 = 0.1 ms.
+/// The deeper the queue, the shorter the seeks. At depth 1 a command takes 1 + 8.21 + 4.17 ms =
+/// 13.38 ms, because the mean square root of the distance of two uniform points is 8/15, and 0.05
+/// ms for the transfer. The mean of 2,000 commands has a standard error of 4.3 ms / 45 = 0.1 ms.
 #[test]
 fn queueing_pays() {
     let mean_ns = |depth: u32| {
@@ -415,14 +431,14 @@ fn queueing_pays() {
 #[test]
 fn the_write_cache_acknowledges_at_bus_speed_and_a_flush_drains_it() {
     let mut disk = model("hdd-7200", "write_cache_bytes = 16000000", 250_000_000_000);
-    // 15 MB at 150 MB/s and 0.1 ms.
+    // 15 MB at 150 MB/s take 100 ms, and the command takes 0.1 ms.
     let cached_ns = time_one(&mut disk, 0, write(1, GIB, 15_000_000));
     assert_eq!(cached_ns, 100_100_000);
     disk.submit(cached_ns, command(2, CommandKind::Flush, 0, 0));
     let flushed_ns = run_dry(&mut disk)[0].1;
     let counters = disk.counters();
     assert_eq!((counters.cached_writes, counters.destages), (1, 1));
-    // Positioning, 15 MB at 115 MB/s = 130,434,783 ns, 0.1 ms for the flush.
+    // The positioning, then 130,434,783 ns for 15 MB at 115 MB/s, then 0.1 ms for the flush.
     assert_eq!(
         flushed_ns,
         cached_ns + counters.positioning_ns + 130_434_783 + 100_000
@@ -435,19 +451,21 @@ fn a_read_of_cached_bytes_needs_no_arm() {
     for id in 0..8 {
         disk.submit(0, write(id, id * 10 * GIB, 150_000));
     }
-    // Eight times 0.1 + 1 ms; the arm is still on its way to the second.
+    // The eight writes take 0.1 + 1 ms each. After that the arm is still moving to the second of
+    // them.
     let mut done = Vec::new();
     disk.advance_timed(8_800_000, &mut done);
     assert_eq!(done.len(), 8);
     disk.submit(8_800_000, read(9, 70 * GIB + 4096, 15_000));
     assert_eq!(disk.counters().cache_read_hits, 1);
-    // 0.1 ms and 15 kB at 150 MB/s.
+    // The read takes 0.1 ms for the command and 0.1 ms for 15 kB at 150 MB/s.
     assert_eq!(disk.next_event_ns().map(|ns| ns <= 9_000_000), Some(true));
     disk.advance_timed(9_000_000, &mut done);
     assert_eq!(done.last(), Some(&(9, 9_000_000)));
 }
 
-/// Sixteen writes of 1 MB fit; the other 24 wait for as many destages of at least 8.7 ms each.
+/// Sixteen writes of 1 MB fit into the write cache. The other 24 writes wait for 24 destages of at
+/// least 8.7 ms each.
 #[test]
 fn a_full_write_cache_waits_for_the_medium() {
     let deep = "write_cache_bytes = 16000000\nqueue_commands = 32";
@@ -457,7 +475,7 @@ fn a_full_write_cache_waits_for_the_medium() {
     }
     let done = run_dry(&mut disk);
     assert_eq!(ids(&done), (0..40).collect::<Vec<u64>>());
-    // 16 x (0.1 + 6.67) ms.
+    // The first 16 writes take 0.1 + 6.67 ms each.
     assert!(done[15].1 <= 108_300_000, "{}", done[15].1);
     assert!(done[39].1 > 24 * 8_695_652, "{}", done[39].1);
     let durable = Command {
@@ -473,7 +491,7 @@ fn a_full_write_cache_waits_for_the_medium() {
     );
 }
 
-/// A flush is a barrier, and nothing that was sent before it is in the cache when it is done.
+/// A flush is a barrier: when it completes, the cache holds no data of earlier writes.
 #[test]
 fn a_flushed_disk_holds_nothing_back() {
     for seed in 0..50 {
@@ -494,23 +512,25 @@ fn a_flushed_disk_holds_nothing_back() {
     }
 }
 
-/// 5400 rpm, no cache: a continuing write that comes 1 ms late waits for the rest of the turn.
+/// A disk of 5400 rpm without a write cache. A write that continues the last one, but arrives 1 ms
+/// late, waits for the rest of a revolution.
 #[test]
 fn a_late_continuing_write_misses_the_revolution() {
     let mut disk = model("hdd-5400", "", 80_026_361_856);
     let end_ns = time_one(&mut disk, 0, write(1, 0, 52_000));
-    // 52,000 bytes at 52 MB/s = 1 ms.
+    // The transfer of 52,000 bytes at 52 MB/s takes 1 ms.
     let next_ns = time_one(&mut disk, end_ns + MS, write(2, 52_000, 52_000));
     assert_eq!(next_ns - end_ns, 11_111_111 + MS);
-    // Queued in time: no wait.
+    // A continuing write that is queued in time does not wait.
     disk.submit(next_ns, write(3, 104_000, 52_000));
     disk.submit(next_ns, write(4, 156_000, 52_000));
     let done = run_dry(&mut disk);
     assert_eq!(done[1].1 - done[0].1, MS);
 }
 
-/// A continuing read 1 ms late: 0.2 ms and the transfer of 1 ms from the buffer; or, on a disk that
-/// does not look ahead, the rest of the turn.
+/// A read continues the last one and arrives 1 ms late. It takes 0.2 ms, and 1 ms for the transfer
+/// from the read-ahead buffer. On a disk without read-ahead it waits for the rest of a revolution
+/// instead.
 #[test]
 fn a_continuing_read_is_in_the_buffer_or_misses_the_revolution() {
     for (changed, expected_ns) in [
@@ -524,8 +544,9 @@ fn a_continuing_read_is_in_the_buffer_or_misses_the_revolution() {
     }
 }
 
-/// A shingled disk takes random writes fast until its media cache (here 100 MB instead of 20 GB)
-/// is full; then every write waits for bands, 0.6 to 1.6 s each.
+/// A shingled disk accepts random writes at a high rate until its media cache (100 MB in this test
+/// instead of 20 GB) is full. Then every write waits until bands are cleaned, which takes 0.6 to
+/// 1.6 s for each band.
 #[test]
 fn a_shingled_disk_falls_off_its_cliff() {
     let mut disk = model(
@@ -540,7 +561,7 @@ fn a_shingled_disk_falls_off_its_cliff() {
         now_ns = time_one(&mut disk, now_ns, random_write(id));
     }
     assert_eq!(disk.counters().bands_cleaned, 0);
-    // One positioning, then a log at 180 MB/s: 0.56 s.
+    // The writes take one positioning, and 0.56 s at the 180 MB/s of the log.
     assert!(now_ns < 600 * MS, "{now_ns}");
     let full_ns = now_ns;
     for id in 100..110 {
@@ -553,9 +574,10 @@ fn a_shingled_disk_falls_off_its_cliff() {
     assert!(bounds.contains(&c.cleaning_ns), "{} ns", c.cleaning_ns);
 }
 
-/// Twenty GB of cache over the 267 thousand bands of 8 TB are 75 kB for each; the band that has
-/// been dirty longest holds about twice the mean, 150 kB: 18 writes of 8 KiB for each cleaning of
-/// 1.1 s, 16 writes/s, within the 3..20 of the published measurements. Here both are 1/1000.
+/// A cache of 20 GB for the 267,000 bands of a disk of 8 TB is 75 kB for each band. The band that
+/// has been dirty longest holds about twice the mean, 150 kB, which are 18 writes of 8 KiB. A
+/// cleaning takes 1.1 s, so the disk does 16 writes/s, within the 3 to 20 writes/s of the published
+/// measurements. In this test the cache and the disk have 1/1000 of these sizes.
 #[test]
 fn a_full_shingled_disk_writes_3_to_20_per_second() {
     let mut disk = model("hdd-smr", "media_cache_bytes = 20000000", 8_000_000_000);
@@ -579,7 +601,8 @@ fn an_idle_shingled_disk_cleans_itself() {
     assert_eq!(disk.next_event_ns(), Some(written_ns + S));
     assert!(run_dry(&mut disk).is_empty());
     assert_eq!(disk.counters().bands_cleaned, 1);
-    // A stream from the start of a band needs no cache and no cleaning.
+    // A sequential stream that begins at the start of a band needs neither the media cache nor
+    // cleaning.
     for id in 0..60 {
         disk.submit(60 * S, write(id, 90_000_000 + id * 1_000_000, 1_000_000));
     }
@@ -587,9 +610,10 @@ fn an_idle_shingled_disk_cleans_itself() {
     assert_eq!(disk.counters().bands_cleaned, 1);
 }
 
-// The network disk.
+// Tests of the network disk.
 
-/// 300 of 6,000 commands start at once, the other 5,700 at 3,000/s: 1.9 s.
+/// Of 6,000 commands, 300 start immediately and the other 5,700 at 3,000/s, so the last one starts
+/// after 1.9 s.
 #[test]
 fn a_network_disk_keeps_to_its_commands_per_second() {
     let mut disk = model("network-disk", "spike_probability = 0.0", 1 << 40);
@@ -597,12 +621,14 @@ fn a_network_disk_keeps_to_its_commands_per_second() {
         disk.submit(0, read(id, id * 4096, 4096));
     }
     let last_ns = run_dry(&mut disk)[5_999].1;
-    // The longest of the latencies: 0.8 ms x exp(0.35 z), z < 5 with near certainty.
+    // The bound allows for the longest of the latencies: 0.8 ms x exp(0.35 z), where z < 5 is
+    // nearly certain.
     assert!((1_900 * MS..1_905 * MS).contains(&last_ns), "{last_ns}");
     assert_eq!(disk.counters().token_waits, 5_700);
 }
 
-/// 100 MB in 1 MB pieces: 12.5 MB at once, the other 87.5 MB at 125 MB/s = 0.7 s.
+/// 100 MB in writes of 1 MB: 12.5 MB complete immediately, and the other 87.5 MB take 0.7 s at 125
+/// MB/s.
 #[test]
 fn a_network_disk_keeps_to_its_bytes_per_second() {
     let still = "latency = { median_ns = 0 }\nspike_probability = 0.0";
@@ -611,7 +637,8 @@ fn a_network_disk_keeps_to_its_bytes_per_second() {
         disk.submit(0, write(id, id * 1_000_000, 1_000_000));
     }
     assert_eq!(run_dry(&mut disk)[99], (99, 700 * MS));
-    // One larger than the bucket goes into debt: at once here, and the next waits for 100 MB.
+    // A write that is larger than the token bucket completes immediately if the bucket is full, and
+    // leaves the bucket in debt: the next write waits until 100 MB of tokens have been added.
     disk.submit(100 * S, write(100, 0, 100_000_000));
     disk.submit(100 * S, write(101, 0, 12_500_000));
     assert_eq!(
@@ -620,8 +647,9 @@ fn a_network_disk_keeps_to_its_bytes_per_second() {
     );
 }
 
-/// Shares of 100,000 latencies against the lognormal's quantiles; standard error of a share at most
-/// 0.0016, five of those 0.008. Spikes: mean 20, five standard deviations 22.
+/// Compares 100,000 latencies with quantiles of the lognormal distribution. The standard error of a
+/// share is at most 0.0016, and five standard errors are 0.008. The expected number of spikes is
+/// 20, and five standard deviations are 22.
 #[test]
 fn network_latencies_are_lognormal_with_spikes() {
     let mut disk = model("network-disk", "", 1 << 40);
@@ -638,16 +666,17 @@ fn network_latencies_are_lognormal_with_spikes() {
     assert!((1..=42).contains(&spikes), "{spikes} spikes");
 }
 
-// Guarantees of every model.
+// Tests of the properties that every model guarantees.
 
-/// Drives a random load, advancing at every event (`eager`) or only now and then. Returns the
-/// completions and the counters.
+/// Runs a random load on the model, and returns the completions and the counters. The model is
+/// advanced at every event if `eager` is true, otherwise only occasionally.
 fn drive(mut model: Model, seed: u64, eager: bool) -> (Vec<(u64, u64)>, ModelCounters) {
     let mut load = Load(seed);
     let mut done = Vec::new();
     let mut now_ns = 0;
     for id in 0..600 {
-        // Bursts, and pauses long enough for idle work.
+        // The load has bursts, and pauses that are long enough for the work that a device does
+        // while it is idle.
         now_ns += match load.below(50) {
             0 => load.below(5 * S),
             1..20 => 0,
@@ -668,7 +697,8 @@ fn drive(mut model: Model, seed: u64, eager: bool) -> (Vec<(u64, u64)>, ModelCou
     (done, model.counters())
 }
 
-/// Every profile, and variants that reach the rarer states, with a maker for the device.
+/// Calls `check` for every profile, and for variants that reach the rarer states of a model.
+/// `check` gets the name of the case and a function that creates the device.
 fn every_model(seed: u64, check: impl Fn(&str, &dyn Fn() -> Model)) {
     for profile in profiles() {
         let variants: &[&str] = match profile.name {
@@ -736,7 +766,7 @@ fn a_seed_is_a_run() {
     every_model(5, |name, make| {
         assert!(drive(make(), 5, true) == drive(make(), 5, true), "{name}");
     });
-    // Another seed of the model under the same load gives other rotational delays.
+    // With another seed the model has other rotational delays, even under the same load.
     let disk = |seed| {
         parameters("hdd-7200", "")
             .build(4 * GIB, seed)
@@ -749,6 +779,7 @@ fn a_seed_is_a_run() {
 fn time_never_runs_backwards() {
     let mut ssd = model("sata-2009-a", "", 32 * GIB);
     ssd.advance(S, &mut Vec::new());
-    // A command submitted with an earlier time counts as submitted now.
+    // A command whose submission time is before the model's present time counts as submitted at the
+    // present time.
     assert_eq!(time_one(&mut ssd, 0, write(1, 0, 55_000)), S + 1_300_000);
 }

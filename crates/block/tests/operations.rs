@@ -1,4 +1,5 @@
-//! Operations on a volume in use, on sides in memory: scrub, rebuild, adding and removing sides.
+//! Operations on a volume in use, on sides in memory: scrub, rebuild, and adding and removing
+//! sides.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -23,7 +24,7 @@ use bimetal_rt::sync::Event;
 const BLOCK: u64 = 4096;
 const MIB: u64 = 1 << 20;
 
-/// A device with one block that cannot be read until it is written again.
+/// A device with one bad block, which cannot be read until it has been written again.
 struct BadBlock {
     below: Rc<dyn Device>,
     bad: Rc<Cell<Option<u64>>>,
@@ -46,7 +47,8 @@ impl Device for BadBlock {
     }
 }
 
-/// A device that, once armed, hangs from the next write of its superblock on.
+/// A device that can be armed. Once armed, it completes no request from the next write of its
+/// superblock on, until the test frees it.
 struct Hanging {
     below: Rc<dyn Device>,
     armed: Cell<bool>,
@@ -88,7 +90,7 @@ impl Device for Hanging {
     }
 }
 
-/// A volume of sides in memory.
+/// A volume whose sides are in memory, each with a block that the test can make bad.
 struct Volume {
     rt: Rt,
     sides: Vec<Candidate>,
@@ -129,7 +131,7 @@ impl Volume {
         self.open_without(&[], options).await
     }
 
-    /// Opens the volume while some sides cannot be found.
+    /// Opens the volume while the sides with the indices `missing` cannot be found.
     async fn open_without(&self, missing: &[usize], options: &OpenOptions) -> Mirror {
         let sides = self
             .sides
@@ -148,12 +150,12 @@ impl Volume {
         found.expect("it can be read").expect("it is there")
     }
 
-    /// Returns the home location of a block of the volume on a side.
+    /// Returns the offset of the home location of a block of the volume on a side.
     async fn home(&self, side: usize, offset: u64) -> u64 {
         self.superblock(side).await.layout.data.0 + offset
     }
 
-    /// Overwrites a block of a side with a byte, bypassing the mirror.
+    /// Corrupts a block of a side: overwrites it without the mirror.
     async fn spoil(&self, side: usize, offset: u64) {
         let spoilt = write(&self.rt, offset, BLOCK as usize, 0xEE);
         let done = self.sides[side].device.submit(spoilt).await;
@@ -166,8 +168,8 @@ impl Volume {
         read.expect("memory can be read").into_data().to_vec()
     }
 
-    /// Writes a block at the start of each of the first `mib` MiB and closes, so that all are
-    /// destaged.
+    /// Writes a block at the start of each of the first `mib` MiB, and closes the volume, which
+    /// destages all of them.
     async fn fill(&self, mib: u64) {
         let mirror = self.open().await;
         for at in 0..mib {
@@ -186,8 +188,9 @@ fn a_scrub_finds_what_nobody_reads_and_repairs_it() {
         let mirror = volume.open().await;
         let clean = scrub(&rt, &mirror).await;
         assert_eq!((clean.state, clean.found), ("done", 0), "{clean:?}");
-        // On each side: eight blocks, two pages of checksums (a page covers 1008 blocks of 4 KiB),
-        // and one page of bits in two copies. The dirty-region bitmap was never written.
+        // On each side the scrub reads eight blocks, two pages of checksums (a page covers 1008
+        // blocks of 4 KiB), and both copies of one page of bits. The dirty-region bitmap was never
+        // written.
         assert_eq!(clean.read_bytes, 2 * (8 + 2 + 2) * BLOCK);
         assert_eq!(clean.position_bytes, mirror.geometry().size_bytes);
 
@@ -227,8 +230,8 @@ fn a_scrub_finds_what_is_wrong_in_a_log() {
     });
 }
 
-/// Headers of the log are needed only after a stop. A scrub finds a corrupt header while the volume
-/// can still run without the side, and then the side can be started alone.
+/// Headers of log entries are read only when a volume opens. A scrub must find a corrupt header
+/// while the other side still has the content. After the repair the side can be started alone.
 #[test]
 fn a_scrub_finds_what_is_wrong_in_a_header_of_the_log() {
     let rt = virtual_rt(22);
@@ -239,7 +242,8 @@ fn a_scrub_finds_what_is_wrong_in_a_header_of_the_log() {
             put(&rt, &mirror, at * MIB, at as u8).await;
             mirror.submit(Request::flush()).await.expect("flushed");
         }
-        // Each of these writes is a separate log entry, so its header lies directly before it.
+        // Each of these writes is a separate log entry, so its header is in the block directly
+        // before it.
         for at in [7, 9] {
             let place = mirror.place_on(1, at * MIB).expect("it has a place");
             assert_ne!(place, volume.home(1, at * MIB).await, "it is in the log");
@@ -251,7 +255,7 @@ fn a_scrub_finds_what_is_wrong_in_a_header_of_the_log() {
         let clean = scrub(&rt, &mirror).await;
         assert_eq!(clean.found, 0, "{clean:?}");
         mirror.submit(Request::flush()).await.expect("flushed");
-        // The power is cut, and the other side is lost.
+        // The power is cut, and then the first side is missing.
         drop(mirror);
         let sides = [&volume.sides[0], &volume.sides[1]];
         let options = OpenOptions {
@@ -285,7 +289,7 @@ fn what_is_wrong_on_all_sides_is_said_to_be_lost_and_costs_nothing_else() {
         assert!(status.sides.iter().all(|side| side.out_of_sync_bytes == 0));
         assert_eq!(byte_at(&mirror, 2 * MIB).await, Err(IoError::Corrupt));
         assert_eq!(byte_at(&mirror, MIB).await, Ok(2));
-        // Writing the block makes it readable again.
+        // A write of the lost block makes it readable again.
         put(&rt, &mirror, 2 * MIB, 0x77).await;
         assert_eq!(byte_at(&mirror, 2 * MIB).await, Ok(0x77));
         mirror.close().await.expect("closed");
@@ -319,8 +323,8 @@ fn what_lies_beside_the_data_is_scrubbed_too() {
         let superblock = volume.superblock(0).await;
         let size_bytes = volume.sides[0].device.geometry().size_bytes;
         let layout = superblock.layout;
-        // A page of checksums, a page of the bits that record which checksum pages were written,
-        // and the first copy of the superblock.
+        // Corrupt a page of checksums, a page of the bits that record which pages of checksums were
+        // written, and the first copy of the superblock.
         let bits = layout.written.expect("a new side has bits").0;
         for offset in [layout.checksums.0, bits, 0] {
             volume.spoil(0, offset).await;
@@ -335,7 +339,7 @@ fn what_lies_beside_the_data_is_scrubbed_too() {
             assert_eq!(byte_at(&mirror, at * MIB).await, Ok(at as u8 + 1));
         }
         mirror.close().await.expect("closed");
-        // Each copy of the superblock alone suffices.
+        // One copy of the superblock suffices, whichever copy it is.
         volume.spoil(0, size_bytes - BLOCK).await;
         volume.spoil(1, 0).await;
         let mirror = volume.open().await;
@@ -357,7 +361,8 @@ fn both_checkpoints_may_rot_one_after_the_other() {
             let status = scrub(&rt, &mirror).await;
             assert_eq!(status.found, status.repaired, "{status:?}");
         }
-        // The program is killed, and the remaining checkpoint suffices to open the volume.
+        // The volume is not closed, as if the program had been killed. The remaining checkpoint
+        // suffices to open the volume.
         drop(mirror);
         let mirror = volume.open().await;
         assert_eq!(byte_at(&mirror, MIB).await, Ok(2));
@@ -371,12 +376,13 @@ fn a_scrub_keeps_to_its_rate_and_can_be_cancelled() {
     rt.block_on(async {
         let mut volume = Volume::format(&rt, 2).await;
         volume.config.scrub_rate = Some(Size(4 * MIB));
-        // Regions that were never written take no time.
+        // Write all of the volume, because a scrub skips regions that were never written.
         volume.fill(58).await;
         let mirror = volume.open().await;
         let before = rt.now();
         let done = scrub(&rt, &mirror).await;
-        // 2 MiB of both sides for each MiB of the volume, half a second.
+        // For each MiB of the volume, the scrub reads 1 MiB of each of the two sides, which takes
+        // half a second at 4 MiB/s.
         let mib = mirror.geometry().size_bytes / MIB;
         let seconds = rt.now().since(before).as_secs_f64();
         assert!(seconds >= mib as f64 / 2.0 - 1.0, "{seconds} s, {done:?}");
@@ -393,7 +399,8 @@ fn a_scrub_keeps_to_its_rate_and_can_be_cancelled() {
     });
 }
 
-/// A side that is rebuilt from scratch gets every block that was ever written, and no others.
+/// A side that is rebuilt from scratch must get every block that was ever written, and no other
+/// blocks.
 #[test]
 fn a_rebuild_copies_what_was_written_and_says_how_far_it_is() {
     let rt = virtual_rt(8);
@@ -404,7 +411,7 @@ fn a_rebuild_copies_what_was_written_and_says_how_far_it_is() {
             ceiling: Some(Rate(MIB)),
         };
         volume.fill(6).await;
-        // Other old content of the side must not become visible again.
+        // Old content that the side still holds at other blocks must not become visible again.
         let alone = volume.home(1, 20 * MIB).await;
         let mirror = volume.open().await;
         put(&rt, &mirror, 20 * MIB, 3).await;
@@ -440,8 +447,8 @@ fn a_rebuild_copies_what_was_written_and_says_how_far_it_is() {
     });
 }
 
-/// A block that its only source has lost does not keep the side from being in sync. That block
-/// stays unreadable, now and after a restart, and all others can be read.
+/// If a block is corrupt on the only side that has it, the rebuilt side still becomes in sync. That
+/// block stays unreadable, also after a restart, and all other blocks can be read.
 #[test]
 fn a_block_that_nobody_has_does_not_keep_a_side_from_being_whole() {
     let rt = virtual_rt(9);
@@ -473,7 +480,7 @@ fn a_block_that_nobody_has_does_not_keep_a_side_from_being_whole() {
     });
 }
 
-/// A write to a lost block is stored on both sides.
+/// A write to a lost block must be stored on both sides.
 #[test]
 fn a_write_makes_a_lost_block_good() {
     let rt = virtual_rt(19);
@@ -493,7 +500,7 @@ fn a_write_makes_a_lost_block_good() {
     });
 }
 
-/// A block is not considered lost while an absent side may have it.
+/// A block must not be considered lost while an absent side may have it.
 #[test]
 fn a_block_that_an_absent_side_may_have_is_not_lost() {
     let rt = virtual_rt(20);
@@ -530,7 +537,8 @@ fn a_side_is_added_and_another_one_removed() {
         assert_eq!(mirror.status().sides[2].health, "resyncing");
         put(&rt, &mirror, 30 * MIB, 0x30).await;
         until_complete(&rt, &mirror, 3).await;
-        // Repeating the command succeeds; adding one of the original sides is an error.
+        // Repeating the command that added a side succeeds; adding one of the original sides is an
+        // error.
         let again = mirror.add_side(third.clone(), None, false).await;
         again.expect("it has been added");
         let old = volume.sides[0].clone();
@@ -558,7 +566,8 @@ fn a_side_is_added_and_another_one_removed() {
             assert_eq!(byte_at(&alone, offset).await, Ok(at), "at {offset}");
         }
         alone.close().await.expect("closed");
-        // A removed side is not accepted as a side, and does not keep the others from starting.
+        // A removed side is not accepted as a side, and does not prevent the volume from starting
+        // without it.
         let sides = [&third, &volume.sides[0]];
         let with_old = open_these(&rt, &sides, &OpenOptions::default()).await;
         let with_old = with_old.expect("the other one is whole");
@@ -568,9 +577,9 @@ fn a_side_is_added_and_another_one_removed() {
     });
 }
 
-/// The only member of the epoch hangs when its superblock is to record that another side has
-/// joined. If it were started alone, it would not know of the other side, so no flush completes
-/// without it, however long it hangs.
+/// The only member of the epoch hangs while its superblock is written to record that another side
+/// has joined. If this member were started alone, it would not know of the other side. So no flush
+/// may complete without it, however long it hangs.
 #[test]
 fn a_side_that_takes_itself_for_the_only_one_is_not_given_up() {
     let rt = virtual_rt(29);
@@ -627,8 +636,8 @@ fn what_is_no_side_or_too_small_is_not_added() {
     });
 }
 
-/// Cuts the power at every change that the replacement of a side makes: the volume opens with the
-/// old or with the new side, and has its full content.
+/// Cuts the power at every change that the replacement of a side makes. After each cut the volume
+/// opens with the old or with the new side, and has its full content.
 #[test]
 fn a_replacement_may_be_cut_short_anywhere() {
     for changes in 0..2000 {
@@ -662,7 +671,8 @@ fn a_replacement_may_be_cut_short_anywhere() {
             let options = OpenOptions::default();
             let [first, second] = [&volume.sides[0], &volume.sides[1]];
             let (mut opened, mut refused) = (None, Vec::new());
-            // While three sides are members, all three must be named.
+            // While three sides are members, the volume opens only if the configuration names all
+            // three.
             for sides in [
                 vec![first, second],
                 vec![first, &new],
@@ -705,7 +715,7 @@ fn a_new_disk_in_the_place_of_a_dead_one_is_made_a_side() {
         volume.fill(4).await;
         let new = blank(&rt, "side1");
         let sides = [&volume.sides[0], &new];
-        // Without a command to make it a side, the new disk is left unchanged.
+        // Unless a command makes it a side, the new disk is left unchanged.
         let without = open_these(&rt, &sides, &OpenOptions::default()).await;
         let without = without.expect("side0 was closed cleanly");
         assert_eq!(without.status().sides[1].health, "absent");
@@ -721,7 +731,7 @@ fn a_new_disk_in_the_place_of_a_dead_one_is_made_a_side() {
         assert!(!mirror.status().degraded);
         assert_eq!(byte_at(&mirror, 3 * MIB).await, Ok(4));
         mirror.close().await.expect("closed");
-        // The dead disk works again, but it is no member of the volume.
+        // The replaced disk works again, but is no longer a member of the volume.
         let sides = [&volume.sides[0], &volume.sides[1]];
         let refused = open_these(&rt, &sides, &OpenOptions::default()).await;
         let opened = refused.expect("side0 was closed cleanly");
@@ -730,7 +740,7 @@ fn a_new_disk_in_the_place_of_a_dead_one_is_made_a_side() {
     });
 }
 
-/// The action configured for a lost side does not apply to a side that is removed by command.
+/// The configured reaction to a lost side must not apply to a side that is removed by command.
 #[test]
 fn a_side_that_is_removed_by_command_stops_nothing() {
     for on_degraded in [OnDegraded::Continue, OnDegraded::ReadOnly, OnDegraded::Stop] {

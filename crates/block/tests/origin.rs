@@ -1,5 +1,5 @@
-//! The origin of a request reaches the devices below, however the layers in between transform the
-//! request.
+//! The origin of a request (its task and its priority) must reach the devices below, in whatever
+//! way the layers in between transform the request.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -35,8 +35,8 @@ impl Witness {
         })
     }
 
-    /// Returns the reads and writes recorded since the last call, and checks that each has an
-    /// origin.
+    /// Returns the reads and writes that were recorded since the last call, and asserts that each
+    /// carries the origin of the test's requests.
     fn transfers(&self) -> Vec<Op> {
         let mut ops = Vec::new();
         for (op, origin) in self.seen.take() {
@@ -60,7 +60,7 @@ impl Device for Witness {
     }
 }
 
-/// A layer over one device.
+/// Function that puts a layer over a device.
 type Layer = fn(&Rt, Rc<Witness>) -> Rc<dyn Device>;
 
 async fn ask(top: &Rc<dyn Device>, request: Request) {
@@ -68,7 +68,8 @@ async fn ask(top: &Rc<dyn Device>, request: Request) {
     answer.expect("memory does what it is asked");
 }
 
-/// A partial write reads and writes a whole block; both requests carry the origin of the write.
+/// For a write of parts of blocks, the atomic unit reads and writes whole blocks. All of these
+/// requests must carry the origin of the write.
 #[test]
 fn the_atomic_unit_reads_and_writes_for_whom_it_was_asked() {
     let rt = virtual_rt(1);
@@ -88,7 +89,7 @@ fn the_atomic_unit_reads_and_writes_for_whom_it_was_asked() {
     });
 }
 
-/// Requests that are split, queued, or made to fill a cache keep their origin.
+/// Requests that a layer splits or queues, and reads that fill a cache, must keep the origin.
 #[test]
 fn layers_that_cut_or_fetch_keep_the_origin() {
     let layers: [(&str, Layer); 3] = [
@@ -117,7 +118,7 @@ fn layers_that_cut_or_fetch_keep_the_origin() {
             ask(&top, write(&rt, 0, 8192, 1)).await;
             let seen = below.transfers();
             let expected: &[Op] = match name {
-                // One part for each piece of 4 KiB.
+                // These layers split each request of 8 KiB into two parts of 4 KiB.
                 "stripe" | "queue" => &[Op::Read, Op::Read, Op::Write, Op::Write],
                 _ => &[Op::Read, Op::Write],
             };
@@ -127,8 +128,8 @@ fn layers_that_cut_or_fetch_keep_the_origin() {
     }
 }
 
-/// A mirror over plain devices sends changes to both and reads to one, with the origin of the
-/// request.
+/// A mirror over plain devices sends changes to both devices and reads to one of them, with the
+/// origin of the request.
 #[test]
 fn a_mirror_keeps_the_origin() {
     let rt = virtual_rt(1);

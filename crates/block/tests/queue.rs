@@ -1,4 +1,4 @@
-//! `type = "queue"`: merging and order in front of a device.
+//! `type = "queue"`: merging and ordering of the requests to a device.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -16,7 +16,8 @@ use std::time::Duration;
 const BLOCK: u64 = 4096;
 
 /// A device that takes a millisecond for each request, records the order of its requests, and fails
-/// at bad blocks. A read returns the number of the block in all of its bytes.
+/// requests that contain `bad_block`. A read returns the number of each block in all bytes of that
+/// block.
 struct Slow {
     rt: Rt,
     geometry: Geometry,
@@ -96,7 +97,8 @@ fn counter(device: &Rc<dyn Device>, part: &str, name: &str) -> u64 {
     }
 }
 
-/// Returns the ranges of the device's requests, in order.
+/// Returns the first block and the number of blocks of each request that the device received, in
+/// order.
 fn asked(slow: &Slow) -> Vec<(u64, u64)> {
     let asked = slow.asked.borrow();
     asked
@@ -105,8 +107,8 @@ fn asked(slow: &Slow) -> Vec<(u64, u64)> {
         .collect()
 }
 
-/// While the device is busy with block 100, four adjacent reads arrive. They become one request,
-/// and each read gets its own bytes.
+/// While the device is busy with block 100, four adjacent reads arrive. The queue merges them into
+/// one request, and each read gets its own bytes.
 #[test]
 fn what_meets_while_the_device_is_busy_is_one_request() {
     let rt = virtual_rt(1);
@@ -134,8 +136,8 @@ fn what_meets_while_the_device_is_busy_is_one_request() {
     });
 }
 
-/// Deadline continues upwards from the oldest request (20, 60, 90) before it turns back; noop keeps
-/// the order of arrival.
+/// The deadline scheduler continues upwards from the oldest request (20, 60, 90) before it returns
+/// to the lowest; noop keeps the order of arrival.
 #[test]
 fn the_scheduler_decides_the_order() {
     for (scheduler, order) in [
@@ -156,7 +158,7 @@ fn the_scheduler_decides_the_order() {
     }
 }
 
-/// One bad block among four merged reads: only the read of that block fails.
+/// Four reads are merged, and one of their blocks is bad. Only the read of the bad block fails.
 #[test]
 fn a_bad_block_fails_nobody_else() {
     let rt = virtual_rt(1);
@@ -173,8 +175,8 @@ fn a_bad_block_fails_nobody_else() {
     });
 }
 
-/// A merged write is durable as a whole if one of its parts has FUA. A flush does not wait for
-/// requests that have not completed.
+/// If one of the writes in a merged write has FUA, the whole merged write has FUA. A flush does not
+/// wait for requests that have not completed.
 #[test]
 fn fua_holds_for_the_whole_and_a_flush_passes() {
     let rt = virtual_rt(1);
@@ -195,7 +197,8 @@ fn fua_holds_for_the_whole_and_a_flush_passes() {
     });
 }
 
-/// 600 KiB are requests of 512 and 88; the second counts as a split. The bytes come back in order.
+/// A read of 600 KiB is split into requests of 512 KiB and 88 KiB, which counts as one split. The
+/// bytes of both are returned in order.
 #[test]
 fn what_is_too_long_is_split() {
     let rt = virtual_rt(1);
@@ -218,7 +221,7 @@ fn what_is_too_long_is_split() {
     });
 }
 
-/// A plug holds the first write for 3 ms, or until two wait; a read ends it.
+/// A plug holds the first write back for 3 ms, or until two writes wait. A read ends the plug.
 #[test]
 fn a_plug_waits_for_company_and_not_for_longer() {
     let config = "scheduler = 'noop'\nplug = { requests = 2, delay = '3ms' }";
@@ -248,7 +251,7 @@ fn a_plug_waits_for_company_and_not_for_longer() {
     });
 }
 
-/// Requests beyond the number of tags wait, and all are served.
+/// Requests beyond the number of tags wait, and all requests complete.
 #[test]
 fn places_bound_what_is_here() {
     let rt = virtual_rt(1);
@@ -261,8 +264,9 @@ fn places_bound_what_is_here() {
     });
 }
 
-/// Requests are dropped while they wait, as part of a merged request, and in flight. The other
-/// parts of the same request get their answers, no tag is lost, and the layer closes.
+/// Requests are dropped while they wait, while they are a part of a merged request, and while they
+/// are in flight. The remaining parts of the merged request complete, no tag is lost, and the layer
+/// closes.
 #[test]
 fn what_is_dropped_takes_nobody_with_it() {
     let rt = virtual_rt(1);
@@ -279,7 +283,7 @@ fn what_is_dropped_takes_nobody_with_it() {
         let data = kept.await.expect("it reads").into_data().to_vec();
         assert_eq!(data, [12; 4096]);
         assert!(asked(&slow).contains(&(10, 3)), "{:?}", slow.asked);
-        // All four places can be had again.
+        // All four tags are free again.
         let again = (0..4).map(|n| queue.submit(read(n * 2, 1)));
         assert!(join_all(again).await.iter().all(IoResult::is_ok));
         queue.close().await.expect("it closes");
@@ -327,10 +331,11 @@ fn what_cannot_work_is_refused_in_words() {
     }
 }
 
-/// Two clients that each read on as soon as they have an answer, under CFQ with slices of 10 ms. A
-/// read takes a millisecond. The slice of the first begins with its first completion, at 1 ms, and
-/// ends at 11, when the 11th of its reads is done; then it is the other's turn, whose slice begins
-/// at 12 and ends at 22 ms with its 11th. Were both one task, they would be served as they come.
+/// Two clients under CFQ with slices of 10 ms each send their next read as soon as the last one has
+/// completed. A read takes 1 ms. The slice of the first client begins with its first completion, at
+/// 1 ms, and ends at 11 ms with its 11th. Then the second client has its turn: its slice begins at
+/// 12 ms and ends at 22 ms with its 11th completion. If both clients were one task, their reads
+/// would be served in the order of arrival.
 #[test]
 fn two_clients_of_cfq_have_slices() {
     let rt = virtual_rt(1);
@@ -357,7 +362,7 @@ fn two_clients_of_cfq_have_slices() {
     });
 }
 
-/// The idle class waits as long as any other class has requests.
+/// A request of the idle class is served only when no request of another class waits.
 #[test]
 fn the_priority_of_a_request_reaches_the_scheduler() {
     let rt = virtual_rt(1);

@@ -1,5 +1,6 @@
-//! A queue makes the same decisions in virtual time as on the real clock: a journal of a live
-//! stack, with arrivals, completions and the times at which the queue was asked, is replayed.
+//! A queue must make the same decisions in virtual time as on the real clock. A live stack keeps a
+//! journal of arrivals, completions, and the times at which the queue was polled; the journal is
+//! then replayed.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use bimetal_rt::{Payload, Rt, UringOptions};
 const CLIENTS: u32 = 6;
 const REQUESTS: usize = 60;
 
-/// A device that takes a while for each request.
+/// A device that takes 50 to 290 us for each request, depending on the offset.
 struct Slow {
     rt: Rt,
     below: NullDevice,
@@ -35,7 +36,7 @@ impl Device for Slow {
 }
 
 fn config(scheduler: &str) -> QueueConfig {
-    // Idle times short enough to elapse on a live clock during the test.
+    // These idle times are short enough to elapse on a real clock during the test.
     let parameters = match scheduler {
         "cfq" => "parameters = { slice_sync = '5ms', slice_idle = '200us' }",
         "anticipatory" => "parameters = { antic_expire = '200us', read_batch_expire = '5ms' }",
@@ -48,7 +49,8 @@ fn config(scheduler: &str) -> QueueConfig {
     toml::from_str(&text).expect("a configuration")
 }
 
-/// Runs one client: reads and writes, near each other and far apart, and an occasional flush.
+/// Runs one client, which issues reads and writes, some sequential and some at random offsets, and
+/// an occasional flush.
 async fn client(rt: Rt, queue: Rc<QueueLayer>, number: u32) {
     let mut rng = rt.rng(&format!("client {number}"));
     let payload = Payload::from(rt.pool().zeroed(4096));
@@ -73,7 +75,7 @@ async fn client(rt: Rt, queue: Rc<QueueLayer>, number: u32) {
     }
 }
 
-/// Returns the journal of a queue on the real clock.
+/// Runs the clients over a queue on the real clock, and returns the journal of the queue.
 fn live(scheduler: &str) -> Vec<Event> {
     let rt = Rt::real_time(UringOptions::default()).expect("there is io_uring");
     rt.block_on(async {
@@ -116,7 +118,8 @@ fn every_scheduler_decides_in_virtual_time_as_it_has_decided_live() {
     }
 }
 
-/// The comparison detects a different order: Deadline decides differently from CFQ.
+/// The comparison must detect a different order: the deadline scheduler decides differently from
+/// CFQ.
 #[test]
 fn another_scheduler_decides_otherwise() {
     let events = live("cfq");

@@ -1,4 +1,4 @@
-//! `type = "rate"`: limits on bytes and requests a second.
+//! `type = "rate"`: limits on bytes and requests per second.
 
 use std::rc::Rc;
 
@@ -15,7 +15,7 @@ type = "rate"
 below = "data"
 "#;
 
-/// Submits all requests at once, in order, and returns the completion time of each, in us.
+/// Submits all requests together, in order, and returns the completion time of each request in us.
 async fn times_us(rt: &Rt, top: &Rc<dyn Device>, requests: Vec<Request>) -> Vec<u64> {
     let timed = requests.into_iter().map(|request| async move {
         top.submit(request).await.unwrap();
@@ -24,7 +24,8 @@ async fn times_us(rt: &Rt, top: &Rc<dyn Device>, requests: Vec<Request>) -> Vec<
     futures_util::future::join_all(timed).await
 }
 
-/// 4,096,000 bytes/s are 4096 bytes each ms; the bucket holds two such reads.
+/// A rate of 4,096,000 bytes/s is 4096 bytes in each ms. The bucket has tokens for two reads of
+/// 4096 bytes.
 #[test]
 fn bytes_pass_at_their_rate_after_the_burst() {
     let rt = virtual_rt(1);
@@ -38,7 +39,7 @@ fn bytes_pass_at_their_rate_after_the_burst() {
         );
         assert_eq!(statistic(&top, "waited_requests"), 3.0);
         assert_eq!(statistic(&top, "waited_ns"), 6_000_000.0);
-        // Reads and writes share the limit, and requests without data pass at once.
+        // Reads and writes share the limit on bytes. Requests without data pass immediately.
         let discard = Request::without_data(Op::Discard, 0, 65_536, Flags::NONE);
         let mixed = vec![write(&rt, 0, 4096, 7), Request::read(0, 4096), discard];
         assert_eq!(times_us(&rt, &top, mixed).await, [4_000, 5_000, 5_000]);
@@ -46,7 +47,8 @@ fn bytes_pass_at_their_rate_after_the_burst() {
     });
 }
 
-/// A request of four times the bucket waits for a full one and leaves a debt of three.
+/// A request of four times the size of the bucket waits until the bucket is full, and leaves a debt
+/// of three times that size.
 #[test]
 fn a_request_larger_than_the_burst_passes_and_is_paid_for() {
     let rt = virtual_rt(1);
@@ -71,7 +73,7 @@ fn requests_pass_at_their_rate() {
         let mut requests = vec![Request::flush(), Request::read(0, 65_536)];
         requests.push(Request::without_data(Op::Extents, 0, 4096, Flags::NONE));
         requests.push(Request::read(0, 4096));
-        // Extents are not counted and pass.
+        // Extents requests need no tokens, so the third request passes immediately.
         assert_eq!(times_us(&rt, &top, requests).await, [0, 10_000, 0, 20_000]);
         // A request that the geometry refuses uses no tokens.
         assert!(top.submit(Request::read(1 << 20, 4096)).await.is_err());
@@ -80,7 +82,8 @@ fn requests_pass_at_their_rate() {
     });
 }
 
-/// The stricter of the two decides: 1,000 requests/s are 1 ms each, 4096 bytes take 2 ms.
+/// Of two limits the stricter one decides: 1,000 requests/s allow a request each ms, and 4096 bytes
+/// at 2,048,000 bytes/s take 2 ms.
 #[test]
 fn both_limits_hold() {
     let rt = virtual_rt(1);
@@ -93,8 +96,8 @@ fn both_limits_hold() {
             Request::flush(),
             Request::flush(),
         ];
-        // The read has its bytes at 2 ms, the request bucket is full again by then; the flush
-        // behind it is one request later, at 3 ms, and so on.
+        // The second read has its bytes at 2 ms, when the bucket for requests is full again. The
+        // first flush needs one more request token, at 3 ms, and the second flush another, at 4 ms.
         assert_eq!(times_us(&rt, &top, requests).await, [0, 2_000, 3_000, 4_000]);
     });
 }

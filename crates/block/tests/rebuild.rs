@@ -1,5 +1,6 @@
-//! Rebuilds on devices with modelled timing, in virtual time: their duration, the throughput left
-//! to clients, and the memory of changes while a side is away.
+//! Rebuilds on devices with modelled timing, in virtual time: the duration of a rebuild, the
+//! throughput that remains for clients, and the record of changes that are made while a side is
+//! absent.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -21,11 +22,11 @@ use futures_util::stream::{self, StreamExt};
 
 const BLOCK: u64 = 4096;
 const MIB: u64 = 1 << 20;
-/// Queue depth that is more than the modelled disk can choose from.
+/// A queue depth that exceeds the number of commands among which the modelled disk can choose.
 const DEPTH: usize = 16;
 const FLOOR: u64 = 10 * MIB;
 
-/// The kind of device that a side is on.
+/// Kind of the device under a side.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     Ssd,
@@ -40,7 +41,7 @@ impl Kind {
         };
         let mut changes = toml::Table::new();
         if self == Kind::Disk {
-            // The outer part of a disk of 1 TB.
+            // The side is the outer part of a disk of 1 TB.
             changes.insert(
                 "disk_bytes".to_owned(),
                 toml::Value::Integer(1_000_000_000_000),
@@ -59,7 +60,8 @@ impl Kind {
         128.0 * MIB as f64 / (ns as f64 / 1e9)
     }
 
-    /// Returns the time in ns that the device alone takes for these ranges.
+    /// Returns the time in ns that the device takes, without a mirror above it, to read or write
+    /// `ranges` at the queue depth `depth`.
     fn time_alone(self, seed: u64, ranges: &[(u64, u64)], writes: bool, depth: usize) -> u64 {
         let rt = virtual_rt(seed);
         rt.block_on(async {
@@ -78,7 +80,7 @@ impl Kind {
     }
 }
 
-/// A mirror of two sides, the second of which can be taken away.
+/// A mirror of two sides. The test can freeze the second side through the control `gone`.
 struct Volume {
     rt: Rt,
     mirror: Mirror,
@@ -127,7 +129,7 @@ impl Volume {
         stored.expect("a side takes it");
     }
 
-    /// Takes the second side away until the volume runs without it.
+    /// Freezes the second side, and waits until the volume runs without it.
     async fn lose(&self) {
         self.gone.set_frozen(true);
         self.put(0, BLOCK, 1).await;
@@ -136,7 +138,7 @@ impl Volume {
         }
     }
 
-    /// Returns the side and waits until it is being rebuilt.
+    /// Ends the freeze of the second side, and waits until the rebuild of the side has begun.
     async fn give_back(&self) {
         self.gone.set_frozen(false);
         while self.mirror.status().sides[1].health != "resyncing" {
@@ -144,7 +146,8 @@ impl Volume {
         }
     }
 
-    /// Waits until the side is in sync, for at most `limit`, and returns the time it took, in ns.
+    /// Waits until the second side is in sync, and returns the time that this took in ns, or `None`
+    /// if it takes longer than `limit`.
     async fn whole_within(&self, limit: Duration) -> Option<u64> {
         let began = self.rt.now();
         while self.rt.now().since(began) < limit {
@@ -156,7 +159,7 @@ impl Volume {
         None
     }
 
-    /// Fills the whole volume.
+    /// Fills the whole volume with `byte`.
     async fn fill(&self, byte: u8) {
         for at in (0..self.size_bytes()).step_by(MIB as usize) {
             self.put(at, MIB.min(self.size_bytes() - at), byte).await;
@@ -182,7 +185,8 @@ impl Volume {
     }
 }
 
-/// Returns 16 MiB of blocks of 4 KiB at random offsets.
+/// Returns the sorted offsets of random blocks of 4 KiB, in total 16 MiB less the blocks that were
+/// drawn twice.
 fn scattered(rng: &mut Rng, size_bytes: u64) -> Vec<u64> {
     let mut places: Vec<u64> = (0..4096)
         .map(|_| rng.below(size_bytes / BLOCK) * BLOCK)
@@ -193,8 +197,8 @@ fn scattered(rng: &mut Rng, size_bytes: u64) -> Vec<u64> {
 }
 
 /// Resynchronizing 16 MiB of scattered 4-KiB blocks takes at most 1.5 times as long as the slower
-/// device needs for the same ranges in order, at the queue depth from which it can choose. Each
-/// device has to do that work in any case, and both work concurrently.
+/// device alone needs for the same ranges, in order and at the queue depth from which the device
+/// can choose. Each device has to do at least that work, and both devices work concurrently.
 #[test]
 fn scattered_blocks_come_back_as_fast_as_the_devices_can() {
     for (kinds, size_bytes) in [
@@ -226,8 +230,8 @@ fn scattered_blocks_come_back_as_fast_as_the_devices_can() {
     }
 }
 
-/// Writes blocks at random offsets, one every `every`, until the future is dropped, and counts the
-/// bytes.
+/// Writes `len` bytes at a random offset after every pause of length `every`, and adds the written
+/// bytes to `written`. Runs until the future is dropped.
 async fn write_at_random(volume: Rc<Volume>, len: u64, every: Duration, written: Rc<Cell<u64>>) {
     let mut rng = Rng::new(9);
     loop {
@@ -238,9 +242,9 @@ async fn write_at_random(volume: Rc<Volume>, len: u64, every: Duration, written:
     }
 }
 
-/// A case of a rebuild under random writes: devices, size of the volume, log of each side, length
-/// of the writes and the time between two of them, and the share of the slower device's sequential
-/// rate that the rebuild must reach.
+/// A case of a rebuild under random writes: the devices, the size of the volume, the size of each
+/// side's log, the length of a write, and the time between two writes. `share` is the minimum rate
+/// of the rebuild, as a fraction of the slower device's sequential rate.
 struct UnderWrites {
     kinds: [Kind; 2],
     size_bytes: u64,
@@ -248,12 +252,12 @@ struct UnderWrites {
     len: u64,
     every: Duration,
     share: f64,
-    /// Minimum number of times that the clients' writes would wrap around the log.
+    /// Minimum number of times that the clients' writes alone must fill the log during the rebuild.
     rounds: f64,
 }
 
 impl UnderWrites {
-    /// Returns the rate of the rebuild and the sequential rate of the slower device, in bytes per
+    /// Returns the rate of the rebuild, and the sequential rate of the slower device, in bytes per
     /// second.
     fn run(&self) -> (f64, f64) {
         let rt = virtual_rt(3);
@@ -282,10 +286,11 @@ impl UnderWrites {
     }
 }
 
-/// A whole side is rebuilt while a client writes at random: on SSDs at half of the sequential write
-/// rate of the slower one, and on a disk at a quarter of it, although its log wraps around three
-/// times meanwhile. With `BIMETAL_REBUILD_LARGE=1` also the volume of 957 MiB of
-/// docs/layers/mirror.md, with each number.
+/// A whole side is rebuilt while a client writes at random offsets. On SSDs the rebuild must reach
+/// half of the sequential write rate of the slower SSD. On a disk it must reach a quarter of the
+/// disk's rate, although the disk's log wraps around three times meanwhile. With
+/// `BIMETAL_REBUILD_LARGE=1` the test also runs the cases of docs/layers/mirror.md with a volume of
+/// 957 MiB, and prints the rate of each.
 #[test]
 fn a_side_becomes_whole_under_random_writes() {
     let on_disk = |size_bytes, log_bytes, len, every_ms, rounds| UnderWrites {
@@ -325,7 +330,7 @@ fn a_side_becomes_whole_under_random_writes() {
     }
 }
 
-/// Results of a client that writes at full speed, four requests at once.
+/// Results of a client that writes at full speed.
 #[derive(Default)]
 struct Done {
     writes: Cell<u64>,
@@ -333,7 +338,7 @@ struct Done {
 }
 
 impl Done {
-    /// Runs the client for `time`, four requests at once.
+    /// Runs a client with four requests in flight for `time`, and returns its results.
     async fn in_time(volume: &Rc<Volume>, time: Duration) -> Rc<Done> {
         let (done, clients) = Done::begin(volume, 4);
         volume.rt.sleep(time).await;
@@ -341,7 +346,8 @@ impl Done {
         done
     }
 
-    /// Starts the client with `depth` requests at once; it runs until the tasks are cancelled.
+    /// Starts a client with `depth` requests in flight. The client runs until its tasks are
+    /// cancelled.
     fn begin(volume: &Rc<Volume>, depth: u64) -> (Rc<Done>, TaskGroup) {
         let (done, clients) = (Rc::new(Done::default()), TaskGroup::new(&volume.rt));
         for seed in 0..depth {
@@ -362,9 +368,10 @@ impl Done {
     }
 }
 
-/// Under a client that writes at full speed, a rebuild keeps its floor rate. The client keeps half
-/// of the rate that the whole mirror gives it, and its longest write is at most 250 ms longer than
-/// there. The client writes long enough to fill the log of the disk in both cases.
+/// While a client writes at full speed, a rebuild must keep its floor rate. The client must keep
+/// half of the write rate that it has without the rebuild, and its longest write may be at most 250
+/// ms longer than without the rebuild. In both measurements the client writes long enough to fill
+/// the log of the disk.
 #[test]
 fn a_rebuild_keeps_its_floor_and_leaves_half_to_clients() {
     const TIME: Duration = Duration::from_secs(5);
@@ -376,7 +383,7 @@ fn a_rebuild_keeps_its_floor_and_leaves_half_to_clients() {
         rt.block_on(async {
             let volume = Rc::new(Volume::new(&rt, kinds, size_bytes, Some(8 * MIB)).await);
             // The ceiling keeps the rebuild from finishing during the measurement, and from
-            // exceeding the floor by much.
+            // exceeding its floor by much.
             let rates = RebuildRates {
                 floor_bytes_per_s: FLOOR,
                 ceiling_bytes_per_s: Some(2 * FLOOR),
@@ -409,13 +416,14 @@ fn a_rebuild_keeps_its_floor_and_leaves_half_to_clients() {
     }
 }
 
-/// The same on a disk whose log is always full, including entries from before the side went away:
-/// the side becomes in sync at its floor rate, the default of a volume. The queue for the side is
-/// bounded meanwhile, so clients do not wait for it when the side counts again.
+/// A rebuild on a disk whose log is always full, also with entries from before the side became
+/// absent, while a client writes at full speed. The rebuild must reach its floor, the default of a
+/// volume. The queue of changes for the side is bounded during the rebuild, so clients do not wait
+/// for a long queue once the side counts again.
 #[test]
 fn a_rebuild_keeps_its_floor_while_the_log_goes_round() {
     const FLOOR: u64 = 20 * MIB;
-    /// Limit on the bytes that wait for a side under rebuild, plus 16 blocks in flight.
+    /// Bound of the bytes that wait for a side under rebuild, plus 16 blocks in flight.
     const WAITING_BYTES_MAX: f64 = (MIB + 16 * BLOCK) as f64;
     let rt = virtual_rt(4);
     rt.block_on(async {
@@ -463,8 +471,8 @@ fn a_rebuild_keeps_its_floor_while_the_log_goes_round() {
     });
 }
 
-/// Changes made while a side is away are recorded in few ranges: one for sequential writes, and
-/// never more than the volume's bound, whatever the pattern.
+/// The changes that are made while a side is absent are recorded as few ranges: as one range for
+/// sequential writes, and for any pattern as no more ranges than the bound of the volume.
 #[test]
 fn what_is_remembered_of_an_absent_side_does_not_grow_with_the_writes() {
     let rt = virtual_rt(5);
@@ -475,7 +483,8 @@ fn what_is_remembered_of_an_absent_side_does_not_grow_with_the_writes() {
             volume.put(block * BLOCK, BLOCK, 2).await;
         }
         assert_eq!(volume.mirror.status().sides[1].out_of_sync_ranges, 1);
-        // 40,000 blocks, no two of them adjacent. 1 MiB has room for 23,831 ranges of 44 bytes.
+        // Write 40,000 blocks, no two of which are adjacent. The bound of 1 MiB has room for 23,831
+        // ranges of 44 bytes.
         for block in 0..40_000 {
             volume.put(100 * MIB + block * 8 * BLOCK, BLOCK, 2).await;
         }
@@ -493,7 +502,7 @@ fn what_is_remembered_of_an_absent_side_does_not_grow_with_the_writes() {
     });
 }
 
-/// The ceiling holds, and both rates can be set while a rebuild runs.
+/// A rebuild must not exceed its ceiling, and both of its rates can be set while it runs.
 #[test]
 fn the_rates_of_a_rebuild_can_be_set_while_it_runs() {
     let rt = virtual_rt(6);
@@ -515,7 +524,7 @@ fn the_rates_of_a_rebuild_can_be_set_while_it_runs() {
         volume.fill(6).await;
         volume.give_back().await;
         volume.rt.sleep(Duration::from_secs(10)).await;
-        // 4 MiB may be in flight beyond the rate.
+        // Up to 4 MiB may be in flight beyond the bytes that the ceiling permits.
         let copied = volume.mirror.status().sides[1].resynced_bytes;
         assert!((36 * MIB..=44 * MIB).contains(&copied), "{copied}");
         set(rates(MIB, None)).expect("they are rates");

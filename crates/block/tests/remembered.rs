@@ -1,5 +1,5 @@
-//! Interrupted operations: the volume records them, and resumes them at the next opening, with the
-//! configuration as it was before them. On sides in memory.
+//! Interrupted operations, on sides in memory. The volume must record an operation and resume it at
+//! the next opening, with the configuration from before the operation.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -21,7 +21,7 @@ const MIB: u64 = 1 << 20;
 /// Content of the volume: the byte at the start of each of its first MiB.
 const CONTENT: [u8; 6] = [1, 2, 3, 4, 5, 6];
 
-/// The devices of a configuration, some of which the mirror's `sides` names.
+/// The devices that a configuration describes. The mirror's list `sides` names some of them.
 struct Devices {
     rt: Rt,
     all: Vec<Candidate>,
@@ -31,7 +31,7 @@ struct Devices {
 }
 
 impl Devices {
-    /// Creates two sides of a volume with content, and a blank device.
+    /// Creates two sides of a volume with content (`a` and `b`) and a blank device (`c`).
     async fn made(rt: &Rt) -> Devices {
         let all = ["a", "b", "c"].map(|name| blank(rt, name)).to_vec();
         let made = formatting::format(rt, "vol", &all[..2], &Formatting::default()).await;
@@ -55,7 +55,8 @@ impl Devices {
         Powered::side(device.expect("it is described"), &self.power)
     }
 
-    /// Opens the volume with a configuration that describes all devices.
+    /// Opens the volume with a configuration that describes all devices and names `sides` as the
+    /// sides.
     async fn open(&self, sides: &[&str]) -> Mirror {
         self.open_beside(sides, &["a", "b", "c"]).await
     }
@@ -86,13 +87,14 @@ impl Devices {
         opened.unwrap_or_else(|error| panic!("it opens: {error}"))
     }
 
-    /// Cuts the power, and restores it for the next opening.
+    /// Cuts the power of the open devices. The next opening has power again.
     fn cut_power(&mut self) {
         self.power.set(0);
         self.power = Rc::new(Cell::new(u64::MAX));
     }
 
-    /// Waits until the power is cut or the condition holds; returns false if neither happens.
+    /// Waits until the power is cut or the status satisfies `done`; returns false if neither
+    /// happens within two minutes.
     async fn until(&self, mirror: &Mirror, done: impl Fn(&MirrorStatus) -> bool) -> bool {
         for _ in 0..2400 {
             if self.power.get() == 0 || done(&mirror.status()) {
@@ -108,7 +110,8 @@ fn names(status: &MirrorStatus) -> Vec<String> {
     status.sides.iter().map(|side| side.name.clone()).collect()
 }
 
-/// Returns true if the volume has exactly these sides, all in sync, and no pending operation.
+/// Returns true if the volume has exactly the sides `sides`, all of them in sync, and no pending
+/// operation.
 fn is_settled(status: &MirrorStatus, sides: &[&str]) -> bool {
     names(status) == sides && !status.degraded && status.operations.is_empty()
 }
@@ -123,7 +126,7 @@ async fn assert_content(mirror: &Mirror, when: &str) {
     }
 }
 
-/// An operation on the volume in the tests that interrupt it.
+/// An operation that a test requests and interrupts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Asked {
     Add,
@@ -148,9 +151,10 @@ impl Asked {
         }
     }
 
-    /// Gives the command and cuts the power after `changes` changes. Then opens the volume, cuts
-    /// the power again, and opens it once more, each time with the original configuration. Returns
-    /// true if the power lasted during the first opening.
+    /// Requests the operation and cuts the power after `changes` changes. Then opens the volume
+    /// with the original configuration, cuts the power again, and opens the volume once more, until
+    /// the operation is complete. Returns true if the operation had completed before the first
+    /// power cut.
     async fn cut_after(self, rt: &Rt, changes: u64) -> bool {
         let when = format!("{self:?} cut after {changes} changes");
         let mut devices = Devices::made(rt).await;
@@ -174,7 +178,7 @@ impl Asked {
         );
         assert_content(&mirror, &when).await;
         devices.power.set(changes % 61);
-        // The command may be repeated at any time.
+        // The same operation may be requested again at any time.
         let again = self.of(&mirror, &devices).await;
         let is_gone = |why: &String| self == Asked::Remove && why.contains("no side b");
         let fine = again.as_ref().err().is_none_or(is_gone);
@@ -195,7 +199,7 @@ impl Asked {
         assert_content(&mirror, &when).await;
         mirror.close().await.expect("closed");
 
-        // The configuration is unchanged, and the volume matches it again.
+        // The operation is complete, and the volume must open with the unchanged configuration.
         let mirror = devices.open(&["a", "b"]).await;
         let status = mirror.status();
         assert!(done(&status), "{when}: {status:?}");
@@ -239,7 +243,7 @@ fn a_removal_goes_on_by_itself_wherever_it_is_cut_short() {
     Asked::Remove.may_be_cut_anywhere();
 }
 
-/// Begins to replace b by c, and cuts the power before c is in sync.
+/// Begins to replace b by c, cuts the power before c is in sync, and returns the devices.
 async fn interrupted(rt: &Rt) -> Devices {
     let mut devices = Devices::made(rt).await;
     let mirror = devices.open(&["a", "b"]).await;
@@ -253,8 +257,9 @@ async fn interrupted(rt: &Rt) -> Devices {
     devices
 }
 
-/// The configuration has already been edited: it no longer names the side that is being removed.
-/// The removed side still counts, and is used until the new side is in sync.
+/// The operator has edited the configuration before the end of the replacement: it no longer names
+/// the side that is being removed. That side must still count, and must be used until the new side
+/// is in sync.
 #[test]
 fn a_configuration_may_name_the_sides_of_afterwards_before_the_end() {
     let rt = virtual_rt(1);
@@ -272,7 +277,8 @@ fn a_configuration_may_name_the_sides_of_afterwards_before_the_end() {
     });
 }
 
-/// The configuration names all three sides, as after a partial edit.
+/// The configuration names the old side, the new side and the side that stays, as after a partial
+/// edit.
 #[test]
 fn a_configuration_that_names_all_sides_goes_on_as_well() {
     let rt = virtual_rt(2);
@@ -288,8 +294,9 @@ fn a_configuration_that_names_all_sides_goes_on_as_well() {
     });
 }
 
-/// The configuration does not describe the device of the new side. The side is then missing but not
-/// forgotten: it can be given up by name, or be found later.
+/// The configuration does not describe the device of the new side. The side must be reported as
+/// absent under a substitute name, by which it can be removed, and it must be used again if its
+/// device is found later.
 #[test]
 fn a_side_whose_device_is_not_described_is_missing_and_not_forgotten() {
     let rt = virtual_rt(3);
@@ -331,8 +338,8 @@ fn a_side_whose_device_is_not_described_is_missing_and_not_forgotten() {
     });
 }
 
-/// The same command is repeated while its side cannot be found. Its device holds a side of this
-/// very volume, which is rebuilt from scratch.
+/// The replacement is requested again while its new side cannot be found. The device that the
+/// request names holds that side of the same volume, which is then rebuilt from scratch.
 #[test]
 fn the_command_is_taken_again_with_the_side_that_it_has_left_behind() {
     let rt = virtual_rt(4);
@@ -353,7 +360,8 @@ fn the_command_is_taken_again_with_the_side_that_it_has_left_behind() {
     });
 }
 
-/// A dead side is replaced while the configuration still names it: it is not reported as missing.
+/// A dead side is replaced while the configuration still names it. Afterwards the dead side must
+/// not be reported as missing.
 #[test]
 fn a_dead_side_that_was_replaced_is_not_missed() {
     let rt = virtual_rt(5);
@@ -380,7 +388,7 @@ fn a_dead_side_that_was_replaced_is_not_missed() {
         for life in 0..3 {
             let mut sides = without_b(&devices);
             for side in sides_elsewhere(&rt, &sides).await {
-                // The dead side is included until its removal is complete.
+                // Until its removal is complete, the dead side is one of the sides.
                 let c = devices.device("c");
                 if holds_side(&rt, &c.device, &side).await {
                     sides.push(SideToOpen {
@@ -399,14 +407,15 @@ fn a_dead_side_that_was_replaced_is_not_missed() {
     });
 }
 
-/// A scrub resumes near its old position after either kind of stop and ends once. A cancelled scrub
-/// does not resume.
+/// A scrub must resume near its last position after a power cut and after a clean stop, and must
+/// end once. A cancelled scrub must not resume.
 #[test]
 fn a_scrub_goes_on_after_any_stop() {
     let rt = virtual_rt(6);
     rt.block_on(async {
         let mut devices = Devices::made(&rt).await;
-        // Two sides of six blocks: a MiB in four seconds.
+        // At this rate the scrub reads one MiB of the volume, which is one MiB of each of the two
+        // sides, in four seconds.
         devices.scrub_rate = Some(Size(MIB / 2));
         let mirror = devices.open(&["a", "b"]).await;
         mirror.start_scrub().expect("it can be scrubbed");
@@ -420,7 +429,7 @@ fn a_scrub_goes_on_after_any_stop() {
         assert_eq!(words(&mirror.status()), ["scrub"]);
         devices.cut_power();
 
-        // A start by the operator continues the same scrub.
+        // If the operator starts a scrub now, the interrupted scrub continues.
         let mirror = devices.open(&["a", "b"]).await;
         let status = mirror.status();
         assert!(position(&status) >= 2 * MIB, "{status:?}");
@@ -460,8 +469,7 @@ fn a_scrub_goes_on_after_any_stop() {
     });
 }
 
-/// Cuts the power at any change while a scrub runs: the scrub completes after that, and finds the
-/// corrupt block.
+/// Cuts the power at every change while a scrub runs. The scrub must complete after that.
 #[test]
 fn a_scrub_that_is_cut_short_anywhere_comes_to_its_end() {
     for changes in 0..60 {
@@ -481,7 +489,7 @@ fn a_scrub_that_is_cut_short_anywhere_comes_to_its_end() {
                     .is_some_and(|scrub| scrub.state == "done")
             };
             assert!(devices.until(&mirror, is_done).await, "{changes} changes");
-            // It is then undecided whether the end of the scrub was recorded on the sides.
+            // At this point the sides may or may not have recorded the end of the scrub.
             let was_done = is_done(&mirror.status());
             assert!(!was_done || changes > 4, "it writes how far it is");
             devices.cut_power();

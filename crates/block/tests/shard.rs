@@ -1,5 +1,6 @@
-//! A device on a thread of its own: bounds, order, death, closing, and the state known on this
-//! side. Its storage behaviour is tested with every other device in `contract.rs`.
+//! A device on a separate thread (a shard): the bounds of its queue, the order of requests, the
+//! death of the thread, closing, and the state that the caller's thread knows. Its behavior as
+//! storage is tested together with all other devices in `contract.rs`.
 
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -20,7 +21,7 @@ use futures_util::future::join_all;
 const BLOCK: u64 = 4096;
 const MIB: u64 = 1 << 20;
 
-/// A read here makes the thread panic.
+/// Offset of a trap: a read at this offset makes the shard's thread panic.
 const TRAP: u64 = 63 * MIB;
 
 fn real_rt() -> Rt {
@@ -31,7 +32,7 @@ fn real_rt() -> Rt {
     Rt::real_time(options).expect("a ring")
 }
 
-/// An event on the thread.
+/// An event on the thread of the shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Happened {
     Came(Op, u64, u64),
@@ -52,7 +53,8 @@ impl Journal {
         self.0.lock().unwrap().clone()
     }
 
-    /// Returns the maximum number of requests and bytes in flight on the thread.
+    /// Returns the maximum numbers of requests and of bytes that were in flight on the shard's
+    /// thread.
     fn peaks(&self) -> (u64, u64) {
         let (mut now, mut peaks) = ((0, 0), (0, 0));
         for event in self.events() {
@@ -67,8 +69,8 @@ impl Journal {
     }
 }
 
-/// A device in memory behind a gate that the test opens. Each write counts as an interruption, and
-/// makes the device larger by a block.
+/// A device in memory whose requests wait until the test opens a gate. Each write increases the
+/// count `interruptions` of the device, and makes the device larger by a block.
 struct Gated {
     memory: MemoryDevice,
     geometries: Box<[Geometry]>,
@@ -126,7 +128,7 @@ impl Device for Gated {
     }
 }
 
-/// The device on the thread of a shard.
+/// The device on the thread of a shard, with the journal of its events.
 struct Tree {
     top: Rc<Gated>,
     journal: Journal,
@@ -163,7 +165,7 @@ impl Drop for Tree {
     }
 }
 
-/// A shard over a gated device, and the gate.
+/// A shard over a gated device, the sender that opens the gate, and the journal of the events.
 struct Rig {
     shard: Rc<dyn Device>,
     gate: Sender<()>,
@@ -195,7 +197,7 @@ impl Rig {
         self.gate.send(()).unwrap();
     }
 
-    /// Waits until a condition on the thread's events holds; other tasks run meanwhile.
+    /// Waits until the events on the shard's thread satisfy a condition; other tasks run meanwhile.
     async fn until(&self, holds: impl Fn(&[Happened]) -> bool) {
         while !holds(&self.journal.events()) {
             bimetal_rt::yield_now().await;
@@ -276,7 +278,8 @@ fn bytes_beyond_the_bound_wait_on_this_side() {
         let (answers, ()) = futures_util::future::join(writes, gate).await;
         assert!(answers.iter().all(Result::is_ok));
         assert_eq!(rig.journal.peaks().1, BYTES_MAX);
-        // The longest transfer occupies all of the room, and a longer one is refused.
+        // The longest permitted transfer uses the whole bound of bytes in flight. A longer one is
+        // refused.
         let longest = rig.shard.submit(Request::read(0, BYTES_MAX)).await;
         assert_eq!(longest.unwrap().into_data().len() as u64, BYTES_MAX);
         let longer = rig.shard.submit(Request::read(0, BYTES_MAX + BLOCK)).await;
@@ -332,7 +335,7 @@ fn what_an_answer_depends_on_is_known_before_it() {
             assert_eq!(rig.shard.interruptions(), Some(count));
             let grown = 64 * MIB + count * BLOCK;
             assert_eq!(rig.shard.geometry().size_bytes, grown);
-            // The added space can be used at once.
+            // The space that the write has added must be usable immediately.
             let last = Request::read(grown - BLOCK, BLOCK);
             rig.shard.submit(last).await.unwrap();
         }
@@ -349,7 +352,8 @@ fn what_was_asked_of_a_thread_that_dies_fails() {
         let mut asked: Vec<Request> = (0..count)
             .map(|at| Request::read(at * BLOCK, BLOCK))
             .collect();
-        // One request makes the thread panic; all others wait for the gate or for a permit.
+        // One of the requests makes the thread panic. All others wait for the gate, or for a permit
+        // to be sent.
         asked[REQUESTS_MAX as usize - 1] = Request::read(TRAP, BLOCK);
         let answers = join_all(asked.into_iter().map(|request| rig.shard.submit(request))).await;
         assert_eq!(answers.len() as u64, count);
@@ -366,7 +370,7 @@ fn what_was_asked_of_a_thread_that_dies_fails() {
         assert_eq!(health.unwrap().2, Statistic::State("failed".to_owned()));
         assert_eq!(statistic(&rig.shard, "in_flight_requests"), 0.0);
         assert_eq!(rig.shard.close().await, Err(IoError::Offline));
-        // The resources of the thread have been released.
+        // The thread has freed its resources.
         rig.until(|events| events.contains(&Happened::Gone)).await;
         assert!(!rig.journal.events().contains(&Happened::Closed));
     });
@@ -419,14 +423,16 @@ fn a_dropped_request_goes_on_and_keeps_its_room_until_it_is_done() {
         assert!(starts(&mut dropped).await);
         drop(dropped);
         assert_eq!(statistic(&rig.shard, "in_flight_bytes"), BLOCK as f64);
-        // A request that waits for room has not been started, and dropping it has no effect.
+        // A request that waits for room in the bound has not been sent to the thread, so dropping
+        // it has no effect.
         let long = Request::read(0, BYTES_MAX);
         let mut waiting = rig.shard.submit(long);
         assert!(starts(&mut waiting).await);
         drop(waiting);
         rig.open_gate();
         assert_eq!(byte_of(&rig.shard, BLOCK).await, 0);
-        // The answers came in the order in which they were given.
+        // Replies arrive in the order in which the thread sent them, so that of the dropped write
+        // has arrived as well.
         assert_eq!(statistic(&rig.shard, "in_flight_requests"), 0.0);
         assert_eq!(byte_of(&rig.shard, 0).await, 7);
         rig.shard.close().await.unwrap();
@@ -468,7 +474,7 @@ fn a_thread_that_cannot_open_says_why() {
     assert_eq!((rt.live_tasks(), rt.operations_in_flight()), (0, 0));
 }
 
-/// A file on the thread of a shard, removed at the end.
+/// A file for a device on the thread of a shard. The file is removed when the value is dropped.
 struct Image(PathBuf);
 
 impl Image {
@@ -487,8 +493,8 @@ impl Drop for Image {
     }
 }
 
-/// Buffers that cross are aligned for direct I/O, and the data is in the file when the stack is
-/// closed.
+/// Buffers that cross to another thread are aligned for direct I/O, and the data must be in the
+/// files when the stack has been closed.
 #[test]
 fn files_are_written_by_the_threads_of_a_stripe() {
     let images = ["a", "b"].map(Image::new);
@@ -519,7 +525,7 @@ fn files_are_written_by_the_threads_of_a_stripe() {
     let content = images
         .each_ref()
         .map(|image| std::fs::read(&image.0).unwrap());
-    // Unit k of the volume is unit k / 2 of file k % 2, and a MiB has 16 of them.
+    // Unit k of the volume is unit k / 2 of file k % 2. A MiB has 16 units.
     for unit in 0..512 {
         let expected = 1 + (unit / 16) as u8;
         let start = unit / 2 * (64 << 10);
@@ -528,7 +534,7 @@ fn files_are_written_by_the_threads_of_a_stripe() {
     }
 }
 
-/// Waits until a statistic of the cache `c`, which is on another thread, has the given value.
+/// Waits until a statistic of the cache `c`, which runs on another thread, has the value `wanted`.
 async fn until_statistic(stack: &Stack, name: &str, wanted: Statistic) {
     let is_wanted = |statistics: Vec<(String, String, Statistic)>| {
         let found = statistics.into_iter().find(|(_, n, _)| n == name);
@@ -539,8 +545,8 @@ async fn until_statistic(stack: &Stack, name: &str, wanted: Statistic) {
     }
 }
 
-/// After a loss, only the operator can make flushes succeed again, whatever thread the cache runs
-/// on.
+/// After a cache has lost data, flushes fail until the operator accepts the loss. This must also
+/// work if the cache runs on the thread of a shard.
 #[test]
 fn a_cache_on_a_shard_is_told_that_its_loss_is_known() {
     // Every second flush of the device below fails.
@@ -569,12 +575,12 @@ fn a_cache_on_a_shard_is_told_that_its_loss_is_known() {
         }
         until_statistic(&stack, "health", Statistic::State("lost data".to_owned())).await;
         assert_eq!(stack.accept_loss("c"), Some(true));
-        // Of two successive flushes, one reaches memory.
+        // The device fails every second flush, so one of these two flushes succeeds.
         let first = top.submit(Request::flush()).await;
         let second = top.submit(Request::flush()).await;
         assert!(first.is_ok() || second.is_ok());
         until_statistic(&stack, "health", Statistic::State("healthy".to_owned())).await;
-        // Closing flushes too, and one of two fails.
+        // Closing flushes too, and this flush may be one that fails.
         let _ = stack.close().await;
     });
 }
@@ -609,7 +615,7 @@ fn what_cannot_be_on_the_thread_of_a_shard_is_refused() {
         let is_said = words.iter().all(|word| why.contains(word));
         assert!(is_said && !why.contains('\n'), "{why}");
     }
-    // A device may be shared by parents on the same thread.
+    // Parents on the same thread may share a device.
     let inside = "[device.c]\ntype = 'memory'\nsize = '1MiB'\nshared = true\n\
                   [device.p]\ntype = 'passthrough'\nbelow = 'c'\n\
                   [device.s]\ntype = 'stripe'\ndevices = ['p', 'c']\n\
@@ -637,14 +643,14 @@ fn a_device_is_not_opened_on_two_threads() {
             why.contains("device a: is on the thread of the shard `top`"),
             "{why}"
         );
-        // Without the shard it is an ordinary device.
+        // If the shard is not opened, `a` is opened as an ordinary device.
         let alone = Stack::open(&rt, &graph, &["a"], &options).await.unwrap();
         assert!(alone.get("a").is_some());
         alone.close().await.unwrap();
     });
 }
 
-/// A shard is opened like a side that is added to an open mirror.
+/// A shard can be opened beside an open stack, as for a side that is added to an open mirror.
 #[test]
 fn a_shard_is_opened_beside_what_is_open() {
     let text = "[device.a]\ntype = 'memory'\nsize = '1MiB'\n\

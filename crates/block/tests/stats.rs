@@ -17,12 +17,13 @@ fn rig(rt: &Rt) -> (Stats, Rc<FaultControl>) {
     (Stats::new(rt, Rc::new(fault)), control)
 }
 
-/// Within one percent, the precision of the histogram.
+/// Returns whether two times differ by at most one percent, which is the precision of the
+/// histogram.
 fn near(got_ns: u64, expected_ns: u64) -> bool {
     got_ns.abs_diff(expected_ns) * 100 <= expected_ns
 }
 
-/// Latencies of 1..=1000 ms: the percentiles are 500, 990 and 999 ms.
+/// For latencies of 1 to 1000 ms the median, p99 and p99.9 are 500, 990 and 999 ms.
 #[test]
 fn percentiles_are_those_of_the_requests() {
     let rt = virtual_rt(1);
@@ -64,7 +65,8 @@ fn failures_count_and_move_no_bytes() {
     });
 }
 
-/// A request that waits for its first poll is the caller's time, not the device's.
+/// The latency of a request starts at its first poll: time before that is spent by the caller, not
+/// by the device.
 #[test]
 fn time_starts_with_the_first_poll() {
     let rt = virtual_rt(1);
@@ -78,7 +80,7 @@ fn time_starts_with_the_first_poll() {
     });
 }
 
-/// The device below answers at once, without a future of its own.
+/// The device below completes its requests immediately, without a future that is pending.
 #[test]
 fn immediate_answers_are_counted_and_shown_by_operation() {
     let rt = virtual_rt(1);

@@ -1,5 +1,5 @@
-//! RAID-0: address mapping through a stack, splitting of requests, and failures of a child. Unit
-//! tests of the mapping itself are in the layer's file.
+//! RAID-0: address mapping through a stack, splitting of requests, and failures of a child. The
+//! unit tests of the mapping are in the source file of the layer.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -42,10 +42,12 @@ fn units_go_round_the_devices() {
     let rt = virtual_rt(1);
     rt.block_on(async {
         let (stack, top) = open(&rt, THREE).await;
-        // 1020 KiB hold 63 whole units of 16 KiB, and that three times.
+        // The smallest child, of 1020 KiB, holds 63 whole units of 16 KiB, so each of the three
+        // children provides 63 units.
         assert_eq!(top.geometry().size_bytes, 3 * 63 * UNIT);
         assert_eq!(top.geometry().preferred_bytes, UNIT as u32);
-        // Units 0..7 hold the bytes 10..17: a has units 0, 3, 6, b has 1, 4, c has 2, 5.
+        // Write units 0..7, filled with the bytes 10..17. Child a stores the units 0, 3 and 6, b
+        // stores 1 and 4, and c stores 2 and 5.
         let mut payload = Payload::empty();
         for unit in 0..7 {
             payload.push(rt.pool().copy_of(&vec![10 + unit; UNIT as usize]));
@@ -72,7 +74,8 @@ fn units_go_round_the_devices() {
     });
 }
 
-/// Three logged memories under a stripe, each behind a switch.
+/// A stripe over three memory devices. Each child is logged, and has a switch (`controls`) by which
+/// it fails.
 struct Rig {
     stripe: Stripe,
     logs: Vec<Rc<MemorySink>>,
@@ -98,7 +101,7 @@ fn rig(rt: &Rt) -> Rig {
 }
 
 impl Rig {
-    /// Returns the operation, offset and length of each request to each child.
+    /// Returns the requests that each child received, each as its operation, offset and length.
     fn asked(&self) -> Vec<Vec<String>> {
         let starts = |sink: &Rc<MemorySink>| {
             let lines = sink.lines();
@@ -116,8 +119,8 @@ fn a_large_request_is_one_request_for_each_child() {
     let rt = virtual_rt(1);
     let rig = rig(&rt);
     rt.block_on(async {
-        // From the middle of unit 1 to the middle of unit 9: b has half of 1, 4, 7, c has 2, 5, 8,
-        // a has 3, 6 and half of 9.
+        // The range is from the middle of unit 1 to the middle of unit 9. Of it, child b stores
+        // half of 1, 4 and 7, c stores 2, 5 and 8, and a stores 3, 6 and half of 9.
         let (start, len) = (UNIT + UNIT / 2, 8 * UNIT);
         let request = Request::without_data(Op::WriteZeroes, start, len, Flags::FUA);
         rig.stripe.submit(request).await.unwrap();
@@ -168,13 +171,14 @@ fn parts_run_side_by_side() {
     });
 }
 
-/// Memory takes space in chunks of 64 KiB, which is four units of one child.
+/// A memory device allocates space in chunks of 64 KiB, which are four units of one child.
 #[test]
 fn extents_are_stitched_in_order() {
     let rt = virtual_rt(1);
     rt.block_on(async {
         let (stack, top) = open(&rt, THREE).await;
-        // Only b gets data, in its first chunk: units 1, 4, 7 and 10 of the stripe.
+        // The write allocates only the first chunk of child b, which holds units 1, 4, 7 and 10 of
+        // the stripe.
         top.submit(write(&rt, UNIT, 4096, 7)).await.unwrap();
         let request = Request::without_data(Op::Extents, 4096, 16 * UNIT, Flags::NONE);
         let extents = top.submit(request).await.unwrap().into_extents();
@@ -192,7 +196,7 @@ fn extents_are_stitched_in_order() {
                 data: false,
             });
         }
-        // Units 11 and 12 are in the last run; then 13, 14, 15 and 4 KiB of 16.
+        // The last run has no data: it starts with unit 11 and ends with 4 KiB of unit 16.
         expected.last_mut().unwrap().len = 16 * UNIT + 4096 - 11 * UNIT;
         assert_eq!(extents, expected);
         stack.close().await.unwrap();

@@ -1,5 +1,5 @@
-//! The tap on every device of a stack: which requests it records, which it drops, and when a
-//! recording ends.
+//! The tap on every device of a stack, which records requests: the requests that it records, those
+//! that it drops, and the end of a recording.
 
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ fn a_part_of_a_stack_sees_what_reaches_it() {
         let (stack, top) = open(&rt, STACK).await;
         let taps = ["a", "b"].map(|name| stack.tap(name).unwrap());
         let numbers = [taps[0].start().unwrap(), taps[1].start().unwrap()];
-        // Two chunks of 4 KiB: one on each member, at its start.
+        // The write of 8 KiB is two chunks of 4 KiB: one on each member of the stripe, at offset 0.
         top.submit(write(&rt, 0, 8192, 1)).await.unwrap();
         for (tap, number) in taps.iter().zip(numbers) {
             let taken = tap.take(number, 10).unwrap();
@@ -94,7 +94,7 @@ fn what_finds_no_room_is_dropped_and_counted() {
         assert_eq!((taken.records.len(), taken.left), (10, RECORDS_MAX - 10));
         assert_eq!(taken.counts.noted, RECORDS_MAX as u64);
         assert_eq!(taken.counts.dropped, 7);
-        // There is room again for ten.
+        // The buffer of the tap has room for ten records again.
         for _ in 0..11 {
             top.submit(Request::read(4096, 4096)).await.unwrap();
         }

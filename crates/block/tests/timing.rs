@@ -1,5 +1,6 @@
-//! Devices with the timing of a model. The model's own times are tested in `models.rs`; these tests
-//! check that requests keep them, in virtual and in real time, even if requests are dropped.
+//! Devices with the timing of a model. The times of the models themselves are tested in
+//! `models.rs`. The tests in this file check that requests take these times, in virtual and in real
+//! time, even if some requests are dropped.
 
 use std::rc::Rc;
 
@@ -7,8 +8,9 @@ use crate::common::{open, refusal, starts, statistic, timed, virtual_rt, write};
 use bimetal_block::{IoError, Op, Request};
 use bimetal_rt::{Rt, UringOptions};
 
-/// A serial SSD: a read of 4096 bytes takes 100 us + 4096 B / (1 GB/s) = 104,096 ns, a write of
-/// 4096 bytes 200 us + 4.096 us = 204,096 ns, a flush 1 ms; it never freezes.
+/// Configuration of an SSD that performs one command at a time and never freezes. A read of 4096
+/// bytes takes 100 us + 4096 B / (1 GB/s) = 104,096 ns, a write of 4096 bytes takes 200 us + 4.096
+/// us = 204,096 ns, and a flush takes 1 ms.
 const SERIAL: &str = r#"
 [device.data]
 type = "memory"
@@ -34,7 +36,7 @@ fn requests_complete_exactly_at_the_models_time() {
     let rt = virtual_rt(1);
     rt.block_on(async {
         let (stack, top) = open(&rt, SERIAL).await;
-        // Sequentially: each request starts when the previous one has completed.
+        // The requests are sequential: each is submitted when the one before has completed.
         top.submit(write(&rt, 4096, 4096, 7)).await.unwrap();
         assert_eq!(rt.now().as_ns(), WRITE_NS);
         let data = top
@@ -46,7 +48,7 @@ fn requests_complete_exactly_at_the_models_time() {
             (rt.now().as_ns(), data.to_vec()),
             (WRITE_NS + READ_NS, vec![7; 4096])
         );
-        // An extents request is no command of the model and takes no time.
+        // The model has no command for an extents request, so the request takes no time.
         let extents = Request::without_data(Op::Extents, 0, 65_536, Default::default());
         assert_eq!(top.submit(extents).await.unwrap().into_extents().len(), 1);
         assert_eq!(rt.now().as_ns(), WRITE_NS + READ_NS);
@@ -69,7 +71,7 @@ fn lateness_is_what_the_thread_adds_to_the_model() {
         let (stack, top) = open(&rt, SERIAL).await;
         let mut read = top.submit(Request::read(0, 4096));
         assert!(starts(&mut read).await);
-        // The thread is busy until long after the read is due.
+        // Keep the thread busy until long after the read is due.
         let busy_ns = 5_000_000;
         let began_ns = rt.now().as_ns();
         while rt.now().as_ns() < began_ns + busy_ns {
@@ -115,9 +117,9 @@ fn a_dropped_request_is_carried_out_and_disturbs_nobody() {
         ));
         drop(dropped);
         assert_eq!(statistic(&top, "in_flight_requests"), 1.0);
-        // The device is still busy with the first when the second arrives.
+        // The device was still busy with the first read when the second one arrived.
         assert_eq!(second.await.1, 2 * READ_NS);
-        // A third request is dropped, and closing waits for it.
+        // A third read is dropped. Closing must wait for it.
         let mut last = top.submit(Request::read(0, 4096));
         assert!(starts(&mut last).await);
         drop(last);
@@ -152,7 +154,8 @@ fn many_random_drops_leave_nothing_behind() {
             let limit = std::time::Duration::from_nanos(rng.below(3 * READ_NS));
             let requests = (0..1 + rng.below(8)).map(|i| top.submit(Request::read(i * 4096, 4096)));
             let all = futures_util::future::join_all(requests);
-            // Completed or dropped in flight, they do not affect later requests.
+            // Whether the requests complete or are dropped in flight, later requests must not be
+            // affected.
             let _ = rt.timeout(limit, all).await;
         }
         stack.close().await.unwrap();
@@ -235,7 +238,7 @@ fn mistakes_have_a_place() {
     }
 }
 
-/// In real time the emulation may be late, never early.
+/// In real time a completion of the emulated device may be late, but never early.
 #[test]
 fn in_real_time_nothing_completes_early() {
     let rt = Rt::real_time(UringOptions::default()).expect("the kernel has io_uring");

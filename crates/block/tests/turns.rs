@@ -1,7 +1,7 @@
-//! No operation monopolizes the thread: whatever the stack and however large the range, the number
-//! of steps between two polls of the ring is bounded. The data structures count the steps
-//! (`bimetal_rt::turn`), not the code that iterates over them, so that a loop that does not yield
-//! is detected here.
+//! No operation may monopolize the thread: whatever the stack and however large the range, the
+//! number of steps between two polls of the ring is bounded. The data structures count the steps
+//! (`bimetal_rt::turn`), not the code that iterates over them, so these tests also detect a loop
+//! that forgets to yield.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -20,11 +20,12 @@ const BLOCK: u64 = 4096;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// Allowance for the last task of a turn after the steps are used up, and for the polls of the
-/// tasks.
+/// Maximum number of steps in a turn. It is twice the steps of a turn's budget, because the last
+/// task may exceed the budget, and polls of the tasks count as well.
 const STEPS_MAX: u64 = 2 * TURN_STEPS_MAX;
 
-/// Reads all extents of a range: continues where an answer ended, as clients do.
+/// Returns all extents of a range. Each request continues at the end of the last answer, as clients
+/// do.
 async fn extents_of(device: &dyn Device, range: std::ops::Range<u64>) -> Vec<Extent> {
     let (mut all, mut position) = (Vec::new(), range.start);
     while position < range.end {
@@ -39,7 +40,7 @@ async fn extents_of(device: &dyn Device, range: std::ops::Range<u64>) -> Vec<Ext
     all
 }
 
-/// Runs requests concurrently, and checks the length of every turn meanwhile.
+/// Runs requests concurrently, and asserts that no turn meanwhile has more than `STEPS_MAX` steps.
 async fn in_short_turns(rt: &Rt, what: &str, device: &dyn Device, requests: Vec<Request>) {
     rt.forget_longest_turn();
     let running = requests.into_iter().map(|request| device.submit(request));
@@ -51,7 +52,7 @@ async fn in_short_turns(rt: &Rt, what: &str, device: &dyn Device, requests: Vec<
     assert!(steps <= STEPS_MAX, "{what}: a turn of {steps} steps");
 }
 
-/// Ends the current turn, so that it is measured.
+/// Ends the current turn of the executor, so that its steps are included in the longest turn.
 async fn until_turn_ends(rt: &Rt) {
     rt.sleep(Duration::from_nanos(1)).await;
 }
@@ -60,7 +61,7 @@ fn ranged(op: Op, offset: u64, len: u64) -> Request {
     Request::without_data(op, offset, len, Flags::NONE)
 }
 
-/// Returns a mirror of two sides of this size with logs of this size.
+/// Returns a mirror of two sides of `size_bytes`, each with a log of `log_bytes`.
 async fn mirror(rt: &Rt, size_bytes: u64, log_bytes: u64) -> Mirror {
     let sides: Vec<Candidate> = ["a", "b"].map(|name| blank_of(rt, name, size_bytes)).into();
     let formatting = Formatting {
@@ -74,7 +75,7 @@ async fn mirror(rt: &Rt, size_bytes: u64, log_bytes: u64) -> Mirror {
     opened.expect("the volume opens")
 }
 
-/// Writes data to every second block, all of it into the logs.
+/// The data is written to every second block, so the log holds a separate extent for each block.
 #[test]
 fn many_extents_in_a_log_are_told_in_short_turns() {
     const EXTENTS: u64 = 12_000;
@@ -97,7 +98,8 @@ fn many_extents_in_a_log_are_told_in_short_turns() {
     });
 }
 
-/// A log of tens of thousands of records is destaged, and its entries are freed.
+/// A log of tens of thousands of records is destaged, and its entries are freed, without a long
+/// turn.
 #[test]
 fn a_log_of_many_records_goes_home_in_short_turns() {
     const RECORDS: u64 = 24_000;
@@ -124,7 +126,8 @@ fn a_log_of_many_records_goes_home_in_short_turns() {
     });
 }
 
-/// A range of 4 GiB that was never written has a million checksums.
+/// A range of 4 GiB that was never written has a million checksums, over which requests must not
+/// iterate in one turn.
 #[test]
 fn large_ranges_are_told_and_cleared_in_short_turns() {
     let rt = virtual_rt(2);

@@ -1,6 +1,6 @@
-//! No request of a mirror waits forever, or for a later one: changes of every length, under both
-//! rules of acknowledgement, with and without room in the logs, while sides freeze. Measured in
-//! virtual time.
+//! No request of a mirror may wait forever, or for a later request. Tested with changes of every
+//! length, under both rules of acknowledgement, with and without room in the logs, and while sides
+//! freeze. Measured in virtual time.
 
 use std::cell::{Cell, RefCell};
 use std::pin::pin;
@@ -20,12 +20,12 @@ use futures_util::future::{Either, select};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
-/// Length of each log: the minimum.
+/// Length of the log of each side in bytes, which is the minimum.
 const LOG_BYTES: u64 = 4 * MIB;
-/// Range that the load writes to.
+/// Size of the range at the start of the volume to which the load writes, in bytes.
 const SPAN_BYTES: u64 = 40 * MIB;
-/// A healthy side is ejected after a silence of 30 s. A request that is acknowledged sooner has not
-/// waited for an ejection.
+/// Maximum latency of a request. A mirror ejects a healthy side only after the side has not
+/// answered for 30 s, so a request that is acknowledged sooner has not waited for an ejection.
 const WAIT_MAX: Duration = Duration::from_secs(20);
 
 /// Parameters of a load.
@@ -41,7 +41,7 @@ struct Case {
     requests: u64,
 }
 
-/// Returns a device in memory with a fixed time for each request.
+/// Returns a device in memory that takes `us` microseconds for each request.
 fn medium(rt: &Rt, us: u64) -> (Rc<dyn Device>, Rc<FaultControl>) {
     let memory = Rc::new(MemoryDevice::new(rt, 64 * MIB));
     let fault = Fault::new(rt, memory, FaultPlan::default(), us);
@@ -52,7 +52,8 @@ fn medium(rt: &Rt, us: u64) -> (Rc<dyn Device>, Rc<FaultControl>) {
     (Rc::new(fault), control)
 }
 
-/// Returns a volume of sides with fixed times for each request and the smallest logs.
+/// Returns a volume with logs of the minimum size. Each side takes a fixed time for each request,
+/// which `us` lists.
 async fn volume(rt: &Rt, acknowledge: Acknowledge, us: &[u64]) -> (Mirror, Vec<Rc<FaultControl>>) {
     let names: Vec<String> = (0..us.len()).map(|side| format!("side-{side}")).collect();
     let media: Vec<_> = us.iter().map(|us| medium(rt, *us)).collect();
@@ -80,8 +81,8 @@ async fn volume(rt: &Rt, acknowledge: Acknowledge, us: &[u64]) -> (Mirror, Vec<R
     (opened.expect("it opens"), controls)
 }
 
-/// Writes at random offsets, half of the requests at a few of them, and returns the longest
-/// latency.
+/// Writes at random offsets, half of the requests at one of only eight offsets, and returns the
+/// longest latency.
 async fn load(rt: &Rt, mirror: &Mirror, case: Case) -> Duration {
     let tasks = TaskGroup::new(rt);
     let left = Rc::new(Cell::new(case.requests));
@@ -106,7 +107,7 @@ async fn load(rt: &Rt, mirror: &Mirror, case: Case) -> Duration {
     Duration::from_nanos(longest_ns.get())
 }
 
-/// Freezes one side after the other, forever.
+/// Freezes one side after another for a while, forever.
 async fn freeze_in_turn(rt: &Rt, controls: &[Rc<FaultControl>]) {
     for control in controls.iter().cycle().skip(1) {
         rt.sleep(Duration::from_millis(40)).await;
@@ -153,7 +154,7 @@ fn run_all(acknowledge: Acknowledge) {
     let loads = [
         (4 * KIB, 256, 2_000),
         (256 * KIB, 160, 400),
-        // The write is longer than the log.
+        // Each of these writes is longer than the log.
         (6 * MIB, 8, 24),
     ];
     for sides in [2, 3] {
@@ -182,8 +183,8 @@ fn no_change_that_all_sides_acknowledge_waits_for_ever() {
     run_all(Acknowledge::All);
 }
 
-/// While a side flushes, one client flushes, and then other clients write and flush. The first
-/// flush does not depend on any of these writes.
+/// While a side is flushing, a client flushes; after that, other clients write and flush. The first
+/// client's flush must not wait for these later writes.
 #[test]
 fn a_flush_waits_for_no_later_change() {
     const WRITES: u64 = 400;
@@ -203,7 +204,7 @@ fn a_flush_waits_for_no_later_change() {
         spawn("write", put(0));
         rt.sleep(Duration::from_millis(20)).await;
         spawn("flush before", Request::flush());
-        // The slow side is flushing, and receives a write meanwhile.
+        // The slow side is flushing, and receives a write at the same time.
         rt.sleep(Duration::from_millis(5)).await;
         spawn("write", put(1));
         rt.sleep(Duration::from_millis(10)).await;
@@ -231,8 +232,9 @@ fn a_flush_waits_for_no_later_change() {
     });
 }
 
-/// After a crash a side may lack all changes that wait for it. Its log must have room for all of
-/// them, however much clients write at once; otherwise the side could not be restored.
+/// After a crash a side may lack all changes that were queued for it. The log must have room for
+/// all of them, however many writes clients have in flight; otherwise the side could not be
+/// resynchronized from the log.
 #[test]
 fn no_more_waits_for_a_side_than_its_log_takes() {
     const LEN: u64 = 256 * KIB;

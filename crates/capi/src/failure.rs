@@ -34,7 +34,8 @@ impl Failure {
         Failure::new(libc::EIO, "the library has a fault: it panicked")
     }
 
-    /// Stores the message for the thread, and returns the value that the program gets.
+    /// Stores the message for the thread, and returns the negative error number, which the program
+    /// gets.
     pub(crate) fn remember(self) -> c_int {
         // A message from a target may contain a NUL, which would end the C string early.
         let words = CString::new(self.words.replace('\0', " ")).unwrap_or_default();
@@ -43,7 +44,8 @@ impl Failure {
     }
 }
 
-/// Returns the message of the thread's last failure. It is valid until the thread's next failure.
+/// Returns the message of the calling thread's last failure. The pointer is valid until the
+/// thread's next failure.
 pub(crate) fn last_words() -> *const c_char {
     LAST.with_borrow(|words| words.as_ptr())
 }
@@ -65,7 +67,7 @@ impl From<Error> for Failure {
 
 fn of_status(status: Status) -> c_int {
     match status {
-        // A status of success in a failure is an error of the target.
+        // A target that reports success in a failure is faulty, which counts as an I/O error.
         Status::Ok | Status::Medium => libc::EIO,
         Status::NoSpace => libc::ENOSPC,
         Status::Invalid | Status::OutOfRange => libc::EINVAL,

@@ -2,11 +2,12 @@
 //!
 //! The header is the interface and specifies each function. This crate validates all arguments and
 //! passes them to `bimetal_client`, which does the work. It must never let a panic escape, never
-//! trust a number, and never touch a buffer of the program after the request has been completed.
+//! trust a number from the program, and never touch a buffer of the program after the request has
+//! been completed.
 //!
 //! This crate may use `unsafe`, because memory that a C program points to cannot be read otherwise.
-//! It is used in this file, where pointers become references; in `memory.rs`, where pointers are
-//! kept for the duration of a request; and where an event descriptor is created.
+//! `unsafe` is used in this file, where pointers become references; in `memory.rs`, where pointers
+//! are kept for the duration of a request; and where an event descriptor is created.
 
 #![allow(unsafe_code)]
 
@@ -43,10 +44,11 @@ pub struct RawCompletion {
     reserved: u32,
 }
 
-/// Runs one function of the interface. A panic becomes -EIO, and a failure becomes the thread's
-/// last error.
+/// Runs the body of a function of the interface. A panic becomes -EIO, and a failure becomes the
+/// thread's last error.
 fn at_the_boundary(body: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
-    // A panic leaves a usable session: its poisoned locks are taken as they are, see `completions`.
+    // A session remains usable after a panic: its poisoned locks are used as they are (see
+    // `completions`).
     let outcome = catch_unwind(AssertUnwindSafe(body));
     match outcome.unwrap_or_else(|_panic| Err(Failure::panicked())) {
         Ok(value) => value,
@@ -58,17 +60,17 @@ fn null(what: &str) -> Failure {
     Failure::invalid(format!("{what} is NULL"))
 }
 
-/// Returns the session behind a pointer of the program.
+/// Returns the session that a pointer of the program refers to.
 ///
 /// # Safety
-/// The pointer is NULL or comes from `brp_open` and has not been closed.
+/// The pointer is NULL, or comes from `brp_open` and has not been passed to `brp_close`.
 unsafe fn session<'a>(session: *const Session) -> Result<&'a Session, Failure> {
-    // SAFETY: `brp_open` made it from a box, and the caller says that the box is still there. It is
-    // only ever shared, and `Session` is `Sync`.
+    // SAFETY: `brp_open` made the pointer from a box, and the caller guarantees that the box has
+    // not been dropped. Only shared references to the session are made, and `Session` is `Sync`.
     unsafe { session.as_ref() }.ok_or_else(|| null("session"))
 }
 
-/// See the header.
+/// Opens a session. The header specifies this function.
 ///
 /// # Safety
 /// `uri` is NULL or ends with a NUL; `out` is NULL or may be written.
@@ -78,46 +80,47 @@ pub unsafe extern "C" fn brp_open(uri: *const c_char, out: *mut *mut Session) ->
         if out.is_null() {
             return Err(null("session"));
         }
-        // SAFETY: not NULL, and the caller says that it may be written.
+        // SAFETY: not NULL, and the caller guarantees that `out` may be written.
         unsafe { out.write(std::ptr::null_mut()) };
         if uri.is_null() {
             return Err(null("uri"));
         }
-        // SAFETY: not NULL, and the caller says that it ends with a NUL.
+        // SAFETY: not NULL, and the caller guarantees that the string ends with a NUL.
         let uri = unsafe { CStr::from_ptr(uri) };
         let uri = uri
             .to_str()
             .map_err(|_| Failure::invalid("the URI is not UTF-8"))?;
         let opened = Box::new(Session::open(uri)?);
-        // SAFETY: as above.
+        // SAFETY: not NULL, and the caller guarantees that `out` may be written.
         unsafe { out.write(Box::into_raw(opened)) };
         Ok(0)
     })
 }
 
-/// See the header.
+/// Closes a session. The header specifies this function.
 ///
 /// # Safety
-/// `session` is NULL or comes from `brp_open`, and this is the last use of it.
+/// `session` is NULL, or comes from `brp_open` and is not used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brp_close(session: *mut Session) {
     at_the_boundary(|| {
         if !session.is_null() {
-            // SAFETY: `brp_open` made it from a box, and the caller gives it back once.
+            // SAFETY: `brp_open` made the pointer from a box, and the caller passes it here only
+            // once.
             drop(unsafe { Box::from_raw(session) });
         }
         Ok(0)
     });
 }
 
-/// See the header.
+/// Describes the volume of a session. The header specifies this function.
 ///
 /// # Safety
-/// `session` as everywhere; `volume` is NULL or may be written.
+/// `session` is NULL or an open session from `brp_open`; `volume` is NULL or may be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brp_get_volume(session: *const Session, volume: *mut RawVolume) -> c_int {
     at_the_boundary(|| {
-        // SAFETY: what the caller says.
+        // SAFETY: the caller guarantees that the session is NULL or open.
         let session = unsafe { self::session(session) }?;
         if volume.is_null() {
             return Err(null("volume"));
@@ -132,17 +135,18 @@ pub unsafe extern "C" fn brp_get_volume(session: *const Session, volume: *mut Ra
             rights: export.rights,
             reserved: 0,
         };
-        // SAFETY: not NULL, and the caller says that it may be written.
+        // SAFETY: not NULL, and the caller guarantees that `volume` may be written.
         unsafe { volume.write(description) };
         Ok(0)
     })
 }
 
-/// See the header.
+/// Submits requests. The header specifies this function.
 ///
 /// # Safety
-/// `session` as everywhere; `requests` is NULL or an array of `count`, whose buffers are the
-/// library's until they are reaped or the session is closed.
+/// `session` is NULL or an open session from `brp_open`. `requests` is NULL or an array of `count`
+/// requests, whose buffers belong to the library until the requests are reaped or the session is
+/// closed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brp_submit(
     session: *mut Session,
@@ -150,7 +154,7 @@ pub unsafe extern "C" fn brp_submit(
     count: u32,
 ) -> c_int {
     at_the_boundary(|| {
-        // SAFETY: what the caller says.
+        // SAFETY: the caller guarantees that the session is NULL or open.
         let session = unsafe { self::session(session) }?;
         if count == 0 {
             return Ok(0);
@@ -158,8 +162,8 @@ pub unsafe extern "C" fn brp_submit(
         if requests.is_null() {
             return Err(null("requests"));
         }
-        // SAFETY: not NULL, and the caller promises that `count` requests are stored there; every
-        // field takes any value.
+        // SAFETY: not NULL, and the caller guarantees that the array has `count` requests; every
+        // bit pattern is valid for their fields.
         let requests = unsafe { std::slice::from_raw_parts(requests, count as usize) };
         let requests = requests
             .iter()
@@ -170,10 +174,11 @@ pub unsafe extern "C" fn brp_submit(
     })
 }
 
-/// See the header.
+/// Takes completions. The header specifies this function.
 ///
 /// # Safety
-/// `session` as everywhere; `completions` is NULL or an array of `max` that may be written.
+/// `session` is NULL or an open session from `brp_open`; `completions` is NULL or an array of `max`
+/// completions that may be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brp_reap(
     session: *mut Session,
@@ -183,7 +188,7 @@ pub unsafe extern "C" fn brp_reap(
     timeout_ms: c_int,
 ) -> c_int {
     at_the_boundary(|| {
-        // SAFETY: what the caller says.
+        // SAFETY: the caller guarantees that the session is NULL or open.
         let session = unsafe { self::session(session) }?;
         if min > max {
             return Err(Failure::invalid("min is more than max"));
@@ -201,8 +206,8 @@ pub unsafe extern "C" fn brp_reap(
                 result: result.map_or_else(|failure| failure.remember(), |()| 0),
                 reserved: 0,
             };
-            // SAFETY: not NULL, the caller says that `max` may be written, and no more than that
-            // are reaped.
+            // SAFETY: not NULL, the caller guarantees that `max` completions may be written, and at
+            // most `max` completions are reaped.
             unsafe {
                 place.write(completion);
                 place = place.add(1);
@@ -212,14 +217,14 @@ pub unsafe extern "C" fn brp_reap(
     })
 }
 
-/// See the header.
+/// Returns the event descriptor of a session. The header specifies this function.
 ///
 /// # Safety
-/// `session` as everywhere.
+/// `session` is NULL or an open session from `brp_open`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brp_event_fd(session: *mut Session) -> c_int {
     at_the_boundary(|| {
-        // SAFETY: what the caller says.
+        // SAFETY: the caller guarantees that the session is NULL or open.
         unsafe { self::session(session) }?.event_fd()
     })
 }
@@ -227,20 +232,22 @@ pub unsafe extern "C" fn brp_event_fd(session: *mut Session) -> c_int {
 /// Carries out a request and waits for its result.
 ///
 /// # Safety
-/// `session` as everywhere; the buffer of the request is valid until this returns.
+/// `session` is NULL or an open session from `brp_open`; the buffer of the request is valid until
+/// this returns.
 unsafe fn wait_for(session: *mut Session, raw: &RawRequest) -> c_int {
     at_the_boundary(|| {
-        // SAFETY: what the caller says.
+        // SAFETY: the caller guarantees that the session is NULL or open.
         let session = unsafe { self::session(session) }?;
         session.run(raw.checked(session.export())?)?;
         Ok(0)
     })
 }
 
-/// See the header.
+/// Reads from the volume and waits. The header specifies this function.
 ///
 /// # Safety
-/// `session` as everywhere; `data` is NULL or may be written for `length_bytes`.
+/// `session` is NULL or an open session from `brp_open`; `data` is NULL or `length_bytes` bytes of
+/// it may be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brp_read(
     session: *mut Session,
@@ -249,14 +256,16 @@ pub unsafe extern "C" fn brp_read(
     offset_bytes: u64,
 ) -> c_int {
     let raw = RawRequest::new(request::READ, data, offset_bytes, length_bytes, 0);
-    // SAFETY: what the caller says.
+    // SAFETY: the caller guarantees that the session is NULL or open, and that the buffer may be
+    // written.
     unsafe { wait_for(session, &raw) }
 }
 
-/// See the header.
+/// Writes to the volume and waits. The header specifies this function.
 ///
 /// # Safety
-/// `session` as everywhere; `data` is NULL or may be read for `length_bytes`.
+/// `session` is NULL or an open session from `brp_open`; `data` is NULL or `length_bytes` bytes of
+/// it may be read.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brp_write(
     session: *mut Session,
@@ -268,25 +277,26 @@ pub unsafe extern "C" fn brp_write(
     // The buffer of a write is only ever read.
     let data = data.cast_mut();
     let raw = RawRequest::new(request::WRITE, data, offset_bytes, length_bytes, flags);
-    // SAFETY: what the caller says.
+    // SAFETY: the caller guarantees that the session is NULL or open, and that the buffer may be
+    // read.
     unsafe { wait_for(session, &raw) }
 }
 
-/// See the header.
+/// Flushes the volume and waits. The header specifies this function.
 ///
 /// # Safety
-/// `session` as everywhere.
+/// `session` is NULL or an open session from `brp_open`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brp_flush(session: *mut Session) -> c_int {
     let raw = RawRequest::new(request::FLUSH, std::ptr::null_mut(), 0, 0, 0);
-    // SAFETY: what the caller says.
+    // SAFETY: the caller guarantees that the session is NULL or open.
     unsafe { wait_for(session, &raw) }
 }
 
-/// See the header.
+/// Discards a range of the volume and waits. The header specifies this function.
 ///
 /// # Safety
-/// `session` as everywhere.
+/// `session` is NULL or an open session from `brp_open`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brp_discard(
     session: *mut Session,
@@ -296,14 +306,14 @@ pub unsafe extern "C" fn brp_discard(
 ) -> c_int {
     let none = std::ptr::null_mut();
     let raw = RawRequest::new(request::DISCARD, none, offset_bytes, length_bytes, flags);
-    // SAFETY: what the caller says.
+    // SAFETY: the caller guarantees that the session is NULL or open.
     unsafe { wait_for(session, &raw) }
 }
 
-/// See the header.
+/// Makes a range of the volume read as zeroes and waits. The header specifies this function.
 ///
 /// # Safety
-/// `session` as everywhere.
+/// `session` is NULL or an open session from `brp_open`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brp_write_zeroes(
     session: *mut Session,
@@ -319,14 +329,14 @@ pub unsafe extern "C" fn brp_write_zeroes(
         length_bytes,
         flags,
     );
-    // SAFETY: what the caller says.
+    // SAFETY: the caller guarantees that the session is NULL or open.
     unsafe { wait_for(session, &raw) }
 }
 
-/// See the header.
+/// Returns the message of the thread's last failure. The header specifies this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn brp_last_error() -> *const c_char {
-    // After a panic here, only a static message can be returned.
+    // If `last_words` panics, only a static message can be returned.
     catch_unwind(failure::last_words).unwrap_or(c"an unexpected panic".as_ptr())
 }
 
@@ -338,7 +348,8 @@ mod tests {
     fn a_panic_comes_out_as_a_number_with_words() {
         let result = at_the_boundary(|| panic!("a fault"));
         assert_eq!(result, -libc::EIO);
-        // SAFETY: the words of this thread end with a NUL and stay until its next call.
+        // SAFETY: the message of this thread ends with a NUL and stays valid until the thread's
+        // next failure.
         let words = unsafe { CStr::from_ptr(brp_last_error()) };
         assert!(words.to_str().unwrap().contains("panicked"));
     }

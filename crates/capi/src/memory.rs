@@ -1,8 +1,8 @@
-//! Pointers of a C program that requests keep until they are completed.
+//! Pointers of a C program, which requests keep until they are completed.
 //!
-//! This module may use `unsafe`: it reads and writes memory that only the program vouches for. It
-//! must access this memory only through a request in flight, and never beyond the length that came
-//! with the pointer.
+//! This module may use `unsafe`: it reads and writes memory whose validity only the program
+//! guarantees. It must access this memory only through a request in flight, and never beyond the
+//! length that was passed with the pointer.
 
 use std::ffi::c_void;
 
@@ -10,7 +10,7 @@ use std::ffi::c_void;
 #[derive(Clone, Copy)]
 pub(crate) struct User(*mut c_void);
 
-// SAFETY: it is a number that goes back to the program, and nothing here follows it.
+// SAFETY: the pointer is only returned to the program, and this library never dereferences it.
 unsafe impl Send for User {}
 
 impl User {
@@ -23,14 +23,14 @@ impl User {
     }
 }
 
-/// A buffer of the program, or no buffer, with length 0.
+/// A buffer of the program. A request without a buffer has an empty one.
 pub(crate) struct Buffer {
     start: *mut u8,
     length_bytes: usize,
 }
 
-// SAFETY: the interface says that the buffer belongs to the library until the request is completed,
-// whatever thread works on it, and `Buffer` is not cloned.
+// SAFETY: by the interface, the buffer belongs to the library until the request is completed,
+// whichever thread works on it, and `Buffer` is not cloned.
 unsafe impl Send for Buffer {}
 
 impl Buffer {
@@ -42,7 +42,7 @@ impl Buffer {
         }
     }
 
-    /// Wraps the buffer of a request that has not been completed; `None` for NULL.
+    /// Wraps the buffer of a request that has not been completed; returns `None` for NULL.
     pub(crate) fn new(start: *mut c_void, length_bytes: u32) -> Option<Buffer> {
         (!start.is_null()).then_some(Buffer {
             start: start.cast(),
@@ -54,10 +54,10 @@ impl Buffer {
     pub(crate) fn copy_to(&self, into: &mut [u8]) {
         assert_eq!(into.len(), self.length_bytes, "a write is copied whole");
         if self.length_bytes > 0 {
-            // SAFETY: the program promises that `length_bytes` bytes may be read there until the
-            // request is completed, and `into` is memory of ours, which the program's cannot
-            // overlap. No reference to the program's memory is made, so that a program that writes
-            // there meanwhile gets torn data and nothing worse.
+            // SAFETY: the program guarantees that `length_bytes` bytes at `start` may be read until
+            // the request is completed. `into` is memory of this library, which the program's
+            // memory cannot overlap. No reference to the program's memory is made, so a program
+            // that writes to its buffer meanwhile only gets torn data.
             unsafe {
                 self.start
                     .copy_to_nonoverlapping(into.as_mut_ptr(), into.len())
@@ -65,15 +65,16 @@ impl Buffer {
         }
     }
 
-    /// Copies `from` to `offset`. A slice that does not fit is a bug of this library.
+    /// Copies `from` to `offset` in the buffer. A slice that does not fit is a bug of this library.
     pub(crate) fn fill_at(&mut self, offset: usize, from: &[u8]) {
         let fits = offset
             .checked_add(from.len())
             .is_some_and(|end| end <= self.length_bytes);
         assert!(fits, "an answer is as long as was asked for");
         if !from.is_empty() {
-            // SAFETY: the program says that `length_bytes` may be written there until the request
-            // is completed, the place is within them, and `from` is memory of ours.
+            // SAFETY: the program guarantees that `length_bytes` bytes at `start` may be written
+            // until the request is completed. The target range lies within them, and `from` is
+            // memory of this library.
             unsafe {
                 let place = self.start.add(offset);
                 place.copy_from_nonoverlapping(from.as_ptr(), from.len());

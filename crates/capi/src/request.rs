@@ -1,4 +1,4 @@
-//! A request as a C program writes it, and the validated request that is made of it.
+//! A request as a C program writes it, and the validated request that is made from it.
 //!
 //! This module must reject every request that would violate the protocol at the target, or would
 //! make this library access memory outside of the program's buffer.
@@ -60,7 +60,7 @@ impl Checked {
 }
 
 impl RawRequest {
-    /// Creates a request of a thread that waits for the result.
+    /// Creates a request for a function that waits for the result, such as `brp_read`.
     pub(crate) fn new(
         op: u8,
         data: *mut c_void,
@@ -74,7 +74,7 @@ impl RawRequest {
             offset_bytes,
             length_bytes,
             op,
-            // A value that does not fit becomes all bits set, which is rejected as unknown flags.
+            // Flags that do not fit become all bits set, which is rejected as unknown flags.
             flags: u8::try_from(flags).unwrap_or(u8::MAX),
             reserved: 0,
         }
@@ -145,8 +145,8 @@ impl RawRequest {
     }
 }
 
-// The sizes must match those in the header: a difference would change the meaning of all later
-// fields.
+// The sizes must match the structures in the header, since a different size would change the
+// meaning of the later fields.
 const _: () = assert!(size_of::<RawRequest>() == 32 || size_of::<usize>() != 8);
 const _: () = assert!(size_of::<crate::RawCompletion>() == 16 || size_of::<usize>() != 8);
 const _: () = assert!(size_of::<crate::RawVolume>() == 32);

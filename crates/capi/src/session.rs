@@ -15,7 +15,7 @@ use crate::request::Request;
 
 /// `struct brp_session`.
 pub struct Session {
-    // Dropped first: after that, no thread touches a buffer or pushes a completion any more.
+    // Dropped first: after that, no thread accesses a buffer of the program or adds a completion.
     thread: SessionThread<UnderWay>,
     completions: Arc<Completions>,
 }
@@ -36,15 +36,15 @@ impl Session {
         self.thread.export()
     }
 
-    /// Submits the first requests for which there is room, and returns their number.
+    /// Submits as many of the first requests as there is room for, and returns their number.
     pub(crate) fn submit(&self, requests: Vec<Request>) -> Result<usize, Failure> {
         let taken = self.completions.admit(requests.len());
         if taken == 0 {
             let words = format!("{REQUESTS_MAX} requests were submitted and not reaped");
             return Err(Failure::new(libc::EAGAIN, words));
         }
-        // Each job is created only when the thread takes it, because dropping a job completes its
-        // request.
+        // Each job is created only when the thread takes it from the iterator, because dropping a
+        // job completes its request.
         let jobs = requests.into_iter().take(taken).map(|request| UnderWay {
             whom: Some(Whom::Reaper(Arc::clone(&self.completions), request.user)),
             request,
@@ -91,8 +91,8 @@ enum Whom {
     Waiting(SyncSender<Result<(), Failure>>),
 }
 
-/// A submitted request. If it is dropped without an answer, its thread has panicked; the request
-/// then fails, so that its caller does not wait forever.
+/// A submitted request. If it is dropped without an answer, the session's thread has panicked; the
+/// request then fails, so that its caller does not wait forever.
 struct UnderWay {
     request: Request,
     whom: Option<Whom>,
@@ -109,7 +109,8 @@ impl Job for UnderWay {
 }
 
 impl UnderWay {
-    /// Processes the answer. Returns a completion if the request is to be reaped.
+    /// Processes the answer to the request. Returns a completion if the program will reap the
+    /// request.
     fn end(mut self, answer: Result<Answer, Error>) -> Option<Completion> {
         let result = answer.map_err(Failure::from).map(|answer| {
             let Answer::Data(data) = answer else {
@@ -124,7 +125,7 @@ impl UnderWay {
         match self.whom.take()? {
             Whom::Reaper(_, user) => Some((user, result)),
             Whom::Waiting(answer) => {
-                // The waiting thread exists until it is answered.
+                // The send cannot fail: the caller waits until it has the result.
                 let _ = answer.send(result);
                 None
             }
@@ -134,7 +135,8 @@ impl UnderWay {
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        // A waiting thread notices that its channel is closed.
+        // A waiting caller notices that its channel is closed; a completion to be reaped must be
+        // added.
         if let Some(Whom::Reaper(completions, user)) = self.whom.take() {
             completions.push([(user, Err(Failure::panicked()))]);
         }
@@ -145,7 +147,7 @@ fn deliver(completions: &Completions, ended: Vec<Ended<UnderWay>>) {
     let completed = ended
         .into_iter()
         .filter_map(|(request, answer)| request.end(answer));
-    // Collected first, so that data is copied without holding the lock that `brp_submit` needs.
+    // Collect first: copying the data while pushing would hold the lock that `brp_submit` needs.
     let completed: Vec<Completion> = completed.collect();
     completions.push(completed);
 }

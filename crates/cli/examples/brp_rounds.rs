@@ -1,10 +1,12 @@
-//! Kills a BRP target repeatedly under a load that checks every answer. Rounds run in batches; the
-//! results of finished batches are kept in a file, and those batches are not run again:
+//! Kills a BRP target repeatedly under a load that checks every answer. The rounds run in batches.
+//! The results of finished batches are kept in a file, and a later call does not run these batches
+//! again:
 //!
 //!     cargo build --release -p bimetal-cli
 //!     cargo run --release -p bimetal-cli --example brp_rounds -- --rounds 1000 --state rounds.json
 //!
-//! The exit status is 1 when a write is lost or overtaken; the directory of that batch is kept.
+//! The exit status is 1 if a write is lost or overtaken. The directory of the failed batch is then
+//! kept.
 
 #[path = "../tests/rounds/mod.rs"]
 mod rounds;
@@ -17,21 +19,22 @@ use clap::Parser;
 use rounds::{Met, Stack, rounds};
 use serde_json::{Value, json};
 
-/// Number of rounds in a batch; a batch uses one volume and one session.
+/// Number of rounds in a batch. All rounds of a batch use the same volume and the same session.
 const BATCH: u64 = 25;
 
 #[derive(Parser)]
 struct Args {
-    /// Total number of rounds, half of them on a file and half behind a write-back cache
+    /// Total number of rounds; in half of them the volume is a file, in the other half a file
+    /// behind a write-back cache
     #[arg(long, default_value = "1000")]
     rounds: u64,
-    /// File with the results of finished batches; a later call continues after them
+    /// File with the results of finished batches; a later call skips these batches
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
-    /// Start at most this many batches
+    /// Maximum number of batches to start
     #[arg(long, value_name = "N")]
     batches: Option<u64>,
-    /// The program to test [default: the one that was built with this example]
+    /// The program to test [default: the program that was built together with this example]
     #[arg(long, value_name = "FILE")]
     binary: Option<PathBuf>,
     /// Directory in which the volumes are created
@@ -39,7 +42,8 @@ struct Args {
     dir: PathBuf,
 }
 
-/// Results of finished batches, by batch number, which is also the seed of the batch.
+/// Results of finished batches, indexed by batch number. The batch number is also the seed of the
+/// batch.
 struct RoundsState {
     path: Option<PathBuf>,
     batches: Vec<Met>,
@@ -67,8 +71,8 @@ impl RoundsState {
         Ok(RoundsState { path, batches })
     }
 
-    /// Saves the state to a temporary file and renames it, so that an interruption loses at most
-    /// one batch.
+    /// Writes the state to a temporary file and renames it, so that an interruption loses at most
+    /// the results of one batch.
     fn save(&self) -> Result<()> {
         let Some(path) = &self.path else {
             return Ok(());

@@ -1,9 +1,10 @@
 //! Alerts about the volumes of a server: each event is written as a line to standard error and
-//! passed to a command of the operator. Described in docs/operations.md.
+//! passed to the operator's alert command, as described in docs/operations.md.
 //!
-//! Alerts must never delay requests: the volumes are polled, and a dedicated thread writes the
-//! lines and runs the command, one at a time. Events that cannot be reported yet wait in a bounded
-//! queue, in which the newest event of a kind replaces earlier ones.
+//! Alerts must never delay requests. A task polls the volumes, and a dedicated thread writes the
+//! lines and runs the alert command, for one event at a time. Events that cannot be reported yet
+//! wait in a bounded queue, in which an event replaces an older one of the same kind, volume and
+//! side.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::process::{Child, Command, Stdio};
@@ -20,13 +21,13 @@ use bimetal_console::stderr::say;
 
 /// Interval at which the volumes are polled.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// Number of consecutive polls that must find a log full before it is reported.
+/// Number of consecutive polls that must find a log full before this is reported.
 const FULL_LOOKS: u32 = 20;
 /// Maximum number of events in the queue.
 const WAITING_MAX: usize = 64;
-/// Time after which a running command is killed.
+/// Time after which a running alert command is killed.
 const COMMAND_MAX: Duration = Duration::from_secs(60);
-/// Interval at which the command is polled for its end.
+/// Interval at which a running alert command is polled for its end.
 const POLL_EVERY: Duration = Duration::from_millis(20);
 
 /// An event to report.
@@ -39,13 +40,14 @@ struct Event {
     side: String,
     /// Text that follows the names, for people.
     message: String,
-    /// Whether the server's start has reported the event already; then no line is written.
+    /// Whether the start of the server has already written a line about the event; if so, only the
+    /// alert command is run.
     known_from_start: bool,
 }
 
 impl Event {
-    /// Returns the event for a notice that a device, an export or the server itself left to be
-    /// reported.
+    /// Returns the event for a notice, which is a report to the operator by a device, an export or
+    /// the server itself.
     fn of_notice(notice: &Notice) -> Event {
         Event {
             kind: notice.kind,
@@ -67,7 +69,8 @@ impl Event {
 /// State of a side at the last poll.
 #[derive(Default)]
 struct SideBefore {
-    /// Health at the last poll; `None` before the first poll, which expects a healthy side.
+    /// Health at the last poll; `None` before the first poll, at which a side counts as having been
+    /// healthy.
     health: Option<&'static str>,
     corrupt_blocks: u64,
     full_looks: u32,
@@ -81,7 +84,7 @@ struct Before {
     sides: BTreeMap<String, SideBefore>,
 }
 
-/// Returns the events of a volume since the last poll.
+/// Returns the events of a volume since the last poll, whose findings are in `before`.
 fn changes(volume: &str, before: &mut Before, now: &MirrorStatus) -> Vec<Event> {
     let mut events = Vec::new();
     let first_look = before.state.is_none();
@@ -110,7 +113,7 @@ fn changes(volume: &str, before: &mut Before, now: &MirrorStatus) -> Vec<Event> 
         tell("corruption-unrepairable", "", message);
     }
     before.lost = lost;
-    // A side that the first poll did not see was added later and needs a full resync.
+    // A side that was not present at the first poll was added later and needs a full resync.
     let later = (!before.sides.is_empty()).then_some("resyncing");
     for side in &now.sides {
         let before = before.sides.entry(side.name.clone());
@@ -162,7 +165,7 @@ fn changes_of_side(before: &mut SideBefore, now: &SideStatus) -> Vec<(&'static s
     events
 }
 
-/// Returns why a side was ejected, and what the operator should do.
+/// Returns the reason why a side was ejected, with advice for the operator.
 fn absent_reason(error: IoError) -> String {
     let advice = match error {
         IoError::NoSpace => "make room on what it is on (ENOSPC)",
@@ -188,13 +191,14 @@ fn absent_reason(error: IoError) -> String {
 struct Waiting(VecDeque<Event>);
 
 impl Waiting {
-    /// Adds an event; it replaces a queued event of the same kind, volume and side.
+    /// Adds an event, which replaces a queued event of the same kind, volume and side. If the queue
+    /// is full, the oldest event is dropped.
     fn push(&mut self, event: Event) {
         let same =
             |e: &Event| (e.kind, &e.volume, &e.side) == (event.kind, &event.volume, &event.side);
         self.0.retain(|waiting| !same(waiting));
         if self.0.len() == WAITING_MAX {
-            // Drop the oldest event: the newest ones describe the current state best.
+            // The oldest event is dropped, because newer events describe the current state better.
             self.0.pop_front();
         }
         self.0.push_back(event);
@@ -209,7 +213,7 @@ impl Waiting {
                     self.0.push_front(event);
                     return;
                 }
-                // The alert thread has ended, as it does with the process; drop the event.
+                // The alert thread ends only together with the process, so the event is dropped.
                 Err(TrySendError::Disconnected(_)) => return,
             }
         }
@@ -217,11 +221,12 @@ impl Waiting {
 }
 
 /// Sender of events to the alert thread. The thread is started before the server is ready, so that
-/// its memory need not be allocated when memory is short.
+/// its memory is already allocated if memory becomes short later.
 pub(crate) struct Teller(SyncSender<Event>);
 
 impl Teller {
-    /// Starts the alert thread; returns `None`, and reports the error, if it cannot be created.
+    /// Starts the alert thread. If the thread cannot be created, reports the error and returns
+    /// `None`.
     pub(crate) fn start(command: Option<String>) -> Option<Teller> {
         let (to, from) = sync_channel(1);
         let thread = std::thread::Builder::new().name("alerts".to_owned());
@@ -235,7 +240,7 @@ impl Teller {
     }
 }
 
-/// Polls the volumes and reports their events, forever.
+/// Polls the volumes and reports their events, without end.
 pub(crate) async fn watch(shown: Rc<Shown>, teller: Option<Teller>) {
     let Some(Teller(to)) = teller else { return };
     let mut before: BTreeMap<String, Before> = BTreeMap::new();
@@ -252,7 +257,7 @@ pub(crate) async fn watch(shown: Rc<Shown>, teller: Option<Teller>) {
     }
 }
 
-/// Reports pending notices, forever, for a server that has no volumes to poll.
+/// Reports pending notices, without end, for a server that has no volumes to poll.
 pub(crate) async fn watch_notices(rt: Rt, teller: Option<Teller>) {
     let Some(Teller(to)) = teller else { return };
     let mut waiting = Waiting::default();
@@ -269,7 +274,7 @@ fn take_notices(rt: &Rt, waiting: &mut Waiting) {
     events.for_each(|event| waiting.push(event));
 }
 
-/// Reports events until the channel is closed.
+/// Reports the events that arrive over the channel, until the channel is closed.
 fn tell(events: &Receiver<Event>, command: Option<&str>) {
     for event in events {
         let line = event.line();

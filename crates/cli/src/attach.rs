@@ -1,5 +1,6 @@
-//! `bimetal attach` exposes a device of a configuration as a block device of this machine, in the
-//! foreground until a signal; `bimetal detach` removes such a block device from another process.
+//! `bimetal attach` exposes a device of a configuration as a block device of this machine. It runs
+//! in the foreground until a signal. `bimetal detach` removes such a block device from another
+//! process.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -21,7 +22,7 @@ use bimetal_console::stderr::say;
 
 /// Range of device numbers that the driver supports.
 const NUMBERS: std::ops::Range<i64> = 0..1 << 20;
-/// Prefix of the path of a block device, before its number.
+/// Prefix of a block device's path, which the device number follows.
 const PATH_START: &str = "/dev/ublkb";
 
 /// Arguments of the verb `attach`.
@@ -33,7 +34,7 @@ pub(crate) struct Args {
     /// The device, by its name in the configuration
     #[arg(value_name = "DEVICE")]
     device: String,
-    /// The number N of /dev/ublkbN [default: the lowest that is free]
+    /// The number N of /dev/ublkbN [default: the lowest free number]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(NUMBERS))]
     number: Option<u32>,
     /// Make the block device read-only
@@ -65,15 +66,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         let (file, device) = (config.path.display(), &args.device);
         bail!("{file}: there is no [device.{device}] to attach");
     }
-    // A volume belongs to one process. This process serves only the kernel, so it starts no export.
+    // A volume can be open in only one process. This process serves only the kernel, so it starts
+    // no export.
     config.exports.clear();
     let rt = limits::start_server(&config)?;
     conclude(rt.block_on(serve(&rt, config, args)))
 }
 
 async fn serve(rt: &Rt, config: Config, args: &Args) -> Result<(), Failure> {
-    // Take over signals before the devices are opened: a signal during the open must stop them
-    // cleanly.
+    // Handle signals before opening the devices: a signal during the open must stop them cleanly.
     let signals = Signals::of_server(rt)
         .context("cannot take over signals")
         .map_err(Failure::NotStarted)?;
@@ -95,20 +96,21 @@ async fn serve(rt: &Rt, config: Config, args: &Args) -> Result<(), Failure> {
     let block = match running.attach(&args.device, options).await {
         Ok(block) => block,
         Err(error) => {
-            // Requests that the driver did not take back may still be in flight.
+            // Requests that the driver could not take back may still be in flight.
             let stopped = running.stop_within(deadline, &signals).await;
             return stopped.and(Err(error)).map_err(Failure::NotStopped);
         }
     };
     let mut out = std::io::stdout();
-    // The parent process may not read standard output, so a failed write is ignored.
+    // A failed write is ignored: the parent process may not read standard output.
     let _ = writeln!(out, "{}\nready", block.path()).and_then(|()| out.flush());
     let waited = until_over(&signals, &block).await;
     let stopped = running.stop_within(deadline, &signals).await;
     stopped.and(waited).map_err(Failure::NotStopped)
 }
 
-/// Waits for a signal or for the end of the block device, and returns the matching result.
+/// Waits for a signal or for the end of the block device. Returns an error if the block device
+/// ended first.
 async fn until_over(signals: &Signals, block: &Attachment) -> Result<()> {
     let signal = std::pin::pin!(signals.next());
     let ended = std::pin::pin!(block.ended());
@@ -133,10 +135,10 @@ async fn until_over(signals: &Signals, block: &Attachment) -> Result<()> {
     }
 }
 
-/// Returns the mount points of a block device or of its partitions, as the kernel writes them in
-/// its mount table: a blank in a path is `\040`.
+/// Returns the mount points of a block device and of its partitions, as written in the kernel's
+/// mount table, where a blank in a path is `\040`.
 fn mounts_of(path: &str) -> Vec<String> {
-    // If the table cannot be read, only the warning is lost.
+    // If the table cannot be read, only a warning is omitted.
     let table = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     mounts_in(&table, path)
 }

@@ -1,5 +1,5 @@
-//! `bimetal bench`: runs a load on one device of a configuration, without an export, in real or in
-//! virtual time.
+//! `bimetal bench`: runs a load on one device of a configuration, without an export, in real time
+//! or in virtual time.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -42,17 +42,17 @@ pub(crate) struct Args {
     /// Size of a request
     #[arg(long, value_name = "SIZE", default_value = "4KiB", value_parser = parse_size)]
     bs: Size,
-    /// Number of requests in flight
+    /// Number of requests to keep in flight
     #[arg(long, value_name = "N", default_value = "32",
           value_parser = clap::value_parser!(u32).range(1..=DEPTH_MAX))]
     depth: u32,
-    /// How long to measure [default: 5s]
+    /// Duration of the measurement [default: 5s]
     #[arg(long, value_name = "TIME", value_parser = parse_time, conflicts_with = "ops")]
     time: Option<Time>,
-    /// Number of requests to measure, instead of a time
+    /// End after this number of requests, instead of after a time
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     ops: Option<u64>,
-    /// Use only this much of the start of the device [default: the whole device]
+    /// Use only the first SIZE bytes of the device [default: the whole device]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     size: Option<Size>,
     /// Seed of the random numbers
@@ -178,7 +178,8 @@ fn load_of(name: &str, geometry: &Geometry, args: &Args) -> Result<Load> {
 
 async fn drive(rt: &Rt, device: Rc<dyn Device>, load: Load) -> (Outcome, Load, Option<Duration>) {
     let run = Run::new(rt, device, load);
-    // A load in virtual time does not wait for real time, and a bar would only cost CPU time.
+    // A load in virtual time runs faster than real time, and a progress bar would only cost CPU
+    // time.
     let bar = (!rt.is_virtual()).then(|| show_progress(rt, &run));
     let cpu_before = cpu_time();
     run.finish().await;
@@ -191,7 +192,8 @@ async fn drive(rt: &Rt, device: Rc<dyn Device>, load: Load) -> (Outcome, Load, O
     (run.into_outcome(), load, cpu)
 }
 
-/// Updates a progress bar on standard error, if that is a terminal, until the task is cancelled.
+/// Updates a progress bar until the task is cancelled. The bar is shown only if standard error is a
+/// terminal.
 fn show_progress(rt: &Rt, run: &Rc<Run>) -> bimetal_rt::Task<()> {
     const STEPS: u64 = 1000;
     let style = ProgressStyle::with_template("{bar:40} {percent:>3} %  {msg}")
@@ -213,7 +215,7 @@ fn show_progress(rt: &Rt, run: &Rc<Run>) -> bimetal_rt::Task<()> {
     })
 }
 
-/// A progress bar that is cleared from the screen when dropped.
+/// A progress bar that is cleared from the screen when the value is dropped.
 struct ClearedBar(ProgressBar);
 
 impl Drop for ClearedBar {
@@ -222,18 +224,18 @@ impl Drop for ClearedBar {
     }
 }
 
-/// Returns the user and system time of this process and all its threads, including the kernel's I/O
-/// workers (proc(5), fields 14 and 15 of `stat`, in ticks that are always a hundredth of a second
-/// for user space).
+/// Returns the user and system CPU time of this process and all its threads, including the kernel's
+/// I/O workers. The source is fields 14 and 15 of `/proc/self/stat` (proc(5)), in ticks of 1/100 s.
 fn cpu_time() -> Option<Duration> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // The second field, the name, may contain spaces and ends with the last bracket.
+    // The second field is the process name, which may contain spaces and is followed by the last
+    // closing bracket of the line.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let ticks = |at: usize| fields.get(at)?.parse::<u64>().ok();
     Some(Duration::from_millis(10 * (ticks(11)? + ticks(12)?)))
 }
 
-/// Returns an error if a device below `device` works in real time only.
+/// Returns an error if a medium below `device` cannot run in virtual time.
 pub(crate) fn check_virtual(config: &Config, device: &str) -> Result<()> {
     for name in config.graph.below(device) {
         let node = &config.graph.nodes()[name];

@@ -1,5 +1,5 @@
-//! `bimetal cache`: shows the content and counters of a buffer cache of a running server, and lets
-//! the operator accept a data loss that the cache has reported.
+//! `bimetal cache`: shows the content and counters of a buffer cache of a running server, or
+//! accepts a data loss that the cache has reported.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ pub(crate) struct Args {
     /// The cache, by its name in the configuration
     #[arg(value_name = "DEVICE")]
     device: String,
-    /// Accept that a failed flush has lost data; until then, every flush of the cache fails
+    /// Accept that data was lost in a failed flush; until then, every flush of the cache fails
     #[arg(long)]
     accept_loss: bool,
     /// Print the statistics as one line of JSON
@@ -31,7 +31,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Runs the verb. The exit status is 1 when there was no loss to accept.
+/// Runs the verb. The exit status is 1 if the operator accepts a loss but the cache has none.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let config = Config::load(&args.file)?;
     let does = if args.accept_loss {

@@ -1,27 +1,28 @@
 //! The memory limit of this process's cgroup, in both versions of the kernel's interface
 //! (`Documentation/admin-guide/cgroup-v1/memory.rst` and `cgroup-v2.rst`).
 //!
-//! A process that exceeds the limit is killed without a message, so a server's default memory use
-//! is fitted to it.
+//! A process that exceeds the limit is killed without a message, so a server by default uses less
+//! memory than the limit.
 
 use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
 
-/// Smallest value that means "no limit": version 1 writes the largest whole number of pages.
+/// Smallest value in a limit file that means "no limit". Version 1 reports no limit as the largest
+/// multiple of the page size.
 const UNLIMITED_MIN: u64 = 1 << 60;
 
-/// Returns the lowest limit, in bytes, of the cgroups of this process; `None` if no limit is set or
-/// the kernel does not report one.
+/// Returns the lowest memory limit, in bytes, among the cgroups that contain this process; `None`
+/// if no limit is set or the kernel reports none.
 pub(crate) fn memory_limit_bytes() -> Option<u64> {
     limit_below(Path::new("/"))
 }
 
-/// Returns the lowest limit for a system whose `/proc` and `/sys` lie below `root`.
+/// Returns the lowest memory limit for a system whose `/proc` and `/sys` are in the folder `root`.
 fn limit_below(root: &Path) -> Option<u64> {
     let groups = read_to_string(root.join("proc/self/cgroup")).ok()?;
     let mounted = root.join("sys/fs/cgroup");
     let limits = groups.lines().filter_map(|line| {
-        // HIERARCHY:CONTROLLERS:PATH, where version 2 has no controllers.
+        // The line has the form HIERARCHY:CONTROLLERS:PATH. In version 2 the controllers are empty.
         let mut parts = line.splitn(3, ':').skip(1);
         let (controllers, path) = (parts.next()?, parts.next()?);
         if controllers.is_empty() {
@@ -36,9 +37,9 @@ fn limit_below(root: &Path) -> Option<u64> {
     limits.min()
 }
 
-/// Returns the lowest limit in the files called `name` from the group at `path` up to the root of
-/// its hierarchy. In a container `path` may be the host's path, which does not exist there: then
-/// only the root counts, which is the container's own group.
+/// Returns the lowest limit in the files called `name` of the cgroup at `path` and of all its
+/// ancestors. In a container `path` may be a path on the host, which does not exist in the
+/// container. Then only the root is read, which is the container's own cgroup.
 fn least_on_the_way(mount: &Path, path: &str, name: &str) -> Option<u64> {
     let group = mount.join(path.trim_start_matches('/'));
     let inside = group.ancestors().take_while(|dir| dir.starts_with(mount));
@@ -51,7 +52,7 @@ fn least_on_the_way(mount: &Path, path: &str, name: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// Returns the limit found in a system that has these files.
+    /// Returns the memory limit for a system that has only these files.
     fn limit(name: &str, files: &[(&str, &str)]) -> Option<u64> {
         let root = format!("bimetal-cgroup-{name}-{}", std::process::id());
         let root = std::env::temp_dir().join(root);
@@ -90,7 +91,7 @@ mod tests {
             limit("v1", &[("proc/self/cgroup", groups), (file, bytes)])
         };
         assert_eq!(of("134217728\n"), Some(128 << 20));
-        // The kernel shows LONG_MAX in whole pages where no limit was set.
+        // If no limit was set, the kernel shows `LONG_MAX` rounded down to whole pages.
         assert_eq!(of("9223372036854771712\n"), None);
     }
 

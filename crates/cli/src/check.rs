@@ -1,5 +1,5 @@
-//! `bimetal check`: reads a configuration, inspects the files and devices that it names without
-//! opening anything for writing, and shows the devices as a tree.
+//! `bimetal check`: reads a configuration, inspects its files and devices without opening anything
+//! for writing, and shows the devices as a tree.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ pub(crate) struct Args {
     /// Print the devices and exports as JSON
     #[arg(long, conflicts_with = "dot")]
     json: bool,
-    /// Print the devices as a graph for Graphviz
+    /// Print the devices as a graph in the format of Graphviz
     #[arg(long)]
     dot: bool,
 }
@@ -35,7 +35,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let config = Config::load(&args.file)?;
     let mut facts = facts::find(&config)?;
     if facts::any_active(&facts) {
-        // If no server answers, its facts are simply missing.
+        // If no server answers, only the facts that a server could report are missing.
         let status = control::ask(&config.server.control, &json!({ "verb": "status" })).ok();
         facts::hear_server(&config, status.as_ref(), &mut facts);
     }
@@ -94,7 +94,8 @@ fn to_dot(config: &Config, facts: &AllFacts) -> String {
     text + "}\n"
 }
 
-/// Formats the devices that no other device uses, each with the devices below it.
+/// Formats the devices as a tree: each device that no other device uses, followed by the devices
+/// below it.
 fn to_tree(config: &Config, facts: &AllFacts, terminal: Terminal) -> String {
     let mut tree = Tree {
         graph: &config.graph,
@@ -117,7 +118,7 @@ fn to_tree(config: &Config, facts: &AllFacts, terminal: Terminal) -> String {
     tree.text
 }
 
-/// Facts that are full sentences: each is shown on its own line after all other facts.
+/// Facts that are full sentences. Each is shown on a line of its own, after all other facts.
 const SENTENCES: [&str; 3] = ["next", "operations", "exposure"];
 
 struct Tree<'a> {
@@ -128,8 +129,8 @@ struct Tree<'a> {
 }
 
 impl Tree<'_> {
-    /// Adds `name` after the prefix `first`, and the devices below it, each line after the prefix
-    /// `rest`.
+    /// Adds a line for the device `name`, with the prefix `first`, and the lines for the devices
+    /// below it, with the prefix `rest`.
     fn add(&mut self, name: &str, first: &str, rest: &str) {
         let node = &self.graph.nodes()[name];
         let facts = &self.facts[name];
@@ -153,9 +154,10 @@ impl Tree<'_> {
             let word = match key.as_str() {
                 "path" | "state" => shown,
                 "data_offset_bytes" => format!("data from {shown} on"),
-                // Every newly formatted side uses this digest, so it is not shown.
+                // Newly formatted sides use this digest, so only other digests are shown.
                 "digest" if shown == BlockDigest::Xxh3.name() => continue,
-                // For programs only: too long for a line, or implied by the state.
+                // These facts are for programs only: they are too long for a line, or implied by
+                // the state.
                 "volume" | "side" | "data_path" | "not_formatted" | "not_seen" => continue,
                 _ => format!("{} {shown}", crate::statistics::label(key)),
             };

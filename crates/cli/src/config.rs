@@ -1,4 +1,4 @@
-//! A parsed configuration file as the verbs need it: devices, exports and the server's options.
+//! A parsed configuration file: the devices, the exports and the options of the server.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,17 +14,18 @@ use serde::Deserialize;
 
 use crate::cgroup;
 
-/// Maximum number of connection threads: more than machines have cores.
+/// Maximum number of connection threads, larger than the number of cores of any usual machine.
 const CONNECTION_THREADS_MAX: u32 = 256;
-/// Default buffer memory, in addition to the exposure bounds of the mirrors.
+/// Default buffer memory, without the memory for the exposure of the mirrors, which is added to it.
 const POOL_BYTES: u64 = 64 << 20;
-/// Heap that is made resident, if the memory limit allows it.
+/// Heap memory that a server makes resident, unless the memory limit is too low.
 const HEAP_RESERVE_BYTES: u64 = 64 << 20;
-/// Memory that the program, its stacks and its tables need in addition (13 MiB were measured).
+/// Memory reserved for the program, its stacks and its tables (13 MiB were measured).
 const PROGRAM_BYTES: u64 = 24 << 20;
-/// Lower bound of the fitted buffer memory.
+/// Lower bound of the buffer memory when it is fitted to a memory limit.
 const MEMORY_BYTES_MIN: u64 = 4 << 20;
-/// Default deadline for draining when the server stops.
+/// Default deadline for completing requests in flight and closing the devices when the server
+/// stops.
 const STOP_DEADLINE: Duration = Duration::from_secs(60);
 
 /// A configuration that has been read and validated; no device is open.
@@ -39,31 +40,32 @@ pub(crate) struct Config {
     pub(crate) server: ServerOptions,
 }
 
-/// The section `[server]`, with its defaults filled in.
+/// Options of the section `[server]`; missing keys have their defaults.
 pub(crate) struct ServerOptions {
     /// Path of the control socket.
     pub(crate) control: PathBuf,
     /// Size of the buffer pool.
     pub(crate) memory_bytes: u64,
-    /// Part of `memory_bytes` for the data of clients' requests in flight; the rest is for writes
-    /// that wait for a late side of a mirror.
+    /// Part of `memory_bytes` for the data of clients' requests in flight. The rest is for writes
+    /// that wait for a slow side of a mirror.
     pub(crate) data_bytes: u64,
-    /// Heap that is made resident before the first request, for small allocations while serving and
-    /// for the in-memory entry of each change in the logs.
+    /// Heap memory that is made resident before the first request. It is used for small allocations
+    /// while serving, and for the in-memory entry of each change in the logs.
     pub(crate) heap_reserve_bytes: usize,
-    /// Message for the operator about the memory available to the process, if there is one.
+    /// Warning for the operator that the memory limit of the process is too low; `None` if the
+    /// limit is sufficient.
     pub(crate) memory_line: Option<String>,
     /// Whether to lock the process into memory.
     pub(crate) lock_memory: bool,
-    /// Driver that executes the kernel's I/O operations.
+    /// Driver that executes the I/O of this process.
     pub(crate) driver: DriverChoice,
     /// Time for which a thread busy-polls before it sleeps.
     pub(crate) spin: Duration,
-    /// Number of threads that carry connections; if 0, the server's thread carries them.
+    /// Number of threads that carry connections. If it is 0, the server's own thread carries them.
     pub(crate) connection_threads: u32,
-    /// Time after which a stop ends even if requests have not drained.
+    /// Time after which a stopping server exits even if requests are still in flight.
     pub(crate) stop_deadline: Duration,
-    /// Command that is run for each event of a volume.
+    /// The operator's alert command, which is run for each event of a volume.
     pub(crate) alert: Option<String>,
 }
 
@@ -93,7 +95,7 @@ impl TryFrom<String> for Driver {
     }
 }
 
-/// Number of connection threads, validated against [`CONNECTION_THREADS_MAX`].
+/// Number of connection threads, at most [`CONNECTION_THREADS_MAX`].
 #[derive(Clone, Copy, Deserialize)]
 #[serde(try_from = "i64")]
 struct ConnectionThreads(u32);
@@ -112,7 +114,7 @@ impl TryFrom<i64> for ConnectionThreads {
 }
 
 impl Config {
-    /// Reads the file at `path`.
+    /// Reads the configuration file at `path`.
     ///
     /// # Errors
     /// The first mistake in the file, with its position.
@@ -120,12 +122,14 @@ impl Config {
         Config::read_within(path, &read_text(path)?, cgroup::memory_limit_bytes())
     }
 
-    /// Reads `text` as the content of the file at `path`, for a process without a memory limit.
+    /// Parses `text` as the content of the configuration file at `path`, for a process without a
+    /// memory limit.
     pub(crate) fn read(path: &Path, text: &str) -> Result<Config> {
         Config::read_within(path, text, None)
     }
 
-    /// Works like [`Config::read`], for a process limited to `process_bytes_max` bytes of memory.
+    /// Parses a configuration as [`Config::read`] does, for a process with a memory limit of
+    /// `process_bytes_max` bytes.
     fn read_within(path: &Path, text: &str, process_bytes_max: Option<u64>) -> Result<Config> {
         let document = Document::parse(path, text)?;
         let graph = Graph::read(&document)?;
@@ -149,10 +153,10 @@ impl Config {
         })
     }
 
-    /// Returns the device `name`.
+    /// Returns the name of the device `name`, if it exists.
     ///
     /// # Errors
-    /// If there is no such device; the message names the existing ones.
+    /// When there is no such device. The message lists the existing devices.
     pub(crate) fn device(&self, name: &str) -> Result<&str> {
         match self.graph.nodes().get_key_value(name) {
             Some((name, _)) => Ok(name),
@@ -169,7 +173,7 @@ impl Config {
 }
 
 impl ServerOptions {
-    /// Returns the runtime options of this configuration, with random numbers from `seed`.
+    /// Returns the options of the runtime. Its random numbers are generated from `seed`.
     pub(crate) fn runtime(&self, seed: u64) -> UringOptions {
         UringOptions {
             pool_bytes: self.memory_bytes as usize,
@@ -180,13 +184,13 @@ impl ServerOptions {
         }
     }
 
-    /// Returns the heap bytes that a server makes resident when it locks itself into memory; `None`
-    /// for a server that does not.
+    /// Returns the number of heap bytes that the server makes resident when it locks itself into
+    /// memory; `None` if the server does not lock itself.
     pub(crate) fn memory_to_lock(&self) -> Option<usize> {
         self.lock_memory.then_some(self.heap_reserve_bytes)
     }
 
-    /// Returns the resource limits of the exports' server.
+    /// Returns the resource limits for the server of the exports.
     pub(crate) fn limits(&self) -> Limits {
         Limits {
             connection_threads: self.connection_threads,
@@ -225,7 +229,8 @@ impl ServerOptions {
             memory_bytes,
             heap_reserve_bytes: heap_bytes as usize,
             memory_line: line,
-            // If the memory is smaller than the exposure bounds, both share the same half.
+            // If the memory is too small for the exposure bounds, the requests in flight still get
+            // half of it.
             data_bytes: memory_bytes
                 .saturating_sub(exposure_bytes)
                 .max(memory_bytes / 2),
@@ -239,7 +244,7 @@ impl ServerOptions {
     }
 }
 
-/// Memory that a server uses out of the memory available to its process.
+/// Memory that a server may use, given the memory limit of its process.
 #[derive(Debug, PartialEq, Eq)]
 struct Fitted {
     memory_bytes: u64,
@@ -247,8 +252,8 @@ struct Fitted {
     line: Option<String>,
 }
 
-/// Fits a server's memory to the process's total limit, `limit` bytes. A configured size is used
-/// unchanged, with a warning if it does not fit.
+/// Fits a server's memory to the process's memory limit, `limit` bytes. A configured size is never
+/// changed; if it does not fit, the result contains a warning.
 fn fit(asked_for: Option<u64>, default_bytes: u64, limit: Option<u64>) -> Fitted {
     let wanted = asked_for.unwrap_or(default_bytes);
     let heap_bytes = limit.map_or(HEAP_RESERVE_BYTES, |all| HEAP_RESERVE_BYTES.min(all / 4));
@@ -276,7 +281,7 @@ fn fit(asked_for: Option<u64>, default_bytes: u64, limit: Option<u64>) -> Fitted
             ..whole
         };
     }
-    // Leave a quarter for the page cache and for unforeseen use.
+    // A quarter is left for the page cache and for unforeseen use.
     let memory_bytes = (((room / 4 * 3) >> 20) << 20).max(MEMORY_BYTES_MIN);
     let line = format!(
         "the memory cgroup of this process allows {all} in all: `memory` is {} in place of {wanted}; \
@@ -290,8 +295,9 @@ fn fit(asked_for: Option<u64>, default_bytes: u64, limit: Option<u64>) -> Fitted
     }
 }
 
-/// Returns the bound on the delay queues of all mirrors together. The experimental policies have no
-/// bound of their own; they get the default bound of the others, and use the heap beyond it.
+/// Returns the sum of the exposure bounds of all mirrors, which bounds the memory of their delay
+/// queues. The experimental policies have no such bound; the default bound is counted for them, and
+/// beyond it they use the heap.
 fn exposure_bytes(graph: &Graph) -> u64 {
     let mirrors = graph.nodes().values().filter_map(|node| match node {
         Node::Mirror(mirror) => Some(mirror.exposure.bytes.0),
@@ -300,7 +306,7 @@ fn exposure_bytes(graph: &Graph) -> u64 {
     mirrors.fold(0, u64::saturating_add)
 }
 
-/// Returns the path in `unix:PATH`.
+/// Returns the path in an address of the form `unix:PATH`.
 fn unix_path(address: &str) -> Result<PathBuf> {
     match address.strip_prefix("unix:") {
         Some(path) if !path.is_empty() => Ok(PathBuf::from(path)),
@@ -339,10 +345,10 @@ mod tests {
             line: None,
         };
         assert_eq!(fitted(None, None), whole);
-        // 128 MiB of buffers, 64 MiB of heap and 24 MiB for the program just fit.
+        // The sum of 128 MiB of buffers, 64 MiB of heap and 24 MiB for the program just fits.
         assert_eq!(fitted(None, Some(256 * MIB)), whole);
         let half = fitted(None, Some(128 * MIB));
-        // A quarter of the limit is heap; the buffers get three quarters of the remaining 72 MiB.
+        // A quarter of the limit is heap. The buffers get three quarters of the remaining 72 MiB.
         assert_eq!((half.memory_bytes, half.heap_bytes), (54 * MIB, 32 * MIB));
         let line = half.line.expect("it is said");
         assert!(
@@ -362,10 +368,10 @@ mod tests {
     fn memory_covers_the_delay_queues() {
         let text = "[device.b]\ntype = \"memory\"\nsize = \"1MiB\"\n[device.m]\ntype = \"mirror\"\n\
                     sides = [\"a\", \"b\"]\nexposure = { bytes = \"16MiB\" }\n";
-        // 64 MiB for requests and 16 MiB of exposure.
+        // The memory is 64 MiB for requests and 16 MiB for exposure.
         let server = read(text).unwrap().server;
         assert_eq!(server.memory_bytes, 80 << 20);
-        // Memory for writes that wait for a late side is not available to requests in flight.
+        // Memory for writes that wait for a slow side is not available to requests in flight.
         assert_eq!(server.data_bytes, 64 << 20);
     }
 

@@ -1,8 +1,9 @@
-//! The control socket: each request is one line of JSON, and so is each answer.
+//! The control socket: each request is one line of JSON, and each answer is one line of JSON.
+//! docs/control.md describes the protocol.
 //!
-//! The runtime that serves the volumes also serves this socket. It therefore costs nothing while no
-//! client asks, and it answers as long as the volumes are served. It must never wait for a device.
-//! The protocol is described in docs/control.md.
+//! The control socket is served by the same runtime as the volumes. It costs nothing while no
+//! client sends requests, and it answers as long as the volumes are served. It must never wait for
+//! a device.
 
 use std::cell::RefCell;
 use std::fs;
@@ -19,9 +20,9 @@ use bimetal_rt::sync::TaskGroup;
 use bimetal_rt::{Rt, Task};
 use serde_json::{Value, json};
 
-/// Longest request line in bytes, including its newline.
+/// Maximum length of a request line in bytes, including its newline.
 const LINE_BYTES_MAX: usize = 64 << 10;
-/// Maximum number of connections served at a time; further connections wait to be accepted.
+/// Maximum number of simultaneous connections. Further connections wait to be accepted.
 const CONNECTIONS_MAX: usize = 16;
 /// Time after which a connection without requests is closed.
 const IDLE_MAX: Duration = Duration::from_secs(30);
@@ -34,7 +35,7 @@ const ANSWER_BYTES_MAX: u64 = 64 << 20;
 /// Interval at which a client polls whether an operation has ended.
 const ASK_EVERY: Duration = Duration::from_millis(100);
 
-/// A volume of a running server, as verbs name it on the command line.
+/// Arguments that select a volume of a running server.
 #[derive(clap::Args)]
 pub(crate) struct VolumeArgs {
     /// The configuration that the server was started with
@@ -56,12 +57,12 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Listens at `path`, for the owner of the process only. A socket that a dead server left is
-    /// replaced.
+    /// Creates the control socket at `path`, accessible only to the owner of the process. If the
+    /// socket of a dead server exists at `path`, it is replaced.
     ///
     /// # Errors
-    /// If another server answers at `path`, if another kind of file is there, or if the socket
-    /// cannot be created.
+    /// When another server answers at `path`, when a file of another kind exists there, or when the
+    /// socket cannot be created.
     pub(crate) fn start(rt: &Rt, path: &Path, answer: Answer) -> Result<Control> {
         let place = || format!("control socket {}", path.display());
         refuse_used(path).with_context(place)?;
@@ -84,12 +85,12 @@ impl Control {
     pub(crate) async fn stop(self) {
         self.accepting.cancel().await;
         self.connections.cancel().await;
-        // The file may have been removed already; that is no error.
+        // It is not an error if the file has already been removed.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// Returns an error unless a socket may be created at `path`.
+/// Returns an error if `path` is in use: if a server answers there, or the file is not a socket.
 fn refuse_used(path: &Path) -> Result<()> {
     let Ok(found) = fs::symlink_metadata(path) else {
         return Ok(());
@@ -97,8 +98,9 @@ fn refuse_used(path: &Path) -> Result<()> {
     if !found.file_type().is_socket() {
         bail!("something else than a socket is there; set `control` in [server] to another path");
     }
-    // A socket may accept a connection although its server is dead: the socket of a killed server
-    // disappears a little later than the process. So send a request instead of only connecting.
+    // A socket may accept a connection although its server is dead, because the socket of a killed
+    // server disappears a little later than the process. The check therefore sends a request and
+    // waits for the answer.
     match ask(path, &json!({ "verb": "status" })) {
         Ok(_) => bail!("another server answers there; stop it first"),
         Err(error) if is_timeout(&error) => bail!("another server hangs there; end it first"),
@@ -111,8 +113,8 @@ fn is_timeout(error: &anyhow::Error) -> bool {
     error.is_some_and(|e| e.kind() == io::ErrorKind::TimedOut)
 }
 
-/// Creates the socket, replacing the one that a dead server left. Only the owner can ever access
-/// it: its mode is set before it has a name.
+/// Creates the socket and replaces the socket that a dead server has left. Only the owner can
+/// access the socket at any time: its mode is set before it has a name.
 fn bind_private(rt: &Rt, path: &Path) -> io::Result<Listener> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -125,17 +127,18 @@ async fn accept(rt: Rt, listener: Listener, connections: Rc<TaskGroup>, answer: 
         connections.at_most(CONNECTIONS_MAX - 1).await;
         match listener.accept().await {
             Ok(stream) => connections.spawn(converse(rt.clone(), stream, Rc::clone(&answer))),
-            // The peer has closed already, or no descriptors are left: a later accept may succeed.
+            // The client has already disconnected, or no descriptors are free. A later accept may
+            // succeed.
             Err(_) => rt.sleep(Duration::from_millis(100)).await,
         }
     }
 }
 
-/// Answers the requests of one connection until it closes, violates the protocol or is idle too
-/// long.
+/// Answers the requests of one connection until the client closes it, violates the protocol, or
+/// sends no request for [`IDLE_MAX`].
 async fn converse(rt: Rt, stream: Stream, answer: Answer) {
     let pending = RefCell::new(Vec::new());
-    // A timeout, the end of the stream and an error all end the connection.
+    // A timeout, the end of the stream or an error ends the connection.
     while let Ok(Some(line)) = rt
         .timeout(IDLE_MAX, next_line(&rt, &stream, &pending))
         .await
@@ -164,7 +167,7 @@ async fn converse(rt: Rt, stream: Stream, answer: Answer) {
 #[derive(Debug, PartialEq)]
 struct LineTooLong;
 
-/// Returns the next line without its newline; `None` at the end of the stream.
+/// Receives the next line, and returns it without its newline; `None` at the end of the stream.
 async fn next_line(
     rt: &Rt,
     stream: &Stream,
@@ -182,8 +185,8 @@ async fn next_line(
     }
 }
 
-/// Returns the first line without its newline, if the line is complete. A line that is too long is
-/// reported even before its newline has arrived.
+/// Removes the first line from `pending` and returns it without its newline; `None` if the line is
+/// not complete. A line that is too long is reported even before its newline has arrived.
 fn take_line(pending: &mut Vec<u8>) -> Option<Result<Vec<u8>, LineTooLong>> {
     let end = pending.iter().position(|byte| *byte == b'\n');
     if end.unwrap_or(pending.len()) >= LINE_BYTES_MAX {
@@ -202,24 +205,24 @@ fn answer_line(line: &[u8], answer: &Answer) -> Value {
     }
 }
 
-/// Sends a request to the server behind the control socket at `path`, and returns the answer.
+/// Sends a request over the control socket at `path`, and returns the server's answer.
 ///
 /// # Errors
-/// If the server cannot be reached, does not answer in time, or refuses the request.
+/// When the server cannot be reached, does not answer in time, or refuses the request.
 pub(crate) fn ask(path: &Path, request: &Value) -> Result<Value> {
     Asker::connect(path)?.ask(request)
 }
 
-/// A connection for several requests, one after another.
+/// A client's connection to a control socket, for several requests one after another.
 pub(crate) struct Asker {
     answers: BufReader<UnixStream>,
 }
 
 impl Asker {
-    /// Connects to the server behind the control socket at `path`.
+    /// Connects to the control socket at `path`.
     ///
     /// # Errors
-    /// If the server cannot be reached.
+    /// When the server cannot be reached.
     pub(crate) fn connect(path: &Path) -> Result<Asker> {
         let stream = UnixStream::connect(path)?;
         stream.set_read_timeout(Some(ANSWER_WITHIN))?;
@@ -229,18 +232,19 @@ impl Asker {
         })
     }
 
-    /// Sends a request and returns the answer.
+    /// Sends a request and returns the answer of the server.
     ///
     /// # Errors
-    /// If the server does not answer in time, or refuses the request.
+    /// When the server does not answer in time, or refuses the request.
     pub(crate) fn ask(&mut self, request: &Value) -> Result<Value> {
         let question = format!("{request}\n");
-        // Not reported as an I/O error: the caller at the top takes a broken pipe to mean that the
-        // reader of standard output is gone.
+        // The failure is not reported as an I/O error, because `main` treats a broken pipe as the
+        // end of the reader of standard output.
         let asked = self.answers.get_mut().write_all(question.as_bytes());
         asked.map_err(|error| anyhow!("the server does not listen any more: {error}"))?;
         let mut line = String::new();
-        // Answers grow with the number of devices; this bound only guards against a faulty server.
+        // The length of an answer depends on the number of devices. The bound only guards against a
+        // faulty server.
         let mut answers = (&mut self.answers).take(ANSWER_BYTES_MAX);
         answers.read_line(&mut line).map_err(|e| match e.kind() {
             io::ErrorKind::WouldBlock => io::Error::new(
@@ -260,11 +264,11 @@ impl Asker {
     }
 }
 
-/// Starts an operation through the control socket at `path`, and waits until it has ended. Returns
-/// the server's description of its outcome.
+/// Starts an operation through the control socket at `path`, and waits until the operation has
+/// ended. Returns the server's description of the outcome.
 ///
 /// # Errors
-/// If the server cannot be reached or refuses the request, or if the operation fails.
+/// When the server cannot be reached or refuses the request, or when the operation fails.
 pub(crate) fn carry_out(path: &Path, request: &Value) -> Result<Value> {
     let asked = |request: &Value| -> Result<Value> { Ok(ask(path, request)?["operation"].take()) };
     let mut operation = asked(request)?;
@@ -313,7 +317,7 @@ mod tests {
         let room = 107 - folder.as_os_str().len() - 1;
         let path = folder.join("c".repeat(room));
         assert_eq!(path.as_os_str().len(), 107);
-        // A socket without a server behind it is replaced.
+        // A socket whose server no longer runs is replaced.
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         let control = Control::start(&rt, &path, Rc::new(|_| json!({})));
         let mode = fs::symlink_metadata(&path).map(|found| found.permissions().mode() & 0o777);
@@ -332,7 +336,7 @@ mod tests {
         let longer = [&longest[..], b"x"].concat();
         assert_eq!(take_line(&mut ended(&longer)), Some(Err(LineTooLong)));
         assert_eq!(take_line(&mut longer.clone()), Some(Err(LineTooLong)));
-        // The bytes received after the end of a line may exceed the limit.
+        // The limit applies to each line, not to the bytes received after its end.
         let mut two = ended(&longest);
         two.extend_from_slice(&longest);
         assert_eq!(take_line(&mut two), Some(Ok(longest)));

@@ -69,7 +69,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the properties of an export other than its size, as words.
+/// Returns words for the properties of an export that are set in the bit mask `rights`.
 fn words(rights: u32) -> Vec<&'static str> {
     let all = [
         (right::READ_ONLY, "read-only"),

@@ -1,14 +1,15 @@
-//! Detects a mirror whose logs bound its exposure below the configured value. That changes how far
-//! a slow side may lag, so it is reported when a volume is formatted, checked and served.
+//! Detects a mirror whose logs bound its exposure below the configured value. The exposure bound
+//! determines how far a slow side may lag, so a lower bound is reported when a volume is formatted,
+//! checked and served.
 
 use bimetal_block::layers::mirror::MirrorConfig;
 use bimetal_block::units::show_size;
 
-/// Returns the message for a mirror whose logs bound the exposure to `by_logs_bytes`; `None` if the
-/// configured bound applies.
+/// Returns the message that the logs of a mirror bound its exposure to `by_logs_bytes`; `None` if
+/// the configured bound is not higher.
 pub(crate) fn reduced(config: &MirrorConfig, by_logs_bytes: u64) -> Option<String> {
     let wanted_bytes = config.rules().exposure_bytes_max;
-    // The policies of the paper have no bound that the logs could reduce.
+    // The experimental policies of the paper have no exposure bound that the logs could reduce.
     let is_reduced = wanted_bytes != u64::MAX && by_logs_bytes < wanted_bytes;
     is_reduced.then(|| {
         format!(

@@ -1,5 +1,6 @@
-//! Facts about devices that can be found without opening them: sizes, and the content of the sides'
-//! superblocks. This module only reads, even while a server uses the same files.
+//! Facts about devices that can be determined without opening the devices: their sizes, and the
+//! content of the superblocks of sides. This module only reads, even while a server uses the same
+//! files.
 
 mod remembered;
 
@@ -27,17 +28,17 @@ use crate::exposure;
 pub(crate) struct Facts {
     /// Size of the device, if it can be determined.
     pub(crate) size_bytes: Option<u64>,
-    /// Geometry without the kernel's request limits; known for inspected media and for layers that
-    /// pass requests on to them.
+    /// Geometry, in which the kernel's limits on requests are missing. It is known for inspected
+    /// media and for layers that pass requests on to such a medium.
     geometry: Option<Geometry>,
-    /// Further facts by name, in display order.
+    /// Other facts by their names, in the order in which they are shown.
     pub(crate) more: Map<String, Value>,
 }
 
 /// The facts of every device, by name.
 pub(crate) type AllFacts = BTreeMap<String, Facts>;
 
-/// Inspects every device, children before parents.
+/// Inspects all devices, each after the devices below it.
 ///
 /// # Errors
 /// The first device that cannot be used or that appears twice in a stack, or the first side that
@@ -46,8 +47,8 @@ pub(crate) fn find(config: &Config) -> Result<AllFacts> {
     let mut all = AllFacts::new();
     let used = used(config);
     let place = |error| anyhow!("{}: {error}", config.path.display());
-    // Exported devices and each separate stack are opened together, so none may contain a device
-    // twice.
+    // The exported devices are opened together, as is each separate stack, so none of these groups
+    // may contain a device twice.
     let exported: Vec<&str> = config.exports.iter().map(|e| e.device.as_str()).collect();
     let roots = config.graph.roots();
     let together = roots
@@ -73,8 +74,8 @@ pub(crate) fn find(config: &Config) -> Result<AllFacts> {
     Ok(all)
 }
 
-/// Returns the devices that an export uses, or all devices if there are no exports: then a device
-/// is attached or mounted by its name.
+/// Returns the devices that the exports use. If there are no exports, a device is attached or
+/// mounted by its name, and all devices are returned.
 fn used(config: &Config) -> BTreeSet<&str> {
     let graph = &config.graph;
     if config.exports.is_empty() {
@@ -84,7 +85,8 @@ fn used(config: &Config) -> BTreeSet<&str> {
     devices.flat_map(|device| graph.below(device)).collect()
 }
 
-/// SideState of a device that is not in use yet, as before `side add`, and whose file does not exist.
+/// State of a device that is not in use and whose file does not exist, such as a side that
+/// `side add` will add later.
 const MISSING: &str = "missing";
 
 fn of_device(graph: &Graph, name: &str, is_used: bool, all: &mut AllFacts) -> Result<Facts> {
@@ -128,7 +130,7 @@ fn of_device(graph: &Graph, name: &str, is_used: bool, all: &mut AllFacts) -> Re
             facts.size_bytes = layout.map(|layout| layout.size_bytes());
         }
         node => {
-            // A layer over one device has the size of that device.
+            // A layer with one device below it has the size of that device.
             if let [below] = node.children()[..] {
                 facts.size_bytes = all[below].size_bytes;
                 facts.geometry = all[below].geometry;
@@ -138,7 +140,7 @@ fn of_device(graph: &Graph, name: &str, is_used: bool, all: &mut AllFacts) -> Re
     Ok(facts)
 }
 
-/// Returns the facts of a mirror, and adds the facts of its sides to theirs.
+/// Returns the facts of a mirror, and adds facts from the superblocks to the facts of its sides.
 fn of_mirror(graph: &Graph, config: &MirrorConfig, all: &mut AllFacts) -> Result<Facts> {
     let sides = &config.sides;
     let mut facts = Facts::default();
@@ -166,7 +168,7 @@ fn of_mirror(graph: &Graph, config: &MirrorConfig, all: &mut AllFacts) -> Result
     let of_found = volume_state(&found);
     let state = match of_found {
         _ if !not_formatted.is_empty() => NOT_FORMATTED,
-        // A side that was not inspected may have a newer state than the others.
+        // A side that could not be inspected may have a newer state than the inspected sides.
         known if not_seen.is_empty() || known == ACTIVE && !found.is_empty() => known,
         _ => "unknown",
     };
@@ -213,9 +215,9 @@ fn of_mirror(graph: &Graph, config: &MirrorConfig, all: &mut AllFacts) -> Result
     Ok(facts)
 }
 
-/// Replaces the facts from superblocks by the running server's statement about its volumes: on
-/// media, a volume in use looks like one that was not stopped cleanly. `status` is the server's
-/// answer to that verb; `None` if no server answers.
+/// Replaces states from superblocks by the states that the running server reports for its volumes:
+/// from its superblocks alone, a volume in use looks like a volume that was not stopped cleanly.
+/// `status` is the server's answer to the verb `status`; `None` if no server answers.
 pub(crate) fn hear_server(config: &Config, status: Option<&Value>, all: &mut AllFacts) {
     let graph = &config.graph;
     let active = |facts: &Facts| facts.more.get("state") == Some(&json!(ACTIVE));
@@ -261,13 +263,14 @@ pub(crate) fn hear_server(config: &Config, status: Option<&Value>, all: &mut All
     }
 }
 
-/// Returns true if a volume is in use or was not stopped cleanly, so that only a server can tell
-/// which.
+/// Returns true if a volume may be in use: its superblocks show that it is in use or was not
+/// stopped cleanly, and only a server can tell which.
 pub(crate) fn any_active(all: &AllFacts) -> bool {
     let active = |facts: &Facts| facts.more.get("state") == Some(&json!(ACTIVE));
     all.values().any(active)
 }
-/// Returns the content of the sides' media that `format` refuses to overwrite.
+/// Returns a message that names the content on the media of the sides that `format` refuses to
+/// overwrite; `None` if there is no such content.
 fn what_is_lost(graph: &Graph, sides: &[String], all: &AllFacts) -> Option<String> {
     let media = sides
         .iter()
@@ -283,19 +286,22 @@ fn what_is_lost(graph: &Graph, sides: &[String], all: &AllFacts) -> Option<Strin
     })
 }
 
-/// SideState of a mirror with a side that holds no volume.
+/// State of a mirror of which a side holds no superblock.
 const NOT_FORMATTED: &str = "not formatted";
 
-/// SideState of a volume that is in use or was not stopped cleanly; its files do not tell which.
+/// State of a volume that is in use or was not stopped cleanly. The superblocks do not tell which.
 const ACTIVE: &str = "in use or not cleanly stopped";
 
-/// SideState of a volume with two diverged sides (split brain): each accepted writes without the other.
+/// State of a volume with diverged sides (split brain): each of them has accepted writes without
+/// the other.
 const SPLIT: &str = "split";
 
-/// SideState of a volume that can be opened from its newest sides alone.
+/// State of a cleanly stopped volume with out-of-sync sides. It can be opened from its newest sides
+/// alone.
 const OUT_OF_SYNC_SIDES: &str = "clean, with stale sides";
 
-/// Returns how `serve` will handle a state, as an explanation for the operator.
+/// Returns an explanation for the operator of how `serve` will treat a volume in this state; `None`
+/// for a state that needs none.
 fn what_comes_next(state: &str) -> Option<&'static str> {
     match state {
         ACTIVE => Some(
@@ -324,8 +330,9 @@ fn volume_state(found: &[(&String, Superblock)]) -> &'static str {
     }
 }
 
+/// Returns true if the side with this superblock has the history of all other sides in `found`.
 /// Returns false for an out-of-sync side, which lacks writes that other sides have. A side that is
-/// being rebuilt is never the newest, and the comparison ignores its history.
+/// being rebuilt is never the newest, and its history is ignored.
 fn is_newest(superblock: &Superblock, found: &[(&String, Superblock)]) -> bool {
     let heard = found
         .iter()
@@ -334,10 +341,10 @@ fn is_newest(superblock: &Superblock, found: &[(&String, Superblock)]) -> bool {
     superblock.state != SideState::Inconsistent && heard.into_iter().all(|(_, s)| descends(s))
 }
 
-/// Returns the newest superblock on a side, if the side has one and it lies in a file that can be
-/// found.
+/// Returns the newest superblock on a side; `None` if the side has no superblock or the files of
+/// the side are not known.
 fn superblock_of(graph: &Graph, side: &str, all: &AllFacts) -> Result<Option<Superblock>> {
-    // The copies are in the first and in the last block.
+    // The superblocks of a side are in its first and in its last block.
     let last = all[side].size_bytes.map(|bytes| bytes - BLOCK_BYTES);
     let offsets = [Some(0), last].into_iter().flatten();
     let places = offsets.filter_map(|offset| place_of(graph, side, offset, all));
@@ -345,8 +352,8 @@ fn superblock_of(graph: &Graph, side: &str, all: &AllFacts) -> Result<Option<Sup
     for (path, offset) in places {
         let place = || format!("side {side}: {}", path.display());
         let mut file = match File::open(path) {
-            // Only a device that no export uses can get here: for a used device, a missing file was
-            // reported earlier.
+            // The missing file belongs to a device that no export uses. For a device in use, the
+            // missing file has already been reported as an error.
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
             opened => opened.with_context(place)?,
         };
@@ -358,7 +365,7 @@ fn superblock_of(graph: &Graph, side: &str, all: &AllFacts) -> Result<Option<Sup
     superblock::newest(copies).map_err(|why| anyhow!("side {side}: {why}"))
 }
 
-/// Returns true if the first block of a device is on another server, which is not queried.
+/// Returns true if the first block of a device is on another server. Other servers are not queried.
 fn is_remote(graph: &Graph, name: &str) -> bool {
     match &graph.nodes()[name] {
         Node::Remote(_) | Node::Brp(_) => true,
@@ -370,7 +377,8 @@ fn is_remote(graph: &Graph, name: &str) -> bool {
     }
 }
 
-/// Returns the file that holds a byte of a device, and the offset in it.
+/// Returns the file that holds the byte at `offset` of a device, and the offset of the byte in the
+/// file; `None` if there is no such file.
 fn place_of<'g>(
     graph: &'g Graph,
     name: &str,
@@ -402,7 +410,8 @@ fn place_of<'g>(
     place_of(graph, child, offset, all)
 }
 
-/// Returns the layout of an adopted disk; `None` if the size of a device is not known.
+/// Returns the layout of an adopted disk, which keeps its data in place and has its metadata on a
+/// separate device; `None` if the size of one of the two devices is not known.
 fn adopted_layout(
     config: &AdoptedConfig,
     all: &AllFacts,
@@ -417,8 +426,8 @@ fn adopted_layout(
         .context("its metadata device needs more than 1 MiB")
 }
 
-/// Returns the file that holds the data of a side in one contiguous piece, and the offset of the
-/// data in the file; `None` if there is no such file.
+/// Returns the file that holds the data area of a side in one contiguous piece, and the offset of
+/// the data area in the file; `None` if no file does.
 fn data_place<'g>(
     graph: &'g Graph,
     side: &str,
@@ -431,11 +440,11 @@ fn data_place<'g>(
     (path == path_of_last && last - first == len - 1).then_some((path, first))
 }
 
-/// Returns the location of the data of each side of the mirror `name`: the file, and the offset in
-/// it in bytes.
+/// Returns the location of the data area of each side of the mirror `name`: the file, and the
+/// offset in the file in bytes.
 ///
 /// # Errors
-/// If the data of a side is not contiguous in one file, or the side is not formatted.
+/// When the data area of a side is not contiguous in one file, or the side is not formatted.
 pub(crate) fn data_places(config: &Config, name: &str) -> Result<Vec<(std::path::PathBuf, u64)>> {
     let all = find(config)?;
     let sides = config.graph.nodes()[name].children();
@@ -450,7 +459,8 @@ pub(crate) fn data_places(config: &Config, name: &str) -> Result<Vec<(std::path:
     sides.iter().map(place).collect()
 }
 
-/// Returns the kernel's facts about a file or block device, and the formats recognized on it.
+/// Returns facts about a file or block device: the properties that the kernel reports, and the
+/// formats recognized in its content.
 fn of_file(file: &FileConfig) -> Result<Facts> {
     let system = System::default();
     let looked = file
@@ -465,7 +475,7 @@ fn of_file(file: &FileConfig) -> Result<Facts> {
         json!(geometry.physical_bytes),
     );
     more.insert("optimal_io_bytes".into(), json!(geometry.preferred_bytes));
-    // For a regular file, these limits are unknown until the file is opened.
+    // The limits of a regular file are unknown until the file is opened.
     for (key, known) in [
         ("zeroing", limits.can_zero),
         ("discards", limits.can_discard),

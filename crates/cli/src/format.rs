@@ -1,5 +1,5 @@
-//! `bimetal format`: creates the files of a configuration that have a `size` and do not exist, and
-//! prepares the sides of every mirror, once.
+//! `bimetal format`: creates the missing files of a configuration that have a `size`, and prepares
+//! the sides of every mirror for their first use.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -32,10 +32,10 @@ pub(crate) struct Args {
     /// and at most 1 GiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     log: Option<Size>,
-    /// Reserve the metadata space that lets each side grow to this size later, such as 4TiB
+    /// Reserve metadata space so that each side can grow to this size later, such as 4TiB
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     grow_to: Option<Size>,
-    /// Prepare only the mirror with this side, a device of type `adopted`, and keep the content of
+    /// Prepare only the mirror that has this side, a device of type `adopted`, and keep the data on
     /// the side
     #[arg(long, value_name = "SIDE")]
     adopt: Option<String>,
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     check_file_sizes(&config)?;
     let rt = runtime::start_quietly(UringOptions::default())?;
     let mut out = std::io::stdout().lock();
-    // With `--adopt`, no file is created: only the mirror of that side is prepared.
+    // With `--adopt`, no file is created, because only one mirror is prepared.
     let created = match &args.adopt {
         None => create_files(&config.graph),
         Some(_) => Ok(Vec::new()),

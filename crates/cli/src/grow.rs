@@ -1,4 +1,4 @@
-//! `bimetal grow`: makes a running server grow a volume to the size that its sides have room for.
+//! `bimetal grow`: makes a running server grow a volume to the largest size that its sides allow.
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -1,7 +1,7 @@
-//! Runs this program as a child process, for work that the serving process must not do itself:
-//! waiting for the kernel while the kernel waits for an answer of the server. A thread is not
-//! enough: it could block forever, and while a thread of the server is blocked, even the server's
-//! exit does not interrupt it.
+//! Runs this program as a child process, for calls that a server must not make itself: calls that
+//! wait for the kernel while the kernel waits for an answer of the server. A thread is not enough,
+//! because it could block forever, and even the exit of the server does not interrupt a blocked
+//! thread.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader};
@@ -17,13 +17,14 @@ use bimetal_rt::mailbox::mailbox;
 
 use bimetal_console::stderr::say;
 
-/// Path of the running program, valid even if its file has been replaced.
+/// Path of the running program. It is valid even if the program's file has been replaced.
 const PROGRAM: &str = "/proc/self/exe";
 
-/// Runs a verb of this program and returns its standard output. Its standard error is passed on.
+/// Runs a verb of this program in a child process, and returns the child's standard output. The
+/// child's standard error is that of this process.
 ///
 /// # Errors
-/// If the program cannot be run, or its exit status is not 0.
+/// When the program cannot be run, or its exit status is not 0.
 pub(crate) async fn run(rt: &Rt, args: Vec<OsString>) -> Result<String> {
     let verb = args.first().map(|verb| verb.to_string_lossy().into_owned());
     let verb = verb.unwrap_or_default();
@@ -32,7 +33,7 @@ pub(crate) async fn run(rt: &Rt, args: Vec<OsString>) -> Result<String> {
     let mut messages = receiver.listen(rt).with_context(cannot)?;
     let thread = std::thread::Builder::new().name(verb.clone());
     let started = thread.spawn(move || {
-        // The receiver is gone if the server has been told to give up.
+        // The receiver no longer exists if the server has been told to abandon its work.
         let _ = sender.send(output(&args));
     });
     started.with_context(cannot)?;
@@ -44,7 +45,7 @@ pub(crate) async fn run(rt: &Rt, args: Vec<OsString>) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Returns the arguments that make a child process remove a mount.
+/// Returns the arguments with which a child process removes the mount on a folder.
 pub(crate) fn take_away_words(folder: &Path, force: bool) -> Vec<OsString> {
     let mut words = vec!["take-away".into(), folder.into()];
     if force {
@@ -63,20 +64,21 @@ fn output(args: &[OsString]) -> io::Result<Output> {
         .output()
 }
 
-/// A child process running this program, for which the caller waits with a timeout.
+/// A child process that runs this program and for which the caller can wait with a timeout.
 pub(crate) struct Worker {
     child: Child,
-    /// Receives a message once the child can write no more output, as at its exit.
+    /// Receives a message when the child can write no more output, at the latest when it exits.
     ended: Receiver<()>,
 }
 
 impl Worker {
-    /// Starts a verb of this program. This process copies the child's standard error to its own: if
-    /// the kernel keeps the child alive after this process has exited, a reader of standard error
-    /// does not wait for the child. Signals from a terminal reach both processes.
+    /// Starts a verb of this program in a child process. This process copies the child's standard
+    /// error to its own standard error: if the kernel keeps the child alive after this process has
+    /// exited, the reader of standard error need not wait for the child. Signals from a terminal
+    /// reach both processes.
     ///
     /// # Errors
-    /// If the program cannot be run.
+    /// When the program cannot be run.
     pub(crate) fn start(args: Vec<OsString>) -> Result<Worker> {
         let mut child = Command::new(PROGRAM)
             .args(args)
@@ -92,7 +94,7 @@ impl Worker {
             while let Some(Ok(line)) = lines.next() {
                 say(String::from_utf8_lossy(&line));
             }
-            // The receiver is gone if this process is about to exit.
+            // The receiver no longer exists if this process is about to exit.
             let _ = sender.send(());
         };
         let thread = std::thread::Builder::new().name("worker".to_owned());
@@ -100,11 +102,11 @@ impl Worker {
         Ok(Worker { child, ended })
     }
 
-    /// Waits up to `patience` for the child's exit status; returns `None` if the child is still
-    /// running.
+    /// Waits at most `patience` for the end of the child, and returns its exit status; `None` if
+    /// the child is still running.
     ///
     /// # Errors
-    /// If the child cannot be waited for.
+    /// When waiting for the child fails.
     pub(crate) fn ended_within(&mut self, patience: Duration) -> Result<Option<ExitCode>> {
         match self.ended.recv_timeout(patience) {
             Ok(()) => {}
@@ -118,9 +120,9 @@ impl Worker {
         Ok(Some(ExitCode::from(code)))
     }
 
-    /// Kills the child; it exits at the latest when the kernel call that it waits in returns.
+    /// Kills the child. If the child waits in a kernel call, it exits when the call returns.
     pub(crate) fn kill(&mut self) {
-        // This fails only if the child has exited already.
+        // The call fails only if the child has already exited.
         let _ = self.child.kill();
     }
 }

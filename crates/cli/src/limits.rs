@@ -1,5 +1,5 @@
-//! Checks of the process's resource limits before any device is opened: for each limit that is too
-//! low, a message names the limit, the value needed, and how to raise it.
+//! Checks the process's resource limits before any device is opened. For each limit that is too
+//! low, a message names the limit, the required value, and how to raise the limit.
 
 use std::fs::metadata;
 
@@ -12,17 +12,17 @@ use crate::config::Config;
 use crate::runtime;
 use bimetal_console::stderr::say;
 
-/// Descriptors of a server other than those of devices and clients: standard streams, the ring, the
-/// control socket and its connections, threads and signals.
+/// Number of descriptors of a server that are neither for devices nor for clients: standard
+/// streams, the ring, the control socket and its connections, threads and signals.
 const FILES_BESIDES: u64 = 48;
-/// Descriptors assumed for a device: a stripe of files has one for each file, remote media up
-/// to 16.
+/// Number of descriptors assumed for each device. A stripe of files needs one for each file, and a
+/// remote medium needs up to 16.
 const FILES_OF_DEVICE: u64 = 4;
 
-/// Creates the runtime of a server within the limits of the process.
+/// Checks the limits of the process, and creates the runtime of a server.
 ///
 /// # Errors
-/// If a limit makes serving impossible, or the runtime cannot be created.
+/// When a limit makes serving impossible, or the runtime cannot be created.
 pub(crate) fn start_server(config: &Config) -> Result<Rt> {
     check_file_sizes(config)?;
     if let Err(error) = raise_open_files() {
@@ -41,17 +41,19 @@ pub(crate) fn start_server(config: &Config) -> Result<Rt> {
     runtime::start(config.server.runtime(0))
 }
 
-/// Refuses files that are larger than `RLIMIT_FSIZE` lets this process write.
+/// Refuses a configuration with a writable file larger than the file size limit of this process
+/// (`RLIMIT_FSIZE`).
 ///
 /// # Errors
-/// The first such file.
+/// The first file that exceeds the limit.
 pub(crate) fn check_file_sizes(config: &Config) -> Result<()> {
     let Some(limit) = ProcessLimit::FileBytes.value() else {
         return Ok(());
     };
     for (name, node) in config.graph.nodes() {
         let Node::File(file) = node else { continue };
-        // The limit does not apply to devices; a missing file is created with its configured size.
+        // The limit does not apply to block devices. A missing file counts with the size in the
+        // configuration.
         let bytes = match metadata(&file.path) {
             Ok(found) if !found.is_file() => continue,
             Ok(found) => found.len(),
@@ -69,7 +71,8 @@ pub(crate) fn check_file_sizes(config: &Config) -> Result<()> {
     Ok(())
 }
 
-/// Returns the warning for a server whose descriptor limit is below its exports' client limits.
+/// Returns a warning if the server may need more descriptors than its limit, given the maximum
+/// number of clients of its exports.
 fn too_few_files(config: &Config, limit: Option<u64>) -> Option<String> {
     let clients = config.exports.iter().map(|e| u64::from(e.connections_max));
     let devices = FILES_OF_DEVICE * config.graph.nodes().len() as u64;
@@ -93,7 +96,8 @@ mod tests {
         let text = "[device.a]\ntype = \"memory\"\nsize = \"1MiB\"\n[export.a]\ndevice = \"a\"\n\
                     protocol = \"nbd\"\nlisten = \"unix:a.sock\"\nconnections_max = 100\n";
         let config = Config::read(Path::new("vol.toml"), text).expect("it is right");
-        // 48 for the process, 4 for the device, 100 for the clients.
+        // The server needs 48 descriptors for the process, 4 for the device and 100 for the
+        // clients.
         let line = too_few_files(&config, Some(151)).expect("one too few");
         assert!(
             line.contains("RLIMIT_NOFILE, is 151") && line.contains("152"),

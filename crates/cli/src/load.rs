@@ -1,6 +1,6 @@
-//! A closed-loop load on a device: a fixed number of requests in flight, where each completion
-//! starts the next request. Open loops, in which requests arrive independently of the device, are
-//! in `demo`.
+//! A closed-loop load on a device: the number of requests in flight is fixed, and each completion
+//! starts the next request. The load of `demo` is open instead: its requests arrive independently
+//! of completions.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -11,16 +11,18 @@ use bimetal_rt::{Buf, Instant, Rng, Rt, yield_now};
 
 use bimetal_console::latency::Latencies;
 
-/// Size of the buffer from which write data is cut. Its content is random, so that no layer below
-/// can compress it, and it has the largest size that still comes from the registered region.
+/// Size of the buffer of which write data is a slice. The content is random, so that no layer below
+/// can compress it. The size is the largest that is still allocated from the registered buffer
+/// region.
 const DATA_BYTES: u64 = bimetal_rt::buf::BLOCK_BYTES_MAX as u64;
-/// Number of requests that a worker sends before it yields, for devices that complete at once.
+/// Number of requests that a worker sends before it yields. The yield matters for devices that
+/// complete requests without waiting.
 const REQUESTS_PER_TURN: u32 = 64;
-/// Number of requests completed at one instant of virtual time after which that time is considered
-/// stuck.
+/// Number of completions at the same instant of virtual time after which time is considered to
+/// stand still.
 const REQUESTS_PER_INSTANT_MAX: u64 = 1_000_000;
 
-/// Access pattern: reads, writes or half of each, sequential or random.
+/// Access pattern of a load: reads, writes or half of each, sequential or random.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 #[value(rename_all = "lower")]
 pub(crate) enum Pattern {
@@ -56,11 +58,11 @@ pub(crate) struct Load {
     pub(crate) request_bytes: u64,
     /// Queue depth.
     pub(crate) depth: u32,
-    /// Size of the region of the device that is used, from its start.
+    /// Number of bytes at the start of the device that the load uses.
     pub(crate) region_bytes: u64,
-    /// Duration of the load, if it is bounded by time.
+    /// Duration of the load; `None` if the load is not bounded by time.
     pub(crate) time: Option<Duration>,
-    /// Number of requests, if the load is bounded by it.
+    /// Total number of requests; `None` if the load is not bounded by a number of requests.
     pub(crate) operations: Option<u64>,
     /// Seed of the random numbers.
     pub(crate) seed: u64,
@@ -79,7 +81,8 @@ pub(crate) struct Outcome {
     pub(crate) first_error: Option<IoError>,
     /// Time from the first request to the last completion.
     pub(crate) elapsed: Duration,
-    /// Whether virtual time stood still, so that a bound on time would never be reached.
+    /// Whether the load was ended because virtual time stood still, so that its duration would
+    /// never have passed.
     pub(crate) stuck: bool,
 }
 
@@ -93,16 +96,16 @@ pub(crate) struct Run {
     start: Instant,
     sent: Cell<u64>,
     answered: Cell<u64>,
-    /// Instant of the last completion, and the number of completions at that instant.
+    /// Time of the last completion, and the number of earlier completions at exactly that time.
     standstill: Cell<(Instant, u64)>,
     outcome: RefCell<Outcome>,
 }
 
 impl Run {
-    /// Prepares a load; no request is sent yet.
+    /// Prepares a load without sending requests.
     ///
     /// # Panics
-    /// If the region is smaller than a request, or a request is empty.
+    /// When the region is smaller than a request, or the size of a request is 0.
     pub(crate) fn new(rt: &Rt, device: Rc<dyn Device>, load: Load) -> Rc<Run> {
         assert!(load.region_bytes >= load.request_bytes && load.request_bytes > 0);
         let mut rng = Rng::labelled(load.seed, "load");
@@ -133,7 +136,7 @@ impl Run {
         })
     }
 
-    /// Runs the load to its end.
+    /// Runs the load, and returns when it has ended.
     pub(crate) async fn finish(self: &Rc<Run>) {
         let workers: Vec<_> = (0..self.load.depth)
             .map(|_| self.rt.spawn(Rc::clone(self).work()))
@@ -144,13 +147,13 @@ impl Run {
         self.outcome.borrow_mut().elapsed = self.rt.now().since(self.start);
     }
 
-    /// Returns the results; call it after the end of the load.
+    /// Returns the results. The load must have ended.
     pub(crate) fn into_outcome(self: Rc<Run>) -> Outcome {
         let run = Rc::into_inner(self).expect("every worker has ended");
         run.outcome.into_inner()
     }
 
-    /// Returns the completed fraction, 0 to 1.
+    /// Returns the completed fraction of the load, from 0 to 1.
     pub(crate) fn progress(&self) -> f64 {
         let of_time = self.load.time.map(|time| {
             let elapsed = self.rt.now().since(self.start);
@@ -171,8 +174,8 @@ impl Run {
 
     async fn work(self: Rc<Run>) {
         let mut in_turn = 0;
-        // A worker's next request starts when its last one ends, so the clock is read once for
-        // both.
+        // A worker sends its next request when the previous one completes, so one reading of the
+        // clock gives the time of both events.
         let mut now = self.rt.now();
         while let Some((request, read)) = self.next(now) {
             let sent = now;
@@ -188,7 +191,7 @@ impl Run {
         }
     }
 
-    /// Returns the next request and whether it is a read; `None` at the end of the load.
+    /// Returns the next request, and whether the request is a read; `None` at the end of the load.
     fn next(&self, now: Instant) -> Option<(Request, bool)> {
         let load = &self.load;
         let sent = self.sent.get();
@@ -243,7 +246,7 @@ pub(crate) fn random_data(rt: &Rt, rng: &mut Rng, bytes: usize) -> Buf {
     data.freeze()
 }
 
-/// Returns `bytes` bytes of `data` from a random 4-KiB boundary.
+/// Returns `bytes` bytes of `data`, starting at a random multiple of 4 KiB.
 pub(crate) fn cut(data: &Buf, rng: &mut Rng, bytes: usize) -> Buf {
     const STEP: usize = bimetal_block::BLOCK_BYTES as usize;
     let places = (data.len() - bytes) / STEP + 1;
@@ -251,7 +254,7 @@ pub(crate) fn cut(data: &Buf, rng: &mut Rng, bytes: usize) -> Buf {
     data.slice(start..start + bytes)
 }
 
-/// Returns the name of the operation in reports.
+/// Returns the name of the operation as used in reports.
 pub(crate) fn op_name(read: bool) -> &'static str {
     if read {
         Op::Read.name()
@@ -289,7 +292,7 @@ mod tests {
         let outcome = run(LOAD);
         assert_eq!(outcome.reads.count() + outcome.writes.count(), 1000);
         assert_eq!(outcome.errors, 0);
-        // Half of each: binomial(1000, 0.5), standard deviation 16.
+        // The numbers of reads follow binomial(1000, 0.5), whose standard deviation is 16.
         assert!((400..600).contains(&outcome.reads.count()));
     }
 

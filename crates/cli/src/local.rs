@@ -1,4 +1,4 @@
-//! A device exposed to this machine itself, as a block device or as a file.
+//! A device that is exposed to this machine itself, as a block device or as a file.
 
 use std::rc::Rc;
 
@@ -36,10 +36,10 @@ impl Local {
         }
     }
 
-    /// Removes the block device or mount, even if it is in use.
+    /// Removes the block device or the mount, even if it is in use.
     ///
     /// # Errors
-    /// If it cannot be removed, or serving it had failed before.
+    /// When the removal fails, or when an earlier error had stopped the service.
     pub(crate) async fn take_away(&self, rt: &Rt) -> Result<()> {
         match self {
             Local::Block(block) => Ok(block.detach().await?),
@@ -61,7 +61,7 @@ async fn unmount(rt: &Rt, file: &Mounted) -> Result<()> {
     let run = itself::run(rt, itself::take_away_words(folder, true)).await;
     match run {
         Ok(_) => Ok(()),
-        // The error already tells which data could not be saved.
+        // The folder has been unmounted, and the error says which data could not be saved.
         Err(error) if !fuse::is_mounted(folder) => Err(error),
         Err(error) => Err(error.context(format!("{} is still mounted", folder.display()))),
     }

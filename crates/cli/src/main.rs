@@ -1,7 +1,9 @@
-//! The `bimetal` program: the server, its operations and the index. This module only lists the
-//! verbs; `bimetal_console::program` runs one of them and turns its outcome into an exit status.
+//! The `bimetal` program: the server, the operations on a running server, and the index. This
+//! module only lists the verbs. `bimetal_console::program` runs one of them and turns its outcome
+//! into an exit status.
 
-// Both macros panic when the reader is gone: results are written with `?`, other output with `say`.
+// The macros `print` and `eprint` panic when the reader of the output has closed it. Results are
+// therefore written with `write` and `?`, and other output with `say`.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod alerts;
@@ -66,7 +68,8 @@ struct Command {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Show three stacks under one load: a freezing SSD, a hard disk, and a mirror of such a pair.
+    /// Show three stacks under the same load: a freezing SSD, a hard disk, and a mirror of such a
+    /// pair.
     Demo(demo::Args),
     /// Prepare the sides of every mirror of a configuration.
     Format(format::Args),
@@ -95,24 +98,25 @@ enum Verb {
     Scrub(scrub::Args),
     /// Show or set the rebuild rates of a served volume.
     Rebuild(rebuild::Args),
-    /// Show a buffer cache of a running server, or accept its data loss.
+    /// Show a buffer cache of a running server, or accept a data loss that it has reported.
     Cache(cache::Args),
     /// Add, remove or replace a side of a served volume.
     Side(side::Args),
-    /// Grow a served volume to the size that its sides have room for.
+    /// Grow a served volume to the largest size that its sides allow.
     Grow(grow::Args),
-    /// Measure a device of a configuration, without an export.
+    /// Measure the performance of a device of a configuration, without an export.
     Bench(bench::Args),
     /// List the exports of a BRP target.
     Exports(exports::Args),
     /// Offer an export of a BRP target to NBD clients until SIGTERM or SIGINT.
     Proxy(proxy::Args),
-    /// Find the write size that suits a device, for the caches over it.
+    /// Find the write size that suits a device, for a cache above it.
     Probe(probe::Args),
-    /// Load, read and check an index: ordered keys and values in one file.
+    /// Create, load, read and check an index of ordered keys and values.
     Index(index::Args),
-    /// Record the requests on a device of a running server as a trace.
+    /// Record the requests on a device of a running server as an I/O trace.
     Record(record::Args),
+    /// Verbs that have moved to another program or to another name.
     #[command(flatten)]
     Moved(moved::Verb),
 }

@@ -1,6 +1,6 @@
-//! `bimetal mount` exposes a device of a configuration as a file in a folder of this machine, in
-//! the foreground until a signal, optionally with a loop device over it; `bimetal unmount` removes
-//! such a mount from another process.
+//! `bimetal mount` exposes a device of a configuration as a file in a folder of this machine,
+//! optionally with a loop device over the file. It runs in the foreground until a signal.
+//! `bimetal unmount` removes such a mount from another process.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ pub(crate) struct Args {
     /// The configuration
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// The device of the configuration; the file has its name
+    /// The device, by its name in the configuration; the file has the same name
     #[arg(value_name = "DEVICE")]
     device: String,
     /// The mount point, an empty folder
@@ -38,7 +38,7 @@ pub(crate) struct Args {
     #[arg(long = "loop")]
     make_loop: bool,
     /// Sector size of the loop device in bytes, or `physical` for the physical block size of the
-    /// device, at most 4096
+    /// device, but at most 4096
     #[arg(long, value_name = "BYTES", requires = "make_loop", default_value = "512", value_parser = sector)]
     block_size: Sector,
     /// Make the file read-only
@@ -58,13 +58,13 @@ pub(crate) struct UnmountArgs {
     /// first, and fails afterwards
     #[arg(long)]
     force: bool,
-    /// How long to wait for a volume that does not answer; after that it stays mounted, or its
-    /// requests fail with `--force`
+    /// Time to wait for a volume that does not answer; after that the volume stays mounted, but
+    /// with `--force` its requests fail and it is unmounted
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
     within: Time,
 }
 
-/// Arguments of the hidden verb `take-away`, which runs in a separate process.
+/// Arguments of the hidden verb `take-away`, which `mount` and `unmount` run in a separate process.
 #[derive(clap::Args)]
 pub(crate) struct TakeAwayArgs {
     /// The mount point
@@ -89,16 +89,16 @@ pub(crate) struct LoopArgs {
     read_only: bool,
 }
 
-/// Sector size of a loop device. The kernel reports it as the physical block size, too.
+/// Sector size of a loop device. The kernel reports it also as the physical block size.
 #[derive(Clone, Copy, Debug)]
 enum Sector {
     /// A number of bytes.
     Bytes(u32),
-    /// The physical block size of the device, up to [`SECTOR_BYTES_MAX`].
+    /// The physical block size of the device below, at most [`SECTOR_BYTES_MAX`].
     Physical,
 }
 
-/// Largest sector size that loop devices support on every kernel.
+/// Maximum sector size that loop devices support on every kernel.
 const SECTOR_BYTES_MAX: u32 = 4096;
 
 fn sector(text: &str) -> Result<Sector, String> {
@@ -110,7 +110,7 @@ fn sector(text: &str) -> Result<Sector, String> {
     }
 }
 
-/// Parses a sector size that the kernel accepts and that divides a block of a volume.
+/// Parses a sector size. Valid sizes are accepted by the kernel and divide a block of a volume.
 fn block_bytes(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(bytes @ (512 | 1024 | 2048 | 4096)) => Ok(bytes),
@@ -129,15 +129,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         read_only: args.read_only,
     };
     mount.check()?;
-    // A volume belongs to one process. This process serves only the kernel, so it starts no export.
+    // A volume can be open in only one process. This process serves only the kernel, so it starts
+    // no export.
     config.exports.clear();
     let rt = limits::start_server(&config)?;
     conclude(rt.block_on(serve(&rt, config, args, &mount)))
 }
 
 async fn serve(rt: &Rt, config: Config, args: &Args, mount: &MountOptions) -> Result<(), Failure> {
-    // Take over signals before the devices are opened: a signal during the open must stop them
-    // cleanly.
+    // Handle signals before opening the devices: a signal during the open must stop them cleanly.
     let signals = Signals::of_server(rt)
         .context("cannot take over signals")
         .map_err(Failure::NotStarted)?;
@@ -163,17 +163,18 @@ async fn serve(rt: &Rt, config: Config, args: &Args, mount: &MountOptions) -> Re
         Err(error) => Err(error),
     };
     let stopped = running.stop_within(deadline, &signals).await;
-    // Report the first error: it is the one that ended the mount.
+    // The first error is reported, because it is the one that ended the mount.
     waited.and(stopped).map_err(Failure::NotStopped)
 }
 
-/// Returns the source of the volume as shown in the mount table.
+/// Returns the name of the mount's source that the mount table shows: the absolute path of the
+/// configuration.
 fn source(config: &Path) -> String {
     let whole = std::path::absolute(config).unwrap_or_else(|_| config.to_owned());
     whole.display().to_string()
 }
 
-/// Serves a mounted file until it ends or a signal comes.
+/// Serves a mounted file until the mount ends or a signal is received.
 async fn served(
     rt: &Rt,
     signals: &Signals,
@@ -186,12 +187,12 @@ async fn served(
         false => file.path().display().to_string(),
     };
     let mut out = std::io::stdout();
-    // The parent process may not read standard output, so a failed write is ignored.
+    // A failed write is ignored: the parent process may not read standard output.
     let _ = writeln!(out, "{path}\nready").and_then(|()| out.flush());
     until_over(signals, file).await
 }
 
-/// Makes a child process create a loop device, and returns its path.
+/// Creates a loop device over the file in a child process, and returns the path of the loop device.
 async fn loop_over(rt: &Rt, file: &Mounted, args: &Args, sector: u32) -> Result<String> {
     let block_size = format!("--block-size={sector}");
     let mut words = vec!["make-loop".into(), file.path().into(), block_size.into()];
@@ -205,7 +206,7 @@ async fn loop_over(rt: &Rt, file: &Mounted, args: &Args, sector: u32) -> Result<
     Ok(path)
 }
 
-/// Waits for a signal, or for the end of the mount.
+/// Waits for a signal or for the end of the mount. Returns an error if the mount ended first.
 async fn until_over(signals: &Signals, file: &Mounted) -> Result<()> {
     let signal = std::pin::pin!(signals.next());
     let ended = std::pin::pin!(file.ended());
@@ -221,7 +222,7 @@ async fn until_over(signals: &Signals, file: &Mounted) -> Result<()> {
     }
 }
 
-/// Runs the verb `unmount`: a child process does the work, since it may block in a way that no
+/// Runs the verb `unmount`. A child process does the work, because it may block in a way that no
 /// signal interrupts.
 pub(crate) fn run_unmount(args: &UnmountArgs) -> Result<ExitCode> {
     let within = args.within.0;
@@ -232,8 +233,7 @@ pub(crate) fn run_unmount(args: &UnmountArgs) -> Result<ExitCode> {
     }
     let seconds = within.as_secs_f64();
     if !args.force {
-        // The kill takes effect when the blocked kernel call returns; the child then does nothing
-        // more.
+        // The child is killed when its blocked kernel call returns, and does nothing after that.
         worker.kill();
         if !fuse::is_mounted(&args.folder) {
             bail!("{folder} is unmounted, but that has not come to its end within {seconds} s");
@@ -249,7 +249,7 @@ pub(crate) fn run_unmount(args: &UnmountArgs) -> Result<ExitCode> {
     ));
     fuse::abort(&args.folder)?;
     match worker.ended_within(within)? {
-        // The exit status tells that data was lost or requests were abandoned.
+        // The exit status shows that data was lost or that requests were abandoned.
         Some(_) => Ok(ExitCode::FAILURE),
         None => bail!(
             "{folder}: every request on it has failed, but what uses it has not let it go within {seconds} s"
@@ -257,7 +257,8 @@ pub(crate) fn run_unmount(args: &UnmountArgs) -> Result<ExitCode> {
     }
 }
 
-/// Runs the hidden verb `take-away`, which removes a mount. It may wait for the server forever.
+/// Runs the hidden verb `take-away`, which removes a mount. The call may wait for the server
+/// forever.
 pub(crate) fn run_take_away(args: &TakeAwayArgs) -> Result<ExitCode> {
     let mut warn = |line: String| say(format_args!("bimetal: warning: {line}"));
     fuse::unmount(&args.folder, args.force, &mut warn)?;

@@ -1,10 +1,11 @@
-//! Verbs that `bimetal` had once: each is refused with the command that does the same now.
+//! Verbs that `bimetal` had in earlier versions. Each is refused with a message that names the
+//! command that replaces it.
 
 use std::process::ExitCode;
 
 use bimetal_console::stderr::say;
 
-/// A verb that has moved, with all words behind it.
+/// A verb that has moved, with the arguments that follow it.
 #[derive(clap::Subcommand)]
 pub(crate) enum Verb {
     /// Moved to `bimetal-lab`.
@@ -18,14 +19,14 @@ pub(crate) enum Verb {
     Trace(Words),
 }
 
-/// The words behind a verb, which are not read.
+/// The arguments that follow a verb. Only the first is used, as the name of a subcommand.
 #[derive(clap::Args)]
 pub(crate) struct Words {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     words: Vec<String>,
 }
 
-/// Subcommands of `bimetal sim` and the commands that they are now.
+/// Former subcommands of `bimetal sim`, and the commands that replace them.
 const OF_SIM: [(&str, &str); 8] = [
     ("run", "bimetal-lab tester run"),
     ("swarm", "bimetal-lab tester swarm"),
@@ -36,10 +37,10 @@ const OF_SIM: [(&str, &str); 8] = [
     ("index", "bimetal-lab index"),
     ("hetero", "bimetal-lab mirror"),
 ];
-/// Subcommands of `bimetal lab`, which are verbs of `bimetal-lab` under the same name.
+/// Former subcommands of `bimetal lab`, which are now verbs of `bimetal-lab` with the same names.
 const OF_LAB: [&str; 5] = ["run", "plan", "restore", "report", "compare"];
 
-/// Says which command does what the verb did, and returns the exit status of a wrong command line.
+/// Prints which command replaces the verb, and returns the exit status for an invalid command line.
 pub(crate) fn refuse(verb: &Verb) -> ExitCode {
     let (name, words) = match verb {
         Verb::Lab(words) => ("lab", words),

@@ -1,17 +1,19 @@
-//! The long-running operation on a volume: one at a time, with the outcome of the last one.
+//! The long-running operation on a volume. Only one runs at a time, and the outcome of the last one
+//! is kept.
 
 use std::cell::RefCell;
 
 use bimetal_rt::Task;
 use serde_json::{Value, json};
 
-/// Outcome of an operation: a message for the operator, or the reason of its failure.
+/// Outcome of an operation: a message for the operator, or the reason why the operation failed.
 pub(crate) type Outcome = Result<String, String>;
 
-/// The long-running operation of a volume, current or last; only one runs at a time.
+/// The long-running operation on a volume: the running one, or the last one if none is running.
 #[derive(Default)]
 pub(crate) struct Operation {
-    /// Description of the operation, and its outcome; `None` while it is running.
+    /// Description of the operation, and its outcome, which is `None` while the operation is
+    /// running.
     pub(crate) last: RefCell<Option<(String, Option<Outcome>)>>,
     pub(crate) task: RefCell<Option<Task<()>>>,
 }
@@ -34,7 +36,7 @@ impl Operation {
         last.as_ref().is_some_and(|(_, outcome)| outcome.is_none())
     }
 
-    /// Cancels the operation at its current point.
+    /// Cancels the operation at its current await point.
     pub(crate) async fn cancel(&self) {
         let task = self.task.borrow_mut().take();
         if let Some(task) = task {

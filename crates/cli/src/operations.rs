@@ -1,5 +1,5 @@
-//! Operations on a volume while it is served, as requested through the control socket. The requests
-//! and answers are described in docs/control.md.
+//! Operations on volumes while they are served, as requested through the control socket.
+//! docs/control.md describes the requests and answers.
 
 use std::rc::Rc;
 
@@ -33,7 +33,7 @@ fn mirror_of<'s>(stack: &'s Stack, request: &Value) -> Result<(&'s str, &'s Mirr
     }
 }
 
-/// Starts a scrub, ends it, or reports its progress.
+/// Starts a scrub of a volume, cancels it, or reports its progress.
 pub(crate) fn scrub(stack: &Stack, request: &Value) -> Value {
     let (name, mirror) = match mirror_of(stack, request) {
         Ok(found) => found,
@@ -54,7 +54,7 @@ pub(crate) fn scrub(stack: &Stack, request: &Value) -> Value {
     json!({ "scrub": mirror.status().scrub })
 }
 
-/// Shows the rebuild rates of a volume, or sets them until the server ends.
+/// Shows the rebuild rates of a volume, or sets them until the server exits.
 pub(crate) fn rebuild(stack: &Stack, request: &Value) -> Value {
     let (name, mirror) = match mirror_of(stack, request) {
         Ok(found) => found,
@@ -78,7 +78,7 @@ pub(crate) fn rebuild(stack: &Stack, request: &Value) -> Value {
     } })
 }
 
-/// Replaces the rates that a request names.
+/// Updates `rates` with the rates that a request contains.
 fn read_rates(request: &Value, rates: &mut RebuildRates) -> Result<(), String> {
     let rate = |key: &str| match &request[key] {
         Value::Null => Ok(None),
@@ -100,7 +100,8 @@ fn read_rates(request: &Value, rates: &mut RebuildRates) -> Result<(), String> {
     Ok(())
 }
 
-/// Shows a cache, or records that the operator has accepted its data loss.
+/// Shows the content and counters of a cache, or records that the operator has accepted its data
+/// loss.
 pub(crate) fn cache(stack: &Stack, request: &Value) -> Value {
     let asked = request["device"].as_str().unwrap_or_default();
     let accepted = match request["do"].as_str() {
@@ -137,7 +138,8 @@ impl Change {
     }
 }
 
-/// Starts to add, remove or replace a side. The client polls the outcome with `operation`.
+/// Starts to add, remove or replace a side of a volume. The client polls for the outcome with the
+/// verb `operation`.
 pub(crate) fn change_sides(shown: &Rc<Shown>, request: &Value) -> Value {
     let (name, mirror) = match mirror_of(&shown.stack, request) {
         Ok(found) => found,
@@ -158,8 +160,8 @@ pub(crate) fn change_sides(shown: &Rc<Shown>, request: &Value) -> Value {
     })
 }
 
-/// Starts to grow a volume to the size that its sides have room for. The client polls the outcome
-/// with `operation`.
+/// Starts to grow a volume to the largest size that its sides allow. The client polls for the
+/// outcome with the verb `operation`.
 pub(crate) fn grow(shown: &Rc<Shown>, request: &Value) -> Value {
     let (name, mirror) = match mirror_of(&shown.stack, request) {
         Ok(found) => found,
@@ -179,8 +181,9 @@ pub(crate) fn grow(shown: &Rc<Shown>, request: &Value) -> Value {
     })
 }
 
-/// Returns a device above this one that does not grow with it: only layers that pass every request
-/// on grow.
+/// Returns a device above `name` that cannot grow, and therefore prevents `name` from growing;
+/// `None` if there is none. Only layers that pass every request on to the device below can grow
+/// with it.
 fn fixed_above<'g>(graph: &'g Graph, name: &str) -> Option<&'g str> {
     let nodes = graph.nodes().iter();
     let mut parents = nodes.filter(|(_, node)| node.children().contains(&name));
@@ -230,7 +233,7 @@ fn begin(
     shown.operation.show()
 }
 
-/// Executes the change; returns a message for the operator.
+/// Makes the requested change to the sides of a volume. Returns a message for the operator.
 async fn make(
     shown: &Shown,
     name: &str,
@@ -269,7 +272,8 @@ async fn make(
     Ok(what_to_edit(&config, name, mirror))
 }
 
-/// Returns the edit that the configuration needs, if it does not match yet.
+/// Returns a message with the edit that the configuration needs; empty if the configuration already
+/// lists the sides of the volume.
 fn what_to_edit(config: &Config, name: &str, mirror: &Mirror) -> String {
     let Some(Node::Mirror(named)) = config.graph.nodes().get(name) else {
         return format!("the configuration has no mirror {name} any more");

@@ -1,10 +1,11 @@
-//! `bimetal probe`: finds the write size that suits a device, which determines the unit of the
-//! write buffer of a cache over it.
+//! `bimetal probe`: finds the write size that suits a device. This size is the unit of the write
+//! buffer of a cache above the device.
 //!
 //! A drive with a page-mapped translation layer handles small random writes nearly as fast as large
-//! ones at a sufficient queue depth; a block-mapped drive or a disk spends a whole block or a seek
-//! on each. So the probe times random writes of growing size and chooses the smallest size that
-//! reaches a quarter of the best rate. It must never write without explicit permission.
+//! ones at a sufficient queue depth. A block-mapped drive spends a whole block on each small write,
+//! and a disk spends a seek on each. The probe therefore measures random writes of growing size,
+//! and selects the smallest size that reaches a quarter of the best rate. It must never write
+//! without explicit permission.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -26,15 +27,15 @@ use crate::runtime;
 use bimetal_console::progress::progress_bar;
 use bimetal_console::table::{Align, Table};
 
-/// Largest write size that is tried.
+/// Maximum write size that is measured.
 const UNIT_BYTES_MAX: u64 = 4 << 20;
-/// Queue depth: enough to hide the latency of a single write.
+/// Queue depth of the random writes. It is high enough to hide the latency of a single write.
 const DEPTH: u32 = 32;
-/// Share of the best rate that a size must reach to be good enough. Random writes of single pages
-/// make a page-mapped drive copy pages, too: with 28 % of spare flash, it programs 2.4 pages for
-/// each page written. A block-mapped drive programs 64.
+/// Fraction of the best rate that a write size must reach to be sufficient. It must be low, because
+/// random writes of single pages make even a page-mapped drive copy pages: with 28 % of spare
+/// flash, the drive programs 2.4 pages for each page written. A block-mapped drive programs 64.
 const GOOD_SHARE: f64 = 0.25;
-/// Minimum number of units that must fit into the used region of the device.
+/// Minimum number of write units in the used region of the device.
 const UNITS_MIN: u64 = 16;
 
 /// Arguments of the verb `probe`.
@@ -46,16 +47,16 @@ pub(crate) struct Args {
     /// The device, by its name in the configuration
     #[arg(long, value_name = "NAME")]
     device: String,
-    /// Use only this much of the start of the device, or all of a smaller device
+    /// Use only the first SIZE bytes of the device, or the whole of a smaller device
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_size)]
     size: Size,
-    /// Time to measure each size
+    /// Duration of the measurement of each write size
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_time)]
     time: Time,
     /// Run in virtual time; every medium below the device must be `memory` or `null`
     #[arg(long = "virtual")]
     in_virtual_time: bool,
-    /// Allow writes, which overwrite the data on that part of the device
+    /// Allow writes, which overwrite the data in the used part of the device
     #[arg(long)]
     destroy_data: bool,
     /// Print the result as JSON
@@ -67,12 +68,12 @@ pub(crate) struct Args {
 struct Found {
     region_bytes: u64,
     read_us: f64,
-    /// Sizes of random writes, ascending, each with the measured rate in bytes per second.
+    /// Measured sizes of random writes in ascending order, each with its rate in bytes per second.
     rates: Vec<(u64, f64)>,
 }
 
 impl Found {
-    /// Returns the smallest size that reaches [`GOOD_SHARE`] of the best rate.
+    /// Returns the smallest write size whose rate reaches [`GOOD_SHARE`] of the best rate.
     fn unit_bytes(&self) -> u64 {
         let best = self.rates.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
         let good = self
@@ -82,7 +83,8 @@ impl Found {
         good.map_or(BLOCK_BYTES, |(unit, _)| *unit)
     }
 
-    /// Returns the cost of a page that is written by itself, in microseconds.
+    /// Returns the mean time for each write of the smallest measured size, a single page, in
+    /// microseconds.
     fn page_us(&self) -> f64 {
         let pages_per_s = self
             .rates
@@ -119,7 +121,7 @@ impl Found {
             self.read_us,
             self.page_us()
         ));
-        // Format the unit in the notation of a configuration.
+        // The unit is formatted in the notation of the configuration.
         let cluster = match unit >> 20 {
             0 => format!("{}KiB", unit >> 10),
             mib => format!("{mib}MiB"),
@@ -209,7 +211,8 @@ async fn probe(rt: &Rt, top: &Rc<dyn Device>, name: &str, args: &Args) -> Result
         seed: 1,
     };
     let bar = progress_bar(units.len() as u64 + 2);
-    // Fill the region first: a device handles blocks that were never written differently.
+    // The region is filled first, because a device handles blocks that were never written
+    // differently.
     let fill = Load {
         time: None,
         operations: Some(region_bytes / most),
@@ -267,12 +270,12 @@ mod tests {
 
     #[test]
     fn the_smallest_size_that_reaches_a_quarter_of_the_best_rate_is_enough() {
-        // Writes of 4 KiB reach 60 MB/s of the best 100 MB/s, as on a page-mapped drive.
+        // Writes of 4 KiB reach 60 MB/s, when the best rate is 100 MB/s, as on a page-mapped drive.
         let pages = found(&[(4096, 60e6), (16384, 90e6), (65536, 100e6)]);
         assert_eq!(pages.unit_bytes(), 4096);
-        // 60 MB/s are 14,648 pages a second, one in 68 us.
+        // 60 MB/s are 14,648 pages per second, one page each 68 us.
         assert!((pages.page_us() - 68.27).abs() < 0.01);
-        // Each page costs a block of 256 KiB, so the rate grows with the size up to 256 KiB.
+        // Each write costs a block of 256 KiB, so the rate grows with the write size up to 256 KiB.
         let blocks = found(&[
             (4096, 1e6),
             (16384, 4e6),

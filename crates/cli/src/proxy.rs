@@ -1,5 +1,5 @@
 //! `bimetal proxy`: offers an export of a BRP target to any NBD client, until a signal. The BRP
-//! session survives broken connections and restarts of the target, which NBD clients do not.
+//! session survives broken connections and restarts of the target, which an NBD session would not.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -18,14 +18,14 @@ use crate::alerts;
 use crate::runtime;
 use crate::tls::TlsArgs;
 
-/// Buffer memory for requests.
+/// Size of the memory for the buffers of requests.
 const POOL_BYTES: usize = 64 << 20;
 
 /// Arguments of the verb `proxy`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Address of the target, `unix:PATH`, `tcp:ADDRESS:PORT` or `rdma:ADDRESS:PORT`; several
-    /// addresses of one target are used in turn
+    /// Address of the target, `unix:PATH`, `tcp:ADDRESS:PORT` or `rdma:ADDRESS:PORT`; if several
+    /// addresses of the same target are given, they are used in turn
     #[arg(value_name = "TARGET", required = true)]
     target: Vec<Address>,
     /// Name of the export [default: the target's default export]
@@ -42,13 +42,13 @@ pub(crate) struct Args {
     /// Number of connections to the target
     #[arg(long, value_name = "N", default_value = "1")]
     connections: u32,
-    /// Check every request and its data end to end with a CRC
+    /// Protect every request and its data with a CRC from end to end
     #[arg(long)]
     crc: bool,
-    /// How long requests wait for an unreachable target
+    /// Time for which requests wait for an unreachable target
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
     reconnect: Time,
-    /// Memory for copies of the changes that would be lost if the target died
+    /// Memory for copies of changes that are not yet durable on the target
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = parse_size)]
     keep: Size,
     #[command(flatten)]
@@ -72,7 +72,7 @@ impl Args {
         Ok(config)
     }
 
-    /// Returns the export name for NBD clients.
+    /// Returns the name under which NBD clients find the export.
     fn name(&self) -> &str {
         if self.export.is_empty() {
             "default"
@@ -102,7 +102,7 @@ async fn serve(rt: &Rt, args: &Args, medium: &BrpConfig) -> Result<()> {
     let server = match Server::start(rt, exports).await {
         Ok(server) => server,
         Err(error) => {
-            // No request was served yet, so closing loses no data.
+            // No request has been served yet, so the close loses no data.
             return device
                 .close()
                 .await
@@ -113,7 +113,7 @@ async fn serve(rt: &Rt, args: &Args, medium: &BrpConfig) -> Result<()> {
     let notices = alerts::watch_notices(rt.clone(), alerts::Teller::start(None));
     let notices = rt.spawn(notices);
     let mut out = std::io::stdout();
-    // The parent process may not read standard output, so a failed write is ignored.
+    // A failed write is ignored: the parent process may not read standard output.
     let _ = writeln!(out, "ready").and_then(|()| out.flush());
     let waited = signals.next().await.context("cannot wait for signals");
     server.stop().await;

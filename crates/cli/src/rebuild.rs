@@ -1,4 +1,5 @@
-//! `bimetal rebuild`: shows or sets how fast a running server rebuilds the sides of a volume.
+//! `bimetal rebuild`: shows or sets the rates at which a running server rebuilds the sides of a
+//! volume.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -15,7 +16,7 @@ use crate::control::{self, VolumeArgs};
 pub(crate) struct Args {
     #[command(flatten)]
     on: VolumeArgs,
-    /// Minimum rate beside any load of clients, such as 20MiB/s; 0B/s for no minimum
+    /// Minimum rate under any client load, such as 20MiB/s; 0B/s for no minimum
     #[arg(long, value_name = "RATE")]
     floor: Option<String>,
     /// Maximum rate, such as 100MiB/s; `none` for no limit

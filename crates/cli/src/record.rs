@@ -1,9 +1,10 @@
-//! `bimetal record`: records the requests on a device of a running server as a trace. This
-//! module has both ends of the verb `record` of the control socket (docs/control.md).
+//! `bimetal record`: records the requests on a device of a running server as a trace. This module
+//! contains both sides of the verb `record` of the control socket (docs/control.md): the server and
+//! the client.
 //!
-//! The server only hands out requests that the device's tap has recorded, in batches small enough
-//! that no request is delayed; the client program writes the file. A server that ends, or a
-//! recorder that dies, must leave neither a running recording nor a file without its end.
+//! The server only passes on the requests that the device's tap has recorded, in batches that are
+//! small enough not to delay other requests. The client writes the file. If the server exits, the
+//! client must still complete the file. If the client dies, the recording on the server must end.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -27,14 +28,15 @@ use crate::control::Asker;
 use crate::runtime;
 use bimetal_console::stderr::say;
 
-/// Maximum number of records in an answer: some 80 KB of text, made in a fraction of a millisecond.
+/// Maximum number of records in one answer. The answer then has about 80 KB of text and is built in
+/// a fraction of a millisecond.
 const TAKEN_MAX: usize = 2048;
-/// Time for which the recorder sleeps when no records were left.
+/// Time for which the client sleeps after an answer that has left no records on the server.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Duration of a recording without a time limit.
+/// Duration that is used for a recording without a time limit.
 const WITHOUT_END: Duration = Duration::from_secs(u32::MAX as u64);
 
-/// Arguments of the verb `trace record`.
+/// Arguments of the verb `record`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The configuration that the server was started with
@@ -43,8 +45,8 @@ pub(crate) struct Args {
     /// The device, by its name in the configuration
     #[arg(value_name = "DEVICE")]
     device: String,
-    /// The file to write, which must not exist; the extension .csv selects CSV (of MSR Cambridge),
-    /// any other the compact format
+    /// The file to write, which must not exist; the extension .csv selects the CSV format of the
+    /// MSR Cambridge traces, any other extension the compact format
     #[arg(long, value_name = "TRACE")]
     out: PathBuf,
     /// Duration in seconds [default: until SIGINT (Ctrl-C) or SIGTERM]
@@ -55,7 +57,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Answers the verb `record`.
+/// Answers a request with the verb `record`, on the server.
 pub(crate) fn answer(stack: &Stack, request: &Value) -> Value {
     answer_for(stack, request).unwrap_or_else(|why| json!({ "error": why }))
 }
@@ -156,13 +158,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let recorder = match recorder {
         Ok(recorder) => recorder,
         Err(error) => {
-            // The file is empty; report the first error, not one of its removal.
+            // The file is empty, so it is removed. The first error is reported, and not an error of
+            // the removal.
             let _ = std::fs::remove_file(&args.out);
             return Err(error);
         }
     };
     let recorded = record(recorder, &mut to, args);
-    // Keep the records received so far, whatever ended the recording.
+    // The records received so far are kept, whatever has ended the recording.
     to.finish().with_context(about)?;
     let so_far = |error: anyhow::Error| {
         error.context(format!("{}: the trace ends early", args.out.display()))
@@ -171,7 +174,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints a summary of the recording, and reports lost requests on standard error as well.
+/// Prints a summary of the recording. Lost requests are also reported on standard error.
 fn report(seen: &Seen, args: &Args) -> Result<()> {
     let [reads, writes, trims] = seen.written;
     let mut out = std::io::stdout().lock();
@@ -201,25 +204,25 @@ fn report(seen: &Seen, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Counters of a recording.
+/// Counters of a recording, kept by the client.
 #[derive(Default)]
 struct Seen {
-    /// Number of reads, writes and trims in the file.
+    /// Numbers of reads, writes and trims that were written to the file.
     written: [u64; 3],
-    /// Number of requests that were lost because the tap's buffer was full.
+    /// Number of requests that were lost because the buffer of the tap was full.
     dropped: u64,
-    /// Number of flushes and extent queries.
+    /// Number of flushes and extents requests, which are counted but not recorded.
     others: u64,
 }
 
-/// A recording on a server, seen from the client.
+/// The client's handle to a recording on a server.
 struct Recorder {
     asker: Asker,
     device: String,
     number: u64,
 }
 
-/// State of the recording after an answer.
+/// State of a recording according to the server's last answer.
 struct Answered {
     left: u64,
     is_stopped: bool,
@@ -245,7 +248,7 @@ impl Recorder {
         Ok(self.asker.ask(&request)?["record"].take())
     }
 
-    /// Fetches recorded requests and writes them to the file.
+    /// Fetches one batch of recorded requests from the server, and writes them to the file.
     fn take(&mut self, to: &mut Writer, seen: &mut Seen) -> Result<Answered> {
         let answer = self.ask("take")?;
         let text = answer["requests"].as_str().unwrap_or_default();
@@ -264,7 +267,7 @@ impl Recorder {
     }
 }
 
-/// Records until the time is over or a signal comes.
+/// Records until the duration of the recording has passed or a signal is received.
 fn record(mut recorder: Recorder, to: &mut Writer, args: &Args) -> Result<Seen> {
     let rt = runtime::start_quietly(UringOptions {
         pool_bytes: 1 << 20,
@@ -299,8 +302,8 @@ async fn take_until(
         if answered.is_stopped && answered.left == 0 {
             return Ok(seen);
         }
-        // Poll for a signal between two answers in any case: a signal must be noticed under any
-        // load.
+        // Even with a pause of zero, the signal is polled after each answer, so that it is noticed
+        // under any load.
         let pause = if answered.left > 0 {
             Duration::ZERO
         } else {
@@ -318,7 +321,7 @@ async fn take_until(
     }
 }
 
-/// Writer of records, in the format that the file name selects.
+/// Writer of a trace file, in the format that the extension of the file selects.
 enum Writer {
     Compact(Option<CompactWriter<BufWriter<File>>>),
     Csv(BufWriter<File>),
@@ -361,8 +364,8 @@ impl Writer {
     }
 }
 
-/// Formats a line like those of the MSR Cambridge traces, without a response time: time in 100 ns,
-/// host, disk, type, offset and length in bytes.
+/// Formats a record as a line of an MSR Cambridge trace, without a response time. The fields are
+/// the time in units of 100 ns, host, disk, type, and offset and length in bytes.
 fn csv_line(record: &Record) -> String {
     let op = match record.op {
         Op::Read => "Read",

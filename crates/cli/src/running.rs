@@ -1,5 +1,6 @@
-//! A configuration that is being served: its devices, exports and control socket, from start to an
-//! orderly end. The verbs `serve`, `attach`, `mount` and `demo` each run one.
+//! A configuration that is being served, with its devices, exports and control socket, from its
+//! start to an orderly end. The verbs `serve`, `attach`, `mount` and `demo` each run one
+//! configuration.
 
 use std::cell::{Cell, RefCell};
 use std::path::Path;
@@ -29,7 +30,8 @@ use crate::record;
 use crate::shown::{Attached, Shown};
 use bimetal_console::stderr::say;
 
-/// Time for which listening on an address in use is retried, and the interval of the retries.
+/// Time for which the server keeps trying to listen at an address in use, and interval between its
+/// attempts.
 const ADDRESS_PATIENCE: Duration = Duration::from_secs(1);
 const ADDRESS_RETRY: Duration = Duration::from_millis(50);
 
@@ -41,8 +43,8 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Opens the devices `roots` and all below them, then the control socket, then every export.
-    /// After a failure, everything opened before is closed again.
+    /// Opens the devices `roots` and all devices below them, creates the control socket, and starts
+    /// every export. After a failure, everything that was opened is closed again.
     ///
     /// # Errors
     /// The first device, socket or export that cannot be opened.
@@ -94,10 +96,11 @@ impl Running {
         &self.shown.stack
     }
 
-    /// Exposes one of the open devices as a block device; stopping removes it first.
+    /// Exposes an open device as a block device of this machine. `stop` removes the block device
+    /// before it closes the devices.
     ///
     /// # Errors
-    /// If the device is not open, or the kernel refuses it.
+    /// When the device is not open, or the kernel refuses the block device.
     pub(crate) async fn attach(
         &self,
         device: &str,
@@ -109,10 +112,11 @@ impl Running {
         Ok(block)
     }
 
-    /// Exposes one of the open devices as a file; stopping removes it first.
+    /// Exposes an open device as a file of this machine. `stop` removes the mount before it closes
+    /// the devices.
     ///
     /// # Errors
-    /// If the device is not open, or the kernel refuses it.
+    /// When the device is not open, or the kernel refuses the mount.
     pub(crate) async fn mount(&self, device: &str, options: &MountOptions) -> Result<Rc<Mounted>> {
         let file = Mounted::mount(&self.shown.rt, self.open(device)?, options).await?;
         let file = Rc::new(file);
@@ -126,7 +130,7 @@ impl Running {
         Ok(Rc::clone(open))
     }
 
-    /// Returns the physical block size of an open device in bytes; 4 KiB for a device that is not
+    /// Returns the physical block size of an open device in bytes, or 4 KiB if the device is not
     /// open.
     pub(crate) fn physical_bytes(&self, device: &str) -> u32 {
         let open = self.shown.stack.get(device);
@@ -140,8 +144,8 @@ impl Running {
         });
     }
 
-    /// Warns of each side of a mirror that is not in use, one line each: the operator must know
-    /// when a volume starts without it.
+    /// Writes a warning for each side of a mirror that is not in use. The operator must know if a
+    /// volume starts without a side.
     pub(crate) fn warn_of_missing_sides(&self) {
         self.warn_of_other_sides();
         for (name, device) in self.shown.stack.devices() {
@@ -165,8 +169,8 @@ impl Running {
         }
     }
 
-    /// Warns of each volume whose sides differ from those in the configuration, one line each, with
-    /// the line to write.
+    /// Writes a warning for each volume whose sides differ from the sides in the configuration. The
+    /// warning contains the line that the configuration needs.
     fn warn_of_other_sides(&self) {
         for (name, mirror) in self.shown.stack.mirrors() {
             let nodes = self.shown.config.graph.nodes();
@@ -223,11 +227,11 @@ impl Running {
         }
     }
 
-    /// Ends the exports, drains and closes the devices, and removes the control socket, which
-    /// answers until then.
+    /// Ends the exports, completes the requests in flight, closes the devices, and removes the
+    /// control socket last, which answers until then.
     ///
     /// # Errors
-    /// The block device or file that cannot be removed, or the first device that cannot be closed.
+    /// The block device or mount that cannot be removed, or the first device that cannot be closed.
     pub(crate) async fn stop(self) -> Result<()> {
         self.shown.stopping.set(true);
         let taken_away = self.shown.take_away().await;
@@ -240,11 +244,12 @@ impl Running {
         taken_away
     }
 
-    /// Works like [`stop`](Running::stop), but gives up after `deadline` or at the third signal.
-    /// After an error the runtime must not be used: requests may still be in flight.
+    /// Stops as [`stop`](Running::stop) does, but abandons the attempt after `deadline` or after
+    /// two further signals. After an error the runtime must not be used, because requests may still
+    /// be in flight.
     ///
     /// # Errors
-    /// The errors of `stop`, or the work that was left when it gave up.
+    /// The errors of `stop`, or a description of the work that was not completed.
     pub(crate) async fn stop_within(self, deadline: Duration, signals: &Signals) -> Result<()> {
         let shown = Rc::clone(&self.shown);
         let config = self.shown.config.path.clone();
@@ -257,12 +262,13 @@ impl Running {
     }
 }
 
-/// Waits until the deadline has passed or the user has sent enough signals, and returns the work
-/// that is left.
+/// Waits until the deadline has passed or the user has sent two further signals. Returns a message
+/// with the work that is not completed.
 async fn give_up(shown: &Shown, config: &Path, deadline: Duration, signals: &Signals) -> String {
     let patience = std::pin::pin!(shown.rt.sleep(deadline));
     let insisting = std::pin::pin!(async {
-        // This is the second signal in total; a failure to read one is no reason to give up.
+        // This is the second signal in total, because the first has started the stop. A failure to
+        // read signals is not a reason to abandon the stop.
         if signals.next().await.is_err() {
             std::future::pending::<()>().await;
         }
@@ -300,7 +306,7 @@ async fn listen(rt: &Rt, config: &Config, stack: &Stack) -> Result<Server> {
         exports.push((export.clone(), Rc::clone(device)));
     }
     // The listening socket of a killed server accepts connections until the kernel has destroyed
-    // its ring, which is a little later than the exit of the process.
+    // the server's ring, which happens a little after the exit of the process.
     let deadline = rt.now() + ADDRESS_PATIENCE;
     loop {
         match Server::start_within(rt, exports.clone(), config.server.limits()).await {
@@ -310,7 +316,8 @@ async fn listen(rt: &Rt, config: &Config, stack: &Stack) -> Result<Server> {
     }
 }
 
-/// Closes the devices again; returns the failure that led here.
+/// Closes the devices after the start has failed with `error`. Returns that error, together with an
+/// error of the close.
 async fn undo(stack: &Stack, error: anyhow::Error) -> anyhow::Error {
     match stack.close().await {
         Ok(()) => error,
@@ -322,7 +329,7 @@ fn not_closed(device: &str, error: IoError) -> anyhow::Error {
     anyhow!("device {device}: could not be closed cleanly: {error}")
 }
 
-/// Returns the control socket's answer to a request.
+/// Returns the answer to a request that was received over the control socket.
 fn answer(shown: &Rc<Shown>, request: &Value) -> Value {
     match request["verb"].as_str() {
         Some("status") => shown.status(),

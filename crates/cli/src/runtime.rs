@@ -1,15 +1,15 @@
-//! Creates the runtime of a verb, and warns the operator if its driver is less efficient than
-//! possible.
+//! Creates the runtime of a verb, and warns the operator if a more efficient I/O driver could not
+//! be used.
 
 use anyhow::{Context, Result};
 use bimetal_rt::{Driven, Rt, UringOptions};
 
 use bimetal_console::stderr::{notices, say};
 
-/// Creates a runtime, and prints one line if its driver is less efficient than possible.
+/// Creates a runtime, and prints one line if a more efficient I/O driver could not be used.
 ///
 /// # Errors
-/// If no driver is available; the message names the reason.
+/// When no I/O driver is available. The message contains the reason.
 pub(crate) fn start(options: UringOptions) -> Result<Rt> {
     let rt = start_quietly(options)?;
     if let Some(warning) = rt.driven().and_then(Driven::warning) {
@@ -18,8 +18,8 @@ pub(crate) fn start(options: UringOptions) -> Result<Rt> {
     Ok(rt)
 }
 
-/// Creates a runtime for a verb that does not depend on the speed of its driver, without the
-/// warning.
+/// Creates a runtime without a warning about its I/O driver, for a verb whose speed does not depend
+/// on the driver.
 ///
 /// # Errors
 /// The errors of [`start`].

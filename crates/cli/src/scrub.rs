@@ -1,4 +1,4 @@
-//! `bimetal scrub`: makes a running server read every copy of all data in a volume and repair
+//! `bimetal scrub`: makes a running server read every copy of all data in a volume, and repair
 //! corrupt copies.
 
 use std::io::Write;
@@ -12,12 +12,12 @@ use serde_json::{Value, json};
 use crate::config::Config;
 use crate::control::{self, VolumeArgs};
 
-/// Interval at which the state of the scrub is polled.
+/// Interval at which the client polls the state of the scrub.
 const ASK_EVERY: Duration = Duration::from_millis(200);
-/// Maximum number of polls until the volume durably remembers the request. They take 30 s, within
-/// which the sides that can write have written their superblocks.
+/// Maximum number of polls for the durable record of the scrub request in the volume. The polls
+/// take 30 s, in which all sides that accept writes have written their superblocks.
 const REMEMBERED_ASKS: u32 = 150;
-/// Exit status if blocks are corrupt on every side or could not be checked.
+/// Exit status if data is corrupt on every side or could not be checked.
 const NOT_WHOLE: u8 = 3;
 
 /// Arguments of the verb `scrub`.
@@ -35,7 +35,7 @@ pub(crate) struct Args {
     /// Cancel the running scrub
     #[arg(long, conflicts_with_all = ["wait", "show"])]
     cancel: bool,
-    /// Show the running or the last scrub, without starting one
+    /// Show the running scrub, or else the last one, without starting a scrub
     #[arg(long)]
     show: bool,
 }
@@ -54,8 +54,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         _ => "start",
     };
     let mut scrub = asked(first)?;
-    // Wait until the volume durably remembers the request: the printed state then holds after any
-    // stop.
+    // Wait until the request is durable in the volume, so that the printed state holds even if the
+    // server stops.
     for _ in 0..REMEMBERED_ASKS {
         let is_over = scrub["state"] != "running";
         if args.show || scrub["remembered"] == true && (is_over || !args.cancel) {

@@ -29,16 +29,16 @@ pub(crate) struct Args {
 /// Options for opening volumes with missing or diverged sides.
 #[derive(clap::Args)]
 pub(crate) struct OpenArgs {
-    /// Open mirrors even if a missing side may be ahead: `read-only` to inspect the last known
-    /// state, or `fork` to continue from it; the missing side can then only be rebuilt
+    /// Open a mirror even if a missing side may have newer data: `read-only` to inspect the last
+    /// known state, or `fork` to continue from it, after which the missing side can only be rebuilt
     #[arg(long, value_name = "HOW")]
     force_open: Option<ForceOpen>,
-    /// Discard the content of this side and rebuild it from the others; may be repeated
+    /// Discard the content of this side and rebuild it from the other sides; may be repeated
     #[arg(long, value_name = "SIDE")]
     rebuild: Vec<String>,
 }
 
-/// Way to open a mirror that would otherwise be refused.
+/// Mode in which a mirror is opened that would otherwise be refused.
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum ForceOpen {
     ReadOnly,
@@ -46,7 +46,7 @@ enum ForceOpen {
 }
 
 impl OpenArgs {
-    /// Returns the same options in the form that the device graph takes.
+    /// Converts the options to the form that the device graph accepts.
     pub(crate) fn options(&self) -> OpenOptions {
         let force = self.force_open.map(|how| match how {
             ForceOpen::ReadOnly => Force::ReadOnly,
@@ -62,7 +62,7 @@ impl OpenArgs {
     }
 }
 
-/// Reports the progress of an open that takes long.
+/// Reports the progress of opening a mirror, if this takes long.
 fn tell_progress(progress: &mirror::OpeningProgress) {
     let (step, of) = match progress.step {
         OpeningStep::ReadingLog => ("its log is being read", "of at most"),
@@ -93,13 +93,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 
 /// Reason why serving ended early.
 pub(crate) enum Failure {
-    /// No request is in flight.
+    /// The failure occurred when no request was in flight.
     NotStarted(anyhow::Error),
-    /// Requests may be in flight.
+    /// The failure occurred when requests may have been in flight.
     NotStopped(anyhow::Error),
 }
 
-/// Turns the outcome of serving into that of the verb; the runtime must still exist.
+/// Converts the outcome of serving to the outcome of the verb. After a failure with requests in
+/// flight, prints the error and exits the process. The runtime must not have been dropped.
 pub(crate) fn conclude(served: Result<(), Failure>) -> Result<ExitCode> {
     match served {
         Ok(()) => Ok(ExitCode::SUCCESS),
@@ -107,15 +108,15 @@ pub(crate) fn conclude(served: Result<(), Failure>) -> Result<ExitCode> {
         Err(Failure::NotStopped(error)) => {
             say_notices("bimetal");
             say(format_args!("bimetal: {error:#}"));
-            // Exit at once: dropping the runtime would wait for a device that may never answer.
+            // The process exits immediately, because dropping the runtime would wait for a device
+            // that may never answer.
             std::process::exit(1);
         }
     }
 }
 
 async fn serve(rt: &Rt, config: Config, options: &OpenOptions) -> Result<(), Failure> {
-    // Take over signals before the devices are opened: a signal during the open must stop them
-    // cleanly.
+    // Handle signals before opening the devices: a signal during the open must stop them cleanly.
     let signals = Signals::of_server(rt)
         .context("cannot take over signals")
         .map_err(Failure::NotStarted)?;
@@ -132,17 +133,18 @@ async fn serve(rt: &Rt, config: Config, options: &OpenOptions) -> Result<(), Fai
     running.warn_of_missing_sides();
     running.tell_reduced_exposure();
     let mut out = std::io::stdout();
-    // The parent process may not read standard output, so a failed write is ignored.
+    // A failed write is ignored: the parent process may not read standard output.
     let _ = writeln!(out, "ready").and_then(|()| out.flush());
-    // Do not count the start: no client could have been delayed by it.
+    // The turns of the runtime during the start are not counted, because they could not delay a
+    // client.
     rt.forget_longest_turn();
     let waited = signals.next().await.context("cannot wait for signals");
     let stopped = running.stop_within(deadline, &signals).await;
     stopped.and(waited).map(|_| ()).map_err(Failure::NotStopped)
 }
 
-/// Locks the server into memory, with `heap_bytes` of resident heap, so that it can serve the
-/// machine it runs on; if that fails, prints the reason in one line.
+/// Locks the process into memory and makes `heap_bytes` of heap resident, so that the server can
+/// serve a volume to the machine on which it runs. If this fails, prints the reason in one line.
 pub(crate) fn lock_into_memory(heap_bytes: usize) {
     let outcome = keep_memory_resident(heap_bytes);
     let reasons: Vec<String> = [

@@ -1,4 +1,4 @@
-//! The served configuration as clients of the control socket and alerts see it: devices, exports
+//! The served configuration as the control socket and the alerts show it: the devices, the exports
 //! and their current state.
 
 use std::cell::{Cell, RefCell};
@@ -16,7 +16,7 @@ use crate::local::Local;
 use crate::operation::Operation;
 use crate::statistics;
 
-/// Source of the control socket's answers.
+/// State of the server from which the control socket answers.
 pub(crate) struct Shown {
     pub(crate) rt: Rt,
     pub(crate) started: Instant,
@@ -36,7 +36,7 @@ pub(crate) struct Attached {
 }
 
 impl Shown {
-    /// Removes the block device or mount that is exposed to this machine.
+    /// Removes the block device or the mount by which a device is exposed to this machine.
     pub(crate) async fn take_away(&self) -> Result<()> {
         let attached = self.attached.borrow().clone();
         match attached {
@@ -81,7 +81,7 @@ impl Shown {
         })
     }
 
-    /// Returns the I/O driver in use, and why it is not the best one.
+    /// Returns the I/O driver in use, and the reason why a more efficient driver is not in use.
     fn driver(&self) -> Value {
         let shown = |driven: &Driven| {
             json!({
@@ -93,8 +93,8 @@ impl Shown {
         self.rt.driven().map_or(Value::Null, shown)
     }
 
-    /// Returns the longest time, since the server became ready, for which the serving thread did
-    /// not poll for new events.
+    /// Returns the longest time for which the serving thread did not poll for new events, since the
+    /// server became ready.
     fn longest_turn(&self) -> Value {
         let longest = self.rt.longest_turn();
         json!({ "time_ns": longest.time_ns, "steps": longest.steps })
@@ -136,7 +136,7 @@ impl Shown {
         shown
     }
 
-    /// Returns the work that a slow stop is waiting for.
+    /// Returns a description of the work for which a slow stop is waiting.
     pub(crate) fn left_to_do(&self) -> String {
         if let Some(device) = self.stack.closing() {
             return format!("device {device} still drains");
@@ -159,7 +159,7 @@ impl Shown {
         format!("requests on device {} have no answer", devices.join(", "))
     }
 
-    /// Returns the consequences of giving up the wait, for the operator.
+    /// Returns a description, for the operator, of the consequences of abandoning a stop.
     pub(crate) fn afterwards(&self) -> &'static str {
         let is_mirror = |node: &Node| matches!(node, Node::Mirror(_));
         if self.config.graph.nodes().values().any(is_mirror) {

@@ -37,7 +37,7 @@ enum Verb {
         #[arg(value_name = "OLD")]
         old: String,
     },
-    /// Add a device as a further side, and remove another side once the device has all data
+    /// Add a device as a further side, and remove another side when the new side is complete
     Replace {
         #[command(flatten)]
         on: VolumeArgs,

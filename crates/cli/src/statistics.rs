@@ -1,18 +1,18 @@
-//! Statistics of devices, as JSON for programs and as text for people.
+//! Statistics of devices, formatted as JSON for programs and as text for people.
 
 use bimetal_block::{Device, Statistic};
 use serde_json::{Map, Value, json};
 
 /// Returns the statistics of `device` as
-/// `{"statistics": {NAME: VALUE}, "parts": {PART: {NAME: VALUE}}}`: a counter is an integer, a gauge
-/// any number, a state a string.
+/// `{"statistics": {NAME: VALUE}, "parts": {PART: {NAME: VALUE}}}`. A counter is an integer, a
+/// gauge is any number, and a state is a string.
 pub(crate) fn to_json(device: &dyn Device) -> Value {
     let mut seen: Vec<(String, String, Statistic)> = Vec::new();
     device.statistics(&mut seen);
     of(seen)
 }
 
-/// Works like [`to_json`], for statistics that were collected before.
+/// Converts statistics that have been collected before, in the format of [`to_json`].
 pub(crate) fn of(seen: Vec<(String, String, Statistic)>) -> Value {
     let (mut own, mut parts) = (Map::new(), Map::new());
     for (part, name, statistic) in seen {
@@ -26,8 +26,8 @@ pub(crate) fn of(seen: Vec<(String, String, Statistic)>) -> Value {
     json!({ "statistics": own, "parts": parts })
 }
 
-/// Converts one statistic; a gauge that is not finite becomes `null`, since JSON has no number for
-/// it.
+/// Converts one statistic. A gauge that is not finite becomes `null`, because JSON has no number
+/// for it.
 pub(crate) fn value(statistic: &Statistic) -> Value {
     match statistic {
         Statistic::Counter(count) => json!(count),
@@ -36,11 +36,11 @@ pub(crate) fn value(statistic: &Statistic) -> Value {
     }
 }
 
-/// Name of the state by which a device reports its health, and the value of a healthy device.
+/// Name of the statistic that is a device's health, and its value for a healthy device.
 const HEALTH: (&str, &str) = ("health", "healthy");
 
-/// Returns the overall health in a status answer as one word: `stopped` if a device accepts no
-/// requests, `degraded` if a device reports that it is not healthy.
+/// Returns the overall health of `devices` as one word: `stopped` if a device accepts no requests,
+/// `degraded` if a device is not healthy, and `healthy` otherwise.
 pub(crate) fn health(devices: &Map<String, Value>) -> &'static str {
     let stopped = |device: &Value| device["statistics"]["state"] == "stopped";
     if devices.values().any(stopped) {
@@ -65,15 +65,16 @@ fn all_healthy(devices: &Map<String, Value>) -> bool {
     })
 }
 
-/// Suffixes that may follow the unit in the name of a statistic.
+/// Suffixes that may follow the unit in the name of a statistic. They say which of the values is
+/// reported.
 const WHICH: [&str; 3] = ["_peak", "_max", "_min"];
 
-/// Formats one statistic for people, by the unit at the end of its name.
+/// Formats one statistic for people. The unit is taken from the end of its name.
 pub(crate) fn show(name: &str, value: &Value) -> String {
     let Some(number) = value.as_f64() else {
         return value.as_str().unwrap_or("-").to_owned();
     };
-    // The suffix after the unit tells which value (peak, maximum, minimum) is meant.
+    // A suffix after the unit (peak, maximum, minimum) is removed.
     let name = WHICH
         .iter()
         .find_map(|which| name.strip_suffix(which))
@@ -102,9 +103,10 @@ pub(crate) fn show(name: &str, value: &Value) -> String {
     }
 }
 
-/// Returns the name of a statistic for people: words, without the unit that the value shows.
+/// Returns the name of a statistic for people, as words. The unit is omitted, because the formatted
+/// value contains it.
 pub(crate) fn label(name: &str) -> String {
-    // Next to `exposed_bytes`, this is the age of those bytes.
+    // This statistic is shown next to `exposed_bytes`, whose age it is.
     if name == "exposed_seconds" {
         return "exposed for".to_owned();
     }

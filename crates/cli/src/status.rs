@@ -1,5 +1,5 @@
-//! `bimetal status`: the live statistics of a running server, for people, for programs, and as an
-//! exit status for monitoring: 0 healthy, 1 degraded, 2 stopped or not reachable.
+//! `bimetal status`: shows the live statistics of a running server, for people or for programs. Its
+//! exit status is for monitoring: 0 healthy, 1 degraded, 2 stopped or not reachable.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -17,11 +17,11 @@ use crate::terminal::{Picture, Terminal, Tone};
 use bimetal_console::stderr::say;
 use bimetal_console::table::{Align, Table};
 
-/// Exit status if a volume works, but a device below it does not.
+/// Exit status if all volumes work, but a device is not healthy.
 const DEGRADED: u8 = 1;
 /// Exit status if a volume accepts no requests, or no server answers.
 const STOPPED: u8 = 2;
-/// Interval at which `--watch` polls.
+/// Interval at which `--watch` polls the server.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
 
 /// Arguments of the verb `status`.
@@ -33,7 +33,7 @@ pub(crate) struct Args {
     /// Print the answer as one line of JSON
     #[arg(long)]
     json: bool,
-    /// Poll again every second
+    /// Poll the server again every second
     #[arg(long)]
     watch: bool,
 }
@@ -150,13 +150,13 @@ fn to_lines(answer: &Value, terminal: Terminal) -> Vec<String> {
     lines
 }
 
-/// Formats the statistics worth showing, several to a line.
+/// Formats the statistics, several on each line. Counters that are 0 are omitted.
 fn flowing(statistics: &Map<String, Value>) -> Vec<String> {
     const WIDTH: usize = 96;
     let mut lines: Vec<String> = Vec::new();
     for (name, value) in statistics {
         if value.as_f64() == Some(0.0) {
-            // Omit counters that are 0 and empty queues; `--json` has them.
+            // Counters that are 0 and empty queues are omitted; `--json` prints them.
             continue;
         }
         let words = format!(
@@ -175,8 +175,8 @@ fn flowing(statistics: &Map<String, Value>) -> Vec<String> {
     lines
 }
 
-/// Formats the statistics of the parts as a table with a column for every part and a row for every
-/// statistic.
+/// Formats the statistics of the parts of a device as a table, with a column for every part and a
+/// row for every statistic.
 fn part_table(parts: &Map<String, Value>) -> Vec<String> {
     let mut columns = vec![("", Align::Left)];
     columns.extend(parts.keys().map(|name| (name.as_str(), Align::Right)));

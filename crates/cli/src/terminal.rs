@@ -1,4 +1,4 @@
-//! Capabilities of standard output: whether it is a terminal, colours, pictures that are redrawn in
+//! Capabilities of standard output: detection of a terminal, colours, pictures that are redrawn in
 //! place, and small curves of block characters.
 
 use std::io::{self, IsTerminal, Write};
@@ -6,7 +6,7 @@ use std::io::{self, IsTerminal, Write};
 /// Capabilities of standard output.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terminal {
-    /// Whether standard output is a terminal, so that drawing in place works.
+    /// Whether standard output is a terminal, on which pictures can be redrawn in place.
     pub(crate) live: bool,
     colour: bool,
     unicode: bool,
@@ -32,7 +32,7 @@ impl Terminal {
     pub(crate) fn of_stdout() -> Terminal {
         let variable = |name: &str| std::env::var(name).unwrap_or_default();
         let live = io::stdout().is_terminal() && variable("TERM") != "dumb";
-        // The first of these that is set decides, as in locale(7).
+        // The first of these variables that is set determines the encoding, as in locale(7).
         let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
             .map(variable)
             .into_iter()
@@ -47,7 +47,7 @@ impl Terminal {
         }
     }
 
-    /// Returns the number of columns of the screen; 100 if it is not known.
+    /// Returns the number of columns of the terminal, or 100 if it is not known.
     pub(crate) fn width(self) -> usize {
         let size = console::Term::stdout().size_checked();
         size.map_or(100, |(_rows, columns)| usize::from(columns))
@@ -68,8 +68,8 @@ impl Terminal {
         format!("\u{1b}[{code}m{text}\u{1b}[0m")
     }
 
-    /// Returns a curve of `values` between `low` and `high` on a logarithmic scale, one character
-    /// each; `None` stands for a step without a measurement.
+    /// Returns a curve of `values` on a logarithmic scale from `low` to `high`, with one character
+    /// for each value. A value of `None` is a step without a measurement.
     pub(crate) fn curve(self, values: &[Option<u64>], low: u64, high: u64) -> String {
         const BLOCKS: [char; 8] = [
             '\u{2581}', '\u{2582}', '\u{2583}', '\u{2584}', '\u{2585}', '\u{2586}', '\u{2587}',
@@ -89,15 +89,16 @@ impl Terminal {
     }
 }
 
-/// A picture of some lines that is redrawn over its last version.
+/// A block of lines on the terminal. Each drawing replaces the previous one.
 #[derive(Debug, Default)]
 pub(crate) struct Picture {
     lines_drawn: usize,
 }
 
 impl Picture {
-    /// Draws `lines` over the last picture. Each line is cut to the width of the screen and the
-    /// picture to its height, since a line that wrapped or scrolled away could not be drawn over.
+    /// Draws `lines` over the previous drawing. The lines are cut to the width of the terminal, and
+    /// their number to its height, because lines that have wrapped or scrolled cannot be replaced
+    /// later.
     ///
     /// # Errors
     /// Errors of standard output.
@@ -112,7 +113,7 @@ impl Picture {
         for line in lines {
             text.extend([cut(line, usize::from(columns)), "\u{1b}[m\u{1b}[K\n"]);
         }
-        // Erase the remaining lines of the last picture.
+        // Erase the remaining lines of the previous drawing.
         text.push_str("\u{1b}[J");
         self.lines_drawn = lines.len();
         let mut out = io::stdout().lock();
@@ -121,8 +122,8 @@ impl Picture {
     }
 }
 
-/// Returns the start of `line` that is visible in `columns` columns. A colour whose end is cut off
-/// is reset by the sequence after every line of a picture (ESC [ m).
+/// Returns the longest prefix of `line` that fits in `columns` columns. If the escape sequence that
+/// ends a colour is cut off, the sequence that follows every drawn line (ESC [ m) ends the colour.
 fn cut(line: &str, columns: usize) -> &str {
     let mut seen = 0;
     let mut in_sequence = false;
@@ -150,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_curve_is_logarithmic_and_clamped() {
-        // 1 to 10^8 in eight steps: a decade each.
+        // The values 1 to 10^8 are drawn in eight steps of a decade each.
         let values = [
             Some(0),
             Some(1),

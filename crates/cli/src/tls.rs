@@ -1,4 +1,4 @@
-//! TLS options of the verbs that connect to a target.
+//! TLS options of the verbs that connect to a BRP target.
 
 use std::path::PathBuf;
 
@@ -22,7 +22,7 @@ pub(crate) struct TlsArgs {
 }
 
 impl TlsArgs {
-    /// Returns the options in the form of the key `tls` of a medium; `None` without `--tls-ca`.
+    /// Converts the options to the value of a medium's key `tls`; `None` without `--tls-ca`.
     pub(crate) fn config(&self) -> Option<TlsConfig> {
         Some(TlsConfig {
             ca: self.tls_ca.clone()?,

@@ -1,5 +1,5 @@
-//! BRP from the command line: the list of a target's exports, and a volume for NBD clients that
-//! survives the death of the target.
+//! Tests of BRP from the command line: the list of a target's exports, and a proxy for NBD clients
+//! whose volume survives the death of the target.
 
 #[allow(dead_code, reason = "every test file uses its part")]
 mod common;
@@ -51,7 +51,7 @@ fn an_nbd_client_does_not_notice_that_the_target_was_killed() {
     for round in 0..5_u8 {
         client.write(u64::from(round) * 4096, round + 1).unwrap();
         assert_eq!(served.end("KILL").0, None);
-        // This write is sent while no target runs.
+        // The write is sent while no target runs.
         client.ask(WRITE, 1 << 20, 4096, &[0x80 | round; 4096]);
         served = Served::start(&config);
         client.answer(0).unwrap();
@@ -63,7 +63,7 @@ fn an_nbd_client_does_not_notice_that_the_target_was_killed() {
         assert_eq!(client.answer(4096).unwrap(), [0x80 | round; 4096]);
     }
     drop(client);
-    // The operator is told of broken and restored connections, and of nothing else.
+    // The operator gets reports about broken and restored connections, and no other reports.
     let (status, said) = proxy.end("TERM");
     assert_eq!(status, Some(0), "{said}");
     let told = |words: &str| said.lines().filter(|line| line.contains(words)).count();
@@ -115,8 +115,8 @@ fn rules_say_what_a_user_may_see_and_change() {
     assert_eq!(served.end("TERM").0, Some(0));
 }
 
-/// Tests the rules with another user, as whom only root can act. The test above uses the user's own
-/// id.
+/// Tests the access rules with a client that runs as another user, which only root can arrange. The
+/// test before this one uses the user's own id.
 #[test]
 fn another_user_of_the_machine_is_served_by_the_rules_alone() {
     use std::os::unix::fs::PermissionsExt;
@@ -130,7 +130,7 @@ fn another_user_of_the_machine_is_served_by_the_rules_alone() {
     let directory = dir.path("c.toml");
     let directory = directory.parent().unwrap();
     std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o755)).unwrap();
-    // Copy the program to a place where every user may run it.
+    // The program is copied to a path at which every user may run it.
     let program = dir.path("bimetal");
     std::fs::copy(env!("CARGO_BIN_EXE_bimetal"), &program).unwrap();
     let text = format!(
@@ -153,7 +153,7 @@ fn another_user_of_the_machine_is_served_by_the_rules_alone() {
     assert!(status == Some(0) && text.contains("read-only"), "{text}");
     let (status, text) = as_nobody("mine.sock");
     assert!(status == Some(1) && text.contains("denied"), "{text}");
-    // The rules also apply if the mode of the socket lets every user connect.
+    // The rules apply even if the mode of the socket lets every user connect.
     let mine = dir.path("mine.sock");
     std::fs::set_permissions(mine, std::fs::Permissions::from_mode(0o666)).unwrap();
     let (status, text) = as_nobody("mine.sock");

@@ -1,4 +1,5 @@
-//! A few rounds of killing a BRP target; `examples/brp_rounds.rs` runs any number of them.
+//! A few rounds in which a BRP target is killed. `examples/brp_rounds.rs` can run any number of
+//! rounds.
 
 #[allow(dead_code, reason = "every test file uses its part")]
 mod common;
@@ -21,7 +22,8 @@ fn slice(stack: Stack, name: &str) -> Result<Met, String> {
 fn is_whole(stack: Stack, name: &str) {
     let met = slice(stack, name).unwrap();
     assert_eq!(met.rounds, ROUNDS);
-    // Killing a target without requests in flight would test nothing.
+    // Each round must kill the target while requests are in flight, since otherwise it tests
+    // nothing.
     assert!(
         met.under_way >= ROUNDS && met.writes > 0 && met.flushes > 0,
         "{met:?}"
@@ -42,7 +44,7 @@ fn nothing_is_lost_and_nothing_overtaken_behind_a_cache() {
     is_whole(Stack::Cache, "rounds-cache");
 }
 
-/// Tests that the rounds detect the planted bug: a client that keeps no copies of unflushed writes.
+/// Tests that the rounds detect a planted bug: a client that keeps no copies of unflushed writes.
 #[test]
 fn what_a_client_does_not_keep_is_found_missing() {
     let found = slice(Stack::Forgetful, "rounds-forget").unwrap_err();

@@ -76,8 +76,8 @@ fn exports_are_called_by_their_protocols() {
     }
 }
 
-/// Tests a configuration as it is before `side add`: it has the new device, whose file does not
-/// exist.
+/// Tests `check` with a device that no export uses and whose file does not exist, as before
+/// `side add`.
 #[test]
 fn a_missing_file_of_a_device_that_no_export_uses_is_said_and_no_mistake() {
     let (dir, config) = config("unused");
@@ -99,7 +99,7 @@ fn a_missing_file_of_a_device_that_no_export_uses_is_said_and_no_mistake() {
         assert_eq!(report["devices"][device]["size_bytes"], Value::Null);
     }
     assert_eq!(report["devices"]["mirror"]["state"], "not formatted");
-    // If an export uses the device, the missing file is an error.
+    // If an export uses the device, its missing file is an error.
     let used = dir.text(
         "used.toml",
         &format!("{text}{new}").replace("\"top\"", "\"other\""),
@@ -111,7 +111,8 @@ fn a_missing_file_of_a_device_that_no_export_uses_is_said_and_no_mistake() {
     );
 }
 
-/// Tests that `format` creates the files that `check` reports as missing, even without a mirror.
+/// Tests that `format` creates the files that `check` reports as missing, even if the configuration
+/// has no mirror.
 #[test]
 fn format_makes_what_check_misses_without_a_mirror() {
     let dir = Scratch::new("made");
@@ -125,7 +126,7 @@ fn format_makes_what_check_misses_without_a_mirror() {
     let said = stdout_of(&["format", arg(&config)]);
     assert!(said.starts_with("file: created "), "{said}");
     assert_eq!(said.lines().count(), 1, "{said}");
-    // 1.1 GiB are 1181116006.4 bytes, and 4096 * 288358 of them are whole blocks.
+    // 1.1 GiB are 1181116006.4 bytes, which contain 288358 whole blocks of 4096 bytes.
     let made = std::fs::metadata(dir.path("a.img")).unwrap().len();
     assert_eq!(made, 4096 * 288_358);
     let checked = stdout_of(&["check", arg(&config)]);

@@ -1,4 +1,4 @@
-//! Tests of `bimetal index` as a person or a script uses it: loaded records come back unchanged,
+//! Tests of `bimetal index` as a person or a script uses it: loaded records are returned unchanged,
 //! and every mistake is reported.
 
 #[allow(dead_code, reason = "every test file uses its part")]
@@ -12,8 +12,8 @@ use std::ops::Range;
 use std::path::Path;
 use std::process::Stdio;
 
-/// Loads a file into an index. A new index gets a short log and short segments, so that its file
-/// stays small.
+/// Loads a file into an index. If the index is new, it gets a short log and short segments, so that
+/// its file stays small.
 fn load(index: &Path, file: &Path, options: &[&str]) -> String {
     let mut args = vec!["index", "load", arg(index), arg(file)];
     if !index.exists() {
@@ -36,7 +36,7 @@ fn json_of(args: &[&str], status: i32) -> Value {
     serde_json::from_slice(&output.stdout).expect("it is JSON")
 }
 
-/// Returns records in the format `binary`: no key is text, and the values include quotes, line ends
+/// Returns records in the format `binary`. No key is text, and the values include quotes, line ends
 /// and a long value.
 fn binary_records() -> Vec<u8> {
     let mut file = Vec::new();
@@ -93,7 +93,7 @@ fn keys_that_are_not_text_come_as_hex_and_it_is_said() {
         said.contains("--key hex") && !said.contains("--value"),
         "{said}"
     );
-    // With `--key hex`, the message is not printed.
+    // With `--key hex` the form is not guessed, so no message about a guess is printed.
     assert_eq!(scan(&index, &["--key", "hex"]), "0001,one\nff,two\n");
 }
 
@@ -195,7 +195,7 @@ fn get_prints_values_and_names_what_is_missing() {
 }
 
 /// Asserts that loading `content` fails with a message that contains `words`, and that the index
-/// then has exactly the records `left`.
+/// then contains exactly the records `left`.
 fn assert_load_refused(name: &str, content: &[u8], options: &[&str], words: &[&str], left: &str) {
     let dir = Scratch::new(&format!("index-bad-{name}"));
     let (index, file) = (dir.path("x.index"), dir.path(name));
@@ -320,7 +320,7 @@ fn a_mistake_on_the_command_line_makes_no_index() {
     );
 }
 
-/// Returns all verbs that open an existing index.
+/// Returns the command lines of all verbs that open an existing index.
 fn verbs(index: &Path) -> [Vec<&str>; 5] {
     let index = arg(index);
     [
@@ -352,8 +352,8 @@ fn what_is_no_index_is_refused_and_left_as_it_is() {
     let csv = dir.text("in.csv", "a,1\n");
     let args = ["index", "load", arg(&text), arg(&csv)];
     assert_refused(&args, 1, &["notes.txt", "not an index"]);
-    // A file of zeroes is what an interrupted creation of an index leaves, so the creation starts
-    // again.
+    // An interrupted creation of an index leaves a file of zeroes, so the index is created in such
+    // a file.
     load(&zeroes, &csv, &[]);
     assert_eq!(scan(&zeroes, &[]), "a,1\n");
     let created = dir.zeroes("created", 1 << 20);
@@ -415,7 +415,7 @@ fn an_index_that_is_open_elsewhere_is_refused_and_it_is_said_by_whom() {
     assert_refused(&["index", "rebuild", arg(&index), arg(&new)], 1, &words);
     assert!(!new.exists());
     file.unlock().unwrap();
-    // Readers share the index with each other. A writer is refused while a reader has it open.
+    // Several readers can have the index open, but a writer is refused while a reader has it open.
     file.lock_shared().unwrap();
     assert!(stdout_of(&["index", "verify", arg(&index)]).contains("whole"));
     assert_eq!(scan(&index, &[]), "a,1\n");
@@ -479,7 +479,7 @@ fn a_damaged_index_is_built_anew_and_what_is_lost_is_listed() {
     assert_eq!(scan(&new, &[]), rows);
     assert_refused(&rebuild, 1, &["new.index", "exists"]);
     std::fs::remove_file(&new).unwrap();
-    // With one superblock, it is proven that nothing is lost.
+    // If one superblock is intact, it is proven that no record is lost.
     let mut with_one = whole.clone();
     let older = match number(&whole, 32, 8) < number(&whole, BLOCK + 32, 8) {
         true => 0,
@@ -492,8 +492,8 @@ fn a_damaged_index_is_built_anew_and_what_is_lost_is_listed() {
     assert_eq!(scan(&new, &[]), rows);
     std::fs::remove_file(&new).unwrap();
     std::fs::write(&index, &content).unwrap();
-    // Also damage a leaf in every segment: some of these leaves are the newest images of their
-    // keys.
+    // A leaf in every segment is damaged as well. Some of these leaves are the newest images of
+    // their keys.
     for segment in content[(256 << 10) + (64 << 10)..].chunks_mut(64 << 10) {
         if let Some(at) = segment.windows(9).position(|bytes| bytes == b"vvvvvvvvv") {
             segment[at] ^= 1;
@@ -515,13 +515,14 @@ fn a_damaged_index_is_built_anew_and_what_is_lost_is_listed() {
         .filter(|row| !is_lost(&row[..6]))
         .map(|row| format!("{row}\n"))
         .collect();
-    // All rows outside the listed ranges are there. Any other rows come from the remaining log.
+    // All rows outside the listed ranges must exist. Rows inside the ranges may come from the
+    // remaining log.
     let found: BTreeSet<&str> = found.lines().collect();
     let all: BTreeSet<&str> = rows.lines().collect();
     let left: BTreeSet<&str> = left.lines().collect();
     assert!(left.is_subset(&found) && found.is_subset(&all));
     assert!(left.len() > all.len() / 2);
-    // A source that is not an index leaves no new file.
+    // If the source is not an index, no new file is left.
     let none = dir.zeroes("none", 1 << 20);
     let third = dir.path("third.index");
     assert_refused(
@@ -532,7 +533,7 @@ fn a_damaged_index_is_built_anew_and_what_is_lost_is_listed() {
     assert!(!third.exists());
 }
 
-/// Returns the byte range of the image of the root, found as docs/format/index.md says: from the
+/// Returns the byte range of the root's image. The search follows docs/format/index.md: from the
 /// newer superblock to the checkpoint, and from the checkpoint to the node.
 fn root_image(content: &[u8]) -> Range<usize> {
     let blocks = content[..2 * BLOCK].chunks(BLOCK);
@@ -564,7 +565,7 @@ fn verify_says_where_a_node_is_damaged_and_changes_nothing() {
         (&whole["whole"], &whole["problems_found"]),
         (&true.into(), &0.into())
     );
-    // All rows are in nodes, since a compaction writes changes back.
+    // All rows are in nodes, because a compaction writes buffered changes into nodes.
     assert_eq!(whole["examined"]["rows"], 100);
 
     let mut content = std::fs::read(&index).unwrap();
@@ -589,7 +590,7 @@ fn verify_says_where_a_node_is_damaged_and_changes_nothing() {
         &["d.index", "verify"],
     );
 
-    // Without a superblock no node is reachable, which is reported as damage, too.
+    // Without a superblock no node is reachable, which is also reported as damage.
     for block in [0, BLOCK] {
         content[block + 100] ^= 1;
     }
@@ -612,7 +613,7 @@ fn a_reader_of_a_scan_may_leave() {
             .unwrap();
         let mut out = BufReader::with_capacity(16, child.stdout.take().unwrap());
         assert!(!out.fill_buf().unwrap().is_empty());
-        // Close the pipe while far more output is left than a pipe holds.
+        // The pipe is closed while far more output is pending than a pipe can hold.
         drop(out);
         let mut said = String::new();
         child
@@ -658,7 +659,7 @@ fn compaction_gives_space_back_and_stats_add_up() {
     let of_segments = ["live_bytes", "dead_bytes", "reserve_bytes"].map(|n| bytes(&after, n));
     let segments = bytes(&after, "segments") * bytes(&after, "segment_bytes");
     assert_eq!(of_segments.iter().sum::<u64>(), segments);
-    // The log is at the front again, where it has 64 blocks.
+    // The log is at the start of the file again, where it has 64 blocks.
     assert_eq!(bytes(&after, "log_bytes"), 256 << 10);
     assert_eq!(after["log"]["bytes_max"], 1 << 20);
     assert_eq!(after["keys"], 6000);
@@ -676,7 +677,7 @@ fn compaction_gives_space_back_and_stats_add_up() {
     }
 }
 
-/// Tests a load that fills the disk: here, a file may not grow beyond 4 MiB.
+/// Tests a load that fills the disk. In the test, a file may not grow beyond 4 MiB.
 #[test]
 fn a_full_disk_ends_a_load_with_what_was_loaded() {
     let dir = Scratch::new("index-full");
@@ -686,7 +687,8 @@ fn a_full_disk_ends_a_load_with_what_was_loaded() {
         .collect();
     let file = dir.text("in.csv", &rows);
     load(&index, &dir.text("none.csv", ""), &[]);
-    // The ignored signal lets the write fail. The shell counts in units of 512 bytes.
+    // SIGXFSZ is ignored, so that the write fails instead of killing the program. The shell counts
+    // file sizes in units of 512 bytes.
     let limited = "trap '' XFSZ; ulimit -f 8192; exec \"$@\"";
     let program = env!("CARGO_BIN_EXE_bimetal");
     let output = std::process::Command::new("sh")
@@ -710,7 +712,7 @@ fn a_full_disk_ends_a_load_with_what_was_loaded() {
         .expect("it says how many");
     let loaded = before.rsplit(' ').next().unwrap().replace(',', "");
     let loaded: usize = loaded.parse().unwrap();
-    // 4 MiB hold at most 4,161 records of 1,008 bytes, including the log.
+    // At most 4,161 records of 1,008 bytes fit in 4 MiB, including the log.
     assert!((1..=4161).contains(&loaded), "{said}");
     let there = scan(&index, &[]);
     assert_eq!(there.lines().count(), loaded);

@@ -1,4 +1,4 @@
-//! `bimetal index` on devices: whole block devices, and devices of a configuration.
+//! Tests of `bimetal index` on whole block devices, and on devices of a configuration.
 
 #[allow(dead_code, reason = "every test file uses its part")]
 mod common;
@@ -13,11 +13,11 @@ fn scan(index: &Path, options: &[&str]) -> String {
     stdout_of(&args)
 }
 
-/// A loop device over a file, detached on drop.
+/// A loop device over a file, which is detached when the value is dropped.
 struct Loop(String);
 
 impl Loop {
-    /// Creates a loop device. If there are no loop devices, or no permission to use them, prints
+    /// Creates a loop device over a file. If loop devices do not exist or may not be used, prints
     /// the reason and returns `None`.
     fn over(file: &Path) -> Option<Loop> {
         let made = std::process::Command::new("losetup")
@@ -85,7 +85,7 @@ fn an_index_takes_a_whole_block_device() {
         1,
         &["something is on this device", "--destroy-data"],
     );
-    // A load that does not fit is refused, and the earlier records remain.
+    // A load that does not fit is refused, and the existing records remain.
     let many: String = (0..9000)
         .map(|n| format!("{n:06},{}\n", "v".repeat(900)))
         .collect();
@@ -122,7 +122,7 @@ fn an_index_on_a_device_of_a_configuration() {
     assert!(said("verify", &[]).starts_with("vol: whole"));
     let stats: Value = serde_json::from_str(&said("stats", &["--count", "--json"])).unwrap();
     assert_eq!(stats["keys"], 2000);
-    // The index is on both sides, so it can be read with one side missing.
+    // The index is on both sides, so it can be read when one side is missing.
     std::fs::rename(dir.path("a.img"), dir.path("away.img")).unwrap();
     let output = bimetal(&[&["index", "get"], &on[..], &["7", "--key", "u64"]].concat());
     let refused = String::from_utf8(output.stderr).unwrap();

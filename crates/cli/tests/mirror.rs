@@ -1,4 +1,4 @@
-//! Tests of a mirror from `format` through a clean stop and a crash, as its user sees it.
+//! Tests of a mirror as its user sees it: from `format` through a clean stop and a crash.
 
 #[allow(dead_code, reason = "every test file uses its part")]
 mod common;
@@ -28,7 +28,8 @@ fn format_prepares_once_and_check_says_so() {
     assert_eq!(a["data_offset_bytes"], b["data_offset_bytes"]);
     assert_ne!(a["side"], b["side"], "sides are told apart by UUID");
     assert_eq!((&a["epoch"], &b["epoch"]), (&json!(1), &json!(1)));
-    // The volume fits between the data's start and the superblock in the last block.
+    // The volume occupies the space between the start of the data area and the superblock in the
+    // last block.
     let room = (32 << 20) - 4096 - a["data_offset_bytes"].as_u64().unwrap();
     assert_eq!(vol["size_bytes"].as_u64(), Some(room));
     assert_refused(&["format", arg(&config)], 1, &["side a", "--force"]);
@@ -47,7 +48,8 @@ fn the_log_is_as_long_as_asked_for() {
         &["side a", "17 MiB", "4 MiB to 16 MiB"],
     );
     stdout_of(&["format", arg(&config), "--log", "9MiB"]);
-    // 192 KiB before the log; the data begins at the next multiple of 1 MiB.
+    // 192 KiB of metadata precede the log. The data area begins at the next multiple of 1 MiB after
+    // the log.
     let offset = check(&config)["devices"]["a"]["data_offset_bytes"].clone();
     assert_eq!(offset, json!(10 << 20));
     assert_eq!(Served::start(&config).end("TERM").0, Some(0));
@@ -61,7 +63,7 @@ fn sides_that_each_ran_alone_are_split() {
     for (alone, other) in [("a", "b"), ("b", "a")] {
         let image = dir.path(&format!("{other}.img"));
         std::fs::rename(&image, dir.path("away.img")).unwrap();
-        // Both sides are clean, so each may start alone, but with a warning.
+        // Both sides are clean, so each may start alone, but a warning is printed.
         let served = Served::start(&config);
         let output = common::bimetal(&["status", arg(&config), "--json"]);
         assert_eq!(output.status.code(), Some(1), "a side is missing");
@@ -70,7 +72,7 @@ fn sides_that_each_ran_alone_are_split() {
         let parts = &status["devices"]["vol"]["parts"];
         assert_eq!(parts[other]["health"], "absent", "{parts:#}");
         assert_eq!(parts[other]["mark"], "none", "{parts:#}");
-        // The only side present holds the only copy of the volume.
+        // The only present side holds the only copy of the volume.
         let size_bytes = status["devices"]["vol"]["size_bytes"].as_f64();
         assert_eq!(parts[alone]["sole_copy_bytes"].as_f64(), size_bytes);
         let (code, said) = served.end("TERM");
@@ -91,7 +93,7 @@ fn sides_that_each_ran_alone_are_split() {
     assert_refused(&force, 1, &words);
     let unknown = ["serve", arg(&config), "--rebuild", "c"];
     assert_refused(&unknown, 1, &["c is to be rebuilt", "no side of that name"]);
-    // After the operator has chosen a side, it is one volume again.
+    // After the operator has chosen a side, the sides are one volume again.
     let served = Served::start_with(&config, &["--rebuild", "b"]);
     eventually_healthy(&config);
     assert_eq!(served.end("TERM").0, Some(0));
@@ -99,7 +101,7 @@ fn sides_that_each_ran_alone_are_split() {
     assert_eq!(Served::start(&config).end("TERM"), (Some(0), String::new()));
 }
 
-/// Waits until the volume is healthy; it is degraded while a side is being rebuilt.
+/// Waits until the volume is healthy. It is degraded while a side is being rebuilt.
 fn eventually_healthy(config: &std::path::Path) {
     let status = || common::bimetal(&["status", arg(config)]).status.code();
     let over = (0..10_000).find_map(|_| status().filter(|status| *status != 1));
@@ -127,8 +129,8 @@ fn a_mirror_that_was_killed_recovers_by_itself() {
     assert_eq!(Served::start(&config).end("TERM").0, Some(0));
     assert_eq!(check(&config)["devices"]["vol"]["state"], "clean");
     let served = Served::start(&config);
-    // The superblocks look like those of a volume whose server was killed; only the server can tell
-    // the difference.
+    // The superblocks of a volume in use look like those of a volume whose server was killed. Only
+    // the server can tell the difference.
     let devices = check(&config)["devices"].clone();
     assert_eq!(devices["vol"]["state"], "in use, open");
     assert_eq!(devices["a"]["state"], "in use, healthy");
@@ -153,7 +155,7 @@ fn a_mirror_that_was_killed_recovers_by_itself() {
         assert!(next.contains(words), "{next}");
     }
     let served = Served::start(&config);
-    // No write waits and no side is late, so no side is reported as stuck or delayed.
+    // No write is pending and no side lags, so no side is reported as stuck or delayed.
     let output = common::bimetal(&["status", arg(&config), "--json"]);
     let status: Value = serde_json::from_slice(&output.stdout).unwrap();
     for side in ["a", "b"] {
@@ -192,7 +194,8 @@ fn a_mirror_that_was_killed_wants_all_its_sides() {
     let (offset, length) = range.trim().split_once('+').unwrap();
     assert_eq!(offset, "0");
     assert!(length.parse::<u64>().unwrap() > bytes / 2, "{said}");
-    // Opening read-only changes nothing. Opening with `fork` makes the missing side out of sync.
+    // Opening with `read-only` changes nothing. Opening with `fork` makes the missing side out of
+    // sync.
     let before = std::fs::read(dir.path("a.img")).unwrap();
     let served = Served::start_with(&config, &["--force-open", "read-only"]);
     assert_eq!(served.end("TERM").0, Some(0));
@@ -229,13 +232,13 @@ fn the_demo_ends_with_equal_sides_and_leaves_nothing() {
     let written = |at: usize| targets[at]["write"]["count"].as_u64();
     assert!(written(0) > Some(0) && written(0) == written(1) && written(1) == written(2));
     assert!(targets.iter().all(|target| target["errors"] == 0));
-    // Half of a side of 384 MiB is log, and a little more is metadata.
+    // Half of a side of 384 MiB is its log, and a little more is metadata.
     assert!(report["compared_bytes"].as_u64() > Some(188 << 20));
     assert!(dir.names().is_empty());
 }
 
-/// Tests that `format`, `check` and `serve` each report a bound that the logs reduce, with both
-/// values.
+/// Tests that `format`, `check` and `serve` each report that the logs reduce the exposure bound,
+/// with the configured and the reduced value.
 #[test]
 fn a_reduced_exposure_is_said() {
     let dir = Scratch::new("reduced");
@@ -252,8 +255,8 @@ fn a_reduced_exposure_is_said() {
         let lines: Vec<&str> = lines.collect();
         assert_eq!(lines.len(), 1, "{said}");
         assert!(lines[0].contains("not 64 MiB"), "{said}");
-        // The bound is a quarter of a log of 4 MiB, less the writes that may be in flight at a
-        // crash.
+        // The reduced bound is a quarter of a log of 4 MiB, minus the writes that may be in flight
+        // at a crash.
         assert!(lines[0].contains(" KiB, "), "{said}");
     }
 }

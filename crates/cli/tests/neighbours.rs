@@ -1,6 +1,6 @@
-//! Tests of devices that other programs use, too: formats that must not be overwritten without
+//! Tests of devices that other programs also use: formats that must not be overwritten without
 //! permission, mounts, other servers, and one device with several names. `format`, `serve`, `check`
-//! and `side add` detect the same problems and report them in the same words.
+//! and `side add` must detect the same problems and report them in the same words.
 //!
 //! Tests with block devices need root, and are skipped without it.
 
@@ -16,7 +16,7 @@ use std::process::Command;
 const MIB: u64 = 1 << 20;
 const SIDE_BYTES: u64 = 32 * MIB;
 
-/// Runs a tool of the machine, which must succeed, and returns its output.
+/// Runs a program of the operating system, which must succeed, and returns its output.
 fn tool(words: &[&str]) -> String {
     let done = Command::new(words[0]).args(&words[1..]).output();
     let done = done.unwrap_or_else(|error| panic!("{words:?}: {error}"));
@@ -38,7 +38,7 @@ fn is_root() -> bool {
     root
 }
 
-/// A loop device, detached on drop.
+/// A loop device, which is detached when the value is dropped.
 struct Loop(String);
 
 impl Loop {
@@ -58,7 +58,7 @@ impl Drop for Loop {
     }
 }
 
-/// A mounted file system, unmounted on drop.
+/// A mounted file system, which is unmounted when the value is dropped.
 struct Mount(PathBuf);
 
 impl Mount {
@@ -75,7 +75,7 @@ impl Drop for Mount {
     }
 }
 
-/// Writes a configuration that exports one file or device.
+/// Writes a configuration that exports a single file or device.
 fn alone(dir: &Scratch, name: &str, path: &Path, keys: &str) -> PathBuf {
     let text = format!(
         "[device.{name}]\ntype = \"file\"\npath = \"{}\"\n{keys}\
@@ -103,24 +103,25 @@ fn checked(config: &Path) -> Value {
     serde_json::from_str(&stdout_of(&["check", arg(config), "--json"])).unwrap()
 }
 
-/// Signature of a format: bytes, each with an offset on the device.
+/// Signature of a format: several byte strings, each with its offset on the device.
 type Marks = &'static [(u64, &'static [u8])];
 
-/// Formats with the signatures that their documentation defines, on a device of 32 MiB.
+/// Formats with their signatures, as defined in their documentation, on a device of 32 MiB.
 const FORMATS: &[(&str, Marks)] = &[
     ("XFS", &[(0, b"XFSB\0\0\x10\0")]),
     ("btrfs", &[(0x10040, b"_BHRfS_M")]),
     ("F2FS", &[(1024, &[0x10, 0x20, 0xf5, 0xf2])]),
     ("LUKS", &[(0, b"LUKS\xba\xbe\0\x02")]),
     ("LVM", &[(512, b"LABELONE"), (512 + 24, b"LVM2 001")]),
-    // The GPT header in the second sector behind a protective MBR, and its backup copy alone.
+    // The GPT header in the second sector together with a protective MBR, and the backup header
+    // alone.
     ("GPT", &[(512, b"EFI PART\0\0\x01\0"), (510, &[0x55, 0xaa])]),
     ("GPT", &[(SIDE_BYTES - 512, b"EFI PART\0\0\x01\0")]),
     (
         "MBR",
         &[(510, &[0x55, 0xaa]), (446, &[0x80]), (450, &[0x83])],
     ),
-    // Metadata of version 1.2, of version 1.0 (8 KiB before the end) and of version 0.90 (64 KiB
+    // Metadata of md version 1.2, of version 1.0 (8 KiB before the end) and of version 0.90 (64 KiB
     // before the end).
     ("md", &[(4096, &[0xfc, 0x4e, 0x2b, 0xa9, 1, 0, 0, 0])]),
     (
@@ -167,7 +168,7 @@ fn what_a_device_holds_is_named_before_it_is_lost() {
         let next = report["devices"]["vol"]["next"].as_str().unwrap();
         assert!(next.contains(&format!("a holds {held}")), "{next}");
         stdout_of(&["format", file, "--force"]);
-        // Another program must recognize no format any more.
+        // After `format`, another program must not recognize the old format.
         assert_eq!(tool(&["wipefs", "--no-act", arg(&a)]), "", "{format}");
         assert_eq!(checked(&config)["devices"]["a"]["holds"], Value::Null);
         std::fs::remove_file(&a).unwrap();
@@ -205,7 +206,7 @@ fn a_new_side_is_not_taken_from_a_file_system_unasked() {
     assert_refused(&["side", "add", file, "vol", "c"], 1, &refused);
     let refused = ["device d", "is the same as", "device a"];
     assert_refused(&["side", "add", file, "vol", "d"], 1, &refused);
-    // The server does not keep the refused device, so its owner may use it.
+    // The server must not keep the refused device open, so that its owner can use it.
     tool(&["e2fsck", "-n", arg(&c)]);
     let said = stdout_of(&["side", "add", file, "vol", "c", "--force"]);
     assert!(said.starts_with("begun: add c to vol"), "{said}");
@@ -247,13 +248,13 @@ fn a_tail_that_is_no_block_is_served_whole_or_refused() {
         SIDE_BYTES
     );
     drop(Served::start(&config));
-    // A side of a mirror is not exposed as a whole, so its tail may stay unused.
+    // A side of a mirror is not exposed as a whole, so the end of its device may stay unused.
     let b = dir.zeroes("b.img", SIDE_BYTES);
     let config = mirror(&dir, "c", [&odd, &b]);
     stdout_of(&["format", arg(&config)]);
     assert_eq!(checked(&config)["devices"]["a"]["unused_tail_bytes"], 512);
     drop(Served::start(&config));
-    // The volume is the content of an adopted disk, which must therefore be exposed whole.
+    // An adopted disk is exposed as a whole, because its content is the volume.
     let text = "[device.disk]\ntype = \"file\"\npath = \"odd.img\"\n\
         [device.notes]\ntype = \"file\"\npath = \"notes.img\"\nsize = \"16MiB\"\n\
         [device.old]\ntype = \"adopted\"\ndata = \"disk\"\nmetadata = \"notes\"\n\
@@ -284,7 +285,7 @@ fn what_is_in_use_is_refused_by_name() {
     let folder = dir.path("folder");
     let mount = Mount::of(device.path(), &folder);
     let mounted = format!("mounted on {}", folder.display());
-    // Try the loop device, and the file below it.
+    // The test uses the loop device, and then the file below it.
     for path in [device.path(), &a] {
         let config = alone(&dir, "one", path, "");
         for verb in ["check", "serve"] {
@@ -324,12 +325,12 @@ fn a_device_has_one_server_by_whatever_name() {
         }
         drop(server);
     }
-    // A device in service also refuses other programs.
+    // A device that a server uses cannot be claimed by other programs either.
     let server = Served::start(&alone(&dir, "first", one.path(), ""));
     assert!(fails(&["mkfs.ext4", "-q", &one.0]));
     assert!(fails(&["mkfs.ext4", "-q", arg(&node)]));
     drop(server);
-    // One device with two names cannot be both sides of a mirror.
+    // A device with two names cannot be both sides of a mirror.
     for sides in [
         [one.path(), other.path()],
         [one.path(), &node],

@@ -16,7 +16,7 @@ fn status(config: &Path) -> Value {
     serde_json::from_slice(&said.stdout).unwrap()
 }
 
-/// Polls the status of the server until it is as expected; the test fails after 2,000 polls.
+/// Polls the status of the server until `is_so` returns true. The test fails after 2,000 polls.
 fn until(config: &Path, what: &str, is_so: impl Fn(&Value) -> bool) {
     for _ in 0..2_000 {
         if is_so(&status(config)) {
@@ -52,7 +52,8 @@ fn a_scrub_is_asked_for_and_told() {
             &status(&config)["devices"]["vol"]["size_bytes"]
         )
     );
-    // Corrupt a metadata page on one side: the bits that tell which blocks were ever written.
+    // Corrupts a metadata page on one side. The page holds the bits that tell which blocks have
+    // been written.
     let side = std::fs::OpenOptions::new()
         .write(true)
         .open(dir.path("b.img"))
@@ -106,7 +107,8 @@ const ADOPTING: &str = "[device.disk]\ntype = \"file\"\npath = \"disk.img\"\n\
     [device.old]\ntype = \"adopted\"\ndata = \"disk\"\nmetadata = \"notes\"\n";
 
 /// Tests that a disk with content is adopted and copied to a second side while it is served, and
-/// that the disk is the volume after a clean stop. The content is longer than the logs.
+/// that after a clean stop the disk alone has the content of the volume. The content is longer than
+/// the logs.
 #[test]
 fn a_disk_is_adopted_and_copied() {
     let dir = Scratch::new("adopt");
@@ -171,7 +173,7 @@ fn a_disk_is_adopted_and_copied() {
 }
 
 /// Tests that a volume grows after both sides were replaced by larger ones, and again after a
-/// restart with longer files of the sides.
+/// restart with longer files.
 #[test]
 fn a_volume_grows_with_its_sides() {
     let dir = Scratch::new("grow");
@@ -202,7 +204,7 @@ fn a_volume_grows_with_its_sides() {
         .as_u64()
         .unwrap();
     assert_eq!(new_bytes, old_bytes + (16 << 20));
-    // The error is EINVAL or ENOSPC: the old connection has the old size.
+    // The error is EINVAL or ENOSPC, because the old connection keeps the old size.
     assert!(before.read(old_bytes).is_err());
     assert_eq!(before.read(old_bytes - 4096), Ok(vec![7; 4096]));
     let mut after = Client::connect(&socket);

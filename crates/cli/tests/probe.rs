@@ -1,4 +1,4 @@
-//! Tests of `bimetal probe`: it distinguishes a page-mapped drive from a block-mapped one, and
+//! Tests of `bimetal probe`: it distinguishes a page-mapped drive from a block-mapped drive, and
 //! never overwrites data without permission.
 
 #[allow(dead_code, reason = "every test file uses its part")]
@@ -7,7 +7,8 @@ mod common;
 use common::{Scratch, arg, assert_refused, stdout_of};
 use serde_json::Value;
 
-/// Returns a configuration with a drive of one chip, whose blocks have 64 pages of 4 KiB.
+/// Returns a configuration with a flash drive that consists of a single chip, whose blocks have 64
+/// pages of 4 KiB.
 fn drive(layer: &str) -> String {
     format!(
         "[device.cells]\ntype = \"memory\"\nsize = \"32MiB\"\n\
@@ -27,8 +28,9 @@ fn the_unit_is_a_page_over_mapped_pages_and_the_erase_block_over_mapped_blocks()
         let more = ["--destroy-data", "--time", "20s", "--json"];
         let report = stdout_of(&[&args[..], &more[..]].concat());
         let report: Value = serde_json::from_str(&report).expect("one line of JSON");
-        // For a single page, a block-mapped drive copies the block, so the page takes 64 times as
-        // long. On a page-mapped drive, a page takes the same time in writes of every size.
+        // A block-mapped drive copies a whole block to write a single page, so the page takes 64
+        // times as long. On a page-mapped drive, the time for each page does not depend on the size
+        // of the write.
         assert_eq!(report["unit_bytes"], unit_bytes, "{report}");
     }
 }

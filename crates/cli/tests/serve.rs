@@ -1,4 +1,5 @@
-//! Tests of `bimetal serve` from `ready` to a clean end, and of `status` while it runs.
+//! Tests of `bimetal serve` from its line `ready` to a clean end, and of `bimetal status` while the
+//! server runs.
 
 #[allow(dead_code, reason = "every test file uses its part")]
 mod common;
@@ -56,7 +57,8 @@ fn the_control_socket_survives_nonsense() {
     let served = Served::start(&config);
     let talk = |request: &[u8]| -> Value {
         let mut stream = UnixStream::connect(dir.path("c.ctl")).unwrap();
-        // The server may close while a line that is too long is still being sent.
+        // The server may close the connection before a line that is too long has been sent
+        // completely.
         let _ = stream.write_all(request);
         let mut line = String::new();
         BufReader::new(stream).read_line(&mut line).unwrap();
@@ -77,7 +79,7 @@ fn the_control_socket_survives_nonsense() {
             .unwrap()
             .contains("65536")
     );
-    // Two requests in one packet get two answers, on one connection.
+    // Two requests in one packet get two answers over the same connection.
     let mut stream = UnixStream::connect(dir.path("c.ctl")).unwrap();
     stream
         .write_all(b"{\"verb\":\"status\"}\n{\"verb\":\"status\"}\n")
@@ -100,7 +102,7 @@ fn a_second_server_is_refused_and_a_dead_one_replaced() {
     let text = std::fs::read_to_string(&other).unwrap();
     std::fs::write(&other, format!("{text}control = \"unix:c.ctl\"\n")).unwrap();
     assert_refused(&["serve", arg(&other)], 1, &["c.ctl", "another server"]);
-    // A killed server leaves its sockets, and the next server replaces them.
+    // The sockets of a killed server remain, and the next server replaces them.
     let (status, _) = served.end("KILL");
     assert_eq!(status, None);
     assert!(dir.path("c.ctl").exists());

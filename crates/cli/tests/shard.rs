@@ -1,5 +1,5 @@
-//! Tests of volumes over shards: they are served, measured, formatted and checked like other
-//! volumes.
+//! Tests of volumes over shards (devices on threads of their own): they are served, measured,
+//! formatted and checked like other volumes.
 
 #[allow(dead_code, reason = "every test file uses its part")]
 mod common;
@@ -7,7 +7,7 @@ mod common;
 use common::{Client, Scratch, Served, arg, assert_refused, bimetal, stdout_of};
 use serde_json::Value;
 
-/// Two files under a stripe, each on its own thread.
+/// Configuration of a stripe of two files, each on its own thread.
 const STRIPE: &str = "[device.a]\ntype = \"file\"\npath = \"a.img\"\nsize = \"64MiB\"\n\
     [device.b]\ntype = \"file\"\npath = \"b.img\"\nsize = \"64MiB\"\n\
     [device.counts]\ntype = \"stats\"\nbelow = \"b\"\n\
@@ -24,7 +24,7 @@ fn json(args: &[&str]) -> Value {
     serde_json::from_str(&stdout_of(args)).unwrap()
 }
 
-/// Polls the status until it is as expected, and returns it.
+/// Polls the status until `is_wanted` returns true, and returns the status.
 fn status_when(config: &str, is_wanted: impl Fn(&Value) -> bool) -> Value {
     for _ in 0..2000 {
         let status = json(&["status", config, "--json"]);
@@ -70,7 +70,7 @@ fn a_volume_over_two_threads_is_served() {
     assert_refused(&record, 1, &["device `b`", "the shard `t`"]);
     drop(client);
     assert_eq!(served.end("TERM"), (Some(0), String::new()));
-    // Unit k of 64 KiB is unit k / 2 of file k % 2.
+    // Unit k of the volume, of 64 KiB, is unit k / 2 of file k % 2.
     let content = images.map(|image| std::fs::read(image).unwrap());
     for block in 0..200 {
         let (unit, within) = (at(block) / (64 << 10), at(block) % (64 << 10));
@@ -93,7 +93,7 @@ fn a_volume_over_two_threads_is_measured() {
         assert_eq!(report["operations"], 500, "{report}");
         assert_eq!(report["errors"], 0, "{report}");
     }
-    // Virtual time has only one thread, so a shard has no effect there.
+    // In virtual time there is only one thread, so a shard has no effect.
     let modelled = "[device.m]\ntype = \"memory\"\nsize = \"64MiB\"\n\
         [device.disk]\ntype = \"hdd\"\nprofile = \"hdd-7200\"\nbelow = \"m\"\n\
         [device.s]\ntype = \"shard\"\nbelow = \"disk\"\n";

@@ -1,5 +1,6 @@
-//! TLS from the command line. The commands of `docs/tls.md` are executed unchanged; a server, its
-//! clients and a client of another project use the certificates that they make.
+//! Tests of TLS from the command line. The commands of `docs/tls.md` are executed unchanged. A
+//! server, its clients and a client of another project use the certificates that these commands
+//! create.
 
 #[allow(dead_code, reason = "every test file uses its part")]
 mod common;
@@ -27,7 +28,7 @@ fn certificates(dir: &Scratch) {
     assert!(output.status.success(), "{said}");
 }
 
-/// Returns a port that was free a moment ago.
+/// Returns a TCP port that was free when it was checked.
 fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().port()
@@ -60,7 +61,8 @@ fn the_commands_of_the_page_make_what_both_ends_need() {
     }
 }
 
-/// Serves with the certificates that the commands have made, and connects every kind of client.
+/// Serves with the certificates that the commands of `docs/tls.md` have created, and connects every
+/// kind of client.
 fn serve_with(dir: &Scratch, connection_threads: usize) {
     let (brp, nbd) = (free_port(), free_port());
     let config = config(brp, nbd, connection_threads);
@@ -89,7 +91,7 @@ fn serve_with(dir: &Scratch, connection_threads: usize) {
     drop(client);
     assert_eq!(proxy.end("TERM"), (Some(0), String::new()));
 
-    // A second server has the export as a medium.
+    // A second server uses the export as a remote medium.
     let far = format!(
         "[device.far]\ntype = \"brp\"\naddress = \"{target}\"\n\
          tls = {{ ca = \"ca.pem\", cert = \"box.pem\", key = \"box.key\" }}\n\
@@ -115,7 +117,7 @@ fn serve_with(dir: &Scratch, connection_threads: usize) {
         &["none.key", "No such file"],
     );
     libnbd(dir, nbd);
-    // The operator is told of the refused clients, and of nothing else.
+    // The operator gets reports about the refused clients, and no other reports.
     let (status, said) = served.end("TERM");
     assert_eq!(status, Some(0), "{said}");
     let is_acknowledged = |line: &str| line.contains("a client was turned away: TLS");
@@ -125,8 +127,8 @@ fn serve_with(dir: &Scratch, connection_threads: usize) {
     );
 }
 
-/// Connects the client of another project, libnbd, which expects other names of the certificate
-/// files.
+/// Connects the NBD client of another project, libnbd, for which the certificate files must have
+/// other names.
 fn libnbd(dir: &Scratch, port: u16) {
     for (theirs, ours) in [
         ("ca-cert.pem", "ca.pem"),

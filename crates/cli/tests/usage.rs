@@ -1,5 +1,5 @@
-//! Mistakes on the command line and in configurations: each gives one line and the right exit
-//! status, and no file is written.
+//! Tests of mistakes on the command line and in configurations: each must produce one line and the
+//! right exit status, and no file may be written.
 
 #[allow(dead_code, reason = "every test file uses its part")]
 mod common;
@@ -25,8 +25,8 @@ fn a_wrong_command_line_has_status_2() {
     );
 }
 
-/// Tests a standard error without a reader, like the pipe of a logger that has died. Exit status
-/// 101 or a signal would mean a panic.
+/// Tests a standard error that has no reader, such as the pipe of a logger that has died. Exit
+/// status 101 or a signal would mean that the program has panicked.
 #[test]
 fn nobody_needs_to_read_what_is_said() {
     for (words, status) in [
@@ -44,7 +44,8 @@ fn nobody_needs_to_read_what_is_said() {
     }
 }
 
-/// Every verb of experiments that this program had is refused, with the command that replaces it.
+/// Tests that every former verb for experiments is refused with a message that names the new
+/// command.
 #[test]
 fn a_verb_that_has_moved_names_the_new_command() {
     for (old, new) in [
@@ -102,7 +103,7 @@ fn mistakes_in_a_configuration_name_their_place() {
     for (text, place, word) in cases {
         let config = dir.text("c.toml", &text);
         for verb in ["check", "serve", "format", "status"] {
-            // For monitoring, status 1 would mean that a volume works.
+            // In monitoring, exit status 1 would mean that the volumes work.
             let status = if verb == "status" { 2 } else { 1 };
             assert_refused(&[verb, arg(&config)], status, &[place, word]);
         }

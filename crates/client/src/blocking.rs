@@ -1,4 +1,4 @@
-//! A session for ordinary threads: each call waits for its answer, and the requests of all threads
+//! A session for ordinary threads. Each call waits for its answer, and the requests of all threads
 //! are sent together.
 
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -11,8 +11,8 @@ use crate::session::Call;
 use crate::shared::Answer;
 use crate::thread::{Ended, Job, SessionThread};
 
-/// A request in flight. Every thread waits for its own answer, so there are never more requests
-/// than threads.
+/// A request in flight. Each thread waits for the answer to its request, so there are never more
+/// requests than threads.
 struct Request {
     op: Op,
     offset_bytes: u64,
@@ -47,16 +47,16 @@ fn deliver(ended: Vec<Ended<Request>>) {
     }
 }
 
-/// A session for ordinary threads; see the module documentation. Dropping it ends the session after
-/// the requests in flight; it does not flush.
+/// A session for ordinary threads, in which each call waits for its answer. Dropping it waits for
+/// the requests in flight and then ends the session, without a flush.
 pub struct BlockingSession(SessionThread<Request>);
 
 impl BlockingSession {
     /// Connects to a target.
     ///
     /// # Errors
-    /// Those of [`Session::connect`](crate::Session::connect), and errors that prevent a thread or
-    /// a runtime from starting.
+    /// The errors of [`Session::connect`](crate::Session::connect), and errors that prevent a
+    /// thread or a runtime from starting.
     ///
     /// # Panics
     /// When the options were not [checked](Options::check).
@@ -77,7 +77,7 @@ impl BlockingSession {
         self.run(Op::Read, offset_bytes, length_bytes, false, Vec::new())
     }
 
-    /// Writes data. It is durable after a flush, or when this returns with `fua`.
+    /// Writes data. The data is durable after a flush, or with `fua` when this returns.
     ///
     /// # Errors
     /// The reason why the request failed; [`Error::TooLong`] for more data than the target accepts
@@ -92,7 +92,7 @@ impl BlockingSession {
     ///
     /// # Errors
     /// The reason why the request failed; [`Error::Lost`], once, when the target has lost any of
-    /// these changes.
+    /// the answered changes.
     pub fn flush(&self) -> Result<(), Error> {
         self.run(Op::Flush, 0, 0, false, Vec::new()).map(|_| ())
     }

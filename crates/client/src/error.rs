@@ -1,5 +1,4 @@
-//! Errors of a connection that could not be established, of a request, and of a session that has
-//! ended.
+//! Errors of connecting, of requests, and of sessions that have ended.
 
 use std::io;
 use std::sync::Arc;
@@ -47,14 +46,15 @@ pub enum Error {
     /// The target answered with this status.
     #[error("the target answered {0:?}")]
     Target(Status),
-    /// The target died, and changes that it had answered and no flush had covered are lost. One
-    /// flush reports this.
+    /// The target died, and changes that it had answered and no flush had covered are lost. Exactly
+    /// one flush fails with this error.
     #[error("the target died and lost changes that were not flushed")]
     Lost,
-    /// Path after path broke with this request in flight. A change may have happened or not.
+    /// Several paths in turn broke with this request in flight. A change may or may not have taken
+    /// effect.
     #[error("every path broke under this request")]
     Broken,
-    /// The target did not come back in time. A change may have happened or not.
+    /// The target did not come back in time. A change may or may not have taken effect.
     #[error("{0}")]
     Unreachable(Arc<Final>),
     /// The target can never be used by this session again.

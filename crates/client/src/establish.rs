@@ -1,4 +1,5 @@
-//! Establishes a path: a connection and its greeting. Also lists the exports of a target.
+//! Establishes a path, that is, makes a connection and exchanges greetings with the target. Also
+//! lists the exports of a target.
 
 use std::future::Future;
 use std::io;
@@ -17,10 +18,11 @@ use crate::options::TlsOptions;
 
 /// Size of the receive buffer during the greeting.
 const BUFFER_BYTES: usize = 4096;
-/// Maximum duration of one attempt.
+/// Maximum duration of one attempt to establish a path or to list the exports.
 const ATTEMPT_MAX: Duration = Duration::from_secs(10);
 
-/// Makes a connection to the target. It is called each time a connection is needed.
+/// Function that makes a connection to the target. It is called each time that a connection is
+/// needed.
 pub type Connector = Rc<dyn Fn() -> Pin<Box<dyn Future<Output = io::Result<Stream>>>>>;
 
 /// Returns a connector for an address.
@@ -32,8 +34,8 @@ pub(crate) fn connector(rt: &Rt, address: &Address, tls: Option<&TlsOptions>) ->
             let Some(tls) = tls else {
                 return connect(&rt, &address).await;
             };
-            // The files are loaded before connecting: a mistake in them is not an error of the
-            // target.
+            // Load the files before connecting, so that a mistake in them does not appear as an
+            // error of the target.
             let tls = tls.load(&address).map_err(io::Error::other)?;
             let below = Stream::connect(&rt, &address).await?;
             tls.connect(&rt, below).await
@@ -54,11 +56,12 @@ pub(crate) struct Established {
     pub(crate) welcome: Welcome,
     pub(crate) inbound: InitiatorInbound,
     pub(crate) outbound: Outbound,
-    /// Bytes that were received behind the greeting: none, from a target that waits for commands.
+    /// Bytes that were received after the greeting. There are none if the target waits for
+    /// commands.
     pub(crate) early: Vec<u8>,
 }
 
-/// Makes one attempt, which takes at most `within`.
+/// Makes one attempt to establish a path, for at most `within` and at most `ATTEMPT_MAX`.
 pub(crate) async fn establish(
     rt: &Rt,
     connector: &Connector,

@@ -1,4 +1,4 @@
-//! A BRP initiator: reads and writes a volume of a target, over paths that may break and with a
+//! A BRP initiator. It reads and writes a volume of a target, over paths that may break and with a
 //! target that may die.
 //!
 //! - [`Session`]: for programs on this project's runtime, in real and in virtual time;
@@ -7,8 +7,8 @@
 //! - [`list`]: the exports of a target.
 //!
 //! `bimetal_proto::brp::Initiator` decides which requests may be sent when; this crate connects,
-//! moves bytes and keeps time. It must never answer a request before the target has answered it or
-//! the session has permanently abandoned it.
+//! transfers bytes and measures time. It must never answer a request before the target has answered
+//! it or the session has permanently abandoned it.
 
 mod blocking;
 mod error;

@@ -10,14 +10,14 @@ use bimetal_tls::{ClientTls, TlsError, TlsFiles};
 /// Maximum number of paths of a session.
 pub const PATHS_MAX: u32 = 16;
 
-/// TLS options of the connections to a target. The files are read for each connection, so that
-/// replaced files are used from the next connection on.
+/// TLS options of the connections to a target. The files are read again for each connection, so
+/// replaced files take effect with the next connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsOptions {
     /// The certificate authority of the target, and the certificate and key of this end.
     pub files: TlsFiles,
-    /// Name that the target's certificate must have, a DNS name or an IP address. The default is
-    /// the address that is connected to.
+    /// Name that the target's certificate must have: a DNS name or an IP address. `None` means the
+    /// address that is connected to.
     pub name: Option<String>,
 }
 
@@ -25,7 +25,7 @@ impl TlsOptions {
     /// Loads the files for a connection to `address`.
     ///
     /// # Errors
-    /// The first mistake in them.
+    /// The first mistake in the files.
     pub fn load(&self, address: &Address) -> Result<ClientTls, TlsError> {
         let name = match (&self.name, address) {
             (Some(name), _) => name.clone(),
@@ -47,14 +47,15 @@ pub struct Options {
     pub paths: u32,
     /// How requests are merged.
     pub mode: Mode,
-    /// Whether entries and data are protected by end-to-end checks.
+    /// True to protect entries and data with end-to-end checks.
     pub crc: bool,
     /// TLS options; `None` connects without TLS. Only for TCP.
     pub tls: Option<TlsOptions>,
-    /// Time for which a target may be away before requests fail; above zero.
+    /// Time for which a target may be away before requests fail. It must be above zero.
     pub patience: Duration,
-    /// Maximum bytes of changes that are kept after a volatile target has answered them. With 0
-    /// these changes are lost with the target, and the next flush fails.
+    /// Maximum number of bytes of answered changes that the session keeps for the case that a
+    /// volatile target dies. With 0 no changes are kept: changes since the last flush are lost with
+    /// the target, and the next flush fails.
     pub keep_bytes: u64,
 }
 

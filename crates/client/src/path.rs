@@ -1,5 +1,5 @@
-//! The paths of a session, one connection after another: a task that connects, sends the permitted
-//! requests, receives responses, and reconnects when the path breaks.
+//! The paths of a session. Each path is run by a task that connects, sends the permitted requests,
+//! receives responses, and reconnects when the connection breaks.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -19,13 +19,15 @@ use futures_util::future::{Either, select};
 use crate::establish::{Established, establish};
 use crate::shared::{Answer, Bytes, Shared, check};
 
-/// Size of the receive buffer: more than a UNIX socket holds by default.
+/// Size of the receive buffer: more than the kernel buffers by default for a UNIX socket.
 const RECEIVE_BUFFER_BYTES: usize = 256 << 10;
-/// Pause before the second attempt to connect. It doubles with each attempt up to the maximum.
+/// Pause before the second attempt to connect. The pause doubles with each attempt, up to the
+/// maximum.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// A path that the state machine knows.
+/// A path that has been reported to the state machine
+/// ([`Initiator`](bimetal_proto::brp::Initiator)) and has not been used yet.
 pub(crate) struct Opened {
     number: u32,
     stream: Stream,
@@ -97,7 +99,8 @@ enum End {
     GivenUp,
 }
 
-/// A path that is up. Dropping this cuts the connection, also when the session abandons it midway.
+/// A path that is up. Dropping this cuts the connection, also when the task of the path is
+/// cancelled.
 struct Up<'a> {
     shared: &'a Shared,
     stream: Stream,
@@ -144,7 +147,7 @@ pub(crate) async fn run(shared: Rc<Shared>, index: usize, first: Option<Opened>)
     }
 }
 
-/// Tries to connect until it succeeds. Returns `None` when the session ends.
+/// Tries to connect until an attempt succeeds. Returns `None` when the session ends.
 async fn reconnect(shared: &Rc<Shared>, index: usize) -> Option<Opened> {
     let mut pause = PAUSE_MIN;
     for attempt in index.. {
@@ -174,13 +177,14 @@ async fn reconnect(shared: &Rc<Shared>, index: usize) -> Option<Opened> {
                     why.into()
                 }
             },
-            // This includes the case that another path of the session was faster: the next number
-            // is higher.
+            // Such an error can also mean that another path of the session was faster, so that this
+            // path number is too low; the next number is higher.
             Err(why) => why,
         };
         *shared.cause.borrow_mut() = why.to_string();
         let closing = shared.changed.until(|| shared.closing.get());
-        // Closing only cuts the pause short; the check above decides whether to continue.
+        // Closing only shortens the pause; the check at the start of the loop decides whether to
+        // continue.
         if shared.rt.timeout(pause, closing).await.is_ok() {
             shared.rt.sleep(PAUSE_MIN).await;
         }
@@ -225,7 +229,7 @@ impl Traffic<'_> {
         self.shared.given_up.borrow().contains(&self.number)
     }
 
-    /// Whether the session is closed and all requests have ended or been abandoned.
+    /// Returns true when the session is being closed and all requests have ended or been abandoned.
     fn is_closed(&self) -> bool {
         let shared = self.shared;
         shared.closing.get() && (shared.initiator.borrow().under_way() == 0 || shared.is_over())
@@ -246,7 +250,7 @@ impl Traffic<'_> {
             if self.is_closed() {
                 let goodbye = shared.initiator.borrow_mut().goodbye(number);
                 let goodbye = shared.rt.pool().copy_of(&goodbye);
-                // Whether or not the target receives it, nothing is left to do.
+                // The path ends whether or not the target receives this frame.
                 let _ = self.stream.send(goodbye.into()).await;
                 return End::Closed;
             }
@@ -302,7 +306,7 @@ impl Traffic<'_> {
                     return Err(ProtocolError::UnexpectedFrame(kind::WELCOME).into());
                 }
             }
-            // The answers may release requests that had to wait for them.
+            // The answers may allow requests to be sent that conflicted with the answered ones.
             shared.changed.notify();
         }
     }
@@ -350,8 +354,8 @@ fn answer(request: &Request, completion: &Completion, data: Payload) -> Result<A
     })
 }
 
-/// Combines one send into one payload: heads are carved from one buffer, data is included by
-/// reference.
+/// Combines one send into one payload. The heads are slices of one buffer, and the data is not
+/// copied.
 fn gather(rt: &Rt, sending: &mut Sending<Bytes>) -> Payload {
     let heads = rt.pool().copy_of(&sending.heads);
     let mut payload = Payload::empty();

@@ -1,4 +1,5 @@
-//! A session on the runtime: takes requests and returns answers, even when paths break.
+//! A session on this project's runtime. It accepts requests and returns answers, even when paths
+//! break.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -15,7 +16,7 @@ use crate::options::Options;
 use crate::path;
 use crate::shared::{Answer, Bytes, Outcome, Shared, Waiting};
 
-/// Maximum number of concurrent requests of a session; further ones wait.
+/// Maximum number of concurrent requests of a session; further requests wait.
 const REQUESTS_MAX: u64 = 1024;
 
 /// One request.
@@ -27,9 +28,9 @@ pub struct Call {
     pub offset_bytes: u64,
     /// Length of the range; for a write, the length of the payload.
     pub length_bytes: u32,
-    /// Whether the change must be durable when it is answered.
+    /// True when the change must be durable when it is answered.
     pub fua: bool,
-    /// Whether a write-zeroes keeps the space allocated.
+    /// True when a write-zeroes must keep the space allocated.
     pub keep_allocated: bool,
     /// Data of a write; empty for other operations.
     pub payload: Payload,
@@ -96,14 +97,14 @@ pub struct Statistics {
     pub instances: u64,
     /// Number of requests that have not been answered.
     pub requests: usize,
-    /// Number of sends. Its ratio to the requests shows how well they merge.
+    /// Number of sends. The ratio of requests to sends shows how well requests merge.
     pub sends: u64,
-    /// Whether requests fail at once because the target has been away for too long, or is another
-    /// one.
+    /// True while requests fail immediately, because the target has been away for too long or has
+    /// been replaced by an instance that this session cannot use.
     pub is_over: bool,
 }
 
-/// Fails the requests that have waited for the target for too long, and admits requests again when
+/// Fails the requests when the target has been away for too long, and admits requests again when
 /// the target is back.
 async fn mind_patience(shared: Rc<Shared>) {
     let (rt, patience) = (shared.rt.clone(), shared.options.patience);
@@ -145,7 +146,7 @@ impl Session {
     /// Connects to a target.
     ///
     /// # Errors
-    /// When the target cannot be reached at any of its addresses, or refuses.
+    /// When the target cannot be reached at any of its addresses, or refuses the connection.
     ///
     /// # Panics
     /// When the options were not [checked](Options::check).
@@ -158,14 +159,14 @@ impl Session {
         Session::over(rt, connectors, options).await
     }
 
-    /// Connects as [`connect`](Self::connect) does, through connections made by other means. The
-    /// addresses are only shown in messages.
+    /// Connects as [`connect`](Self::connect) does, but through the given connectors. The addresses
+    /// in `options` are only used in messages.
     ///
     /// # Errors
-    /// Those of `connect`.
+    /// The errors of [`connect`](Self::connect).
     ///
     /// # Panics
-    /// As `connect`.
+    /// When the options were not [checked](Options::check).
     pub async fn over(
         rt: &Rt,
         connectors: Vec<Connector>,
@@ -208,8 +209,8 @@ impl Session {
         let Some((path, established)) = first else {
             return Err(failed);
         };
-        // The state machine must know the export before the first request. The path itself is run
-        // below.
+        // The state machine must know the export before the first request, so report this path now.
+        // Its task is started below.
         let mut opened = Some(path::Opened::new(&shared, path, established)?);
         let mut tasks: Vec<_> = (0..shared.options.paths)
             .map(|index| rt.spawn(path::run(Rc::clone(&shared), index as usize, opened.take())))
@@ -246,7 +247,7 @@ impl Session {
     /// Carries out a request. The request continues even if the future is dropped.
     ///
     /// # Errors
-    /// The reason why it failed.
+    /// The reason why the request failed.
     pub async fn call(&self, call: Call) -> Result<Answer, Error> {
         let shared = &self.shared;
         let place = match shared.places.try_acquire(1) {
@@ -272,8 +273,8 @@ impl Session {
         outcome.wait().await
     }
 
-    /// Returns the data of a write to be sent: a copy, if the data has to be kept beyond the
-    /// answer.
+    /// Returns the data of a write in the form in which it is sent: as a copy if the data must be
+    /// kept after the answer, otherwise unchanged.
     fn to_send(&self, payload: Payload) -> Bytes {
         if payload.is_empty() || !self.shared.initiator.borrow().is_kept() {
             return Bytes(payload);
@@ -286,7 +287,7 @@ impl Session {
     /// Reads a range.
     ///
     /// # Errors
-    /// Those of [`call`](Self::call).
+    /// The errors of [`call`](Self::call).
     pub async fn read(&self, offset_bytes: u64, length_bytes: u32) -> Result<Payload, Error> {
         match self.call(Call::read(offset_bytes, length_bytes)).await? {
             Answer::Data(data) => Ok(data),
@@ -297,7 +298,7 @@ impl Session {
     /// Writes data, which is not durable before a flush.
     ///
     /// # Errors
-    /// Those of [`call`](Self::call).
+    /// The errors of [`call`](Self::call).
     pub async fn write(&self, offset_bytes: u64, payload: impl Into<Payload>) -> Result<(), Error> {
         self.call(Call::write(offset_bytes, payload))
             .await
@@ -307,14 +308,14 @@ impl Session {
     /// Makes all answered changes durable.
     ///
     /// # Errors
-    /// Those of [`call`](Self::call), and [`Error::Lost`], once, when the target has lost any of
-    /// these changes.
+    /// The errors of [`call`](Self::call), and [`Error::Lost`], once, when the target has lost any
+    /// of the answered changes.
     pub async fn flush(&self) -> Result<(), Error> {
         self.call(Call::flush()).await.map(|_| ())
     }
 
-    /// Fails every unanswered request and every later one, as if the target had been away for too
-    /// long.
+    /// Fails every unanswered request and every later request, as if the target had been away for
+    /// too long.
     pub(crate) fn give_up(&self) {
         *self.shared.cause.borrow_mut() = "no answer to what was asked before the end".to_owned();
         self.shared.give_up();
@@ -325,11 +326,11 @@ impl Session {
         self.shared.options.patience
     }
 
-    /// Ends the session: waits for the requests in flight, and closes the paths in order. It does
-    /// not flush.
+    /// Ends the session: waits for the requests in flight, and closes the paths in an orderly way.
+    /// It does not flush.
     ///
-    /// If the target does not answer, whether it is away or connected but stopped, this waits as
-    /// long as the target [may be away](Options::patience). The requests without an answer then
+    /// If the target does not answer, because it is away or stopped, this waits for the
+    /// [time](Options::patience) that a target may be away. The requests without an answer then
     /// fail, and the connections are cut.
     pub async fn close(&self) {
         let shared = &self.shared;

@@ -1,5 +1,5 @@
-//! State that a session shares with its paths: the state machine, the waiting requests, and the
-//! condition of the target.
+//! State that the handles and the paths of a session share: the state machine, the waiting
+//! requests, and the condition of the target.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -39,17 +39,18 @@ impl Data for Bytes {
     }
 }
 
-/// Returns the CRC-32C of a payload. For an empty payload it is 0, the value that means no check.
+/// Returns the CRC-32C of a payload. An empty payload has the check 0, which means that there is no
+/// check.
 pub(crate) fn check(payload: &Payload) -> u32 {
     let slices = payload.slices().iter();
     slices.fold(check_of(&[]), |check, slice| check_appended(check, slice))
 }
 
-/// The cell through which a caller waits for its answer.
+/// Cell in which a request's answer is stored, and for which the caller waits.
 pub(crate) type Outcome = Rc<OnceValue<Result<Answer, Error>>>;
 
-/// A caller that waits for a request. The request outlives the waiting future, because the target
-/// may still carry it out.
+/// A request whose caller waits for its answer. The entry remains when the caller's future is
+/// dropped, because the target may still carry out the request.
 pub(crate) struct Waiting {
     pub(crate) outcome: Outcome,
     pub(crate) _place: Permit,
@@ -65,12 +66,12 @@ pub(crate) struct Shared {
     pub(crate) initiator: RefCell<Initiator<Bytes>>,
     pub(crate) waiting: RefCell<Map<u32, Waiting>>,
     pub(crate) places: Rc<Semaphore>,
-    /// Allocator for copies of kept data. They come from the heap, because the buffers of the pool
-    /// are for transfers.
+    /// Allocator for copies of data that is kept after the answer. The copies come from the heap,
+    /// because the buffers of the runtime's pool are for transfers.
     pub(crate) copies: BufPool,
-    /// Signals that there is something to send, a path is abandoned, or the session ends.
+    /// Event: there is something to send, a path is abandoned, or the session ends.
     pub(crate) changed: Event,
-    /// Signals that a path is up or down, or a fence is due or done.
+    /// Event: a path has come up or gone down, or a fence is needed or done.
     pub(crate) trouble: Event,
     pub(crate) given_up: RefCell<Vec<u32>>,
     pub(crate) cause: RefCell<String>,
@@ -117,7 +118,7 @@ impl Shared {
         }
     }
 
-    /// Converts a failure to an error that outlives the session.
+    /// Converts a failure to an error, which stays valid after the session has ended.
     pub(crate) fn error(&self, failure: Failure) -> Error {
         match failure {
             Failure::Target(status) => Error::Target(status),
@@ -144,7 +145,7 @@ impl Shared {
         self.rt.notices().post(&target, kind, message);
     }
 
-    /// Ends the session permanently, because the target can never be used again.
+    /// Ends the session permanently, because it can never use the target again.
     pub(crate) fn end(&self, why: Unusable) {
         self.tell(
             "connection-refused",
@@ -157,8 +158,8 @@ impl Shared {
         self.changed.notify();
     }
 
-    /// Fails every unanswered request and every later one, because the target has been away for too
-    /// long.
+    /// Fails every unanswered request and every later request, because the target has been away for
+    /// too long.
     pub(crate) fn give_up(&self) {
         let patience = self.options.patience.as_secs_f64();
         let cause = self.cause.borrow();
@@ -174,12 +175,12 @@ impl Shared {
         self.changed.notify();
     }
 
-    /// Whether requests fail at once.
+    /// Returns true while requests fail immediately.
     pub(crate) fn is_over(&self) -> bool {
         self.over.borrow().is_some()
     }
 
-    /// Whether there is no path, or an old one has not been fenced.
+    /// Returns true when there is no path, or a broken path has not been fenced yet.
     pub(crate) fn is_troubled(&self) -> bool {
         self.initiator.borrow().is_troubled()
     }

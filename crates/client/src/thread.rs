@@ -1,9 +1,9 @@
 //! A session on a thread of its own, for programs that have threads but do not use this project's
 //! runtime.
 //!
-//! Jobs come from any thread, many at a time, and are sent together. Ended jobs are also delivered
-//! together, once for each turn of the session's thread. This module must never make a job wait for
-//! other jobs to arrive.
+//! Jobs (requests of the program) come from any thread, many at a time, and are sent together.
+//! Ended jobs are also delivered together, once for each turn of the session's thread. This module
+//! must never make a job wait for other jobs to arrive.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -27,12 +27,13 @@ const POOL_BYTES: usize = 32 << 20;
 
 /// A request for a [`SessionThread`].
 ///
-/// A job that is dropped without having been delivered was on a thread that panicked.
+/// A job is dropped without having been delivered only when the session's thread has panicked, or
+/// when it could not be submitted.
 pub trait Job: Send + 'static {
     /// Returns the request, without the data of a write.
     fn call(&self) -> Call;
 
-    /// Copies the data of a write; `into` has the length of the call.
+    /// Copies the data of a write to `into`, which has the length of the request.
     fn fill(&self, into: &mut [u8]);
 }
 
@@ -42,16 +43,17 @@ pub type Ended<J> = (J, Result<Answer, Error>);
 /// The callback that gets ended jobs.
 type Deliver<J> = Rc<RefCell<dyn FnMut(Vec<Ended<J>>)>>;
 
-/// A session on a thread of its own; see the module documentation. Dropping it ends the session
-/// after the requests in flight, for which the target has as long as it may be away
-/// ([`Options::patience`]). It does not flush. If a forked child drops its copy, the session is not
-/// affected.
+/// A session on a thread of its own. Dropping it ends the session after the requests in flight,
+/// which wait for the target for at most [`Options::patience`]. It does not flush. If a forked
+/// child process drops its copy, the session is not affected.
 pub struct SessionThread<J: Job> {
-    /// Jobs that the session's thread has not taken. The submitter bounds their number.
+    /// Mailbox of jobs for the session's thread. The threads that submit jobs must bound their
+    /// number.
     jobs: Sender<J>,
     export: Welcome,
     thread: Option<JoinHandle<()>>,
-    /// Process that the thread runs in. A forked child has a copy of this value but no thread.
+    /// Process in which the thread runs. A forked child process has a copy of this value but no
+    /// thread.
     process: u32,
 }
 
@@ -60,7 +62,8 @@ impl<J: Job> SessionThread<J> {
     /// and must not wait.
     ///
     /// # Errors
-    /// Those of [`Session::connect`], and errors that prevent a thread or a runtime from starting.
+    /// The errors of [`Session::connect`], and errors that prevent a thread or a runtime from
+    /// starting.
     ///
     /// # Panics
     /// When the options were not [checked](Options::check).
@@ -77,7 +80,8 @@ impl<J: Job> SessionThread<J> {
                 let deliver: Deliver<J> = Rc::new(RefCell::new(deliver));
                 let (left, outcome) = serve(options, taken, &ready, &deliver);
                 if let Err(error) = outcome {
-                    // The connecting caller gets the error, unless it was told of success before.
+                    // The caller that connects gets the error, unless it has already been told of
+                    // success.
                     let _ = ready.send(Err(error));
                 }
                 let left = left.into_iter().map(|job| (job, Err(Error::Closed)));
@@ -109,7 +113,7 @@ impl<J: Job> SessionThread<J> {
         if !self.is_here() {
             return Err(Error::Closed);
         }
-        // A thread that stops taking jobs answers those left in the mailbox when it ends.
+        // When the thread ends, it answers the jobs that are still in the mailbox.
         if self.jobs.send_all(jobs) {
             Ok(())
         } else {
@@ -119,7 +123,8 @@ impl<J: Job> SessionThread<J> {
 }
 
 impl<J: Job> SessionThread<J> {
-    /// Whether the session's thread is in this process, and not in the one that forked it.
+    /// Returns true when the session's thread runs in this process; false in a forked child
+    /// process.
     fn is_here(&self) -> bool {
         self.process == std::process::id()
     }
@@ -141,7 +146,8 @@ impl<J: Job> Drop for SessionThread<J> {
     }
 }
 
-/// Runs the session's thread. Returns the jobs that it has not taken.
+/// Runs the session's thread. Returns the jobs that remain in the mailbox, and the error that
+/// prevented the session.
 fn serve<J: Job>(
     options: Options,
     jobs: Receiver<J>,
@@ -174,7 +180,8 @@ fn serve<J: Job>(
     })
 }
 
-/// Starts jobs as they arrive until the mailbox is closed, and waits until all have ended.
+/// Starts jobs as they arrive until the mailbox is closed, and then waits until all jobs have
+/// ended.
 async fn take_jobs<J: Job>(
     rt: &Rt,
     session: &Session,
@@ -205,7 +212,7 @@ struct Work<J> {
     rt: Rt,
     session: Session,
     tasks: TaskGroup,
-    /// Jobs that have ended in this turn of the executor and have not been delivered.
+    /// Jobs that have ended in the current turn of the executor and have not been delivered.
     ended: RefCell<Vec<Ended<J>>>,
     deliver: Deliver<J>,
 }
@@ -213,7 +220,7 @@ struct Work<J> {
 async fn carry_out<J: Job>(work: Rc<Work<J>>, job: J) {
     let mut call = job.call();
     let is_write = call.op == Op::Write;
-    // A write that the target would refuse is refused before it takes memory.
+    // A write that is longer than the target accepts is refused here, before it takes memory.
     let is_taken = !is_write || call.length_bytes <= work.session.export().transfer_bytes_max;
     if is_write && is_taken {
         let mut data = work.rt.pool().alloc_now(call.length_bytes as usize);
@@ -231,8 +238,8 @@ async fn carry_out<J: Job>(work: Rc<Work<J>>, job: J) {
         ended.len() == 1
     };
     if is_first {
-        // Tasks run in the order in which they became ready, so this one runs after all jobs whose
-        // answers arrived together.
+        // Tasks run in the order in which they became ready, so `hand_out` runs after all jobs
+        // whose answers arrived together.
         work.tasks.spawn(hand_out(Rc::clone(&work)));
     }
 }

@@ -1,4 +1,5 @@
-//! Parsing of a volume URI: the address of its target, its export, and the options of the session.
+//! Parsing of the URI of a volume: the address of its target, its export, and the options of the
+//! session.
 //!
 //! There are four forms: `brp://ADDRESS:PORT/EXPORT`; `brps://ADDRESS:PORT/EXPORT`, the same over
 //! TLS; `brp+rdma://ADDRESS:PORT/EXPORT`, the same over RDMA; and `brp+unix://PATH?export=EXPORT`.
@@ -15,10 +16,11 @@ use bimetal_tls::TlsFiles;
 use crate::options::{Options, OptionsError, TlsOptions};
 
 impl Options {
-    /// Parses a URI; the module documentation lists its forms. After `?`, the options `export`,
-    /// `connections` (1 to 16), `crc` (`0` or `1`) and `patience_s` are permitted, each once and
-    /// separated by `&`. For `brps`, `ca`, `cert` and `key` are required, and `tls_name` is
-    /// permitted. `%XX` encodes a byte.
+    /// Parses a URI of the form `brp://ADDRESS:PORT/EXPORT`, `brps://ADDRESS:PORT/EXPORT`,
+    /// `brp+rdma://ADDRESS:PORT/EXPORT` or `brp+unix://PATH?export=EXPORT`. After `?`, the options
+    /// `export`, `connections` (1 to 16), `crc` (`0` or `1`) and `patience_s` are permitted, each
+    /// once and separated by `&`. For `brps`, `ca`, `cert` and `key` are required, and `tls_name`
+    /// is permitted. `%XX` encodes a byte.
     ///
     /// # Errors
     /// The first mistake. The options of an accepted URI have been [checked](Options::check).
@@ -121,7 +123,7 @@ fn unix(path: &str) -> Result<Address, OptionsError> {
     Ok(Address::Unix(PathBuf::from(path)))
 }
 
-/// Parses an address of the given kind, and an export.
+/// Parses an address of the kind `kind`, followed by the name of an export.
 fn inet(kind: &str, place: &str) -> Result<Options, OptionsError> {
     let (address, export) = place.split_once('/').unwrap_or((place, ""));
     let address: Result<Address, String> = format!("{kind}:{address}").parse();

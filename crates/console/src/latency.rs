@@ -3,13 +3,13 @@
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
-/// Histogram of latencies with a precision of three digits.
+/// Histogram of latencies in ns, with a precision of three decimal digits.
 #[derive(Clone, Debug)]
 pub struct Latencies {
     histogram: Histogram<u64>,
 }
 
-/// The percentiles that every report shows, in ns.
+/// The percentiles of a latency distribution that every report shows, in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Percentiles {
     /// Median.
@@ -38,7 +38,8 @@ impl Latencies {
 
     /// Records one latency.
     pub fn record(&mut self, latency_ns: u64) {
-        // Clamp to the largest value that the histogram can hold, which is centuries.
+        // The latency is limited to the largest value that the histogram can hold, which is more
+        // than a century.
         let latency_ns = latency_ns.min(u64::MAX >> 2);
         self.histogram
             .record(latency_ns)
@@ -69,7 +70,7 @@ impl Latencies {
         }
     }
 
-    /// Returns count, mean and percentiles as JSON.
+    /// Returns the number of latencies, their mean and their percentiles as JSON.
     pub fn to_json(&self) -> Value {
         let p = self.percentiles();
         json!({
@@ -83,7 +84,7 @@ impl Latencies {
     }
 }
 
-/// Formats a latency for people: always a number of two to four digits and a unit.
+/// Formats a latency for people, as a number with two to four digits and a unit.
 pub fn show_latency(ns: u64) -> String {
     match ns {
         0..1_000 => format!("{ns} ns"),
@@ -106,7 +107,7 @@ mod tests {
             latencies.record(us * 1000);
         }
         let p = latencies.percentiles();
-        // Three digits: within 0.1 % of 500, 990, 999 and 1000 us.
+        // The values are 500, 990, 999 and 1000 us, within the precision of three digits (0.1 %).
         for (got, want) in [
             (p.p50_ns, 500_000.0),
             (p.p99_ns, 990_000.0),

@@ -1,11 +1,11 @@
-//! What the programs share at the terminal: how they start and end, lines on standard error, text
-//! tables, progress bars, and latencies as text.
+//! Terminal code that the programs share: their start and end, lines on standard error, text
+//! tables, progress bars, and the formatting of latencies.
 //!
-//! Nothing here knows a verb or a device. It must never panic because a reader of the output has
-//! gone.
+//! This crate must not contain code for a particular verb or device. It must never panic because
+//! the reader of the output has closed it.
 
-// Both macros panic when the reader is gone: results are written with `?`, other output with
-// `stderr::say`.
+// The macros `print` and `eprint` panic when the reader of the output has closed it. Results are
+// therefore written with `write` and `?`, and other output with `stderr::say`.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 pub mod latency;

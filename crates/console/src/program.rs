@@ -1,8 +1,9 @@
-//! How a program starts and ends: one verb of its command line is run, and the outcome becomes an
-//! exit status: 0, 1 for a failure, 2 for a wrong command line, and the statuses that verbs return.
+//! Start and end of a program: one verb of its command line is run, and the outcome becomes an exit
+//! status. The status is 0 for success, 1 for a failure, 2 for an invalid command line, or another
+//! status that the verb returns.
 //!
-//! A failure is reported as one line on standard error that states the problem, its place and the
-//! remedy; a refused volume adds a list after the line.
+//! A failure is reported as one line on standard error that states the problem, its location and
+//! the remedy. If a volume is refused, a list may follow the line.
 
 use std::io;
 use std::process::ExitCode;
@@ -13,9 +14,9 @@ use clap::error::ErrorKind;
 
 use crate::stderr::{say, say_notices};
 
-/// Parses the command line of this process, runs the verb with `run`, writes the notices of all
-/// runtimes, and returns the exit status. `program` is the name before every line on standard
-/// error.
+/// Parses the command line of this process, runs the verb with `run`, writes the pending notices of
+/// all runtimes, and returns the exit status. Every line on standard error begins with the name
+/// `program`.
 pub fn main<C: Parser>(program: &str, run: impl FnOnce(C) -> Result<ExitCode>) -> ExitCode {
     bimetal_rt::real_time::fail_writes_instead_of_ending();
     let command = match C::try_parse() {
@@ -27,14 +28,15 @@ pub fn main<C: Parser>(program: &str, run: impl FnOnce(C) -> Result<ExitCode>) -
     outcome.unwrap_or_else(|error| report_failure(program, &error))
 }
 
-/// Prints help and version to standard output; an error becomes one line and status 2.
+/// Reports the result of parsing a command line that does not run a verb. Help and version are
+/// printed to standard output; an error is printed as one line, and the exit status is 2.
 fn report_usage(program: &str, error: &clap::Error) -> ExitCode {
     let asked_for = matches!(
         error.kind(),
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
     );
     if asked_for || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        // If the terminal is gone, the failed output is ignored.
+        // Failed output is ignored, because the reader may have closed the output.
         let _ = error.print();
         return if asked_for {
             ExitCode::SUCCESS
@@ -58,15 +60,15 @@ fn usage_line(rendered: &str) -> String {
     parts.collect::<Vec<_>>().join("; ")
 }
 
-/// Writes the line about a failed verb, and returns the exit status. A pipe closed by its reader is
-/// no failure.
+/// Writes the message of a failed verb to standard error, and returns the exit status. It is not a
+/// failure if the reader of the output has closed the pipe.
 pub fn report_failure(program: &str, error: &anyhow::Error) -> ExitCode {
     let reader_left = error
         .downcast_ref::<io::Error>()
         .is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe);
     if reader_left {
-        // The reader has closed the pipe, as `head` does: it wants no more output, which is no
-        // failure.
+        // The reader has closed the pipe because it needs no more output, as `head` does. This is
+        // not a failure.
         return ExitCode::SUCCESS;
     }
     say(format_args!(
@@ -76,8 +78,8 @@ pub fn report_failure(program: &str, error: &anyhow::Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Joins `text` into one line, but keeps the indented lines after it that begin with a digit: they
-/// are a list for programs to read.
+/// Joins `text` into one line. Indented lines that begin with a digit are a list for programs; they
+/// are kept as separate lines after the first.
 fn line_and_list(text: &str) -> String {
     let is_item = |line: &&str| {
         let item = line.strip_prefix("  ");

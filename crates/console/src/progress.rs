@@ -1,4 +1,4 @@
-//! The progress bar of the verbs that make many runs.
+//! The progress bar of verbs that execute many runs.
 
 use indicatif::{ProgressBar, ProgressStyle};
 

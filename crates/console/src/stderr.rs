@@ -1,8 +1,8 @@
-//! Lines for people on standard error.
+//! Messages for people on standard error.
 //!
-//! A line that cannot be written is dropped: a server must not end because the reader of its
-//! warnings has gone, as it would with `eprintln!`. Apart from progress bars on a terminal, the
-//! programs write to standard error only through this module.
+//! A line that cannot be written is dropped. A server must not exit because the reader of its
+//! warnings has closed the pipe, as it would with `eprintln!`. Except for progress bars on a
+//! terminal, the programs write to standard error only through this module.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -13,13 +13,14 @@ use bimetal_rt::{Instant, Notices};
 /// Notices of all runtimes of this process.
 static NOTICES: LazyLock<Notices> = LazyLock::new(Notices::default);
 
-/// Returns the list to which every runtime of this process adds its notices.
+/// Returns the list to which every runtime of this process adds its notices (reports to the
+/// operator).
 pub fn notices() -> Notices {
     NOTICES.clone()
 }
 
-/// Writes the notices that have not been written yet, each after the name of the program. Call it
-/// at the end of the program.
+/// Writes the pending notices to standard error, each preceded by the name of the program. Must be
+/// called at the end of the program.
 pub fn say_notices(program: &str) {
     for notice in NOTICES.take(Instant::MAX) {
         say(format_args!("{program}: {notice}"));

@@ -1,5 +1,6 @@
-//! Text tables for terminals and pipes: columns as wide as their widest cell, numbers aligned
-//! right. The caller adds colours; the width of a cell counts only visible characters.
+//! Text tables for terminals and pipes. Each column is as wide as its widest cell, and numbers are
+//! aligned right. The caller may add colours to cells; the width of a cell counts only visible
+//! characters.
 
 /// Alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,7 +11,7 @@ pub enum Align {
     Right,
 }
 
-/// A table: rows under a line of headings.
+/// A table that consists of a line of headings and rows.
 #[derive(Debug)]
 pub struct Table {
     columns: Vec<(String, Align)>,
@@ -29,10 +30,10 @@ impl Table {
         }
     }
 
-    /// Adds a row with one cell for every column.
+    /// Adds a row, which must have one cell for every column.
     ///
     /// # Panics
-    /// When the number of cells differs from that of the columns.
+    /// When the number of cells differs from the number of columns.
     pub fn row(&mut self, cells: Vec<String>) {
         assert_eq!(
             cells.len(),
@@ -47,7 +48,7 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// Returns the lines of the table, headings first, each without trailing space.
+    /// Returns the lines of the table, with the headings first. No line ends with blanks.
     pub fn lines(&self) -> Vec<String> {
         let headings = self.columns.iter().map(|(name, _)| name.clone()).collect();
         let all: Vec<&Vec<String>> = std::iter::once(&headings).chain(&self.rows).collect();
@@ -79,7 +80,7 @@ impl Table {
     }
 }
 
-/// Returns the number of visible characters of `text`: all except colour sequences (ESC [ .. m).
+/// Returns the number of visible characters of `text`, without its colour sequences (ESC [ .. m).
 pub fn seen_width(text: &str) -> usize {
     let mut width = 0;
     let mut in_sequence = false;

@@ -1,6 +1,6 @@
 //! Serves a memory device of 1 GiB on the UNIX socket named on the command line (or on
-//! `tcp:ADDRESS:PORT`). It serves NBD or, if `brp` follows the address, BRP. It exists for
-//! measurements against other servers, and ends on SIGTERM or SIGINT.
+//! `tcp:ADDRESS:PORT`), for benchmarks against other servers. The protocol is NBD or, if `brp`
+//! follows the address, BRP. The server ends on SIGTERM or SIGINT.
 
 use std::process::ExitCode;
 use std::rc::Rc;

@@ -1,7 +1,7 @@
 //! Access control of exports: the rules of a configuration, applied to the identity of a client.
 //!
-//! Each decision is made once, before a client is answered for the first time. To a client that an
-//! export is hidden from, the export must look as if it did not exist.
+//! The rights of a client are decided once, before the first answer to the client. An export that
+//! is hidden from a client must look to that client as if it did not exist.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -70,15 +70,16 @@ impl TryFrom<RuleKeys> for Rule {
     }
 }
 
-/// Identity of a client, as far as it is vouched for.
+/// Identity of a client, as the kernel or a certificate authority confirms it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Client {
     /// A process on the local machine, identified by the kernel.
     Local(Peer),
-    /// The holder of the key of a certificate with these names. A certificate authority that the
-    /// configuration trusts vouches for them.
+    /// A client that has proved that it holds the private key of a certificate with these names.
+    /// The certificate was issued by an authority that the configuration trusts.
     Certified(Vec<String>),
-    /// An unidentified client. It reached an address that only the local machine can reach.
+    /// An unidentified client that has connected to an address that only the local machine can
+    /// reach.
     Unknown,
 }
 
@@ -110,8 +111,8 @@ impl Client {
         }
     }
 
-    /// Returns the rights of the client where no rules are configured: none for a process of
-    /// another user (other than root), all for every other client.
+    /// Returns the rights of the client to an export without rules: none for a process of another
+    /// user than the server's (root excepted), all for every other client.
     fn rights_without_rules(&self) -> Rights {
         match self {
             Client::Local(peer) if !peer.is_own_user && peer.uid != 0 => Rights::Hidden,
@@ -119,8 +120,8 @@ impl Client {
         }
     }
 
-    /// Returns the rights of the client under these rules: those of the first rule that applies to
-    /// it, and none if no rule applies.
+    /// Returns the rights of the client under `rules`: the rights in the first rule that applies to
+    /// the client, or none if no rule applies. If `rules` is `None`, the default rights apply.
     pub(crate) fn rights(&self, rules: Option<&[Rule]>) -> Rights {
         let Some(rules) = rules else {
             return self.rights_without_rules();

@@ -1,10 +1,10 @@
-//! Accounting of the resources that clients' requests hold, from before their data is received or
-//! read until their replies have been sent.
+//! Accounting of the resources that the requests of clients hold. A request holds its resources
+//! from before its data is received or read until its reply has been sent.
 //!
-//! Two bounds hold at once: the requests and bytes that one connection may have in flight, and the
-//! memory that the server has for the data of all connections. An [`Admission`] holds every amount
-//! and returns it when it is dropped, however the request ended. No amount may be counted in
-//! another way.
+//! Two bounds apply to every request: the number of requests and bytes that one connection may have
+//! in flight, and the memory that the server has for the data of all connections. An [`Admission`]
+//! holds the amounts of its requests and returns them when it is dropped, however the requests
+//! ended. No amount may be counted in another way.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -13,19 +13,20 @@ use std::task::{Poll, Waker};
 use bimetal_rt::BufPool;
 use bimetal_rt::sync::{Permit, Semaphore};
 
-/// The unit in which devices read: a request that begins or ends inside a block takes the whole
-/// block.
+/// Size of the blocks in which devices read. A request that begins or ends inside a block needs
+/// memory for the whole block.
 const BLOCK_BYTES: u64 = bimetal_block::BLOCK_BYTES;
 
-/// Maximum memory of a small request, in bytes.
+/// Maximum memory, in bytes, of a request that counts as small. A server with little memory uses a
+/// lower maximum.
 const SMALL_BYTES_MAX: u64 = 256 << 10;
-/// One part in this many of the memory is reserved for small requests.
+/// Divisor of the memory that gives the part reserved for small requests: a quarter.
 const SMALL_SHARE: u64 = 4;
 
-/// The memory of a server for the data of requests, in bytes. Clients get it in order of arrival,
-/// so small requests that come later do not starve a large one. A part of the memory is reserved
-/// for small requests and used when the rest is not free. Small requests therefore do not wait for
-/// clients that request large reads and do not take the data.
+/// Memory of a server for the data of requests, in bytes. Requests get memory in order of arrival,
+/// so a large request is not starved by small requests that arrive later. A part of the memory is
+/// reserved for small requests, which use it when the rest is full. Small requests therefore do not
+/// wait for clients that request large reads and do not receive the data.
 pub(crate) struct DataMemory {
     bytes: Rc<Semaphore>,
     for_small: Rc<Semaphore>,
@@ -34,8 +35,8 @@ pub(crate) struct DataMemory {
 }
 
 impl DataMemory {
-    /// Creates a memory of `capacity` bytes. With a capacity of 0, requests with data are admitted
-    /// one at a time.
+    /// Creates a data memory of `capacity` bytes. If `capacity` is 0, requests with data are
+    /// admitted one at a time.
     pub(crate) fn new(capacity: u64) -> Rc<DataMemory> {
         let capacity = capacity.max(1);
         let for_small = capacity / SMALL_SHARE;
@@ -43,14 +44,15 @@ impl DataMemory {
             bytes: Semaphore::new(capacity - for_small),
             for_small: Semaphore::new(for_small),
             capacity,
-            // Either several small requests fit the reserved part at a time, or none does.
+            // Either several small requests fit in the reserved part together, or no request counts
+            // as small.
             small_bytes_max: SMALL_BYTES_MAX.min(for_small / 4),
         })
     }
 
-    /// Waits until `bytes` are free, and reserves them. A request for more than the capacity
-    /// outside the part for small requests reserves all of that: it is admitted alone, and the rest
-    /// of its data is allocated beyond the capacity.
+    /// Waits until `bytes` are free, and reserves them. The memory outside the part for small
+    /// requests is the most that one request reserves. A request for more reserves all of that
+    /// memory, and the rest of its data is allocated beyond the capacity.
     async fn reserve(&self, bytes: u64) -> Option<Permit> {
         let is_small = bytes <= self.small_bytes_max;
         let bytes = bytes.min(self.capacity - self.capacity / SMALL_SHARE);
@@ -64,7 +66,7 @@ impl DataMemory {
         }
     }
 
-    /// Whether a request waits for memory that other requests hold.
+    /// Returns whether a request waits for memory that other requests hold.
     pub(crate) fn is_short(&self) -> bool {
         self.bytes.waiting() > 0 || self.for_small.waiting() > 0
     }
@@ -75,8 +77,8 @@ impl DataMemory {
     }
 }
 
-/// Returns the memory, in bytes, that the data of a request takes: `data_bytes` bytes from `offset`
-/// on.
+/// Returns the number of bytes of memory that `data_bytes` bytes of data at `offset` need: the
+/// blocks that contain the data, rounded up to the sizes of pool buffers.
 fn memory_bytes(offset: u64, data_bytes: u64) -> u64 {
     if data_bytes == 0 {
         return 0;
@@ -86,7 +88,7 @@ fn memory_bytes(offset: u64, data_bytes: u64) -> u64 {
     BufPool::footprint_bytes(blocks_bytes)
 }
 
-/// The amounts that requests count for.
+/// Amounts by which one or more requests count against the bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Weight {
     requests: u32,
@@ -97,8 +99,8 @@ pub(crate) struct Weight {
 }
 
 impl Weight {
-    /// Returns the weight of one request with data from `offset` on; `data_bytes` is 0 for a
-    /// request without data.
+    /// Returns the weight of one request with `data_bytes` bytes of data at `offset`; `data_bytes`
+    /// is 0 for a request without data.
     pub(crate) fn of_request(offset: u64, data_bytes: u64) -> Weight {
         Weight {
             requests: 1,
@@ -122,15 +124,15 @@ impl Weight {
     }
 }
 
-/// Bounds of what one connection may have in flight.
+/// Bounds on the requests and data bytes that one connection may have in flight.
 #[derive(Clone, Copy)]
 pub(crate) struct Bounds {
     pub(crate) requests: u32,
     pub(crate) bytes: u64,
 }
 
-/// A wake-up for the single task that waits for a condition. The condition is part of the caller's
-/// state.
+/// Wakes the single task that waits for a condition. The task evaluates the condition itself, from
+/// state outside the signal.
 #[derive(Default)]
 pub(crate) struct Signal(RefCell<Option<Waker>>);
 
@@ -153,7 +155,7 @@ impl Signal {
     }
 }
 
-/// The requests and bytes that one connection has in flight.
+/// Counts of the requests and data bytes that one connection has in flight.
 pub(crate) struct Account {
     bounds: Bounds,
     requests: Cell<u32>,
@@ -173,12 +175,12 @@ impl Account {
         })
     }
 
-    /// Waits until the requests fit the bounds of the connection and there is memory for their
-    /// data, and counts them.
+    /// Counts the requests against the bounds of the connection, and reserves memory for their
+    /// data. Waits until the requests fit the bounds and until the memory is free.
     ///
     /// # Panics
-    /// When the requests can never fit. This does not happen, because the codecs and the greeting
-    /// bound what a client may request.
+    /// When the requests alone exceed the bounds. This does not happen, because the protocol codecs
+    /// and the greeting bound the requests of a client.
     pub(crate) async fn admit(self: &Rc<Account>, weight: Weight) -> Admission {
         let (requests, bytes) = (weight.requests, weight.data_bytes);
         let bounds = self.bounds;
@@ -203,14 +205,14 @@ impl Account {
         admission
     }
 
-    /// Waits until nothing is in flight.
+    /// Waits until the connection has no request in flight.
     pub(crate) async fn until_settled(&self) {
         self.changed.until(|| self.requests.get() == 0).await;
     }
 }
 
-/// Requests that are counted in an account. Dropping this removes them from the account and
-/// releases their memory.
+/// Requests that are counted in an account. Dropping the admission removes the requests from the
+/// account and releases their memory.
 #[must_use = "dropping an admission takes the requests out of the account"]
 pub(crate) struct Admission {
     account: Rc<Account>,
@@ -220,16 +222,18 @@ pub(crate) struct Admission {
 }
 
 impl Admission {
-    /// Splits one of the requests off, so that it is released separately.
+    /// Splits off the admission of one request with this weight, so that the request can be
+    /// released separately.
     ///
     /// # Panics
-    /// When the request is not one of those admitted.
+    /// When no such request can be among the admitted ones.
     pub(crate) fn take_one(&mut self, weight: Weight) -> Admission {
         let fits = weight.requests == 1 && self.requests >= 1 && self.bytes >= weight.data_bytes;
         assert!(fits, "the request is one of those that were admitted");
         self.requests -= 1;
         self.bytes -= weight.data_bytes;
-        // Requests that need more than all the memory were counted as all of it.
+        // If the requests needed more memory than can be reserved, the permit holds less than their
+        // weights add up to.
         let memory = self.memory.as_mut().map(|permit| {
             let count = weight.memory_bytes.min(permit.count());
             permit.split(count)
@@ -322,7 +326,7 @@ mod tests {
             let mut large = Box::pin(accounts[1].admit(Weight::of_request(0, 32 << 20)));
             assert!(large.as_mut().now_or_never().is_none());
             let of_small = accounts[2].admit(small).await;
-            // Small requests that exceed the reserved part wait for one another.
+            // Once the reserved part is full, further small requests wait.
             let many = Account::new(
                 Bounds {
                     requests: 64,
@@ -370,8 +374,8 @@ mod tests {
     fn requests_of_one_admission_are_settled_one_by_one() {
         let (rt, memory) = memory();
         let account = Account::new(BOUNDS, &memory);
-        // Each takes two blocks (12 KiB) more than its data; together they take more than the
-        // capacity.
+        // Each request takes 22 MiB of memory for its 21 MiB of data. Together the requests need
+        // more than the 48 MiB that are not reserved for small requests.
         let weights = [Weight::of_request(1, 21 << 20); 3];
         let mut all = rt.block_on(account.admit(Weight::of_all(weights.into_iter())));
         assert_eq!(memory.held_bytes(), 48 << 20);

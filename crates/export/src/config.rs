@@ -11,10 +11,10 @@ use serde::Deserialize;
 
 use crate::access::{Rights, Rule, Who};
 
-/// Default maximum number of simultaneous connections to one export.
+/// Default of the maximum number of simultaneous connections to an export.
 const CONNECTIONS_MAX_DEFAULT: u32 = 64;
 
-/// Error message for another protocol at an RDMA address.
+/// Error message for an RDMA address with a protocol other than BRP.
 pub(crate) const ONLY_BRP: &str = "over RDMA only BRP is served";
 
 /// Protocol that an export is served by.
@@ -36,8 +36,8 @@ impl Protocol {
         }
     }
 
-    /// Returns the maximum length of a name or description in bytes (NBD, section "Conventions";
-    /// BRP, section "Limits").
+    /// Returns the maximum length of an export's name or description in bytes (NBD, section
+    /// "Conventions"; BRP, section "Limits").
     fn string_bytes_max(self) -> usize {
         match self {
             Protocol::Nbd => 4096,
@@ -46,7 +46,7 @@ impl Protocol {
     }
 }
 
-/// One export: a device under a name at an address.
+/// Configuration of an export: a device that is served under a name at an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportConfig {
     /// The name by which clients request the export: the NAME of the section.
@@ -55,29 +55,29 @@ pub struct ExportConfig {
     pub device: String,
     /// The protocol that the export is served by.
     pub protocol: Protocol,
-    /// The address that the server listens at. Exports may share an address; clients then choose by
-    /// name.
+    /// The address at which the server listens. Exports may share an address; a client then selects
+    /// an export by its name.
     pub listen: Address,
-    /// Description for people who list the exports; may be empty.
+    /// Description that is shown to people who list the exports; may be empty.
     pub description: String,
-    /// Refuses requests that change the device, even if the device is writable.
+    /// Whether requests that change the device are refused even if the device is writable.
     pub read_only: bool,
-    /// Access rules. `None` admits the server's own user and root on a UNIX socket, and every
-    /// client elsewhere.
+    /// Access rules. `None` admits only the server's own user and root on a UNIX socket, and every
+    /// client at any other address.
     pub clients: Option<Vec<Rule>>,
-    /// TLS files. If present, the address accepts only TLS.
+    /// TLS files. If they are given, the server accepts only TLS at the address.
     pub tls: Option<TlsFiles>,
-    /// Permits RDMA at an address that is reachable from other machines, where every client on the
-    /// fabric can eavesdrop and connect.
+    /// Permits an RDMA address that other machines can reach. Every client on the fabric can then
+    /// eavesdrop and connect.
     pub unprotected: bool,
-    /// Maximum number of simultaneous connections. Further connections are closed after their
-    /// handshake.
+    /// Maximum number of simultaneous connections. A further connection is closed when its client
+    /// requests the export.
     pub connections_max: u32,
-    /// Whether this is the export of clients that request none by name. If no export at an address
-    /// is marked so, the first one by name is the default.
+    /// Whether a client that requests no export by name gets this export. If no export at an
+    /// address has this mark, the first export by name is the default.
     pub default: bool,
-    /// The data of the device that survives the death of the server's process. It is not a key of
-    /// the section; the caller that knows the device sets it.
+    /// Statement of which data of the device survives the death of the server's process. It is not
+    /// a key of the section; the caller, which knows the device, sets the value.
     pub persistence: Persistence,
 }
 
@@ -135,15 +135,15 @@ impl ExportConfig {
         }
     }
 
-    /// Whether clients other than the server's own user and root are admitted. Those two can
-    /// connect whatever the mode of the socket file is.
+    /// Whether the rules admit clients other than the server's own user and root. The server's own
+    /// user and root can connect regardless of the mode of the socket file.
     pub(crate) fn is_for_others(&self) -> bool {
         let rules = self.clients.as_deref().unwrap_or_default();
         rules.iter().any(|rule| rule.rights != Rights::Hidden)
     }
 
-    /// Reads the exports of a document, sorted by name. The caller, which knows the graph, must
-    /// check that their devices exist.
+    /// Reads the exports of a document, sorted by name. The caller, which knows all devices, must
+    /// check that the device of each export exists.
     ///
     /// # Errors
     /// The first mistake, with its position in the file.
@@ -269,16 +269,18 @@ fn read_one(
     })
 }
 
-/// Error message for an address that [is open](is_open).
+/// Error message for a TCP address that other machines can reach without protection (see
+/// [`is_open`]).
 pub(crate) const OPEN: &str =
     "beyond the loopback address only TLS is served: set `tls = \"required\"`";
 
-/// Error message for an RDMA address that [is open](is_open).
+/// Error message for an RDMA address that other machines can reach without permission by the
+/// configuration (see [`is_open`]).
 pub(crate) const OPEN_RDMA: &str = "RDMA has no TLS: beyond the loopback address whoever reaches the \
      fabric could read and change everything; set `unprotected = true` if that may be";
 
-/// Whether a client from another machine could eavesdrop or connect without protection, and the
-/// configuration does not permit this explicitly.
+/// Whether a client from another machine could eavesdrop at the address or connect to it without
+/// protection, although the configuration does not explicitly permit this.
 pub(crate) fn is_open(listen: &Address, tls: Option<&TlsFiles>, unprotected: bool) -> bool {
     match listen {
         Address::Unix(_) => false,
@@ -287,8 +289,8 @@ pub(crate) fn is_open(listen: &Address, tls: Option<&TlsFiles>, unprotected: boo
     }
 }
 
-/// Returns an error message for the rules of an address, if one of them is a mistake: a rule that
-/// can never apply to a client of that address is one.
+/// Returns an error message if the rules of an address contain a mistake. A rule that can never
+/// apply to a client of the address is a mistake.
 fn mistake_in(rules: Option<&[Rule]>, listen: &Address, tls: bool) -> Option<&'static str> {
     let rules = rules?;
     let is_unix = matches!(listen, Address::Unix(_));

@@ -1,4 +1,4 @@
-//! Counters of requests, the same for every way to a device.
+//! Counters of requests, used by all network protocols and local block devices.
 
 use std::cell::Cell;
 
@@ -11,14 +11,15 @@ pub(crate) struct RequestCounters {
     pub(crate) by_op: [Cell<u64>; Op::ALL.len()],
     pub(crate) read_bytes: Cell<u64>,
     pub(crate) written_bytes: Cell<u64>,
-    /// Requests that the device has failed.
+    /// Requests that the device has completed with an error.
     pub(crate) failed: Cell<u64>,
-    /// Requests that were not handed to the device.
+    /// Invalid requests that were refused without submitting them to the device.
     pub(crate) refused: Cell<u64>,
 }
 
 impl RequestCounters {
-    /// Reports the counters of `part`, where clients can request the operations `ops`.
+    /// Reports the counters under the part name `part`; the counters by operation only for the
+    /// operations in `ops`.
     pub(crate) fn statistics(&self, part: &str, ops: &[Op], out: &mut dyn StatisticVisitor) {
         for op in ops {
             let name = match op {

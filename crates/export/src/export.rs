@@ -1,4 +1,4 @@
-//! One served export: its device, the view of it that clients get, and its counters.
+//! A served export: its device, its view for each client, and its counters.
 
 use std::cell::Cell;
 use std::fmt::Display;
@@ -16,7 +16,7 @@ use crate::counters::{RequestCounters, add};
 /// A served export.
 pub(crate) struct Served {
     pub(crate) config: ExportConfig,
-    /// The device behind its atomic unit. All connections to the export share it.
+    /// Device of the export, wrapped in its atomic unit. All connections to the export share it.
     pub(crate) device: Rc<dyn Device>,
     pub(crate) counters: Counters,
     notices: Notices,
@@ -30,8 +30,8 @@ pub(crate) struct Shown {
     pub(crate) read_only: bool,
 }
 
-/// Returns the exports that the client may see, in their order. Every answer to the client must be
-/// made from these exports alone.
+/// Returns the exports that the client may see, in the order of `exports`. Every answer to the
+/// client must be based on the returned exports alone.
 pub(crate) fn shown_to(client: &Client, exports: &[Rc<Served>]) -> Vec<Shown> {
     let shown = exports.iter().filter_map(|export| {
         let rights = client.rights(export.config.clients.as_deref());
@@ -59,8 +59,8 @@ pub(crate) struct Counters {
     pub(crate) work: Rc<WorkCounters>,
 }
 
-/// One of the connection slots of an export. It is taken before the client is told that it is
-/// admitted, and dropping this releases it.
+/// A connection slot of an export. The slot is reserved before the client is told that it is
+/// admitted, and released when this value is dropped.
 pub(crate) struct Connected(Rc<Served>);
 
 impl Deref for Connected {
@@ -92,7 +92,7 @@ impl Served {
         })
     }
 
-    /// Takes a connection slot. Returns `None` when no slot is free, and counts the refusal.
+    /// Reserves a connection slot. When no slot is free, counts the refusal and returns `None`.
     pub(crate) fn connect(self: &Rc<Served>) -> Option<Connected> {
         let counters = &self.counters;
         if counters.connections.get() >= self.config.connections_max {
@@ -106,7 +106,7 @@ impl Served {
         Some(Connected(Rc::clone(self)))
     }
 
-    /// Counts a client that is turned away, and reports the reason to the operator.
+    /// Counts a client that is refused, and reports the reason to the operator.
     pub(crate) fn refuse(&self, why: impl Display) {
         add(&self.counters.connections_refused, 1);
         let (name, address) = (&self.config.name, &self.config.listen);
@@ -117,7 +117,7 @@ impl Served {
         );
     }
 
-    /// Whether requests that change the device are refused to every client.
+    /// Whether requests that change the device are refused for every client.
     fn is_read_only(&self) -> bool {
         self.config.read_only || !self.device.geometry().writable
     }

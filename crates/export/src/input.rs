@@ -1,5 +1,5 @@
-//! Why receiving ended, and how bytes are taken from a stream on the account of a link. This module
-//! is independent of the protocol.
+//! The receiving side of a connection: the reasons why receiving ends, and the transfer of received
+//! bytes into buffers of requests. This module does not depend on the protocol.
 
 use std::io;
 
@@ -10,12 +10,13 @@ use bimetal_rt::{Payload, Rt};
 
 use crate::link::{Link, Reply};
 
-/// Size of the receive buffer: more than a UNIX socket holds by default.
+/// Size of the receive buffer. It is larger than the default buffer of a UNIX socket.
 pub(crate) const RECEIVE_BUFFER_BYTES: usize = 256 << 10;
 /// Size of the receive buffer during the handshake.
 pub(crate) const HANDSHAKE_BUFFER_BYTES: usize = 4096;
-/// Maximum size of a payload, with its header, that is copied out of the receive buffer once it is
-/// complete. The rest of a larger payload is received into a buffer of its own.
+/// Maximum size, including the header, of a payload that is received completely into the receive
+/// buffer and then copied. The rest of a larger payload is received directly into a buffer of its
+/// own.
 pub(crate) const COPIED_BYTES_MAX: usize = 64 << 10;
 
 /// Reason why a connection ended.
@@ -47,14 +48,15 @@ impl From<io::Error> for End {
     }
 }
 
-/// Takes bytes out of an inbox into separate buffers, on the account of a link. The request that
-/// the bytes belong to has been admitted before.
+/// Extraction of a request's data from a receive buffer. The request must have been admitted
+/// before. Waiting for data is recorded in the link, so that a stalled client can be detected.
 pub(crate) trait Take {
-    /// Takes the next `len` bytes, and receives those that have not arrived yet.
+    /// Moves the next `len` bytes into buffers of their own, receiving the bytes that have not
+    /// arrived yet.
     async fn take<R: Reply>(&mut self, rt: &Rt, link: &Link<R>, len: usize)
     -> Result<Payload, End>;
 
-    /// Drops the next `left` bytes.
+    /// Discards the next `left` bytes, receiving the bytes that have not arrived yet.
     async fn skip<R: Reply>(&mut self, link: &Link<R>, left: usize) -> Result<(), End>;
 }
 
@@ -67,8 +69,8 @@ impl Take for Inbox {
     ) -> Result<Payload, End> {
         let mut payload = Payload::empty();
         while payload.len() < len {
-            // The admission has reserved the memory. A piece larger than a block would come from
-            // the heap.
+            // The admission of the request has reserved the memory. A larger piece would be
+            // allocated from the heap instead of the pool.
             let piece_bytes = (len - payload.len()).min(BLOCK_BYTES_MAX);
             let buf = rt.pool().alloc_now(piece_bytes);
             let progress = |waiting| link.set_receiving(waiting);

@@ -1,10 +1,10 @@
 //! Exports: block devices served over a network protocol (NBD to ordinary clients, or BRP) or to
 //! the kernel of the local machine ([`ublk`], [`fuse`]).
 //!
-//! The server is built for batching and never waits to fill a batch: one receive takes all bytes
-//! that the socket holds, every complete request among them is started before the next receive, and
-//! one send takes every reply that is ready. Under load the batches grow by themselves; a lone
-//! request passes through without delay.
+//! The server processes requests and replies in batches, but never waits to fill a batch. One
+//! receive call takes all bytes that the socket holds. Every complete request among these bytes is
+//! started before the next receive call. One send call takes every reply that is ready. Batches
+//! grow with the load, and a single request is not delayed.
 //!
 //! This crate must never parse or encode the wire format itself (`bimetal-proto` does), never drop
 //! a write that has reached a device, and never hold more client data than the stated bounds.

@@ -1,9 +1,10 @@
 //! The link to one client: its stream, the replies that wait to be sent, and the account of
 //! requests in flight.
 //!
-//! Replies collect here while a send is in progress, and the next send takes all of them. The
-//! account provides backpressure: a request counts from its arrival until its reply has been sent
-//! or dropped, so the server also stops receiving from a client that does not read its replies.
+//! Replies that become ready while a send is in progress are queued, and the next send takes all of
+//! them. The account provides backpressure: a request counts from its arrival until its reply has
+//! been sent or dropped, so the server also stops receiving from a client that does not read its
+//! replies.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -13,22 +14,23 @@ use bimetal_rt::{Payload, yield_now};
 
 use crate::account::{Account, Admission, Signal, Weight};
 
-/// Number of data bytes from which a send takes no further reply, so that a batch of large replies
-/// makes visible progress.
+/// Number of data bytes at which a batch takes no further reply. The limit keeps each send short
+/// enough that a client that receives large replies is seen to make progress.
 const SEND_BYTES: usize = 4 << 20;
 
-/// Number of waiting replies at which they are sent before further requests are started. The client
-/// then processes replies while the server works, and neither end waits for the other to finish
-/// everything.
+/// Number of queued replies at which the receiving task yields, so that the replies are sent before
+/// further requests are started. The client can then process replies while the server works on
+/// later requests.
 const REPLIES_TOGETHER: usize = 16;
 
-/// A reply that is ready to be sent, in the form of its protocol.
+/// A reply that is ready to be sent, in the representation of its protocol.
 pub(crate) trait Reply {
     /// Returns the number of data bytes that are sent with the reply.
     fn data_bytes(&self) -> usize;
 }
 
-/// Replies in order, each with the admission that its request holds until the reply is sent.
+/// Replies in the order of sending, and the admissions that their requests hold until the replies
+/// are sent.
 struct Batch<R> {
     replies: Vec<R>,
     admissions: Vec<Admission>,
@@ -66,17 +68,18 @@ pub(crate) struct Link<R> {
     /// Account of the requests whose replies have not been sent, and of their data.
     account: Rc<Account>,
     replies: RefCell<Batch<R>>,
-    /// Whether the last reply has been handed over; the sender ends when it has sent that reply.
+    /// Whether no further reply will be queued. The sending task then ends after it has sent the
+    /// last reply.
     finished: Cell<bool>,
-    /// Whether the client is gone or was cut off; if so, replies are dropped.
+    /// Whether the client has disconnected or was cut off. If so, replies are dropped.
     dead: Cell<bool>,
     replies_changed: Signal,
-    /// `sending` and `receiving`: whether the client keeps the server waiting in the middle of a
-    /// message to the client, or of one from it.
+    /// Whether a message to the client has been sent in part, and the server waits for the client
+    /// to receive the rest. `receiving` is the same for a message from the client.
     sending: Cell<bool>,
     receiving: Cell<bool>,
-    /// Number of messages, and pieces of large messages, that went through. The watch over stalled
-    /// clients reads it.
+    /// Number of messages, and pieces of large messages, that have been transferred. The task that
+    /// detects stalled clients compares this counter.
     progress: Cell<u64>,
 }
 
@@ -95,7 +98,7 @@ impl<R: Reply> Link<R> {
         })
     }
 
-    /// Waits until there is room for the requests, and counts them ([`Account::admit`]).
+    /// Waits until the requests fit the bounds, and counts them ([`Account::admit`]).
     pub(crate) async fn admit(&self, weight: Weight) -> Admission {
         self.account.admit(weight).await
     }
@@ -114,8 +117,9 @@ impl<R: Reply> Link<R> {
         self.replies_changed.notify();
     }
 
-    /// Yields when enough replies wait, so that they are sent between requests that are started one
-    /// after another and answered at once.
+    /// Yields when [`REPLIES_TOGETHER`] replies are queued, so that the sending task can send them.
+    /// Without the yield, a series of requests that are answered immediately would delay their
+    /// replies.
     pub(crate) async fn let_go(&self) {
         if self.replies.borrow().replies.len() >= REPLIES_TOGETHER {
             yield_now().await;
@@ -135,7 +139,7 @@ impl<R: Reply> Link<R> {
         self.replies_changed.notify();
     }
 
-    /// Records whether the client now owes the rest of a message.
+    /// Records whether the server waits for the rest of a message from the client.
     pub(crate) fn set_receiving(&self, receiving: bool) {
         self.receiving.set(receiving);
         self.advance();
@@ -146,20 +150,21 @@ impl<R: Reply> Link<R> {
         self.advance();
     }
 
-    /// Records that a message or a piece of one went through.
+    /// Records that a message, or a piece of a large message, has been transferred.
     fn advance(&self) {
         self.progress.set(self.progress.get().wrapping_add(1));
     }
 
-    /// Returns the progress counter while the client keeps the server waiting, and `None`
-    /// otherwise. The number stays the same as long as the client makes no progress.
+    /// Returns the progress counter if the server waits for the client in the middle of a message,
+    /// and `None` otherwise. An unchanged counter means that the client has made no progress.
     pub(crate) fn stall(&self) -> Option<u64> {
         let waiting = self.sending.get() || self.receiving.get();
         waiting.then(|| self.progress.get())
     }
 
-    /// Sends replies until [`finish`](Self::finish). Each send takes all replies that are ready, at
-    /// most `batch_max`. `gather` makes the bytes of a batch, and is called once for each send.
+    /// Sends replies until [`finish`](Self::finish) is called and all replies have been sent. Each
+    /// send takes the replies that are ready, at most `batch_max` and about [`SEND_BYTES`] of data.
+    /// `gather` encodes a batch as bytes, and is called once for each send.
     pub(crate) async fn send_replies(
         &self,
         batch_max: usize,
@@ -186,7 +191,7 @@ impl<R: Reply> Link<R> {
         }
     }
 
-    /// Takes the replies of the next send.
+    /// Moves the replies of the next send into `batch`.
     fn take_batch(&self, batch: &mut Batch<R>, batch_max: usize) {
         let mut replies = self.replies.borrow_mut();
         let mut total_bytes = 0;
@@ -205,10 +210,11 @@ impl<R: Reply> Link<R> {
     }
 }
 
-/// Interface through which the server watches the link of any client.
+/// Interface through which the server detects stalled clients and cuts them off, for a link of any
+/// protocol.
 pub(crate) trait Watchable {
-    /// Returns the progress counter while the client keeps the server waiting, and `None`
-    /// otherwise. The number stays the same as long as the client makes no progress.
+    /// Returns the progress counter if the server waits for the client in the middle of a message,
+    /// and `None` otherwise. An unchanged counter means that the client has made no progress.
     fn stall(&self) -> Option<u64>;
 
     /// Cuts off the client.

@@ -1,4 +1,4 @@
-//! Listening at an address of any kind. The caller must never have to know which kind it is.
+//! A listener at an address of any kind. Callers must not depend on the kind of the address.
 
 use std::io;
 
@@ -17,10 +17,10 @@ pub(crate) enum Listening {
 }
 
 impl Listening {
-    /// Listens at an address for clients that will speak `protocol`.
+    /// Listens at an address for clients that will use `protocol`.
     ///
     /// # Errors
-    /// Those of `bind(2)`; over RDMA, an error that names the missing component.
+    /// Those of `bind(2)`; for an RDMA address, an error that names the missing component.
     pub(crate) fn bind(rt: &Rt, address: &Address, protocol: Protocol) -> io::Result<Listening> {
         match (address, protocol) {
             (Address::Rdma(address), Protocol::Brp) => {
@@ -33,7 +33,7 @@ impl Listening {
         }
     }
 
-    /// Returns the address in use, with the port that was chosen.
+    /// Returns the address in use. If port 0 was requested, it contains the port that was assigned.
     pub(crate) fn address(&self) -> Address {
         match self {
             Listening::Socket(listener) => listener.address().clone(),
@@ -41,10 +41,10 @@ impl Listening {
         }
     }
 
-    /// Waits for the next connection.
+    /// Waits for the next connection and accepts it.
     ///
     /// # Errors
-    /// The next connection could not be accepted. A later call may succeed.
+    /// When the connection could not be accepted. A later call may succeed.
     pub(crate) async fn accept(&self) -> io::Result<Stream> {
         match self {
             Listening::Socket(listener) => listener.accept().await,
@@ -53,7 +53,7 @@ impl Listening {
     }
 
     /// Returns the tasks of connections that have been shut down and are still sending their last
-    /// bytes. `None` where the kernel does this.
+    /// bytes. Returns `None` for sockets, for which the kernel sends the last bytes.
     pub(crate) fn closings(&self) -> Option<TaskGroup> {
         match self {
             Listening::Socket(_) => None,

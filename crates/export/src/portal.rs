@@ -1,10 +1,10 @@
-//! An address with its exports: how the server comes to listen at it, and which clients are
-//! admitted.
+//! A portal: an address with its exports. This module starts to listen at the address and decides
+//! which clients are admitted.
 //!
 //! The server must never listen without TLS at a TCP address that is reachable from other machines.
-//! RDMA has no TLS; such an RDMA address is permitted only if every export there is marked
-//! `unprotected`. Where TLS is used, no information about an export may be given before the client
-//! is identified.
+//! RDMA has no TLS; an RDMA address that is reachable from other machines is permitted only if
+//! every export at the address is marked `unprotected`. If an address uses TLS, no information
+//! about an export may be given before the client is identified.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -29,14 +29,14 @@ use crate::export::{Served, Shown, shown_to};
 use crate::input::End;
 use crate::listening::Listening;
 
-/// Maximum number of clients at one address that have not chosen an export yet. It is lower over
-/// RDMA, where each client holds registered memory from the start.
+/// Maximum number of clients at one address that have not chosen an export yet. The maximum is
+/// lower over RDMA, where each client holds registered memory from the start.
 const GUESTS_MAX: usize = 64;
 const RDMA_GUESTS_MAX: usize = 8;
-/// Mode of a socket file that rules open to other users: connecting requires write permission.
+/// Mode of a socket file whose exports admit other users. Connecting requires write permission.
 const SHARED_MODE: u32 = 0o666;
 
-/// Reason why a server could not start: one line for the operator.
+/// Reason why a server could not start. Its text is one line for the operator.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// Another server answers at the address.
@@ -65,8 +65,8 @@ pub enum StartError {
         /// The error from the kernel.
         error: io::Error,
     },
-    /// The address is reachable from other machines without protection: every client that reaches
-    /// it could eavesdrop and connect.
+    /// The address is reachable from other machines and has no protection: every client that
+    /// reaches the address could eavesdrop and connect.
     #[error("export {export}: {address}: {}", open_words(address))]
     Open {
         /// The first export that wants the address.
@@ -101,13 +101,13 @@ pub(crate) struct Portal {
     /// Exports at the address, the default one first.
     pub(crate) exports: Vec<Rc<Served>>,
     tls_files: Option<TlsFiles>,
-    /// TLS configuration, loaded when the server begins to listen here.
+    /// TLS configuration, loaded when the server starts to listen at the address.
     tls: OnceCell<ServerTls>,
-    /// Clients that have not chosen an export yet, the one that has waited longest first.
+    /// Clients that have not chosen an export yet, in order of arrival.
     guests: RefCell<VecDeque<Rc<Guest>>>,
 }
 
-/// A client that has not chosen an export yet. The client, or at least its choice, has not been
+/// A client that has not chosen an export yet. Its access to an export has therefore not been
 /// authorized.
 #[derive(Default)]
 pub(crate) struct Guest {
@@ -116,13 +116,13 @@ pub(crate) struct Guest {
 }
 
 impl Guest {
-    /// Waits until the client must make room for others.
+    /// Waits until the client must be disconnected because newer clients need its slot.
     pub(crate) async fn must_leave(&self) {
         self.changed.until(|| self.must_leave.get()).await;
     }
 }
 
-/// The slot of a guest. Dropping this frees it.
+/// The slot of a guest. Dropping the slot frees it.
 pub(crate) struct GuestSlot {
     portal: Rc<Portal>,
     guest: Rc<Guest>,
@@ -144,9 +144,9 @@ impl Drop for GuestSlot {
 }
 
 impl Portal {
-    /// Gives a slot to one more guest. If all slots are taken, the guest that has been there
-    /// longest must leave. A legitimate client has chosen an export by then, and idle clients
-    /// cannot block the address.
+    /// Assigns a slot to a new guest. If all slots are in use, the guest that connected first must
+    /// leave. A legitimate client chooses its export quickly, so idle clients cannot block the
+    /// address.
     pub(crate) fn place(self: &Rc<Portal>) -> GuestSlot {
         let guest = Rc::new(Guest::default());
         let mut guests = self.guests.borrow_mut();
@@ -181,10 +181,10 @@ impl Portal {
         self.exports[0].config.name.clone()
     }
 
-    /// Begins to listen.
+    /// Starts to listen at the address.
     ///
     /// # Errors
-    /// The reason why the server cannot listen here.
+    /// The reason why the server cannot listen at the address.
     pub(crate) async fn listen(&self, rt: &Rt) -> Result<Listening, StartError> {
         let unprotected = self.exports.iter().all(|export| export.config.unprotected);
         if is_open(&self.address, self.tls_files.as_ref(), unprotected) {
@@ -198,19 +198,20 @@ impl Portal {
                 export: self.first_name(),
                 error,
             })?;
-            // No other task can have set it since the check, because there was no await in between.
+            // No other task can have set the TLS configuration since the check, because there was
+            // no `await` in between.
             self.tls.get_or_init(|| loaded);
         }
         bind(rt, self).await
     }
 
-    /// Whether clients must begin TLS before anything else is exchanged.
+    /// Whether a client must start TLS before it sends anything else.
     pub(crate) fn speaks_tls(&self) -> bool {
         self.tls_files.is_some()
     }
 
-    /// Performs the TLS handshake with a client, and returns the exports that the client may see.
-    /// There is always at least one.
+    /// Performs the TLS handshake with a client. Returns the stream and the exports that the client
+    /// may see, of which there is at least one.
     ///
     /// # Errors
     /// The reason why the connection has to end.
@@ -241,7 +242,8 @@ impl Portal {
     }
 }
 
-/// A stream that is shut down when it is dropped, even while a receive on it is in progress.
+/// A stream that is shut down when this value is dropped, even while a receive on the stream is in
+/// progress.
 pub(crate) struct Cut(Option<Stream>);
 
 impl Cut {
@@ -322,8 +324,8 @@ async fn bind(rt: &Rt, portal: &Portal) -> Result<Listening, StartError> {
     })
 }
 
-/// Lets every user of the machine connect to a socket if an export has rules that admit more than
-/// its owner. The rules then decide the rights of each user.
+/// Lets every user of the machine connect to the UNIX socket of a portal if the rules of an export
+/// admit clients other than its owner. The rules then decide the rights of each user.
 fn open_up(portal: &Portal) -> io::Result<()> {
     let is_for_others = portal.exports.iter().any(|e| e.config.is_for_others());
     match &portal.address {
@@ -332,9 +334,9 @@ fn open_up(portal: &Portal) -> io::Result<()> {
     }
 }
 
-/// Gives a socket file the mode for other users. Since the socket was made, its name may have been
-/// replaced by a symbolic link or another file, whose mode must not change. The check and the
-/// change therefore use one descriptor.
+/// Sets the mode of a socket file so that other users can connect. After the socket was created,
+/// its path may have been replaced by a symbolic link or another file, whose mode must not change.
+/// The file is therefore checked and changed through one descriptor.
 ///
 /// # Errors
 /// Those of `open(2)` and `chmod(2)`; `InvalidInput` if the file is not a socket of this user.
@@ -347,12 +349,13 @@ fn share_socket(path: &Path) -> io::Result<()> {
         let words = "the socket has been replaced by something else";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, words));
     }
-    // chmod(2) on the descriptor itself fails, because the descriptor was opened with `O_PATH`.
+    // `fchmod(2)` fails on a descriptor that was opened with `O_PATH`, so the mode is changed
+    // through the descriptor's path in `/proc`.
     let by_descriptor = format!("/proc/self/fd/{}", file.as_raw_fd());
     std::fs::set_permissions(by_descriptor, Permissions::from_mode(SHARED_MODE))
 }
 
-/// Removes the socket file of a server that no longer runs.
+/// Removes the socket file if no server answers at it any more.
 async fn clear_path(
     rt: &Rt,
     export: &str,
@@ -360,7 +363,7 @@ async fn clear_path(
     path: &Path,
 ) -> Result<(), StartError> {
     match std::fs::symlink_metadata(path) {
-        // Binding will report the fault of the path.
+        // The call of `bind(2)` will report the fault of the path.
         Err(_) => return Ok(()),
         Ok(found) if !found.file_type().is_socket() => {
             return Err(StartError::NotASocket {

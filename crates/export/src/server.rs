@@ -1,4 +1,4 @@
-//! The server: its listeners, their connections, and an orderly shutdown.
+//! The server: its listeners, its connections, and its orderly shutdown.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -29,31 +29,35 @@ use crate::portal::{Cut, GuestSlot, Portal, StartError, portals};
 use crate::session::{BYTES_IN_FLIGHT_MAX, Conversation, HANDSHAKE_DEADLINE};
 use crate::tasks::TaskNumbers;
 
-/// Interval at which the watch checks whether clients that keep the server waiting make progress.
+/// Interval at which the server checks whether stalled clients have made progress. A client is
+/// stalled if the server waits for it in the middle of a message.
 const WATCH_INTERVAL: Duration = Duration::from_secs(15);
-/// Number of consecutive checks without progress after which a client is cut off: one minute.
+/// Number of consecutive checks without progress after which a client is cut off, which takes one
+/// minute.
 const LOOKS_MAX: u32 = 4;
-/// Time for which a stopping server waits for clients to take their last replies.
+/// Time that a stopping server allows its requests and clients, after which the remaining clients
+/// are cut off.
 const STOP_GRACE: Duration = Duration::from_secs(10);
-/// Pause after a failed accept (for example when file descriptors have run out).
+/// Pause after a failed accept, for example when file descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// As `LOOKS_MAX`, while requests wait for memory: the client is cut off after at least one
-/// interval.
+/// Number of consecutive checks without progress after which a client is cut off while requests
+/// wait for memory.
 const LOOKS_MAX_WHEN_SHORT: u32 = 1;
-/// Check interval after requests have waited for memory at two consecutive checks. Each client that
-/// takes no data delays the waiting requests by at most two of these intervals.
+/// Check interval after requests were found waiting for memory at two consecutive checks. Each
+/// client that does not receive its data delays the waiting requests by at most two of these
+/// intervals.
 const WATCH_INTERVAL_WHEN_SHORT: Duration = Duration::from_secs(2);
 
 /// Resource limits of a server.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Limits {
-    /// Number of threads that carry the connections over sockets ([`Carrier`]). With 0, the
-    /// server's thread carries them.
+    /// Number of threads that carry the connections over sockets ([`Carrier`]). If it is 0, the
+    /// server's own thread carries the connections.
     pub connection_threads: u32,
-    /// Memory for the data of all clients' requests in flight, in bytes. `None` means the memory
-    /// that the pool has registered, or [`BYTES_IN_FLIGHT_MAX`] if it has registered none. A single
-    /// request for more is admitted alone.
+    /// Memory for the data of all clients' requests in flight, in bytes. `None` means the amount of
+    /// memory that the pool has registered, or [`BYTES_IN_FLIGHT_MAX`] if the pool has registered
+    /// none. A single request for more than the available memory is admitted alone.
     pub data_bytes: Option<u64>,
 }
 
@@ -67,17 +71,17 @@ impl Limits {
     }
 }
 
-/// A connection that the watch checks.
+/// A connection that is checked for progress.
 struct Watched {
     link: Rc<dyn Watchable>,
-    /// Last result of [`Watchable::stall`]; `looks` counts the consecutive checks that it has
-    /// stayed the same.
+    /// Result of [`Watchable::stall`] at the last check. `looks` is the number of consecutive
+    /// checks at which the result was the same.
     stall: Option<u64>,
     looks: u32,
 }
 
-/// Registration of a connection with the watch. Dropping this ends the watch and cuts the
-/// connection off, because no task serves it any more.
+/// Registration of a connection for the progress checks. Dropping the registration ends the checks
+/// and cuts the connection off, because no task serves the connection any more.
 struct Watching {
     state: Rc<ServerState>,
     key: u64,
@@ -104,9 +108,9 @@ struct ServerState {
     target: Rc<Target>,
     tasks: Rc<TaskNumbers>,
     memory: Rc<DataMemory>,
-    /// Signals a change of any of the above that a task may wait for.
+    /// Signals a change of one of the fields above for which a task may wait.
     changed: Rc<Event>,
-    /// Addresses in use, with the ports that were chosen.
+    /// Addresses in use. Where port 0 was requested, they contain the assigned ports.
     bound: RefCell<Vec<Address>>,
     /// Connections that are still sending their last bytes.
     closings: RefCell<Vec<TaskGroup>>,
@@ -115,23 +119,24 @@ struct ServerState {
     carriers: RefCell<Vec<Carrier>>,
 }
 
-/// A running server. It runs until [`stop`](Server::stop), even if every handle has been dropped.
+/// A running server. It runs until [`stop`](Server::stop) is called, even if every handle has been
+/// dropped.
 #[derive(Clone)]
 pub struct Server(Rc<ServerState>);
 
 impl Server {
-    /// Creates a server that does not listen yet. It takes connections through
+    /// Creates a server that does not listen. Connections are passed to it with
     /// [`serve`](Self::serve).
     ///
-    /// Each device is put behind one atomic unit. Every connection to the device shares this unit,
-    /// including connections to other exports with the same device name. This makes
+    /// Each device is wrapped in one atomic unit. Every connection to the device shares this unit,
+    /// including connections to other exports with the same device name. The shared unit makes
     /// `CAN_MULTI_CONN` true and unaligned writes safe.
     pub fn new(rt: &Rt, exports: Vec<(ExportConfig, Rc<dyn Device>)>) -> Server {
         Server::with_limits(rt, exports, Limits::default())
     }
 
     /// Creates a server as [`new`](Self::new) does, with the given `limits`. Connection threads are
-    /// started only by [`start_within`](Self::start_within).
+    /// not started; only [`start_within`](Self::start_within) starts them.
     pub fn with_limits(
         rt: &Rt,
         exports: Vec<(ExportConfig, Rc<dyn Device>)>,
@@ -171,14 +176,15 @@ impl Server {
         Server(state)
     }
 
-    /// Serves the exports at their addresses. When this returns, the server listens at all of them.
+    /// Starts a server that listens at the addresses of the exports. When this function returns,
+    /// the server listens at every address.
     ///
-    /// The file of a UNIX socket at which no server answers is removed first. The new socket is
-    /// open to its owner alone (mode 0600), unless the rules of an export admit other users (mode
+    /// The file of a UNIX socket at which no server answers is removed first. Only the owner can
+    /// connect to the new socket (mode 0600), unless the rules of an export admit other users (mode
     /// 0666).
     ///
     /// # Errors
-    /// The first address that cannot be used; the server then listens nowhere.
+    /// The error of the first address that cannot be used; the server then listens at no address.
     pub async fn start(
         rt: &Rt,
         exports: Vec<(ExportConfig, Rc<dyn Device>)>,
@@ -186,7 +192,7 @@ impl Server {
         Server::start_within(rt, exports, Limits::default()).await
     }
 
-    /// Serves the exports as [`start`](Self::start) does, with the given `limits`.
+    /// Starts a server as [`start`](Self::start) does, with the given `limits`.
     ///
     /// # Errors
     /// Those of `start`, or the reason why a connection thread could not be started.
@@ -232,25 +238,25 @@ impl Server {
         Ok(())
     }
 
-    /// Returns the addresses in use, with the chosen port where port 0 was requested.
+    /// Returns the addresses in use. Where port 0 was requested, they contain the assigned port.
     pub fn addresses(&self) -> Vec<Address> {
         self.0.bound.borrow().clone()
     }
 
-    /// Serves an unidentified client on a stream that was connected by other means, as if the
-    /// client had connected to `address`.
+    /// Serves a client on a stream that was connected outside of the server. The client is treated
+    /// as an unidentified client that has connected to `address`.
     ///
     /// # Panics
-    /// When no export is configured at that address.
+    /// When no export is configured at `address`.
     pub fn serve(&self, address: &Address, stream: Stream) {
         self.serve_client(address, stream, &Client::Unknown);
     }
 
-    /// Serves a client as [`serve`](Self::serve) does, with an identity that the caller vouches
-    /// for.
+    /// Serves a client as [`serve`](Self::serve) does. The caller vouches for the identity
+    /// `client`.
     ///
     /// # Panics
-    /// As `serve`.
+    /// When no export is configured at `address`.
     pub fn serve_client(&self, address: &Address, stream: Stream, client: &Client) {
         let mut portals = self.0.portals.iter();
         let portal = portals.find(|portal| portal.address == *address);
@@ -258,26 +264,27 @@ impl Server {
         admit(&self.0, portal, stream, client);
     }
 
-    /// Returns the number of open connections, in their handshake or after it.
+    /// Returns the number of open connections, including connections in their handshake.
     pub fn connections(&self) -> usize {
         self.0.connections.len()
     }
 
-    /// Returns the memory that the data of requests in flight holds, in bytes.
+    /// Returns the number of bytes of memory that the data of requests in flight holds.
     pub fn data_bytes_held(&self) -> u64 {
         self.0.memory.held_bytes()
     }
 
-    /// Reports the live counters of every export; the part is the export's name.
+    /// Reports the live counters of every export, with the name of the export as the part.
     pub fn statistics(&self, out: &mut dyn StatisticVisitor) {
         for export in &self.0.exports {
             export.statistics(out);
         }
     }
 
-    /// Stops the server. It takes no more connections or requests, lets requests in flight finish,
-    /// sends their replies, and disconnects the clients. Returns when every task of the server has
-    /// ended. A client that does not take its replies is cut off after ten seconds.
+    /// Stops the server. The server accepts no more connections or requests, completes the requests
+    /// in flight, sends their replies, and disconnects the clients. Returns when every task of the
+    /// server has ended. Clients that are still connected after ten seconds, because they do not
+    /// receive their replies, are cut off.
     pub async fn stop(&self) {
         let state = &self.0;
         state.stopping.set(true);
@@ -285,7 +292,7 @@ impl Server {
         state.accepting.cancel().await;
         for address in state.bound.take() {
             if let Address::Unix(path) = address {
-                // If the file has already been removed, nothing is left to do.
+                // If the file has already been removed, there is nothing to do.
                 let _ = std::fs::remove_file(path);
             }
         }
@@ -313,7 +320,7 @@ async fn accept(state: Rc<ServerState>, portal: Rc<Portal>, listener: Listening)
         match listener.accept().await {
             Ok(stream) => match who(&stream) {
                 Ok(client) => admit(&state, &portal, state.carried(stream), &client),
-                // A process that the kernel does not identify cannot be vouched for.
+                // A client whose process the kernel does not identify is refused.
                 Err(error) => {
                     turn_away(
                         &portal,
@@ -322,8 +329,8 @@ async fn accept(state: Rc<ServerState>, portal: Rc<Portal>, listener: Listening)
                     );
                 }
             },
-            // The client left before it was accepted, or descriptors have run out. The next accept
-            // may succeed, after a pause that keeps the shard free.
+            // The client left before its connection was accepted, or descriptors have run out. The
+            // next accept may succeed after a pause, during which the thread can do other work.
             Err(error) => {
                 if ProcessLimit::behind(&error).is_some() {
                     portal.exports[0].refuse(limit_in_words(&error));
@@ -334,7 +341,7 @@ async fn accept(state: Rc<ServerState>, portal: Rc<Portal>, listener: Listening)
     }
 }
 
-/// Returns the identity of the client that has connected.
+/// Returns the identity of the client at the other end of the stream.
 fn who(stream: &Stream) -> io::Result<Client> {
     Ok(stream.peer()?.map_or(Client::Unknown, Client::Local))
 }
@@ -344,11 +351,11 @@ fn turn_away(portal: &Portal, stream: &Stream, why: impl Display) {
     stream.shutdown();
 }
 
-/// Starts a session with a new client, or turns it away. A client that may see no export is turned
-/// away before it can send anything. The mode of the socket file keeps other users out, and this
-/// check also holds when the file has another mode.
+/// Starts a session with a new client, or refuses the client. A client that may see no export is
+/// refused before it can send anything. The mode of a socket file also keeps other users out, but
+/// this check does not depend on the mode.
 fn admit(state: &Rc<ServerState>, portal: &Rc<Portal>, stream: Stream, client: &Client) {
-    // Where TLS is used, its handshake will identify the client.
+    // If the address uses TLS, the TLS handshake will identify the client.
     let exports = (!portal.speaks_tls()).then(|| shown_to(client, &portal.exports));
     if state.stopping.get() {
         return turn_away(portal, &stream, "the server is stopping");
@@ -361,8 +368,9 @@ fn admit(state: &Rc<ServerState>, portal: &Rc<Portal>, stream: Stream, client: &
     state.connections.spawn(session);
 }
 
-/// Serves a client from its first byte to its end. The client gets its slot by this call, before
-/// the future is polled. Dropping the future at any point releases all that the client holds.
+/// Serves a client from its first byte to its end. The client gets its slot during this call,
+/// before the returned future is polled. Dropping the future at any point releases all resources of
+/// the client.
 fn session(
     state: &Rc<ServerState>,
     portal: &Rc<Portal>,
@@ -380,7 +388,7 @@ fn session(
 }
 
 /// Serves one NBD client from its handshake to its end. `exports` are the exports that the client
-/// may see, if they are known before TLS.
+/// may see; `None` if they are known only after the TLS handshake.
 async fn nbd_session(
     state: &Rc<ServerState>,
     portal: &Portal,
@@ -401,7 +409,7 @@ async fn nbd_session(
 }
 
 /// Serves one BRP client from its greeting to its end. `exports` are the exports that the client
-/// may see, if they are known before TLS.
+/// may see; `None` if they are known only after the TLS handshake.
 async fn brp_session(
     state: &Rc<ServerState>,
     portal: &Portal,
@@ -427,8 +435,8 @@ async fn brp_session(
     converse(state, &export, transmission, &early).await;
 }
 
-/// Performs the handshake with a client within the handshake deadline. Returns `None` if the client
-/// does not stay.
+/// Runs the handshake with a client until the handshake deadline. Returns `None` if the handshake
+/// did not succeed in time, or if the server stopped or needed the client's slot.
 async fn greet<T>(
     state: &Rc<ServerState>,
     portal: &Portal,
@@ -469,8 +477,8 @@ async fn converse<C: Conversation<Reply: 'static> + 'static>(
     }
 }
 
-/// Serves requests until the client or the server ends the connection, and waits until the requests
-/// in flight are settled.
+/// Serves requests until the client or the server ends the connection, and waits until all requests
+/// in flight have been answered or dropped.
 async fn transmit<C: Conversation + 'static>(
     state: &Rc<ServerState>,
     conversation: &Rc<C>,
@@ -491,8 +499,8 @@ async fn transmit<C: Conversation + 'static>(
             Either::Right(_) => End::Client,
         }
     };
-    // A client that breached the protocol or broke off gets no more replies. A client that ended
-    // the connection in order gets the replies that are due.
+    // A client that breached the protocol or broke the connection gets no more replies. A client
+    // that ended the connection in order still gets the outstanding replies.
     if !matches!(end, End::Client) {
         link.cut();
     }
@@ -505,8 +513,8 @@ async fn transmit<C: Conversation + 'static>(
 }
 
 impl ServerState {
-    /// Moves a connection to the thread that carries the fewest connections, if there are
-    /// connection threads.
+    /// Moves a connection to the connection thread with the fewest connections. Returns the stream
+    /// unchanged if there are no connection threads.
     fn carried(&self, stream: Stream) -> Stream {
         let carriers = self.carriers.borrow();
         let alive = carriers.iter().filter(|carrier| carrier.is_alive());
@@ -533,9 +541,9 @@ impl ServerState {
     }
 }
 
-/// Cuts off clients that keep the server waiting in the middle of a message, so that they do not
-/// hold its memory forever. It cuts them off sooner while requests wait for memory. Because one
-/// task watches all connections, the connections need no timers.
+/// Cuts off clients for which the server waits in the middle of a message, so that such clients do
+/// not hold the server's memory forever. Clients are cut off sooner while requests wait for memory.
+/// Because one task checks all connections, the connections need no timers.
 async fn watch(state: Rc<ServerState>) {
     let (mut was_short, mut stays_short) = (false, false);
     loop {

@@ -1,4 +1,4 @@
-//! The interface that the connections of every protocol have to the server, and the bounds of one
+//! The interface between the server and the connections of each protocol, and the bounds of one
 //! connection.
 
 use std::rc::Rc;
@@ -8,12 +8,13 @@ use crate::account::Bounds;
 use crate::input::End;
 use crate::link::{Link, Reply};
 
-/// Maximum number of unanswered requests of one connection. The next request is not received until
-/// one of them has been answered.
+/// Maximum number of unanswered requests of one connection. When it is reached, no further request
+/// is received until a request has been answered.
 pub const REQUESTS_IN_FLIGHT_MAX: u32 = 256;
-/// Maximum number of data bytes of these requests: two of the largest requests.
+/// Maximum number of data bytes of the unanswered requests of one connection: enough for two of the
+/// largest requests.
 pub const BYTES_IN_FLIGHT_MAX: u64 = 64 << 20;
-/// Bounds of what one connection may hold.
+/// Bounds on the requests and data bytes that one connection may have in flight.
 pub(crate) const BOUNDS: Bounds = Bounds {
     requests: REQUESTS_IN_FLIGHT_MAX,
     bytes: BYTES_IN_FLIGHT_MAX,
@@ -22,7 +23,7 @@ pub(crate) const BOUNDS: Bounds = Bounds {
 pub(crate) const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
 
 /// A connection after its handshake. It must never abandon a request that it has started: when the
-/// client is gone, requests in flight still complete, and only their replies are dropped.
+/// client has disconnected, requests in flight still complete, and only their replies are dropped.
 pub(crate) trait Conversation {
     /// Type of a reply.
     type Reply: Reply;
@@ -34,11 +35,12 @@ pub(crate) trait Conversation {
     async fn send(&self);
 
     /// Receives and starts requests until the client ends the connection. `early` holds the bytes
-    /// that were received behind the handshake.
+    /// that were received after the end of the handshake message.
     async fn receive(self: &Rc<Self>, early: &[u8]) -> End;
 
-    /// Whether the connection has been ended from elsewhere. If so, no further request may be taken
-    /// from it, not even one that has been received.
+    /// Whether another connection has revoked this one (a BRP path can be fenced). If so, no
+    /// further request of the connection may be started, not even a request that has already been
+    /// received.
     fn is_revoked(&self) -> bool {
         false
     }

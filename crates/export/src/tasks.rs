@@ -1,8 +1,8 @@
-//! Client numbers, by which a scheduler below distinguishes clients.
+//! Client numbers, by which a scheduler in the stack below distinguishes clients.
 //!
 //! Each connection gets the lowest free number, so the numbers stay dense. A number belongs to one
-//! connection at a time; the scheduler takes a later connection with the same number for the same
-//! client. Number 0 means no client and is never given.
+//! connection at a time. The scheduler treats a later connection with the same number as the same
+//! client. Number 0 means that a request has no client, and is never assigned.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,12 +12,12 @@ use bimetal_block::Origin;
 /// Client numbers of one server.
 #[derive(Default)]
 pub(crate) struct TaskNumbers {
-    /// Whether each number from 1 on is in use.
+    /// Whether each number, starting from 1, is in use.
     taken: RefCell<Vec<bool>>,
 }
 
 impl TaskNumbers {
-    /// Takes the lowest free number.
+    /// Allocates the lowest free number.
     pub(crate) fn take(self: &Rc<TaskNumbers>) -> TaskNumber {
         let mut taken = self.taken.borrow_mut();
         let free = taken.iter().position(|taken| !taken);
@@ -40,14 +40,14 @@ impl TaskNumbers {
     }
 }
 
-/// A client number in use. Dropping this frees it.
+/// A client number in use. Dropping this value frees the number.
 pub(crate) struct TaskNumber {
     index: usize,
     of: Rc<TaskNumbers>,
 }
 
 impl TaskNumber {
-    /// Returns the origin that the client's requests carry.
+    /// Returns the origin with which the client's requests are marked.
     pub(crate) fn origin(&self) -> Origin {
         Origin::of_task(u32::try_from(self.index + 1).expect("connections are bounded"))
     }

@@ -38,8 +38,8 @@ fn rule(who: Who, rights: Rights) -> Rule {
     Rule { who, rights }
 }
 
-/// Creates a server with three exports: Alice may write `alone`, the staff may read `both`, and
-/// `plain` has no rules. `alone` is the default because its name is the first.
+/// Creates a server with three exports: Alice may write `alone` and `both`, the staff may read
+/// `both`, and `plain` has no rules. `alone` is the default export because its name is the first.
 fn server(rt: &Rt, protocol: Protocol) -> Server {
     let alice = rule(Who::User(ALICE), Rights::ReadWrite);
     let staff = rule(Who::Group(STAFF), Rights::ReadOnly);
@@ -66,7 +66,8 @@ fn stream(rt: &Rt, server: &Server, client: &Client) -> Stream {
     ours
 }
 
-/// Encodes the data of `GO` and `INFO` for a name, without information requests.
+/// Encodes the data of the NBD options `GO` and `INFO` for an export name, without information
+/// requests.
 fn named(name: &str) -> Vec<u8> {
     [
         &(name.len() as u32).to_be_bytes()[..],
@@ -120,7 +121,7 @@ fn nbd_answers_for_a_hidden_export_as_for_one_that_does_not_exist() {
         let mut bob = nbd(&rt, &server, &user(BOB)).await;
         bob.option(8, &[]).await;
         assert_eq!(bob.reply().await.0, 1);
-        // INFO and GO, and the two metadata options, which have a count of 32 bits behind the name.
+        // INFO and GO, and the two metadata options, whose data has a 32-bit count after the name.
         for option in [6, 7, 9, 10] {
             let mut answers = Vec::new();
             for name in ["alone", "plain", "never"] {
@@ -135,7 +136,7 @@ fn nbd_answers_for_a_hidden_export_as_for_one_that_does_not_exist() {
             assert_eq!(answers[0], answers[2], "option {option}");
             assert_eq!(answers[1], answers[2], "option {option}");
         }
-        // EXPORT_NAME (1) has no error reply: the connection ends.
+        // The server cannot answer EXPORT_NAME (1) with an error, so it ends the connection.
         for name in [&b"alone"[..], b"never"] {
             let mut bob = nbd(&rt, &server, &user(BOB)).await;
             bob.option(1, name).await;
@@ -158,7 +159,7 @@ fn nbd_lets_a_reader_read_and_answers_changes_with_eperm() {
         alice.expect(1, 0).await;
 
         let mut bob = nbd(&rt, &server, &user(BOB)).await;
-        // Bob's default is the first export that he may see.
+        // Bob's default export is the first export that Bob may see.
         bob.option(1, b"").await;
         assert_eq!(bob.take(10).await[9] & 2, 2);
         bob.write(0, 2, 0, &[8; 4096]).await;
@@ -194,7 +195,7 @@ async fn session(rt: &Rt, server: &Server, client: Client, name: &str) -> Sessio
     Session::over(rt, connectors, options).await.unwrap()
 }
 
-/// Returns all that a target answers to one `HELLO`, and its bytes.
+/// Returns all messages with which a target answers one `HELLO`, decoded and as bytes.
 async fn answers(
     rt: &Rt,
     server: &Server,

@@ -1,5 +1,6 @@
-//! Resources that clients may hold of a server, and their release, in virtual time. The clients
-//! never read their answers, do not take their welcome, or leave midway.
+//! The resources that clients can make a server hold, and their release, in virtual time. The
+//! clients never read their answers, do not receive their welcome, or disconnect in the middle of a
+//! message.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -20,11 +21,11 @@ use bimetal_rt::net::PipeOptions;
 const READ_BYTES: u32 = 32 << 20;
 const CLIENTS: u32 = 30;
 const READS: u32 = 40;
-/// Memory that a connection holds besides the data of its requests: its receive buffer (256 KiB)
-/// and the heads of its replies.
+/// Memory that a connection holds in addition to the data of its requests: its receive buffer (256
+/// KiB) and the heads of its replies.
 const CONNECTION_BYTES: u64 = (256 << 10) + (8 << 10);
 
-/// A device whose every read allocates memory of its own from the pool, in pieces of up to 4 MiB.
+/// A device that allocates memory from the pool for every read, in pieces of up to 4 MiB.
 struct Hungry {
     rt: Rt,
     geometry: Geometry,
@@ -88,27 +89,28 @@ fn hello(session: u8, path: u32, outbound: &mut Outbound) -> Vec<u8> {
     out
 }
 
-/// Connects and sends an initiator's greeting.
+/// Connects to the server and sends an initiator's greeting.
 async fn greet(rt: &Rt, server: &Server, session: u8, path: u32, options: PipeOptions) -> Raw {
     let raw = connect_with(rt, server, options);
     raw.send(&hello(session, path, &mut Outbound::new())).await;
     raw
 }
 
-/// Returns the kind of the frame that answers a greeting; `None` if the connection ends before.
+/// Returns the kind of the frame with which the target answers a greeting; `None` if the connection
+/// ends first.
 async fn answer_kind(raw: &mut Raw) -> Option<u8> {
     let head = raw.take(HEAD_BYTES).await;
     Head::decode(&head).map(|head| head.kind)
 }
 
-/// Whether a client that has sent no request yet is served a small read.
+/// Whether the server serves a read of one block to a client that has not sent a request before.
 async fn reads_a_block(raw: &mut Raw) -> bool {
     raw.enter().await;
     let data = raw.read(0, BLOCK_BYTES as u32).await;
     data.len() as u64 == BLOCK_BYTES
 }
 
-/// Connects NBD clients that send many reads and never receive an answer.
+/// Connects NBD clients that send many reads and never receive a reply.
 async fn deaf_clients_of(rt: &Rt, server: &Server, count: u32) -> Vec<Raw> {
     let mut deaf = Vec::new();
     for _ in 0..count {
@@ -176,8 +178,8 @@ fn clients_that_never_read_hold_no_more_than_the_memory_for_data() {
     }
 }
 
-/// Clients that send many reads and never receive do not delay the small requests of others,
-/// however many they are. They delay large requests only until each of them has been detected.
+/// Clients that send many reads and never receive do not delay the small requests of other clients,
+/// regardless of their number. They delay large requests only until all of them have been cut off.
 #[test]
 fn others_are_served_beside_any_number_of_clients_that_never_read() {
     for deaf_clients in [8, CLIENTS, 2 * CLIENTS] {
@@ -188,8 +190,8 @@ fn others_are_served_beside_any_number_of_clients_that_never_read() {
             let mut raw = connect_with(&rt, &server, PipeOptions::default());
             let served = rt.timeout(Duration::from_secs(1), reads_a_block(&mut raw));
             assert_eq!(served.await.ok(), Some(true), "{deaf_clients} others");
-            // One client at a time holds the memory. The first is detected after at most three
-            // checks, and each further one after two of the shorter intervals.
+            // The stalled clients hold the memory one after another. The first is cut off after at
+            // most three checks, and each further client after two of the shorter check intervals.
             let patience = Duration::from_secs(3 * 15 + u64::from(deaf_clients) * 2 * 2);
             let large = rt.timeout(patience, raw.read(0, 1 << 20));
             let bytes = large.await.map(|data| data.len());
@@ -211,8 +213,8 @@ fn a_client_that_reads_is_served_though_others_hold_all_the_memory() {
         rt.sleep(Duration::from_secs(1)).await;
         let mut raw = connect_with(&rt, &server, PipeOptions::default());
         // The two clients that hold the memory are cut off after two checks without progress. The
-        // two that sent their requests before this client follow after at most another three
-        // checks.
+        // two clients whose requests are queued before this client's request are cut off after at
+        // most another three checks.
         let served = rt.timeout(Duration::from_secs(75), reads_a_block(&mut raw));
         assert_eq!(served.await.ok(), Some(true));
         drop((deaf, raw));
@@ -227,8 +229,8 @@ fn no_more_clients_are_welcomed_than_may_be_connected() {
     let rt = virtual_rt();
     let server = serve(&rt, Protocol::Brp, 2);
     rt.block_on(async {
-        // The welcome does not fit into the connection until it is read, so all are greeted at
-        // once.
+        // The pipe is too small for a welcome that is not read, so all greetings are in progress
+        // together.
         let narrow = PipeOptions {
             buffer_bytes: 16,
             ..PipeOptions::default()
@@ -288,7 +290,7 @@ fn a_guest_that_is_crowded_out_leaves_no_path_behind() {
         }
         drop(guests);
         rt.sleep(Duration::from_secs(1)).await;
-        // The session has room for as many paths as before.
+        // The session accepts the maximum number of paths again.
         let mut paths = Vec::new();
         for path in 1001..1065 {
             let mut raw = greet(&rt, &server, 1, path, PipeOptions::default()).await;

@@ -1,4 +1,4 @@
-//! The BRP target and its client, in virtual time and over sockets.
+//! The BRP target and the BRP client, in virtual time and over sockets.
 
 use crate::common;
 use std::cell::{Cell, RefCell};
@@ -65,8 +65,8 @@ async fn connect(rt: &Rt, server: &Server, mode: Mode, crc: bool) -> Session {
     Session::over(rt, connectors, options).await.unwrap()
 }
 
-/// Runs random requests of many sizes, many at a time, and compares the results with a copy of the
-/// content.
+/// Sends random requests of many sizes, many of them concurrently, and compares the results with a
+/// copy of the content.
 async fn exercise(rt: &Rt, session: &Session) {
     let (mut rng, mut content) = (Rng::new(5), vec![0_u8; SIZE as usize]);
     for round in 0..30 {
@@ -299,7 +299,7 @@ fn both_kinds_of_sockets_serve_it_and_say_what_they_have() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// Creates a folder for this test, and returns it with the address of a socket in it.
+/// Creates a folder for the test `test`, and returns the folder and the address of a socket in it.
 fn folder_with_socket(test: &str) -> (PathBuf, Address) {
     let folder = std::env::temp_dir().join(format!("bimetal-brp-{test}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
@@ -307,7 +307,7 @@ fn folder_with_socket(test: &str) -> (PathBuf, Address) {
     (folder, listen)
 }
 
-/// Starts a server of a memory device at an address, for clients on other threads.
+/// Starts a server for a memory device at an address, which clients on other threads use.
 fn listening(rt: &Rt, listen: &Address) -> Server {
     let device: Rc<dyn Device> = Rc::new(MemoryDevice::new(rt, SIZE));
     let exports = vec![(config(listen.clone()), device)];
@@ -351,7 +351,8 @@ fn ordinary_threads_share_a_session() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// A job that writes zeroes to a block, or fails beyond the end.
+/// A job that writes zeroes to the block with this number. It fails for a block beyond the end of
+/// the device.
 struct ZeroBlock(u64);
 
 impl Job for ZeroBlock {
@@ -383,7 +384,7 @@ fn jobs_of_one_call_leave_together() {
             .submit((1..JOBS).chain([beyond]).map(ZeroBlock))
             .unwrap();
         session.submit([]).unwrap();
-        // Requests in flight when the session ends are still answered.
+        // Requests that are in flight when the session is dropped are still answered.
         drop(session);
         let mut answers: Vec<_> = heard.iter().collect();
         answers.sort_unstable();
@@ -398,8 +399,8 @@ fn jobs_of_one_call_leave_together() {
     });
     clients.join().unwrap();
     let receives = statistic(&server, "receives");
-    // Batches of at least 8 requests, then the goodbye and the end. Unmerged requests would take
-    // one receive each.
+    // On average a command has at least 8 requests. Two more receives are for the goodbye and the
+    // end of the connection. Unmerged requests would need one receive each.
     assert!(receives <= JOBS / 8 + 2, "{receives}");
     std::fs::remove_dir_all(&folder).unwrap();
 }
@@ -449,7 +450,8 @@ fn a_client_that_sends_anything_else_is_disconnected_and_leaves_nothing() {
             drop((sent, ours));
             good.read(0, 4096).await.unwrap();
         }
-        // All remaining connections have ended when the handshake deadline of the last one is over.
+        // When the handshake deadline of the last connection has passed, all remaining connections
+        // have ended.
         rt.sleep(Duration::from_secs(20)).await;
         assert_eq!(server.connections(), 1);
         assert_eq!(rt.pool().heap_bytes_used(), before);
@@ -471,7 +473,8 @@ fn a_half_open_connection_holds_one_small_buffer_and_not_for_long() {
             held.push(ours);
         }
         rt.sleep(Duration::from_secs(5)).await;
-        // 64 clients of one address, with 4 KiB each; the others had to leave for later ones.
+        // 64 clients at one address, with 4 KiB each. The server has disconnected the other clients
+        // to admit later ones.
         assert_eq!(server.connections(), 64);
         assert_eq!(rt.pool().heap_bytes_used(), 64 * 4096);
         rt.sleep(Duration::from_secs(6)).await;
@@ -526,7 +529,7 @@ fn an_export_is_a_medium_that_does_not_notice_another_instance_of_a_durable_serv
 #[test]
 fn closing_waits_for_a_target_that_stands_still_no_longer_than_it_may_be_away() {
     let rt = virtual_rt();
-    // The device accepts requests, and answers none within an hour.
+    // The device accepts requests, but completes none of them within an hour.
     let server = server(&rt, Slow::new(&rt, Duration::from_secs(3600)));
     rt.block_on(async {
         let session = connect(&rt, &server, Mode::Adaptive, false).await;
@@ -555,7 +558,7 @@ fn a_goodbye_that_nobody_takes_does_not_keep_a_session() {
     let rt = virtual_rt();
     let server = server(&rt, Slow::new(&rt, Duration::ZERO));
     rt.block_on(async {
-        // A relay between both ends that forwards bytes until it is told to stop.
+        // A relay between client and server that forwards bytes until it is told to stop.
         let still = Rc::new(Cell::new(false));
         let boxes = TaskGroup::new(&rt);
         let connector: Connector = {
@@ -611,7 +614,8 @@ fn a_write_that_is_too_long_fails_alone() {
     let clients = std::thread::spawn(move || {
         let session = BlockingSession::connect(Options::new(listen)).unwrap();
         let longest = session.export().transfer_bytes_max as usize;
-        // The lower 32 bits of the second length are a valid length. Its memory is never touched.
+        // The lower 32 bits of the second length are a valid length. The memory of the long buffers
+        // is never touched.
         for len in [longest + 1, (1 << 32) + 4096] {
             let refused = session.write(0, vec![0; len], false);
             assert!(matches!(refused, Err(Error::TooLong)), "{len}: {refused:?}");
@@ -625,7 +629,7 @@ fn a_write_that_is_too_long_fails_alone() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// Serves until a thread of clients has ended.
+/// Runs the server until a thread with clients has ended.
 fn until_finished<T>(rt: &Rt, thread: &std::thread::JoinHandle<T>) {
     rt.block_on(async {
         while !thread.is_finished() {

@@ -1,11 +1,12 @@
-//! A BRP session in virtual time over links that are cut and delayed, against a target that dies
-//! and loses its unflushed data. It uses the real client and the real server, and transfers every
-//! byte between them.
+//! A BRP session in virtual time over connections that are cut and delayed, against a target that
+//! dies and loses its unflushed data. The test uses the real client and the real server, and
+//! transfers every byte between them.
 //!
 //! The test checks that a read returns the data that was last submitted before it, that a
-//! successful flush covers every change that was answered before it, and that all data is there in
-//! the end. A relay between the two ends can leave out the fence, or make the client believe that
-//! no request has to be sent again. The same checks must then fail.
+//! successful flush covers every change that was answered before the flush, and that no
+//! acknowledged data is missing at the end. A relay between client and server can suppress the
+//! fence, or make the client believe that no request has to be sent again. The checks must then
+//! fail.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -36,15 +37,16 @@ enum Plant {
     ReplayLeftOut,
 }
 
-/// Versions of the blocks: the current ones, and the durable ones that remain when the target dies.
+/// Versions of the blocks of a disk: the current versions, and the durable versions that remain
+/// when the target dies.
 #[derive(Default)]
 struct Disk {
     content: [u64; BLOCKS],
     durable: [u64; BLOCKS],
 }
 
-/// The disk as one instance of the target uses it. After the death of the instance, no write
-/// reaches the disk.
+/// Access of one instance of the target to the disk. After the death of the instance, its writes no
+/// longer reach the disk.
 struct Life {
     rt: Rt,
     disk: Rc<RefCell<Disk>>,
@@ -110,7 +112,7 @@ struct World {
     rng: RefCell<Rng>,
     server: RefCell<Server>,
     life: RefCell<Rc<Life>>,
-    /// The client's end of each link that is not cut.
+    /// The client's end of each connection that is not cut.
     links: RefCell<Vec<Rc<Stream>>>,
     boxes: TaskGroup,
     cuts: Cell<u32>,
@@ -135,7 +137,7 @@ impl World {
         })
     }
 
-    /// Creates a link through a relay with a random latency.
+    /// Creates a connection through a relay with a random latency.
     fn link(self: &Rc<World>) -> Stream {
         let (client, near) = Stream::pair(&self.rt, PipeOptions::default());
         let (far, server) = Stream::pair(&self.rt, PipeOptions::default());
@@ -169,8 +171,8 @@ impl World {
         let links = std::mem::take(&mut *self.links.borrow_mut());
         for link in links {
             if self.rng.borrow_mut().chance(0.7) {
-                // The client notices the cut at once. Bytes in flight still arrive, and the target
-                // continues as if nothing had happened.
+                // The client notices the cut immediately. Bytes in flight still arrive at the
+                // target, which continues as if the connection were intact.
                 link.shutdown();
                 self.cuts.set(self.cuts.get() + 1);
             } else {
@@ -179,7 +181,7 @@ impl World {
         }
     }
 
-    /// Kills the target and starts another instance.
+    /// Kills the instance of the target and starts another one.
     fn die(&self) {
         self.deaths.set(self.deaths.get() + 1);
         self.life.borrow().dead.set(true);
@@ -214,13 +216,13 @@ fn start(rt: &Rt, disk: &Rc<RefCell<Disk>>) -> (Server, Rc<Life>) {
     (Server::new(rt, vec![(config, device)]), life)
 }
 
-/// One direction of a relay: decodes frames and encodes them again.
+/// One direction of a relay. It decodes frames and encodes them again.
 struct Carrier {
     world: Rc<World>,
     from: Rc<Stream>,
     to: Rc<Stream>,
     outbound: Rc<RefCell<Outbound>>,
-    /// Encoder of the other direction, to answer in place of the target.
+    /// Encoder of the other direction, with which the relay answers in place of the target.
     back: Rc<RefCell<Outbound>>,
     latency: Duration,
 }
@@ -238,7 +240,7 @@ impl Carrier {
             rt.sleep(self.latency).await;
             let (there, back) = self.frames(&mut held);
             if !back.is_empty() {
-                // The link may have been cut in the meantime, which does not matter here.
+                // The connection may have been cut in the meantime, which does not affect the test.
                 let _ = self.from.send(rt.pool().copy_of(&back).into()).await;
             }
             if self
@@ -253,8 +255,8 @@ impl Carrier {
         self.to.shutdown();
     }
 
-    /// Takes the complete frames from the front of `held`. Returns the bytes to forward, and those
-    /// to answer here.
+    /// Takes the complete frames from the front of `held`. Returns the bytes to forward, and the
+    /// bytes with which the relay answers itself.
     fn frames(&self, held: &mut Vec<u8>) -> (Vec<u8>, Vec<u8>) {
         let (mut there, mut back) = (Vec::new(), Vec::new());
         while let Some(head) = Head::decode(held) {
@@ -346,8 +348,8 @@ async fn operate(world: Rc<World>, session: Session, book: Rc<RefCell<Book>>, se
     }
 }
 
-/// Runs the test. Returns the numbers of cuts, deaths and reported losses, and all violations
-/// found.
+/// Runs the scenario with this seed. Returns the numbers of cuts, deaths and reported losses, and
+/// all violations.
 fn run(seed: u64, plant: Plant, deaths: bool, keep_bytes: u64) -> (u32, u32, u32, Vec<String>) {
     let rt = Rt::virtual_time(VirtualOptions {
         seed,
@@ -426,8 +428,8 @@ fn nothing_is_lost_or_undone_when_links_are_cut() {
 fn nothing_is_lost_when_the_target_dies() {
     let mut died = 0;
     for seed in 0..40 {
-        // Alternates between ample memory for kept changes, and so little that changes wait for
-        // flushes.
+        // `keep_bytes` alternates between ample memory for copies of unflushed changes, and so
+        // little memory that changes must wait for flushes.
         let keep_bytes = if seed % 2 == 0 { 1 << 20 } else { 40_000 };
         let (_, deaths, lost, wrong) = run(seed, Plant::Nothing, true, keep_bytes);
         assert!(wrong.is_empty(), "seed {seed}: {wrong:?}");

@@ -1,4 +1,4 @@
-//! All tests of the server's protocols in one program, so that it is built and linked once. Tests
+//! All protocol tests of the server in one program, so that it is built and linked only once. Tests
 //! that measure their own process (`sockets.rs`, `storm.rs`) are separate programs.
 
 mod access;

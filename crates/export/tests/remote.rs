@@ -1,4 +1,5 @@
-//! The remote medium against this crate's server, and against a scripted server, in virtual time.
+//! The remote medium against the server of this crate, and against a scripted server, in virtual
+//! time.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -15,11 +16,11 @@ use bimetal_rt::net::{PipeOptions, Stream};
 use bimetal_rt::sync::TaskGroup;
 use bimetal_rt::{Instant, Rt};
 
-/// A route to a server that can be cut, blocked, or redirected to another server.
+/// A route from a client to a server. It can be cut, blocked, or redirected to another server.
 struct Way {
     server: RefCell<Server>,
     blocked: Cell<bool>,
-    /// The relay ends of every connection, where it can be cut.
+    /// The two ends that the relay holds of every connection.
     middles: RefCell<Vec<(Rc<Stream>, Rc<Stream>)>>,
     made: Cell<u32>,
 }
@@ -68,7 +69,7 @@ impl Way {
     }
 }
 
-/// Forwards bytes from one stream to another until either ends.
+/// Forwards bytes from one stream to another until one of the streams ends.
 fn relay(rt: &Rt, from: &Rc<Stream>, to: &Rc<Stream>) {
     let (rt2, from, to) = (rt.clone(), Rc::clone(from), Rc::clone(to));
     let pass = async move {
@@ -140,7 +141,8 @@ fn every_operation_arrives() {
         remote.submit(Request::flush()).await.unwrap();
         let extents = Request::without_data(Op::Extents, 0, SIZE, Flags::NONE);
         let extents = remote.submit(extents).await.unwrap().into_extents();
-        // 304096 bytes were written into chunks of 64 KiB: five of them hold data.
+        // 304096 bytes were written. The device allocates chunks of 64 KiB, so five chunks hold
+        // data.
         let expected = [(5 << 16, true), (SIZE - (5 << 16), false)];
         assert_eq!(extents, expected.map(|(len, data)| Extent { len, data }));
         let beyond = remote.submit(Request::read(SIZE, 4096)).await;
@@ -180,7 +182,7 @@ fn requests_are_pipelined_over_all_connections() {
             });
         }
         group.join().await;
-        // A hundred requests run concurrently: one device delay for all of them.
+        // The hundred requests run concurrently, so together they take one device delay.
         assert_eq!(rt.now().since(begun), Duration::from_millis(10));
         assert_eq!(slow.running_max.get(), 100);
         assert_eq!(way.made.get(), 4);
@@ -194,8 +196,8 @@ fn requests_are_pipelined_over_all_connections() {
     assert_clean(&rt);
 }
 
-/// A server that repeatedly stops midway and comes back: every request is answered, and reads
-/// return the data that was written.
+/// While the server repeatedly stops and is restarted, every request is answered, and reads return
+/// the data that was written.
 #[test]
 fn a_server_that_comes_back_is_taken_up_again() {
     let rt = virtual_rt();
@@ -218,7 +220,7 @@ fn a_server_that_comes_back_is_taken_up_again() {
             });
         }
         for round in 1..=6u32 {
-            // Two connections, and some work over them.
+            // Wait until the round has made two connections, and let some requests use them.
             while way.made.get() < 2 * round {
                 rt.sleep(Duration::from_millis(1)).await;
             }
@@ -232,7 +234,7 @@ fn a_server_that_comes_back_is_taken_up_again() {
         }
         group.join().await;
         assert!(way.made.get() >= 14, "{} connections", way.made.get());
-        // When the connection broke, completed changes had not been covered by a flush.
+        // When the connection broke, there were completed changes that no flush had covered.
         let flush = || remote.submit(Request::flush());
         assert_eq!(flush().await.err(), Some(IoError::Transport));
         assert!(flush().await.is_ok());
@@ -261,7 +263,7 @@ fn a_flush_fails_once_exactly_when_something_may_be_lost() {
     rt.block_on(async {
         let remote = Rc::new(open(&rt, &way, 1).await);
         let flush = || remote.submit(Request::flush());
-        // If nothing was written, or everything was flushed or written through, nothing is lost.
+        // If no change was made, or every change was flushed or written with FUA, no data is lost.
         restart(&rt, &way, &disk).await;
         assert!(flush().await.is_ok());
         remote
@@ -275,7 +277,7 @@ fn a_flush_fails_once_exactly_when_something_may_be_lost() {
             .unwrap();
         restart(&rt, &way, &disk).await;
         assert!(flush().await.is_ok());
-        // A completed write that no flush covered.
+        // A completed write that no flush has covered.
         remote
             .submit(write(&rt, 0, &[3; 4096], Flags::NONE))
             .await
@@ -284,7 +286,8 @@ fn a_flush_fails_once_exactly_when_something_may_be_lost() {
         assert_eq!(read(&*remote, 0, 1).await, [3]);
         assert_eq!(flush().await.err(), Some(IoError::Transport));
         assert!(flush().await.is_ok());
-        // A connection that breaks during the flush itself, which the next server would answer.
+        // The connection breaks during the flush itself. The restarted server would answer the
+        // flush with success.
         remote
             .submit(write(&rt, 0, &[4; 4096], Flags::NONE))
             .await
@@ -324,12 +327,12 @@ fn a_server_that_stays_away_fails_requests_after_the_deadline() {
             waited <= Duration::from_secs(5) && waited >= Duration::from_secs(3),
             "{waited:?}"
         );
-        // Later requests fail at once.
+        // Later requests fail immediately.
         let begun = rt.now();
         let result = remote.submit(Request::read(0, 4096)).await;
         assert_eq!(result.err(), Some(IoError::Offline));
         assert_eq!(rt.now(), begun);
-        // The medium still tries to reconnect, and rejects a server with another size.
+        // The medium still tries to reconnect, but rejects a server with another size.
         let smaller: Rc<dyn Device> = Rc::new(MemoryDevice::new(&rt, SIZE / 2));
         *way.server.borrow_mut() = server(&rt, smaller);
         way.blocked.set(false);
@@ -382,15 +385,16 @@ fn a_read_only_export_is_a_read_only_medium() {
 /// Flags, command and length of the requests that a server has received.
 type Seen = Rc<RefCell<Vec<(u16, u16, u32)>>>;
 
-/// Connects to a scripted server: one export of 1 MiB with these transmission flags. It answers
-/// every request with a simple reply of success, and records the commands.
+/// Returns a connector to a scripted server, which has one export of 1 MiB with these transmission
+/// flags. The server answers every request with a simple success reply, and records the commands.
 fn plain(rt: &Rt, flags: u16, seen: &Seen) -> Connector {
     let (rt, seen) = (rt.clone(), Rc::clone(seen));
     Rc::new(move || {
         let (ours, theirs) = Stream::pair(&rt, PipeOptions::default());
         let (mut server, seen) = (Raw::over(&rt, theirs), Rc::clone(&seen));
         let serve = async move {
-            // No fixed newstyle: the client falls back to EXPORT_NAME (16 bytes, empty name).
+            // The server does not offer fixed newstyle negotiation, so the client falls back to
+            // EXPORT_NAME (16 bytes, empty name).
             server.send(b"NBDMAGICIHAVEOPT\0\x00").await;
             server.take(4 + 16).await;
             server
@@ -427,7 +431,7 @@ fn what_a_server_does_not_offer_is_made_of_what_it_does() {
     rt.block_on(async {
         let remote = RemoteDevice::over(&rt, connector, &config(4)).await;
         let remote = remote.unwrap_or_else(|e| panic!("{e}"));
-        // The document's default of 512 bytes, since the server advertised no block sizes.
+        // The server advertised no block sizes, so the protocol's default of 512 bytes applies.
         assert_eq!(remote.geometry().block_bytes, 512);
         remote
             .submit(write(&rt, 0, &[1; 4096], Flags::FUA))
@@ -460,7 +464,7 @@ fn what_a_server_does_not_offer_is_made_of_what_it_does() {
     assert_clean(&rt);
 }
 
-/// A server that admits every client and disconnects at the first request.
+/// The server admits every client and disconnects at the first request.
 #[test]
 fn a_request_that_breaks_every_connection_fails_in_the_end() {
     let rt = virtual_rt();
@@ -488,18 +492,18 @@ fn a_request_that_breaks_every_connection_fails_in_the_end() {
         let remote = remote.unwrap_or_else(|e| panic!("{e}"));
         let result = remote.submit(Request::read(0, 4096)).await;
         assert_eq!(result.err(), Some(IoError::Transport));
-        // Eight connections with the request in flight, and possibly the next one already.
+        // Eight connections had the request in flight, and the next connection may already exist.
         assert!((8..=9).contains(&made.get()), "{} connections", made.get());
         remote.close().await.unwrap();
     });
     assert_clean(&rt);
 }
 
-/// `HAS_FLAGS`, `SEND_FLUSH` and `CAN_MULTI_CONN` of the protocol.
+/// The transmission flags `HAS_FLAGS` and `SEND_FLUSH`, and `CAN_MULTI_CONN`.
 const FLAGS: u16 = 1 | 1 << 2;
 const MULTI_CONN: u16 = 1 << 8;
 
-/// A server that can change with each new connection: to another size, and other flags.
+/// A server that can have another size and other transmission flags for each new connection.
 struct Changing {
     size: Cell<u64>,
     flags: Cell<u16>,
@@ -507,7 +511,8 @@ struct Changing {
 }
 
 impl Changing {
-    /// Replaces the server by another one: the connections of the old server are cut.
+    /// Replaces the server by another one: cuts all connections, and gives later connections
+    /// another size and other flags.
     fn become_another(&self, size: u64, flags: u16) {
         self.size.set(size);
         self.flags.set(flags);
@@ -536,7 +541,8 @@ impl Changing {
 
 /// Answers every request except reads with success.
 async fn answer_all(mut server: Raw, size: u64, flags: u16) {
-    // No fixed newstyle: the client falls back to EXPORT_NAME (16 bytes, empty name).
+    // The server does not offer fixed newstyle negotiation, so the client falls back to EXPORT_NAME
+    // (16 bytes, empty name).
     server.send(b"NBDMAGICIHAVEOPT\0\x00").await;
     server.take(4 + 16).await;
     let export = [&size.to_be_bytes()[..], &flags.to_be_bytes(), &[0; 124]].concat();
@@ -568,16 +574,15 @@ fn health(remote: &RemoteDevice) -> (String, f64) {
     }
 }
 
-/// Returns the reports to the operator of one kind that have not been taken.
+/// Returns the pending reports to the operator whose kind is `kind`.
 fn told(rt: &Rt, kind: &str) -> String {
     let notices = rt.notices().take(Instant::MAX);
     let of_kind = notices.iter().filter(|notice| notice.kind == kind);
     of_kind.map(ToString::to_string).collect()
 }
 
-/// A server that comes back with different properties is used as far as possible, and the
-/// differences are reported. If a server cannot be used, the medium waits for a usable one, and
-/// reports that too.
+/// A server that returns with different properties is used as far as possible, and the differences
+/// are reported. If a server cannot be used, the medium waits until it can, and reports this too.
 #[test]
 fn a_server_that_comes_back_different_is_used_as_far_as_that_goes() {
     let rt = virtual_rt();
@@ -602,7 +607,8 @@ fn a_server_that_comes_back_different_is_used_as_far_as_that_goes() {
         assert_eq!(health(&remote), ("healthy".to_owned(), 3.0));
         assert_eq!(told(&rt, "connection-lost"), "");
 
-        // A larger export, and a flush on one connection covers no other connection.
+        // The export has become larger, and a flush on one connection no longer covers the other
+        // connections.
         server.become_another(2 * SIZE, FLAGS);
         change().await.expect("the first connection goes on");
         wait(1_000).await;
@@ -615,7 +621,7 @@ fn a_server_that_comes_back_different_is_used_as_far_as_that_goes() {
             "{words}"
         );
 
-        // The flags are as at first again.
+        // The flags are the initial flags again.
         server.become_another(2 * SIZE, FLAGS | MULTI_CONN);
         change().await.expect("and again");
         wait(1_000).await;
@@ -623,7 +629,7 @@ fn a_server_that_comes_back_different_is_used_as_far_as_that_goes() {
         let words = told(&rt, "connection-back");
         assert!(words.contains("connected again"), "{words}");
 
-        // The properties that the layers above rely on must not be withdrawn.
+        // Properties on which the layers above rely must not be withdrawn.
         for (size, flags, why) in [
             (SIZE / 2, FLAGS, "has shrunk"),
             (SIZE, FLAGS | 1 << 1, "read-only"),
@@ -635,7 +641,7 @@ fn a_server_that_comes_back_different_is_used_as_far_as_that_goes() {
             assert_eq!(health(&remote).0, "offline", "{why}");
             let words = told(&rt, "connection-refused");
             assert!(words.contains(why), "{words}");
-            // Once corrected, the server is used again.
+            // When its properties are acceptable again, the server is used.
             server.become_another(2 * SIZE, FLAGS | MULTI_CONN);
             wait(3_000).await;
             change().await.expect("it is back");

@@ -1,4 +1,4 @@
-//! The server against a client that writes raw bytes, in virtual time.
+//! Tests of the server with an NBD client that sends raw bytes, in virtual time.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -28,7 +28,8 @@ fn simple_replies_carry_every_command() {
         client.write(0, 1, 4096, &[7; 8192]).await;
         client.expect(1, 0).await;
         assert_eq!(client.read(4096, 8192).await, [7; 8192]);
-        // Bytes, not blocks: the adjacent bytes are unchanged.
+        // The server writes exactly the given bytes, not whole blocks: the adjacent bytes are
+        // unchanged.
         client.write(1, 2, 5000, &[8; 10]).await;
         client.expect(2, 0).await;
         let around = client.read(4999, 12).await;
@@ -71,7 +72,8 @@ fn structured_replies_carry_data_errors_and_block_status() {
             payload,
         };
         assert_eq!(client.answer().await, answer);
-        // Beyond the end: an error chunk with EINVAL and an empty message.
+        // A read beyond the end is answered with an error chunk, which has EINVAL and an empty
+        // message.
         client.request(0, READ, 3, SIZE, 1).await;
         let payload = vec![0, 0, 0, 22, 0, 0];
         let answer = Answer::Chunk {
@@ -81,7 +83,8 @@ fn structured_replies_carry_data_errors_and_block_status() {
             payload,
         };
         assert_eq!(client.answer().await, answer);
-        // The memory device allocates 64 KiB at a time: data, then a hole that is zero (1 | 2).
+        // The memory device allocates 64 KiB at a time, so one extent of data is followed by a hole
+        // that reads as zeroes (flags 1 | 2).
         client.request(0, STATUS, 4, 0, 131_072).await;
         let words = [1u32, 65_536, 0, 65_536, 3];
         let payload = words.iter().flat_map(|word| word.to_be_bytes()).collect();
@@ -92,7 +95,7 @@ fn structured_replies_carry_data_errors_and_block_status() {
             payload,
         };
         assert_eq!(client.answer().await, answer);
-        // REQ_ONE: the first extent alone, inside the request.
+        // With REQ_ONE, the server reports only the first extent, cut to the request.
         client.request(1 << 3, STATUS, 5, 100, 200).await;
         let words = [1u32, 200, 0];
         let payload = words.iter().flat_map(|word| word.to_be_bytes()).collect();
@@ -143,8 +146,8 @@ fn flags_reach_the_device() {
     );
 }
 
-/// Runs the same conversation in fragments of various small sizes, with payloads below and above
-/// the size that is copied.
+/// The same conversation is sent in fragments of various small sizes, with payloads below and above
+/// the size up to which payloads are copied.
 #[test]
 fn fragments_make_no_difference() {
     for buffer_bytes in [1, 7, 29, 4097, 70_000] {
@@ -196,8 +199,8 @@ fn refused_requests_are_answered_and_the_stream_goes_on() {
     rt.block_on(async {
         let mut client = connect(&rt, &open);
         client.enter().await;
-        // A payload above the maximum of 32 MiB (and beyond the end), but below the size that ends
-        // the connection. It is taken from the stream, and the stream continues behind it.
+        // The payload exceeds the maximum of 32 MiB (and the end of the device), but not the size
+        // that ends the connection. The server discards the payload and processes the next request.
         client.request(0, WRITE, 1, 0, (32 << 20) + 1).await;
         for _ in 0..32 {
             client.send(&vec![0; 1 << 20]).await;
@@ -245,7 +248,8 @@ fn a_malformed_message_ends_its_connection_alone() {
     rt.block_on(async {
         let mut good = connect(&rt, &server);
         good.enter().await;
-        // A wrong request magic, extended headers, and a payload that is never permitted.
+        // A wrong request magic, a request with an extended header, and a payload that is never
+        // permitted.
         let mut extended = request(0, READ, 1, 0, 4096);
         extended[..4].copy_from_slice(&0x21e4_1c71u32.to_be_bytes());
         for bad in [
@@ -258,7 +262,7 @@ fn a_malformed_message_ends_its_connection_alone() {
             client.send(&bad).await;
             assert!(client.at_end().await);
         }
-        // Handshakes: unknown flags, a wrong magic, an export that does not exist.
+        // Handshakes with unknown flags, with a wrong magic, and for an export that does not exist.
         let flags = [0, 0, 0, 3];
         for bad in [
             vec![0xff; 4],
@@ -271,7 +275,7 @@ fn a_malformed_message_ends_its_connection_alone() {
             assert!(client.at_end().await);
         }
         assert_eq!(statistic(&server, "protocol_errors"), 6);
-        // TLS is refused, and the handshake continues.
+        // The server refuses TLS, and the handshake continues.
         let mut client = connect(&rt, &server);
         client.take(18).await;
         client.send(&flags).await;
@@ -309,8 +313,8 @@ fn a_client_that_leaves_in_the_middle_loses_nothing_and_leaves_nothing() {
             while server.connections() > 0 {
                 rt.sleep(Duration::from_millis(1)).await;
             }
-            // Both complete writes were carried out, even after the client was gone; the third
-            // never began.
+            // Both complete writes were executed, even after the client had disconnected. The
+            // incomplete third write was not started.
             assert_eq!(slow.completed.get(), started + 2);
             let mut client = connect(&rt, &server);
             client.enter().await;
@@ -335,8 +339,8 @@ fn bounds_push_back_on_the_client() {
             .flat_map(|i| request(0, READ, i, (i % 256) * 4096, 4096))
             .collect();
         client.send(&flood).await;
-        // The client does not read the replies: the pipe takes some, the rest counts as in flight,
-        // and no further request is started.
+        // The client does not read the replies. The pipe holds some of them, the remaining replies
+        // count as in flight, and no further request is started.
         rt.sleep(Duration::from_secs(5)).await;
         let started = slow.seen.borrow().len();
         assert!(started < 2000, "{started} started");
@@ -399,7 +403,8 @@ fn silent_clients_and_crowds_are_turned_away() {
         third.option(1, &[]).await;
         assert!(third.at_end().await, "it is not told that it is let in");
         assert_eq!(first.read(0, 1).await, [0]);
-        // 64 clients may be in their handshake. For one more, the first of them has to leave.
+        // 64 clients may be in their handshake at the same time. For another client, the one that
+        // came first is disconnected.
         let mut crowd: Vec<Raw> = (0..65).map(|_| connect(&rt, &server)).collect();
         for waiting in &mut crowd {
             assert_eq!(waiting.take(18).await.len(), 18);
@@ -471,12 +476,13 @@ fn a_flush_covers_the_writes_of_other_connections() {
         assert_eq!(b.read(0, 4096).await, [1; 4096]);
         server.stop().await;
     });
-    // One device received both the write and, after its completion, the flush.
+    // The same device received the write and, after its completion, the flush.
     let ops: Vec<Op> = slow.seen.borrow().iter().map(|r| r.op).collect();
     assert_eq!(ops, [Op::Write, Op::Flush, Op::Read]);
 }
 
-/// Unaligned writes of many connections to the same blocks never lose each other's bytes.
+/// Concurrent unaligned writes of many connections to the same blocks do not overwrite each other's
+/// bytes.
 #[test]
 fn many_clients_share_blocks() {
     let rt = virtual_rt();
@@ -488,7 +494,7 @@ fn many_clients_share_blocks() {
         group.spawn(async move {
             client.enter().await;
             for round in 0..4u64 {
-                // Byte ranges that interleave over four blocks.
+                // The byte ranges of the connections interleave over four blocks.
                 let offset = (i * 4 + round) * 64;
                 client.write(0, round, offset, &[i as u8 + 1; 64]).await;
             }
@@ -515,8 +521,8 @@ fn many_clients_share_blocks() {
     assert_clean(&rt);
 }
 
-/// A connection has the lowest free number, and all its requests carry it, including the reads of
-/// partial blocks. The number of a connection that has ended is given again.
+/// A connection gets the lowest free number, and all its requests carry this number, including the
+/// reads of partial blocks. The number of a connection that has ended is assigned again.
 #[test]
 fn requests_carry_the_number_of_their_connection() {
     let rt = virtual_rt();
@@ -532,8 +538,8 @@ fn requests_carry_the_number_of_their_connection() {
         second.expect(1, 0).await;
         first.write(0, 1, 100, &[2; 10]).await;
         first.expect(1, 0).await;
-        // The bytes before the ten bytes in their block are read, and those behind them; then the
-        // block is written.
+        // The write of ten bytes becomes three requests: reads of the bytes before and after the
+        // ten bytes in their block, and a write of the block.
         assert_eq!(asked(), [2, 1, 1, 1]);
         first.request(0, DISC, 2, 0, 0).await;
         assert!(first.at_end().await);

@@ -1,4 +1,4 @@
-//! The server over real UNIX and TCP sockets, in real time.
+//! Tests of the server over real UNIX and TCP sockets, in real time.
 
 mod common;
 
@@ -22,7 +22,7 @@ fn memory(rt: &Rt) -> Rc<dyn Device> {
     Rc::new(MemoryDevice::new(rt, SIZE))
 }
 
-/// A path for a socket, removed with its directory.
+/// A directory for a socket, which is removed when the value is dropped.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -58,7 +58,7 @@ async fn client(rt: &Rt, address: &Address) -> Raw {
     )
 }
 
-/// Numbers of connection threads to test: with 0, the server's thread carries the connections.
+/// Numbers of connection threads to test. With 0, the server's own thread carries the connections.
 const CONNECTION_THREADS: [u32; 2] = [0, 2];
 
 async fn start(rt: &Rt, listen: &Address) -> Result<Server, StartError> {
@@ -157,8 +157,8 @@ fn a_socket_file_is_taken_over_only_from_the_dead() {
     });
 }
 
-/// Two hundred clients that connect and disconnect in various ways leave no file and no buffer
-/// behind.
+/// After two hundred clients have connected and disconnected in various ways, no open file and no
+/// buffer remains.
 #[test]
 fn connects_and_drops_leave_nothing() {
     CONNECTION_THREADS.into_iter().for_each(connect_and_drop);

@@ -1,5 +1,6 @@
-//! Unknown clients ("strangers"): the resources that they can make a server hold, and for how long,
-//! and that the server continues to serve during a storm of them.
+//! Tests with unknown clients ("strangers"): which resources they can make a server hold and for
+//! how long, and whether the server continues to serve others while many strangers connect (a
+//! "storm").
 //!
 //! `BIMETAL_STORM` is the number of strangers in the storms; `docs/export.md` has the command for
 //! ten thousand.
@@ -22,16 +23,17 @@ use bimetal_rt::{Rng, Rt, UringOptions};
 use common::{Raw, SIZE, address, assert_clean, connect, virtual_rt};
 use common_tls::Authority;
 
-/// Maximum number of clients of an address that have not chosen an export.
+/// Maximum number of clients at an address that have not chosen an export.
 const GUESTS_MAX: usize = 64;
-/// Memory that the server holds for each of them: its buffer, and no more than that in a pool.
+/// Pool memory that the server holds for each client that has not chosen an export: its receive
+/// buffer.
 const GUEST_BYTES: usize = 4096;
 /// Pool memory that a connection thread holds: one page for its doorbell.
 const BELL_BYTES: usize = 4096;
-/// Number of strangers that stay connected at the same time: more than are admitted.
+/// Number of strangers that try to stay connected at the same time. It exceeds the number admitted.
 const HELD: usize = 200;
-/// Maximum growth of the process while strangers come and go. None of their memory stays, but the
-/// allocator and the ring round up.
+/// Maximum growth of the process while strangers connect and disconnect. Their memory is freed, but
+/// the allocator and the ring round up.
 const GROWTH_BYTES_MAX: u64 = 4 << 20;
 
 /// Lets only one test run at a time, because the tests measure the memory of the process.
@@ -75,7 +77,7 @@ fn a_crowd_of_half_open_connections_holds_what_is_stated_and_no_more() {
         rt.block_on(async {
             let crowd: Vec<Raw> = (0..HELD).map(|_| connect(&rt, &server)).collect();
             for stranger in &crowd {
-                // The strangers that came first have been disconnected already.
+                // The server may already have disconnected the strangers that came first.
                 let _ = stranger.stream.send(rt.pool().copy_of(&[0]).into()).await;
             }
             while server.connections() > GUESTS_MAX {
@@ -117,15 +119,16 @@ fn a_greeting_that_comes_in_drops_has_ten_seconds_like_any_other() {
                     break;
                 }
             }
-            // WELCOME is kind 2 and 96 bytes with its head.
+            // WELCOME has kind 2 and is 96 bytes long, including its head.
             let answer = slow.take(96).await;
             assert_eq!(
                 (answer.len(), answer.first()),
                 if is_taken { (96, Some(&2)) } else { (0, None) }
             );
             let elapsed_ns = rt.now().as_ns() - began.as_ns();
-            // 59 bytes with their head and name, one each 100 ms; or ten seconds, after which the
-            // connection is dropped.
+            // The greeting has 59 bytes including its head and the name. Sent at one byte each 100
+            // ms, it is complete after 5.9 s. At one byte each second, the connection is dropped at
+            // the deadline of ten seconds.
             let bounds = if is_taken {
                 5_900_000_000..=5_900_000_000
             } else {
@@ -138,7 +141,7 @@ fn a_greeting_that_comes_in_drops_has_ten_seconds_like_any_other() {
     assert_clean(&rt);
 }
 
-/// Returns the number of bytes that wait in the kernel to be received at a local port
+/// Returns the number of received bytes at a local TCP port that the server has not read yet
 /// (`/proc/net/tcp`, column `rx_queue`).
 fn unreceived_bytes(port: u16) -> u64 {
     let table = std::fs::read_to_string("/proc/net/tcp").expect("proc is mounted");
@@ -152,8 +155,8 @@ fn unreceived_bytes(port: u16) -> u64 {
     rows.sum()
 }
 
-/// Starts a server. Returns it with the buffer bytes that it holds initially: only the doorbell of
-/// each connection thread.
+/// Starts a server. Returns the server and the number of buffer bytes that it holds initially,
+/// which is the doorbell of each connection thread.
 async fn begin(rt: &Rt, config: ExportConfig, connection_threads: u32) -> (Server, usize) {
     let exports = vec![(config, memory(rt))];
     let server = Server::start_within(
@@ -171,7 +174,8 @@ async fn begin(rt: &Rt, config: ExportConfig, connection_threads: u32) -> (Serve
     (server, held_bytes)
 }
 
-/// Sends 60,000 bytes of a message that is never complete from as many clients as there are slots.
+/// Connects the maximum number of unknown clients, and sends 60,000 bytes of an incomplete message
+/// from each. Returns the growth of the process's resident memory in bytes.
 async fn hoard(rt: &Rt, config: ExportConfig, words: &[u8], connection_threads: u32) -> u64 {
     let (server, held_bytes) = begin(rt, config, connection_threads).await;
     let address = server.addresses().remove(0);
@@ -205,7 +209,7 @@ fn as_many_strangers_as_there_are_places_hold_no_more_than_is_stated() {
     let rt = real_rt();
     rt.block_on(async {
         let listen: Address = "tcp:127.0.0.1:0".parse().unwrap();
-        // A ClientHello of 65,535 bytes, in records of 15,000, the fifth of which never comes.
+        // A ClientHello of 65,535 bytes in records of 15,000 bytes. The fifth record is never sent.
         let mut hello = vec![1, 0, 0xff, 0xfb];
         hello.resize(60_000, 0);
         let records = hello.chunks(15_000);
@@ -223,7 +227,8 @@ fn as_many_strangers_as_there_are_places_hold_no_more_than_is_stated() {
             ("TLS", with_tls, tls, 260 << 10),
             ("NBD", plain, nbd, 132 << 10),
         ] {
-            // Each connection thread holds a piece of each, and so does the server's thread.
+            // With connection threads, a piece of each message is held by the connection thread in
+            // addition to the server's thread.
             for (threads, besides_bytes) in [(0, 0), (2, 128 << 10)] {
                 let grown = hoard(&rt, config.clone(), &words, threads).await;
                 println!(
@@ -237,7 +242,7 @@ fn as_many_strangers_as_there_are_places_hold_no_more_than_is_stated() {
     assert_eq!(rt.live_tasks(), 0);
 }
 
-/// Returns the number of strangers.
+/// Returns the number of strangers in a storm.
 fn storm() -> usize {
     match std::env::var("BIMETAL_STORM") {
         Ok(count) => count.parse().expect("BIMETAL_STORM is a number"),
@@ -252,12 +257,12 @@ fn resident_bytes() -> u64 {
     pages.parse::<u64>().expect("a number of pages") * 4096
 }
 
-/// Returns the bytes that a stranger sends: none, half a greeting, garbage, or the complete
+/// Returns the bytes that a stranger sends: no bytes, half a greeting, garbage, or the complete
 /// greeting of a client without rights.
 fn words(rng: &mut Rng, protocol: Protocol) -> Vec<u8> {
     let (whole, half) = match protocol {
         Protocol::Brp => (hello(), 20),
-        // Client flags, and an option of 60 KiB of which only a few bytes come.
+        // Client flags, and an option of 60 KiB of which only the first bytes are sent.
         Protocol::Nbd => (
             b"\0\0\0\x03IHAVEOPT\0\0\0\x07\0\0\xf0\0\0\0\0\x03vo".to_vec(),
             9,
@@ -278,8 +283,9 @@ fn words(rng: &mut Rng, protocol: Protocol) -> Vec<u8> {
     }
 }
 
-/// Lets strangers connect one after another and stay as long as there is room for them here, while
-/// `serve` is used to check that the server continues to serve.
+/// Connects strangers one after another. Each stays connected until the test holds too many streams
+/// or the server disconnects it. `serve` is called regularly to check that the server continues to
+/// serve.
 async fn rage(
     rt: &Rt,
     server: &Server,
@@ -295,7 +301,7 @@ async fn rage(
             .expect("the server accepts");
         let words = words(&mut rng, protocol);
         if !words.is_empty() {
-            // The stranger may have been disconnected by now.
+            // The server may have disconnected the stranger in the meantime.
             let _ = stranger.send(rt.pool().copy_of(&words).into()).await;
         }
         if rng.chance(0.7) {
@@ -304,7 +310,8 @@ async fn rage(
         if held.len() > HELD {
             held.pop_front();
         }
-        // The strangers, the permanent good client, and the one that is connecting.
+        // The connections are the strangers, the permanent good client, and the client that is
+        // connecting.
         assert!(
             server.connections() <= GUESTS_MAX + 3,
             "{}",
@@ -332,8 +339,8 @@ fn buffer_bytes(rt: &Rt) -> usize {
     rt.pool().heap_bytes_used() + rt.pool().region_bytes_used()
 }
 
-/// Stops a server when its clients have gone. It must then hold no more buffer bytes than the
-/// initial `held_bytes`.
+/// Stops a server after its clients have disconnected. The server must then hold no more buffer
+/// bytes than the initial `held_bytes`.
 async fn settle(rt: &Rt, server: Server, held_bytes: usize) {
     while server.connections() > 0 {
         rt.sleep(Duration::from_millis(1)).await;
@@ -412,7 +419,7 @@ fn tls_is_served_through_a_storm() {
     tls_storm(0);
 }
 
-/// As the other storms, with connections and their TLS on separate threads.
+/// A storm of TLS clients, whose connections and TLS are carried by separate threads.
 #[test]
 fn connection_threads_serve_through_a_storm() {
     tls_storm(2);

@@ -1,5 +1,5 @@
-//! TLS 1.3 with certificates of both ends, over TCP: good clients, every kind of bad client, and
-//! invalid files. `openssl` makes the certificates for each run.
+//! TLS 1.3 over TCP with certificates on both ends: good clients, every kind of bad client, and
+//! invalid files. `openssl` creates the certificates for each run.
 
 use crate::common;
 use std::io::{Read, Write};
@@ -33,7 +33,8 @@ fn tls(files: TlsFiles) -> Option<TlsOptions> {
     Some(TlsOptions { files, name: None })
 }
 
-/// Returns an export `vol` that `box` may write, `reader` may read, and no other client may see.
+/// Returns the configuration of an export `vol`: the client `box` may write, `reader` may read, and
+/// other clients may not see the export.
 fn config(protocol: Protocol, server: TlsFiles) -> ExportConfig {
     let rule = |name: &str, rights| Rule {
         who: Who::Name(name.to_owned()),
@@ -50,7 +51,7 @@ fn config(protocol: Protocol, server: TlsFiles) -> ExportConfig {
     }
 }
 
-/// Numbers of connection threads to test: with 0, the server's thread carries the connections.
+/// Numbers of connection threads to test. With 0, the server's own thread carries the connections.
 const CONNECTION_THREADS: [u32; 2] = [0, 2];
 
 async fn start(rt: &Rt, config: ExportConfig) -> Result<(Server, Address), StartError> {
@@ -96,7 +97,7 @@ fn serve_brp(connection_threads: u32) {
     let server_files = authority.files("server", "IP:127.0.0.1");
     let (writer, reader) = (
         authority.files("writer", "DNS:box"),
-        // Without alternative names, the common name is used.
+        // If a certificate has no alternative names, its common name is used.
         authority.files("reader", ""),
     );
     let stranger = authority.files("stranger", "DNS:stranger");
@@ -108,7 +109,7 @@ fn serve_brp(connection_threads: u32) {
                 .unwrap();
         let session = Session::connect(&rt, options(&address, writer.clone())).await;
         let session = session.unwrap();
-        // Longer than any buffer on the way, and split into many records.
+        // The data is longer than any buffer between the ends, and is split into many TLS records.
         let data: Vec<u8> = (0..900_000_u32).map(|i| (i % 239) as u8).collect();
         session.write(4321, rt.pool().copy_of(&data)).await.unwrap();
         let reading = Session::connect(&rt, options(&address, reader.clone())).await;
@@ -134,7 +135,7 @@ fn serve_brp(connection_threads: u32) {
             let listed = list(&rt, &address, tls(files).as_ref()).await.unwrap();
             assert_eq!(listed.len(), names);
         }
-        // The certificate is valid, but the name has no rights here.
+        // The certificate is valid, but its name has no rights to the export.
         assert!(list(&rt, &address, tls(stranger).as_ref()).await.is_err());
         session.close().await;
         reading.close().await;
@@ -143,7 +144,8 @@ fn serve_brp(connection_threads: u32) {
     assert_eq!(rt.live_tasks(), 0);
 }
 
-/// A client that checks none of its own files before it connects.
+/// Connects as a client that does not check its own files before it connects. Returns the bytes
+/// that the server sends.
 fn careless(ca: &TlsFiles, own: Option<&TlsFiles>, address: &Address) -> std::io::Result<Vec<u8>> {
     let mut roots = RootCertStore::empty();
     roots
@@ -167,15 +169,15 @@ fn careless(ca: &TlsFiles, own: Option<&TlsFiles>, address: &Address) -> std::io
     let name = ServerName::try_from("127.0.0.1").unwrap();
     let connection = ClientConnection::new(Arc::new(config), name).unwrap();
     let mut stream = StreamOwned::new(connection, TcpStream::connect(address)?);
-    // The list of a target: a good HELLO of 40 bytes behind its head would be answered. Nothing is
-    // here.
+    // A target would answer a valid HELLO of 40 bytes after its head. These bytes are not a valid
+    // HELLO.
     stream.write_all(&[0; 16])?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer)?;
     Ok(answer)
 }
 
-/// Runs a blocking client beside the executor.
+/// Runs a blocking client in another thread while the executor runs.
 async fn beside<T: Send + 'static>(rt: &Rt, client: impl FnOnce() -> T + Send + 'static) -> T {
     let thread = std::thread::spawn(client);
     while !thread.is_finished() {
@@ -198,7 +200,7 @@ fn refuse_bad_clients(connection_threads: u32) {
         ca: good.ca.clone(),
         ..other.files("foreign", "DNS:box")
     };
-    // A certificate of the right authority that is not for clients.
+    // A certificate that the right authority has issued, but not for use by clients.
     let not_a_client = authority.files_for("notclient", "DNS:box", "serverAuth");
     let rt = real_rt();
     rt.block_on(async {
@@ -228,7 +230,7 @@ fn refuse_bad_clients(connection_threads: u32) {
             .err()
             .unwrap();
         assert!(error.to_string().contains("expired"), "{error}");
-        // A client without TLS at an address with TLS is cut off, whatever it sends.
+        // A client without TLS is cut off at an address with TLS, whatever the client sends.
         let plain = Options::new(address.clone());
         assert!(Session::connect(&rt, plain).await.is_err());
         for words in [
@@ -240,7 +242,7 @@ fn refuse_bad_clients(connection_threads: u32) {
             let mut raw = Raw::over(&rt, stream);
             raw.send(words).await;
             if words.len() > 5 {
-                // An alert, perhaps, and the end.
+                // The server may send an alert before it closes the connection.
                 raw.take(usize::MAX).await;
             }
         }
@@ -250,7 +252,7 @@ fn refuse_bad_clients(connection_threads: u32) {
         session.flush().await.unwrap();
         session.close().await;
         assert!(common::statistic(&server, "connections_refused") >= 6);
-        // One report for all of them, which an attacker cannot multiply.
+        // All refused clients cause a single report, so that an attacker cannot flood the operator.
         let told = rt.notices().take(rt.now());
         let refused = told.iter().filter(|notice| notice.kind == "client-refused");
         let refused: Vec<String> = refused.map(ToString::to_string).collect();
@@ -421,14 +423,14 @@ fn begin_nbd_with_tls(connection_threads: u32) {
         }
         raw.option(1, b"vol").await;
         assert!(raw.at_end().await);
-        // An option that an attacker has injected behind STARTTLS ends the connection.
+        // An option that an attacker has injected after STARTTLS ends the connection.
         let mut raw = nbd(&rt, &address).await;
         let starttls = b"IHAVEOPT\0\0\0\x05\0\0\0\0";
         raw.send(&[&starttls[..], b"IHAVEOPT\0\0\0\x08\0\0\0\0"].concat())
             .await;
         assert_eq!(raw.reply().await, (1, Vec::new()));
         assert!(raw.at_end().await);
-        // A client that continues without TLS after its own STARTTLS.
+        // A client that requests STARTTLS but then continues without TLS.
         let mut raw = nbd(&rt, &address).await;
         raw.option(STARTTLS, &[]).await;
         assert_eq!(raw.reply().await, (1, Vec::new()));
@@ -481,7 +483,7 @@ fn serve_nbd(connection_threads: u32) {
     assert_eq!(rt.live_tasks(), 0);
 }
 
-/// Opens a medium over NBD with these files, or returns the reason why this failed.
+/// Opens a remote medium over NBD with these TLS files. Returns the reason if this fails.
 async fn medium(
     rt: &Rt,
     address: &Address,
@@ -531,7 +533,8 @@ fn an_nbd_medium_speaks_tls_with_the_server_that_it_means() {
         for device in [device, reading] {
             device.close().await.unwrap();
         }
-        // A name other than the server's, and a certificate that the authority has not issued.
+        // A server name that differs from the name in the certificate, and a client certificate of
+        // another authority.
         let stranger = other.files("stranger", "DNS:box");
         for (files, name) in [(&writer, Some("vault.example")), (&stranger, None)] {
             let refused = medium(&rt, &address, files, name).await.err().unwrap();

@@ -1,6 +1,7 @@
-//! Prints the tables of docs/flash.md: analytic models beside measurements of the layers.
+//! Prints the tables of docs/flash.md: analytic models compared with measurements of the
+//! translation layers.
 //!
-//! `cargo run --release -p bimetal-flash --example formulas`; about half a minute.
+//! `cargo run --release -p bimetal-flash --example formulas` runs for about half a minute.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -44,8 +45,8 @@ fn uniform_table() {
     }
 }
 
-/// Returns alpha and write amplification under skew. With measured classes the drive first has to
-/// separate pages that were filled as one class, so these runs are longer.
+/// Returns alpha and the write amplification under skewed writes. With measured classes, the drive
+/// must first separate pages that were filled as one class, so these runs are longer.
 fn skewed(cleaning: Cleaning, streams: Streams, spare: f64, skew: Skew) -> (f64, f64) {
     let blocks = 2 * BLOCKS;
     let mut drive = drive(blocks, 64, spare, page_mapped(cleaning, streams));

@@ -1,7 +1,7 @@
-//! Prints the cost of cleaning by the fullness of a drive: a drive with 28 % spare flash, with an
-//! increasing share of its pages in use, under three loads.
+//! Prints the cost of cleaning as a function of a drive's fullness: a drive with 28 % spare flash,
+//! with an increasing share of its pages in use, under three loads.
 //!
-//! `cargo run --release -p bimetal-flash --example fullness`; a few seconds.
+//! `cargo run --release -p bimetal-flash --example fullness` runs for a few seconds.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -13,15 +13,15 @@ const BLOCKS: u32 = 2048;
 const PAGES_PER_BLOCK: u32 = 64;
 const SPARE: f64 = 0.28;
 
-/// Write pattern on the pages in use.
+/// Write pattern on the logical pages in use.
 #[derive(Clone, Copy)]
 enum Writes {
-    /// Single pages, uniformly.
+    /// Single pages, uniformly distributed.
     Uniform,
-    /// Single pages, 80 % of the writes to a fifth of the pages; the drive separates the two
-    /// groups.
+    /// Single pages: 80 % of the writes are to a fifth of the pages. The drive separates the two
+    /// groups of pages.
     Skewed,
-    /// Runs of 32 pages that start anywhere.
+    /// Runs of 32 pages that start at any page.
     Runs,
 }
 
@@ -44,8 +44,8 @@ fn put(drive: &mut Drive, lpn: u32) {
     drive.write(&[lpn]).expect("within the drive");
 }
 
-/// Fills `used` pages, writes twelve times as many pages to warm up, and returns the counters of
-/// eight times as many further writes.
+/// Fills the first `used` pages and warms up with writes of twelve times that number of pages.
+/// Returns the counters of further writes of eight times that number of pages.
 fn steady(drive: &mut Drive, used: u32, writes: Writes) -> Counters {
     let mut load = Load(7);
     (0..used).for_each(|lpn| put(drive, lpn));
@@ -61,7 +61,7 @@ fn steady(drive: &mut Drive, used: u32, writes: Writes) -> Counters {
     run(drive, 8)
 }
 
-/// Returns the write amplification, and the total time per written page in microseconds.
+/// Returns the write amplification, and the total time in microseconds for each written page.
 fn cost(fullness: f64, writes: Writes) -> (f64, f64) {
     let streams = match writes {
         Writes::Skewed => Streams::Measured,

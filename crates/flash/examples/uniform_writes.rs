@@ -1,5 +1,5 @@
-//! Writes the requested number of pages, uniformly at random, so that the run can be timed from
-//! outside: `cargo build --release -p bimetal-flash --example uniform_writes`, then
+//! Writes a given number of pages, uniformly at random, so that the speed of the simulation can be
+//! measured: `cargo build --release -p bimetal-flash --example uniform_writes`, then
 //! `time target/release/examples/uniform_writes REQUESTS BLOCKS PAGES_PER_BLOCK SPARE`.
 
 #[path = "../tests/common/mod.rs"]
@@ -8,7 +8,7 @@ mod common;
 use bimetal_flash::{Cleaning, Streams};
 use common::{Load, drive, page_mapped, uniform};
 
-/// Returns the argument at `place`, or `otherwise`.
+/// Returns the command-line argument number `place`, or `otherwise` if it is missing.
 fn argument<T: std::str::FromStr>(place: usize, otherwise: T) -> T {
     let text = std::env::args().nth(place);
     text.and_then(|text| text.parse().ok()).unwrap_or(otherwise)

@@ -1,18 +1,21 @@
-//! The write buffer inside a drive: pages that the host has written and the drive has not yet
-//! written to the layer below.
+//! The write buffer inside a drive. It holds pages that the host has written and the drive has not
+//! yet written to the translation layer below.
 //!
-//! Pages leave in the order of arrival. Volatile memory rewrites a page in place; the SLC log
-//! appends the new version and skips the old version when its turn comes. A page is written below
-//! before its slot is reused, so a read always finds the newest version in the buffer or below.
+//! Pages are destaged in the order of arrival. A buffer in volatile memory rewrites a page in
+//! place. A buffer that is an SLC log appends the new version, and skips the old version when it
+//! reaches it. A page is written below before its slot is reused, so a read always finds the newest
+//! version in the buffer or below.
 
 use crate::geometry::NONE;
 
-/// The ring of buffered pages. Its slots bound it; no call allocates after construction.
+/// The write buffer: a ring of slots, each of which holds a page. No memory is allocated after
+/// construction.
 #[derive(Debug)]
 pub(crate) struct WriteBuffer {
-    /// Logical page and class of each slot; the page is NONE if the version is outdated.
+    /// Logical page and write stream (class) of each slot. The page is `NONE` if the version in the
+    /// slot is outdated.
     slots: Vec<(u32, u8)>,
-    /// The slot of each logical page; NONE if its newest version is not in the buffer.
+    /// Slot of each logical page; `NONE` if the newest version of the page is not in the buffer.
     slot_of: Vec<u32>,
     oldest: u32,
     len: u32,
@@ -21,8 +24,8 @@ pub(crate) struct WriteBuffer {
 }
 
 impl WriteBuffer {
-    /// Creates an empty buffer of `slots` pages; `appends` is set for a log, which cannot rewrite
-    /// in place.
+    /// Creates an empty buffer of `slots` pages. `appends` is true for a log, which cannot rewrite
+    /// pages in place.
     pub fn new(slots: u32, logical_pages: u32, appends: bool) -> Self {
         WriteBuffer {
             slots: vec![(NONE, 0); slots as usize],
@@ -34,12 +37,12 @@ impl WriteBuffer {
         }
     }
 
-    /// Returns whether this is a durable log and not memory.
+    /// Returns whether the buffer is a durable log (true) or volatile memory (false).
     pub fn is_log(&self) -> bool {
         self.appends
     }
 
-    /// Returns the capacity in pages.
+    /// Returns the capacity of the buffer in pages.
     pub fn slots(&self) -> u32 {
         self.slots.len() as u32
     }
@@ -53,13 +56,14 @@ impl WriteBuffer {
         self.len as usize == self.slots.len()
     }
 
-    /// Returns the slot of a page whose newest version is in the buffer.
+    /// Returns the slot that holds the newest version of a page; `None` if it is not in the buffer.
     pub fn slot_of(&self, lpn: u32) -> Option<u32> {
         let slot = self.slot_of.get(lpn as usize).copied();
         slot.filter(|slot| *slot != NONE)
     }
 
-    /// Rewrites a page in place. Returns false if the page is not in the buffer, or this is a log.
+    /// Rewrites a page in place. Returns false if the page is not in the buffer, or if the buffer
+    /// is a log.
     pub fn rewrite(&mut self, lpn: u32, class: u8) -> bool {
         if self.appends {
             return false;
@@ -82,7 +86,8 @@ impl WriteBuffer {
         slot
     }
 
-    /// Marks the buffered version of a page as outdated. Returns true if there was one.
+    /// Marks the buffered version of a page as outdated. Returns false if the page is not in the
+    /// buffer.
     pub fn forget(&mut self, lpn: u32) -> bool {
         let slot = std::mem::replace(&mut self.slot_of[lpn as usize], NONE);
         if slot == NONE {
@@ -93,8 +98,8 @@ impl WriteBuffer {
         true
     }
 
-    /// Frees the oldest slot. Returns its number, and its page and class if they are still the
-    /// newest version; `None` if the buffer is empty.
+    /// Frees the oldest slot. Returns the number of the slot and, if the slot held the newest
+    /// version of a page, the page and its class. Returns `None` if the buffer is empty.
     pub fn pop(&mut self) -> Option<(u32, Option<(u32, u8)>)> {
         if self.len == 0 {
             return None;

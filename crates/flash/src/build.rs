@@ -1,4 +1,5 @@
-//! Builds a drive: the layers that a configuration names, and the flash that they need.
+//! Construction of a drive from its configuration: the flash array, the translation layer and the
+//! other parts.
 
 use crate::config::{Capacity, DriveConfig, FtlConfig};
 use crate::ftl::Ftl;
@@ -8,9 +9,10 @@ use crate::log_block::{self, Bast, BlockMapped, Fast};
 use crate::page::{self, PageMapped};
 
 impl DriveConfig {
-    /// Returns a drive for `logical_pages` on the dies of `shape`. The number of blocks in `shape`
-    /// is replaced by the number that the spare share or the layer requires, whichever is more.
-    /// Errors: a value out of range.
+    /// Returns the configuration of a drive with `logical_pages` pages and the given translation
+    /// layer. The shape of the flash is that of `shape`, except for the number of blocks: it is the
+    /// number required by the spare share or by the layer, whichever is greater. Errors: a value
+    /// out of range.
     pub fn for_capacity(
         shape: Geometry,
         logical_pages: u32,
@@ -35,7 +37,7 @@ impl DriveConfig {
         let needed = Self::die_blocks_needed(&shape, logical_pages, ftl);
         let blocks = asked.max(needed).div_ceil(u64::from(shape.planes));
         let geometry = Geometry {
-            // The geometry refuses too many blocks; its limit is far below.
+            // `validate` refuses this number of blocks, because its limit is far lower.
             blocks: u32::try_from(blocks).unwrap_or(u32::MAX),
             ..shape
         };
@@ -58,8 +60,7 @@ impl DriveConfig {
             .div_ceil(u64::from(shape.total_dies()))
     }
 
-    /// Creates the translation layer. Errors: a value that no drive can have, with the parameter's
-    /// name.
+    /// Creates the translation layer. Errors: an invalid value; the error names the parameter.
     pub fn build_ftl(&self) -> Result<Box<dyn Ftl>, FlashError> {
         self.geometry.validate()?;
         let logical_pages = self.capacity.logical_pages(&self.geometry)?;

@@ -5,19 +5,20 @@ use serde::{Deserialize, Serialize};
 use crate::counters::Costs;
 use crate::geometry::{FlashError, Geometry, check_range};
 
-/// Maximum number of write streams.
+/// Maximum number of write streams of a drive.
 pub const CLASSES_MAX: u8 = 16;
 
-/// Assignment of pages to write streams.
+/// Assignment of pages to write streams. A write stream (class) is a group of pages that the drive
+/// stores in separate blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Streams {
-    /// One stream for everything.
+    /// A single stream for all pages.
     #[default]
     One,
-    /// This many streams; every write names its stream.
+    /// The given number of streams. Every write names its stream.
     Given(u8),
-    /// Two streams, hot and cold, distinguished by counting writes.
+    /// Two streams, for hot and for cold pages. The drive counts writes to tell them apart.
     Measured,
 }
 
@@ -36,17 +37,17 @@ impl Streams {
     }
 }
 
-/// A policy for the choice of the block to clean.
+/// Policy that selects the block to clean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cleaning {
-    /// The block with the fewest valid pages.
+    /// Selects the block with the fewest valid pages.
     Greedy,
-    /// The block filled longest ago.
+    /// Selects the block that was filled longest ago.
     Fifo,
-    /// The block with the best age x free / (2 x valid).
+    /// Selects the block with the maximum of age x free / (2 x valid).
     CostBenefit,
-    /// The block with the fewest valid pages among this many drawn at random.
+    /// Draws the given number of blocks at random, and selects the one with the fewest valid pages.
     Choices(u32),
 }
 
@@ -54,10 +55,11 @@ pub enum Cleaning {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WearLevelling {
-    /// Dynamic: the free block with the fewest erases is programmed next.
+    /// Dynamic wear levelling: the free block with the fewest erases is programmed next.
     pub least_worn_first: bool,
-    /// Static, page-mapped only: a block with this many fewer erases than the most worn block is
-    /// emptied, so that its cold content moves to a more worn block. 0 switches it off.
+    /// Static wear levelling, for page-mapped layers only: a block that has been erased more than
+    /// this number of times less often than the most worn block is emptied, so that its cold
+    /// content moves to a more worn block. 0 disables static wear levelling.
     pub spread_erases: u32,
 }
 
@@ -69,13 +71,16 @@ pub struct PageConfig {
     pub cleaning: Cleaning,
     /// Assignment of pages to write streams.
     pub streams: Streams,
-    /// Whether cleaning writes into blocks of its own or into the host's.
+    /// Whether cleaning moves pages into open blocks of its own, instead of into the open blocks of
+    /// the host's writes.
     pub separate_copies: bool,
-    /// Entries of the table in memory (DFTL). 0: the whole table.
+    /// Number of entries of the translation table that are in memory (DFTL). If it is 0, the whole
+    /// table is in memory.
     pub cached_map_entries: u32,
-    /// Whether the table in memory is lost on a power cut; see [`crate::Drive::cut_power`].
+    /// Whether the table in memory is lost in a power cut; see [`crate::Drive::cut_power`].
     pub volatile_map: bool,
-    /// Target number of free blocks on each die for idle cleaning, beyond the reserve.
+    /// Number of free blocks on each die, in addition to the reserve, that cleaning in idle time
+    /// tries to reach.
     pub background_free_blocks: u32,
 }
 
@@ -92,51 +97,52 @@ impl Default for PageConfig {
     }
 }
 
-/// A flash translation layer.
+/// Kind of a flash translation layer, with its options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FtlConfig {
-    /// No layer: a read is one read and a write is one program, and no block is ever erased.
+    /// No layer. A read costs one read, a write costs one program, and no block is ever erased.
     None,
     /// Page-mapped.
     Page(PageConfig),
     /// Block-mapped.
     Block,
-    /// Block-mapped with a log block for each of a few data blocks.
+    /// Block-mapped, with log blocks that each belong to one data block.
     Bast {
-        /// Log blocks.
+        /// Number of log blocks.
         log_blocks: u32,
     },
     /// Block-mapped with log blocks that all data blocks share.
     Fast {
-        /// Log blocks for random writes; there is one more for a sequential stream.
+        /// Number of log blocks for random writes. There is one additional log block for a
+        /// sequential stream.
         log_blocks: u32,
     },
 }
 
-/// A write buffer inside the drive.
+/// Kind of the write buffer inside a drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BufferConfig {
     /// No buffer.
     #[default]
     None,
-    /// Volatile memory of this many pages: it costs no time, absorbs rewrites, and is lost on a
-    /// power cut.
+    /// Volatile memory for this number of pages. It costs no time, absorbs rewrites of a page, and
+    /// is lost in a power cut.
     Memory(u32),
-    /// A log of this many pages in flash programmed with one bit per cell. It is durable, and is
-    /// moved to the main flash when it is full or the drive is idle.
+    /// A durable log of this number of pages, in flash that is programmed with one bit per cell.
+    /// Its pages are moved to the main flash when the log is full or the drive is idle.
     Slc(u32),
 }
 
-/// Usable capacity of the flash.
+/// Number of logical pages that a drive offers, from which its spare flash follows.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Capacity {
-    /// Spare share relative to the logical pages: physical = logical x (1 + this). Reserve, table
-    /// and log blocks come out of the spare.
+    /// Spare share relative to the logical pages: physical = logical x (1 + share). The reserve,
+    /// the table and the log blocks are part of the spare flash.
     OverProvisioning(f64),
-    /// This many logical pages; the rest is spare.
+    /// Number of logical pages. The remaining flash is spare.
     LogicalPages(u32),
 }
 
@@ -170,17 +176,17 @@ pub struct DriveConfig {
     pub wear: WearLevelling,
     /// The write buffer.
     pub buffer: BufferConfig,
-    /// Number of pages read ahead of a sequential reader. 0 switches it off.
+    /// Number of pages that are read ahead of a sequential reader. 0 disables the read-ahead.
     pub prefetch_pages: u32,
     /// Time of each operation.
     pub costs: Costs,
-    /// The seed of the cleaning policies that choose at random.
+    /// Seed of the cleaning policy that draws blocks at random.
     pub seed: u64,
 }
 
 impl DriveConfig {
-    /// Creates a configuration with this flash and layer, without wear levelling, buffer and
-    /// prefetch.
+    /// Creates a configuration with the given flash and translation layer, and without wear
+    /// levelling, write buffer and read-ahead.
     pub fn new(geometry: Geometry, capacity: Capacity, ftl: FtlConfig) -> Self {
         DriveConfig {
             geometry,
@@ -194,9 +200,10 @@ impl DriveConfig {
         }
     }
 
-    /// Creates a configuration for at least `logical_pages` on one die, with `spare_blocks`
-    /// additional blocks for log blocks, over-provisioning and reserve. A trace run sizes a drive
-    /// to its footprint this way. Errors: a value out of range.
+    /// Creates a configuration with at least `logical_pages` pages on one die. `spare_blocks` is
+    /// the number of additional blocks for log blocks, over-provisioning and the reserve. Trace
+    /// runs use this function to fit a drive to the footprint of a trace. Errors: a value out of
+    /// range.
     pub fn holding(
         logical_pages: u32,
         spare_blocks: u32,

@@ -1,7 +1,9 @@
-//! Counters of a drive, and the total time of the counted operations when executed sequentially.
+//! Counters of a drive, and the total time of the counted operations if they are executed
+//! sequentially.
 //!
-//! Counters only grow. Each is incremented in one place, where the flash is changed, so that it
-//! cannot disagree with the state: `verify` compares them with the array.
+//! Counters never decrease. Each is incremented at one place in the code, together with the change
+//! of the flash, so that it cannot disagree with the state. `verify` compares the counters with the
+//! flash array.
 
 use std::ops::{Add, Sub};
 
@@ -9,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// Counters of a drive since it was created, in pages unless stated otherwise.
+        /// Counters of a drive since its creation, in pages unless stated otherwise.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
         pub struct Counters {
             $($(#[$doc])* pub $name: u64,)*
@@ -27,7 +29,7 @@ macro_rules! counters {
         impl Sub for Counters {
             type Output = Counters;
 
-            /// Returns the difference between a later and an earlier reading.
+            /// Returns the increase of the counters since the reading `earlier`.
             fn sub(self, earlier: Counters) -> Counters {
                 Counters { $($name: self.$name.saturating_sub(earlier.$name),)* }
             }
@@ -44,11 +46,12 @@ counters! {
     host_trims,
     /// Flush commands.
     flushes,
-    /// Host reads of pages that were never written or were trimmed; the flash is not read.
+    /// Host reads of pages that were never written or were trimmed. Such reads do not access the
+    /// flash.
     unmapped_reads,
     /// Host reads answered by the write buffer.
     buffer_hits,
-    /// Host writes that replaced a page still in the write buffer.
+    /// Host writes that replaced a page in the write buffer.
     buffer_overwrites,
     /// Host reads answered from pages that were read ahead.
     prefetch_hits,
@@ -60,9 +63,9 @@ counters! {
     reads_map,
     /// Flash reads ahead of the host.
     reads_prefetch,
-    /// Flash reads of the SLC buffer, for the host or to move pages to the main flash.
+    /// Flash reads of the SLC buffer, to answer host reads or to move pages to the main flash.
     reads_buffer,
-    /// Programs, all but those of the SLC buffer: host + copy + padding + map.
+    /// Programs, without those of the SLC buffer: the sum of host, copy, padding and map programs.
     programs,
     /// Programs of pages the host wrote.
     programs_host,
@@ -78,13 +81,13 @@ counters! {
     erases,
     /// Blocks of the SLC buffer erased.
     erases_buffer,
-    /// Merges that made a log block the data block, without a copy.
+    /// Merges in which a log block became the data block without copies.
     merges_switch,
-    /// Merges that completed a log block and made it the data block.
+    /// Merges in which missing pages were copied to a log block, which then became the data block.
     merges_partial,
-    /// Merges that gathered a data block from several blocks.
+    /// Merges in which the pages of a data block were copied from several blocks to a new one.
     merges_full,
-    /// Blocks cleaned while a write waited (log blocks reclaimed, for log-block layers).
+    /// Blocks cleaned while a write waited. For layers with log blocks: reclaimed log blocks.
     cleanings_blocking,
     /// Blocks cleaned in idle time.
     cleanings_background,
@@ -101,8 +104,8 @@ counters! {
 }
 
 impl Counters {
-    /// Returns the programs per page written by the host, including those of the SLC buffer; 0
-    /// without writes.
+    /// Returns the number of programs for each page that the host has written, including programs
+    /// of the SLC buffer; 0 if the host has written no page.
     pub fn write_amplification(&self) -> f64 {
         if self.host_writes == 0 {
             return 0.0;
@@ -110,7 +113,7 @@ impl Counters {
         (self.programs + self.programs_buffer) as f64 / self.host_writes as f64
     }
 
-    /// Returns all reads of the flash except those of the SLC buffer.
+    /// Returns the number of flash reads, without reads of the SLC buffer.
     pub fn reads(&self) -> u64 {
         self.reads_host + self.reads_copy + self.reads_map + self.reads_prefetch
     }
@@ -121,26 +124,26 @@ impl Counters {
     }
 }
 
-/// Time of each operation. It is configurable because the ratio of program to read decides which
-/// buffer policy is best.
+/// Time of each kind of operation. The times are configurable because the ratio of program time to
+/// read time decides which buffer policy is best.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Costs {
-    /// Reading a page, in microseconds.
+    /// Time to read a page, in microseconds.
     pub read_us: u32,
-    /// Programming a page, in microseconds.
+    /// Time to program a page, in microseconds.
     pub program_us: u32,
-    /// Erasing a block, in microseconds.
+    /// Time to erase a block, in microseconds.
     pub erase_us: u32,
-    /// Reading a page of the SLC buffer, in microseconds.
+    /// Time to read a page of the SLC buffer, in microseconds.
     pub buffer_read_us: u32,
-    /// Programming a page of the SLC buffer, in microseconds.
+    /// Time to program a page of the SLC buffer, in microseconds.
     pub buffer_program_us: u32,
 }
 
 impl Default for Costs {
-    /// Returns the times of SLC flash of 2008: 25 us, 200 us and 1.5 ms (data sheets of that time;
-    /// BAST, FAST and DFTL assume these).
+    /// Returns the times of SLC flash of 2008: 25 us, 200 us and 1.5 ms. They are from data sheets
+    /// of that time, and the papers on BAST, FAST and DFTL assume them.
     fn default() -> Self {
         Costs {
             read_us: 25,
@@ -153,7 +156,7 @@ impl Default for Costs {
 }
 
 impl Costs {
-    /// Returns the total time of all counted operations, executed sequentially, in microseconds.
+    /// Returns the sum of the times of all counted operations in microseconds.
     pub fn time_us(&self, counters: &Counters) -> u64 {
         let priced = [
             (counters.reads(), self.read_us),
@@ -168,12 +171,12 @@ impl Costs {
     }
 }
 
-/// Distribution of wear, in erases per block.
+/// Distribution of wear: numbers of erases over the blocks of a drive.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Wear {
-    /// Erases of the least worn block.
+    /// Number of erases of the least worn block.
     pub min_erases: u32,
-    /// Erases of the most worn block.
+    /// Number of erases of the most worn block.
     pub max_erases: u32,
     /// Mean number of erases over all blocks.
     pub mean_erases: f64,

@@ -1,9 +1,9 @@
-//! Random numbers for the cleaning policies that choose at random.
+//! Random numbers for the cleaning policy that draws blocks at random.
 //!
-//! The crate has its own generator, so that a seed always gives the same choices: SplitMix64
+//! The crate has a generator of its own, so that a seed always gives the same choices: SplitMix64
 //! (Steele, Lea and Flood, OOPSLA 2014).
 
-/// A generator. The same seed gives the same numbers on every platform.
+/// Random number generator. The same seed gives the same numbers on every platform.
 #[derive(Debug, Clone)]
 pub(crate) struct Draw(u64);
 
@@ -20,7 +20,7 @@ impl Draw {
         z ^ (z >> 31)
     }
 
-    /// Returns a uniform number below `limit`, which must be above 0.
+    /// Returns a uniformly distributed number below `limit`, which must be greater than 0.
     pub fn below(&mut self, limit: u32) -> u32 {
         ((u128::from(self.next()) * u128::from(limit)) >> 64) as u32
     }

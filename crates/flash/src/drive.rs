@@ -1,9 +1,10 @@
-//! A whole drive as a cost model: it takes the host's commands, and returns counters and device
+//! A complete drive as a cost model: it takes the host's commands, and reports counters and device
 //! time.
 //!
-//! The drive puts its write buffer and read-ahead in front of a translation layer, counts the
-//! host's commands, and adds up time as if all operations ran sequentially. It holds no data, reads
-//! no clock and starts no work by itself: the caller gives it idle time.
+//! The drive consists of a translation layer with a write buffer and a read-ahead window in front
+//! of it. It counts the host's commands, and adds up the times of all operations as if they were
+//! executed sequentially. It holds no data, reads no clock and starts no work without a call: the
+//! caller gives it idle time.
 
 use crate::buffer::WriteBuffer;
 use crate::config::{BufferConfig, DriveConfig, FtlConfig};
@@ -14,13 +15,13 @@ use crate::nand::{Inconsistent, require};
 use crate::operation::{Action, Operation, Purpose, Recorder};
 use crate::prefetch::Prefetch;
 
-/// Maximum size of the write buffer, in pages.
+/// Maximum size of the write buffer in pages.
 const BUFFER_PAGES_MAX: u32 = 1 << 28;
 
 /// Maximum number of pages read ahead.
 const PREFETCH_PAGES_MAX: u32 = 1 << 16;
 
-/// A drive; see the module head.
+/// A drive; see the module documentation.
 #[derive(Debug)]
 pub struct Drive {
     ftl: Box<dyn Ftl>,
@@ -31,19 +32,20 @@ pub struct Drive {
     buffer: Option<WriteBuffer>,
     prefetch: Option<Prefetch>,
     costs: Costs,
-    /// Counters of the host's commands and of the buffer.
+    /// Counters of the host's commands and of the write buffer.
     host: Counters,
     background_us: u64,
 }
 
 impl Drive {
-    /// Creates an empty drive. Errors: a value that no drive can have, with the parameter's name.
+    /// Creates an empty drive. Errors: an invalid value; the error names the parameter.
     pub fn new(config: &DriveConfig) -> Result<Self, FlashError> {
         Self::around(config.build_ftl()?, config)
     }
 
-    /// Creates a drive around a layer of the caller; the layer and the capacity of the
-    /// configuration are ignored. Errors: a buffer or read-ahead out of range.
+    /// Creates a drive around a translation layer that the caller supplies. The translation layer
+    /// and the capacity in `config` are ignored. Errors: a buffer or a read-ahead that is out of
+    /// range.
     pub fn around(ftl: Box<dyn Ftl>, config: &DriveConfig) -> Result<Self, FlashError> {
         config.geometry.validate()?;
         let logical_pages = ftl.logical_pages();
@@ -81,7 +83,7 @@ impl Drive {
         self.logical_pages
     }
 
-    /// Reads a page for the host. Errors: a page beyond the end.
+    /// Reads a page for the host. Errors: a page beyond the end of the drive.
     pub fn read(&mut self, lpn: u32) -> Result<(), FlashError> {
         check_page(lpn, self.logical_pages)?;
         self.host.host_reads += 1;
@@ -107,15 +109,15 @@ impl Drive {
         Ok(())
     }
 
-    /// Writes pages for the host, in this order, in write stream 0. Errors: a page beyond the end;
-    /// no page is written then.
+    /// Writes pages for the host, in the given order, in write stream 0. Errors: a page beyond the
+    /// end of the drive; no page is then written.
     #[inline]
     pub fn write(&mut self, lpns: &[u32]) -> Result<(), FlashError> {
         self.write_class(lpns, 0)
     }
 
-    /// Writes pages like [`write`](Self::write), in the given write stream. Errors: also a stream
-    /// that the drive does not have.
+    /// Writes pages as [`write`](Self::write) does, in the write stream `class`. Errors: those of
+    /// `write`, and a write stream that the drive does not have.
     pub fn write_class(&mut self, lpns: &[u32], class: u8) -> Result<(), FlashError> {
         if self.buffer.is_none() && self.prefetch.is_none() {
             self.ftl.store(lpns, class)?;
@@ -162,8 +164,8 @@ impl Drive {
         Ok(())
     }
 
-    /// Makes room in the buffer: memory writes its oldest page below, a log writes its oldest
-    /// block.
+    /// Makes space in the write buffer. A buffer in memory writes its oldest page to the
+    /// translation layer, and a log writes all pages of its oldest block and erases the block.
     fn destage(&mut self) -> Result<(), FlashError> {
         if !self.buffer.as_ref().is_some_and(WriteBuffer::is_log) {
             self.destage_slot()?;
@@ -171,8 +173,8 @@ impl Drive {
         }
         while let Some(slot) = self.destage_slot()? {
             if self.ends_block(slot) {
-                // Pages that were durable in the log become durable below before the log erases
-                // them.
+                // The pages of the block were durable in the log. They must be durable in the layer
+                // below before the log erases the block.
                 self.ftl.save_map();
                 self.host.erases_buffer += 1;
                 self.record_buffer(Action::Erase, slot, crate::NONE);
@@ -183,14 +185,14 @@ impl Drive {
         Ok(())
     }
 
-    /// Returns whether this slot is the last of a block of the log.
+    /// Returns whether the slot is the last one of an erase block of the log.
     fn ends_block(&self, slot: u32) -> bool {
         let slots = self.buffer.as_ref().map_or(0, WriteBuffer::slots);
         (slot + 1).is_multiple_of(self.pages_per_block) || slot + 1 == slots
     }
 
-    /// Writes the page in the oldest slot below. Returns the slot, or `None` if the buffer is
-    /// empty.
+    /// Writes the page in the oldest slot of the buffer to the translation layer and frees the
+    /// slot. Returns the slot, or `None` if the buffer is empty.
     fn destage_slot(&mut self) -> Result<Option<u32>, FlashError> {
         let Some((slot, page)) = self.buffer.as_mut().and_then(WriteBuffer::pop) else {
             return Ok(None);
@@ -205,7 +207,7 @@ impl Drive {
         Ok(Some(slot))
     }
 
-    /// Reads a page of the buffer, at no cost if the buffer is memory.
+    /// Counts the read of a page in the write buffer. A read costs nothing if the buffer is memory.
     fn read_buffer(&mut self, slot: u32, lpn: u32) {
         if self.buffer.as_ref().is_some_and(WriteBuffer::is_log) {
             self.host.reads_buffer += 1;
@@ -224,7 +226,8 @@ impl Drive {
         });
     }
 
-    /// Trims a page, whose content the host no longer needs. Errors: a page beyond the end.
+    /// Trims a page, whose content the host no longer needs. Errors: a page beyond the end of the
+    /// drive.
     pub fn trim(&mut self, lpn: u32) -> Result<(), FlashError> {
         check_page(lpn, self.logical_pages)?;
         self.host.host_trims += 1;
@@ -237,8 +240,8 @@ impl Drive {
         self.ftl.trim(lpn)
     }
 
-    /// Makes every earlier write durable: empties a buffer of volatile memory and saves a volatile
-    /// table. Errors: none in a valid drive.
+    /// Makes every earlier write durable: writes out a write buffer in volatile memory, and saves a
+    /// translation table in volatile memory. Errors: none in a valid drive.
     pub fn flush(&mut self) -> Result<(), FlashError> {
         self.host.flushes += 1;
         while self
@@ -252,9 +255,9 @@ impl Drive {
         Ok(())
     }
 
-    /// Gives the drive idle time, in which it empties the SLC buffer and cleans. Returns the
-    /// microseconds used, by the drive's costs; the last step is finished even if it exceeds the
-    /// budget. Errors: none in a valid drive.
+    /// Gives the drive idle time, in which it empties its write buffer and cleans blocks. Returns
+    /// the time used in microseconds, as computed from the costs. The last step is completed even
+    /// if it exceeds `budget_us`. Errors: none in a valid drive.
     pub fn idle(&mut self, budget_us: u64) -> Result<u64, FlashError> {
         let start_us = self.costs.time_us(&self.counters());
         let mut used_us = 0;
@@ -265,12 +268,12 @@ impl Drive {
         Ok(used_us)
     }
 
-    /// Returns whether [`work_in_background`](Self::work_in_background) has anything to do.
+    /// Returns whether there is work for [`work_in_background`](Self::work_in_background).
     pub fn wants_background_work(&self) -> bool {
         self.buffer.as_ref().is_some_and(|b| !b.is_empty()) || self.ftl.wants_cleaning()
     }
 
-    /// Does one step of background work. Returns false if there is none.
+    /// Does one step of background work. Returns false if there is no background work.
     pub fn work_in_background(&mut self) -> Result<bool, FlashError> {
         if self.buffer.as_ref().is_some_and(|b| !b.is_empty()) {
             self.destage()?;
@@ -279,13 +282,14 @@ impl Drive {
         Ok(self.ftl.clean_in_background())
     }
 
-    /// Simulates a sudden loss of power between two commands, and its return.
+    /// Simulates a sudden loss of power between two commands, and the return of power.
     ///
-    /// Pages in a buffer of volatile memory are lost. With a volatile table, every change of the
-    /// table since it was last saved is lost too: reads return the version that was durable then.
-    /// Everything before the last [`flush`](Self::flush) survives. A trim that was not flushed may
-    /// be undone. A non-volatile table, a cached table and the table of log blocks lose nothing.
-    /// Partly programmed blocks continue to be programmed.
+    /// Pages in a write buffer in volatile memory are lost. If the translation table is in volatile
+    /// memory, every change of the table since its last save is lost as well: a read then returns
+    /// the version of the page that was durable at the last save. Everything that was written
+    /// before the last [`flush`](Self::flush) survives. A trim that was not flushed may be undone.
+    /// A non-volatile table, a cached table and the tables of layers with log blocks lose nothing.
+    /// A block that was partly programmed continues to be programmed.
     pub fn cut_power(&mut self) {
         self.host.power_cuts += 1;
         if let Some(buffer) = self.buffer.as_mut().filter(|b| !b.is_log()) {
@@ -300,24 +304,24 @@ impl Drive {
         self.ftl.cut_power();
     }
 
-    /// Returns the counters.
+    /// Returns the counters of the drive, its buffer and its layer.
     pub fn counters(&self) -> Counters {
         self.host + self.ftl.counters()
     }
 
-    /// Returns the distribution of wear.
+    /// Returns the distribution of wear over the blocks.
     pub fn wear(&self) -> Wear {
         self.ftl.wear()
     }
 
-    /// Returns the total time of the drive's work for the host, executed sequentially, in
-    /// microseconds. Background work is not included.
+    /// Returns the sum of the times of the drive's operations in microseconds, without the
+    /// operations of background work.
     pub fn device_time_us(&self) -> u64 {
         let all_us = self.costs.time_us(&self.counters());
         all_us.saturating_sub(self.background_us)
     }
 
-    /// Returns the total time of background work, in microseconds.
+    /// Returns the sum of the times of background work in microseconds.
     pub fn background_us(&self) -> u64 {
         self.background_us
     }
@@ -327,24 +331,25 @@ impl Drive {
         self.costs
     }
 
-    /// Returns the recorder of the drive's operations.
+    /// Returns the recorder for the operations of the drive.
     pub fn recorder(&mut self) -> &mut Recorder {
         self.ftl.recorder()
     }
 
-    /// Returns the flash page with the newest version of a logical page; `None` if there is none or
-    /// it is in the buffer.
+    /// Returns the physical page with the newest version of a logical page. Returns `None` if the
+    /// logical page has no version, or if its newest version is in the write buffer.
     pub fn locate(&self, lpn: u32) -> Option<u32> {
         let buffered = self.buffer.as_ref().and_then(|b| b.slot_of(lpn)).is_some();
         if buffered { None } else { self.ftl.locate(lpn) }
     }
 
-    /// Returns the buffer slot with the newest version of a page.
+    /// Returns the slot of the write buffer with the newest version of a logical page; `None` if it
+    /// is not in the buffer.
     pub fn buffered(&self, lpn: u32) -> Option<u32> {
         self.buffer.as_ref().and_then(|b| b.slot_of(lpn))
     }
 
-    /// Checks the whole state; see [`Ftl::verify`].
+    /// Checks the complete state of the drive; see [`Ftl::verify`].
     pub fn verify(&self) -> Result<(), Inconsistent> {
         self.ftl.verify()?;
         let c = self.counters();

@@ -1,15 +1,15 @@
-//! The erased blocks of a drive or a die, and the choice of the next one to program.
+//! The erased blocks of a drive or a die, and the selection of the next block to program.
 //!
-//! Choosing the least worn block first is dynamic wear levelling; otherwise the block that was
-//! erased longest ago is chosen.
+//! Dynamic wear levelling selects the least worn block. Without it, the block that was erased
+//! longest ago is selected.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use crate::nand::Nand;
 
-/// Erased blocks in the order of their use. Never holds more blocks than its initial capacity, so
-/// it never allocates again.
+/// Erased blocks in the order in which they will be programmed. The list never holds more blocks
+/// than its initial capacity, so it allocates no memory after construction.
 #[derive(Debug)]
 pub(crate) enum FreeBlocks {
     Oldest(VecDeque<u32>),
@@ -17,7 +17,7 @@ pub(crate) enum FreeBlocks {
 }
 
 impl FreeBlocks {
-    /// Creates a list of the blocks `order`, all erased.
+    /// Creates a list of the blocks in `order`, all of which must be erased.
     pub fn new(order: impl Iterator<Item = u32>, least_worn_first: bool, nand: &Nand) -> Self {
         let blocks: VecDeque<u32> = order.collect();
         if !least_worn_first {
@@ -47,7 +47,8 @@ impl FreeBlocks {
     /// Removes and returns the next block to program.
     ///
     /// # Panics
-    /// If there is none: constructors reserve the blocks that a layer can need at once.
+    /// When the list is empty. This does not happen, because constructors reserve as many blocks as
+    /// a layer can need at one time.
     pub fn take(&mut self) -> u32 {
         let block = match self {
             FreeBlocks::Oldest(blocks) => blocks.pop_front(),

@@ -1,45 +1,49 @@
-//! The shape of a flash array, and the errors that refuse a shape or an access.
+//! The shape of a flash array, and the errors for invalid shapes and invalid accesses.
 //!
-//! Every wrong input is refused here or by the constructors, with an error that names the parameter
-//! and says what to change. An accepted shape never causes a panic later, however unusual it is.
+//! Every invalid input is refused by this module or by the constructors, with an error that names
+//! the parameter and says what to change. A shape that has been accepted never causes a panic
+//! later, however unusual it is.
 
 use serde::{Deserialize, Serialize};
 
-/// Value that is no address: no page, no block, or never written.
+/// Value of an address that means no page, no block, or a page that was never written.
 pub const NONE: u32 = u32::MAX;
 
-/// Maximum number of pages of an array, including logical pages and padding to a power of two:
-/// 2^30. Dense tables of about 9 bytes per page then take 10 GB of memory.
+/// Maximum number of pages of an array, including logical pages and the padding to a power of two:
+/// 2^30. The dense tables need about 9 bytes per page, so their maximum is 10 GB.
 pub const PAGES_MAX: u64 = 1 << 30;
 
 /// Maximum size of a page in bytes.
 pub const PAGE_BYTES_MAX: u32 = 1 << 20;
 
-/// Maximum number of pages of an erase block.
+/// Maximum number of pages in an erase block.
 pub const PAGES_PER_BLOCK_MAX: u32 = 1 << 16;
 
-/// The shape of a flash array. Each field counts units within one unit of the next larger kind.
+/// The shape of a flash array. Each field is the number of units within one unit of the next larger
+/// kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Geometry {
-    /// Buses between controller and flash.
+    /// Number of channels, the buses between controller and flash.
     pub channels: u32,
-    /// Chips on one channel.
+    /// Number of chips on one channel.
     pub ways: u32,
-    /// Dies in one chip; a die does one read, program or erase at a time.
+    /// Number of dies in one chip. A die executes one read, program or erase at a time.
     pub dies: u32,
-    /// Planes in one die. They add blocks; operations on several planes at once are not modelled.
+    /// Number of planes in one die. Planes only add blocks; operations on several planes together
+    /// are not modelled.
     pub planes: u32,
-    /// Erase blocks in one plane.
+    /// Number of erase blocks in one plane.
     pub blocks: u32,
-    /// Pages in one erase block, programmed in order.
+    /// Number of pages in one erase block. The pages of a block are programmed in order.
     pub pages_per_block: u32,
-    /// User bytes of one page.
+    /// Number of user bytes in one page.
     pub page_bytes: u32,
 }
 
 impl Geometry {
-    /// Returns a geometry of one die with `blocks` blocks: the shape of the analytic models.
+    /// Returns the shape of an array with one die of `blocks` blocks, which the analytic models
+    /// assume.
     pub fn one_die(blocks: u32, pages_per_block: u32, page_bytes: u32) -> Self {
         Geometry {
             channels: 1,
@@ -52,7 +56,7 @@ impl Geometry {
         }
     }
 
-    /// Refuses shapes that no array has and shapes that do not fit the tables.
+    /// Checks the shape. Errors: a field out of its range, or more pages than the tables can hold.
     pub fn validate(&self) -> Result<(), FlashError> {
         let counts = [
             ("channels", self.channels, 1024),
@@ -86,42 +90,42 @@ impl Geometry {
             .fold(u128::from(self.blocks), |n, x| n * u128::from(*x))
     }
 
-    /// Returns the number of dies of the whole array. Only for a geometry that validates.
+    /// Returns the number of dies in the whole array. The geometry must be valid.
     pub fn total_dies(&self) -> u32 {
         self.channels * self.ways * self.dies
     }
 
-    /// Returns the number of erase blocks of one die, over its planes. Only for a geometry that
-    /// validates.
+    /// Returns the number of erase blocks in one die, over all its planes. The geometry must be
+    /// valid.
     pub fn die_blocks(&self) -> u32 {
         self.planes * self.blocks
     }
 
-    /// Returns the number of erase blocks of the whole array. Only for a geometry that validates.
+    /// Returns the number of erase blocks in the whole array. The geometry must be valid.
     pub fn total_blocks(&self) -> u32 {
         self.total_dies() * self.die_blocks()
     }
 
-    /// Returns the number of pages of the whole array. Only for a geometry that validates.
+    /// Returns the number of pages in the whole array. The geometry must be valid.
     pub fn total_pages(&self) -> u64 {
         u64::from(self.total_blocks()) * u64::from(self.pages_per_block)
     }
 
-    /// Returns the channel of a die. Neighbouring dies are on different channels.
+    /// Returns the channel of a die. Dies with successive numbers are on different channels.
     pub fn channel_of(&self, die: u32) -> u32 {
         die % self.channels
     }
 
-    /// Returns the number of logical pages when `over_provisioning` of their number is spare: the
-    /// largest n with n x (1 + over_provisioning) <= physical pages. Only for a geometry that
-    /// validates.
+    /// Returns the number of logical pages for a spare share of `over_provisioning`, relative to
+    /// the logical pages: the largest n with n x (1 + over_provisioning) <= physical pages. The
+    /// geometry must be valid. Errors: a share out of range.
     pub fn logical_pages(&self, over_provisioning: f64) -> Result<u32, FlashError> {
         if !(0.0..=100.0).contains(&over_provisioning) {
             return Err(FlashError::OverProvisioning {
                 value: over_provisioning,
             });
         }
-        // At most 2^30, so the cast is exact.
+        // The number is at most 2^30, so the cast is exact.
         Ok((self.total_pages() as f64 / (1.0 + over_provisioning)) as u32)
     }
 }
@@ -139,7 +143,7 @@ pub enum FlashError {
         /// The largest value allowed.
         most: u64,
     },
-    /// The array does not fit the tables.
+    /// The array has more pages than the tables can hold.
     #[error(
         "the geometry has {pages} pages (blocks padded to a power of two), at most {PAGES_MAX} \
          are modelled: lower blocks, or model larger pages with page_bytes"
@@ -154,34 +158,35 @@ pub enum FlashError {
         /// The refused spare share.
         value: f64,
     },
-    /// The translation layer needs more flash than the array has.
+    /// The translation layer needs more blocks than the array has.
     #[error(
         "{ftl} needs {needed_blocks} blocks for {logical_pages} logical pages, the array (or one \
          die of it) has {blocks}: raise blocks or over_provisioning, or lower {knob}"
     )]
     TooFewBlocks {
-        /// The translation layer.
+        /// Name of the translation layer.
         ftl: &'static str,
         /// Number of blocks that the layer needs.
         needed_blocks: u64,
-        /// Number of logical pages that the layer has to hold.
+        /// Number of logical pages that the layer must store.
         logical_pages: u64,
-        /// Number of blocks of the array, or of one die.
+        /// Number of blocks in the array, or in one die.
         blocks: u64,
-        /// The parameter, besides the capacity, that determines the number of blocks needed.
+        /// Name of the parameter that, in addition to the capacity, determines the required number
+        /// of blocks.
         knob: &'static str,
     },
-    /// A drive without a page for the user.
+    /// The drive would have no logical page.
     #[error("no logical page is left: raise blocks or pages_per_block, or lower over_provisioning")]
     NoLogicalPages,
     /// Two options that exclude each other.
     #[error("{first} cannot be combined with {second}: {advice}")]
     Conflict {
-        /// One option.
+        /// The first of the two options.
         first: &'static str,
-        /// The other option.
+        /// The second of the two options.
         second: &'static str,
-        /// The remedy.
+        /// Advice on how to resolve the conflict.
         advice: &'static str,
     },
     /// A page beyond the end of the drive.
@@ -195,14 +200,14 @@ pub enum FlashError {
     /// A write stream that the drive does not have.
     #[error("write class {class} is not configured: the drive has {classes}, numbered from 0")]
     UnknownClass {
-        /// The requested class.
+        /// The requested write stream.
         class: u8,
-        /// Number of classes of the drive.
+        /// Number of write streams of the drive.
         classes: u8,
     },
 }
 
-/// Refuses pages beyond the end.
+/// Returns an error for a page beyond the end of the drive.
 pub(crate) fn check_page(lpn: u32, logical_pages: u32) -> Result<(), FlashError> {
     if lpn < logical_pages {
         Ok(())
@@ -211,7 +216,7 @@ pub(crate) fn check_page(lpn: u32, logical_pages: u32) -> Result<(), FlashError>
     }
 }
 
-/// Refuses 0 and values above `most`.
+/// Returns an error for the value 0 and for values greater than `most`.
 pub(crate) fn check_range(
     parameter: &'static str,
     value: u32,

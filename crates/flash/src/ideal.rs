@@ -1,7 +1,7 @@
-//! No translation layer: the cost of a drive without cleaning.
+//! A drive without a translation layer, which shows the cost of a drive without cleaning.
 //!
-//! A read is one flash read and a write is one program; nothing is copied or erased. It is the
-//! lower bound for the other layers, and never a model of flash.
+//! A read is one flash read and a write is one program; no page is copied and no block is erased.
+//! The cost is a lower bound for all translation layers. It is not a model of real flash.
 
 use crate::counters::{Counters, Wear};
 use crate::ftl::Ftl;
@@ -9,7 +9,7 @@ use crate::geometry::{FlashError, Geometry, check_page};
 use crate::nand::{Inconsistent, require};
 use crate::operation::{Action, Operation, Purpose, Recorder};
 
-/// A layer without cleaning. See the module head.
+/// A drive without a translation layer; see the module documentation.
 #[derive(Debug)]
 pub struct Ideal {
     dies: u32,

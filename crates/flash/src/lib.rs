@@ -1,24 +1,28 @@
-//! Flash drives as state machines: NAND geometry, translation layers, their operations and the cost
-//! of these.
+//! Flash drives as state machines: the geometry of NAND flash, translation layers, their flash
+//! operations, and the cost of these operations.
 //!
 //! Why this crate exists: the benefit of a buffer policy or a schedule on flash depends on the work
-//! of the drive behind its interface. One state machine serves two uses: a plain cost model for
-//! trace runs ([`Drive`]), and, with its operations recorded, the input of a timing device that
-//! schedules them over channels and dies. It must never do I/O, read a clock, spawn anything or
-//! allocate for an operation, and it depends on no other crate of the project.
+//! that the drive does internally. The state machine has two uses. It is a plain cost model for
+//! trace runs ([`Drive`]). With its operations recorded, it is the input of a timing device that
+//! schedules the operations over channels and dies. The crate must never do I/O, read a clock,
+//! spawn a task or a thread, or allocate memory for an operation. It depends on no other crate of
+//! the project.
 //!
 //! # Contract
 //!
-//! - **Geometry** ([`Geometry`]): channels, ways, dies, planes, blocks, pages of a block, bytes of
-//!   a page. The host's pages are the flash less its spare share ([`Capacity`]).
-//! - **Operations** ([`Operation`]): read, program and erase of a physical page or block on a die,
-//!   each with its [`Purpose`]. They come in an order that the flash can execute: blocks are
-//!   programmed from the first page to the last, and erased when no page in them is needed.
-//! - **Counters** ([`Counters`], [`Wear`]): counted where the array changes. Programs = host +
-//!   copied + padded + map, always; [`Drive::verify`] compares the counters, the map and the
-//!   validity of every page with each other.
-//! - **Bad input** is a [`FlashError`] that names the parameter and the remedy: impossible
-//!   geometries, too little spare flash, pages beyond the end. No bad input causes a panic.
+//! - **Geometry** ([`Geometry`]): numbers of channels, ways, dies, planes, blocks and pages of a
+//!   block, and the bytes of a page. The host's pages are the flash without its spare share
+//!   ([`Capacity`]).
+//! - **Operations** ([`Operation`]): read, program or erase of a physical page or block on a die,
+//!   each with its [`Purpose`]. The flash can execute the operations in the order in which they are
+//!   recorded: blocks are programmed from the first page to the last, and erased when no page in
+//!   them is needed.
+//! - **Counters** ([`Counters`], [`Wear`]): incremented together with each change of the array. At
+//!   any time, programs = host + copied + padded + map. [`Drive::verify`] compares the counters,
+//!   the map and the validity of every page with each other.
+//! - **Invalid input** is reported as a [`FlashError`] that names the parameter and the remedy:
+//!   impossible geometries, too little spare flash, pages beyond the end. No invalid input causes a
+//!   panic.
 //!
 //! ```
 //! use bimetal_flash::{Capacity, Drive, DriveConfig, FtlConfig, Geometry, PageConfig};

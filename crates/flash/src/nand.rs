@@ -1,25 +1,26 @@
 //! The flash array: which pages are programmed, which of them are valid, and which logical page
-//! each holds.
+//! each of them holds.
 //!
-//! This is the only place where flash changes, so operations are counted and recorded here, and the
-//! rules of NAND are asserted here in every build: a block is programmed from its first page to its
-//! last, and only an erase makes a page programmable again. The array knows nothing of mapping; a
-//! translation layer must never change the state of a page except through this module.
+//! Only this module changes the state of the flash. Operations are therefore counted and recorded
+//! here, and the rules of NAND are asserted here in every build: a block is programmed from its
+//! first page to its last, and only an erase makes a page programmable again. The array does not
+//! know how pages are mapped; a translation layer must never change the state of a page except
+//! through this module.
 //!
-//! Physical pages are numbered block x stride + page. The stride is the number of pages of a block
-//! rounded up to a power of two, so that a shift and a mask give the block and the page of a
-//! number.
+//! The number of a physical page is block x stride + page. The stride is the number of pages of a
+//! block rounded up to a power of two, so that a shift and a mask of the number give the block and
+//! the page.
 
 use crate::counters::{Counters, Wear};
 use crate::geometry::{FlashError, Geometry, NONE};
 use crate::operation::{Action, Operation, Purpose, Recorder};
 
-/// State of a block for its translation layer.
+/// Use of a block by its translation layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BlockState {
-    /// Erased, on a free list.
+    /// Erased and on a list of free blocks.
     Free,
-    /// Being programmed, or placed by a log-block layer.
+    /// Being programmed, or in use by a layer with log blocks.
     Open,
     /// Full, and waiting to be cleaned.
     Closed,
@@ -28,20 +29,20 @@ pub(crate) enum BlockState {
 /// One erase block.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Block {
-    /// Programmed pages that hold the newest version of a logical page.
+    /// Number of valid pages: programmed pages that hold the newest version of a logical page.
     pub valid: u32,
-    /// Number of pages programmed since the last erase; also the offset of the next page to
+    /// Number of pages programmed since the last erase. This is also the offset of the next page to
     /// program.
     pub programmed: u32,
-    /// Erases so far.
+    /// Number of erases of the block so far.
     pub erases: u32,
     /// State of the block.
     pub state: BlockState,
-    /// The write stream to which the block belongs, for layers that have streams.
+    /// Write stream of the pages in the block, for layers that have write streams.
     pub class: u8,
 }
 
-/// The array. See the module head.
+/// The flash array; see the module documentation.
 #[derive(Debug)]
 pub(crate) struct Nand {
     pages_per_block: u32,
@@ -56,7 +57,7 @@ pub(crate) struct Nand {
 }
 
 impl Nand {
-    /// Creates an erased array. Errors: a geometry out of range.
+    /// Creates an array whose blocks are all erased. Errors: a geometry out of range.
     pub fn new(geometry: &Geometry) -> Result<Self, FlashError> {
         geometry.validate()?;
         let shift = geometry
@@ -119,7 +120,7 @@ impl Nand {
         &mut self.blocks[block as usize]
     }
 
-    /// Returns whether every page of the block is programmed.
+    /// Returns whether every page of the block has been programmed.
     pub fn is_full(&self, block: u32) -> bool {
         self.block(block).programmed == self.pages_per_block
     }
@@ -169,10 +170,11 @@ impl Nand {
         self.record(Action::Read, purpose, page, lpn);
     }
 
-    /// Programs the next page of `block` with `lpn` and makes it valid. Returns the page.
+    /// Programs the next page of `block` with the logical page `lpn`, and marks it as valid.
+    /// Returns the physical page.
     ///
     /// # Panics
-    /// If the block is full: the caller must check before it programs.
+    /// When the block is full. The caller must check this before.
     #[inline]
     pub fn program(&mut self, block: u32, lpn: u32, purpose: Purpose) -> u32 {
         let page = self.take_page(block);
@@ -189,7 +191,7 @@ impl Nand {
         page
     }
 
-    /// Programs the next page of `block` without content.
+    /// Programs the next page of `block` without content, as padding.
     pub fn pad(&mut self, block: u32) {
         let page = self.take_page(block);
         self.owners[page as usize] = NONE;
@@ -209,8 +211,8 @@ impl Nand {
         self.page_at(block, offset)
     }
 
-    /// Marks a page as invalid: a newer version exists, or the content is no longer needed. Returns
-    /// the block of the page.
+    /// Marks a physical page as invalid, because a newer version exists or the content is no longer
+    /// needed. Returns the block of the page.
     #[inline]
     pub fn invalidate(&mut self, page: u32) -> u32 {
         let (word, bit) = self.bit_of(page);
@@ -221,10 +223,10 @@ impl Nand {
         block
     }
 
-    /// Erases a block without valid pages; the block becomes free.
+    /// Erases a block that has no valid pages. The block is then free.
     ///
     /// # Panics
-    /// If a page of the block is valid.
+    /// When a page of the block is valid.
     pub fn erase(&mut self, block: u32) {
         let entry = &mut self.blocks[block as usize];
         assert!(entry.valid == 0, "an erase never destroys a valid page");
@@ -236,8 +238,8 @@ impl Nand {
         self.record(Action::Erase, Purpose::Copy, page, NONE);
     }
 
-    /// Returns a bit mask of the valid pages among 64 pages of a block. `word` is the number of the
-    /// group of 64.
+    /// Returns a bit mask of the valid pages in a group of 64 pages of a block. `word` is the
+    /// number of the group.
     #[inline]
     pub fn valid_word(&self, block: u32, word: u32) -> u64 {
         self.valid[(block * self.words_per_block + word) as usize]
@@ -247,14 +249,15 @@ impl Nand {
         self.words_per_block
     }
 
-    /// Marks all pages of a block as invalid at once, when all its valid pages have been moved.
+    /// Marks all pages of a block as invalid. Its valid pages must have been moved.
     pub fn invalidate_all(&mut self, block: u32) {
         let first = (block * self.words_per_block) as usize;
         self.valid[first..first + self.words_per_block as usize].fill(0);
         self.blocks[block as usize].valid = 0;
     }
 
-    /// Marks every page of the array as invalid, before validity is restored from a table.
+    /// Marks every page of the array as invalid. The validity of pages is then restored from a
+    /// table.
     pub fn invalidate_everything(&mut self) {
         self.valid.fill(0);
         for block in &mut self.blocks {
@@ -262,7 +265,8 @@ impl Nand {
         }
     }
 
-    /// Makes a programmed page valid again, because the table restored after a power cut names it.
+    /// Marks a programmed page as valid again, because the table that was restored after a power
+    /// cut refers to it.
     pub fn revalidate(&mut self, page: u32, lpn: u32) {
         assert!(
             self.owners[page as usize] == lpn,
@@ -284,7 +288,7 @@ impl Nand {
         }
     }
 
-    /// Compares the array with `map` and with the counters. See [`crate::Ftl::verify`].
+    /// Checks that the array agrees with `map` and with the counters; see [`crate::Ftl::verify`].
     pub fn verify(&self, map: &[u32]) -> Result<(), Inconsistent> {
         for (lpn, page) in map.iter().enumerate().filter(|(_, page)| **page != NONE) {
             let block = self.block(self.block_of(*page));
@@ -334,7 +338,7 @@ impl Nand {
     }
 }
 
-/// A state that contradicts itself: a defect of this crate.
+/// Description of an inconsistent state, which is a defect of this crate.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the drive's state is inconsistent: {0}")]
 pub struct Inconsistent(pub String);

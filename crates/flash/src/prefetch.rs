@@ -1,20 +1,20 @@
 //! Read-ahead inside a drive: after two sequential reads, the next pages are read into memory.
 //!
-//! Only the window is modelled: the pages that a read would find in memory. A write or trim of a
-//! page in the window closes the window, so that no read is answered with an old version.
+//! Only a window of page numbers is modelled: the pages that a read would find in memory. A write
+//! or trim of a page in the window closes the window, so that no read returns an old version.
 
-/// The window of pages read ahead.
+/// The window of pages that have been read ahead.
 #[derive(Debug)]
 pub(crate) struct Prefetch {
     pages: u32,
-    /// The page that would continue the host's last read.
+    /// The page after the host's last read. A read of this page is sequential.
     expected: Option<u32>,
     from: u32,
     to: u32,
 }
 
 impl Prefetch {
-    /// Creates a closed window that will read `pages` ahead.
+    /// Creates a closed window. `pages` is the number of pages of each read-ahead.
     pub fn new(pages: u32) -> Self {
         Prefetch {
             pages,
@@ -24,12 +24,13 @@ impl Prefetch {
         }
     }
 
-    /// Returns whether the page is in memory.
+    /// Returns whether the page has been read ahead and is in memory.
     pub fn holds(&self, lpn: u32) -> bool {
         (self.from..self.to).contains(&lpn)
     }
 
-    /// Records a read of the host. Returns the pages to read ahead now, before `end`.
+    /// Records a read of the host. Returns the range of pages to read ahead now; it ends at or
+    /// before `end`.
     pub fn after_read(&mut self, lpn: u32, end: u32) -> std::ops::Range<u32> {
         let continues = self.expected == Some(lpn);
         self.expected = lpn.checked_add(1);

@@ -1,14 +1,16 @@
-//! A list of small numbers in order of use, in two dense arrays.
+//! A list of small numbers in the order of their last use, in two dense arrays.
 //!
-//! The cached table and the log blocks of BAST are replaced by least recent use; both use this
-//! list.
+//! The cached table and the log blocks of BAST are replaced by least recent use, for which both use
+//! this list.
 
 use crate::geometry::NONE;
 
-/// Numbers below a bound, most recently used first. No call allocates or takes longer than O(1).
+/// List of numbers below a bound, with the most recently used number first. All operations take
+/// O(1) time and allocate no memory.
 #[derive(Debug)]
 pub(crate) struct Recency {
-    /// Links of each number: (towards older, towards newer). The last entry is the ring's anchor.
+    /// Links of each number: the next older number and the next newer number. The last entry is the
+    /// anchor of the ring.
     links: Vec<(u32, u32)>,
     anchor: u32,
 }
@@ -28,7 +30,7 @@ impl Recency {
         self.links[number as usize].0 != NONE
     }
 
-    /// Puts `number` first, whether or not it is in the list.
+    /// Moves `number` to the front of the list, or adds it at the front if it is not in the list.
     pub fn touch(&mut self, number: u32) {
         self.remove(number);
         let newest = self.links[self.anchor as usize].0;
@@ -48,7 +50,7 @@ impl Recency {
         self.links[number as usize] = (NONE, NONE);
     }
 
-    /// Returns the least recently used number; `None` for an empty list.
+    /// Returns the least recently used number; `None` if the list is empty.
     pub fn oldest(&self) -> Option<u32> {
         let oldest = self.links[self.anchor as usize].1;
         (oldest != self.anchor).then_some(oldest)

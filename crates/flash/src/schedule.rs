@@ -1,17 +1,19 @@
-//! Completion times of operations: a drive's channels and dies as queues on the caller's clock.
+//! Completion times of flash operations: the channels and dies of a drive as queues on the caller's
+//! clock.
 //!
-//! A die does one operation at a time, in the order in which the layer issued them; reads of the
-//! host may overtake. A read occupies the die for the cells and then, for the transfer, the
-//! channel; a program occupies the channel and then the cells; an erase occupies only the die.
-//! Copies within a die can bypass the channel (copy-back). A channel serves its dies in the order
-//! of their requests.
+//! A die executes one operation at a time, in the order in which the layer issued them; reads of
+//! the host may overtake other operations. A read occupies the die while the cells are read and
+//! then, during the transfer, also the channel. A program occupies the channel and then the cells.
+//! An erase occupies only the die. Copies within a die can bypass the channel (copy-back). A
+//! channel serves its dies in the order of their requests.
 //!
-//! The schedule must never read a clock or depend on how late it is called: everything happens at
-//! the times of its own events, in their order, and at one instant in the order of causation. Its
-//! queues hold the issued operations that are not done; the caller bounds their number.
+//! The schedule must never read a clock, and its results must not depend on how late it is called.
+//! Every event is processed at its own time, in the order of these times, and events at the same
+//! time in the order in which they were caused. The queues hold the issued operations that have not
+//! completed; the caller must bound their number.
 //!
-//! Not modelled: operations on several planes at once, cache programs, suspended programs, and the
-//! wait of a copy between two dies for its read.
+//! The following is not modelled: operations on several planes together, cache programs, suspended
+//! programs, and the time that a copy between two dies waits for its read.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -19,30 +21,30 @@ use std::collections::{BinaryHeap, VecDeque};
 use crate::geometry::Geometry;
 use crate::operation::{Action, Operation, Purpose};
 
-/// Times of operations, in nanoseconds.
+/// Times of the parts of operations, in nanoseconds, and rules for their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OperationTimes {
-    /// Reading a page from the cells into the page register.
+    /// Time to read a page from the cells into the page register.
     pub read_ns: u64,
-    /// Programming a page from the page register into the cells.
+    /// Time to program a page from the page register into the cells.
     pub program_ns: u64,
-    /// Erasing a block.
+    /// Time to erase a block.
     pub erase_ns: u64,
-    /// Reading a page of the SLC buffer.
+    /// Time to read a page of the SLC buffer.
     pub buffer_read_ns: u64,
-    /// Programming a page of the SLC buffer.
+    /// Time to program a page of the SLC buffer.
     pub buffer_program_ns: u64,
-    /// Transferring a page over the channel.
+    /// Time to transfer a page over the channel.
     pub transfer_ns: u64,
-    /// Whether copies stay within the die. If false, they cross the channel twice, for the error
-    /// correction in the controller.
+    /// Whether copies within a die bypass the channel. If false, a copy crosses the channel twice,
+    /// because the error correction is in the controller.
     pub copy_back: bool,
-    /// Whether reads of the host overtake all other operations that wait for a die.
+    /// Whether reads of the host overtake all other operations that wait for the same die.
     pub reads_first: bool,
 }
 
 impl OperationTimes {
-    /// Returns the time that an operation spends in the cells, in ns.
+    /// Returns the time in ns that an operation occupies the cells.
     pub fn cells_ns(&self, action: Action, purpose: Purpose) -> u64 {
         match (action, purpose) {
             (Action::Read, Purpose::Buffer) => self.buffer_read_ns,
@@ -54,7 +56,7 @@ impl OperationTimes {
     }
 }
 
-/// An operation of a command.
+/// An operation that waits for its die or is being executed.
 #[derive(Debug, Clone, Copy)]
 struct Job {
     action: Action,
@@ -75,27 +77,28 @@ struct Channel {
     waiting: VecDeque<u32>,
 }
 
-/// The part of an operation that ends at an event.
+/// Part of an operation. An event marks the end of one part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     Cells,
     Transfer,
 }
 
-/// The channels and dies of a drive. See the module head.
+/// The channels and dies of a drive; see the module documentation.
 #[derive(Debug)]
 pub struct Schedule {
     times: OperationTimes,
     dies: Vec<Die>,
     channels: Vec<Channel>,
-    /// Pending events: (time, order of causation, die, phase).
+    /// Pending events: time, number that orders events at the same time by their cause, die, and
+    /// phase.
     events: BinaryHeap<Reverse<(u64, u64, u32, Phase)>>,
     seq: u64,
     pending: usize,
 }
 
 impl Schedule {
-    /// Creates idle channels and dies for a valid geometry.
+    /// Creates a schedule without operations. The geometry must be valid.
     pub fn new(geometry: &Geometry, times: OperationTimes) -> Self {
         let dies = (0..geometry.total_dies()).map(|_| Die::default());
         let channels = (0..geometry.channels).map(|_| Channel::default());
@@ -109,13 +112,13 @@ impl Schedule {
         }
     }
 
-    /// Returns the number of operations that are issued and not done.
+    /// Returns the number of operations that have been issued and have not completed.
     pub fn pending(&self) -> usize {
         self.pending
     }
 
-    /// Issues an operation to its die at `now_ns`, which must not lie before an event that has run.
-    /// The end of the operation will be reported with `tag`.
+    /// Issues an operation to its die at the time `now_ns`, which must not be before an event that
+    /// has been processed. [`step`](Self::step) reports the completion of the operation with `tag`.
     pub fn add(&mut self, now_ns: u64, operation: &Operation, tag: u64) {
         self.pending += 1;
         let job = Job {
@@ -135,12 +138,13 @@ impl Schedule {
         }
     }
 
-    /// Returns the time of the next event in ns, or `None` if no operation is pending.
+    /// Returns the time of the next event in ns; `None` if no operation is pending.
     pub fn next_ns(&self) -> Option<u64> {
         self.events.peek().map(|Reverse((time_ns, ..))| *time_ns)
     }
 
-    /// Runs the next event. Returns the tag of the operation that ended with it, if any.
+    /// Processes the next event. If the event completes an operation, returns the tag of the
+    /// operation.
     pub fn step(&mut self) -> Option<u64> {
         let Reverse((now_ns, _, die, phase)) = self.events.pop()?;
         let job = self.dies[die as usize].current?;
@@ -256,7 +260,8 @@ mod tests {
         }
     }
 
-    /// Runs until no operation is pending, and returns the tag and the time of each completion.
+    /// Processes events until no operation is pending. Returns the tag and the time of each
+    /// completion.
     fn ends(schedule: &mut Schedule) -> Vec<(u64, u64)> {
         let mut ends = Vec::new();
         while let Some(now_ns) = schedule.next_ns() {
@@ -266,7 +271,8 @@ mod tests {
         ends
     }
 
-    /// Two dies share a channel: their transfers are sequential, and their cells work in parallel.
+    /// If two dies share a channel, their transfers are sequential, and their cells work in
+    /// parallel.
     #[test]
     fn dies_of_a_channel_overlap_but_for_the_transfers() {
         let mut one = schedule(1, 2, TIMES);
@@ -283,7 +289,8 @@ mod tests {
         assert_eq!(ends(&mut reads), [(1, 65), (2, 75)]);
     }
 
-    /// A host's read waits for the erase in progress and passes the program behind it.
+    /// A read of the host waits for the erase in progress, and overtakes the program that was
+    /// issued before it.
     #[test]
     fn a_read_of_the_host_goes_first() {
         let run = |reads_first| {
@@ -304,7 +311,7 @@ mod tests {
         assert_eq!(run(false), [(1, 1000), (2, 1210), (3, 1270)]);
     }
 
-    /// A copy crosses the channel twice; with copy-back it stays in the die.
+    /// A copy crosses the channel twice. With copy-back, it stays within the die.
     #[test]
     fn copies_stay_in_the_die_with_copy_back() {
         let run = |copy_back| {

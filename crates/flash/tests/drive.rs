@@ -1,5 +1,5 @@
 //! Tests of the parts of a drive against values computed by hand: cached table, trim, wear
-//! levelling, write buffers, read-ahead, idle time, power cuts, time.
+//! levelling, write buffers, read-ahead, idle time, power cuts and device time.
 
 mod common;
 
@@ -27,7 +27,7 @@ fn write(drive: &mut Drive, lpns: &[u32]) {
     }
 }
 
-/// Pages of 16 bytes hold 4 entries of the table; two entries are in memory.
+/// A table page of 16 bytes holds 4 entries of the table, and two entries are cached in memory.
 #[test]
 fn a_cached_table_costs_what_its_misses_cost() {
     let page = PageConfig {
@@ -38,30 +38,30 @@ fn a_cached_table_costs_what_its_misses_cost() {
     write(&mut drive, &[0, 1]);
     let c = drive.counters();
     assert_eq!((c.map_misses, c.reads_map, c.programs_map), (2, 0, 0));
-    // Entry 0 is evicted. It has changed, so its table page is programmed; no old version of that
-    // page exists to be read. Entry 2 is then read from the new table page.
+    // Entry 0 is evicted. It has changed, so its table page is programmed; the table page has no
+    // old version that would have to be read. Entry 2 is then read from the new table page.
     write(&mut drive, &[2]);
     let c = drive.counters();
     assert_eq!((c.map_misses, c.reads_map, c.programs_map), (3, 1, 1));
     drive.read(2).expect("within the drive");
     assert_eq!(drive.counters().map_hits, 1);
-    // Entry 1 is evicted (read and program of table page 0), and entry 0 is loaded (read of table
-    // page 0).
+    // Entry 1 is evicted, which reads and programs table page 0. Entry 0 is then loaded, which
+    // reads table page 0.
     drive.read(0).expect("within the drive");
     let c = drive.counters();
     assert_eq!((c.map_misses, c.reads_map, c.programs_map), (4, 3, 2));
-    // Entry 2 is evicted changed. Entry 4 is in table page 1, which does not exist yet.
+    // Entry 2 has changed and is evicted. Entry 4 is in table page 1, which does not exist yet.
     drive.read(4).expect("within the drive");
     let c = drive.counters();
     assert_eq!((c.map_misses, c.reads_map, c.programs_map), (5, 4, 3));
-    // Entry 0 is evicted unchanged and costs nothing.
+    // Entry 0 has not changed, so its eviction costs nothing.
     drive.read(5).expect("within the drive");
     assert_eq!(drive.counters().programs_map, 3);
     assert_eq!(drive.counters().unmapped_reads, 2);
     drive.verify().expect("a consistent drive");
 }
 
-/// A cache that holds every entry misses each entry only once.
+/// A cache that can hold every entry misses each entry only once.
 #[test]
 fn a_cached_table_that_is_large_enough_costs_nothing() {
     let page = PageConfig {
@@ -76,7 +76,8 @@ fn a_cached_table_that_is_large_enough_costs_nothing() {
     assert_eq!(c.map_hits, 20_000);
 }
 
-/// A trimmed page is spare flash: with a fifth of the pages trimmed, alpha is alpha / 0.8.
+/// Trimmed pages count as spare flash: with a fifth of the pages trimmed, the effective alpha is
+/// alpha / 0.8.
 #[test]
 fn trimmed_pages_count_as_spare() {
     let layer = page_mapped(Cleaning::Greedy, Streams::One);
@@ -106,7 +107,7 @@ fn trimmed_pages_count_as_spare() {
     drive.verify().expect("a consistent drive");
 }
 
-/// Returns a drive with cold content in most blocks, after hot writes to a few pages.
+/// Returns a drive after many writes to a few hot pages. Most of its blocks hold cold content.
 fn worn(wear: WearLevelling) -> Drive {
     let mut config = page_drive(PageConfig::default(), Geometry::one_die(64, 16, 4096), 900);
     config.wear = wear;
@@ -146,11 +147,11 @@ fn memory_absorbs_rewrites_until_it_is_full() {
     assert_eq!((c.host_writes, c.buffer_overwrites, c.programs), (6, 3, 0));
     drive.read(3).expect("within the drive");
     assert_eq!(drive.counters().buffer_hits, 1);
-    // The fifth page evicts the first one, in order of arrival.
+    // The fifth page evicts the page that arrived first.
     write(&mut drive, &[4, 5]);
     assert_eq!(drive.counters().programs_host, 1);
     assert!(drive.locate(1).is_some() && drive.locate(2).is_none());
-    // A trimmed page is never written.
+    // A page that is trimmed in the buffer is never written to the flash.
     drive.trim(2).expect("within the drive");
     drive.flush().expect("a flush");
     assert_eq!(drive.counters().programs_host, 4);
@@ -168,13 +169,13 @@ fn an_slc_log_is_folded_in_idle_time() {
     let mut drive = made(&config);
     write(&mut drive, &[7, 7, 8]);
     assert_eq!(drive.device_time_us(), 3 * 50);
-    // Two live pages: read at 25 us and programmed at 200 us.
+    // Two current pages are moved: each is read in 25 us and programmed in 200 us.
     assert_eq!(drive.idle(10_000), Ok(2 * 225));
     assert_eq!(drive.background_us(), 450);
     assert_eq!(drive.device_time_us(), 150);
-    // The full log of 32 slots makes room by moving the pages of its oldest block of 16 slots:
-    // reads, programs, an erase. Slots 0..3 were used before, so the first block ends after 13
-    // more.
+    // The full log of 32 slots makes space by moving the pages of its oldest block of 16 slots:
+    // reads, programs and one erase. Three slots of the first block were used before, so the block
+    // is full after 13 more pages.
     let before = drive.counters();
     write(&mut drive, &(100..133).collect::<Vec<u32>>());
     let done = drive.counters() - before;
@@ -193,7 +194,8 @@ fn sequential_reads_are_read_ahead_once() {
         drive.read(lpn).expect("within the drive");
     }
     let c = drive.counters();
-    // Pages 0 and 1 are read; 2..6 and 6..10 are read ahead; the read of 9 reads 10..14 ahead.
+    // Pages 0 and 1 are read from flash. Pages 2..6 and 6..10 are then read ahead, and the read of
+    // page 9 reads 10..14 ahead.
     assert_eq!(
         (c.reads_host, c.prefetch_hits, c.reads_prefetch),
         (2, 8, 12)
@@ -202,7 +204,7 @@ fn sequential_reads_are_read_ahead_once() {
     assert_eq!(drive.counters().reads_host, 3);
 }
 
-/// With enough idle time no write ever waits for cleaning.
+/// With enough idle time, no write ever waits for cleaning.
 #[test]
 fn idle_time_takes_cleaning_off_the_writes() {
     let run = |idle_us: u64| {
@@ -226,7 +228,7 @@ fn idle_time_takes_cleaning_off_the_writes() {
     assert!(busy.counters().cleanings_blocking > 1000);
     assert_eq!(busy.background_us(), 0);
     assert_eq!(rested.counters().cleanings_blocking, 0);
-    // The host then waits only for its own programs: 1700 + 20,000 of 200 us.
+    // The host waits only for its own programs: 1700 + 20,000 programs of 200 us.
     assert_eq!(rested.device_time_us(), 21_700 * 200);
 }
 
@@ -255,7 +257,7 @@ fn a_power_cut_takes_a_volatile_table_back_to_the_flush() {
     let mut drive = made(&page_drive(page, Geometry::one_die(64, 16, 4096), 500));
     write(&mut drive, &[1, 2]);
     drive.flush().expect("a flush");
-    // Two changed entries fit one table page.
+    // The two changed entries fit in one table page.
     assert_eq!(drive.counters().programs_map, 1);
     let durable = drive.locate(1);
     write(&mut drive, &[1, 1, 3]);
@@ -271,7 +273,8 @@ fn a_power_cut_takes_a_volatile_table_back_to_the_flush() {
     assert_eq!(drive.locate(1), durable);
 }
 
-/// A table that is reconstructed, a cached table, and block-mapped layers lose nothing.
+/// A power cut loses nothing in a drive with a reconstructed table, with a cached table, or with a
+/// block-mapped layer.
 #[test]
 fn a_power_cut_leaves_durable_layers_as_they_are() {
     let cached = PageConfig {
@@ -303,8 +306,8 @@ fn a_power_cut_leaves_durable_layers_as_they_are() {
     }
 }
 
-/// Device time is the sum of the times of the operations: 7 us a read, 100 us a program and 1000 us
-/// an erase.
+/// Device time is the sum of the times of the operations: 7 us for a read, 100 us for a program and
+/// 1000 us for an erase.
 #[test]
 fn time_is_the_sum_of_the_operations() {
     let mut config = DriveConfig::new(
@@ -324,13 +327,14 @@ fn time_is_the_sum_of_the_operations() {
     drive.write(&[0, 1]).expect("within the drive");
     assert_eq!(drive.device_time_us(), 200 + 200 + 1000);
     drive.write(&[1]).expect("within the drive");
-    // Page 0 is copied: a read, two programs, an erase.
+    // Page 0 is copied to a new block: a read, two programs and an erase.
     assert_eq!(drive.device_time_us(), 1400 + 7 + 200 + 1000);
     drive.read(0).expect("within the drive");
     assert_eq!(drive.device_time_us(), 2607 + 7);
 }
 
-/// Pages are distributed over the dies in turn. Neighbouring dies are on different channels.
+/// Pages are distributed over the dies in turn. Dies with successive numbers are on different
+/// channels.
 #[test]
 fn operations_name_their_die() {
     let geometry = Geometry {
@@ -357,7 +361,8 @@ fn operations_name_their_die() {
     assert_ne!(geometry.channel_of(0), geometry.channel_of(1));
 }
 
-/// A drive created for a capacity is never too small for its layer, down to a single page.
+/// A drive that is created for a capacity always has enough blocks for its layer, even for a single
+/// page.
 #[test]
 fn a_drive_for_a_capacity_always_fits() {
     let page = PageConfig {
@@ -394,9 +399,9 @@ fn a_drive_for_a_capacity_always_fits() {
     }
 }
 
-/// For each cleaned block, cleaning writes each table page with moved entries once; entries in
-/// memory cost nothing. The expected number is computed from the operations of every write, with
-/// one entry in memory.
+/// For each cleaned block, cleaning writes each table page with entries of moved pages once.
+/// Entries in memory cost nothing. The test computes the expected number from the operations of
+/// every write, with one entry in memory.
 #[test]
 fn cleaning_writes_the_table_once_for_each_table_page() {
     let page = PageConfig {
@@ -404,7 +409,7 @@ fn cleaning_writes_the_table_once_for_each_table_page() {
         ..PageConfig::default()
     };
     let (pages, entries) = (600, 8);
-    // 75 table pages fill 10 blocks; the table has the last 23 blocks of the die.
+    // 75 table pages fill 10 blocks. The last 23 blocks of the die are for the table.
     let data_blocks = 120 - 23;
     let mut drive = made(&page_drive(
         page,
@@ -447,7 +452,7 @@ fn cleaning_writes_the_table_once_for_each_table_page() {
     assert!(moved_in_all > 1000);
 }
 
-/// After a power cut a cached table starts empty.
+/// After a power cut, the cache of the table is empty.
 #[test]
 fn a_power_cut_empties_the_cached_table() {
     let page = PageConfig {
@@ -463,8 +468,8 @@ fn a_power_cut_empties_the_cached_table() {
     assert_eq!(drive.counters().map_misses, 101);
 }
 
-/// If the old version of a page was read ahead while the new version was in the buffer, a later
-/// read must not be answered with the old version.
+/// The old version of a page may be read ahead while the new version is in the buffer. A later read
+/// must not be answered with the old version.
 #[test]
 fn what_leaves_the_buffer_is_not_read_ahead() {
     let mut config = page_drive(PageConfig::default(), Geometry::one_die(64, 16, 4096), 500);
@@ -483,9 +488,9 @@ fn what_leaves_the_buffer_is_not_read_ahead() {
     assert_eq!((done.reads_host, done.prefetch_hits), (1, 0));
 }
 
-/// Streams that share their open blocks with cleaning need the reserve between any two writes.
-/// Measured streams need it most, because the pages of one cleaned block can go to both. The drives
-/// have the minimum number of blocks.
+/// If cleaning moves pages into the open blocks of the streams, the reserve is needed between any
+/// two writes. Measured streams need it most, because the pages of one cleaned block can move to
+/// both streams. The drives in this test have the minimum number of blocks.
 #[test]
 fn streams_never_use_up_the_reserve() {
     let given = (2..6).map(Streams::Given);
@@ -505,7 +510,7 @@ fn streams_never_use_up_the_reserve() {
     }
 }
 
-/// Writes single random pages in random classes, mostly within a window of pages that moves.
+/// Writes single random pages in random classes, mostly within a moving window of pages.
 fn churn(drive: &mut Drive, streams: Streams) {
     let mut load = Load(u64::from(streams.count()));
     let (pages, mut window) = (drive.logical_pages(), 0);
@@ -526,18 +531,20 @@ fn churn(drive: &mut Drive, streams: Streams) {
     }
 }
 
-/// A full merge of the block of the sequential stream ends the stream and costs no second merge.
+/// A full merge of the block to which the sequential stream belongs also ends the stream, which
+/// then needs no second merge.
 #[test]
 fn a_full_merge_ends_the_stream_of_its_block() {
     let ftl = FtlConfig::Fast { log_blocks: 1 };
     let config = DriveConfig::holding(12, 3, 4, 512, ftl).expect("a geometry");
     let mut drive = made(&config);
     fill(&mut drive);
-    // Page 0 opens the stream. Page 2 does not continue the stream; pages 2, 5, 6 and 7 fill the
-    // log.
+    // Page 0 opens the stream. Page 2 does not continue the stream, so pages 2, 5, 6 and 7 are
+    // appended to the log block, which is then full.
     write(&mut drive, &[0, 2, 5, 6, 7]);
     assert_eq!(drive.counters().merges(), 0);
-    // The log is reclaimed: both blocks are merged. Then page 8 opens a stream for block 2.
+    // The log block is reclaimed, which merges both data blocks. Page 8 then opens a stream for
+    // block 2.
     write(&mut drive, &[9, 8]);
     assert_eq!(drive.counters().merges_full, 2);
     assert_eq!(drive.counters().merges(), 2);

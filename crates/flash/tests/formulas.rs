@@ -1,10 +1,10 @@
-//! Tests of the layers against the analytic models: write amplification of cleaning, merges of log
-//! blocks.
+//! Tests of the translation layers against analytic models: the write amplification of cleaning,
+//! and the merges of log blocks.
 //!
-//! The formulas are solved in `common` from their equations, and the solutions are tested here
+//! The formulas are solved in `common` from their equations, and this file tests the solutions
 //! against known values. For cleaning, devices are filled, overwritten at least three times, and
-//! measured over eight times their capacity. Alpha excludes the blocks that are always free, one
-//! for each write stream.
+//! measured over eight times their capacity. Alpha does not include the blocks that are always
+//! free, one for each write stream.
 
 mod common;
 
@@ -38,8 +38,8 @@ fn cleaning_is_as_the_formula_says(cleaning: Cleaning, pages_per_block: u32, spa
     drive.verify().expect("a consistent drive");
 }
 
-/// Tests the models themselves: harmonic numbers against their sums, and the limit in which greedy
-/// cleaning equals FIFO.
+/// Tests the models themselves: harmonic numbers against their sums, known values of the FIFO
+/// formulas, and the limit of large blocks, in which greedy cleaning equals FIFO.
 #[test]
 fn the_formulas_hold_where_they_can_be_computed() {
     for n in [0u32, 1, 2, 10, 64] {
@@ -48,10 +48,10 @@ fn the_formulas_hold_where_they_can_be_computed() {
     }
     // H(1/2) = 2 - 2 ln 2.
     assert!((harmonic(0.5) - (2.0 - 2.0 * std::f64::consts::LN_2)).abs() < 1e-10);
-    // alpha = 2 ln 2 has x = 1/2, so WA = 2.
+    // For alpha = 2 ln 2, the solution is x = 1/2, so WA = 2.
     assert!((fifo_wa(2.0 * std::f64::consts::LN_2) - 2.0).abs() < 1e-9);
     assert!((greedy_wa(1.25, 60_000) / fifo_wa(1.25) - 1.0).abs() < 1e-3);
-    // With the same write rate for both groups, the mixed formula equals FIFO.
+    // If both groups have the same write rate, the formula for mixed groups equals that for FIFO.
     assert!((fifo_mixed_wa(1.15, 0.5, 0.5) / fifo_wa(1.15) - 1.0).abs() < 1e-9);
 }
 
@@ -79,7 +79,8 @@ fn greedy_and_fifo_with_256_pages_a_block() {
     }
 }
 
-/// Each of four dies behaves like a device of one die, so striping changes nothing.
+/// Each of four dies behaves like a device with one die, so the distribution over dies changes
+/// nothing.
 #[test]
 fn four_dies_are_four_devices() {
     let geometry = bimetal_flash::Geometry {
@@ -96,7 +97,7 @@ fn four_dies_are_four_devices() {
     within_2_percent(steady_wa(&mut drive, 3, 8), greedy_wa(alpha, 64));
 }
 
-/// The model also holds within its accuracy when cleaning copies into the host's blocks.
+/// The model is equally accurate if cleaning moves pages into the host's open blocks.
 #[test]
 fn one_append_point_is_as_good_as_two() {
     let layer = FtlConfig::Page(bimetal_flash::PageConfig {
@@ -108,9 +109,9 @@ fn one_append_point_is_as_good_as_two() {
     within_2_percent(steady_wa(&mut drive, 3, 8), greedy_wa(alpha, 64));
 }
 
-/// Many choices are as good as greedy; few choices are between greedy and a blind choice. The blind
-/// choice of one block at random has the amplification alpha / (alpha - 1), because it moves the
-/// average number of valid pages of a block.
+/// Drawing many blocks is as good as greedy cleaning, and drawing few is between greedy cleaning
+/// and a single random block. A single random block gives a write amplification of alpha / (alpha -
+/// 1), because it has the average number of valid pages of a block.
 #[test]
 fn random_choices_lie_between_blind_and_greedy() {
     let wa = |choices| {
@@ -142,8 +143,8 @@ fn hot_and_cold_apart_are_as_the_formula_says() {
     }
 }
 
-/// Counterpart: if both groups are mixed, the same skew is worse than uniform writes, and FIFO
-/// matches its formula.
+/// If hot and cold pages share blocks, the same skew is worse than uniform writes, and FIFO matches
+/// its formula.
 #[test]
 fn hot_and_cold_mixed_are_worse_than_uniform() {
     let (pages, writes, spare) = (0.2, 0.8, 0.15);
@@ -160,9 +161,9 @@ fn hot_and_cold_mixed_are_worse_than_uniform() {
     assert!(greedy > 1.4 * separated_wa(alpha, pages, writes, 64));
 }
 
-/// Counting writes separates the two groups: once the old mixture has been cleaned away, write
-/// amplification is at most 5 % above the optimum for given classes, and far below that of mixed
-/// groups.
+/// Counting writes separates hot and cold pages. Once the old mixture has been cleaned away, the
+/// write amplification is at most 5 % above the optimum for given classes, and far below that of
+/// mixed pages.
 #[test]
 fn measured_classes_come_close_to_given_ones() {
     let layer = page_mapped(Cleaning::Greedy, Streams::Measured);
@@ -180,8 +181,8 @@ fn measured_classes_come_close_to_given_ones() {
     drive.verify().expect("a consistent drive");
 }
 
-/// Cost-benefit was designed for skew and beats greedy there (Rosenblum and Ousterhout 1991, figure
-/// 6).
+/// Cost-benefit cleaning was designed for skewed writes and is better than greedy cleaning under
+/// them (Rosenblum and Ousterhout 1991, figure 6).
 #[test]
 fn cost_benefit_beats_greedy_under_skew() {
     let skew = Skew {
@@ -196,7 +197,7 @@ fn cost_benefit_beats_greedy_under_skew() {
     assert!(benefit < greedy, "{benefit} {greedy}");
 }
 
-/// Repeated sequential writes of the whole drive leave whole blocks invalid, so no page is copied.
+/// Repeated sequential writes of the whole drive invalidate whole blocks, so no page is copied.
 #[test]
 fn sequential_writes_amplify_nothing() {
     let layers = [
@@ -222,7 +223,7 @@ fn bast_merges_are_as_the_formula_says() {
         let merges = 1.0 - f64::from(k) / f64::from(l);
         within_2_percent(done.merges_full as f64 / done.host_writes as f64, merges);
         within_2_percent(done.write_amplification(), 1.0 + 64.0 * merges);
-        // A full merge costs 64 programs, 64 reads, and two erases.
+        // A full merge costs 64 programs, 64 reads and two erases.
         assert_eq!(done.programs_copy, 64 * done.merges_full);
         assert_eq!(done.reads_copy, done.programs_copy);
         assert_eq!(done.erases, 2 * done.merges_full);
@@ -246,7 +247,8 @@ fn fast_merges_are_as_the_formula_says() {
     }
 }
 
-/// Whole blocks written in order cost a switch each: one erase for 64 pages, and no copy.
+/// Writing whole blocks in order costs one switch for each block: one erase for 64 pages, and no
+/// copies.
 #[test]
 fn log_blocks_switch_under_sequential_writes() {
     let layers = [
@@ -264,7 +266,7 @@ fn log_blocks_switch_under_sequential_writes() {
     }
 }
 
-/// k pages of one block written together cost 64 - k reads, 64 programs and one erase.
+/// Writing k pages of one block together costs 64 - k reads, 64 programs and one erase.
 #[test]
 fn block_mapped_writes_rewrite_their_block() {
     let mut drive = aged(50, 1, FtlConfig::Block);
@@ -281,7 +283,7 @@ fn block_mapped_writes_rewrite_their_block() {
     drive.verify().expect("a consistent drive");
 }
 
-/// Without a layer, a write costs one program.
+/// Without a translation layer, a write costs one program.
 #[test]
 fn no_layer_costs_nothing_more() {
     let mut drive = drive(16, 64, 0.0, FtlConfig::None);

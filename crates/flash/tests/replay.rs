@@ -1,10 +1,10 @@
 //! Random commands on small drives of unusual shapes, checked against an independent model of
 //! flash.
 //!
-//! The drive records its operations, and this file executes them on its own array, which knows only
-//! the rules of NAND and the content of every page. So the drive is not trusted: a mapped page must
-//! hold the last version written, an erased page must never be mapped, and pages of a block must be
-//! programmed in order.
+//! The drive records its operations, and this file executes them on an array of its own, which
+//! knows only the rules of NAND and the content of every page. The test therefore does not rely on
+//! the drive's own state: a mapped page must hold the version of the page that was written last, an
+//! erased page must never be mapped, and the pages of a block must be programmed in order.
 
 use bimetal_flash::{
     Action, BufferConfig, Capacity, Cleaning, Drive, DriveConfig, FlashError, FtlConfig, Geometry,
@@ -12,19 +12,19 @@ use bimetal_flash::{
 };
 use proptest::prelude::*;
 
-/// Content of a page of flash: a logical page in a version.
+/// Content of a physical page: a logical page and its version; `None` for a page without content.
 type Content = Option<(u32, u64)>;
 
-/// The array of the test.
+/// The flash array of the test.
 struct Array {
     stride: u32,
     pages_per_block: u32,
     pages: Vec<Content>,
     programmed: Vec<u32>,
     buffer: Vec<Content>,
-    /// Version of each page that the host wrote last.
+    /// Version of each logical page that the host has written last.
     newest: Vec<u64>,
-    /// Content that the last read found.
+    /// Content that the last read operation has returned.
     moving: Content,
     programs: u64,
     erases: u64,
@@ -70,7 +70,7 @@ impl Array {
         }
     }
 
-    /// Returns the newest version of a page; 0 for a page of the table.
+    /// Returns the newest version of a logical page, or 0 for a table page.
     fn version(&self, lpn: u32) -> u64 {
         self.newest.get(lpn as usize).copied().unwrap_or(0)
     }
@@ -99,7 +99,7 @@ impl Array {
         self.pages[first as usize..(first + self.stride) as usize].fill(None);
     }
 
-    /// Returns the version of a page that the drive would read.
+    /// Returns the version of a logical page that a read of the drive would return.
     fn found(&self, drive: &Drive, lpn: u32) -> Option<u64> {
         if let Some(slot) = drive.buffered(lpn) {
             let content = self.buffer.get(slot as usize).copied().flatten();
@@ -224,12 +224,12 @@ fn drive_config() -> impl Strategy<Value = DriveConfig> {
     )
 }
 
-/// The drive, and the state that the test expects of it.
+/// The drive, and the state of its pages that the test expects.
 struct Run {
     drive: Drive,
     array: Array,
     classes: u8,
-    /// Minimum version of every page after a power cut.
+    /// Minimum version that every logical page must have after a power cut.
     durable: Vec<u64>,
     trimmed: Vec<bool>,
     versions: u64,
@@ -263,8 +263,8 @@ impl Run {
                 for lpn in lpns {
                     self.write(&[lpn % pages], class % self.classes);
                 }
-                // One call with several pages exercises layers that rewrite whole blocks. `write`
-                // sets the versions before it calls the drive.
+                // A call with several pages tests layers that rewrite whole blocks. `write` updates
+                // the expected versions before it calls the drive.
                 let together: Vec<u32> = (0..lpns.len() as u32)
                     .map(|n| (lpns[0].wrapping_add(3 * n)) % pages)
                     .collect();
@@ -281,7 +281,7 @@ impl Run {
             Step::Trim(lpn) => {
                 let index = (lpn % pages) as usize;
                 self.trimmed[index] = true;
-                // A trim that was not flushed may or may not survive a power cut.
+                // A trim that has not been flushed may or may not survive a power cut.
                 self.durable[index] = 0;
                 self.drive.trim(lpn % pages)
             }
@@ -317,7 +317,7 @@ impl Run {
         Ok(())
     }
 
-    /// Executes the recorded operations on the test's array.
+    /// Executes the recorded operations on the test's flash array.
     fn settle(&mut self) {
         self.array.carry_out(self.drive.recorder().operations());
         self.drive.recorder().clear();
@@ -335,8 +335,8 @@ impl Run {
         Ok(())
     }
 
-    /// Cuts the power. Afterwards every page has a version between the flushed one and the newest;
-    /// that version counts as the newest from then on.
+    /// Cuts the power. Afterwards the version of every page must be between the last flushed and
+    /// the newest version. From then on, that version is expected as the newest.
     fn cut(&mut self) {
         self.settle();
         self.drive.cut_power();
@@ -383,8 +383,8 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Every configuration is refused with an error, or the drive returns the content that was
-    /// written.
+    /// Every configuration is either refused with an error, or its drive returns the content that
+    /// was written last.
     #[test]
     fn the_last_version_is_read(config in drive_config(), steps in prop::collection::vec(step(), 1..120)) {
         let Ok(mut run) = Run::new(&config) else { return Ok(()) };
@@ -418,7 +418,7 @@ proptest! {
     }
 }
 
-/// The smallest drives that the generator above can reach are accepted, and work.
+/// The smallest drives that the generator of configurations can produce are accepted, and work.
 #[test]
 fn the_tightest_drives_are_accepted_and_work() {
     let page = |streams| {
@@ -427,7 +427,8 @@ fn the_tightest_drives_are_accepted_and_work() {
             ..PageConfig::default()
         })
     };
-    // blocks_needed: logical pages / pages of a block + 3 for each stream.
+    // The number of blocks is `blocks_needed`: logical pages / pages of a block + 3 for each write
+    // stream.
     let cases = [
         (page(Streams::One), 4, 4, 7),
         (page(Streams::Given(3)), 10, 4, 7),

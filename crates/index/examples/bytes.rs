@@ -1,5 +1,5 @@
-//! Bytes and flushes of an index, counted on a disk in memory, so that only the engine determines
-//! them: `bytes KEYS [8|16] [BUFFER_PERCENT] [LOG_MIB]`.
+//! Prints the bytes written and the flushes of an index, counted on a disk in memory, so that only
+//! the index determines them: `bytes KEYS [8|16] [BUFFER_PERCENT] [LOG_MIB]`.
 
 mod records;
 

@@ -1,10 +1,11 @@
-//! Prints the cost of packed nodes: bytes per row, and CPU time of a lookup and of a row of a scan;
-//! and the same for deltas.
+//! Prints the cost of packed nodes: bytes per row, and the CPU time of a lookup and of each row of
+//! a scan; and the same for deltas.
 //!
-//! `cargo run --release -p bimetal-index --example node_rate`; about half a minute. Images have 600
-//! rows. "cached" queries 8 images in turn, "spread" queries more images than the processor's
-//! caches hold. Half of "miss" is between two keys. Times are CPU times of this process, which
-//! other load lengthens only through the caches; each is the best of five runs.
+//! `cargo run --release -p bimetal-index --example node_rate` takes about half a minute. Images
+//! have 600 rows. "cached" queries 8 images in turn; "spread" queries more images than fit into the
+//! processor's caches. Half of the lookups of "miss" are for keys between two existing keys. Times
+//! are CPU times of this process, which other load on the machine lengthens only through the
+//! caches; each time is the best of five runs.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -17,8 +18,8 @@ const LOOKUPS: usize = 4_000_000;
 const SPREAD_BYTES: usize = 256 << 20;
 const SCANS: usize = 20_000;
 
-/// Returns the CPU time of this process so far, in nanoseconds. The value comes from `/proc`,
-/// because the clock itself belongs to the runtime.
+/// Returns the CPU time of this process in nanoseconds. The time is read from `/proc`, because only
+/// the runtime may use the clock.
 fn cpu_ns() -> Result<u64, Box<dyn Error>> {
     let text = std::fs::read_to_string("/proc/self/schedstat")?;
     let first = text.split(' ').next().ok_or("an empty file")?;
@@ -35,7 +36,8 @@ fn best_ns(count: usize, mut run: impl FnMut()) -> Result<f64, Box<dyn Error>> {
     Ok(best)
 }
 
-/// SplitMix64 (Steele, Lea and Flood 2014): the finaliser is a bijection.
+/// The finalizer of SplitMix64 (Steele, Lea and Flood 2014), a bijection, so that different numbers
+/// stay different.
 fn mixed(n: u64) -> u64 {
     let n = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -47,8 +49,8 @@ struct Case {
     name: &'static str,
     key: fn(u64) -> Vec<u8>,
     value_len: usize,
-    /// Number of images that the sorted keys are spread over, so that an image has a part of their
-    /// range.
+    /// Number of images over which the sorted keys are divided, so that each image has a part of
+    /// the key range.
     sorted_images: u64,
     plain: bool,
 }
@@ -94,7 +96,7 @@ fn value(n: u64, len: usize) -> Vec<u8> {
     words.take(len).collect()
 }
 
-/// Images of consecutive rows, and the keys of all images.
+/// Images, each with consecutive rows, and the sorted keys of all images.
 type Leaves = (Vec<Image>, Vec<Vec<u8>>);
 
 fn images(case: &Case) -> Result<Leaves, Box<dyn Error>> {
@@ -121,12 +123,12 @@ fn images(case: &Case) -> Result<Leaves, Box<dyn Error>> {
     Ok((images, keys))
 }
 
-/// Scales a number of 32 bits to one below `end`, which is faster than a division.
+/// Scales a random 32-bit number to a number below `end`, which is faster than a division.
 fn below(random: u64, end: usize) -> usize {
     ((random * end as u64) >> 32) as usize
 }
 
-/// Does lookups that do not wait for each other, as in a server.
+/// Does lookups of which none depends on the result of another, as in a server.
 fn finds(images: &[Image], keys: &[Vec<u8>], sorted: usize) -> usize {
     let mut found = 0;
     for n in 0..LOOKUPS as u64 {
@@ -203,8 +205,8 @@ fn everything<'a>(is_reverse: bool) -> View<'a> {
     }
 }
 
-/// Measures lookups in deltas, hits and misses in turn, and insertions of versions that hide older
-/// ones.
+/// Measures lookups in deltas, alternating hits and misses, and insertions of versions that replace
+/// older ones.
 fn print_delta(slots: u64) -> Result<(), Box<dyn Error>> {
     let keys: Vec<_> = (0..2 * slots).map(random8).collect();
     let mut delta = Delta::new();

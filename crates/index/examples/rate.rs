@@ -1,7 +1,7 @@
-//! Prints speed and bytes of an index in a file: `rate FILE KEYS [8|16]`.
+//! Prints the speed and the bytes written of an index in a file: `rate FILE KEYS [8|16]`.
 //!
-//! The workloads are those of docs/index.md: a random load, gets, scans of 100, and mixes of a get
-//! and a change, each durable, one by one and in hundreds.
+//! The workloads are those of docs/index.md: a load in random order, gets, scans of 100 rows, and
+//! mixes of one get and one durable change, with single changes and with batches of a hundred.
 
 mod records;
 
@@ -158,7 +158,7 @@ fn main() {
             after.delta_bytes >> 20,
         );
     }
-    // This acts as after a kill: nothing is done to close the index.
+    // The index is dropped without being closed, as if the process had been killed.
     drop(db);
     let (db, took) = timed(|| Db::open_path(&path, &options).expect("it opens"));
     println!(

@@ -1,11 +1,12 @@
 //! Prints the time of large transactions of several concurrent writers, and of the same
-//! transactions one by one: `transactions FILE`.
+//! transactions one after the other: `transactions FILE`.
 //!
 //! There are eight transactions of 20,000 puts each, either on disjoint keys or all on the same
-//! keys; in the latter case one is committed and seven are refused. Concurrent transactions are
-//! timed from the moment when all of them are ready to commit until the last has its answer. One by
-//! one, each begins when the previous one has its answer, and only the commits are timed. The two
-//! modes take turns, and the median of the rounds is printed.
+//! keys. In the latter case one transaction is committed and seven are refused. The time of
+//! concurrent transactions is measured from the moment when all of them are ready to commit until
+//! the last one has its result. In sequence, each transaction begins when the previous one has its
+//! result, and only the commits are measured. The two modes alternate, and the median of the rounds
+//! is printed.
 
 use bimetal_index::{Db, Durability, Error, Options, Transaction};
 use std::sync::Barrier;
@@ -23,14 +24,15 @@ fn now() -> Duration {
 fn prepared(db: &Db, round: u64, writer: u64) -> Transaction {
     let mut transaction = db.transaction();
     for number in 0..PUTS {
-        // The factor is odd, so that all keys differ, and keys of successive numbers are far apart.
+        // The factor is odd, so all keys differ, and keys of successive numbers are far apart.
         let id = (writer * PUTS + number).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         transaction.put(&id.to_be_bytes(), &[round as u8; 100]);
     }
     transaction
 }
 
-/// Returns true if the transaction was committed; false if others were faster.
+/// Commits a transaction. Returns true if it was committed, false if a conflicting transaction was
+/// committed first.
 fn commit(transaction: Transaction) -> bool {
     match transaction.commit(Durability::Durable) {
         Ok(()) => true,
@@ -39,7 +41,8 @@ fn commit(transaction: Transaction) -> bool {
     }
 }
 
-/// Runs the transactions concurrently. Returns the time taken, and the number committed.
+/// Runs the transactions concurrently. Returns the time taken, and the number of committed
+/// transactions.
 fn at_once(db: &Db, round: u64, writers: &[u64]) -> (Duration, usize) {
     let ready = Barrier::new(writers.len());
     std::thread::scope(|scope| {

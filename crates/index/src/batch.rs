@@ -20,8 +20,8 @@ const DELETE_RANGE: u8 = 3;
 pub(crate) const END: u8 = 4;
 const RANGE_DELETED: u8 = 5;
 
-/// Puts and deletes that become visible and durable together. Of two changes of the same key the
-/// later one wins.
+/// Puts and deletes that become visible and durable together. If a batch changes the same key
+/// twice, the later change wins.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     bytes: Vec<u8>,
@@ -43,13 +43,14 @@ pub(crate) enum Operation<'a> {
     Delete {
         key: &'a [u8],
     },
-    /// Deletion of the keys from `start` to before `end`; `None` is the end of all keys.
+    /// Deletion of the keys from `start` to before `end`; if `end` is `None`, to the end of all
+    /// keys.
     DeleteRange {
         start: &'a [u8],
         end: Option<&'a [u8]>,
     },
-    /// Range deletion of the batch `seq` that not every leaf has applied. It is in relogged records
-    /// only.
+    /// Range deletion of the batch `seq` that not every leaf has applied. This operation occurs
+    /// only in relogged records.
     RangeDeleted {
         seq: Seq,
         start: &'a [u8],
@@ -78,7 +79,7 @@ fn push_range(bytes: &mut Vec<u8>, start: &[u8], end: Option<&[u8]>) {
     push_field(bytes, end.unwrap_or_default());
 }
 
-/// Appends one operation.
+/// Appends one operation to `bytes`.
 pub(crate) fn push_operation(bytes: &mut Vec<u8>, operation: Operation<'_>) {
     match operation {
         Operation::Put { key, value } => {
@@ -104,7 +105,7 @@ pub(crate) fn push_operation(bytes: &mut Vec<u8>, operation: Operation<'_>) {
 }
 
 impl Batch {
-    /// An empty batch.
+    /// Creates an empty batch.
     pub fn new() -> Batch {
         Batch::default()
     }
@@ -133,7 +134,7 @@ impl Batch {
     }
 
     /// Deletes all keys from `start` to before `end`; without an end, all keys from `start` on. The
-    /// work for a long range is spread over this batch and later ones (docs/index.md, "Ranges"),
+    /// work for a long range is spread over this batch and later batches (docs/index.md, "Ranges"),
     /// but every later reader sees the whole deletion.
     pub fn delete_range(&mut self, start: &[u8], end: Option<&[u8]>) {
         let longer = end.filter(|end| end.len() > start.len()).unwrap_or(start);
@@ -160,7 +161,7 @@ impl Batch {
         self.longest_value = 0;
     }
 
-    /// Returns the operations as the log stores them, without the end.
+    /// Returns the operations as the log stores them, without the operation that ends a batch.
     ///
     /// # Errors
     ///
@@ -273,9 +274,9 @@ impl<'a> Operations<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NotAnOperation;
 
-/// Returns the same changes with all range deletions first, and without the changes that a later
-/// range deletion of the batch undoes. So each remaining put or delete is newer than every range
-/// deletion of the batch, although all have the same sequence number.
+/// Returns the changes of a batch with all range deletions first, and without the changes that a
+/// later range deletion of the batch undoes. So each remaining put or delete is newer than every
+/// range deletion of the batch, although all have the same sequence number.
 ///
 /// # Errors
 ///
@@ -312,13 +313,13 @@ pub(crate) fn ranges_first(bytes: &[u8]) -> Result<Cow<'_, [u8]>, NotAnOperation
     Ok(Cow::Owned(ordered))
 }
 
-/// Ranges of keys that do not touch each other: from each start to its end, or to the end of all
-/// keys.
+/// Ranges of keys that do not touch each other: the end of each range by its start; `None` is the
+/// end of all keys.
 #[derive(Debug, Default)]
 struct Ranges<'a>(BTreeMap<&'a [u8], Option<&'a [u8]>>);
 
 impl<'a> Ranges<'a> {
-    /// Returns the range that contains `key` or ends at it.
+    /// Returns the range that contains `key` or ends at `key`.
     fn around(&self, key: &[u8]) -> Option<(&'a [u8], Option<&'a [u8]>)> {
         let before = self
             .0

@@ -1,7 +1,7 @@
 //! Group commit: batches of many threads become one write of the log.
 //!
 //! A thread puts its batch into a queue. If no thread leads, this thread becomes the leader: it
-//! takes the waiting batches, writes them to the log at once, applies them, answers their threads,
+//! takes the waiting batches, writes them to the log together, applies them, answers their threads,
 //! and does maintenance. Batches that arrive meanwhile wait for the next leader, so a longer write
 //! covers more batches. This module must never answer a batch before it is as durable as requested,
 //! nor continue after a failed write, nor leave a thread waiting for a leader that has panicked.
@@ -23,14 +23,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Bytes of a group at which it takes no further batch. With a short log the bound is the maximum
-/// length of one batch instead.
+/// Maximum number of bytes of a group with more than one batch. With a short log the maximum is
+/// that of a single batch instead.
 const GROUP_BYTES: usize = 1 << 20;
 
-/// Number of waiting batches at which the leader no longer waits for more.
+/// Number of waiting batches from which the leader waits for no more batches.
 const GROUP_BATCHES: usize = 16;
 
-/// A batch that waits.
+/// A batch that waits to be committed.
 #[derive(Debug)]
 struct Request {
     ticket: u64,
@@ -49,7 +49,7 @@ struct CommitQueue {
 }
 
 impl CommitQueue {
-    /// Returns true if all waiting batches may wait for more.
+    /// Returns true if the waiting batches may wait for further batches to join the group.
     fn may_wait(&self) -> bool {
         let is_patient = |request: &Request| request.durability == Durability::Group;
         self.waiting.len() < GROUP_BATCHES && self.waiting.iter().all(is_patient)
@@ -124,7 +124,7 @@ impl Shared {
     pub(crate) fn close(&self) -> Result<(), Error> {
         let ended = self.with_writer(|writer| {
             let written = writer.end();
-            // End writing before any other batch can be taken.
+            // End writing before any other batch can be accepted.
             written.inspect(|()| self.end_writing(End::Closed))
         });
         match (ended, self.end.get()) {
@@ -152,9 +152,9 @@ impl Shared {
         error
     }
 
-    /// Runs an action that changes the index. If the action panics, the index answers nothing from
-    /// then on, because the data being changed may be in any state. The caller gets the panic and
-    /// resumes it in its own thread.
+    /// Runs an action that changes the index. If the action panics, every later call fails, because
+    /// the data being changed may be in any state. The caller gets the panic and resumes it in its
+    /// own thread.
     fn soundly<T>(&self, act: impl FnOnce() -> T) -> Result<T, Box<dyn Any + Send>> {
         catch_unwind(AssertUnwindSafe(act)).inspect_err(|panic| {
             let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -164,8 +164,8 @@ impl Shared {
     }
 
     /// Waits until a batch may delete the given number of ranges. The number of range deletions
-    /// that leaves have not taken in yet is bounded. The deleting thread itself does the pending
-    /// work, in steps between which other threads write.
+    /// that some leaves have not applied yet is bounded. The deleting thread itself does the
+    /// pending work, in steps between which other threads write.
     pub(crate) fn admit(&self, ranges: usize) -> Result<(), Error> {
         let mut is_admitted = ranges == 0;
         while !is_admitted {
@@ -213,7 +213,7 @@ impl Shared {
                 continue;
             }
             if !has_waited && queue.may_wait() {
-                // A thread that does not wait takes this batch along in its group.
+                // Meanwhile a thread that does not wait may take this batch into its own group.
                 has_waited = true;
                 self.turn.wait_for(&mut queue, self.group_wait);
                 continue;
@@ -310,7 +310,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Refuses a transaction that conflicts with batches of its group or with earlier ones.
+    /// Refuses a transaction that conflicts with batches of its group or with earlier batches.
     fn check(&self, expects: &Expectation, rivals: &mut Taken<'_>) -> Result<(), Error> {
         if !is_planted(Bug::OverlooksRivals) && rivals.contradicts(expects) {
             return Err(Error::Conflict);
@@ -325,7 +325,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Returns the number of batches that wait while the group before theirs is committed.
+    /// Returns the number of batches that are waiting for the group being committed to complete.
     pub(crate) fn waiting(&self) -> usize {
         self.queue.lock().waiting.len()
     }
@@ -365,7 +365,7 @@ impl Drop for Shared {
         if self.check_writable().is_err() {
             return;
         }
-        // A failure here has the effect of a crash, which a relaxed commit must expect.
+        // A failure at this point has the effect of a crash, which can lose relaxed commits.
         let _ = self.writer.get_mut().end();
     }
 }

@@ -1,9 +1,9 @@
-//! Detection of conflicts between a transaction and the batches before it in the same group. Those
-//! batches are not in the leaves yet, where other conflicts are found.
+//! Detection of conflicts between a transaction and the earlier batches of the same group. Other
+//! conflicts are found in the leaves, but these batches are not in the leaves yet.
 //!
 //! A group may have many batches with many keys, so keys are compared by hashes, each of which is
 //! computed once. The check must never miss a change. If two hashes are equal, the keys themselves
-//! decide.
+//! are compared.
 
 use crate::batch::{Operation, Operations};
 use crate::node::Seq;
@@ -25,7 +25,8 @@ pub(crate) struct Expectation {
 
 impl Expectation {
     /// Creates the expectation of a transaction that has seen all batches up to `read_at` and makes
-    /// the changes in `operations`. All hashes are computed here, in the thread of the transaction.
+    /// the changes in `operations`. All hashes are computed by this call, in the thread of the
+    /// transaction.
     pub(crate) fn new(
         read_at: Seq,
         mut keys: Vec<Box<[u8]>>,
@@ -73,10 +74,10 @@ fn each<'a>(operations: &'a [u8], mut take: impl FnMut(Operation<'a>)) {
 pub(crate) struct Taken<'a> {
     hasher: &'a RandomState,
     batches: Vec<Batch<'a>>,
-    /// Number of batches whose changes are in the fields below: all batches accepted before the
+    /// Number of batches whose changes are in `keys` and `ranges`: all batches accepted before the
     /// last check of a transaction.
     noted: usize,
-    /// Number of the last batch that changes a key, by the hash of the key.
+    /// Number of the last batch that changes a key, found by the hash of the key.
     keys: BTreeMap<u64, usize>,
     /// End of each deleted range, by its start. The ranges do not touch each other.
     ranges: BTreeMap<&'a [u8], Option<&'a [u8]>>,
@@ -104,8 +105,8 @@ impl<'a> Taken<'a> {
         }
     }
 
-    /// Adds an accepted batch. If it belongs to a transaction, `expectation` is that of the
-    /// transaction.
+    /// Adds an accepted batch. If the batch belongs to a transaction, `expectation` is the
+    /// expectation of that transaction.
     pub(crate) fn add(&mut self, operations: &'a [u8], expectation: Option<&'a Expectation>) {
         self.batches.push(Batch {
             operations,
@@ -113,7 +114,7 @@ impl<'a> Taken<'a> {
         });
     }
 
-    /// Returns true if one of the batches changes a key that is expected not to change.
+    /// Returns true if an accepted batch changes a key that is expected not to change.
     pub(crate) fn contradicts(&mut self, expectation: &Expectation) -> bool {
         self.note_all();
         expectation
@@ -122,7 +123,7 @@ impl<'a> Taken<'a> {
     }
 
     /// Records the changes of the batches added since the last call. Only the check of a
-    /// transaction needs them.
+    /// transaction needs this record.
     fn note_all(&mut self) {
         for number in self.noted..self.batches.len() {
             let Batch {
@@ -189,7 +190,7 @@ impl<'a> Taken<'a> {
     }
 }
 
-/// Returns the later end; `None` is the end of all keys.
+/// Returns the later of two ends; `None` is the end of all keys.
 fn longer<'a>(one: Option<&'a [u8]>, other: Option<&'a [u8]>) -> Option<&'a [u8]> {
     Some(one?.max(other?))
 }
@@ -308,7 +309,7 @@ mod tests {
         taken.add(&first, None);
         taken.add(&second, None);
         taken.note_all();
-        // This acts as if all three keys had the hash of the second one.
+        // The call acts as if all three keys had the hash of the second key.
         let hash = hasher.hash_one(&[2u8][..]);
         assert!(taken.changes(&[1], hash) && taken.changes(&[2], hash));
         assert!(!taken.changes(&[3], hash));

@@ -40,8 +40,8 @@ pub(crate) fn create(storage: &dyn Storage, geometry: Geometry) -> Result<(), Er
 /// Maximum number of bytes written or read at a time.
 const ZEROES_BYTES: u64 = 4 << 20;
 
-/// Fills the front of the log with zeroes. A file system that has to allocate a block, or to mark
-/// it as used, does so now and not during a commit. Remains of an older index are overwritten as
+/// Fills the front of the log with zeroes. If a file system has to allocate a block, or to mark it
+/// as used, it does so now and not during a commit. Remains of an older index are overwritten as
 /// well.
 fn prepare_log(storage: &dyn Storage, geometry: Geometry) -> Result<(), Error> {
     let end = LOG_OFFSET + geometry.front_blocks * BLOCK_BYTES as u64;
@@ -56,8 +56,8 @@ fn prepare_log(storage: &dyn Storage, geometry: Geometry) -> Result<(), Error> {
     Ok(())
 }
 
-/// Number of bytes at the start that tell whether a storage is blank. File systems and partition
-/// tables identify themselves in this part.
+/// Number of bytes at the start of a storage that are checked to decide whether it is blank. File
+/// systems and partition tables identify themselves in this part.
 const BLANK_BYTES: u64 = 1 << 20;
 
 /// Returns true if a storage begins with only zeroes, so that it was probably never written.
@@ -106,7 +106,7 @@ pub fn is_unfinished(storage: &dyn Storage) -> Result<bool, Error> {
 ///
 /// # Errors
 ///
-/// Those of reading random numbers.
+/// The errors of reading random numbers.
 pub fn new_id() -> io::Result<u64> {
     let mut bytes = [0; 8];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;

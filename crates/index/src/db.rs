@@ -62,7 +62,8 @@ pub struct Statistics {
     pub image_reads: u64,
     /// Bytes written to segments, without checkpoints.
     pub segment_written_bytes: u64,
-    /// Segments in which writing of nodes has begun. Flash erases each of them first.
+    /// Number of segments that nodes have begun to be written to. Flash erases each of these
+    /// segments first.
     pub segments_begun: u64,
     /// Number of nodes, including the parts of long values.
     pub nodes: u32,
@@ -108,7 +109,7 @@ impl Db {
     ///
     /// # Errors
     ///
-    /// Those of [`open`](Self::open) and [`create`](Self::create).
+    /// The errors of [`open`](Self::open) and [`create`](Self::create).
     pub fn open_or_create(storage: impl Storage + 'static, options: &Options) -> Result<Db, Error> {
         if !crate::create::is_blank(&storage)? {
             return Db::open(storage, options);
@@ -140,12 +141,12 @@ impl Db {
         Db::open(storage, options)
     }
 
-    /// Opens an existing index for reading only. Nothing is written to the storage: the writes of
-    /// opening stay in memory.
+    /// Opens an existing index for reading only. Nothing is written to the storage: the writes that
+    /// opening makes stay in memory.
     ///
     /// # Errors
     ///
-    /// Those of [`open`](Self::open).
+    /// The errors of [`open`](Self::open).
     pub fn open_read_only(storage: impl Storage + 'static, options: &Options) -> Result<Db, Error> {
         let db = Db::open(Overlay::new(storage), options)?;
         db.shared.end_writing(End::OnlyRead);
@@ -204,8 +205,8 @@ impl Db {
     pub fn get_into(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
         loop {
             let visible = self.shared.readers.visible();
-            // The versions visible at this sequence number may have been replaced since. In that
-            // case a newer number is visible: retry.
+            // The versions visible at this sequence number may have been dropped meanwhile. In that
+            // case a newer sequence number is visible, and the lookup is retried with it.
             let tree = &self.shared.tree;
             if let Some(found) = tree.get(key, AsOf::Passing(visible), value)? {
                 tree.memory.give_up_kept(&tree.slots);
@@ -218,7 +219,7 @@ impl Db {
     ///
     /// # Errors
     ///
-    /// Those of [`write`](Self::write).
+    /// The errors of [`write`](Self::write).
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         let mut batch = Batch::new();
         batch.put(key, value);
@@ -229,7 +230,7 @@ impl Db {
     ///
     /// # Errors
     ///
-    /// Those of [`write`](Self::write).
+    /// The errors of [`write`](Self::write).
     pub fn delete(&self, key: &[u8]) -> Result<(), Error> {
         let mut batch = Batch::new();
         batch.delete(key);
@@ -262,14 +263,14 @@ impl Db {
     /// # Errors
     ///
     /// If the storage fails: relaxed writes may be lost. [`Error::ReadOnly`] if writing had failed
-    /// before. An index that was opened for reading only, or is closed already, has nothing to lose
-    /// and gives no error.
+    /// before. An index that was opened for reading only, or is closed already, has no writes to
+    /// lose and returns no error.
     pub fn close(self) -> Result<(), Error> {
         self.shared.close()
     }
 
-    /// Ends all writing, so that dropping the index writes nothing out. The storage is left as by a
-    /// process that is killed now. For tests of recovery.
+    /// Ends all writing, so that dropping the index writes nothing. The storage is left in the
+    /// state that a killed process would leave. For tests of recovery.
     pub fn abandon(self) {
         self.shared.end_writing(End::Abandoned);
     }
@@ -293,8 +294,8 @@ impl Db {
     }
 
     /// Writes all changes back into the existing nodes, then takes a
-    /// [`checkpoint`](Self::checkpoint). Other threads can write in between, each time after some
-    /// leaves.
+    /// [`checkpoint`](Self::checkpoint). The work is done in steps of some leaves, between which
+    /// other threads can write.
     ///
     /// # Errors
     ///
@@ -341,12 +342,13 @@ impl Db {
         }
     }
 
-    /// Returns a scan of all keys between two bounds and their values, in order, as of now.
+    /// Returns a scan of the keys between two bounds and their values, in ascending order of keys.
+    /// The scan sees the content at the time of this call.
     pub fn scan(&self, bounds: ScanBounds<'_>) -> Scan {
         Scan::new(self.snapshot(), bounds, false)
     }
 
-    /// Returns the scan of [`scan`](Self::scan) in descending order of keys.
+    /// Returns a scan like [`scan`](Self::scan), but in descending order of keys.
     pub fn scan_reverse(&self, bounds: ScanBounds<'_>) -> Scan {
         Scan::new(self.snapshot(), bounds, true)
     }
@@ -361,8 +363,8 @@ impl Db {
         }
     }
 
-    /// Returns the bytes of memory that nodes and changes take now. The call waits for nothing, so
-    /// that it is usable during a compaction or a checkpoint.
+    /// Returns the bytes of memory that nodes and changes take now. The call never waits, so it can
+    /// be used during a compaction or a checkpoint.
     pub fn memory_bytes(&self) -> u64 {
         let memory = &self.shared.tree.memory;
         memory.content_bytes() + memory.delta_bytes()
@@ -424,8 +426,8 @@ pub struct Compaction {
 }
 
 impl Compaction {
-    /// Performs one step: writes some leaves back, or empties a segment. Returns false if nothing
-    /// is left to do.
+    /// Performs one step: writes some leaves back, or empties a segment. Returns false if the
+    /// compaction is complete.
     ///
     /// # Errors
     ///
@@ -442,9 +444,9 @@ impl Compaction {
     }
 }
 
-/// Reads and changes that take effect atomically. A transaction succeeds if no key that it has
-/// written, or has read with [`get_for_update`](Self::get_for_update), was written by others since
-/// it began.
+/// Reads and changes that take effect atomically. A transaction succeeds if, since it began, no
+/// other transaction or batch has written a key that it has written, or has read with
+/// [`get_for_update`](Self::get_for_update).
 pub struct Transaction {
     snapshot: Snapshot,
     pub(crate) batch: Batch,
@@ -455,12 +457,12 @@ pub struct Transaction {
 }
 
 impl Transaction {
-    /// Returns the value of a key: the value that this transaction has written, else the value as
-    /// of its beginning.
+    /// Returns the value of a key: the value that this transaction has written, or else the value
+    /// at the time when the transaction began.
     ///
     /// # Errors
     ///
-    /// Those of [`Snapshot::get`].
+    /// The errors of [`Snapshot::get`].
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         match self.own.get(key) {
             Some(own) => Ok(own.clone()),
@@ -468,12 +470,12 @@ impl Transaction {
         }
     }
 
-    /// Returns the same value as [`get`](Self::get). The transaction fails if others write the key
-    /// before it ends.
+    /// Returns the same value as [`get`](Self::get). The transaction fails if another transaction
+    /// or batch writes the key before this transaction is committed.
     ///
     /// # Errors
     ///
-    /// Those of [`Snapshot::get`].
+    /// The errors of [`Snapshot::get`].
     pub fn get_for_update(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         self.expects.push(key.into());
         self.get(key)
@@ -499,7 +501,8 @@ impl Transaction {
     ///
     /// [`Error::Conflict`] if another transaction or batch has written one of the keys since the
     /// transaction began. [`Error::SnapshotTooOld`] if the transaction is older than the record of
-    /// recent writers of its keys. In both cases nothing has changed. Else those of [`Db::write`].
+    /// recent writers of its keys. In both cases nothing has changed. Otherwise, the errors of
+    /// [`Db::write`].
     pub fn commit(self, durability: Durability) -> Result<(), Error> {
         let shared = &self.snapshot.shared;
         let operations = shared.limits.check(&self.batch)?;

@@ -1,5 +1,5 @@
-//! Errors of an index: in words for the user of the program that embeds it, and in kinds for that
-//! program.
+//! Errors of an index. Each has a message for the user of the program that embeds the index, and a
+//! kind for that program.
 
 use crate::storage::StorageError;
 
@@ -18,7 +18,7 @@ pub enum Error {
         source: StorageError,
     },
     /// Neither the storage nor the log has space for the write, which has changed nothing. Reads
-    /// and deletions continue as far as the log has room.
+    /// continue, and deletions do as long as the log has room.
     #[error("no space left: the storage cannot grow beyond {len_bytes} bytes")]
     Full {
         /// Length of the storage.
@@ -91,7 +91,8 @@ pub enum Error {
     /// transaction or batch since the transaction began.
     #[error("another transaction was faster")]
     Conflict,
-    /// The snapshot is older than allowed, in batches or in retained versions.
+    /// The snapshot is older than allowed, or versions that it needs have been dropped because
+    /// their keys have too many.
     #[error("the snapshot is too old")]
     SnapshotTooOld,
     /// An option has an impossible value.
@@ -107,14 +108,14 @@ pub enum Error {
     Open {
         /// Path of the file.
         path: String,
-        /// Kind of the obstacle.
+        /// Kind of the error.
         kind: ErrorKind,
         /// Error text of the operating system.
         reason: String,
     },
 }
 
-/// The kinds of errors, for a program that decides by them what to do next.
+/// Kind of an error, by which a program can decide how to proceed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -122,25 +123,25 @@ pub enum ErrorKind {
     Busy,
     /// There is no such file.
     Missing,
-    /// The operating system does not permit it.
+    /// The operating system does not permit the access.
     Denied,
     /// The content of the storage is not an index.
     NotAnIndex,
-    /// A later version of this program wrote it.
+    /// A later version of this program wrote the index.
     Version,
     /// The storage is corrupt: it does not hold the written content.
     Damaged,
     /// There is no space left.
     Full,
-    /// A key, a value or a batch is longer than it may be.
+    /// A key, a value or a batch is too long.
     TooLong,
-    /// The index takes no writes.
+    /// The index accepts no writes.
     ReadOnly,
     /// A panic has left the index unusable.
     Poisoned,
     /// Another transaction or batch wrote the same keys first: begin this transaction again.
     Conflict,
-    /// The snapshot or the transaction is older than allowed: begin anew.
+    /// The snapshot or the transaction is older than allowed: begin a new one.
     TooOld,
     /// An option has an impossible value.
     Option,

@@ -1,11 +1,11 @@
 //! Heads and footers of segments, from which an index can be rebuilt ([`crate::rebuild`]) without a
 //! superblock or a checkpoint. The head names the index and the generation of the segment. Each
-//! footer lists the images written since the footer before.
+//! footer lists the images written since the previous footer.
 //!
-//! The entry of a leaf has the leaf's key range. This makes the images sufficient: an image has
-//! every key of its range as of its LSN, so among the images whose range contains a key the newest
-//! is right. A footer must never list an image of another segment generation. A head or footer must
-//! never be accepted if its checksum, its location or the index does not match.
+//! The entry of a leaf has the leaf's key range. This makes the images sufficient: an image has the
+//! state of every key of its range at its LSN, so among the images whose range contains a key the
+//! newest is right. A footer must never list an image of another segment generation. A head or
+//! footer must never be accepted if its checksum, its location or the index does not match.
 
 use crate::layout::Geometry;
 use crate::node::{GRANULE_BYTES, KeyRange, NodeId, Seq};
@@ -16,10 +16,10 @@ pub(crate) const HEAD_BYTES: usize = 64;
 const FIXED_BYTES: usize = 64;
 const HEAD_MAGIC: [u8; 4] = *b"bmSH";
 const FOOTER_MAGIC: [u8; 4] = *b"bmSF";
-/// Length of an entry before its bases and keys, in bytes; the length of a base follows.
+/// Length of an entry before its bases and keys, in bytes; [`BASE_BYTES`] is the length of a base.
 const ENTRY_BYTES: usize = 30;
 const BASE_BYTES: usize = 13;
-/// Value in place of the length of a leaf's end key if the leaf has no end.
+/// Stored in place of the length of a leaf's end key if the range of the leaf has no end.
 const NO_END: u16 = u16::MAX;
 /// Value of `logged_from` for an image without logged changes, such as a leaf that was written
 /// without changes.
@@ -31,7 +31,7 @@ pub(crate) struct Base {
     pub node: NodeId,
     /// LSN of the leaf's image.
     pub lsn: Seq,
-    /// Number of patches over that image.
+    /// Number of patches of that image.
     pub patches: u8,
 }
 
@@ -184,7 +184,7 @@ fn is_sealed(bytes: &[u8]) -> bool {
     bytes.len() > 4 && crc32c::crc32c(&bytes[4..]).to_le_bytes() == bytes[..4]
 }
 
-/// A segment generation: one filling of a segment of an index with images.
+/// A segment generation: the period in which a segment of an index is filled with images once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Generation {
     pub geometry: Geometry,
@@ -194,21 +194,23 @@ pub(crate) struct Generation {
     pub number: u64,
 }
 
-/// Values in heads and footers that say how images name their segment generation: by a tag of the
-/// index id and the generation number, or by a tag of the number alone. The latter is from version
-/// 3 of the format, where a leftover of another index at the same location could pass for an image
-/// of this one. In version 2 the value and the tags are 0.
+/// Values in heads and footers that say how the generation tag in images is computed: from the
+/// index id and the generation number, or from the generation number alone. The tag from the number
+/// alone is that of version 3 of the format, in which a leftover of another index at the same
+/// location could be mistaken for an image of this index. In version 2 the value and the tags
+/// are 0.
 const NAMED: u8 = 2;
 const NAMED_WITHOUT_ID: u8 = 1;
 
-/// Returns the tag by which images name a segment generation. Two generations of one opening, or
-/// with the same count in two openings, never have the same tag, because their numbers differ only
-/// within 32 bits.
+/// Returns the tag by which images name a segment generation. Two generations of the same opening,
+/// or with the same count in two openings, never have the same tag, because their numbers differ
+/// only within 32 bits.
 pub(crate) fn name_of(id: u64, generation: u64) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&id.to_le_bytes()), &generation.to_le_bytes())
 }
 
-/// Returns the tag of a segment generation, computed as a head or a footer says.
+/// Returns the tag of a segment generation, computed in the way that a head or a footer gives as
+/// `how`.
 fn named(how: u8, id: u64, generation: u64) -> u32 {
     match how {
         NAMED => name_of(id, generation),
@@ -299,7 +301,7 @@ pub(crate) struct Footer {
 }
 
 impl Footer {
-    /// Reads the footer at byte `at` of a segment, if one of this index is there.
+    /// Reads the footer at byte `at` of a segment, if there is a footer of this index.
     fn read(segment: &[u8], geometry: &Geometry, number: u32, at: usize) -> Option<Footer> {
         let bytes = &segment[at..];
         if *bytes.get(4..8)? != FOOTER_MAGIC {
@@ -337,10 +339,10 @@ impl Footer {
     }
 }
 
-/// Tag of the generation in its images; `None` if there is neither a head nor a footer.
+/// Footers of the last generation of a segment, and the tag of that generation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Listed {
-    /// How its images name it; none if there is neither a head nor a footer.
+    /// Generation tag in the images of the segment; `None` if there is neither a head nor a footer.
     pub name: Option<u32>,
     /// Footers in the order of their offsets.
     pub footers: Vec<Footer>,
@@ -348,8 +350,8 @@ pub(crate) struct Listed {
 
 impl Listed {
     /// Reads the head and the footers of a segment. The last generation is the one with the highest
-    /// number. It may have no footer yet, so that footers of the previous generation remain behind
-    /// its head.
+    /// number. That generation may have no footer yet, so that footers of the previous generation
+    /// remain behind the new head.
     pub(crate) fn of(segment: &[u8], geometry: &Geometry, number: u32) -> Listed {
         let mut footers = Vec::new();
         let mut at = 0;
@@ -476,8 +478,8 @@ mod tests {
         }
     }
 
-    /// The checksum of each footer is right, but no writer produces such a start of the listed
-    /// images, or such a length.
+    /// Each footer has a right checksum, but lists images from an impossible start offset, or has
+    /// an impossible length.
     #[test]
     fn a_footer_that_is_not_behind_what_it_lists_is_none() {
         let whole = GENERATION.footer(&entries(), 4096, 64);

@@ -13,10 +13,10 @@ use std::cmp::Reverse;
 const MAGIC: [u8; 8] = *b"bimetidx";
 /// Version of the format that this program writes.
 pub(crate) const VERSION: u32 = 6;
-/// Oldest version that this program reads. An index of an older version is converted to the newest
-/// one when it is opened for writing.
+/// Oldest version that this program reads. An index of a version before [`VERSION`] is converted to
+/// [`VERSION`] when it is opened for writing.
 const OLDEST_VERSION: u32 = 2;
-/// First version whose log is in rings. Before it the log had its maximum length from the
+/// First version whose log is in rings. In earlier versions the log had its maximum length from the
 /// beginning.
 const RINGS_VERSION: u32 = 5;
 /// Maximum number of segments of a checkpoint.
@@ -34,21 +34,21 @@ const CRC_AT: usize = BLOCK_BYTES - 4;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Superblock {
     pub geometry: Geometry,
-    /// Number of this superblock. Of two intact superblocks the one with the higher number is
+    /// Number of this superblock. If both superblocks are intact, the one with the higher number is
     /// valid.
     pub generation: u64,
-    /// Number of this incarnation of the log: each opening for writing begins a new one. A frame of
-    /// an older incarnation than the frame before it is a leftover.
+    /// Number of this incarnation of the log: each opening for writing begins a new incarnation. A
+    /// frame whose incarnation is older than that of the previous frame is a leftover.
     pub opening: u32,
-    /// Position, in blocks, at which reading the log begins. It only grows.
+    /// Position, in blocks, at which reading the log begins. The position only grows.
     pub log_tail: u64,
     /// Sequence number of the last batch before the tail.
     pub seq_at_tail: u64,
     /// Minimum incarnation of the frame at the tail, if there is one. Reading begins with that
     /// frame, so no frame before it helps to recognise a leftover.
     pub opening_at_tail: u32,
-    /// Segments of the checkpoint; its length and checksum follow. Without segments the tree is
-    /// empty.
+    /// Segments of the checkpoint, whose length and checksum are in the next two fields. Without
+    /// segments the tree is empty.
     pub checkpoint: Vec<u32>,
     pub checkpoint_bytes: u64,
     pub checkpoint_crc: u32,
@@ -58,7 +58,7 @@ pub(crate) struct Superblock {
     pub rings: Rings,
 }
 
-/// Number of unused bytes in the middle.
+/// Number of unused bytes in the middle of a superblock.
 const RESERVED_BYTES: usize = 8;
 
 /// Parser that takes little-endian numbers from a block, in order.
@@ -203,7 +203,7 @@ impl Superblock {
     }
 
     /// Returns true if the rings are exactly those needed from the tail on, and the log has reached
-    /// the last one. The first ring may end at the tail itself, if no part of the log was needed
+    /// the last ring. The first ring may end at the tail itself, if no part of the log was needed
     /// when the log moved to another ring.
     fn has_its_log(&self) -> bool {
         let rings = self.rings.all();
@@ -213,7 +213,7 @@ impl Superblock {
         first_needed && others_needed && is_reached
     }
 
-    /// Writes the superblock durably, over the older one of the two.
+    /// Writes the superblock durably, over the older of the two superblocks on the storage.
     pub(crate) fn write(&self, storage: &dyn Storage) -> Result<(), Error> {
         let offset = (self.generation % 2) * BLOCK_BYTES as u64;
         let block = self.encode();
@@ -221,7 +221,7 @@ impl Superblock {
         written.at("writing a superblock", offset)
     }
 
-    /// Reads both superblocks, and returns the newer intact one.
+    /// Reads both superblocks, and returns the newer of those that are intact.
     pub(crate) fn read(storage: &dyn Storage) -> Result<Superblock, Error> {
         if storage.len_bytes() < LOG_OFFSET {
             return Err(Error::NotAnIndex {
@@ -240,7 +240,7 @@ impl Superblock {
     ///
     /// # Errors
     ///
-    /// [`Error::Version`] if one has another version of the format.
+    /// [`Error::Version`] if a superblock has another version of the format.
     pub(crate) fn all_of(blocks: &[u8]) -> Result<Vec<Superblock>, Error> {
         let mut all = Vec::new();
         for block in blocks.chunks_exact(BLOCK_BYTES).take(2) {
@@ -251,7 +251,7 @@ impl Superblock {
     }
 }
 
-/// Decodes the rings of a superblock; returns `None` if a log cannot be in them.
+/// Decodes the rings of a superblock; returns `None` if the log cannot occupy these rings.
 fn decode_rings(block: &[u8], geometry: &Geometry) -> Option<Rings> {
     let count = Fields(block, RINGS_AT - 8).number32() as usize;
     let mut fields = Fields(block, RINGS_AT);

@@ -12,8 +12,8 @@ use crate::tree::blob::Reference;
 /// Divisor of the length of the log that gives the maximum length of a batch, so that the log has
 /// room for several batches.
 const LOG_SHARE: u64 = 8;
-/// Exclusive bound of the bytes of a batch, however long the log is: the part of a batch for one
-/// leaf is in memory at once.
+/// Exclusive maximum length of a batch in bytes, however long the log is: the part of a batch that
+/// concerns one leaf is in memory as a whole.
 const BATCH_BYTES_MAX: usize = 1 << 30;
 /// Divisor of the length of a segment that gives the maximum length of a row's value field.
 const ROW_SHARE: usize = 8;
@@ -24,11 +24,12 @@ const ROW_SHARE: usize = 8;
 pub struct Limits {
     /// Maximum length of a key.
     pub key_bytes_max: usize,
-    /// Maximum length of a value. It depends on the length of a segment, which was chosen when the
-    /// index was created.
+    /// Maximum length of a value. This limit depends on the length of a segment, which was chosen
+    /// when the index was created.
     pub value_bytes_max: usize,
     /// Maximum length of a batch: its keys, its values, and 2 to 8 bytes for each operation. The
-    /// limit is an eighth of the log, whose length was chosen when the index was created, or 1 GiB.
+    /// limit is an eighth of the log, whose length was chosen when the index was created, but at
+    /// most 1 GiB.
     pub batch_bytes_max: usize,
 }
 

@@ -8,13 +8,13 @@ use crate::limits::row_bytes_max;
 use crate::paper::PaperRules;
 use crate::storage::BLOCK_BYTES;
 
-/// Settings of an index. The default suits a program that has some hundred MiB of memory to spare.
+/// Settings of an index. The defaults suit a program that has some hundred MiB of memory to spare.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// Memory for nodes and changes, in bytes.
     pub memory_bytes: u64,
-    /// Part of `memory_bytes` for changes that are not in nodes yet. The larger it is, the fewer
-    /// bytes are written for each change, and the longer opening takes after a crash.
+    /// Part of `memory_bytes` for changes that are not in nodes yet. The larger this part is, the
+    /// fewer bytes are written for each change, and the longer opening takes after a crash.
     pub buffer_bytes: u64,
     /// Maximum length of the log, in bytes. The log begins short, grows when necessary, and shrinks
     /// again. A batch takes at most an eighth of the log. Only used when an index is created.
@@ -28,18 +28,19 @@ pub struct Options {
     /// Length of the longest value that is stored beside its key; longer values are stored out of
     /// line. At most an eighth of a segment of the index, and 64 KiB.
     pub inline_value_bytes: usize,
-    /// Maximum share of the segments that is in use before segments are cleaned rather than added.
-    /// Where rows pack well the share is lower, down to 0.7, as long as the segments take no more
-    /// space than the rows would unpacked and the storage can grow.
+    /// Share of the segments' space that has to be in use before segments are added: as long as
+    /// less is in use, segments are cleaned instead. If rows pack well, a lower share suffices,
+    /// down to 0.7, as long as the segments take no more space than the rows would take unpacked
+    /// and the storage can grow.
     pub utilisation: f64,
-    /// Share of all leaves that counts as hot (the paper: hot to cold as 1 to 2).
+    /// Share of all leaves that counts as hot (in the paper, hot to cold as 1 to 2).
     pub hot_share: f64,
-    /// Time that a batch with `Durability::Group` waits for other batches, in microseconds.
+    /// Maximum time that a batch with `Durability::Group` waits for other batches, in microseconds.
     pub group_wait_us: u32,
-    /// Maximum number of batches since a snapshot; older snapshots end with
-    /// [`Error::SnapshotTooOld`].
+    /// Maximum age of a snapshot, as a number of batches; reads from an older snapshot may fail
+    /// with [`Error::SnapshotTooOld`].
     pub snapshot_batches_max: u64,
-    /// Rules of the paper instead of the engine's own, for its experiment.
+    /// Rules of the paper in place of the engine's own rules, for the paper's experiment.
     pub paper: Option<PaperRules>,
 }
 
@@ -89,8 +90,8 @@ impl Options {
         Ok(Geometry::new(id, blocks, self.segment_bytes))
     }
 
-    /// Refuses options that an index of this geometry cannot be used with. Options that only count
-    /// at creation are not checked: they were checked then.
+    /// Refuses options that an index of this geometry cannot be used with. Options that are only
+    /// used at creation are not checked: they were checked at that time.
     pub(crate) fn check(&self, geometry: &Geometry) -> Result<(), Error> {
         if self.memory_bytes < 256 << 10 {
             return Err(refused("memory_bytes", "at least 256 KiB are needed"));

@@ -9,8 +9,8 @@
 use crate::error::Error;
 use crate::segments::Class;
 
-/// Rules of the paper. Every batch writes its leaves at once, in whole pages. Every access reads
-/// its nodes from the storage. A node holds as much content as fits into
+/// Rules of the paper. Every batch writes its leaves immediately, in whole pages. Every access
+/// reads its nodes from the storage. A node holds as much content as fits into
 /// [`Options::node_bytes`](crate::Options) unpacked, and an unpacked node is stored at that length.
 /// A leaf is merged with a neighbour only if the neighbour is packed. Nodes that exist when the
 /// index is opened count as cold until they are rewritten.
@@ -23,8 +23,8 @@ pub struct PaperRules {
     pub fill: f64,
 }
 
-/// Clusters with a fixed number of segments. A full cluster is cleaned. If its nodes need more
-/// space even then, the cluster grows beyond its size.
+/// Clusters with a fixed number of segments. A full cluster is cleaned. If the nodes of a cluster
+/// need more space even after that, the cluster grows beyond its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clusters {
     /// A single cluster for all nodes, none of which is packed: a B+-tree.

@@ -1,8 +1,8 @@
 //! Sequence numbers at which readers read, which determine the versions that must be kept.
 //!
-//! The visible sequence number and the held numbers are read under one lock. So a new snapshot is
-//! either seen by the thread that is about to drop old versions, or it begins at a sequence number
-//! that is not older than the kept versions.
+//! The visible sequence number and those of the snapshots are read under one lock. So a new
+//! snapshot is either seen by the thread that is about to drop old versions, or it begins at a
+//! sequence number that is not older than the kept versions.
 
 use crate::node::Seq;
 use crate::planted::{Bug, is_planted};
@@ -41,13 +41,13 @@ impl Readers {
         self.visible.load(Ordering::Acquire)
     }
 
-    /// Makes everything up to this batch visible to readers.
+    /// Makes all batches up to `seq` visible to readers.
     pub(crate) fn publish(&self, seq: Seq) {
         self.visible.store(seq, Ordering::Release);
     }
 
     /// Returns the oldest sequence number that is still guaranteed to readers: that of the oldest
-    /// snapshot within the limit, or the visible number.
+    /// snapshot that is not too old, or the visible sequence number.
     pub(crate) fn oldest(&self) -> Seq {
         let snapshots = self.snapshots.lock();
         let visible = self.visible();
@@ -56,9 +56,9 @@ impl Readers {
         oldest.map_or(visible, |(seq, _)| (*seq).min(visible))
     }
 
-    /// Returns the sequence numbers that snapshots are guaranteed to read, and the visible number
-    /// for future readers, in order. A version that is visible at none of these numbers may be
-    /// dropped.
+    /// Returns, in order, the sequence numbers of the snapshots that are not too old, and the
+    /// visible sequence number for future readers. A version that is visible at none of these
+    /// numbers may be dropped.
     pub(crate) fn held(&self) -> Vec<Seq> {
         let snapshots = self.snapshots.lock();
         let visible = self.visible();

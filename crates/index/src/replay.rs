@@ -1,11 +1,11 @@
-//! Replay of the log after a stop: all changes in the log from its tail on go into the leaves
-//! again.
+//! Replay of the log after a stop: all changes in the log from its tail on are applied to the
+//! leaves again.
 //!
 //! The changes of one key are in order in the log, and keys do not depend on each other. So a
-//! stretch of the log is first sorted by key: each leaf is visited once, gets all its changes at
-//! once, and only the last change of each key. A range deletion ends a stretch, because it concerns
-//! keys that it does not name. Replay must never read a leaf: the cost of opening would then grow
-//! with the number of changed leaves.
+//! stretch of the log is first sorted by key: each leaf is visited once, and gets all its changes
+//! together, and only the last change of each key. A range deletion ends a stretch, because it
+//! concerns keys that it does not name. Replay must never read a leaf: the cost of opening would
+//! then grow with the number of changed leaves.
 
 use crate::batch::{Operation, Operations, ranges_first};
 use crate::error::Error;
@@ -18,9 +18,9 @@ use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-/// Minimum bytes of a stretch, however small the memory is.
+/// Minimum number of bytes of a stretch, however small the memory is.
 const STRETCH_BYTES_MIN: usize = 64 << 10;
-/// Maximum bytes of a stretch: more would not make replay faster.
+/// Maximum number of bytes of a stretch: longer stretches would not make replay faster.
 const STRETCH_BYTES_MAX: usize = 1 << 30;
 
 /// One change of one key.
@@ -51,12 +51,12 @@ impl Change {
         }
     }
 
-    /// Compares keys. It reads the keys themselves only if their heads do not decide, because the
+    /// Compares keys. The keys themselves are read only if their heads do not decide, because the
     /// keys are scattered in memory.
     fn compare_key(&self, other: &Change, bytes: &[u8]) -> Ordering {
         let is_all_head = self.key_len <= 16 && other.key_len <= 16;
         self.head.cmp(&other.head).then_with(|| match is_all_head {
-            // One key may be the other one followed by zeroes.
+            // The heads are equal, but one key may be the other key followed by zeroes.
             true => self.key_len.cmp(&other.key_len),
             false => self.key(bytes).cmp(other.key(bytes)),
         })
@@ -74,8 +74,8 @@ pub(crate) struct Replay {
 }
 
 impl Replay {
-    /// Creates a replay with stretches of about the given bytes of memory. The longer the
-    /// stretches, the more changes a leaf gets at once.
+    /// Creates a replay with stretches that take about `bytes_max` bytes of memory. The longer the
+    /// stretches, the more changes a leaf gets together.
     pub(crate) fn new(bytes_max: u64) -> Replay {
         let bytes_max = usize::try_from(bytes_max).unwrap_or(STRETCH_BYTES_MAX);
         Replay {
@@ -85,7 +85,8 @@ impl Replay {
         }
     }
 
-    /// Adds the changes of a frame to the stretch.
+    /// Adds the changes of a frame to the stretch. If the stretch would become too long, applies it
+    /// first.
     pub(crate) fn take(&mut self, frame: &Frame<'_>, writer: &mut Writer) -> Result<(), Error> {
         let memory_bytes = self.bytes.len() + self.changes.len() * size_of::<Change>();
         if memory_bytes + frame.operations.len() > self.bytes_max {
@@ -94,8 +95,8 @@ impl Replay {
         }
         let last = frame.each_batch(|seq, operations| {
             let ordered = match frame.is_relogged {
-                // A relogged frame holds one leaf after the other, each with its range deletions
-                // first.
+                // A relogged frame holds the changes of one leaf after the other, each leaf with
+                // its range deletions first.
                 true => Ok(Cow::Borrowed(operations)),
                 false => ranges_first(operations),
             };
@@ -180,7 +181,8 @@ impl Replay {
 /// descent from the root happens once for each parent.
 struct Leaves<'a> {
     tree: &'a Tree,
-    /// `None` before the first key, and where the root is a leaf.
+    /// Parent of the leaf that was returned last; `None` before the first key, and if the root is a
+    /// leaf.
     parent: Option<Parent>,
 }
 
@@ -188,7 +190,7 @@ struct Parent {
     inner: Arc<Inner>,
     /// Index of the child that was returned last.
     index: usize,
-    /// Exclusive end of the keys of this parent.
+    /// Exclusive end of the keys below this parent; `None` for the last parent.
     end: Option<Box<[u8]>>,
 }
 
@@ -197,7 +199,7 @@ impl<'a> Leaves<'a> {
         Leaves { tree, parent: None }
     }
 
-    /// Returns the leaf of a key that is not less than the key before.
+    /// Returns the leaf of a key that is not less than the key of the previous call.
     fn leaf_of(&mut self, key: &[u8]) -> Result<NodeId, Error> {
         if let Some(parent) = &mut self.parent
             && parent.end.as_ref().is_none_or(|end| key < &**end)

@@ -17,7 +17,7 @@ pub(crate) const RINGS_MAX: usize = 9;
 pub(crate) const RING_BYTES: usize = 16;
 /// Factor by which a log that is too short grows.
 const GROWTH: u64 = 8;
-/// Value in a superblock, in place of a segment number, for the ring at the front.
+/// Stored in a superblock in place of a segment number if the ring is at the front.
 const FRONT: u32 = u32::MAX;
 
 /// Location of the blocks of a ring.
@@ -53,7 +53,8 @@ impl RingLocation {
     }
 }
 
-/// A ring of blocks. The block of a position is the position modulo the number of blocks.
+/// A ring of blocks. The block of a position has the index that is the position modulo the number
+/// of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ring {
     /// First position in this ring.
@@ -101,7 +102,7 @@ impl Ring {
         bytes
     }
 
-    /// Decodes a ring; `None` if an index of this geometry cannot have it.
+    /// Decodes a ring; returns `None` if an index of this geometry cannot have such a ring.
     pub(crate) fn decode(bytes: &[u8; RING_BYTES], geometry: &Geometry) -> Option<Ring> {
         let ring = Ring {
             from: u64::from_le_bytes(*bytes.first_chunk()?),
@@ -133,7 +134,7 @@ impl Rings {
         Rings(vec![ring])
     }
 
-    /// Returns a list of several rings; `None` if a log cannot be in them.
+    /// Returns a list of several rings; `None` if a log cannot have these rings.
     pub(crate) fn of(rings: Vec<Ring>) -> Option<Rings> {
         let is_possible = (1..=RINGS_MAX).contains(&rings.len())
             && rings.is_sorted_by(|one, next| one.from < next.from);
@@ -181,13 +182,13 @@ impl Rings {
         Rings(rings)
     }
 
-    /// Returns the number of blocks of the next ring, if this ring is too short for
-    /// `needed_blocks`; `None` if the log cannot be longer.
+    /// Returns the number of blocks of the next ring, which is longer than the current ring and has
+    /// room for `needed_blocks`. Returns `None` if the log cannot be longer.
     pub(crate) fn longer(&self, geometry: &Geometry, needed_blocks: u64) -> Option<u64> {
         let (now, most) = (self.current().blocks, geometry.log_blocks);
         let is_last = self.0.len() + 1 >= RINGS_MAX;
         let blocks = (now * GROWTH).max(needed_blocks * 2);
-        // Go to the maximum at once if the last step would be short.
+        // Grow to the maximum in one step if the last step would be short.
         let blocks = if is_last || blocks * 2 > most {
             most
         } else {

@@ -1,6 +1,6 @@
-//! Scans: keys and values in order, taken from one leaf at a time, so that concurrent changes do
-//! not wait and are not seen. A scan keeps the image of its current leaf, even after the tree has
-//! dropped that image.
+//! Scans: keys and values in order, read from one leaf at a time, so that concurrent changes do not
+//! wait for the scan and are not seen by it. A scan keeps the image of its current leaf, even after
+//! the tree has dropped that image.
 
 use crate::error::Error;
 use crate::node::{Kind, Rows, View};
@@ -15,8 +15,8 @@ pub type ScanBounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 /// A key and its value.
 pub type KeyValue<'a> = (&'a [u8], &'a [u8]);
 
-/// Number of pieces (runs of rows, and changed rows) that a scan takes first. Each further time it
-/// takes twice as many, up to [`PIECES_MAX`].
+/// Number of pieces (runs of rows, and changed rows) that a scan reads the first time. The number
+/// doubles each further time, up to [`PIECES_MAX`].
 const PIECES_FIRST: usize = 128;
 const PIECES_MAX: usize = 1024;
 const BYTES_MAX: usize = 256 << 10;
@@ -24,11 +24,11 @@ const BYTES_MAX: usize = 256 << 10;
 type OwnedBound = Bound<Box<[u8]>>;
 
 thread_local! {
-    /// Memory of the last scan that ended in this thread, for reuse by the next one.
+    /// Memory of the last scan that ended in this thread, for reuse by the next scan.
     static SPARE: Cell<Rows> = const { Cell::new(Rows::new()) };
 }
 
-/// A scan in progress. It holds a snapshot of the content at its beginning.
+/// A scan in progress. It holds a snapshot of the content at the time when the scan began.
 pub struct Scan {
     snapshot: Snapshot,
     from: OwnedBound,
@@ -62,12 +62,13 @@ fn is_empty(from: &OwnedBound, to: &OwnedBound) -> bool {
 }
 
 impl Snapshot {
-    /// Returns a scan of all keys between two bounds and their values as of the snapshot, in order.
+    /// Returns a scan of the keys between two bounds and their values in the snapshot, in ascending
+    /// order of keys.
     pub fn scan(&self, bounds: ScanBounds<'_>) -> Scan {
         Scan::new(self.clone(), bounds, false)
     }
 
-    /// Returns the scan of [`scan`](Self::scan) in descending order of keys.
+    /// Returns a scan like [`scan`](Self::scan), but in descending order of keys.
     pub fn scan_reverse(&self, bounds: ScanBounds<'_>) -> Scan {
         Scan::new(self.clone(), bounds, true)
     }
@@ -117,7 +118,7 @@ impl Scan {
         Ok(Some((self.rows.row().0, &self.value)))
     }
 
-    /// Takes rows of the next leaf.
+    /// Reads rows of the next leaf, or further rows of the current leaf.
     fn fill(&mut self) -> Result<(), Error> {
         let place = match (self.is_reverse, &self.from, &self.to) {
             (false, Bound::Included(key) | Bound::Excluded(key), _) => LeafQuery::Of(key),
@@ -164,7 +165,8 @@ impl Scan {
 
 impl Drop for Scan {
     fn drop(&mut self) {
-        // If the thread is ending, its spare memory is gone already; ignore that.
+        // If the thread is ending, its spare memory has been dropped already; that failure is
+        // ignored.
         let _ending = SPARE.try_with(|spare| spare.set(std::mem::take(&mut self.rows)));
     }
 }

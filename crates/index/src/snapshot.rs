@@ -1,4 +1,5 @@
-//! Snapshots: the content of the index at one moment, held as long as a reader needs it.
+//! Snapshots: the content of the index at one point in time, kept readable as long as a reader
+//! needs it.
 
 use crate::commit::Shared;
 use crate::error::Error;
@@ -6,14 +7,14 @@ use crate::node::Seq;
 use crate::tree::AsOf;
 use std::sync::Arc;
 
-/// Content of the index at one moment.
+/// Content of the index at one point in time.
 pub struct Snapshot {
     pub(crate) shared: Arc<Shared>,
     pub(crate) seq: Seq,
 }
 
 impl Snapshot {
-    /// Returns the value of a key as of the snapshot.
+    /// Returns the value of a key in the snapshot.
     ///
     /// # Errors
     ///
@@ -23,12 +24,12 @@ impl Snapshot {
         Ok(self.get_into(key, &mut value)?.then_some(value))
     }
 
-    /// Replaces the content of `value` with the value of a key as of the snapshot. Returns false if
+    /// Replaces the content of `value` with the value of a key in the snapshot. Returns false if
     /// the key had no value; the content of `value` is unspecified then.
     ///
     /// # Errors
     ///
-    /// Those of [`get`](Self::get).
+    /// The errors of [`get`](Self::get).
     pub fn get_into(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
         let found = self.shared.tree.get(key, AsOf::Held(self.seq), value)?;
         found.ok_or(Error::SnapshotTooOld)

@@ -1,5 +1,5 @@
-//! Locks and atomics for all state that threads share. In `interleavings/` they are those of
-//! Shuttle, which runs the same code with its threads in any order that it chooses.
+//! Locks and atomics for all state that threads share. In `interleavings/` the types of Shuttle are
+//! used instead; Shuttle runs the threads of the same code in any order that it chooses.
 //!
 //! The types have the interface of `parking_lot`. State that a test of interleavings should see
 //! must never be shared by other means. Only a value that is set once ([`std::sync::OnceLock`]) may
@@ -26,7 +26,7 @@ mod interleaved {
     #[derive(Debug, Default)]
     pub(crate) struct Mutex<T>(below::Mutex<T>);
 
-    /// Guard of a held mutex. The Shuttle guard inside is given up only while the holder waits.
+    /// Guard of a held mutex. The Shuttle guard inside is released only while the holder waits.
     pub(crate) struct MutexGuard<'a, T> {
         mutex: &'a Mutex<T>,
         below: Option<below::MutexGuard<'a, T>>,
@@ -80,7 +80,8 @@ mod interleaved {
             guard.below = Some(self.0.wait(below).expect(UNPOISONED));
         }
 
-        /// Lets other threads run, or not, as if the timeout had expired at an arbitrary moment.
+        /// Releases the mutex, lets other threads run or not, and locks the mutex again, as if the
+        /// timeout had expired at an arbitrary moment.
         pub(crate) fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _: Duration) {
             guard.below = None;
             shuttle::thread::yield_now();

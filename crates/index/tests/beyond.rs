@@ -1,5 +1,5 @@
-//! Tests with ten times as much data as memory: the cost of a change and of a get, counted in bytes
-//! and reads.
+//! Tests with ten times as much data as memory: the cost of a change in bytes written, and the cost
+//! of a get in reads.
 
 use crate::world::Draw;
 use bimetal_index::storage::memory::{MemoryStorage, StorageCounters};
@@ -9,10 +9,10 @@ use std::sync::Arc;
 const RECORDS: u64 = 100_000;
 const KEY_BYTES: u64 = 16;
 const VALUE_BYTES: u64 = 100;
-/// Number of batches of 100 changes, the batch size of the benchmark: `docs/benchmarks.md`.
+/// Number of batches of 100 changes each, the batch size of the benchmark in `docs/benchmarks.md`.
 const BATCHES: u64 = 1_000;
 
-/// Options with a tenth of the records' bytes as memory, half of it for changes.
+/// Returns options with a memory of a tenth of the records' bytes, half of it for changes.
 fn options() -> Options {
     let memory_bytes = RECORDS * (KEY_BYTES + VALUE_BYTES) / 10;
     Options {
@@ -24,7 +24,8 @@ fn options() -> Options {
     }
 }
 
-/// Returns the key of a number. Keys are unpredictable, and half of them are loaded.
+/// Returns the key of a number. Keys are in an unpredictable order, and only those of even numbers
+/// are loaded.
 fn key(number: u64) -> [u8; 16] {
     let mut key = [0; 16];
     let spread = number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -38,7 +39,7 @@ fn value(draw: &mut Draw) -> Vec<u8> {
     words.take(VALUE_BYTES as usize).collect()
 }
 
-/// Writes every record once, in an order unrelated to that of the keys.
+/// Creates an index and writes every record once, in an order unrelated to the key order.
 fn loaded(storage: &Arc<MemoryStorage>, draw: &mut Draw) -> Db {
     let db = Db::create(storage.clone(), 1, &options()).expect("an index");
     for start in (0..RECORDS).step_by(1000) {
@@ -51,7 +52,7 @@ fn loaded(storage: &Arc<MemoryStorage>, draw: &mut Draw) -> Db {
     db
 }
 
-/// Puts and deletes random keys, in equal numbers. Returns the bytes of these requests.
+/// Puts and deletes random keys, in equal numbers. Returns the bytes of these changes.
 fn change(db: &Db, draw: &mut Draw) -> u64 {
     let mut bytes = 0;
     for _ in 0..BATCHES {
@@ -77,15 +78,15 @@ fn reads_of(storage: &MemoryStorage, run: impl FnOnce()) -> u64 {
     storage.counts().reads - reads
 }
 
-/// Changes of a leaf gather in memory, then on the storage as patches. Only then is the leaf
-/// written anew, also when cleaning meets it. The limits are 8 bytes written for each byte changed,
-/// and 1.1 reads for each get.
+/// The changes of a leaf are collected in memory first, and then as patches on the storage. Only
+/// after that is the leaf written as a whole, also when cleaning processes its segment. The limits
+/// are 8 bytes written for each byte changed, and 1.1 reads for each get.
 #[test]
 fn changes_are_written_a_few_times_and_a_get_reads_once() {
     let storage = Arc::new(MemoryStorage::new());
     let mut draw = Draw::new(1);
     let db = loaded(&storage, &mut draw);
-    // Three rounds bring patches, folds and cleaning into a steady state.
+    // After three rounds, patches, consolidations and cleaning are in a steady state.
     for _ in 0..3 {
         change(&db, &mut draw);
     }

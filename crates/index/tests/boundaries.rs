@@ -1,7 +1,7 @@
-//! Tests of one short life with everything in it, and every single failure that is possible in it,
-//! one after the other: a power cut at every call of the disk and at every call of the opening
-//! after it, every write lost, torn or misdirected, every block reverted to an earlier version, no
-//! space for every growth.
+//! Tests of one short life of an index that uses every operation, and of every single failure that
+//! is possible in it, one after the other: a power cut at every call of the disk, and at every call
+//! of the following opening; every write lost, torn or misdirected; every block reverted to an
+//! earlier version; and no space at every growth.
 
 use crate::world;
 use crate::world::mishap::{Mishap, Mishaps};
@@ -31,8 +31,9 @@ const SHAPE: Shape = Shape {
     ranges: true,
 };
 
-/// Runs until the first error: batches, relaxed and durable, write-backs, checkpoints, compaction,
-/// and an opening in between, after which leaves are not in memory and get patches.
+/// Runs the life until the first error: relaxed and durable batches, write-backs, checkpoints, a
+/// compaction, and an opening in between. After the opening, leaves are not in memory and get
+/// patches.
 fn live(world: &mut World, storage: &(impl Storage + Clone + 'static)) -> Result<(), Error> {
     let mut draw = Draw::new(21);
     for turn in 0..70 {
@@ -56,11 +57,11 @@ fn live(world: &mut World, storage: &(impl Storage + Clone + 'static)) -> Result
     Ok(())
 }
 
-/// Choices of the sectors that a power cut leaves of the data that was not durable.
+/// Functions that choose which sectors of the data that was not durable survive a power cut.
 const LEFT: [fn(u64) -> u64; 4] = [
     |_| 0,
     |_| u64::MAX / 2,
-    // These two keep every other sector, and long stretches.
+    // The next two functions keep every other sector, and every other stretch of 40 sectors.
     |sector| sector % 2,
     |sector| sector / 40 % 2,
 ];
@@ -82,11 +83,10 @@ fn cut_at(disk: &Disk, number: u64) {
     });
 }
 
-/// Opens a disk again and again, with the power cut at each call in turn, until the opening
-/// succeeds.
+/// Opens a disk repeatedly, with the power cut at each call in turn, until an opening succeeds.
 fn cut_while_opening(world: &mut World, disk: &Disk, left: fn(u64) -> u64) -> u64 {
     for number in 0.. {
-        // The disk has its current content, with an empty cache.
+        // Each attempt starts with the original content of the disk and an empty cache.
         let disk = Arc::new(MemoryStorage::with_content(disk.content()));
         cut_at(&disk, number);
         let opened = Db::open(disk.clone(), &world.options);
@@ -105,8 +105,8 @@ fn cut_while_opening(world: &mut World, disk: &Disk, left: fn(u64) -> u64) -> u6
     unreachable!("an opening ends")
 }
 
-/// Cuts the power at every call. `step` is the distance between the calls whose openings are cut as
-/// well.
+/// Cuts the power at every call of the life. At every `step`th of these calls, the following
+/// opening is cut at each of its calls, too.
 fn cuts(step: u64) -> (u64, u64) {
     let mut again = 0;
     for number in 0.. {
@@ -132,7 +132,7 @@ fn cuts(step: u64) -> (u64, u64) {
     unreachable!("a life ends")
 }
 
-/// With `BIMETAL_EVERY_BOUNDARY` every opening is cut at every call as well.
+/// If `BIMETAL_EVERY_BOUNDARY` is set, the opening after every call is cut at each of its calls.
 #[test]
 fn the_power_is_cut_at_every_call_and_at_every_call_of_the_opening_after_it() {
     let step = match std::env::var_os("BIMETAL_EVERY_BOUNDARY") {
@@ -162,8 +162,8 @@ fn every_write(mishap: Mishap) -> (u64, u64) {
             );
             assert!(is_typed || is_beyond, "{mishap:?} at {number}: {error}");
         } else if !storage.has_happened() {
-            // The change may have been a sync, to which this failure cannot happen; beyond number
-            // 400 the life is over.
+            // The change may have been a sync, to which this failure cannot happen. Beyond number
+            // 400, the life has ended before the failure.
             if number > 400 {
                 return (harmless, noticed);
             }
@@ -186,7 +186,8 @@ fn every_write_is_lost_once() {
 
 #[test]
 fn every_write_is_torn_once() {
-    // Most written blocks have only zeroes behind the first sector.
+    // Most written blocks have only zeroes after the first sector, so such torn writes are
+    // harmless.
     let (harmless, noticed) = every_write(Mishap::Torn);
     assert!(harmless > 20 && noticed > 5, "{harmless} and {noticed}");
 }
@@ -199,14 +200,15 @@ fn every_write_goes_elsewhere_once() {
     }
 }
 
-/// Reverts superblocks and blocks of the log to earlier versions, one at a time.
+/// Reverts superblocks and blocks of the log to earlier versions, one block at a time.
 #[test]
 fn no_block_that_comes_back_is_believed() {
     let (harmless, noticed) = past::blocks_come_back(options(), Part::Log);
     assert!(harmless > 20 && noticed > 20, "{harmless} and {noticed}");
 }
 
-/// Reverts blocks of segments to earlier versions, which often are an older image of the same node.
+/// Reverts blocks of segments to earlier versions, one block at a time. An earlier version often
+/// has an older image of the same node.
 #[test]
 fn no_image_that_comes_back_is_believed() {
     let paper = Options {
@@ -225,7 +227,8 @@ fn no_image_that_comes_back_is_believed() {
     }
 }
 
-/// Changes a byte of both superblocks at once: there is no other to fall back to.
+/// Changes the same byte of both superblocks, so that there is no intact superblock to fall back
+/// to.
 #[test]
 fn a_byte_in_both_superblocks_is_noticed() {
     let world = world::lives::example();
@@ -241,9 +244,9 @@ fn a_byte_in_both_superblocks_is_noticed() {
     }
 }
 
-/// Makes every growth fail for lack of space, once or from then on. A write that does not fit is
-/// refused and has changed nothing, a full disk can be read and opened, and once there is space all
-/// operations work again.
+/// Makes every growth fail for lack of space, once or permanently. A write that does not fit is
+/// refused and changes nothing, a full disk can be read and opened, and once there is space again
+/// all operations work.
 #[test]
 fn there_is_no_space_for_every_growth() {
     let mut refusals = 0;
@@ -265,8 +268,8 @@ fn there_is_no_space_for_every_growth() {
             for key in keys.chunks(20) {
                 let deletes: Vec<_> = key.iter().cloned().map(Change::Delete).collect();
                 let deleted = world.write(&deletes, Durability::Durable);
-                // If there is no room to write anything back, deletions are refused like all other
-                // writes.
+                // If leaves cannot be written back for lack of space, deletions are refused like
+                // all other writes.
                 let is_refused = for_good && matches!(deleted, Err(Error::Full { .. }));
                 assert!(is_refused || deleted == Ok(()), "{number}: {deleted:?}");
             }
@@ -282,7 +285,7 @@ fn there_is_no_space_for_every_growth() {
     assert!(refusals > 3, "{refusals}");
 }
 
-/// Writes batches; returns true if one was refused for lack of space.
+/// Writes batches. Returns true if a batch was refused for lack of space.
 fn fill(world: &mut World) -> bool {
     let mut draw = Draw::new(5);
     let mut is_refused = false;

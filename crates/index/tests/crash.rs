@@ -1,5 +1,5 @@
-//! Tests of power cuts at any operation of the storage, also during an opening and again after it;
-//! and of operations that fail.
+//! Tests of power cuts at any operation of the storage, also during the following opening and after
+//! it, and of operations that fail.
 
 use crate::world::lives::{self, cut, write_some};
 use crate::world::{
@@ -31,7 +31,7 @@ fn nothing_durable_is_lost_and_nothing_is_half_there() {
     );
 }
 
-/// The log moves to a longer ring, and back to the front.
+/// The log moves to a longer ring, and later back to the ring at the front of the disk.
 #[test]
 fn nothing_durable_is_lost_where_the_log_grows() {
     let mut reached = MaintenanceStatistics::default();
@@ -54,8 +54,8 @@ fn nothing_durable_is_lost_under_the_papers_rules() {
     assert!(reached.checkpoints > 100, "{reached:?}");
 }
 
-/// Cuts the power at every operation of a short life, one after the other, until a life ends before
-/// the cut.
+/// Cuts the power at every operation of a short life, one operation at a time, until a life ends
+/// before the cut.
 #[test]
 fn a_cut_at_every_operation() {
     for number in 0.. {
@@ -80,7 +80,7 @@ fn a_cut_at_every_operation() {
 }
 
 /// A killed program leaves its writes in the caches of the system and of the disk. The next program
-/// sees them there, and must not build on them before they are durable.
+/// reads these writes, and must not depend on them before they are durable.
 #[test]
 fn what_was_found_after_a_kill_survives_a_power_cut() {
     let options = Options {
@@ -92,7 +92,7 @@ fn what_was_found_after_a_kill_survives_a_power_cut() {
     let written = world.write(&put(0), Durability::Durable);
     written.expect("a write");
     let durable = world.history.durable();
-    // These batches take more than one frame of the log: the first frames are written, and not
+    // These batches need more than one frame of the log, so the first frames are written but not
     // durable.
     for number in 1..11 {
         let written = world.write(&put(number), Durability::Relaxed);
@@ -136,8 +136,8 @@ fn a_failure_of_every_operation() {
     assert!(failures > 50, "there were operations to fail");
 }
 
-/// On a disk without space a write that does not fit is refused, nothing else is harmed, and
-/// deleting helps.
+/// On a disk without space, a write that does not fit is refused and damages nothing, and deletions
+/// free space.
 #[test]
 fn a_full_disk_refuses_and_goes_on() {
     for seed in 0..30 {
@@ -174,8 +174,8 @@ fn a_full_disk_refuses_and_goes_on() {
     }
 }
 
-/// The log to be replayed has more changes than memory holds, so leaves are written back, segments
-/// are cleaned and checkpoints taken before the end of the log is known.
+/// The log to be replayed has more changes than memory can hold, so leaves are written back,
+/// segments are cleaned and checkpoints are taken before the end of the log has been read.
 #[test]
 fn a_log_much_longer_than_the_memory_is_taken_up() {
     const KEYS: u64 = 180_000;

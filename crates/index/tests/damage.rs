@@ -1,4 +1,4 @@
-//! Tests of changed bytes: no wrong answer is ever returned, and nothing panics.
+//! Tests of changed bytes on the disk: no wrong answer is ever returned, and nothing panics.
 
 use crate::world::lives::{changed_bytes, example, small};
 use crate::world::{Draw, Shape, World};
@@ -6,8 +6,8 @@ use bimetal_index::storage::memory::{Faults, MemoryStorage};
 use bimetal_index::{Db, Durability, Error, verify};
 use std::sync::Arc;
 
-/// Distance between the bytes that are changed, one at a time. With `BIMETAL_EVERY_BYTE` set, all
-/// bytes are changed, which takes minutes.
+/// Returns the distance between the bytes that are changed, one at a time. If `BIMETAL_EVERY_BYTE`
+/// is set, all bytes are changed, which takes minutes.
 fn step() -> usize {
     match std::env::var_os("BIMETAL_EVERY_BYTE") {
         Some(_) => 1,
@@ -49,7 +49,7 @@ fn verify_finds_a_byte_that_has_changed_in_any_node() {
             Err(error) => panic!("byte {at}: {error}"),
         }
     }
-    // One in 127 bytes was tried: all bytes in use were found.
+    // One in 127 bytes was changed, so the damage found must account for nearly all live bytes.
     let in_use = found as u64 * 127;
     assert!(
         in_use > whole.live_bytes / 10 * 9,
@@ -79,8 +79,8 @@ fn any_bytes_at_all_are_refused_in_words() {
     }
 }
 
-/// A disk that acknowledges a flush and loses the data is outside of the fault model; the model
-/// must detect the effect.
+/// A disk that acknowledges a flush and then loses the data is outside the fault model, so the
+/// comparison with the model must detect the loss.
 #[test]
 fn a_disk_that_lies_about_flushes_is_found_out_by_the_tests() {
     let found = (0..40).filter(|seed| {

@@ -1,5 +1,6 @@
-//! Tests of an index on devices of the stack: a mirror of two files in real time, also after a
-//! stop, and a mirror over modelled drives in virtual time, which replays.
+//! Tests of an index on devices of the stack: on a mirror of two files in real time, also after a
+//! stop, and on a mirror of simulated drives in virtual time, which must give the same result in
+//! every run.
 
 use crate::world::{Draw, Map, Shape, check_scan};
 use bimetal_block::Device;
@@ -84,7 +85,8 @@ async fn opened(rt: &Rt, graph: &Graph) -> Result<Opened, String> {
     })
 }
 
-/// Writes batches and checks their content; returns the content afterwards.
+/// Writes batches, starting from the content `map`, and checks the content of the index. Returns
+/// the new content.
 fn fill(db: &Db, seed: u64, batches: u64, mut map: Map) -> Map {
     let mut draw = Draw::new(seed);
     for number in 0..batches {
@@ -98,7 +100,7 @@ fn fill(db: &Db, seed: u64, batches: u64, mut map: Map) -> Map {
         }
     }
     db.sync().expect("a sync");
-    // Leaves were written and read, even if the last range deletion has left few of them.
+    // Leaves must have been written and read, even if the last range deletion has left few of them.
     assert!(
         db.statistics().maintenance.consolidations > 20,
         "{:?}",
@@ -186,7 +188,7 @@ fn a_device_with_something_on_it_is_not_taken_for_an_index() {
     );
 }
 
-/// Final state of a life over modelled drives in virtual time.
+/// Final state of a life on simulated drives in virtual time.
 #[derive(Debug, PartialEq, Eq)]
 struct Virtual {
     virtual_ns: u64,
@@ -194,7 +196,7 @@ struct Virtual {
     map: Map,
 }
 
-/// Makes a mirror of a modelled SSD and a modelled disk.
+/// Makes a mirror of a simulated SSD and a simulated disk.
 async fn modelled_mirror(rt: &Rt) -> Mirror {
     let text = "[device.fast]\ntype = \"memory\"\nsize = \"32MiB\"\n\
                 [device.ssd]\ntype = \"ssd\"\nbelow = \"fast\"\nprofile = \"qlc-sata\"\n\
@@ -257,7 +259,7 @@ fn in_virtual_time_a_life_on_a_mirror_of_drives_replays() {
     let first = live_virtually(5);
     assert_eq!(first, live_virtually(5));
     assert_ne!(first.virtual_ns, live_virtually(6).virtual_ns);
-    // A hundred durable batches take time on the drives, and nothing else makes virtual time pass.
+    // A hundred durable batches take time on the drives; virtual time advances only by that.
     assert!(first.virtual_ns > 10_000_000, "{} ns", first.virtual_ns);
     assert!(!first.map.is_empty());
 }

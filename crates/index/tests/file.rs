@@ -1,4 +1,4 @@
-//! Tests of an index in a file of its own.
+//! Tests of an index in a file of the operating system.
 
 use bimetal_index::storage::Storage;
 use bimetal_index::storage::file::{FileStorage, Presence};
@@ -81,7 +81,7 @@ fn space_is_set_aside_and_given_back() {
     storage.resize(8 << 20).expect("it grows");
     let metadata = std::fs::metadata(&path).expect("the file");
     assert_eq!(metadata.len(), 8 << 20);
-    // A file system without preallocation leaves a hole; the test is for file systems with it.
+    // On a file system without preallocation the new space is a hole, and `has_space` is false.
     let has_space = metadata.blocks() * 512 >= 8 << 20;
     storage.resize(1 << 20).expect("it shrinks");
     let after = std::fs::metadata(&path).expect("the file");

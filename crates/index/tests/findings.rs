@@ -1,4 +1,4 @@
-//! Bugs found by the tester in `bimetal-sim`, as minimal tests.
+//! Bugs that the tester in `bimetal-sim` has found, each as a minimal test.
 
 use crate::world::{Change, Disk, World};
 use bimetal_index::storage::memory::MemoryStorage;
@@ -40,9 +40,9 @@ fn short_lived() -> Options {
     }
 }
 
-/// A batch that an opening has not found must not be there for the next opening either: readers
-/// have seen its absence. A part of its frame that was missing, as after a torn write, may be back
-/// by then.
+/// A batch that one opening has not found must not appear in a later opening, because readers may
+/// have seen its absence. In this test a part of the batch's frame is damaged at first, as by a
+/// torn write, and intact again later.
 #[test]
 fn a_batch_that_an_opening_has_not_found_does_not_come_back() {
     let disk = Arc::new(MemoryStorage::new());
@@ -62,7 +62,7 @@ fn a_batch_that_an_opening_has_not_found_does_not_come_back() {
     db.abandon();
     let last_byte = changed[0] as u64 + 4095;
     for _ in 0..2 {
-        // The byte is changed in the first round, and restored in the second.
+        // The first round changes the last byte, and the second round restores it.
         disk.rot(last_byte, 1);
         let db = Db::open(Arc::clone(&disk), &small()).expect("an index");
         assert_eq!(db.get(b"first").expect("a get").as_deref(), Some(&b"1"[..]));
@@ -76,8 +76,8 @@ fn a_batch_that_an_opening_has_not_found_does_not_come_back() {
     assert_eq!(db.get(b"second").expect("a get"), None);
 }
 
-/// The keys of a removed leaf then belong to its neighbour, which never had their versions. A
-/// snapshot that needs these versions gets an error, not a missing key.
+/// When a leaf is removed, its keys belong to the neighbouring leaf, which never had their
+/// versions. A snapshot that needs these versions must get an error, not a missing key.
 #[test]
 fn a_snapshot_that_is_too_old_sees_no_hole_instead() {
     let mut seen = 0;
@@ -127,8 +127,8 @@ fn a_transaction_that_is_too_old_to_know_is_refused() {
     assert_eq!(committed, Err(Error::SnapshotTooOld));
 }
 
-/// A killed program had written frames that were not durable. The next program sees them, and its
-/// own frames must not follow a gap after a power cut.
+/// A killed program has written frames of the log that are not durable. The next program reads
+/// these frames, and after a power cut its own frames must not follow a gap.
 #[test]
 fn what_a_killed_program_left_in_the_log_is_durable_before_the_next_goes_on() {
     let large_buffer = Options {
@@ -151,8 +151,8 @@ fn what_a_killed_program_left_in_the_log_is_durable_before_the_next_goes_on() {
     world.reopen(disk).expect("it opens");
 }
 
-/// No frame of this log says that the frames before it are durable, and the end of the log is lost;
-/// the checkpoint has more than the rest of the log.
+/// The end of the log is lost, and no frame of this log states that the frames before it are
+/// durable. The checkpoint contains more batches than the rest of the log, which shows the loss.
 #[test]
 fn a_log_that_ends_before_the_checkpoint_is_noticed() {
     let mut world = made(small());

@@ -1,10 +1,11 @@
-//! Golden test: a whole index of each version of the format, written when the version was new, must
-//! be readable forever. Its expected content comes from a rule that is repeated here, not from an
-//! index.
+//! Golden test: an index of each version of the format, written by the first program with that
+//! version, must be readable forever. The expected content is computed by a rule in this test, not
+//! read from an index.
 //!
 //! `BIMETAL_GOLDEN=write` makes the file of the current version; an existing file is never
-//! rewritten. The file omits runs of zeroes. It begins with the length of the whole (8 bytes); then
-//! come pieces, each an offset (8 bytes), a length (8), and the bytes. Numbers are little-endian.
+//! rewritten. The file omits runs of zeroes. It starts with the length of the index (8 bytes).
+//! Pieces follow, each with an offset (8 bytes), a length (8 bytes), and the bytes. Numbers are
+//! little-endian.
 
 use crate::world::{Disk, Map, collect};
 use bimetal_index::storage::memory::MemoryStorage;
@@ -34,8 +35,8 @@ fn options() -> Options {
     }
 }
 
-/// Returns key and value by number: numbers and words as keys, values of all lengths, some out of
-/// line.
+/// Returns the key and the value with a given number. Keys are numbers and words, and values have
+/// all lengths, some of them out of line (outside their leaf).
 fn pair(number: u64) -> (Vec<u8>, Vec<u8>) {
     let key = match number % 3 {
         0 => number.to_be_bytes().to_vec(),
@@ -53,7 +54,7 @@ fn pair(number: u64) -> (Vec<u8>, Vec<u8>) {
     )
 }
 
-/// Returns the changes in order, each of them a batch.
+/// Returns the changes in order. Each change is written as a batch of its own.
 fn changes() -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
     let puts = (0..400).map(|number| {
         let (key, value) = pair(number);
@@ -64,8 +65,8 @@ fn changes() -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
     puts.chain(deletions).chain(again).collect()
 }
 
-/// First version whose file has a range deletion that many leaves lack, and a key that was put
-/// after it.
+/// First version whose file contains a range deletion that many leaves have not applied yet, and a
+/// key that was put after this deletion.
 const DELETES_LATER: u32 = 6;
 
 fn late_key(number: u64) -> Vec<u8> {
@@ -87,7 +88,8 @@ fn expected(version: u32) -> Map {
     map
 }
 
-/// Makes the index: most changes are in nodes, some in patches, and the last only in the log.
+/// Makes the index. Most of its changes are in nodes, some in patches, and the last ones only in
+/// the log.
 fn written() -> Vec<u8> {
     let disk = Disk::default();
     let mut db = Db::create(disk.clone(), 0x676F_6C64, &options()).expect("an index");
@@ -115,8 +117,8 @@ fn written() -> Vec<u8> {
     disk.content()
 }
 
-/// Writes some sixty leaves, deletes them all at once, and ends while most of them lack the
-/// deletion.
+/// Writes some sixty leaves, deletes all of them with one range deletion, and ends while most of
+/// the leaves have not applied the deletion.
 fn delete_later(db: &Db) {
     let mut batch = Batch::new();
     for number in 0..600 {
@@ -201,7 +203,7 @@ fn the_golden_index_of_every_version_is_read() {
         let db = Db::open(disk.clone(), &options()).expect("it opens");
         assert_eq!(map_of(&db), expected(version));
         assert_eq!(version_of(&disk.content()), VERSION);
-        // The checkpoint keeps its version until another checkpoint is taken.
+        // The checkpoint keeps its old version until another checkpoint is taken.
         drop(db);
         let db = Db::open(disk.clone(), &options()).expect("it opens");
         db.put(b"one more", b"change").expect("it can be written");
@@ -241,9 +243,9 @@ fn the_golden_index_is_built_anew_without_superblocks() {
     }
 }
 
-/// Damages one footer after the other. Since version 4 an image itself has its key range, so that
-/// nothing is lost. In older versions, keys rebuilt without a footer are listed if they may be too
-/// old.
+/// Damages the footers of segments, one at a time. Since version 4 each image contains its key
+/// range, so the rebuild loses nothing. In older versions, rebuilt keys are listed as lost if,
+/// without the footer, they may be too old.
 #[test]
 fn the_golden_index_is_built_anew_without_a_footer() {
     for version in VERSIONS {
@@ -278,7 +280,7 @@ fn the_golden_index_is_built_anew_without_a_footer() {
     }
 }
 
-/// Tries versions that this program does not know, before and after its own.
+/// Checks versions that this program does not know, before and after its own version.
 #[test]
 fn another_version_is_refused_by_its_number() {
     for version in [1, VERSION + 1, u32::MAX] {

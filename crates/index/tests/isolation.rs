@@ -1,12 +1,12 @@
-//! Tests of snapshot isolation: many threads run transactions, and their observations are combined
-//! afterwards.
+//! Tests of snapshot isolation: many threads run transactions, and the observations of all threads
+//! are combined and checked afterwards.
 //!
-//! Every write records the value that it replaces, so the versions of a key are a chain. The
-//! observations then give an order. The commit of a version comes before the beginning of a
-//! transaction that sees it, and this beginning comes before the commit of the next version. If
-//! this order has no cycle, there is an order of time in which every transaction has seen one
-//! moment (Adya 1999; Cerone and Gotsman 2018: with the first committer winning, that is snapshot
-//! isolation).
+//! Every write records the value that it replaces, so the versions of a key form a chain. The
+//! observations then give an order of events. The commit of a version comes before the beginning of
+//! a transaction that sees the version, and this beginning comes before the commit of the next
+//! version. If the order has no cycle, there is a timeline in which every transaction has seen the
+//! state of a single moment (Adya 1999; Cerone and Gotsman 2018: if the first committer wins, that
+//! is snapshot isolation).
 
 use crate::world;
 use crate::world::{Disk, Draw, small_paper_options};
@@ -22,12 +22,14 @@ const FIRST: u64 = 0;
 /// written the key.
 type Value = u64;
 
-/// Reads and writes of one transaction or snapshot. Those of one thread are in order.
+/// Reads and writes of one transaction or snapshot. The records of one thread are in the order of
+/// time.
 #[derive(Clone, Debug, Default)]
 struct Seen {
     thread: usize,
     reads: BTreeMap<u64, Value>,
-    /// Values written to each key: the last one remains, the others were overwritten.
+    /// Values that the transaction wrote to each key. The last value remains; the earlier ones were
+    /// overwritten by the transaction itself.
     writes: BTreeMap<u64, Vec<Value>>,
     is_committed: bool,
 }
@@ -43,7 +45,7 @@ fn number(value: &[u8]) -> Value {
     u64::from_le_bytes(value[..8].try_into().expect("a number"))
 }
 
-/// Encodes a value; values are long enough for several leaves.
+/// Encodes a value in a number of bytes that is large enough to fill several leaves.
 fn bytes(value: Value) -> Vec<u8> {
     let mut bytes = value.to_le_bytes().to_vec();
     bytes.resize(60 + value as usize % 60, 7);
@@ -231,7 +233,7 @@ fn seen(thread: usize, reads: &[(u64, Value)], writes: &[(u64, Value)]) -> Seen 
     }
 }
 
-/// `judge` is right about known histories (Berenson et al. 1995).
+/// Checks the answers of `judge` for known histories (Berenson et al. 1995).
 #[test]
 fn what_is_not_snapshot_isolation_is_refused() {
     let one = seen(1, &[(1, 0), (2, 0)], &[(1, 11), (2, 12)]);

@@ -1,7 +1,7 @@
-//! Tests that kill the writing process again and again: with several threads writing, leaves being
-//! written back and checkpoints in progress; or at any moment from its start to its end, with
-//! another process waiting for the same file. All acknowledged batches must be there, and no batch
-//! in part.
+//! Tests that repeatedly kill the writing process. In one test, several threads write while leaves
+//! are written back and checkpoints are taken. In the other test, the kill comes at any time
+//! between the start and the end of the process, while another process waits for the same file.
+//! After each kill, all acknowledged batches must be present, and no batch in part.
 //!
 //! `BIMETAL_KILLS=1000 cargo test --release -p bimetal-index --test all kill::` runs the long
 //! campaign.
@@ -39,8 +39,8 @@ fn last_key(thread: usize) -> Vec<u8> {
     format!("{thread}/last").into_bytes()
 }
 
-/// Returns a value that contains its number; every eleventh is long enough to be stored out of
-/// line.
+/// Returns a value that contains its number. The value of every eleventh number is long enough to
+/// be stored out of line (outside its leaf).
 fn value(number: u64) -> Vec<u8> {
     let len = if number.is_multiple_of(11) { 700 } else { 16 };
     number.to_le_bytes().into_iter().cycle().take(len).collect()
@@ -55,8 +55,8 @@ fn last(db: &Db, thread: usize) -> u64 {
     last.map_or(0, |last| number_of(&last))
 }
 
-/// Writes until it is killed, and prints the durable batches. Not a test of its own: the other test
-/// starts it.
+/// Writes until the process is killed, and prints the durable batches. This is not a test of its
+/// own: another test starts it in a child process.
 #[test]
 fn child() {
     let Some(path) = std::env::var_os(PATH) else {
@@ -86,14 +86,14 @@ fn write_for_ever(db: &Db, thread: usize) {
         db.write(&batch, durability).expect("a write");
         if !is_relaxed {
             let line = format!("durable {thread} {number}\n");
-            // If the pipe has no reader any more, the kill is on its way.
+            // If the pipe has no reader any more, the parent is about to kill this process.
             let _ = std::io::stdout().write_all(line.as_bytes());
         }
     }
 }
 
-/// Starts one of the helper tests in a child process. The environment variable `variable` names the
-/// file.
+/// Starts one of the helper tests in a child process. The environment variable `variable` passes
+/// the path of the index to the child.
 fn start(test: &str, variable: &str, path: &Path) -> (Child, BufReader<ChildStdout>) {
     let mut child = Command::new(std::env::current_exe().expect("this program"))
         .args(["--exact", test, "--nocapture"])
@@ -105,8 +105,8 @@ fn start(test: &str, variable: &str, path: &Path) -> (Child, BufReader<ChildStdo
     (child, BufReader::new(output))
 }
 
-/// Lets a child write until it has printed `lines` lines, kills it, and returns the numbers
-/// printed.
+/// Lets a child process write until it has printed `lines` lines, kills it, and returns the last
+/// durable number printed by each thread.
 fn run_and_kill(path: &Path, lines: usize) -> [u64; THREADS] {
     let (mut child, output) = start("kill::child", PATH, path);
     let mut durable = [0; THREADS];
@@ -139,7 +139,8 @@ fn check(db: &Db, durable: &[u64; THREADS]) -> Result<(), Error> {
     for (thread, durable) in durable.iter().enumerate() {
         let last = last(db, thread);
         assert!(last >= *durable, "{last} is there, {durable} was durable");
-        // No batch is there in part, so each key has the newest number that is not above the last.
+        // No batch is present in part, so each key has the newest of its numbers that is at most
+        // `last`.
         for number in last.saturating_sub(KEYS - 1).max(1)..=last {
             let found = db.get(&key(thread, number))?.expect("a value");
             assert_eq!((number_of(&found), found), (number, value(number)));
@@ -148,13 +149,13 @@ fn check(db: &Db, durable: &[u64; THREADS]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns the number of kills: 25, unless the environment sets it.
+/// Returns the number of kills: 25, unless `BIMETAL_KILLS` is set.
 fn kills() -> u64 {
     let wanted = std::env::var("BIMETAL_KILLS").ok();
     wanted.and_then(|kills| kills.parse().ok()).unwrap_or(25)
 }
 
-/// Creates a folder, which is removed when the test has passed.
+/// Creates a folder. The test removes it when it has passed.
 fn folder(name: &str) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("bimetal-index-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
@@ -191,8 +192,9 @@ fn what_was_durable_survives_every_kill() {
 const LIFE_BATCHES: u64 = 60;
 const LIFE: &str = "BIMETAL_INDEX_LIFE";
 
-/// A whole life: waits until no other process has the file, creates the index or opens it, writes,
-/// compacts and closes. Not a test of its own: the other test starts it.
+/// A whole life of a process: waits until no other process has the file open, creates or opens the
+/// index, writes, compacts and closes. This is not a test of its own: another test starts it in a
+/// child process.
 #[test]
 fn life() {
     let Some(path) = std::env::var_os(LIFE) else {
@@ -218,10 +220,10 @@ fn life() {
     println!("closed");
 }
 
-/// A process that runs [`life`], and the lines that it has printed.
+/// A process that runs [`life`], and what its printed lines have reported.
 struct Living {
     child: Child,
-    /// The last batch that it has reported as durable.
+    /// The last batch that the process has reported as durable.
     durable: u64,
     has_closed: bool,
 }
@@ -229,7 +231,7 @@ struct Living {
 /// Two processes that compete for the same file.
 struct Rivals {
     both: [Living; 2],
-    /// Lines printed, each with the number of its process.
+    /// Lines printed by both processes, each with the number of the process.
     lines: Receiver<(usize, String)>,
 }
 
@@ -241,7 +243,7 @@ impl Rivals {
             let tell = tell.clone();
             std::thread::spawn(move || {
                 let lines = output.lines().map(|line| line.expect("text"));
-                // The receiver is gone when the test has failed.
+                // If the test has failed, the receiver has been dropped.
                 lines
                     .take_while(|line| tell.send((number, line.clone())).is_ok())
                     .count()
@@ -255,7 +257,7 @@ impl Rivals {
         Rivals { both, lines }
     }
 
-    /// Receives `lines` valid lines, and then waits up to `then` for a further one.
+    /// Receives `lines` valid lines, and then waits up to the time `then` for one more line.
     fn listen(&mut self, lines: u64, then: Duration) {
         let mut said = 0;
         while said < lines
@@ -268,13 +270,13 @@ impl Rivals {
         }
     }
 
-    /// Takes one line. Returns true if the line is valid.
+    /// Processes one printed line. Returns true if the line is valid.
     fn take(&mut self, number: usize, line: &str) -> bool {
         let living = &mut self.both[number];
         let is_end = line == "closed";
         living.has_closed |= is_end;
         let batch = line.strip_prefix("durable ");
-        // The kill may cut a line short, so that its number has lost digits.
+        // A kill may cut a line short, in which case digits of the number are missing.
         let Some(Ok(batch)) = batch.map(str::parse) else {
             return is_end;
         };
@@ -282,8 +284,8 @@ impl Rivals {
         true
     }
 
-    /// Receives all lines to the end, and returns the last batch reported as durable. A process
-    /// that was not killed must have closed its index.
+    /// Receives all remaining lines, and returns the last batch reported as durable. A process that
+    /// was not killed must have closed its index.
     fn end(mut self, killed: [bool; 2]) -> u64 {
         while let Ok((number, line)) = self.lines.recv() {
             self.take(number, &line);
@@ -297,9 +299,10 @@ impl Rivals {
     }
 }
 
-/// Two processes compete for one file, which does not exist in every third round. One of them or
-/// both are killed at a random moment within the time that two lives take. The surviving process
-/// completes its life, and every batch that either has reported as durable is there.
+/// Two processes compete for one file, which does not exist at the start of every third round. One
+/// process or both are killed at a random moment within the time that two lives take. A surviving
+/// process completes its life, and every batch that either process has reported as durable is
+/// present.
 #[test]
 fn a_process_can_be_killed_from_its_start_to_its_end_while_another_waits() {
     let folder = folder("lives");
@@ -315,15 +318,15 @@ fn a_process_can_be_killed_from_its_start_to_its_end_while_another_waits() {
             last_durable = 0;
         }
         let mut rivals = Rivals::start(&path);
-        // Before the first line an index is created or opened, and after all batches it is
-        // compacted and closed.
+        // An index is created or opened before the first line is printed, and compacted and closed
+        // after all batches.
         let (lines, micros_max) = match draw.below(3) {
             0 => (0, 40_000),
             1 => (draw.below(2 * LIFE_BATCHES + 2), 2_000),
             _ => (LIFE_BATCHES * (1 + draw.below(2)), 20_000),
         };
         rivals.listen(lines, Duration::from_micros(draw.below(micros_max)));
-        // The first process, the second, or both.
+        // The first process is killed, the second, or both.
         let killed = [[true, false], [false, true], [true, true]][draw.below(3) as usize];
         for (living, is_killed) in rivals.both.iter_mut().zip(killed) {
             closed += u64::from(living.has_closed);

@@ -1,4 +1,5 @@
-//! External tests of the index in one program, so that it is built and linked once.
+//! External tests of the index in a single program, so that the index is built and linked only
+//! once.
 
 mod beyond;
 mod boundaries;

@@ -1,5 +1,5 @@
-//! Tests of the paper's rules: an index under them behaves like a map, keeps its clusters to their
-//! sizes, and stores nodes as the paper says.
+//! Tests of the paper's rules: an index under these rules behaves like a map, keeps its clusters
+//! within their sizes, and stores nodes as the paper describes.
 
 use crate::world::{Disk, Draw};
 use bimetal_index::node::Image;
@@ -40,7 +40,8 @@ fn load(db: &Db, keys: u64) -> Model {
     model
 }
 
-/// Insertions and deletions in equal parts, two thirds of them in the lower third of the keys.
+/// Makes insertions and deletions in equal numbers, two thirds of them in the lower third of the
+/// keys.
 fn change(db: &Db, model: &mut Model, changes: u64, keys: u64) {
     let mut draw = Draw::new(7);
     for number in 0..changes {
@@ -141,7 +142,7 @@ fn a_plain_tree_has_nodes_of_one_length_and_is_loaded_as_full_as_it_was_asked_to
         db.checkpoint().unwrap();
         let images = images(&disk);
         assert!(images.iter().all(|(_, _, bytes)| *bytes == NODE_BYTES));
-        // A node has room for (4096 - 64) / 16 rows of 8 and 8 bytes.
+        // A node has room for (4096 - 64) / 16 rows with a key of 8 bytes and a value of 8 bytes.
         let rows = (252.0 * fill) as usize;
         let leaves = db.statistics().nodes as usize;
         let expected = 60_000 / rows;
@@ -177,7 +178,7 @@ fn of_a_chc_tree_hot_leaves_alone_are_not_packed_and_clusters_keep_to_their_size
         plain.iter().all(|(level, _, _)| *level == 0),
         "inner nodes are packed"
     );
-    // A packed leaf, too, has no more rows than fit unpacked.
+    // A packed leaf must not have more rows than fit into an unpacked one.
     assert!(
         images
             .iter()
@@ -194,7 +195,8 @@ fn every_node_on_the_way_is_read_each_time() {
     for _ in 0..2 {
         let before = db.statistics().image_reads;
         assert!(db.get(&30_000u64.to_be_bytes()).unwrap().is_some());
-        // 60,000 / 173 leaves are more than the 336 children of one inner node.
+        // The index has 60,000 / 173 leaves, more than the 336 children of one inner node, so it
+        // has two levels of inner nodes.
         assert_eq!(db.statistics().image_reads - before, 3);
     }
     assert_eq!(db.statistics().content_bytes, 0);

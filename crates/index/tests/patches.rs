@@ -1,5 +1,5 @@
-//! Tests of patches: changes of a leaf not in memory are stored beside its image. Every answer has
-//! to come from the right one of several images.
+//! Tests of patches: changes of a leaf that is not in memory are stored next to the leaf's image.
+//! Every answer must come from the right one of several images.
 
 use crate::world::{Disk, Draw};
 use bimetal_index::storage::memory::MemoryStorage;
@@ -25,7 +25,7 @@ fn key(number: u64) -> Vec<u8> {
 }
 
 impl World {
-    /// An index with ten times as much data as memory, opened with nothing in memory.
+    /// Creates an index with ten times as much data as memory, and opens it with no leaf in memory.
     fn new(inline_value_bytes: usize) -> World {
         let options = Options {
             memory_bytes: 256 << 10,
@@ -53,7 +53,7 @@ impl World {
         world
     }
 
-    /// Puts new values for keys, or deletes them.
+    /// Puts new values for the given keys, or deletes the keys.
     fn change(
         &mut self,
         numbers: impl Iterator<Item = u64>,
@@ -76,7 +76,7 @@ impl World {
         written.expect("a batch is taken");
     }
 
-    /// Changes a few keys all over the index.
+    /// Changes a few keys, distributed over the whole index.
     fn change_some(&mut self) {
         let few = 50;
         let numbers: Vec<u64> = (0..few)
@@ -126,7 +126,8 @@ fn every_answer_is_the_newest() {
         world.check_some(20);
         if turn % 100 == 99 {
             written += world.patches();
-            // A requested checkpoint has the filters; otherwise opening computes them again.
+            // A checkpoint taken here contains the filters; without it, the opening computes the
+            // filters again.
             if turn % 200 == 199 {
                 world.db.checkpoint().expect("a checkpoint");
             }
@@ -171,7 +172,8 @@ fn a_lookup_reads_one_image() {
 
 #[test]
 fn values_out_of_line_that_patches_replace_are_freed() {
-    // All loaded values are out of line. A put that replaces one cannot be a patch; a deletion can.
+    // All loaded values are out of line (outside their leaves). A put that replaces such a value
+    // cannot be a patch, but a deletion can.
     let mut world = World::new(39);
     let before = blobs(&world);
     assert!(before > RECORDS - 100, "{before} values out of line");
@@ -204,11 +206,12 @@ fn a_leaf_of_which_patches_leave_nothing_goes() {
     world.db.compact(|_| {}).expect("there is space");
     let found = verify(&*world.disk, &mut |_, _| {}).expect("an index");
     assert_eq!((found.rows, found.problems.len()), (0, 0));
-    // Each inner node keeps one leaf, as the proof that its range is empty.
+    // Each inner node keeps one leaf, as the proof that the leaf's range is empty.
     assert!(found.leaves <= found.inner_nodes.max(1), "{found:?}");
 }
 
-/// Changes every byte of every patch: the result is an error or the right answer, never another.
+/// Changes every byte of every patch, one at a time: the result is an error or the right answer,
+/// never a wrong answer.
 #[test]
 fn damage_in_a_patch_is_never_an_answer() {
     let mut world = World::new(1024);
@@ -237,7 +240,7 @@ fn damage_in_a_patch_is_never_an_answer() {
     panic!("damage was met {damaged} times");
 }
 
-/// Finds the headers of patches by their magic and their sort.
+/// Finds the headers of patches by their magic number and their sort.
 fn patches_in(content: &[u8]) -> impl Iterator<Item = (usize, u8)> + '_ {
     let places = (0..content.len() - 64).step_by(64);
     let headers = places.filter(|at| content[at + 4..at + 8] == *b"bmIN");
@@ -246,8 +249,8 @@ fn patches_in(content: &[u8]) -> impl Iterator<Item = (usize, u8)> + '_ {
         .filter(|(_, sort)| *sort == 2)
 }
 
-/// Keys with a prefix of 4 KiB pack into a few bytes each, until a key without the prefix joins
-/// them: the merged leaf is longer than any image that is written.
+/// Keys with a common prefix of 4 KiB pack into a few bytes each, until a key without the prefix is
+/// added to the leaf. The merged leaf is then longer than any image that is written.
 #[test]
 fn a_patch_may_spoil_what_packed_well() {
     let disk = Disk::default();
@@ -263,8 +266,8 @@ fn a_patch_may_spoil_what_packed_well() {
         key
     };
     let db = Db::create(disk.clone(), 3, &options).expect("an index");
-    // There is more than one leaf. A single leaf would be read to find out whether it is an inner
-    // node.
+    // The index must have more than one leaf: a single leaf would be read to find out whether it is
+    // an inner node.
     for number in 0..3000 {
         let mut batch = Batch::new();
         batch.put(&key(number), b"");

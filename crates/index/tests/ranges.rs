@@ -1,4 +1,4 @@
-//! Tests of range deletions with far more leaves than a commit may wait for. The cost to each
+//! Tests of range deletions over far more leaves than a single commit may process. The cost of each
 //! commit is counted, and the content is compared with the model at every step, also after stops
 //! and rebuilds.
 
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 const KEYS: u64 = 30_000;
 
-/// An index of some three thousand leaves, all of them written.
+/// Returns an index of some three thousand leaves, all of which have been written.
 fn loaded() -> World {
     let world = many_leaves(KEYS);
     assert!(
@@ -26,8 +26,8 @@ fn everything() -> Change {
     Change::DeleteRange(Vec::new(), None)
 }
 
-/// A commit makes 16 leaves apply the deletion, beside the cost of its own changes. This holds for
-/// the commit that deletes everything and for those after it.
+/// In each commit, at most 16 leaves apply the deletion, in addition to the cost of the commit's
+/// own changes. This holds for the commit that deletes everything and for the following commits.
 #[test]
 fn no_commit_waits_for_the_leaves_of_a_long_range() {
     let mut world = loaded();
@@ -46,12 +46,13 @@ fn no_commit_waits_for_the_leaves_of_a_long_range() {
             taken_in <= 16,
             "{taken_in} leaves took it in with one commit"
         );
-        // Each written leaf frees as much memory as some sixteen applied deletions take, or more.
+        // Each leaf that is written frees at least as much memory as about sixteen applied
+        // deletions take.
         assert!(
             written <= 64,
             "{written} leaves were written with one commit"
         );
-        // The snapshot keeps all old versions, so a leaf that is read is read to be written.
+        // The snapshot keeps all old versions, so leaves are read only in order to be written.
         let read = now.image_reads - last.image_reads;
         assert!(
             read <= 64 * 17 + 16,
@@ -67,7 +68,8 @@ fn no_commit_waits_for_the_leaves_of_a_long_range() {
             break;
         }
         commits += 1;
-        // Keys return to the deleted range, in leaves that have applied the deletion and in others.
+        // Keys are put into the deleted range again, both in leaves that have applied the deletion
+        // and in leaves that have not.
         let number = commits * 7919 % KEYS;
         changes = vec![Change::Put(key_of(number), value_of(commits))];
         if commits % 50 == 1 {
@@ -79,7 +81,8 @@ fn no_commit_waits_for_the_leaves_of_a_long_range() {
             .expect("it can be read");
         last = world.db.statistics();
     }
-    // Three in a hundred nodes are inner nodes, and some leaves were merged before their turn.
+    // Three in a hundred nodes are inner nodes, and some leaves were merged before they applied the
+    // deletion.
     assert!(
         commits * 16 > nodes / 2,
         "{commits} commits for {nodes} nodes"
@@ -94,7 +97,7 @@ fn no_commit_waits_for_the_leaves_of_a_long_range() {
     );
 }
 
-/// The content is the same after any stop, and in the result of a rebuild at that time.
+/// The content is the same after any stop, and in a rebuild of the disk as it was at that stop.
 #[test]
 fn a_long_deletion_goes_on_after_any_stop() {
     let mut at_stop = |world: &World| {
@@ -116,9 +119,9 @@ fn a_long_deletion_goes_on_after_any_stop() {
     assert!(taken_in.iter().all(|leaves| *leaves > 3000), "{taken_in:?}");
 }
 
-/// An opening writes leaves because the log has more changes than memory takes, and then replays
-/// older changes into them. These leaves look newer than a deletion whose keys the changes bring
-/// back.
+/// An opening writes leaves because the log has more changes than fit into memory, and then replays
+/// older changes into these leaves. The leaves then look newer than a range deletion, although the
+/// replayed changes are older and bring deleted keys back. The deletion must still take effect.
 #[test]
 fn a_long_deletion_stays_made_where_an_opening_writes_leaves() {
     let options = Options {
@@ -171,7 +174,7 @@ fn change_some(world: &mut World, draw: &mut Draw, puts_max: u64) {
     }
 }
 
-/// Rebuilds the content of a disk without its superblocks, and returns the keys and values.
+/// Rebuilds the index from a disk whose superblocks were erased, and returns its keys and values.
 fn rebuilt(content: &[u8], options: &Options) -> Map {
     let mut content = content.to_vec();
     content[..8192].fill(0);
@@ -184,7 +187,8 @@ fn rebuilt(content: &[u8], options: &Options) -> Map {
     rows.expect("a scan").into_iter().collect()
 }
 
-/// Deletions that pile up wait for each other in steps, so that the memory for them is bounded.
+/// A list has room for a limited number of range deletions that leaves have not applied, so that
+/// memory is bounded. A thread that adds a further deletion waits until there is room.
 #[test]
 fn deletions_that_pile_up_wait_for_their_turn() {
     let world = loaded();
@@ -198,8 +202,8 @@ fn deletions_that_pile_up_wait_for_their_turn() {
             .write(&batch, Durability::Relaxed)
             .expect("a write");
     }
-    // A checkpoint lists the deletions that leaves may lack: at most 64, of 16 and 16 bytes. The
-    // first checkpoint may complete another one.
+    // A checkpoint lists the deletions that some leaves may not have applied: at most 64, each with
+    // two keys of 16 bytes. The first checkpoint may only complete one that is in progress.
     world.db.checkpoint().expect("a checkpoint");
     let before = world.db.statistics().maintenance.checkpoint_bytes;
     world.db.checkpoint().expect("a checkpoint");
@@ -216,7 +220,8 @@ fn deletions_that_pile_up_wait_for_their_turn() {
     assert_eq!(collect(&mut world.db.scan(all)).expect("a scan"), []);
 }
 
-/// Threads that delete long ranges run beside threads that write: all of them finish.
+/// Threads that delete long ranges run concurrently with threads that write, and all threads
+/// finish.
 #[test]
 fn threads_that_delete_long_ranges_come_to_an_end() {
     let db = Arc::new(loaded().db);
@@ -238,6 +243,7 @@ fn threads_that_delete_long_ranges_come_to_an_end() {
     });
     let all = (Bound::Included(&key_of(KEYS)[..]), Bound::Unbounded);
     let left = collect(&mut db.scan(all)).expect("a scan").len();
-    // Deletions to the end of all keys also delete those of other threads, and not their own.
+    // A deletion up to the end of all keys also deletes the keys that other threads have put, but
+    // not the key that its own batch puts after it.
     assert!((1..=4).contains(&left), "{left} keys");
 }

@@ -1,5 +1,5 @@
-//! Tests of rebuilding an index from images and the log, compared with the model and with the
-//! result of opening.
+//! Tests of rebuilding an index from its images and its log, compared with the model and with the
+//! result of an opening.
 
 use crate::world::rebuilt::{built_anew, images, is_in, seeds_or};
 use crate::world::{Disk, Draw, Map, NUMBER_KEY, Shape, World, small_options};
@@ -11,7 +11,8 @@ use std::sync::Arc;
 const BLOCK_BYTES: usize = 4096;
 const CHECKPOINT: &[u8] = b"bimetlay";
 
-/// Returns the disk without superblocks, and without checkpoints if asked.
+/// Returns a copy of the disk without its superblocks, and also without its checkpoints if
+/// `without_checkpoints` is true.
 fn headless(disk: &MemoryStorage, without_checkpoints: bool) -> MemoryStorage {
     let mut content = disk.content();
     content[..2 * BLOCK_BYTES].fill(0xEE);
@@ -44,7 +45,7 @@ fn live(world: &mut World, shape: &Shape, draw: &mut Draw, batches: u64) {
     }
 }
 
-/// Checks that a rebuild without superblocks and checkpoints finds everything that opening finds
+/// Checks that a rebuild without superblocks and checkpoints finds everything that an opening finds
 /// after a power cut.
 fn run(seed: u64, reached: &mut Rebuilt) {
     let mut draw = Draw::new(seed);
@@ -67,7 +68,7 @@ fn run(seed: u64, reached: &mut Rebuilt) {
         let (rebuilt, map) = match built_anew(&found, &world.options) {
             Ok(built) => built,
             Err(Error::NotAnIndex { .. }) => {
-                // Only superblocks had ever been written.
+                // Apart from superblocks, nothing had been written before the power cut.
                 world.reopen(disk).expect("it opens");
                 assert!(world.now().is_empty(), "seed {seed}");
                 continue;
@@ -99,7 +100,8 @@ fn run(seed: u64, reached: &mut Rebuilt) {
 #[test]
 fn images_and_the_log_are_enough_after_any_power_cut() {
     let mut reached = Rebuilt::default();
-    // In seed 607 a torn write completed a frame that an earlier incarnation had not finished.
+    // With seed 607, a torn write completed a frame that an earlier incarnation of the log had left
+    // incomplete.
     for seed in seeds_or(0..150).chain([607]) {
         run(seed, &mut reached);
     }
@@ -107,13 +109,14 @@ fn images_and_the_log_are_enough_after_any_power_cut() {
     assert!(reached.problems_found > 10, "{reached:?}");
 }
 
-/// The power cut is the worst case: all images survive, and only the durable part of the log.
+/// The power cut is the worst possible one: all images survive, but only the durable part of the
+/// log does.
 #[test]
 fn no_image_has_what_the_log_can_lose() {
     let mut lost_batches = 0;
     for seed in 0..20 {
         let mut draw = Draw::new(seed);
-        // Values out of line would make the log durable more often.
+        // Values are inline, because values out of line would make the log durable more often.
         let options = Options {
             inline_value_bytes: 8192,
             log_bytes: 4 << 20,
@@ -148,7 +151,7 @@ fn no_image_has_what_the_log_can_lose() {
     assert!(lost_batches > 20, "{lost_batches} batches were not durable");
 }
 
-/// Returns the byte range of the log, which is still in the front ring.
+/// Returns the byte range of the log, which must still be in the ring at the front of the disk.
 fn front_log(world: &World) -> std::ops::Range<u64> {
     let ranges = world.db.log_ranges();
     assert_eq!(ranges.len(), 1);
@@ -172,7 +175,8 @@ fn tiny() -> Options {
     }
 }
 
-/// An index whose log has wrapped around, so that its images are needed, beside the model.
+/// Creates an index, with its model, whose log has wrapped around, so that a rebuild needs the
+/// images.
 fn example(seed: u64) -> World {
     let mut draw = Draw::new(seed);
     let mut world = World::new(tiny()).expect("an index");
@@ -186,7 +190,7 @@ fn example(seed: u64) -> World {
         world
             .write(&shape.batch(&mut draw), Durability::Durable)
             .or_else(|error| match error {
-                // A batch was drawn that is too long for the log of this index; no part of it was
+                // The drawn batch is too long for the log of this index, and no part of it was
                 // written.
                 Error::BatchTooLong { .. } => Ok(()),
                 error => Err(error),
@@ -197,8 +201,8 @@ fn example(seed: u64) -> World {
     world
 }
 
-/// An index without its log may lack any change, and if one leaf is damaged, its keys as well: the
-/// rebuild reports both.
+/// An index that has lost its log may lack any change, and if one of its leaves is damaged, it may
+/// lack the leaf's keys, too. The rebuild must report both losses.
 #[test]
 fn an_index_without_its_log_is_not_said_to_be_whole() {
     for seed in 0..4 {
@@ -219,8 +223,8 @@ fn an_index_without_its_log_is_not_said_to_be_whole() {
                 content[range.start as usize..range.end as usize].fill(0);
             }
             if round % 2 == 0 {
-                // The superblocks tell how far the log was durable; if they are gone, images tell
-                // it.
+                // The superblocks state up to where the log was durable. If the superblocks are
+                // lost, images state it.
                 content[..2 * BLOCK_BYTES].fill(0);
             }
             let (at, len) = images[draw.below(images.len() as u64) as usize];
@@ -234,7 +238,7 @@ fn an_index_without_its_log_is_not_said_to_be_whole() {
                 assert!(is_right || is_listed, "seed {seed}: {key:?}");
             }
         }
-        // A new index has no log either, and has lost nothing.
+        // A new index has no log, too, but has not lost any content.
         let empty = Disk::default();
         drop(Db::create(empty.clone(), 3, &options).expect("an index"));
         let (rebuilt, map) = built_anew(&empty, &options).expect("an index");
@@ -243,8 +247,8 @@ fn an_index_without_its_log_is_not_said_to_be_whole() {
     }
 }
 
-/// One image after the other is damaged: every key outside the ranges listed as lost is as it was,
-/// and every listed loss belongs to the damaged image.
+/// Damages the images, one at a time. Every key outside the ranges that are listed as lost must be
+/// unchanged, and every listed loss must belong to the damaged image.
 #[test]
 fn what_a_damaged_image_had_is_listed_and_nothing_else() {
     let (mut with_loss, mut lost_keys) = (0, 0);
@@ -276,7 +280,8 @@ fn what_a_damaged_image_had_is_listed_and_nothing_else() {
                 assert!(world.now().contains_key(key), "byte {at}: {key:?}");
             }
             with_loss += u64::from(rebuilt.lost_found > 0);
-            // One image belongs to one leaf: its range is a small part of all keys.
+            // An image belongs to a single leaf, so the lost range has only a small share of all
+            // keys.
             let in_range = world.now().keys().filter(|key| is_lost(key).is_some());
             let share = in_range.count() * 4;
             assert!(share < world.now().len(), "byte {at}: {:?}", rebuilt.lost);
@@ -285,12 +290,13 @@ fn what_a_damaged_image_had_is_listed_and_nothing_else() {
     assert!(with_loss > 10 && lost_keys > 20, "{with_loss}, {lost_keys}");
 }
 
-/// Damages bytes of segments and log, most of them in footers, heads and frames: no wrong answer
-/// may result.
+/// Damages bytes of segments and of the log, many of them in footers, heads and frames. No wrong
+/// answer may result.
 #[test]
 fn no_damage_is_an_answer() {
-    // In the last two seeds a deletion was only in an image whose footer was lost: at the edge of
-    // its piece in one, in the piece beside it in the other.
+    // With the last two seeds, a range deletion was only in an image whose footer was lost. With
+    // one of them the deletion was at the edge of the image's piece of the key range, with the
+    // other in the adjacent piece.
     for seed in seeds_or(7..9).chain([157, 230]) {
         damage_any_byte(seed);
     }
@@ -319,13 +325,13 @@ fn damage_any_byte(seed: u64) {
         let disk = MemoryStorage::with_content(content);
         let (rebuilt, map) = built_anew(&disk, &world.options).expect("parts of an index");
         if round % 3 == 0 {
-            // Images themselves have the facts that heads and footers list.
+            // The images contain all information that heads and footers list, so nothing is lost.
             assert_eq!(rebuilt.lost, [], "seed {seed}, byte {at}");
         }
         let is_lost = |key: &Vec<u8>| is_in(&rebuilt.lost, key).is_some();
         for (key, value) in world.now().iter().filter(|(key, _)| !is_lost(key)) {
-            // A damaged last frame looks like a torn one, so it goes unnoticed; its content was not
-            // needed.
+            // A damaged last frame looks like a torn one and goes unnoticed, but its content was
+            // not needed.
             assert_eq!(
                 map.get(key),
                 Some(value),
@@ -378,8 +384,8 @@ impl Storage for BadBlock {
     }
 }
 
-/// An unreadable block takes footers and images with it: an older image must never pass for one of
-/// these.
+/// An unreadable block makes footers and images unreadable. The rebuild must never take an older
+/// image for one of the lost images.
 #[test]
 fn no_block_that_cannot_be_read_is_an_answer() {
     let (mut with_loss, mut without) = (0, 0);
@@ -416,7 +422,7 @@ fn what_is_no_index_or_parts_of_two_is_refused() {
         matches!(refused, Err(Error::NotAnIndex { .. })),
         "{refused:?}"
     );
-    // Another index occupied the disk before; its remains are not part of this one.
+    // Another index was on the disk before. Its remains do not belong to the new index.
     let before = example(1);
     let disk = Arc::new(MemoryStorage::with_content(before.disk.content()));
     let db = Db::create(disk.clone(), 99, &tiny()).expect("an index");
@@ -442,7 +448,8 @@ fn what_is_no_index_or_parts_of_two_is_refused() {
     assert_eq!(rebuilt.expect("it is named").keys, 1);
 }
 
-/// The damaged header of a frame names another index, of which no part is there.
+/// The damaged header of a frame has the id of another index, of which no other part exists. The
+/// rebuild must still identify the real index.
 #[test]
 fn a_damaged_frame_names_no_index() {
     let world = example(0);
@@ -479,8 +486,8 @@ fn an_index_that_has_only_a_log_is_built_from_it() {
     assert!(rebuilt.is_proven, "the log has everything");
 }
 
-/// An index whose superblocks are gone is not known to have lost anything, and no stronger
-/// statement is possible.
+/// An index that has lost only its superblocks is not known to have lost any content, but its
+/// completeness cannot be proven either.
 #[test]
 fn what_nothing_proves_is_not_said_to_be_proven() {
     let world = example(2);

@@ -1,6 +1,6 @@
-//! Tests of files with random damage in every part, rebuilt and compared with the model. No key
-//! outside of the listed ranges is wrong, missing or stale, and a file without damage has no listed
-//! range.
+//! Tests of files with random damage in every part, which are rebuilt and compared with the model.
+//! No key outside the ranges listed as lost may be wrong, missing or outdated, and a file without
+//! damage must have no listed range.
 
 use crate::world::lives::cut;
 use crate::world::rebuilt::{built_anew, images, is_in, seeds_or};
@@ -18,7 +18,7 @@ const SUPERBLOCKS: Range<usize> = 0..2 * BLOCK_BYTES;
 /// Number of damaged files made from each index.
 const FILES: u64 = 5;
 
-/// An index that has ended, with its history.
+/// The file of an index after its life, with the history of its content.
 struct Past {
     content: Vec<u8>,
     /// Earlier contents of the storage.
@@ -30,8 +30,8 @@ struct Past {
     history: History,
     /// Every value that a key was ever given.
     given: BTreeSet<(Vec<u8>, Vec<u8>)>,
-    /// True if the index was closed. Otherwise it is as after a kill: its last batches are durable,
-    /// but only their own frames say so.
+    /// True if the index was closed. Otherwise the file is that of a killed process: its last
+    /// batches are durable, but only the frames of these batches show it.
     is_closed: bool,
 }
 
@@ -44,8 +44,8 @@ impl Past {
         start..(start + bytes).min(self.content.len())
     }
 
-    /// Returns true if the end of the log can be known: the superblock of a closed index tells it,
-    /// and otherwise the log itself.
+    /// Returns true if the end of the log can be determined from the damaged file `content`: from
+    /// the newest superblock if the index was closed, or from an undamaged log.
     fn end_is_known(&self, content: &[u8]) -> bool {
         let generation = |block: &[u8]| u64::from_le_bytes(block[32..40].try_into().expect("8"));
         let (first, second) = self.content[SUPERBLOCKS].split_at(BLOCK_BYTES);
@@ -69,10 +69,11 @@ fn options_of(draw: &mut Draw) -> Options {
     }
 }
 
-/// Runs a life: batches, checkpoints, power cuts and openings.
+/// Runs a life of an index: batches, checkpoints, power cuts and openings.
 fn lead(world: &mut World, shape: &Shape, draw: &mut Draw, past: &mut Past) -> Result<(), Error> {
     let batches = draw.one_of(&[60, 300, 700, 1200]);
-    // Inverse frequency of moving the tail of the log: few files should be completely in their log.
+    // Inverse frequency of moving the tail of the log. The tail must move often enough that few
+    // files have all their content in the log.
     let rests = draw.one_of(&[50, 200, 1000]);
     for _ in 0..batches {
         match draw.below(rests) {
@@ -165,7 +166,7 @@ fn flip(content: &mut [u8], at: usize, draw: &mut Draw) {
     content[at] ^= 1 << draw.below(8);
 }
 
-/// Finds the offsets of structures that have one of these magics behind their checksum.
+/// Finds the offsets of structures that have one of the given magic numbers after their checksum.
 fn with_magic(content: &[u8], magic: &[&[u8; 4]]) -> Vec<usize> {
     let places = (0..content.len()).step_by(64);
     let is_one = |at: &usize| {
@@ -176,7 +177,7 @@ fn with_magic(content: &[u8], magic: &[&[u8; 4]]) -> Vec<usize> {
     places.filter(is_one).collect()
 }
 
-/// Does one kind of damage, and describes it.
+/// Damages the file in one randomly chosen way. Returns a description of the damage.
 fn damage(content: &mut [u8], past: &Past, draw: &mut Draw) -> String {
     let len = content.len() as u64;
     match draw.below(9) {
@@ -254,9 +255,9 @@ fn checkpoints(content: &mut [u8], draw: &mut Draw) -> String {
     format!("{} checkpoints", checkpoints.len())
 }
 
-/// Restores one superblock if both are damaged. Without superblocks a missing segment looks like
-/// one that was never filled, and an image damaged together with its footer looks like one that a
-/// power cut has left half written.
+/// Restores one superblock if both superblocks are damaged. Without a superblock, a missing segment
+/// looks like a segment that was never filled, and an image that is damaged together with its
+/// footer looks like an image that a power cut has interrupted.
 fn keep_a_superblock(content: &mut [u8], past: &Past, draw: &mut Draw) {
     let blocks = [0..BLOCK_BYTES, BLOCK_BYTES..2 * BLOCK_BYTES];
     let is_gone = |block: &Range<usize>| content[block.clone()] != past.content[block.clone()];
@@ -266,7 +267,7 @@ fn keep_a_superblock(content: &mut [u8], past: &Past, draw: &mut Draw) {
     }
 }
 
-/// Returns a damaged file, and a description of the damage.
+/// Returns a copy of the file with random damage, and a description of the damage.
 fn damaged(past: &Past, draw: &mut Draw) -> (Vec<u8>, String) {
     let mut content = past.content.clone();
     let mut how = Vec::new();
@@ -277,7 +278,7 @@ fn damaged(past: &Past, draw: &mut Draw) -> (Vec<u8>, String) {
     (content, how.join(", "))
 }
 
-/// Returns the number of keys that are neither right nor listed, and an example.
+/// Returns the number of keys that are wrong and not listed as lost, and an example.
 fn unlisted(past: &Past, rebuilt: &Rebuilt, map: &Map, model: &Map) -> (usize, String) {
     let keys: BTreeSet<&Vec<u8>> = map.keys().chain(model.keys()).collect();
     let is_wrong = |key: &&&Vec<u8>| {
@@ -307,9 +308,9 @@ struct Statistics {
     files: usize,
     /// Files without a listed range.
     whole: usize,
-    /// Files with listed ranges, in which less than half of the keys are listed.
+    /// Number of files with listed ranges that contain less than half of the keys.
     partly: usize,
-    /// Files in which half of the keys or more are listed.
+    /// Number of files with listed ranges that contain at least half of the keys.
     nothing_sure: usize,
     no_index: usize,
     keys: usize,
@@ -333,7 +334,8 @@ impl Statistics {
                 return;
             }
         };
-        // If the index was not closed, a log that ends earlier may always have ended there.
+        // If the end of the log cannot be determined, the log may have ended at the last batch that
+        // was found.
         let number = match end_is_known {
             true => past.history.given(),
             false => (rebuilt.last_batch as usize).min(past.history.given()),

@@ -1,13 +1,15 @@
-//! Tests of the cost of opening an index after a stop, counted in bytes and calls, not in time.
+//! Tests of the cost of opening an index after a stop, counted in bytes and calls and not in time.
 
 use crate::world::cached::Cached;
 use bimetal_index::storage::memory::{Faults, MemoryStorage, StorageCounters};
 use bimetal_index::{Batch, Db, Durability, Options};
 use std::sync::Arc;
 
-/// Number of keys: enough leaves that reading them would be noticed, and changes in many of them.
+/// Number of keys, large enough that reading all leaves would be noticed, and that many leaves have
+/// changes.
 const KEYS: u64 = 60_000;
-/// Bytes that are searched behind the end of the log for proof of a loss.
+/// Number of bytes after the end of the log that an opening searches for proof that frames were
+/// lost.
 const PROOF_BYTES: u64 = 2048 * 4096;
 
 fn options() -> Options {
@@ -42,15 +44,15 @@ fn loaded() -> Arc<MemoryStorage> {
     disk
 }
 
-/// Opens the index that a kill leaves, and returns the cost.
+/// Opens a copy of the disk as a killed process would leave it. Returns the index and the cost of
+/// opening it.
 fn reopened(disk: &Arc<MemoryStorage>, options: &Options) -> (Db, StorageCounters) {
     let disk = Arc::new(MemoryStorage::with_content(disk.content()));
     let db = Db::open(disk.clone(), options).expect("it opens");
     (db, disk.counts())
 }
 
-/// Makes an index of which every other key has been changed by a program that was killed
-/// afterwards.
+/// Makes an index in which a program has changed every other key and was then killed.
 fn half_changed() -> Arc<MemoryStorage> {
     let disk = loaded();
     let db = Db::open(disk.clone(), &options()).expect("it opens");
@@ -64,7 +66,7 @@ fn half_changed() -> Arc<MemoryStorage> {
 fn opening_reads_the_log_the_checkpoint_and_no_leaf_and_writes_a_superblock() {
     let disk = loaded();
     let db = Db::open(disk.clone(), &options()).expect("it opens");
-    // Every leaf changes, and not all leaves have been written back.
+    // Every leaf gets changes, and some leaves have not been written back.
     put(&db, (0..KEYS).step_by(3), Durability::Durable);
     let statistics = db.statistics();
     assert!(statistics.delta_bytes > 900 << 10, "{statistics:?}");
@@ -76,12 +78,12 @@ fn opening_reads_the_log_the_checkpoint_and_no_leaf_and_writes_a_superblock() {
         (again.maintenance.consolidations, again.maintenance.patches),
         (0, 0)
     );
-    // The last frame, of one block, is not known to be durable, so it is written again. A block of
-    // zeroes ends the log behind it.
+    // The last frame, of one block, is not known to be durable, so the opening writes it again. A
+    // block of zeroes after the frame ends the log.
     let blocks = counts.written_bytes / 4096;
     assert_eq!(blocks, 3, "a frame, the end of the log and a superblock");
     assert_eq!(counts.flushes, 3, "the log, its end, then the superblock");
-    // Inner nodes have a hundred children or more, and are read many at a time.
+    // Inner nodes have at least a hundred children, and are read many at a time.
     let inner_nodes = u64::from(statistics.nodes) / 100;
     let (window, segment) = (4 << 20, 64 << 10);
     let checkpoint_bytes = u64::from(statistics.nodes) * 8 + (64 << 10);
@@ -98,7 +100,7 @@ fn opening_reads_the_log_the_checkpoint_and_no_leaf_and_writes_a_superblock() {
     );
 }
 
-/// Work deferred by the opening is done by later writes, a little with each group.
+/// Work that the opening has deferred is done by later writes, a little with each group commit.
 #[test]
 fn changes_beyond_the_buffer_are_written_back_by_the_groups_that_follow() {
     let disk = half_changed();
@@ -110,12 +112,12 @@ fn changes_beyond_the_buffer_are_written_back_by_the_groups_that_follow() {
     let first = db.statistics().delta_bytes;
     assert!(first > 512 << 10, "{first} bytes");
     let mut before = first;
-    // A group writes back one or two leaves and cleans one piece. The piece is 64 KiB to be moved,
-    // or a quarter of that to be written with its changes: 16 leaves of 1 KiB and one that is
-    // begun. Such a leaf has a hundred rows of ten bytes, half of which have changed. A change
-    // takes 36 bytes, and the changes of a leaf 120 more.
+    // A group commit writes back one or two leaves and cleans one piece of a segment. The piece has
+    // 64 KiB to be moved, or a quarter of that to be written together with its changes: 16 leaves
+    // of 1 KiB, and one that is begun. Such a leaf has a hundred rows of ten bytes, half of which
+    // have changed. A change takes 36 bytes of memory, and the changes of a leaf 120 bytes more.
     let step_max = 19 * (120 + 36 * 60);
-    // Each group reduces this memory by at least 256 bytes.
+    // Each group commit must reduce the memory for changes by at least 256 bytes.
     for number in 0..first / 256 {
         db.put(&u64::from(number as u32).to_be_bytes(), b"new")
             .expect("a put");
@@ -128,7 +130,8 @@ fn changes_beyond_the_buffer_are_written_back_by_the_groups_that_follow() {
     assert!(before <= 64 << 10, "{before} bytes");
 }
 
-/// Memory stays within its bound also while a log is replayed that has more changes than fit.
+/// Memory stays within its bound even while a log is replayed that has more changes than fit into
+/// memory.
 #[test]
 fn a_replay_keeps_to_the_memory() {
     let disk = half_changed();
@@ -147,20 +150,20 @@ fn a_replay_keeps_to_the_memory() {
     }
 }
 
-/// A killed process may not have made durable the batches that the next one finds in the log. From
-/// then on they count as durable, so opening has to make them durable.
+/// The batches that an opening finds in the log of a killed process may not be durable. After the
+/// opening they count as durable, so the opening must make them durable.
 #[test]
 fn what_a_killed_process_left_in_the_log_is_made_durable_by_opening() {
     let disk = Arc::new(MemoryStorage::new());
-    // These segments leave room for some long frames before the log has to grow.
+    // The segments are long enough for several long frames before the log has to grow.
     let options = Options {
         segment_bytes: 1 << 20,
         ..options()
     };
     let db = Db::create(disk.clone(), 5, &options).expect("an index");
     db.put(b"first", b"durable").expect("a put");
-    // There is one key, so that its leaf stays small and is not written back, which would make the
-    // log durable first.
+    // Only one key is written, so that its leaf stays small and is not written back, which would
+    // make the log durable first.
     let flushes = disk.counts().flushes;
     for number in 0..600_u64 {
         let mut batch = Batch::new();
@@ -182,8 +185,8 @@ fn what_a_killed_process_left_in_the_log_is_made_durable_by_opening() {
     assert_eq!(db.get(b"key").expect("a get"), Some(found));
 }
 
-/// A batch that is too long for the ring of the log moves the log to a longer ring. This also
-/// happens when the log is not needed, as right after a checkpoint.
+/// A batch that is too long for the ring of the log moves the log to a longer ring, even if no part
+/// of the log is needed, as right after a checkpoint.
 #[test]
 fn a_log_that_goes_on_elsewhere_while_nothing_of_it_is_needed_is_found() {
     let options = Options {
@@ -217,7 +220,7 @@ fn a_log_that_goes_on_elsewhere_while_nothing_of_it_is_needed_is_found() {
 const ROUND_KEYS: u64 = 12_000;
 const ROUNDS: u64 = 3;
 
-/// Options with enough memory and log for all changes of all rounds.
+/// Returns options with enough memory and log for all changes of all rounds.
 fn roomy() -> Options {
     Options {
         memory_bytes: 64 << 20,
@@ -228,8 +231,8 @@ fn roomy() -> Options {
     }
 }
 
-/// Options with much less memory than the changes take, so that leaves are written back during a
-/// replay.
+/// Returns options with much less memory than the changes take, so that leaves are written back
+/// during a replay.
 fn short_of_memory() -> Options {
     Options {
         memory_bytes: 512 << 10,
@@ -238,9 +241,9 @@ fn short_of_memory() -> Options {
     }
 }
 
-/// Returns the keys in the order in which a round writes them, a hundred with each batch.
+/// Returns the keys in the order in which a round writes them, a hundred in each batch.
 fn round_keys() -> impl Iterator<Item = u64> {
-    // The factor has no divisor in common with the number of keys, so each key occurs once.
+    // The factor and the number of keys have no common divisor, so each key occurs once.
     (0..ROUND_KEYS).map(|number| number * 7919 % ROUND_KEYS)
 }
 
@@ -256,9 +259,9 @@ fn write_round(db: &Db, round: u64) {
     }
 }
 
-/// A checkpoint may be taken and completed during a replay. It frees rings of the log that were
-/// read completely, but none with an unread part: after a power cut at any time of the opening, the
-/// next opening finds all changes.
+/// A checkpoint may be taken and completed during a replay. It frees rings of the log that have
+/// been read completely, but no ring with an unread part: after a power cut at any time of the
+/// opening, the next opening finds all changes.
 #[test]
 fn a_checkpoint_during_a_replay_gives_back_only_what_was_read() {
     const CUTS: u64 = 8;
@@ -295,10 +298,10 @@ fn a_checkpoint_during_a_replay_gives_back_only_what_was_read() {
     }
 }
 
-/// A sync has failed, so data in the page cache is marked clean and is not on the disk. Another
-/// program then opens the index with little memory, so that it writes leaves and checkpoints during
-/// the replay. A power cut at any of these moments must leave the index as it was between two
-/// batches.
+/// A sync has failed, so pages of the page cache are marked clean although their data is not on the
+/// disk. Another program then opens the index with little memory, so that it writes leaves and
+/// checkpoints during the replay. After a power cut at any time of the opening, the index must have
+/// the content between two batches.
 #[test]
 fn nothing_of_the_cache_is_believed_while_a_log_is_taken_up() {
     const CUTS: u64 = 24;
@@ -333,7 +336,8 @@ fn nothing_of_the_cache_is_believed_while_a_log_is_taken_up() {
     }
 }
 
-/// Returns how many batches of the rounds an index has; these must be the first ones.
+/// Returns the number of batches of all rounds that an index contains. The batches must be the
+/// first ones.
 fn batches_there(db: &Db) -> u64 {
     let round_of = |key: u64| {
         let found = db.get(&key.to_be_bytes()).expect("a get");

@@ -1,5 +1,5 @@
-//! Tests of snapshots during maintenance: the content of a snapshot stays, wherever it is moved and
-//! however long it is.
+//! Tests of snapshots during maintenance: the content of a snapshot does not change, wherever it is
+//! moved and however long it is.
 
 use bimetal_index::storage::memory::MemoryStorage;
 use bimetal_index::storage::{Storage, StorageError};
@@ -22,8 +22,8 @@ fn small() -> Options {
 #[test]
 fn versions_of_a_long_value_do_not_end_a_snapshot() {
     let db = Db::create(MemoryStorage::new(), 3, &small()).expect("an index");
-    // Three of these values are longer than a segment. Stored out of line, they take almost no
-    // space in their leaf.
+    // Three of these values together are longer than a segment. The values are stored out of line,
+    // so they take almost no space in their leaf.
     let long = |byte: u8| vec![byte; 22_000];
     let mut seen = Vec::new();
     for byte in 0..6 {
@@ -70,8 +70,8 @@ impl Storage for Eventful {
     }
 }
 
-/// After a reader has found the location of a part of a value, and before it reads that part,
-/// cleaning moves the part and its segment is freed.
+/// After a reader has looked up the location of a part of a value, and before it reads that part,
+/// cleaning moves the part and frees its segment.
 #[test]
 fn a_scan_finds_a_value_that_is_moved_while_it_is_read() -> Result<(), Error> {
     let disk = Eventful::default();
@@ -88,7 +88,7 @@ fn a_scan_finds_a_value_that_is_moved_while_it_is_read() -> Result<(), Error> {
     let mut scan = db.scan((Bound::Included(&b"~"[..]), Bound::Unbounded));
     let mover = db.clone();
     let move_all = move || mover.compact(|_| {}).expect("a compaction");
-    // This get makes the next read that of the value and not of its leaf.
+    // This get brings the leaf into memory, so that the next read is that of the value.
     db.get(b"~the last")?;
     *disk.before_read.lock().expect("a lock") = Some(Box::new(move_all));
     let before = disk.disk.len_bytes();
@@ -98,8 +98,9 @@ fn a_scan_finds_a_value_that_is_moved_while_it_is_read() -> Result<(), Error> {
     Ok(())
 }
 
-/// Versions between the beginning of a transaction and its commit are dropped, together with the
-/// snapshot that needed them. They were the only evidence that another writer was faster.
+/// Versions that were committed between the beginning and the commit of a transaction are dropped,
+/// together with the snapshot that needed them. These versions were the only evidence that another
+/// writer had committed first.
 #[test]
 fn a_transaction_that_is_too_old_does_not_write_over_others() -> Result<(), Error> {
     let options = Options {

@@ -1,4 +1,4 @@
-//! Tests of the space and memory that operations on an index take.
+//! Tests of the storage space and the memory that operations on an index take.
 
 use bimetal_index::storage::memory::{Faults, MemoryStorage};
 use bimetal_index::storage::{Storage, StorageError};
@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 
 const RECORDS: u64 = 40_000;
 
-/// If the log is too short for the changes that memory would hold, the log forces leaves to be
-/// written, a few changes at a time. The space of their old images has to be cleaned all the same.
+/// If the log is too short for the changes that memory could hold, leaves must be written early,
+/// each with only a few changes. The space of their old images must still be cleaned in time.
 #[test]
 fn a_log_shorter_than_the_buffer_does_not_let_rubbish_pile_up() {
     let options = Options {
@@ -24,7 +24,7 @@ fn a_log_shorter_than_the_buffer_does_not_let_rubbish_pile_up() {
     let mut batch = Batch::new();
     let mut live_bytes = 0;
     for number in 0..RECORDS * 4 {
-        // The factor has no divisor in common with the number of records: each record is written
+        // The factor and the number of records have no common divisor, so each record is written
         // four times.
         let key = (number * 7919 % RECORDS).to_be_bytes();
         batch.put(&key, &[number as u8; 100]);
@@ -40,10 +40,10 @@ fn a_log_shorter_than_the_buffer_does_not_let_rubbish_pile_up() {
         "{statistics:?}"
     );
     let space = statistics.space;
-    // When the storage grows, 0.85 of it is live, and it does not shrink: so the maximum of the
-    // live bytes counts. In addition there are: the log, 16 segments; 8 segments being filled,
-    // emptied or cleaned, which count as in use; 7 spare ones; the 4 by which the storage grows;
-    // and 3 for bytes that were live between two measurements.
+    // When the storage grows, 0.85 of it is live, and it does not shrink, so the maximum of the
+    // live bytes determines its size. The following segments are added: 16 of the log; 8 that are
+    // being filled, emptied or cleaned, which count as in use; 7 spare ones; 4 by which the storage
+    // grows; and 3 for bytes that were live between two measurements.
     let segments_bytes = u64::from(space.segments) * u64::from(space.segment_bytes);
     let spare_bytes = 40 * u64::from(space.segment_bytes);
     let most = live_bytes * 100 / 85 + spare_bytes;
@@ -53,7 +53,7 @@ fn a_log_shorter_than_the_buffer_does_not_let_rubbish_pile_up() {
     );
 }
 
-/// A load touches every leaf again before the eviction has visited all nodes, and reads none.
+/// A load that reads nothing touches every leaf again before eviction has visited all nodes.
 #[test]
 fn a_load_that_reads_nothing_keeps_within_its_memory() {
     let options = Options {
@@ -74,7 +74,7 @@ fn a_load_that_reads_nothing_keeps_within_its_memory() {
             db.write(&batch, Durability::Relaxed).expect("a write");
             batch.clear();
             let statistics = db.statistics();
-            // Images not yet on the storage come in addition: docs/index.md.
+            // Images that are not on the storage yet are not included in the limit: docs/index.md.
             let most = options.memory_bytes + 4 * u64::from(options.segment_bytes);
             let bytes = statistics.content_bytes + statistics.delta_bytes;
             assert!(bytes <= most, "{bytes} of {most} after {number} records");
@@ -87,7 +87,7 @@ fn a_load_that_reads_nothing_keeps_within_its_memory() {
     );
 }
 
-/// A storage that measures the memory of the index at every write.
+/// A storage that records the maximum memory of the index at every write.
 #[derive(Default)]
 struct MemoryGauge {
     storage: MemoryStorage,
@@ -141,8 +141,8 @@ impl Storage for MemoryGauge {
     }
 }
 
-/// An operation that writes thousands of leaves evicts them on the way, not when the next batch
-/// comes.
+/// An operation that writes thousands of leaves evicts leaves as it proceeds, and not only when the
+/// next batch is written.
 #[test]
 fn no_operation_takes_more_memory_than_there_is_for_all() {
     let options = Options {
@@ -164,7 +164,8 @@ fn no_operation_takes_more_memory_than_there_is_for_all() {
         db.write(&batch, Durability::Relaxed).expect("a write");
     };
     (0..10).for_each(|first| change_some(&db, first));
-    // Images not yet on the storage come in addition, and the changes of one batch.
+    // Images that are not on the storage yet, and the changes of one batch, are not included in the
+    // memory limit.
     let batch_bytes = RECORDS / 10 * 120;
     let most = options.memory_bytes + 4 * u64::from(options.segment_bytes) + batch_bytes;
     type Operation = fn(&Db);
@@ -205,13 +206,13 @@ fn well_packed() -> Options {
     }
 }
 
-/// Number of records, so large that the segments kept in reserve count little.
+/// Number of records, large enough that the reserved segments have little influence.
 const SMALL_RECORDS: u64 = 400_000;
 
-/// Loads records of 8 + 8 bytes and changes each once, in random order.
+/// Loads records of 8 + 8 bytes, and then changes each record once, in random order.
 ///
 /// # Errors
-/// Error of the first batch that is refused.
+/// The error of the first batch that is refused.
 fn change_all(db: &Db) -> Result<(), bimetal_index::Error> {
     let mut batch = Batch::new();
     for number in 0..SMALL_RECORDS * 2 {
@@ -225,9 +226,9 @@ fn change_all(db: &Db) -> Result<(), bimetal_index::Error> {
     Ok(())
 }
 
-/// Of the 16 bytes of a row, packing leaves two bytes of the key and the whole value; some leaves
-/// also have patches. The space that is saved goes to partly empty segments, which are then cleaned
-/// less. All segments together take no more than the rows would unpacked.
+/// Packing reduces the 16 bytes of a row to two bytes of the key and the whole value; some leaves
+/// also have patches. The saved space is left in partly empty segments, which are then cleaned less
+/// often. All segments together must not take more space than the rows would take unpacked.
 #[test]
 fn what_packing_saves_is_used_before_segments_are_cleaned() {
     let db = Db::create(Arc::new(MemoryStorage::new()), 1, &well_packed()).expect("an index");
@@ -251,11 +252,11 @@ fn what_packing_saves_is_used_before_segments_are_cleaned() {
     );
 }
 
-/// If the storage cannot grow, cleaning does the same: no write that fits is refused.
+/// If the storage cannot grow, cleaning frees enough space, and no write that fits is refused.
 #[test]
 fn a_storage_of_fixed_length_is_cleaned_in_time() {
     let storage = MemoryStorage::new();
-    // The limit covers the log and, for the segments, a tenth less than they would take.
+    // The limit has room for the log, and for a tenth less than the segments would otherwise take.
     storage.set_faults(Faults {
         len_bytes_max: Some((16 << 20) + SMALL_RECORDS * 16),
         ..Faults::default()
@@ -264,8 +265,8 @@ fn a_storage_of_fixed_length_is_cleaned_in_time() {
     change_all(&db).expect("everything fits");
 }
 
-/// Returns the bytes that a compacted index may take: 1.3 times the live bytes and 4 MiB, including
-/// the log.
+/// Returns the maximum number of bytes of a compacted index: 1.3 times the live bytes, and 4 MiB,
+/// including the log.
 fn bound_bytes(db: &Db) -> u64 {
     db.statistics().space.live_bytes * 13 / 10 + (4 << 20)
 }
@@ -291,7 +292,8 @@ fn an_index_that_was_compacted_takes_little_more_than_what_is_in_it() {
     let disk = Arc::new(MemoryStorage::new());
     let db = Db::create(disk.clone(), 1, &Options::default()).expect("an index");
     assert!(disk.len_bytes() <= 2 << 20, "empty: {}", disk.len_bytes());
-    // There are short and long values, and then most of them are deleted.
+    // The records have short values first. Then records with long values are added, and most
+    // records are deleted.
     put_all(&db, 0..200_000, 16);
     db.compact(|_| {}).expect("a compaction");
     let (len_bytes, bound) = (disk.len_bytes(), bound_bytes(&db));
@@ -323,12 +325,12 @@ fn an_index_that_was_compacted_takes_little_more_than_what_is_in_it() {
     while rows.next().expect("a row").is_some() {
         count += 1;
     }
-    // A sixteenth of 220,000, give or take.
+    // About a sixteenth of the 220,000 keys remains.
     assert!((13_000..14_500).contains(&count), "{count}");
 }
 
-/// Other threads wait for one step of a compaction at most, so no step does all remaining work,
-/// however many changes others make between two steps.
+/// Other threads wait for at most one step of a compaction. So no step may do all of the remaining
+/// work, however many changes other threads make between two steps.
 #[test]
 fn no_step_of_a_compaction_does_all_that_is_left() {
     let options = Options {
@@ -355,12 +357,12 @@ fn no_step_of_a_compaction_does_all_that_is_left() {
         let maintenance = db.statistics().maintenance;
         maintenance.consolidations + maintenance.patches + maintenance.relogged
     };
-    // The log has wrapped around, so that no change is at its beginning.
+    // The log must have wrapped around, so that no needed change is at its beginning.
     (0..RECORDS / 1000 * 2).for_each(|number| change_some(number * 1000, 1000, 1));
     let mut compaction = db.compaction();
     let (mut steps, mut most, mut all) = (0, 0, 0);
     loop {
-        // This is more than a step writes.
+        // These changes are more than a step of the compaction writes.
         change_some(steps * 1000, 1000, steps as u8);
         let before = written();
         let is_going_on = compaction.step().expect("a step");
@@ -371,7 +373,7 @@ fn no_step_of_a_compaction_does_all_that_is_left() {
         }
     }
     // A step ends with the 256th leaf, and a frame of the log has up to 60 KiB of relogged leaves,
-    // with a record or more each.
+    // with at least one record each.
     let most_may_be = 256 + (60 << 10) / 108;
     assert!(
         most <= most_may_be,
@@ -380,7 +382,7 @@ fn no_step_of_a_compaction_does_all_that_is_left() {
     assert!(all > u64::from(nodes), "{all} leaves were written in all");
 }
 
-/// A compaction ends while others write and read, and does not lose their changes.
+/// A compaction ends while other threads write and read, and does not lose their changes.
 #[test]
 fn a_compaction_beside_others_ends_and_shortens_the_storage() {
     let disk = Arc::new(MemoryStorage::new());

@@ -1,4 +1,5 @@
-//! Tests of many threads on one index: transactions that move money, and readers that count it.
+//! Tests of many threads on one index: transactions that move money between accounts, and readers
+//! that add up all accounts.
 
 use crate::world::gate::{self, Gate};
 use crate::world::{Disk, Draw};
@@ -39,7 +40,8 @@ fn bank() -> (Disk, Db) {
     (disk, db)
 }
 
-/// Moves money between two accounts; returns `Ok(false)` if another transaction was faster.
+/// Moves money between two accounts. Returns `Ok(false)` if a conflicting transaction was committed
+/// first.
 fn transfer(db: &Db, draw: &mut Draw) -> Result<bool, Error> {
     let mut transaction = db.transaction();
     let (from, to) = (account(draw.below(ACCOUNTS)), account(draw.below(ACCOUNTS)));
@@ -139,7 +141,7 @@ fn of_two_transactions_on_one_key_one_wins() {
         Some(&b"22222222"[..])
     );
 
-    // A key that was only read causes no conflict, unless it was read for update.
+    // A key that a transaction has only read causes no conflict, unless it was read for update.
     let mut third = db.transaction();
     let mut fourth = db.transaction();
     third.get(&account(2)).expect("a get");
@@ -150,7 +152,7 @@ fn of_two_transactions_on_one_key_one_wins() {
     third.commit(Durability::Durable).expect("no conflict");
     assert_eq!(fourth.commit(Durability::Durable), Err(Error::Conflict));
 
-    // Writing the leaf back does not lose the versions that a transaction must know.
+    // The versions that decide about a conflict are not lost when the leaf is written back.
     let mut fifth = db.transaction();
     fifth.put(&account(6), b"66666666");
     db.delete(&account(6)).expect("a delete");
@@ -181,7 +183,7 @@ fn writers_that_wait_share_one_flush() {
             scope.spawn(move || db.put(&[number], b"value").expect("a put"))
         };
         put(0);
-        // The first put leads, and is delayed; the others queue behind it.
+        // The first put is the leader of a group and is delayed; the other puts queue behind it.
         for number in 1..8 {
             put(number);
         }
@@ -204,7 +206,7 @@ fn writers_that_wait_share_one_flush() {
 fn a_batch_of_a_group_is_committed_with_an_urgent_one() {
     let disk = Disk::default();
     let options = Options {
-        // This is longer than any test waits: only another batch ends the wait.
+        // The wait is longer than the duration of any test, so only another batch can end it.
         group_wait_us: 600_000_000,
         ..small()
     };
@@ -304,7 +306,7 @@ fn a_key_that_is_written_on_and_on_beside_a_snapshot_does_not_fill_the_leaf() {
         Some(99_999_u64.to_le_bytes().to_vec())
     );
     db.write_back().expect("a write-back");
-    // Versions that no snapshot sees are gone, versions that one sees are not.
+    // Versions that no snapshot sees have been dropped; versions that a snapshot sees have not.
     assert!(
         db.statistics().space.live_bytes < 4096,
         "eleven rows are left"
@@ -336,7 +338,7 @@ fn many_short_rows_in_one_leaf_are_taken_up_after_a_stop() {
     }
     db.sync().expect("a sync");
     drop(db);
-    // All rows are in the log: the checkpoint knows one leaf, if any.
+    // All rows are in the log, and the checkpoint has at most one leaf.
     let db = Db::open(disk, &options).expect("it opens");
     assert_eq!(sum_of_rows(&db), 150_000);
 }

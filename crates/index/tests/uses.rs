@@ -1,5 +1,6 @@
-//! Tests of uses that a program may make of an index and that no other test makes: any options, any
-//! lengths, large concurrent transactions, a storage that panics, and ends without a sync.
+//! Tests of uses of an index that no other test covers: any options, any lengths of keys and
+//! values, large concurrent transactions, a storage that panics, and a program that ends without a
+//! sync.
 
 use crate::world::{Change, Disk, Draw, Shape, World};
 use bimetal_index::storage::memory::MemoryStorage;
@@ -21,7 +22,7 @@ fn small() -> Options {
     }
 }
 
-/// Draws a value from a range: half of the time one of the two bounds, otherwise any value.
+/// Draws a value between two bounds: half of the time one of the two bounds, otherwise any value.
 fn within(draw: &mut Draw, least: u64, most: u64) -> u64 {
     match draw.below(4) {
         0 => least,
@@ -30,11 +31,11 @@ fn within(draw: &mut Draw, least: u64, most: u64) -> u64 {
     }
 }
 
-/// Draws options that may be valid or not, for an existing index (`segment_bytes`) or a new one.
+/// Draws options that may be valid or not, for creating an index or for opening an existing one.
 fn any_options(draw: &mut Draw) -> Options {
     let segment_bytes = draw.one_of(&[64 << 10, 128 << 10, 1 << 20, 4 << 20]);
     let memory_bytes = within(draw, 256 << 10, 8 << 20);
-    // One in ten limits is exceeded.
+    // Every tenth limit on average is exceeded.
     let mut beyond = |most: u64| match draw.once_in(10) {
         true => most * 3 / 2,
         false => most,
@@ -60,7 +61,7 @@ fn any_options(draw: &mut Draw) -> Options {
     }
 }
 
-/// Writes values of every length, around the inline limit and far beyond it.
+/// Writes values of all lengths: around the limit for inline values, and far beyond it.
 fn write_much(world: &mut World, draw: &mut Draw) {
     let inline = world.options.inline_value_bytes as u64;
     let limits = world.db.limits();
@@ -147,8 +148,8 @@ fn what_is_too_long_is_refused_with_both_numbers_and_changes_nothing() {
     let limits = db.limits();
     let calls = disk.counts().operations;
     let mut longest = Batch::new();
-    // Six bytes of the batch are not value: the kind, the length of the key, the key, and three
-    // bytes for the length of the value.
+    // Six bytes of the batch are not part of the value: one for the kind, one for the length of the
+    // key, one for the key, and three for the length of the value.
     longest.put(b"a", &vec![7; limits.batch_bytes_max - 1 - 1 - 3 - 1]);
     let mut longer = Batch::new();
     longer.put(b"a", &vec![7; limits.batch_bytes_max - 1 - 1 - 3]);
@@ -202,7 +203,7 @@ fn a_value_that_no_row_can_refer_to_is_refused() {
 
 #[test]
 fn batches_that_wait_together_are_no_longer_than_the_log() {
-    // The shortest log, and batches of many threads, each nearly of the maximum length.
+    // The log is as short as possible, and many threads write batches of nearly the maximum length.
     let options = Options {
         log_bytes: 256 << 10,
         ..small()
@@ -261,8 +262,9 @@ impl Storage for Panicking {
     }
 }
 
-/// Runs threads on an index whose storage panics at its `at`th change. No thread may wait forever,
-/// so they report to a channel. Returns how many have panicked, and the errors of the others.
+/// Runs threads on an index whose storage panics at its `at`th change. The threads report to a
+/// channel, because none may wait forever. Returns the number of threads that panicked, and the
+/// errors of the other threads.
 fn panics_at(at: u64) -> (usize, Vec<Error>) {
     let storage = Panicking {
         disk: Disk::default(),
@@ -301,7 +303,7 @@ fn panics_at(at: u64) -> (usize, Vec<Error>) {
                 }
                 unreachable!("turns do not end")
             }));
-            // The receiver may be gone after its timeout.
+            // After a timeout the receiver may have been dropped.
             let _ = report.send(ended.ok());
         });
     }
@@ -389,7 +391,7 @@ fn a_close_says_that_what_was_relaxed_may_be_lost() {
     );
 }
 
-/// An index makes its relaxed batches durable when it is dropped. The batches have the same shape
+/// An index makes its relaxed batches durable when it is dropped. The batches have a similar shape
 /// as in other tests.
 #[test]
 fn a_world_is_whole_after_a_drop() {

@@ -1,4 +1,4 @@
-//! `bimetal-lab index`: the CHC-Tree paper's experiment in virtual time.
+//! `bimetal-lab index`: runs the experiment of the CHC-Tree paper in virtual time.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -16,7 +16,7 @@ use crate::output::{percent, print_lines};
 /// Arguments of the verb `bimetal-lab index`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Number of seeds; results are medians over them
+    /// Number of seeds; the results are medians over all seeds
     #[arg(long, value_name = "N", default_value = "3",
           value_parser = clap::value_parser!(u64).range(1..=100))]
     seeds: u64,
@@ -28,12 +28,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value = "60000",
           value_parser = clap::value_parser!(u64).range(0..=100_000_000))]
     warm_up: u64,
-    /// Number of operations of each kind of load
+    /// Number of measured operations for each kind of load
     #[arg(long, value_name = "N", default_value = "40000",
           value_parser = clap::value_parser!(u64).range(1000..=10_000_000))]
     operations: u64,
-    /// Definitions of the flash area: same (all schemes have as much flash), own (each as its nodes
-    /// need) [default: both]
+    /// Size of the flash area: same (all schemes have the same area), own (each scheme has the area
+    /// that its nodes need) [default: both]
     #[arg(
         long,
         value_name = "AREA,...",
@@ -42,7 +42,7 @@ pub(crate) struct Args {
         conflicts_with = "sweep"
     )]
     area: Vec<AreaName>,
-    /// Change one parameter at a time instead, to see which ones matter
+    /// Vary one parameter at a time instead, to see which parameters matter
     #[arg(long)]
     sweep: bool,
     /// Print JSON
@@ -50,12 +50,12 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Definition of the flash area of a scheme.
+/// Definition of the size of the flash area of a scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum AreaName {
-    /// All schemes have the area that the ordinary B+-tree fills.
+    /// All schemes have the area that the nodes of the ordinary B+-tree occupy.
     Same,
-    /// Each scheme has the area that its own nodes fill.
+    /// Each scheme has the area that its own nodes occupy.
     Own,
 }
 
@@ -132,7 +132,7 @@ fn print_comparison(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Formats throughput and mean response time of each scheme by load.
+/// Formats the throughput and the mean response time of each scheme, with one row for each load.
 fn loads_table(comparison: &Comparison, area: Area, kind: Kind) -> Table {
     let schemes = &comparison.extent.schemes;
     let done = schemes.iter().map(|s| format!("{}/s", s.name()));
@@ -156,7 +156,7 @@ fn loads_table(comparison: &Comparison, area: Area, kind: Kind) -> Table {
     table
 }
 
-/// Formats the flash operations that each index operation needs.
+/// Formats the number of flash operations that one index operation needs, for each scheme.
 fn costs_table(comparison: &Comparison, area: Area) -> Table {
     let mut table = Table::new(&[
         ("an operation", Align::Left),

@@ -1,8 +1,9 @@
-//! The `bimetal-lab` program: experiments, simulators and the simulation tester, which no server
-//! needs. This module only lists the verbs; `bimetal_console::program` runs one of them and turns
-//! its outcome into an exit status.
+//! The `bimetal-lab` program: experiments, simulators and the simulation tester, which a server
+//! does not need. This module only lists the verbs. `bimetal_console::program` runs one of them and
+//! turns its outcome into an exit status.
 
-// Both macros panic when the reader is gone: results are written with `?`, other output with `say`.
+// The macros `print` and `eprint` panic when the reader of the output has closed it. Results are
+// therefore written with `write` and `?`, and other output with `say`.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod cache;
@@ -40,13 +41,13 @@ struct Command {
 enum Verb {
     #[command(flatten)]
     Experiments(experiments::Verb),
-    /// Compare replacement policies of a buffer cache on traces, in virtual time.
+    /// Compare replacement policies of a buffer cache on traces.
     Cache(cache::Args),
-    /// Run the hetero-mirroring paper's experiment on a mirror, in virtual time.
+    /// Run the experiment of the hetero-mirroring paper on a mirror, in virtual time.
     Mirror(mirror::Args),
-    /// Run the CHC-Tree paper's experiment on an ordered index, in virtual time.
+    /// Run the experiment of the CHC-Tree paper on an ordered index, in virtual time.
     Index(index::Args),
-    /// Show what an I/O trace consists of, or convert it.
+    /// Summarize an I/O trace, or convert it.
     Trace(trace::Args),
     /// Test the mirror and the index against injected faults, in virtual time.
     Tester(tester::Args),

@@ -1,4 +1,4 @@
-//! `bimetal-lab mirror`: the hetero-mirroring paper's experiment in virtual time.
+//! `bimetal-lab mirror`: runs the experiment of the hetero-mirroring paper in virtual time.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -20,20 +20,21 @@ use crate::output::{percent, print_lines};
 /// Arguments of the verb `mirror`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Seconds of virtual time for each run
+    /// Duration of each run in seconds of virtual time
     #[arg(long, value_name = "N", default_value = "300",
           value_parser = clap::value_parser!(u64).range(1..=100_000))]
     seconds: u64,
-    /// Number of seeds; results are medians over them
+    /// Number of seeds; the results are medians over all seeds
     #[arg(long, value_name = "N", default_value = "3",
           value_parser = clap::value_parser!(u64).range(1..=100))]
     seeds: u64,
-    /// Loads in writes per second [default: the paper's, or for qlc about the capacity of the SSD]
+    /// Loads in writes per second [default: the loads of the paper, or for qlc loads near the
+    /// capacity of the SSD]
     #[arg(long, value_name = "N,...", value_delimiter = ',',
           value_parser = clap::value_parser!(u64).range(1..=100_000))]
     loads: Vec<u64>,
-    /// Pairs of devices: b and a (two fits of the paper's pair), qlc (only with --log)
-    /// [default: all]
+    /// Pairs of devices: b and a (two models fitted to the pair in the paper), qlc (only with
+    /// --log) [default: all]
     #[arg(
         long,
         value_name = "PAIR,...",
@@ -45,11 +46,10 @@ pub(crate) struct Args {
     /// Vary devices and rules instead, to see which parameters matter
     #[arg(long)]
     sweep: bool,
-    /// Compare a mirror on formatted sides with logs of this length, instead of mirrors on bare
-    /// sides
+    /// Use a mirror on formatted sides with logs of this length, instead of mirrors on bare sides
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     log: Option<Size>,
-    /// With --log: size of the part of the volume that is written
+    /// With --log: size of the part of the volume to which the load writes
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1GiB")]
     span: Size,
     /// Print JSON
@@ -83,7 +83,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
 }
 
-/// A mirror on formatted sides, which writes every change to logs first.
+/// Returns the scheme of a mirror on formatted sides, which writes every change to a log first.
 fn logged(log_bytes: u64, span_bytes: u64) -> Scheme {
     Scheme::Logged {
         name: "logged".to_owned(),
@@ -93,14 +93,14 @@ fn logged(log_bytes: u64, span_bytes: u64) -> Scheme {
     }
 }
 
-/// Pair of devices to compare on.
+/// Pair of devices whose mirrors are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Pair {
-    /// The paper's pair, by fit B.
+    /// The pair of the paper, as modelled by fit B.
     B,
-    /// The paper's pair, by fit A.
+    /// The pair of the paper, as modelled by fit A.
     A,
-    /// A QLC SSD with an exhausted fast cache, and the disk.
+    /// A QLC SSD whose fast cache is exhausted, and the hard disk.
     Qlc,
 }
 
@@ -108,8 +108,8 @@ const PAPERS_PAIRS: [Pair; 2] = [Pair::B, Pair::A];
 const PAIRS_FOR_LOGS: [Pair; 3] = [Pair::B, Pair::A, Pair::Qlc];
 
 impl Pair {
-    /// Returns the devices, with the loads of `extent` or, if it has none, loads that fit the
-    /// devices: all of the paper's; for the QLC SSD, loads just within and beyond its capacity.
+    /// Returns the devices of the pair, and `extent` with its loads. If `extent` has no loads, the
+    /// loads of the paper are used, or for the QLC SSD loads just below and above its capacity.
     fn under(self, extent: &Extent) -> (Devices, Extent) {
         match self {
             Pair::B => (Devices::fit_b(), or_loads(extent, &WRITES_PER_S)),
@@ -119,7 +119,7 @@ impl Pair {
     }
 }
 
-/// Returns `extent` with these loads, if it has none.
+/// Returns `extent`, to which `loads` are added if it has no loads.
 fn or_loads(extent: &Extent, loads: &[u64]) -> Extent {
     let mut extent = extent.clone();
     if extent.writes_per_s.is_empty() {
@@ -128,7 +128,8 @@ fn or_loads(extent: &Extent, loads: &[u64]) -> Extent {
     extent
 }
 
-/// Returns the modified devices, at the load where the tail is compared and in saturation.
+/// Returns the modified devices of the sweep. Each has two loads: the load at which tail latencies
+/// are compared, and the load that saturates the devices.
 fn pairs_for_logs_changed(extent: &Extent) -> Vec<(Devices, Extent)> {
     let saturation = WRITES_PER_S[WRITES_PER_S.len() - 1];
     let extent = or_loads(extent, &[TAIL_WRITES_PER_S, saturation]);
@@ -136,7 +137,7 @@ fn pairs_for_logs_changed(extent: &Extent) -> Vec<(Devices, Extent)> {
     changed.map(|devices| (devices, extent.clone())).collect()
 }
 
-/// Runs the comparison with a progress bar.
+/// Runs the comparison of the schemes and shows a progress bar.
 fn compared(devices: &Devices, schemes: &[Scheme], extent: &Extent) -> Result<Comparison> {
     let bar = progress_bar(0);
     bar.set_message(devices.name.clone());
@@ -158,8 +159,8 @@ fn hetero(pairs: &[(Devices, Extent)], schemes: &[Scheme], as_json: bool) -> Res
         if as_json {
             all.push(json!({ "comparison": comparison, "summaries": comparison.summaries() }));
         } else {
-            // Print each pair when it is done: a run over long logs takes the better part of an
-            // hour.
+            // The result of each pair is printed as soon as it is complete, because a run over long
+            // logs takes almost an hour.
             print_comparison(&mut std::io::stdout().lock(), &comparison)?;
         }
     }
@@ -190,7 +191,7 @@ fn print_comparison(out: &mut impl Write, comparison: &Comparison) -> Result<()>
     let mut headings = vec![("scheme", Align::Left)];
     headings.extend(columns.map(|name| (name, Align::Right)));
     headings.push(("switches/s", Align::Right));
-    // Number of times that the logs have wrapped around, if the scheme has logs.
+    // The column shows how often the logs have wrapped around. It exists only if a scheme has logs.
     let logs = comparison
         .rows
         .iter()
@@ -229,7 +230,7 @@ fn print_comparison(out: &mut impl Write, comparison: &Comparison) -> Result<()>
     )
 }
 
-/// Formats the schemes' summaries against the single SSD and the SSD mirror.
+/// Formats the summary of each scheme relative to the single SSD and to the SSD mirror.
 fn summary_table<'s>(rows: impl Iterator<Item = (&'s str, &'s Summary)>) -> Table {
     let mut table = Table::new(&[
         ("against the single SSD", Align::Left),
@@ -256,7 +257,7 @@ fn summary_table<'s>(rows: impl Iterator<Item = (&'s str, &'s Summary)>) -> Tabl
     table
 }
 
-/// Function that selects the results of one scheme at a point of the sweep.
+/// Function that selects the summary of one scheme at a point of the sweep.
 type OfScheme = fn(&SweepPoint) -> &Summary;
 
 fn sweep_all(extent: &Extent, as_json: bool) -> Result<ExitCode> {
@@ -301,7 +302,7 @@ fn sweep_all(extent: &Extent, as_json: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Formats how often sides switch their mode, at loads where no switch is necessary.
+/// Formats the number of mode switches of the sides per second, at loads that require no switches.
 fn switches_table(comparison: &Comparison) -> Table {
     let mut table = Table::new(&[
         ("mode switches/s", Align::Left),

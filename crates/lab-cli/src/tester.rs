@@ -1,9 +1,8 @@
-//! `bimetal-lab tester run`, `swarm` and `every`: one run of the simulation tester, or many on all
-//! cores, in batches whose results are kept. `index-run` and `index-swarm` do the same for the
-//! index tester.
+//! `bimetal-lab tester run`, `swarm` and `every`: executes one run of the simulation tester, or
+//! many runs on all cores, in batches whose results are kept. `index-run` and `index-swarm` do the
+//! same for the index tester.
 //!
-//! Threads are used here only to occupy all cores: each thread runs whole seeds, which share no
-//! state.
+//! Threads are used only to occupy all cores. Each thread runs whole seeds, which share no state.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -25,7 +24,7 @@ use serde_json::json;
 
 use crate::output::status_of;
 
-/// What to test.
+/// Arguments of the verb `tester`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -34,16 +33,17 @@ pub(crate) struct Args {
 
 #[derive(clap::Subcommand)]
 enum Verb {
-    /// Run one seed on a mirror, twice, and show the faults drawn and the bugs found.
+    /// Run one seed on a mirror twice, and show its faults and the bugs found.
     Run(RunArgs),
-    /// Run many seeds on mirrors, in batches on every core, and count what they reached.
+    /// Run many seeds on mirrors, in batches on all cores, and count the situations that they
+    /// reached.
     Swarm(SwarmArgs),
-    /// Repeat small runs, with the power cut at every boundary of their I/O or every operation
-    /// failing once.
+    /// Repeat small runs with one fault at each possible point: a power cut at every I/O boundary,
+    /// or a failure of every single operation.
     Every(EveryArgs),
-    /// Run one seed on an index, twice, and show the faults drawn and the bugs found.
+    /// Run one seed on an index twice, and show its faults and the bugs found.
     IndexRun(IndexRunArgs),
-    /// Run many seeds on indexes, in batches on every core.
+    /// Run many seeds on indexes, in batches on all cores.
     IndexSwarm(IndexSwarmArgs),
 }
 
@@ -60,7 +60,7 @@ struct RunArgs {
     /// Extent of the run: `usual`, `heavy-tailed`, or `small` and without faults as in `every`
     #[arg(long, value_name = "NAME", default_value = "usual", value_parser = parse_extent)]
     extent: Extent,
-    /// Cut the power at this I/O boundary, or at these two; boundaries count from 1
+    /// Cut the power at the I/O boundary N, or at two boundaries; boundaries are counted from 1
     #[arg(long, value_name = "N", value_delimiter = ',', num_args = 1..=2)]
     cut: Vec<u64>,
     /// Make the N-th operation of a class fail; classes are 0 (reads), 1 (writes) and 2 (flushes)
@@ -77,11 +77,11 @@ struct RunArgs {
 /// Arguments of the verb `tester swarm`.
 #[derive(clap::Args)]
 struct SwarmArgs {
-    /// Range of seeds, from A to before B
+    /// Range of seeds, from A up to but not including B
     #[arg(long, value_name = "A..B", value_parser = parse_seeds)]
     seeds: Range<u64>,
-    /// Classes of faults, separated by commas: `withstood`, `all`, `none` or names; `-` before a
-    /// name leaves it out
+    /// Classes of faults, separated by commas: `withstood`, `all`, `none` or names of classes; a
+    /// name after `-` is excluded
     #[arg(long, value_name = "NAMES", default_value = "withstood", allow_hyphen_values = true,
           value_parser = Classes::parse)]
     classes: Classes,
@@ -95,11 +95,11 @@ struct SwarmArgs {
 /// Arguments of the verb `tester index-swarm`.
 #[derive(clap::Args)]
 struct IndexSwarmArgs {
-    /// Range of seeds, from A to before B
+    /// Range of seeds, from A up to but not including B
     #[arg(long, value_name = "A..B", value_parser = parse_seeds)]
     seeds: Range<u64>,
-    /// Classes of faults, separated by commas: `withstood`, `all`, `none` or names; `-` before a
-    /// name leaves it out
+    /// Classes of faults, separated by commas: `withstood`, `all`, `none` or names of classes; a
+    /// name after `-` is excluded
     #[arg(long, value_name = "NAMES", default_value = "withstood", allow_hyphen_values = true,
           value_parser = index_tester::Classes::parse)]
     classes: index_tester::Classes,
@@ -125,10 +125,10 @@ struct IndexRunArgs {
     json: bool,
 }
 
-/// Options for running many seeds, of the mirror or of the index.
+/// Options of the verbs that run many seeds.
 #[derive(clap::Args)]
 struct CampaignArgs {
-    /// Run every N-th seed twice, to check that it replays identically; 0 for none
+    /// Run every N-th seed twice, to check that it replays identically; 0 for no seed
     #[arg(long, value_name = "N", default_value = "16")]
     replay_every: u64,
     /// Number of threads [default: one for each core]
@@ -137,10 +137,10 @@ struct CampaignArgs {
     /// Number of seeds in a batch
     #[arg(long, value_name = "N", default_value = "250")]
     batch: NonZero<u64>,
-    /// File with the results of finished batches; a later call continues after them
+    /// File with the results of finished batches; a later call skips these batches
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
-    /// Start no further batch after this many minutes
+    /// Start no new batch after N minutes
     #[arg(long, value_name = "N")]
     minutes: Option<NonZero<u32>>,
     /// Print JSON
@@ -154,10 +154,10 @@ struct EveryArgs {
     /// Faults: `cut`, `cut-twice`, `fail-reads`, `fail-writes`, `fail-flushes` [default: all]
     #[arg(value_name = "WHAT", value_parser = parse_every)]
     what: Vec<Every>,
-    /// Range of seeds, from A to before B
+    /// Range of seeds, from A up to but not including B
     #[arg(long, value_name = "A..B", value_parser = parse_seeds)]
     seeds: Range<u64>,
-    /// Try only this many boundaries of each seed, chosen at random
+    /// Try only N boundaries of each seed, chosen at random
     #[arg(long, value_name = "N")]
     sample: Option<u64>,
     /// Classes of faults, as for `swarm`
@@ -172,7 +172,7 @@ struct EveryArgs {
     json: bool,
 }
 
-/// Parses a range of seeds, written `A..B`.
+/// Parses a range of seeds in the form `A..B`.
 fn parse_seeds(text: &str) -> Result<Range<u64>, String> {
     let expected = "expected a range of seeds such as 0..1000";
     let (from, to) = text.split_once("..").ok_or(expected)?;
@@ -220,7 +220,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
 }
 
-/// Runs a seed. The exit status is 1 if the run has a finding.
+/// Runs one seed on a mirror. The exit status is 1 if the run has found a bug.
 fn run_one(args: &RunArgs) -> Result<ExitCode> {
     let mut interference = Interference {
         fail_at: args.fail,
@@ -243,8 +243,8 @@ fn run_one(args: &RunArgs) -> Result<ExitCode> {
     show(&report, args.json, || report.text())
 }
 
-/// Prints the report of one seed as text or as JSON. The exit status is 1 if the report has a
-/// finding.
+/// Prints the report of one seed as text or as JSON. The exit status is 1 if the run has found a
+/// bug.
 fn show<R>(report: &R, as_json: bool, text: impl FnOnce() -> String) -> Result<ExitCode>
 where
     R: Outcome + serde::Serialize,
@@ -258,7 +258,7 @@ where
     Ok(status_of(report.told().finding.is_some()))
 }
 
-/// Executes each piece of work on one of several threads, and passes each result to `done` on the
+/// Runs `run` on each element of `work`, on `jobs` threads. Each result is passed to `done` on the
 /// calling thread.
 fn on_all_cores<W: Send, R: Send>(
     jobs: Option<NonZero<usize>>,
@@ -280,8 +280,8 @@ fn on_all_cores<W: Send, R: Send>(
                 let results = results;
                 while let Some(work) = next() {
                     let result = run(&work);
-                    // The receiver is gone once `done` has failed, and the calling thread reports
-                    // that error.
+                    // The receiver no longer exists if `done` has failed. The calling thread
+                    // reports that error.
                     if results.send((work, result)).is_err() {
                         return;
                     }
@@ -297,7 +297,7 @@ fn on_all_cores<W: Send, R: Send>(
     })
 }
 
-/// Runs seeds. The exit status is 1 if a seed has a finding.
+/// Runs many seeds on mirrors. The exit status is 1 if a run has found a bug.
 fn swarm(args: &SwarmArgs) -> Result<ExitCode> {
     let meaning = Meaning {
         subject: "mirror".to_owned(),
@@ -316,7 +316,7 @@ fn swarm(args: &SwarmArgs) -> Result<ExitCode> {
     run_campaign(&args.campaign, &meaning, seed, Report::summary)
 }
 
-/// Runs seeds of the index. The exit status is 1 if a seed has a finding.
+/// Runs many seeds on indexes. The exit status is 1 if a run has found a bug.
 fn index_swarm(args: &IndexSwarmArgs) -> Result<ExitCode> {
     let meaning = Meaning {
         subject: "index".to_owned(),
@@ -335,7 +335,7 @@ fn index_swarm(args: &IndexSwarmArgs) -> Result<ExitCode> {
     run_campaign(&args.campaign, &meaning, seed, line)
 }
 
-/// Runs a seed of the index. The exit status is 1 if the run has a finding.
+/// Runs one seed on an index. The exit status is 1 if the run has found a bug.
 fn index_run(args: &IndexRunArgs) -> Result<ExitCode> {
     let options = index_tester::Options {
         verbose: args.verbose,
@@ -353,7 +353,8 @@ fn tell<O: Outcome>(bar: &ProgressBar, outcome: &O, line: impl Fn(&O) -> String)
     }
 }
 
-/// Runs the remaining seeds of a campaign, and prints a `line` for each seed with a finding.
+/// Runs the remaining seeds of a campaign, and prints a line (formatted by `line`) for each run
+/// that has found a bug.
 fn run_campaign<O: Outcome>(
     args: &CampaignArgs,
     meaning: &Meaning,
@@ -404,7 +405,8 @@ fn taken_up(file: Option<&Path>, meaning: &Meaning) -> Result<Campaign> {
     }
 }
 
-/// Writes the state to a second file and renames it, so that a complete state exists at any time.
+/// Writes the state to a second file and renames it, so that a complete state file exists at any
+/// time.
 fn keep(file: &Path, campaign: &Campaign) -> Result<()> {
     let new = file.with_extension("new");
     let state = serde_json::to_vec_pretty(campaign)?;
@@ -412,14 +414,15 @@ fn keep(file: &Path, campaign: &Campaign) -> Result<()> {
     std::fs::rename(&new, file).with_context(|| format!("renaming {}", new.display()))
 }
 
-/// Results of one seed at all its boundaries.
+/// Results of the runs of one seed with a fault at each of its boundaries.
 struct AtEvery {
     boundaries: u64,
     summary: Summary,
     findings: Vec<String>,
 }
 
-/// Repeats seeds at every boundary. The exit status is 1 if a run has a finding.
+/// Repeats each seed with a fault at each of its boundaries. The exit status is 1 if a run has
+/// found a bug.
 fn run_every(args: &EveryArgs) -> Result<ExitCode> {
     let what = match args.what.as_slice() {
         [] => Every::ALL.to_vec(),

@@ -1,4 +1,5 @@
-//! `bimetal-lab trace`: summarizes a trace, or converts it to the compact format.
+//! `bimetal-lab trace`: summarizes a trace, computes its stack distances, or converts it to the
+//! compact format.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -19,18 +20,19 @@ use serde_json::json;
 /// Options for reading traces.
 #[derive(clap::Args)]
 pub(crate) struct ReadArgs {
-    /// Format of the trace [default: recognized by content and name]: vscsi, msr, ssdsim (MQSim's),
-    /// disksim, arc, lirs, spc, blkparse, fio, pages, columns, oracle-general, compact
+    /// Format of the trace [default: recognized by content and name]: vscsi, msr, ssdsim (of
+    /// MQSim), disksim, arc, lirs, spc, blkparse, fio, pages, columns, oracle-general, compact
     #[arg(long, value_name = "NAME")]
     format: Option<Format>,
-    /// Columns of a plain text, such as `time_ms,-,op,offset_sectors,length_bytes`
+    /// Columns of a plain text file, such as `time_ms,-,op,offset_sectors,length_bytes`
     #[arg(long, value_name = "COLUMN,..", allow_hyphen_values = true)]
     columns: Option<Columns>,
-    /// Size in bytes of a page, and of a block in formats that only count blocks
+    /// Size of a page in bytes, and of a block in formats that have only block numbers
     #[arg(long, value_name = "BYTES", default_value = "4096",
           value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
     page_bytes: u64,
-    /// Skip and count up to this many bad records (`all`: any number), instead of failing
+    /// Maximum number of bad records that are skipped and counted, or `all` for any number; more
+    /// are an error
     #[arg(long, value_name = "N", value_parser = parse_skip_bad, default_value = "0")]
     skip_bad: SkipBad,
 }
@@ -51,8 +53,8 @@ impl ReadArgs {
         self.page_bytes
     }
 
-    /// Returns the options of a reader, with a block size of `unit_bytes` for formats that only
-    /// count blocks.
+    /// Returns the options of a reader. `unit_bytes` is the block size for formats that have only
+    /// block numbers.
     pub(crate) fn options(&self, unit_bytes: u64) -> Options {
         Options {
             format: self.format,
@@ -62,8 +64,8 @@ impl ReadArgs {
         }
     }
 
-    /// Prints the notes of a reader on standard error: the lines that it skipped, its decisions,
-    /// and the checks that it could not do.
+    /// Prints the notes of a reader on standard error: the lines that the reader has skipped, its
+    /// decisions, and the checks that were not possible.
     pub(crate) fn report_notes(&self, reader: &Reader) {
         for note in reader.notes() {
             say(format_args!("bimetal-lab: {}: {note}", reader.file()));
@@ -84,7 +86,7 @@ pub(crate) struct Args {
 
 #[derive(clap::Subcommand)]
 enum Verb {
-    /// Convert a trace to the compact format, which is read many times faster.
+    /// Convert a trace to the compact format, which can be read many times faster.
     Convert {
         /// The trace
         from: PathBuf,
@@ -103,13 +105,13 @@ enum Verb {
         #[arg(long)]
         json: bool,
     },
-    /// Show the miss ratio of LRU at many cache sizes, computed from stack distances.
+    /// Show the miss ratios of LRU at several cache sizes, computed from stack distances.
     StackDistance {
         /// The trace
         file: PathBuf,
         #[command(flatten)]
         read: ReadArgs,
-        /// Cache sizes in pages, or as a share of the distinct pages
+        /// Cache sizes in pages, or as a share of the distinct pages in the trace
         #[arg(
             long,
             value_name = "SIZE,..",
@@ -144,7 +146,7 @@ fn convert(from: &Path, to: &Path, read: &ReadArgs) -> Result<()> {
     let file = File::create_new(to).with_context(about)?;
     let written = write_compact(&mut reader, file).with_context(about);
     if let Err(error) = written {
-        // Remove the incomplete trace, which is of no use; report the first error.
+        // The incomplete trace is of no use, so it is removed. The first error is reported.
         return match std::fs::remove_file(to) {
             Ok(()) => Err(error),
             Err(left) => Err(error.context(format!("{}: left behind: {left}", about()))),
@@ -167,8 +169,8 @@ fn write_compact(reader: &mut Reader, file: File) -> Result<()> {
     Ok(())
 }
 
-/// Returns the number of lines that were not requests, by reason; reasons without such lines are
-/// left out.
+/// Returns the number of lines that are not requests, by reason. Reasons without such lines are
+/// omitted.
 fn passed_over(tally: &Tally) -> serde_json::Map<String, serde_json::Value> {
     let reasons = Ignored::ALL
         .into_iter()

@@ -1,4 +1,4 @@
-//! Tests of experiments as a person or a script uses it.
+//! Tests of experiments as a person or a script runs them.
 
 #[allow(dead_code, reason = "every test file uses its part")]
 #[path = "../../cli/tests/common/program.rs"]
@@ -56,8 +56,8 @@ fn a_plan_is_shown_run_reported_and_compared() {
     assert!(same.contains("+0.0 %") && !same.contains("FAILS"), "{same}");
 }
 
-/// Tests a rule that forbids fewer transactions per second. The second plan has larger files, so it
-/// breaks the rule.
+/// Tests a comparison with a rule that forbids fewer transactions per second. The second plan has
+/// larger files, so it violates the rule.
 #[test]
 fn a_comparison_that_breaks_a_rule_has_status_1() {
     let scratch = Scratch::new("lab-compare");
@@ -91,8 +91,8 @@ fn mistakes_are_one_line_and_change_nothing() {
     assert_refused(&rule, 2, &["expected a figure"]);
 }
 
-/// Tests a plan on devices of our own stack: its runs are executed one at a time in real time, and
-/// the report says so.
+/// Tests a plan on devices of bimetal's own stack. Its runs are executed one at a time in real
+/// time, and the report says so.
 #[test]
 fn a_plan_on_a_stack_is_run_once() {
     let scratch = Scratch::new("lab-stack");

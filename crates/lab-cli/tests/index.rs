@@ -28,7 +28,8 @@ fn json_has_every_scheme_under_every_load() {
     let all: Value = serde_json::from_str(&small(&["--area", "same", "--json"])).unwrap();
     assert_eq!(all["version"], 1);
     let rows = all["comparison"]["rows"].as_array().unwrap();
-    // There are eight loads for each of searches, mix and updates, and four schemes.
+    // There are eight loads for each of searches, mix and updates, and each is run with four
+    // schemes.
     assert_eq!(rows.len(), 8 * 3 * 4);
     assert!(
         rows.iter()

@@ -1,5 +1,5 @@
-//! Tests of experiments on this machine: its runs, its refusals, and the restored settings. They
-//! need root and loop devices; without these, each test prints a message and ends.
+//! Tests of experiments on this machine: the runs, the refusals, and the restoring of settings. The
+//! tests need root and loop devices; without these, each test prints a message and returns.
 
 #[allow(dead_code, reason = "every test file uses its part")]
 #[path = "../../cli/tests/common/program.rs"]
@@ -17,7 +17,7 @@ const JOURNAL: &str = "/run/bimetal-lab/journal.json";
 /// Lock that lets only one test at a time change the machine.
 static MACHINE: Mutex<()> = Mutex::new(());
 
-/// Locks the machine for one test; returns `None` if this user may not change the machine.
+/// Locks the machine for one test. Returns `None` if this user may not change the machine.
 fn machine() -> Option<MutexGuard<'static, ()>> {
     let guard = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
     let id = Command::new("id").arg("-u").output().unwrap();
@@ -40,7 +40,7 @@ fn plan(folder: &Path, load: &str) -> String {
 }
 
 const SMALL: &str = "type = \"postmark\"\nfiles = 50\ntransactions = 200";
-/// A load that takes far longer than the test.
+/// A load that would take far longer than the test.
 const ENDLESS: &str = "type = \"postmark\"\nfiles = 1000\ntransactions = 900_000_000";
 
 /// Returns the names of the loop devices over files in `folder`.
@@ -94,7 +94,8 @@ fn a_plan_is_run_and_says_what_was_set() {
     for run in runs {
         let text = std::fs::read_to_string(run.unwrap().path()).unwrap();
         let run: Value = serde_json::from_str(&text).unwrap();
-        // 50 files are created at the start, and about one by every second of the 200 transactions.
+        // 50 files are created at the start. About every second one of the 200 transactions creates
+        // another file.
         let made = run["measured"]["figures"]["files_created"]
             .as_f64()
             .unwrap();
@@ -108,7 +109,7 @@ fn a_plan_is_run_and_says_what_was_set() {
         assert_eq!(find("queue/read_ahead_kb"), Some("32"));
         assert_eq!(find("queue/write_cache"), Some("write through"));
         assert_eq!(find("depth of the device"), Some("4"));
-        // Most of the 150 or so files of 12 KiB are written at least once.
+        // Most of the about 150 files of 12 KiB are written at least once.
         assert!(run["writes"]["bios"].as_u64().unwrap() > 50);
         assert_eq!(run["flushes"], 0);
     }
@@ -118,8 +119,8 @@ fn a_plan_is_run_and_says_what_was_set() {
     assert!(shown.contains("0 of 2 runs are to be made"), "{shown}");
 }
 
-/// Tests that every load runs to its end on a machine: loads of files, of many programs, and of the
-/// device itself.
+/// Tests that every kind of load runs to its end on a machine: loads on files, loads of many
+/// programs, and loads on the device itself.
 #[test]
 fn every_load_runs_on_a_machine() {
     let Some(_machine) = machine() else { return };
@@ -161,9 +162,9 @@ fn every_load_runs_on_a_machine() {
             assert!(cell["value"]["median"].as_f64().unwrap() > 0.0, "{name}");
         }
         if name == "requests" {
-            // Each request goes to the device, past the page cache. There may be more bios than
-            // requests: with 8 requests in flight at a depth of 4, the kernel rejects some bios,
-            // which are submitted again.
+            // Each request bypasses the page cache and goes to the device. There may be more bios
+            // than requests: with 8 requests in flight at a queue depth of 4, the kernel rejects
+            // some bios, which are then submitted again.
             for cell in report["cells"].as_array().unwrap() {
                 assert_eq!(cell["writes"]["bytes"], 300 * 4096);
                 assert!(cell["writes"]["bios"].as_u64().unwrap() >= 300);
@@ -175,7 +176,7 @@ fn every_load_runs_on_a_machine() {
 }
 
 /// Tests that the next run restores the machine after a killed run, which leaves its device, its
-/// mount and its file, and that it then continues.
+/// mount and its file behind, and then continues the experiment.
 #[test]
 fn what_a_killed_run_has_left_is_put_back() {
     let Some(_machine) = machine() else { return };
@@ -190,8 +191,8 @@ fn what_a_killed_run_has_left_is_put_back() {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        // The mount is in a private namespace, so writes to the file system are visible only in the
-        // statistics of the device.
+        // The mount is in a private namespace, so the test can see writes to the file system only
+        // in the statistics of the device.
         eventually("a run is under way", || {
             let writes = |name: &String| {
                 let text =
@@ -239,7 +240,7 @@ fn what_a_killed_run_has_left_is_put_back() {
         1,
         &["another `bimetal-lab` is changing this machine"],
     );
-    // A verb that changes nothing need not wait for the run.
+    // A verb that changes nothing does not wait for the run.
     assert!(stdout_of(&["plan", arg(&small)]).contains("2 of 2 runs are to be made"));
     child.kill().unwrap();
     child.wait().unwrap();
@@ -253,7 +254,7 @@ fn what_a_killed_run_has_left_is_put_back() {
     assert!(stdout_of(&["plan", arg(&small)]).contains("0 of 2 runs are to be made"));
 }
 
-/// A loop device of the test, which the program treats like any other block device.
+/// A loop device that belongs to the test. The program treats it like any other block device.
 struct Given(PathBuf);
 
 impl Given {
@@ -279,7 +280,7 @@ impl Given {
             .join(name)
     }
 
-    /// Sets the scheduler. A loop device keeps its scheduler when its file is detached.
+    /// Sets the I/O scheduler. A loop device keeps its scheduler when its file is detached.
     fn schedule(&self, name: &str) {
         std::fs::write(self.queue("scheduler"), name).unwrap();
     }
@@ -306,7 +307,7 @@ impl Drop for Given {
     fn drop(&mut self) {
         self.schedule("none");
         let _ = std::fs::write(self.queue("../bdi/min_ratio_fine"), "0");
-        // If this fails, a loop device over a deleted file is left.
+        // If this fails, a loop device over a deleted file remains.
         let _ = Command::new("losetup")
             .arg("--detach")
             .arg(&self.0)
@@ -323,8 +324,8 @@ fn settings_of_a_given_device_are_put_back() {
     given.schedule("bfq");
     std::fs::write(given.queue("iosched/slice_idle"), "3").unwrap();
     std::fs::write(given.queue("read_ahead_kb"), "764").unwrap();
-    // This minimum is above the maximum that a run sets, and the maximum must not be below the
-    // minimum.
+    // The minimum ratio is above the maximum ratio that a run sets, and the kernel requires the
+    // maximum not to be below the minimum.
     std::fs::write(given.queue("../bdi/min_ratio_fine"), "200000").unwrap();
     let before = given.settings();
     let of = |load: &str| {
@@ -369,7 +370,7 @@ fn settings_of_a_given_device_are_put_back() {
             "{program}"
         );
     };
-    // Create the file system again: the killed run may have been about to do so.
+    // The file system is created again, because the killed run may have overwritten it.
     run("mkfs.ext4", &["-q", "-F", arg(&given.0)]);
     run("mount", &[arg(&given.0), arg(&place)]);
     let refusal = format!(
@@ -423,7 +424,7 @@ fn what_cannot_be_run_is_one_line_and_changes_nothing() {
         1,
         &["`--jobs` must be 1"],
     );
-    // The user `nobody` has no rights, and is refused before a folder is created.
+    // An unprivileged user has no rights, so the program refuses before it creates a folder.
     let program = env!("CARGO_BIN_EXE_bimetal-lab");
     let mut nobody = Command::new("setpriv");
     nobody.args([

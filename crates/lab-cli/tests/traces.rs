@@ -1,4 +1,4 @@
-//! Tests of `bimetal-lab cache` and `trace` as a person or a script uses them.
+//! Tests of `bimetal-lab cache` and `bimetal-lab trace` as a person or a script uses them.
 
 #[allow(dead_code, reason = "every test file uses its part")]
 #[path = "../../cli/tests/common/program.rs"]
@@ -22,7 +22,7 @@ fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).expect("it is JSON")
 }
 
-/// A trace that writes and reads three pages in turn: w0 r1 w2 r0 w1 r2.
+/// A trace with six accesses to three pages: write 0, read 1, write 2, read 0, write 1, read 2.
 const PAGES: &str = "op,lpn,npages\nW,0,1\nR,1,1\nW,2,1\nR,0,1\nW,1,1\nR,2,1\n";
 
 #[test]
@@ -42,8 +42,8 @@ fn a_grid_as_json_has_what_scripts_rely_on() {
     ]));
     let list = list.as_array().expect("a list");
     assert_eq!(list.len(), 4);
-    // LRU with 2 pages never hits on 3 pages in turn. The trace has 3 reads, and each of its 3
-    // writes reaches the device once.
+    // LRU with 2 pages never hits, because the trace accesses 3 pages in turn. The trace has 3
+    // reads, and each of its 3 writes reaches the device once.
     let lru = &list[0];
     assert_eq!(lru["trace"], "small.csv");
     assert_eq!(
@@ -70,7 +70,7 @@ fn a_grid_as_json_has_what_scripts_rely_on() {
         lru["device_time_us"].as_f64(),
         Some(3.0 * 25.0 + 3.0 * 200.0)
     );
-    // With room for all 3 pages, only the first use of each page misses.
+    // With space for all 3 pages, only the first access to each page misses.
     assert_eq!(
         (list[2]["size_pages"].as_u64(), list[2]["misses"].as_u64()),
         (Some(3), Some(3))
@@ -99,7 +99,8 @@ fn a_table_has_device_time_first_and_csv_a_heading() {
 
 #[test]
 fn records_can_be_counted_as_objects() {
-    // Two requests of two pages: four accesses to three pages, or two accesses to two objects.
+    // The trace has two requests of two pages. They are four accesses to three pages, or two
+    // accesses to two objects.
     let scratch = Scratch::new("objects");
     let trace = scratch.text("two.csv", "op,lpn,npages\nR,0,2\nR,1,2\n");
     let trace = trace.to_str().expect("a plain path");
@@ -126,7 +127,7 @@ fn a_converted_trace_is_the_same_trace() {
     assert!(bimetal(&["trace", "convert", from, to]).status.success());
     let summary = |file: &str| {
         let mut value = json(&bimetal(&["trace", "summary", file, "--json"]));
-        // A heading is a line of the text, but no record of the compact trace.
+        // The heading is a line of the text trace, but not a record of the compact trace.
         for name in ["trace", "format", "lines", "passed_over"] {
             value[name] = Value::Null;
         }
@@ -150,9 +151,9 @@ fn a_converted_trace_is_the_same_trace() {
     assert_eq!(ratios, [Some(1.0), Some(0.5)]);
 }
 
-/// Tests the warning for an estimate from fewer than 100 pages. With 100 pages, the estimate is
-/// that of a cache within a tenth of the requested size. At a rate of 0.01, a cache of 10,000 pages
-/// has 100.
+/// Tests the warning about an estimate from fewer than 100 pages. With 100 pages, the estimate is
+/// exact for a cache within a tenth of the requested size. At a rate of 0.01, a cache of 10,000
+/// pages is simulated with 100 pages.
 #[test]
 fn a_sample_that_says_little_is_warned_of() {
     let scratch = Scratch::new("sample");
@@ -179,7 +180,7 @@ fn a_sample_that_says_little_is_warned_of() {
     }
     let hopeless = said("90", &["--sample", "0.5"]);
     assert!(hopeless.contains("leave --sample out"), "{hopeless}");
-    // A large cache does not help here: the sample has only about 30 pages.
+    // A larger cache does not help, because the sample has only about 30 pages.
     let short = said("100000", &["--sample", "0.001"]);
     assert!(short.contains("warning"), "{short}");
 }
@@ -235,7 +236,7 @@ fn bad_input_is_one_line_with_the_place() {
 }
 
 /// Tests that a reader reports its decisions and skipped lines, and refuses input that it cannot
-/// understand.
+/// interpret.
 #[test]
 fn a_reader_says_what_it_does_not_take_for_a_request() {
     let scratch = Scratch::new("notes");
@@ -263,7 +264,7 @@ fn a_reader_says_what_it_does_not_take_for_a_request() {
     assert_eq!(output.status.code(), Some(1));
     let refused = format!("{about}no request: it has no event Q, I, D or C\n");
     assert_eq!(text(&output.stderr), refused);
-    // The first column of a description may be a column to skip.
+    // The first column of a `--columns` description may be a column to skip.
     let columns = ["--columns", "-,op,offset_sectors"];
     let (output, about) = summary("heading", "who,what,where\nx,read,8\n", &columns);
     assert_eq!(json(&output)["requests"]["read"], 1);

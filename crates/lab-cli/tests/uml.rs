@@ -1,7 +1,7 @@
-//! Tests of experiments in User-Mode Linux: its runs, its refusals, and that no files are left. If
-//! `linux.uml` or a program that makes file systems is missing, each test that boots prints a
-//! message and ends. If the processor has more registers than `linux.uml` can save, which a boot
-//! without the lab shows, the lab must report that.
+//! Tests of experiments in User-Mode Linux: the runs, the refusals, and that no files remain. If
+//! `linux.uml` or a program that creates file systems is missing, each test that boots a guest
+//! prints a message and returns. If the processor has more registers than `linux.uml` can save,
+//! which a boot without the lab shows, the lab must report this.
 
 #[allow(dead_code, reason = "every test file uses its part")]
 #[path = "../../cli/tests/common/program.rs"]
@@ -26,8 +26,8 @@ fn has(programs: &[&str]) -> bool {
     missing.is_none()
 }
 
-/// Returns true if the first program of a guest can run on this processor, as a boot without the
-/// lab shows.
+/// Returns true if the first program of a guest can run on this processor. A boot without the lab
+/// shows this.
 fn processor_is_fit() -> bool {
     let arguments =
         "mem=64M rootfstype=hostfs rootflags=/ ro init=/bin/true con=null con0=null,fd:1";
@@ -37,8 +37,8 @@ fn processor_is_fit() -> bool {
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&boot.stdout);
-    // The first program ends, so every boot ends with this panic, which proves that the kernel got
-    // that far.
+    // The first program exits, so every boot ends with this kernel panic. The panic proves that the
+    // kernel has started the program.
     assert!(said.contains("Attempted to kill init"), "{said}");
     !said.contains("ptrace set fp regs failed")
 }
@@ -85,7 +85,7 @@ fn file_systems_of_a_guest_are_counted() {
         let text = std::fs::read_to_string(run.unwrap().path()).unwrap();
         let run: Value = serde_json::from_str(&text).unwrap();
         let machine = &run["machine"];
-        // The kernel is that of the guest, not that of this machine.
+        // The kernel version in the report is that of the guest, not of this machine.
         assert!(machine["kernel"].as_str().unwrap().starts_with("6.1"));
         let settings = machine["settings"].as_object().unwrap();
         let of = |name: &str| {
@@ -94,12 +94,13 @@ fn file_systems_of_a_guest_are_counted() {
         };
         assert_eq!(of("ubdb/queue/scheduler"), Some("mq-deadline"));
         assert_eq!(of("ubdb/queue/read_ahead_kb"), Some("32"));
-        // 50 files are created at the start, and about one by every second of the 200 transactions.
+        // 50 files are created at the start. About every second one of the 200 transactions creates
+        // another file.
         let made = run["measured"]["figures"]["files_created"]
             .as_f64()
             .unwrap();
         assert!((120.0..180.0).contains(&made), "{made}");
-        // Most of the 150 or so files of 12 KiB are written at least once.
+        // Most of the about 150 files of 12 KiB are written at least once.
         let writes = &run["writes"];
         let of = |name: &str| writes[name].as_u64().unwrap();
         assert!(of("bios") > 50);

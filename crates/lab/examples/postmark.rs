@@ -1,4 +1,4 @@
-//! A Postmark run over the whole stack in virtual time:
+//! Runs Postmark over the whole stack in virtual time:
 //! `postmark LOAD SCALE FILESYSTEM SCHEDULER DEVICE DEPTH`.
 
 use std::rc::Rc;

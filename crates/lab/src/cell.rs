@@ -1,5 +1,5 @@
-//! Executes one run of one cell: a load over the file layer, over the queue with its scheduler,
-//! over a device. [`run`] uses a modelled device in virtual time.
+//! Executes one run of one cell: a load above the file layer, the queue with its scheduler, and a
+//! device. [`run`] uses a modelled device in virtual time.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -36,7 +36,7 @@ pub fn run(
         shuffle: false,
     });
     let outcome = run_in(&rt, choice, settings, seed);
-    // Flushers and timers run until the runtime ends.
+    // End the runtime, because the flusher and the timers of the file layer run until then.
     rt.end();
     outcome
 }
@@ -70,7 +70,7 @@ fn run_in(
     })
 }
 
-/// Device below the queue of a run, and the CPU costs of the file layer above.
+/// Device below the queue of a run, and CPU costs of the file layer above the queue.
 pub(crate) struct Bed {
     pub device: Rc<dyn Device>,
     /// Queue depth of the device.
@@ -80,8 +80,8 @@ pub(crate) struct Bed {
 }
 
 impl Bed {
-    /// Runs the load of a cell on the runtime `rt`, in its virtual or real time. The background
-    /// tasks of the file layer end only with the runtime.
+    /// Runs the load of a cell on the runtime `rt`, in virtual or real time. The background tasks
+    /// of the file layer end only with the runtime.
     ///
     /// # Errors
     /// If the device is too small for the load, or fails a request.

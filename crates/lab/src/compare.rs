@@ -1,15 +1,15 @@
-//! Comparison of two folders of results, cell by cell, and whether the second is worse than a rule
-//! allows.
+//! Comparison of two folders of results, cell by cell, with rules for the changes that are not
+//! allowed in the second folder.
 //!
 //! A rule is the name of a metric, `<` or `>`, and a change in percent: `value<-5%` fails if the
-//! main metric is lower by more than 5 %. A change of the main metric counts only if it is larger
-//! than the noise: the confidence intervals of both medians must not overlap.
+//! main metric is lower by more than 5 %. A change of the main metric counts only if it exceeds the
+//! noise: the confidence intervals of both medians must not overlap.
 
 use std::str::FromStr;
 
 use crate::report::{CellSummary, Summary};
 
-/// A forbidden change of a metric.
+/// A change of a metric that is not allowed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
     figure: String,
@@ -38,10 +38,10 @@ impl FromStr for Rule {
     }
 }
 
-/// Comparison of a cell that both folders have.
+/// Comparison of one metric of a cell that both folders contain.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Compared {
-    /// Name of the cell, made of its choices.
+    /// Name of the cell, which consists of its choices.
     pub cell: String,
     /// Name of the metric.
     pub figure: String,
@@ -49,16 +49,16 @@ pub struct Compared {
     pub before: f64,
     /// Median in the second folder.
     pub after: f64,
-    /// Change in percent.
+    /// Change from the first to the second median, in percent.
     pub percent: f64,
-    /// Whether the change is larger than the noise.
+    /// Whether the change exceeds the noise.
     pub is_beyond_noise: bool,
     /// Whether a rule forbids the change.
     pub fails: bool,
 }
 
-/// Compares the cells that both folders have, in the order of the first folder. Compares the main
-/// metric and every metric that a rule names.
+/// Compares the cells that both folders contain, in the order of the first folder. Compares the
+/// main metric and every metric that a rule names.
 ///
 /// # Errors
 /// Returns a message if the folders have no cell in common, or if a rule names a metric that no
@@ -111,8 +111,8 @@ fn compared(
     let (old, new) = (&before.value, &after.value);
     let is_beyond_noise = match figure {
         "value" => new.high < old.low || new.low > old.high,
-        // Only the main metric has a confidence interval here; every change of another metric
-        // counts.
+        // A summary has a confidence interval only for the main metric, so every change of another
+        // metric counts.
         _ => was != is,
     };
     let is_forbidden = |rule: &Rule| {
@@ -202,8 +202,8 @@ mod tests {
         }
     }
 
-    /// A median drops from 100 (interval 95 to 105) to 90. With an interval of 88 to 94 the drop is
-    /// beyond noise and fails the rule; with 80 to 96 it may be noise.
+    /// A median drops from 100 (interval 95 to 105) to 90. With an interval of 88 to 94, the drop
+    /// exceeds the noise and fails the rule. With an interval of 80 to 96, the drop may be noise.
     #[test]
     fn a_rule_fails_beyond_noise_only() {
         let rules = ["value<-5%".parse().unwrap()];

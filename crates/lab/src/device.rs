@@ -1,5 +1,5 @@
-//! Backend and device of a run: a model in virtual time, devices of our own stack, a device of this
-//! machine, or a device of User-Mode Linux.
+//! Backend and device of a run: a model in virtual time, devices of this project's stack, a device
+//! of this machine, or a disk in User-Mode Linux.
 
 use std::path::{Path, PathBuf};
 
@@ -7,29 +7,30 @@ use bimetal_block::graph::{Graph, read_graph};
 use bimetal_block::media::model::{ModelType, Parameters};
 use serde::{Deserialize, Serialize};
 
-/// Backend that executes runs.
+/// Backend that executes the runs of a plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
-    /// In virtual time, on modelled devices.
+    /// Virtual time, on modelled devices.
     #[default]
     Virtual,
-    /// On this machine: the schedulers and the file layer of the virtual backend, over devices of
-    /// our stack.
+    /// Real time on this machine: the schedulers and the file layer of the virtual backend, over
+    /// devices of this project's stack.
     Stack,
-    /// On this machine, with the kernel's schedulers and file systems.
+    /// Real time on this machine, with the schedulers and file systems of its kernel.
     Native,
-    /// In User-Mode Linux, with the schedulers and file systems of that kernel.
+    /// A guest in User-Mode Linux, with the schedulers and file systems of the guest's kernel.
     Uml,
 }
 
 impl Backend {
-    /// Returns true for virtual time, which is the default and therefore not written to files.
+    /// Returns true for [`Backend::Virtual`], which is the default and therefore not written to
+    /// files.
     pub fn is_virtual(&self) -> bool {
         *self == Backend::Virtual
     }
 
-    /// Returns true if measured times are meaningful.
+    /// Returns true if the times that a run measures are meaningful.
     pub fn has_times(self) -> bool {
         self != Backend::Uml
     }
@@ -45,14 +46,14 @@ impl Backend {
     }
 }
 
-/// A device.
+/// Device of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum DeviceSettings {
-    /// A model.
+    /// A modelled device.
     Model(ModelSettings),
-    /// Devices of our stack. Serde tries the variants in this order. This variant may precede those
-    /// of the machine because its fields differ from theirs.
+    /// Devices of this project's stack. Serde tries the variants in the order of declaration; this
+    /// variant has other fields than the variants of real devices, so it may precede them.
     Stack(StackSettings),
     /// A device of this machine.
     Native(NativeDevice),
@@ -60,7 +61,7 @@ pub enum DeviceSettings {
     Guest(GuestDisk),
 }
 
-/// A modelled device, with every parameter of its model.
+/// A modelled device, with the values of all parameters of its model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelSettings {
     /// The kind of model.
@@ -91,15 +92,15 @@ impl ModelSettings {
     }
 }
 
-/// Devices of our stack, in the form of a configuration file.
+/// Devices of this project's stack, in the format of its configuration file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StackSettings {
-    /// Name of the device under the queue.
+    /// Name of the device directly below the queue.
     pub top: String,
     /// Queue depth of the device.
     pub depth: u32,
-    /// The sections `[device.NAME]`.
+    /// The sections `[device.NAME]` of the configuration file.
     pub devices: toml::Table,
 }
 
@@ -111,7 +112,8 @@ impl StackSettings {
     pub(crate) fn graph(&self) -> Result<Graph, String> {
         let sections = toml::Table::from_iter([("device".to_owned(), self.devices.clone().into())]);
         let text = toml::to_string(&sections).map_err(|error| error.to_string())?;
-        // Drop the position of an error: it refers to this generated text, which no user has seen.
+        // Drop the position from the error: it refers to the generated text, which the user has not
+        // written.
         let graph = read_graph(Path::new(""), &text).map_err(|error| error.message)?;
         match graph.nodes().contains_key(&self.top) {
             true => Ok(graph),
@@ -130,40 +132,40 @@ impl StackSettings {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum NativeDevice {
-    /// A loop device, created for each run and removed after it.
+    /// A loop device, which is created for each run and removed after the run.
     Loop {
-        /// The file below the loop device.
+        /// File that backs the loop device.
         backing: Backing,
         /// Queue depth of the loop device; the kernel's default if absent.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         depth: Option<u32>,
     },
-    /// An existing block device, which is overwritten.
+    /// An existing block device; its content is overwritten.
     Block {
         /// Path of the device.
         path: PathBuf,
     },
 }
 
-/// The file below a loop device.
+/// File that backs a loop device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backing {
-    /// A file that is created in this folder for the runs, and removed after them.
+    /// A file that is created in this folder before the first run, and removed after the last run.
     Folder {
         /// The folder.
         path: PathBuf,
         /// Size in bytes.
         size_bytes: u64,
     },
-    /// An existing file, which is overwritten.
+    /// An existing file; its content is overwritten.
     File {
         /// Path of the file.
         path: PathBuf,
     },
 }
 
-/// The disk of a guest: a file that is created for each run and removed after it.
+/// The disk of a guest: a file that is created for each run and removed after the run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GuestDisk {
@@ -173,7 +175,7 @@ pub struct GuestDisk {
     pub disk_bytes: u64,
 }
 
-/// Refuses a queue depth out of range.
+/// Returns an error if a queue depth is out of range.
 ///
 /// # Errors
 /// A description of the mistake.
@@ -184,7 +186,7 @@ pub(crate) fn check_depth(depth: u32) -> Result<(), String> {
     }
 }
 
-/// Returns all parameters of a model as a table, in the form that is written to files.
+/// Returns all parameters of a model as a table, in the form in which they are stored in files.
 pub(crate) fn written(parameters: &Parameters) -> toml::Table {
     let table = match parameters {
         Parameters::Ssd(of) => toml::Table::try_from(of),

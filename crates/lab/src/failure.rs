@@ -1,4 +1,4 @@
-//! Reasons why a run has no outcome.
+//! Errors of runs, which leave a run without an outcome.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,30 +8,30 @@ use bimetal_block::error::OpenError;
 
 use crate::layer::LoadError;
 
-/// The folder of the lock, the journal and the mount point.
+/// Folder for the lock, the journal and the mount point of a native run.
 pub(crate) const FOLDER: &str = "/run/bimetal-lab";
 
-/// Reason why a run has no outcome.
+/// Error of a run.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The load did not finish.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// The settings were parsed but cannot be realized.
+    /// The settings are well-formed but cannot be realized.
     #[error("{0}")]
     Settings(String),
-    /// The device refused a request.
+    /// The device failed a request.
     #[error("the device refused a request: {0}")]
     Device(IoError),
-    /// A device of our stack cannot be opened or closed.
+    /// A device of this project's stack could not be opened or closed.
     #[error(transparent)]
     Stack(#[from] StackError),
-    /// The machine does not support the run.
+    /// This machine cannot execute the run.
     #[error(transparent)]
     Native(#[from] NativeError),
 }
 
-/// Reason why a run on devices of our stack has no outcome.
+/// Error of a run on devices of this project's stack.
 #[derive(Debug, thiserror::Error)]
 pub enum StackError {
     /// A device could not be opened.
@@ -50,14 +50,14 @@ pub enum StackError {
 /// Reason why this machine cannot execute a run.
 #[derive(Debug, thiserror::Error)]
 pub enum NativeError {
-    /// The run is refused: a permission, program or device is missing, or the run could destroy
-    /// data.
+    /// The run is refused, because a permission, a program or a device is missing, or because the
+    /// run could destroy data.
     #[error("{0}")]
     Refused(String),
     /// A system call failed.
     #[error("{what}: {error}")]
     Io {
-        /// Requested operation.
+        /// Operation that was requested.
         what: String,
         /// Error returned by the kernel.
         error: io::Error,

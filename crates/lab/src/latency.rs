@@ -1,9 +1,9 @@
-//! Device latencies over the time of a run: a histogram for each interval, quantiles over all
-//! requests, and the times in which no request completed.
+//! Device latencies over the time of a run: a histogram for each time interval, quantiles over all
+//! requests, and the periods in which no request completed.
 //!
-//! The memory used is bounded, independent of the length of a run and its number of requests: when
-//! there are more intervals than [`INTERVALS_MAX`], each becomes twice as long. Recording must
-//! never change the timing that it records.
+//! The memory used is bounded, whatever the length of the run and the number of requests: when a
+//! run has more than [`INTERVALS_MAX`] intervals, the length of the intervals is doubled. Recording
+//! must never change the timing of the requests.
 
 use std::collections::BTreeMap;
 
@@ -15,16 +15,17 @@ pub const INTERVALS_MAX: usize = 64;
 /// Initial length of an interval: 2^20 ns, about a millisecond.
 const INTERVAL_NS_MIN: u64 = 1 << 20;
 /// Number of latency classes: two for each power of two, from 2^10 ns (about a microsecond) to 2^37
-/// (137 s). Shorter and longer latencies are in the first and in the last class.
+/// ns (137 s). The first class includes all shorter latencies, and the last class all longer ones.
 pub const CLASSES: u8 = 54;
 const CLASS_POWER_MIN: u32 = 10;
-/// Time in ns, with requests in flight but no completion, above which the device is considered
-/// frozen.
+/// Time in ns without a completion, while requests are in flight, above which the device is
+/// considered frozen.
 pub const FREEZE_NS: u64 = 100_000_000;
-/// Latency at which values are clamped in quantiles: an hour.
+/// Maximum latency that is recorded for quantiles: an hour. Longer latencies are recorded as this
+/// value.
 const LONGEST_NS: u64 = 3_600_000_000_000;
 
-/// Latencies of the requests of one direction.
+/// Latencies of the reads or of the writes of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirectionLatency {
     /// Number of requests.
@@ -37,24 +38,25 @@ pub struct DirectionLatency {
     pub p999_ns: u64,
     /// Maximum latency in ns.
     pub max_ns: u64,
-    /// Number of requests by interval and class, in order: the interval in which they ended, the
-    /// class, and the count.
+    /// Number of requests for each interval and latency class, in order. Each element consists of
+    /// the interval in which the requests completed, the class, and the number of requests.
     pub map: Vec<(u16, u8, u64)>,
 }
 
 /// Latencies of requests over the time of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Latencies {
-    /// Length of an interval of the maps in ns.
+    /// Length in ns of an interval of both maps.
     pub interval_ns: u64,
     /// Latencies of reads.
     pub reads: DirectionLatency,
     /// Latencies of writes.
     pub writes: DirectionLatency,
-    /// Number of periods longer than [`FREEZE_NS`] without a completion, although requests were in
-    /// flight.
+    /// Number of periods longer than [`FREEZE_NS`] in which requests were in flight but none
+    /// completed.
     pub freezes: u64,
-    /// Length of the longest such period in ns, even if it is below [`FREEZE_NS`].
+    /// Length in ns of the longest period in which requests were in flight but none completed, even
+    /// if it is shorter than [`FREEZE_NS`].
     pub pause_ns_max: u64,
 }
 
@@ -67,8 +69,8 @@ fn class_of(ns: u64) -> u8 {
     class.min(u64::from(CLASSES) - 1) as u8
 }
 
-/// Returns the lower bound of a class, in ns. For the number after the last class, that is the last
-/// class's upper bound.
+/// Returns the lower bound of a latency class, in ns. For [`CLASSES`], returns the upper bound of
+/// the last class.
 pub fn class_begin_ns(class: u8) -> u64 {
     let power = 1_u64 << (CLASS_POWER_MIN + u32::from(class) / 2);
     power + if class % 2 == 1 { power / 2 } else { 0 }
@@ -114,7 +116,8 @@ pub(crate) struct Recorder {
     interval_ns: u64,
     directions: [Recorded; 2],
     under_way: u64,
-    /// Start of the current period without a completion, if requests are in flight.
+    /// Time of the last completion, or of the first start after the device was idle. Used only
+    /// while requests are in flight.
     waiting_since_ns: u64,
     freezes: u64,
     pause_ns_max: u64,
@@ -132,7 +135,7 @@ impl Recorder {
         }
     }
 
-    /// Records the start of a request; times are relative to the beginning of the run.
+    /// Records the start of a request. All times are relative to the start of the run.
     pub(crate) fn begin(&mut self, now_ns: u64) {
         if self.under_way == 0 {
             self.waiting_since_ns = now_ns;
@@ -140,8 +143,8 @@ impl Recorder {
         self.under_way += 1;
     }
 
-    /// Records the completion of a request that began at `begun_ns`; a flush is neither a read nor
-    /// a write.
+    /// Records the completion of a request that started at `begun_ns`. `is_write` is `None` for a
+    /// flush, which is neither a read nor a write.
     pub(crate) fn end(&mut self, begun_ns: u64, now_ns: u64, is_write: Option<bool>) {
         let pause_ns = now_ns - self.waiting_since_ns;
         self.pause_ns_max = self.pause_ns_max.max(pause_ns);
@@ -156,7 +159,8 @@ impl Recorder {
         *of.map.entry((interval, class_of(latency_ns))).or_default() += 1;
     }
 
-    /// Returns the interval of a time; lengthens the intervals until the time fits.
+    /// Returns the number of the interval that contains a time. Doubles the length of the intervals
+    /// until the number is below [`INTERVALS_MAX`].
     fn interval_of(&mut self, now_ns: u64) -> u16 {
         while now_ns / self.interval_ns >= INTERVALS_MAX as u64 {
             self.interval_ns *= 2;
@@ -186,7 +190,7 @@ mod tests {
     #[test]
     fn classes_are_halves_of_powers_of_two() {
         assert_eq!((class_of(0), class_of(1023), class_of(1024)), (0, 0, 0));
-        // 1536 is one and a half times 1024.
+        // 1536 is 1.5 times 1024, and so the lower bound of the second class.
         assert_eq!((class_of(1535), class_of(1536), class_of(2047)), (0, 1, 1));
         assert_eq!((class_of(2048), class_of(3072)), (2, 3));
         assert_eq!(class_of(u64::MAX), CLASSES - 1);
@@ -201,7 +205,7 @@ mod tests {
     #[test]
     fn a_long_run_has_long_intervals_and_loses_no_request() {
         let mut recorder = Recorder::new();
-        // One write of 2 ms in each ms of ten minutes.
+        // For ten minutes, a write with a latency of 2 ms completes in each ms.
         for ms in 2..600_000 {
             recorder.begin((ms - 2) * MS);
             recorder.end((ms - 2) * MS, ms * MS, Some(true));
@@ -214,7 +218,7 @@ mod tests {
         );
         let sum: u64 = of.writes.map.iter().map(|cell| cell.2).sum();
         assert_eq!((sum, of.writes.count), (599_998, 599_998));
-        // 2 ms lie between 2^20 * 1.5 and 2^21 ns: power 20, upper half.
+        // 2 ms are between 1.5 * 2^20 and 2^21 ns, which is the upper half of the power 20.
         assert!(of.writes.map.iter().all(|cell| cell.1 == 21));
         assert_eq!(of.reads, DirectionLatency::default());
     }
@@ -233,7 +237,7 @@ mod tests {
             0,
             "100 ms are not more than 100 ms"
         );
-        // The second request completed 101 ms after the first.
+        // The second request completed 101 ms after the completion of the first.
         recorder.end(1050 * MS, 1201 * MS, Some(false));
         let of = recorder.latencies();
         assert_eq!((of.freezes, of.pause_ns_max), (1, 101 * MS));

@@ -1,14 +1,14 @@
-//! The file layer below a load, as a trait: one load program runs over the virtual file layer, and
-//! over a file system that is mounted on this machine.
+//! The file layer below a load, as a trait, so that the same load runs over the virtual file layer
+//! and over a file system that is mounted on this machine.
 //!
-//! A load identifies files by number, and blocks of the device in units of 4 KiB. It must never
-//! know which layer it runs on.
+//! A load identifies files by numbers, and addresses the device in blocks of 4 KiB. A load must
+//! never know on which layer it runs.
 
 use std::io;
 
 use crate::files::{FileId, Files, NoSpace, OpenFile, Program};
 
-/// Reason why a load did not finish.
+/// Error of a load that did not finish.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The device is too small for the load.
@@ -17,21 +17,21 @@ pub enum LoadError {
     /// The kernel or the device returned an error.
     #[error("{what}: {error}")]
     Io {
-        /// Requested operation.
+        /// Operation that was requested.
         what: String,
-        /// Returned error.
+        /// Error returned by the kernel or the device.
         error: io::Error,
     },
-    /// A trace or a load file cannot be read, or is not the expected file.
+    /// A trace or a load file cannot be read, or has unexpected content.
     #[error("{0}")]
     Trace(String),
-    /// The run was told to stop.
+    /// The run was stopped before its end.
     #[error("interrupted")]
     Interrupted,
 }
 
-/// Calls of programs on files and on the device. Clones refer to the same files. The layer assigns
-/// numbers that identify directories and files.
+/// Calls of programs on files and on the device. The layer assigns the numbers that identify
+/// directories and files. Clones refer to the same files.
 #[expect(
     async_fn_in_trait,
     reason = "a layer and its loads live in one thread, so nothing need be Send"
@@ -40,7 +40,7 @@ pub trait FileLayer: Clone + 'static {
     /// A file that is open for one reader.
     type Open;
 
-    /// Returns the number of blocks of 4 KiB of the device.
+    /// Returns the size of the device in blocks of 4 KiB.
     fn device_blocks(&self) -> u32;
 
     /// Reads blocks of the device directly, bypassing any file system.
@@ -51,7 +51,7 @@ pub trait FileLayer: Clone + 'static {
         program: &mut Program,
     ) -> Result<(), LoadError>;
 
-    /// Writes blocks of the device directly, overwriting any content of a file system.
+    /// Writes blocks of the device directly, which overwrites any content of a file system.
     async fn write_device(
         &self,
         block: u32,
@@ -59,7 +59,7 @@ pub trait FileLayer: Clone + 'static {
         program: &mut Program,
     ) -> Result<(), LoadError>;
 
-    /// Spends the CPU time of a program that processes `count` characters, one at a time.
+    /// Spends the CPU time of a program that processes `count` characters individually.
     async fn use_characters(&self, count: u64, program: &mut Program);
 
     /// Waits for the program's accumulated CPU time, so that the clock includes it.
@@ -80,7 +80,7 @@ pub trait FileLayer: Clone + 'static {
     /// Returns the length in bytes of a file that has not been removed.
     fn size_bytes(&self, file: FileId) -> u64;
 
-    /// Reads a range of a file, in one call; the range is cut at the end of the file.
+    /// Reads a range of a file in one call. The range is truncated at the end of the file.
     async fn read(
         &self,
         open: &mut Self::Open,
@@ -101,7 +101,7 @@ pub trait FileLayer: Clone + 'static {
     /// Makes a file durable.
     async fn sync_file(&self, file: FileId, program: &mut Program) -> Result<(), LoadError>;
 
-    /// Makes everything durable.
+    /// Makes all written data and metadata durable.
     async fn sync(&self, program: &mut Program) -> Result<(), LoadError>;
 
     /// Removes a file.
@@ -111,8 +111,8 @@ pub trait FileLayer: Clone + 'static {
     fn drop_caches(&self) -> Result<(), LoadError>;
 }
 
-/// In virtual time, a call fails only if the device is full. Each call goes to the method of the
-/// same name.
+/// Each call uses the method of [`Files`] with the same name. In virtual time, a call fails only if
+/// the device is full.
 impl FileLayer for Files {
     type Open = OpenFile;
 

@@ -1,12 +1,13 @@
-//! Experiments in storage: which device, scheduler, read-ahead, write mode and file system suits a
-//! load?
+//! Storage experiments that find the device, scheduler, read-ahead, write mode and file system that
+//! suit a load.
 //!
-//! A plan (one TOML file) names axes, and a cell is one choice on each axis. A run of a cell is an
-//! isolated world in virtual time: a workload over a virtual file layer, over the real `queue`
-//! layer, over a modelled device. A run may also use real time, over devices of our stack
-//! ([`stack`]) or over the kernel's schedulers and file systems ([`native`]). The counters of a run
-//! are checked for consistency, and a reported value is a median with an interval. The crate must
-//! never hold a second version of a policy, a layer or a model.
+//! A plan (one TOML file) names the choices on several axes, and a cell of the plan is one choice
+//! on each axis. A run of a cell is isolated and usually in virtual time: a workload above a
+//! virtual file layer, the real `queue` layer, and a modelled device. A run may also use real time,
+//! on devices of this project's stack ([`stack`]) or on the schedulers and file systems of the
+//! kernel ([`native`]). The counters of a run are checked for consistency, and each reported value
+//! is a median with an interval. This crate must never contain a second implementation of a policy,
+//! a layer or a model.
 
 pub mod cell;
 pub mod compare;

@@ -1,4 +1,4 @@
-//! Outcome of a run, on any backend.
+//! Outcome of a run on any backend.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use crate::latency::Latencies;
 use crate::settings::Settings;
 use crate::workload::Measured;
 
-/// Counters of a queue for one direction.
+/// Counters of a queue for reads or for writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Direction {
-    /// Bios received (*enqueued*).
+    /// Bios that the queue received (*enqueued*).
     pub bios: u64,
     /// Bios merged at the back of a request.
     pub back_merges: u64,
@@ -20,18 +20,18 @@ pub struct Direction {
     pub front_merges: u64,
     /// Requests merged into another request.
     pub request_merges: u64,
-    /// Remainders of bios that were split.
+    /// Number of additional bios that arose when bios were split.
     pub splits: u64,
     /// Requests issued to the device (*dequeued*).
     pub issued: u64,
     /// Requests completed by the device.
     pub completed: u64,
-    /// Bytes requested.
+    /// Bytes of all bios.
     pub bytes: u64,
 }
 
 impl Direction {
-    /// Converts the counters of a queue, after a check that they are consistent.
+    /// Converts the counters of a queue, and checks that they are consistent.
     ///
     /// # Panics
     /// If the counters are inconsistent.
@@ -46,7 +46,7 @@ impl Direction {
             completed: counts.completed,
             bytes,
         };
-        // These equations hold in every run; otherwise none of its counters can be trusted.
+        // These equations hold for every run. If they do not, no counter of the run can be trusted.
         let merges = of.back_merges + of.front_merges + of.request_merges;
         assert_eq!(
             of.issued + merges,
@@ -61,63 +61,64 @@ impl Direction {
 /// Outcome of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// Version of this format.
+    /// Version of the format in which outcomes are stored.
     pub schema: u32,
-    /// Choices of the cell of the run.
+    /// Choice on each axis for the cell of the run.
     pub choice: BTreeMap<String, String>,
-    /// Everything that the run depends on, except its seed.
+    /// All settings that affect the run, except its seed.
     pub settings: Settings,
     /// Seed of the run.
     pub seed: u64,
-    /// Measurements of the load.
+    /// Metrics that the load measured.
     pub measured: Measured,
-    /// Reads at the device.
+    /// Counters of reads at the queue of the device.
     pub reads: Direction,
-    /// Writes at the device.
+    /// Counters of writes at the queue of the device.
     pub writes: Direction,
-    /// Flushes at the device.
+    /// Number of flushes at the device.
     pub flushes: u64,
-    /// Number of seeks of a disk.
+    /// Number of seeks, if the device is a disk.
     pub seeks: u64,
     /// Sum of the distances of all seeks, in bytes of address.
     pub seek_distance_bytes: u64,
     /// Time from the start to the end of the run, in ns.
     pub elapsed_ns: u64,
-    /// Latencies of bios, if known. Bios of the kernel are only counted.
+    /// Latencies of bios; `None` for bios of the kernel, which are only counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency: Option<Latencies>,
-    /// Machine on which the run was made, if it was not in virtual time.
+    /// Machine that executed the run; `None` in virtual time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<Machine>,
 }
 
-/// Further properties of a machine on which a run depends, and the settings just before the load.
+/// Properties of the machine that affect a run, and the settings of the machine just before the
+/// load.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     /// The release of the kernel.
     pub kernel: String,
     /// Description of the device.
     pub device: String,
-    /// Settings as they were read back, by their paths.
+    /// Settings that were written, each with the path of its file and the value that was read back.
     pub settings: BTreeMap<String, String>,
-    /// The command that made the file system.
+    /// Command that created the file system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made_by: Option<String>,
     /// Mount options that the kernel reports for the file system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mount_options: Option<String>,
-    /// Source of the counters of requests.
+    /// Description of the source of the request counters.
     pub counted_by: String,
     /// CPU time of this program during the run, in ns.
     #[serde(default)]
     pub cpu_ns: u64,
-    /// Delays of emulated devices behind their models, if the run has emulated devices.
+    /// Delays of emulated devices behind their models; `None` if the run has no emulated device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lateness: Option<Lateness>,
 }
 
-/// Delay of an emulated device behind its model: the time that the emulation adds to the modelled
-/// latency.
+/// Delay of an emulated device behind its model, which is the time that the emulation adds to the
+/// modelled latency.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lateness {
     /// Number of events of the model, such as the end of a request.

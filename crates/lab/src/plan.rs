@@ -1,9 +1,9 @@
-//! The experiment file: devices, loads, axes, and the combinations of them to run.
+//! The experiment file: devices, loads, axes, and the combinations of choices to run.
 //!
-//! One TOML file contains everything that a result depends on. Its identity is a hash over the
-//! resolved settings, which comments, order and names in the file do not change. An error is one
-//! line with its position. The keys are in `docs/lab.md`. Parsing a file must never query the
-//! machine, so a plan means the same everywhere.
+//! One TOML file contains everything that affects a result. The identity of a plan is a hash over
+//! the resolved settings, so comments, order and names in the file do not change it. An error
+//! message is one line with a position in the file. `docs/lab.md` describes the keys. Parsing a
+//! file must never query the machine, so that a plan has the same meaning everywhere.
 
 mod device;
 
@@ -23,7 +23,7 @@ use crate::workload::{Resolved, Workload};
 
 use device::FileDevice;
 
-/// Axes, in the order in which they form the name of a cell.
+/// Axes, in the order in which their choices form the name of a cell.
 pub const AXES: [&str; 6] = [
     "device",
     "scheduler",
@@ -33,9 +33,9 @@ pub const AXES: [&str; 6] = [
     "workload",
 ];
 
-/// Maximum number of cells of a plan, so that a typing error does not cause a week of runs.
+/// Maximum number of cells of a plan, so that a typing error does not start a week of runs.
 const CELLS_MAX: usize = 10_000;
-/// File systems of the native backend, and the name of a device without a file system.
+/// File systems of the native backend, including the name for a device without a file system.
 pub(crate) const NATIVE_FILE_SYSTEMS: [&str; 6] =
     ["ext2", "ext3", "ext4", "xfs", "btrfs", NO_FILE_SYSTEM];
 /// File systems of the User-Mode Linux backend.
@@ -48,7 +48,7 @@ const UML_FILE_SYSTEMS: [&str; 7] = [
     "btrfs",
     NO_FILE_SYSTEM,
 ];
-/// Name that stands for a device without a file system.
+/// Choice on the axis `file_system` for a device without a file system.
 pub(crate) const NO_FILE_SYSTEM: &str = "none";
 
 /// An experiment file before it is resolved.
@@ -141,7 +141,7 @@ fn back() -> Axis {
     axis("back")
 }
 
-/// Returns the scheduler and the file system for axes that the file leaves out.
+/// Returns the default scheduler and the default file system of a backend.
 fn usual(backend: Backend) -> (&'static str, &'static str) {
     match backend {
         Backend::Virtual | Backend::Stack => ("cfq", "ext3"),
@@ -150,41 +150,41 @@ fn usual(backend: Backend) -> (&'static str, &'static str) {
     }
 }
 
-/// One choice on each axis, by name.
+/// Name of the choice on each axis, by the name of the axis.
 pub type Choice = BTreeMap<String, String>;
 
-/// A combination to run.
+/// A combination of choices to run.
 #[derive(Clone, Debug)]
 pub struct Cell {
     /// Choice on each axis.
     pub choice: Choice,
-    /// Everything that a run of the cell depends on, except its seed.
+    /// All settings that affect a run of the cell, except its seed.
     pub settings: Settings,
 }
 
-/// A plan that can be run.
+/// A resolved and checked plan.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Name of the plan in reports.
     pub name: String,
-    /// Text of the file, which is stored beside the results.
+    /// Text of the experiment file, which is stored together with the results.
     pub text: String,
     /// Backend of the runs.
     pub backend: Backend,
-    /// The first seed.
+    /// First seed; later runs of a cell use the following numbers.
     pub seed: u64,
     /// Minimum number of runs of each cell.
     pub repeats: u64,
-    /// Maximum number of runs of a cell. A cell is run more than the minimum number of times only
+    /// Maximum number of runs of a cell. After the minimum number of runs, a cell is run again only
     /// while its interval is wider than [`within`](Self::within).
     pub repeats_max: u64,
-    /// Maximum distance of both ends of an interval from its median, as a fraction of the median.
-    /// An interval within this distance is narrow enough.
+    /// Maximum distance of either end of a confidence interval from the median, as a fraction of
+    /// the median. An interval within this distance is narrow enough.
     pub within: f64,
-    /// Names on each axis.
+    /// Names of the choices on each axis.
     pub axes: BTreeMap<String, Vec<String>>,
-    /// Choices of the baseline with which cells are compared. On an axis without a baseline, a cell
-    /// is compared with a cell of the same choice.
+    /// Choices of the baseline cell, with which other cells are compared. On an axis that is
+    /// missing here, the baseline cell has the same choice as the compared cell.
     pub baseline: Choice,
     /// Combinations to run.
     pub cells: Vec<Cell>,
@@ -194,7 +194,7 @@ impl Plan {
     /// Parses an experiment file.
     ///
     /// # Errors
-    /// The first mistake, with its position.
+    /// The first mistake in the file, with its position.
     pub fn parse(path: &Path, text: &str) -> Result<Plan, ConfigError> {
         let source = Source { path, text };
         let file: File = toml::from_str(text).map_err(|error| {
@@ -204,7 +204,7 @@ impl Plan {
         Reader { source, file }.plan()
     }
 
-    /// Returns the identity of the plan, which is the same for files of the same meaning.
+    /// Returns the identity of the plan. Files with the same meaning have the same identity.
     pub fn id(&self) -> String {
         let cells: Vec<&Settings> = self.cells.iter().map(|cell| &cell.settings).collect();
         let meaning = (self.seed, self.repeats, &self.baseline, cells);
@@ -214,8 +214,7 @@ impl Plan {
         }
     }
 
-    /// Returns the choices of the cell with which a cell is compared; `None` if the plan has no
-    /// baseline.
+    /// Returns the choices of the baseline cell for a cell; `None` if the plan has no baseline.
     pub fn baseline_of(&self, choice: &Choice) -> Option<Choice> {
         if self.baseline.is_empty() {
             return None;
@@ -336,7 +335,7 @@ impl Reader<'_> {
             (Some(given), _) => given.get_ref().0,
             (None, Backend::Virtual | Backend::Stack) => MEMORY_BYTES_USUAL,
             (None, Backend::Uml) => UML_MEMORY_BYTES_USUAL,
-            // All memory of the machine.
+            // By default, a native run uses all memory of the machine.
             (None, Backend::Native) => return Some(0),
         };
         let pages = bytes as f64 / 4096.0 * self.file.scale.get_ref();
@@ -352,7 +351,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Returns the names on each axis, after a check that all of them are known.
+    /// Returns the names of the choices on each axis, and checks that all names are known.
     fn axes(&self) -> Result<BTreeMap<String, Vec<String>>, ConfigError> {
         let of = &self.file.axes;
         let (scheduler, file_system) = usual(self.file.backend);
@@ -419,7 +418,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Returns a scheduler by its name in the file, or by its own name.
+    /// Returns a scheduler by the name of its section in the file, or else by its own name.
     fn scheduler(&self, name: &str) -> Result<SchedulerSettings, String> {
         let settings = match self.file.scheduler.get(name) {
             Some(of) => SchedulerSettings {
@@ -433,7 +432,8 @@ impl Reader<'_> {
         };
         match self.file.backend {
             Backend::Virtual | Backend::Stack => settings.check()?,
-            // Only the kernel knows which schedulers exist.
+            // The kernel of the run decides which schedulers exist, so only the form of the names
+            // is checked.
             Backend::Native | Backend::Uml => settings.check_words()?,
         }
         Ok(settings)
@@ -525,7 +525,8 @@ impl Reader<'_> {
     }
 }
 
-/// Refuses external programs, which make system calls and cannot run over the virtual file layer.
+/// Returns an error for an external program, which makes system calls and so cannot run over the
+/// virtual file layer.
 fn check_ours(workload: &Resolved) -> Result<(), String> {
     match workload {
         Resolved::Tool(_) => Err(
@@ -536,7 +537,8 @@ fn check_ours(workload: &Resolved) -> Result<(), String> {
     }
 }
 
-/// Checks that a real device has either a file system or a load on the device itself, not both.
+/// Checks that a real device has either a file system or a load on the device itself, but not both
+/// or neither.
 fn check_place(settings: &Settings) -> Result<(), String> {
     match (settings.workload.is_raw(), settings.file_system == NO_FILE_SYSTEM) {
         (true, false) => Err(
@@ -550,19 +552,19 @@ fn check_place(settings: &Settings) -> Result<(), String> {
     }
 }
 
-/// Default memory of the virtual file layer.
+/// Default size in bytes of the memory of the virtual file layer.
 const MEMORY_BYTES_USUAL: u64 = 4 << 30;
-/// Minimum memory of a native run, which includes this program.
+/// Minimum memory of a native run in pages, which includes the memory of this program.
 const NATIVE_MEMORY_PAGES_MIN: u32 = 8192;
-/// Default memory of a guest.
+/// Default memory of a guest in bytes.
 const UML_MEMORY_BYTES_USUAL: u64 = 256 << 20;
-/// Minimum memory of a guest, which includes its kernel and this program.
+/// Minimum memory of a guest in pages, which includes the memory of its kernel and of this program.
 const UML_MEMORY_PAGES_MIN: u32 = 16_384;
-/// Minimum memory of the virtual file layer: room for read-ahead windows and for pages being
-/// changed.
+/// Minimum memory of the virtual file layer in pages, enough for read-ahead windows and for pages
+/// being changed.
 const MEMORY_PAGES_MIN: u32 = 1024;
 
-/// Maximum read-ahead window.
+/// Maximum read-ahead window in bytes.
 const READ_AHEAD_BYTES_MAX: u64 = 32 << 20;
 
 /// Parses a read-ahead window, and returns its size in pages.

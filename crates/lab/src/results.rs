@@ -1,5 +1,6 @@
-//! Runs on disk: one file for each, named by a hash of its settings and seed, so that an
-//! interrupted plan can be resumed, and a changed plan executes only the runs that have changed.
+//! Stored results, with one file for each run. The name of the file is a hash of the run's settings
+//! and seed. So an interrupted plan can be resumed, and after a change of the plan only the changed
+//! runs are executed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,13 +16,13 @@ use crate::plan::{Cell, Choice, Plan};
 use crate::settings::{SCHEMA, run_id};
 use crate::statistics::estimate;
 
-/// Reason why a folder of results cannot be used.
+/// Error of a folder of results or of a run.
 #[derive(Debug, thiserror::Error)]
 pub enum ResultsError {
     /// A file cannot be read or written.
     #[error("{}: {source}", path.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Cause of the failure.
         source: io::Error,
@@ -29,7 +30,7 @@ pub enum ResultsError {
     /// A file of results has unexpected content.
     #[error("{}: {why}; remove it to have that run made again", path.display())]
     Content {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Description of the problem.
         why: String,
@@ -42,17 +43,17 @@ pub enum ResultsError {
         /// Cause of the failure.
         source: RunError,
     },
-    /// A folder without a valid plan, or without results.
+    /// The folder contains no valid plan, or no results.
     #[error("{}: {why}", path.display())]
     Nothing {
-        /// The folder.
+        /// Path of the folder.
         path: PathBuf,
         /// Description of the problem.
         why: String,
     },
 }
 
-/// A run to be executed.
+/// A run of a cell, identified by its seed.
 #[derive(Clone, Copy, Debug)]
 pub struct Job<'p> {
     /// Cell of the run.
@@ -61,11 +62,12 @@ pub struct Job<'p> {
     pub seed: u64,
 }
 
-/// Returns the runs that a plan requires, as far as the runs in `made` decide it. Runs are in
-/// rounds: a round has each of its cells once, in an order of its own. The first `repeats` rounds
-/// have every cell. Later rounds have the cells whose intervals are not narrow enough yet, with
-/// their baselines, so that ratios have all pairs. No later round is added while a run of an
-/// earlier round is missing.
+/// Returns the runs that a plan requires, as far as the completed runs in `made` determine them.
+/// Runs are grouped in rounds, and a round has one run of each of its cells, in its own random
+/// order. The first `repeats` rounds contain all cells. A later round contains the cells whose
+/// intervals are not narrow enough yet, and the baseline cells with which these cells are compared,
+/// so that ratios have complete pairs. A later round is added only when no run of an earlier round
+/// is missing.
 pub fn jobs<'p>(plan: &'p Plan, made: &[Outcome]) -> Vec<Job<'p>> {
     let mut all = Vec::new();
     for repeat in 0..plan.repeats {
@@ -84,14 +86,14 @@ pub fn jobs<'p>(plan: &'p Plan, made: &[Outcome]) -> Vec<Job<'p>> {
     all
 }
 
-/// Returns the jobs that are not among the runs in `made`.
+/// Returns the jobs that have no completed run in `made`.
 pub fn missing<'p>(all: &[Job<'p>], made: &[Outcome]) -> Vec<Job<'p>> {
     let made: BTreeSet<(u64, &Choice)> = made.iter().map(|run| (run.seed, &run.choice)).collect();
     let is_missing = |job: &&Job<'_>| !made.contains(&(job.seed, &job.cell.choice));
     all.iter().filter(is_missing).copied().collect()
 }
 
-/// Returns one run of each of these cells, in random order.
+/// Returns one run of each of these cells, in a random order that depends on the round.
 fn round<'p>(plan: &Plan, repeat: u64, mut cells: Vec<&'p Cell>) -> Vec<Job<'p>> {
     let seed = plan.seed.wrapping_add(repeat);
     shuffle(&mut cells, seed);
@@ -99,7 +101,7 @@ fn round<'p>(plan: &Plan, repeat: u64, mut cells: Vec<&'p Cell>) -> Vec<Job<'p>>
 }
 
 /// Returns the cells whose intervals are not narrow enough after the rounds before `repeat`, and
-/// the baseline cells with which they are compared.
+/// the baseline cells with which these cells are compared.
 fn wide_cells<'p>(plan: &'p Plan, made: &[Outcome], repeat: u64) -> Vec<&'p Cell> {
     let mut values: BTreeMap<&Choice, Vec<f64>> = BTreeMap::new();
     for run in made {
@@ -126,7 +128,7 @@ fn shuffle<T>(items: &mut [T], seed: u64) {
     }
 }
 
-/// A folder of results.
+/// Folder with the results of a plan.
 pub struct Results {
     folder: PathBuf,
 }
@@ -163,7 +165,7 @@ impl Results {
         Ok((results, plan))
     }
 
-    /// Returns the outcome of a job, if its run has been made.
+    /// Returns the stored outcome of a job; `None` if the run has not been made.
     ///
     /// # Errors
     /// If the file of the run cannot be read, or has unexpected content.
@@ -185,7 +187,7 @@ impl Results {
                 "it is of other settings than its name says".to_owned(),
             ));
         }
-        // The same settings may have had other names when the run was made.
+        // When the run was made, the plan may have used other names for the same settings.
         outcome.choice = job.cell.choice.clone();
         Ok(Some(outcome))
     }
@@ -212,7 +214,8 @@ impl Results {
     pub fn keep(&self, job: &Job<'_>, outcome: &Outcome) -> Result<(), ResultsError> {
         let text = serde_json::to_string_pretty(outcome).expect("an outcome is plain data");
         let path = self.path_of(job);
-        // Create the file atomically, so that an interruption leaves a whole file or none.
+        // Create the file atomically, so that an interruption leaves either the complete file or no
+        // file.
         let begun = path.with_extension("part");
         fs::write(&begun, text).map_err(|source| io_error(&begun, source))?;
         fs::rename(&begun, &path).map_err(|source| io_error(&path, source))
@@ -233,7 +236,7 @@ impl Results {
         Ok(all)
     }
 
-    /// Returns the same outcomes as [`made`](Self::made), but at least one.
+    /// Returns the outcomes of [`made`](Self::made), but an error if there are none.
     ///
     /// # Errors
     /// If there is no outcome, or an outcome cannot be read.
@@ -248,7 +251,7 @@ impl Results {
         Ok(all)
     }
 
-    /// Writes a file into the folder.
+    /// Writes a file into the folder, and returns its path.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -271,7 +274,7 @@ fn io_error(path: &Path, source: io::Error) -> ResultsError {
     }
 }
 
-/// Returns the name of a cell: its choices, in the order of the axes.
+/// Returns the name of a cell, which consists of its choices in the order of the axes.
 pub fn name_of(choice: &crate::plan::Choice) -> String {
     let words = crate::plan::AXES
         .iter()

@@ -1,4 +1,4 @@
-//! Everything that a run depends on, and the identity of a run.
+//! The settings that a run depends on, and the identity of a run.
 
 use std::collections::BTreeMap;
 
@@ -9,20 +9,21 @@ use serde::{Deserialize, Serialize};
 use crate::device::{Backend, DeviceSettings};
 use crate::workload::Resolved;
 
-/// Version of the stored outcome of a run. Runs of other versions are made again.
+/// Version of the format in which the outcome of a run is stored. Runs stored in another version
+/// are made again.
 pub const SCHEMA: u32 = 1;
 
-/// A scheduler, with the parameters that are not at their defaults.
+/// A scheduler, with the parameters that differ from their defaults.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SchedulerSettings {
     /// Name of the scheduler.
     pub name: String,
-    /// Parameters of the scheduler, by name.
+    /// Values of parameters, by name.
     pub parameters: BTreeMap<String, toml::Value>,
 }
 
 impl SchedulerSettings {
-    /// Refuses an unknown scheduler or parameter.
+    /// Checks that the scheduler and its parameters exist.
     ///
     /// # Errors
     /// A description of the mistake.
@@ -30,7 +31,8 @@ impl SchedulerSettings {
         queue_config(self, 1).check()
     }
 
-    /// Refuses names that the kernel cannot have, because names become paths in sysfs.
+    /// Checks that the names of the scheduler and its parameters consist of allowed characters,
+    /// because these names become paths in sysfs.
     ///
     /// # Errors
     /// A description of the mistake.
@@ -54,7 +56,7 @@ impl SchedulerSettings {
     }
 }
 
-/// Everything that a run depends on, except its seed.
+/// All settings that affect a run, except its seed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
     /// Backend of the run.
@@ -72,13 +74,13 @@ pub struct Settings {
     pub file_system: String,
     /// The load.
     pub workload: Resolved,
-    /// Memory in pages; 0 for all memory of the machine.
+    /// Memory in pages of 4 KiB; 0 means all memory of the machine.
     pub memory_pages: u32,
-    /// Whether commits and syncs flush the device's cache.
+    /// Whether commits and syncs flush the cache of the device.
     pub barriers: bool,
 }
 
-/// Returns the identity of a run: the same settings, seed and version give the same outcome.
+/// Returns the identity of a run, which depends on its settings, its seed and [`SCHEMA`].
 pub fn run_id(settings: &Settings, seed: u64) -> String {
     content_hash(&(SCHEMA, settings, seed))
 }
@@ -94,8 +96,8 @@ pub fn content_hash(value: &impl Serialize) -> String {
     format!("{hash:032x}")
 }
 
-/// Returns the queue configuration of a cell: that of Linux 2.6.26 with a plug, and with slots for
-/// the bios of a flusher.
+/// Returns the queue configuration of a cell: the one of Linux 2.6.26 with a plug, and with enough
+/// slots for the bios of a flusher.
 pub(crate) fn queue_config(scheduler: &SchedulerSettings, depth: u32) -> QueueConfig {
     QueueConfig {
         below: String::new(),

@@ -1,10 +1,10 @@
-//! Runs on devices of our own stack, in real time: the queue with its schedulers, the file layer
-//! and the loads of virtual time, over any devices that a configuration can describe. A simulation
-//! can thus be compared with real storage.
+//! Runs on devices of this project's stack, in real time. The queue with its schedulers, the file
+//! layer and the loads are the same as in virtual time, and the devices can be any that a
+//! configuration can describe. So a simulation can be compared with real storage.
 //!
-//! Nothing below the queue is modelled, and above it only the page cache and the file system; CPU
-//! time is real. Every run opens the devices and closes them again. It must never leave them open,
-//! even when it is interrupted.
+//! Above the queue, only the page cache and the file system are modelled, and below the queue
+//! nothing; CPU time is real. Every run opens the devices and closes them again, and must never
+//! leave them open, even when it is interrupted.
 
 use std::future::Future;
 use std::pin::pin;
@@ -26,7 +26,8 @@ use crate::plan::Choice;
 use crate::settings::Settings;
 
 /// Runs a cell with a seed, in real time. When `stop` completes, the run ends early and closes its
-/// devices. The runtime is for this run alone, and must be [ended](Rt::end) after it.
+/// devices. The runtime must not be used for anything else, and must be [ended](Rt::end) after the
+/// run.
 ///
 /// # Errors
 /// If a device cannot be opened or closed, fails a request, or is too small; `Interrupted` after
@@ -77,13 +78,13 @@ pub async fn run(
 }
 
 /// Returns the delays of all emulated devices behind their models; `None` if no emulated device has
-/// had an event.
+/// reported an event.
 fn lateness(stack: &Stack) -> Option<Lateness> {
     let (mut events, mut total_ns, mut max_ns) = (0, 0, 0_f64);
     for (_, device) in stack.devices() {
         let mut statistics = Vec::new();
         device.statistics(&mut statistics);
-        // Statistics of the layer `timing`.
+        // The layer `timing` reports these statistics.
         for (_, name, statistic) in statistics {
             match (name.as_str(), statistic) {
                 ("late_events", Statistic::Counter(count)) => events += count,
@@ -106,7 +107,8 @@ fn cpu_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Returns the devices by name and type, the device under the queue first.
+/// Returns the names and types of the devices as text, beginning with the device directly below the
+/// queue.
 fn in_words(of: &StackSettings) -> String {
     let kind = |name: &str| {
         let section = of.devices.get(name).and_then(|section| section.get("type"));

@@ -1,13 +1,13 @@
-//! Statistics over several runs: the median, its confidence interval, and whether a difference is
-//! significant.
+//! Statistics over several runs: the median, its confidence interval, and the significance of a
+//! difference.
 //!
-//! Intervals are percentile bootstraps of the median with a fixed seed, so the same runs give the
-//! same interval. No value is dropped as an outlier.
+//! Intervals are percentile bootstraps of the median with a fixed seed, so the same runs always
+//! give the same interval. No value is dropped as an outlier.
 
 use bimetal_rt::Rng;
 use serde::{Deserialize, Serialize};
 
-/// Number of draws of a bootstrap.
+/// Number of random samples of a bootstrap.
 const DRAWS: usize = 2_000;
 
 /// A median with its 95 % confidence interval.
@@ -22,35 +22,37 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Returns true if the distance of both ends of the interval from the median is at most this
-    /// fraction of the median.
+    /// Returns true if neither end of the interval is further from the median than the fraction
+    /// `part` of the median.
     pub fn is_within(&self, part: f64) -> bool {
         let most = self.median.abs() * part;
         self.median - self.low <= most && self.high - self.median <= most
     }
 }
 
-/// Number of rounds at the end of a measurement that decide whether the device is steady.
+/// Number of rounds at the end of a measurement from which it is decided whether the device is
+/// steady.
 pub const STEADY_ROUNDS: usize = 5;
-/// Maximum range of these rounds, and maximum rise or fall of the line fitted to them, as fractions
-/// of their mean.
+/// Limits for a steady device, as fractions of the mean of the last rounds: the maximum difference
+/// between two of these rounds, and the maximum rise or fall of the line fitted to them.
 const STEADY_RANGE: f64 = 0.2;
 const STEADY_SLOPE: f64 = 0.1;
 
-/// Properties of the last rounds of a measurement, as in SNIA's Solid State Storage Performance
-/// Test Specification.
+/// Variation of the last rounds of a measurement, as in SNIA's Solid State Storage Performance Test
+/// Specification.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Steadiness {
     /// Mean of the rounds.
     pub mean: f64,
     /// Difference between the largest and the smallest round, divided by the mean.
     pub range: f64,
-    /// Difference between the ends of the fitted line, divided by the mean.
+    /// Absolute difference between both ends of the fitted line, divided by the mean.
     pub slope: f64,
 }
 
 impl Steadiness {
-    /// Returns the properties of the last [`STEADY_ROUNDS`] rounds; `None` if there are fewer.
+    /// Returns the variation of the last [`STEADY_ROUNDS`] rounds; `None` if there are fewer
+    /// rounds.
     pub fn of(rounds: &[f64]) -> Option<Steadiness> {
         let window = &rounds[rounds.len().checked_sub(STEADY_ROUNDS)?..];
         let count = STEADY_ROUNDS as f64;
@@ -68,7 +70,7 @@ impl Steadiness {
         })
     }
 
-    /// Returns true if the rounds represent the steady state of the device.
+    /// Returns true if the variation is small enough that the device counts as steady.
     pub fn is_steady(&self) -> bool {
         self.range <= STEADY_RANGE && self.slope <= STEADY_SLOPE
     }
@@ -106,22 +108,22 @@ pub fn estimate(values: &[f64]) -> Option<Estimate> {
     })
 }
 
-/// Ratio to a baseline, over pairs of runs with the same seed.
+/// Ratio of a metric to the baseline, from pairs of runs with the same seed.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ratio {
-    /// The median of the ratios with its interval.
+    /// Median of the ratios of the pairs, with its interval.
     pub estimate: Estimate,
-    /// Whether there are at least five pairs and all of them differ to the same side, so that the
-    /// interval does not contain 1.
+    /// Whether there are at least five pairs and the ratios of all pairs are on the same side of 1,
+    /// so that the interval does not contain 1.
     pub is_significant: bool,
 }
 
-/// Minimum number of pairs. Five pairs that all differ to the same side have a probability of 1 in
-/// 16 by chance.
+/// Minimum number of pairs for a significant ratio. By chance, the ratios of five pairs are all on
+/// the same side of 1 with a probability of 1 in 16.
 const PAIRS_MIN: usize = 5;
 
-/// Returns the ratios of `values` to `base`, pair by pair; `None` if there are no pairs or a base
-/// is 0.
+/// Returns the ratio of `values` to `base` from the ratios of their pairs; `None` if there are no
+/// pairs or an element of `base` is 0.
 pub fn paired_ratio(values: &[f64], base: &[f64]) -> Option<Ratio> {
     if base.contains(&0.0) {
         return None;
@@ -144,16 +146,16 @@ mod tests {
     fn rounds_are_steady_within_a_fifth_and_a_tenth() {
         let of = |rounds: &[f64]| Steadiness::of(rounds);
         assert_eq!(of(&[1.0; 4]), None);
-        // The products are -190 - 100 + 100 + 200 = 10, and the squares are 10: the slope is 1 per
-        // round, and 4 in total.
+        // The sum of the products is -190 - 100 + 100 + 200 = 10, and the sum of the squares is 10.
+        // So the slope is 1 per round, and 4 over all five rounds.
         let steady = of(&[700.0, 95.0, 100.0, 105.0, 100.0, 100.0]).expect("six");
         assert_eq!(
             (steady.mean, steady.range, steady.slope),
             (100.0, 0.1, 0.04)
         );
         assert!(steady.is_steady());
-        // A slope of 5 per round is 20 in total, more than a tenth, although a range of a fifth is
-        // allowed.
+        // A slope of -5 per round is a fall of 20 over five rounds. It exceeds the limit of a tenth
+        // of the mean, although the range is within its limit of a fifth.
         let falling = of(&[110.0, 105.0, 100.0, 95.0, 90.0]).expect("five");
         assert_eq!((falling.range, falling.slope), (0.2, 0.2));
         assert!(!falling.is_steady());
@@ -168,9 +170,9 @@ mod tests {
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
     }
 
-    /// In a draw from five values, the median is the smallest value with probability 0.058, and one
-    /// of the two smallest with 0.317. So the 2.5 % quantile is the smallest value, and the 97.5 %
-    /// quantile the largest.
+    /// In a bootstrap sample of five values, the median is the smallest value with a probability of
+    /// 0.058, and one of the two smallest values with 0.317. So the 2.5 % quantile of the medians
+    /// is the smallest value, and the 97.5 % quantile is the largest value.
     #[test]
     fn an_interval_holds_the_medians_that_could_have_been() {
         let of = estimate(&[1.0, 2.0, 3.0, 4.0, 5.0]).unwrap();

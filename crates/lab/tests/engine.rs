@@ -1,5 +1,4 @@
-//! The engine from an experiment file to results on disk: parsing, errors, runs, resumption and
-//! counters.
+//! Tests from an experiment file to stored results: parsing, errors, runs, resumption and counters.
 
 use std::path::{Path, PathBuf};
 
@@ -56,7 +55,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // The folder may not have been created.
+        // An error is ignored, because the folder may not have been created.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -189,7 +188,7 @@ type = "postmark"
 load = "SS"
 "#;
 
-/// Parsing a file never queries the machine, so these errors are the same everywhere.
+/// Parsing a file never queries the machine, so these errors are the same on every machine.
 #[test]
 fn a_mistake_about_a_machine_has_its_place() {
     let wrong = |old: &str, new: &str| plan(&NATIVE.replacen(old, new, 1)).unwrap_err();
@@ -268,8 +267,8 @@ fn a_mistake_about_a_machine_has_its_place() {
     );
 }
 
-/// The backend, the device and its depth are part of the identity of a plan. Stored settings of a
-/// run parse to the same settings.
+/// The identity of a plan includes the backend, the device and its queue depth. The stored settings
+/// of a run parse to equal settings.
 #[test]
 fn an_identity_is_of_the_device_of_a_machine_too() {
     let of = |old: &str, new: &str| plan(&NATIVE.replacen(old, new, 1)).unwrap();
@@ -284,7 +283,7 @@ fn an_identity_is_of_the_device_of_a_machine_too() {
     assert_eq!(own.cells.len(), 2 * 2 * 2);
 }
 
-/// Comments and names do not change the identity of a plan; a parameter does.
+/// Comments and names do not change the identity of a plan, but a parameter does.
 #[test]
 fn an_identity_is_of_what_a_plan_means() {
     let id = |text: &str| plan(text).unwrap().id();
@@ -329,13 +328,14 @@ fn a_plan_is_interrupted_and_goes_on_and_gives_the_same() {
     assert_eq!(compared, [false, false, false, true]);
     let table = csv(&outcomes);
     let columns: Vec<usize> = table.lines().map(|line| line.split(',').count()).collect();
-    // Six axes, four columns of the run, eight counters and four latencies of each direction, three
-    // counters of the device, three columns for freezes and CPU time, and two for lateness.
+    // Six axes, four columns of the run, eight counters and four latencies for each direction,
+    // three counters of the device, three columns for freezes and CPU time, and two columns for the
+    // delay of emulated devices.
     assert_eq!(columns, vec![6 + 4 + 2 * (8 + 4) + 3 + 3 + 2; 9]);
 }
 
-/// All data fits into memory and ext2 has no journal. If the files are removed before the sync,
-/// only names and inodes are written.
+/// All data fits into memory, and ext2 has no journal. If the files are removed before the first
+/// sync, only directory entries and inodes are written.
 #[test]
 fn what_is_removed_before_the_sync_is_never_written() {
     let folder = Folder::new("sync");
@@ -361,7 +361,7 @@ fn what_is_removed_before_the_sync_is_never_written() {
     assert!(later < at_once / 10, "{later} and not {at_once}");
 }
 
-/// Makes missing runs until none is missing, at most `most` runs.
+/// Makes missing runs until no run is missing, or until `most` runs have been made.
 fn go_on(results: &Results, plan: &Plan, most: usize) {
     let mut left = most;
     loop {
@@ -380,8 +380,8 @@ fn go_on(results: &Results, plan: &Plan, most: usize) {
     }
 }
 
-/// Cells with wide intervals are run again, together with their baselines, and other cells are not.
-/// An interruption does not change this.
+/// Cells with wide intervals are run again, together with their baseline cells; other cells are
+/// not. An interruption does not change which runs are made.
 #[test]
 fn cells_are_repeated_until_their_intervals_are_narrow() {
     let text = PLAN.replace("repeats = 2", "repeats = 3\nrepeats_max = 6\nwithin = 0.2");
@@ -398,8 +398,8 @@ fn cells_are_repeated_until_their_intervals_are_narrow() {
             let of = plan.baseline_of(&other.choice).unwrap();
             other.choice == cell.choice || (of == cell.choice && other.choice != base)
         };
-        // A run after the third exists only if the interval of the cell, or of a cell compared with
-        // it, was too wide without that run.
+        // A cell has a run after the third only if the interval without that run was too wide, for
+        // the cell itself or for a cell compared with it.
         let mut asking = all.cells.iter().filter(is_asked_for);
         let wide_until = (3..6).take_while(|n| {
             asking.clone().any(|other| {
@@ -421,7 +421,7 @@ fn cells_are_repeated_until_their_intervals_are_narrow() {
     assert_eq!(again.outcomes(&plan).unwrap(), outcomes);
 }
 
-/// A stored run whose settings do not match its name is refused.
+/// A stored run whose settings do not match the name of its file is refused.
 #[test]
 fn a_strange_file_among_the_results_is_refused() {
     let folder = Folder::new("strange");
@@ -458,7 +458,7 @@ fn a_program_needs_a_load_of_ours_and_a_kernel() {
         ("program", "a load of our own"),
     ] {
         let error = with(of).unwrap_err();
-        // The error has the position of the program's section.
+        // The error has the position of the section of the external program.
         assert!(error.contains(why) && error.contains("x.toml:"), "{error}");
     }
 }
@@ -486,7 +486,7 @@ fn shipped_files_and_the_example_are_plans() {
     let page = std::fs::read_to_string(root.join("docs/lab.md")).unwrap();
     let example = page.split("```toml").nth(1).unwrap();
     let plan = plan(example.split("```").next().unwrap()).unwrap();
-    // The disk has three schedulers, two read-ahead windows and three file systems; flash has one
-    // window.
+    // The disk has three schedulers, two read-ahead windows and three file systems. The flash
+    // device has only one read-ahead window.
     assert_eq!(plan.cells.len(), 3 * 2 * 3 + 3 * 3);
 }

@@ -1,4 +1,4 @@
-//! The file layer over a real queue: the bios of small scenarios, counted by hand.
+//! The file layer above a real queue: numbers of bios in small scenarios, computed by hand.
 
 use std::rc::Rc;
 
@@ -18,7 +18,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// Creates a file layer on a device of 1 GiB that takes no time.
+    /// Creates a file layer on a device of 1 GiB that completes requests immediately.
     fn new(config: FilesConfig) -> Bench {
         let rt = Rt::virtual_time(VirtualOptions {
             seed: 1,
@@ -32,7 +32,7 @@ impl Bench {
         Bench { rt, queue, files }
     }
 
-    /// Returns the numbers of read and write bios during `story`.
+    /// Returns the numbers of read bios and write bios that `story` causes.
     fn bios(&self, story: impl AsyncFnOnce(&Files, &mut Program)) -> (u64, u64) {
         let QueueCounters { reads, writes } = self.queue.counts();
         self.rt.block_on(async {
@@ -63,9 +63,9 @@ fn config(kind: FileSystemKind) -> FilesConfig {
 
 /// The scenario has one directory, and one file of 256 pages. The changed metadata blocks are the
 /// group table, both bitmaps, the inode block, the directory block and the indirect block; the
-/// first three are read before. Data pages 0 to 11 and, after the indirect block, 12 to 255 are
-/// written in 1 and 2 bios of up to 128 pages, or in 256 bios of one page. A journal adds a
-/// descriptor, the six blocks, and the commit block.
+/// first three must be read before. The indirect block separates the data pages 0 to 11 from the
+/// pages 12 to 255. The two ranges are written in 1 and 2 bios of up to 128 pages, or all pages in
+/// 256 bios of one page. A journal adds a descriptor, the six blocks, and the commit block.
 #[test]
 fn a_file_is_written_in_long_bios_or_page_by_page() {
     for (kind, expected) in [
@@ -84,8 +84,8 @@ fn a_file_is_written_in_long_bios_or_page_by_page() {
 }
 
 /// A sequential read of 32 MiB has read-ahead windows of 4, 8 and 16 pages, and then 256 windows of
-/// 32 pages. An indirect block precedes page 12 and every 1,024th page after it. Such a page cuts 7
-/// of the windows; page 12 cuts none, because a window begins there. 10 bios read metadata: the
+/// 32 pages. An indirect block precedes page 12 and every 1,024th page after it, which splits 7 of
+/// the windows; page 12 splits no window, because a window starts there. 10 bios read metadata: the
 /// directory block, the inode block, and 8 indirect blocks. Without read-ahead, 8,192 bios read the
 /// data.
 #[test]
@@ -115,8 +115,8 @@ fn a_file_is_read_in_windows_or_page_by_page() {
     }
 }
 
-/// A page that is removed before it is written is never written. The 256 pages and the indirect
-/// block of the file are dropped, and the other five changed metadata blocks are written.
+/// A page whose file is removed before the page is written is never written. The 256 pages and the
+/// indirect block of the file are dropped, and the other five changed metadata blocks are written.
 #[test]
 fn what_is_removed_in_time_is_never_written() {
     let bench = Bench::new(config(FileSystemKind::Ext2));
@@ -130,9 +130,10 @@ fn what_is_removed_in_time_is_never_written() {
     assert_eq!(bios, (3, 5));
 }
 
-/// A file of 6,000 bytes has one page of data, and its tail in the leaf. The changed metadata
-/// blocks are the bitmap, the directory block, the leaf, and the inner node above it. A commit adds
-/// a descriptor and a commit block. A file of 20,000 bytes has five pages and no tail.
+/// A file of 6,000 bytes has one page of data, and a tail in a leaf of the tree. The changed
+/// metadata blocks are the bitmap, the directory block, the leaf, and the inner node above the
+/// leaf. A commit adds a descriptor and a commit block. A file of 20,000 bytes has five pages and
+/// no tail.
 #[test]
 fn small_files_have_their_tails_in_the_tree() {
     for (bytes, pages) in [(6_000, 1), (20_000, 5)] {
@@ -171,7 +172,7 @@ fn a_write_through_is_on_the_device_when_it_returns() {
     }
 }
 
-/// A file sixteen times as large as memory passes through memory, on every file system, and all of
+/// On every file system, a file that is sixteen times as large as memory can be written, and all of
 /// it reaches the device.
 #[test]
 fn memory_is_bounded() {
@@ -205,7 +206,7 @@ fn memory_is_bounded() {
     }
 }
 
-/// A full device refuses a write with an error.
+/// A write to a full device fails with an error.
 #[test]
 fn a_full_device_refuses() {
     for (_, kind) in FileSystemKind::ALL {

@@ -31,7 +31,7 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        // The file is no longer needed.
+        // An error is ignored, because the file is no longer needed.
         let _ = std::fs::remove_file(&self.0);
     }
 }
@@ -50,8 +50,9 @@ fn with(path: &Path, keys: &str) -> Result<Outcome, RunError> {
     run(&plan.cells[0].choice, &plan.cells[0].settings, 1)
 }
 
-/// The clients write as much as they read. Every write reaches the device, because each pass syncs
-/// the file. No read reaches it, because the file is in memory.
+/// The clients write the same number of bytes as they read. Every write reaches the device, because
+/// each pass over the load file syncs the file. No read reaches the device, because the file is in
+/// memory.
 #[test]
 fn clients_do_what_was_recorded() {
     let file = File::new("recorded", SCRIPT);
@@ -60,8 +61,8 @@ fn clients_do_what_was_recorded() {
     let moved: f64 = [figures["with_1_mb_per_s"], figures["with_2_mb_per_s"]]
         .iter()
         .sum();
-    // Both numbers of clients run for a second. Half of the moved data was written, except that the
-    // end of the second may cut one pass of each of the three clients.
+    // Both numbers of clients run for a second. Half of the transferred bytes were written, except
+    // that the end of the second may interrupt one pass of each of the three clients.
     let written_mb = of.writes.bytes as f64 / 1e6;
     let cut_mb = 3.0 * 65_536.0 / 1e6;
     assert!(moved > 10.0, "{moved} MB");

@@ -1,4 +1,4 @@
-//! Tests of the lab as one program, so that they are built and linked once.
+//! The tests of the lab, as one program that is built and linked only once.
 
 mod engine;
 mod files;

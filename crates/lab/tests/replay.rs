@@ -1,4 +1,4 @@
-//! Traces on modelled devices.
+//! Replays of traces on modelled devices.
 
 use std::path::{Path, PathBuf};
 
@@ -7,8 +7,9 @@ use bimetal_lab::failure::RunError;
 use bimetal_lab::outcome::Outcome;
 use bimetal_lab::plan::Plan;
 
-/// Six requests within a second, in the format of the Cambridge traces: time in units of 100 ns,
-/// host, disk, type, offset, bytes, and a response time that is ignored.
+/// Six requests within a second, in the format of the Cambridge traces: the time in units of 100
+/// ns, the host, the disk, the type, the offset, the number of bytes, and a response time that is
+/// ignored.
 const TRACE: &str = "\
 128166372000000000,host,0,Read,0,4096,0
 128166372001000000,host,0,Write,8192,8192,0
@@ -31,7 +32,7 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        // The file is no longer needed.
+        // An error is ignored, because the file is no longer needed.
         let _ = std::fs::remove_file(&self.0);
     }
 }
@@ -51,8 +52,9 @@ fn replay(path: &Path, keys: &str) -> Result<Outcome, RunError> {
     run(&plan.cells[0].choice, &plan.cells[0].settings, 1)
 }
 
-/// The last request is due a second after the first and takes less than 10 ms, including plugging.
-/// The requests cover whole blocks: 1 + 1 + 1 + 1 blocks are read, and 2 + 16 are written.
+/// The last request is due a second after the first, and takes less than 10 ms including plugging.
+/// Requests are extended to whole blocks: 1 + 1 + 1 + 1 blocks are read, and 2 + 16 blocks are
+/// written.
 #[test]
 fn requests_come_when_they_were_recorded() {
     let file = File::new("recorded");

@@ -1,4 +1,4 @@
-//! Runs on devices of our own stack, in real time.
+//! Runs on devices of this project's stack, in real time.
 
 use std::future::{pending, ready};
 use std::path::Path;
@@ -61,8 +61,9 @@ fn run(text: &str, stop: impl Future<Output = ()>) -> Result<Outcome, RunError> 
     outcome
 }
 
-/// The load draws from the seed, so its program makes the same calls in real and in virtual time.
-/// The requests that reach the device depend on the clock, but the counters always balance.
+/// The load draws from the seed only, so its program makes the same calls in real and in virtual
+/// time. The number of requests at the device depends on the clock, but the counters are always
+/// consistent.
 #[test]
 fn a_load_asks_the_same_of_a_stack_as_of_a_model() {
     let ours = run(PLAN, pending()).unwrap();
@@ -165,8 +166,8 @@ fn a_mistake_about_a_stack_has_its_place() {
     }
 }
 
-/// A device that takes its times from a model reports its delay behind the model; another device
-/// reports none.
+/// A device whose latencies come from a model reports its delay behind the model; another device
+/// reports no delay.
 #[test]
 fn an_emulated_device_says_how_late_it_was() {
     let real = run(PLAN, pending()).unwrap();

@@ -1,4 +1,4 @@
-//! Rounds of requests until they are steady, on a modelled SSD.
+//! Rounds of requests on a modelled SSD, repeated until their rates are steady.
 
 use std::path::Path;
 
@@ -16,8 +16,8 @@ fn requests(keys: &str) -> Outcome {
     run(&plan.cells[0].choice, &plan.cells[0].settings, 1).unwrap()
 }
 
-/// The device is written twice, and then 500 pages are written in each round. The main metric is
-/// the mean of the last five rounds.
+/// The device is written twice, and then each round writes 500 pages. The main metric is the mean
+/// rate of the last five rounds.
 #[test]
 fn rounds_are_made_on_a_written_device_until_they_are_alike() {
     let of = requests("steady = true");

@@ -5,11 +5,11 @@
 //! cargo run --release --example schedule_rate -p bimetal-policy -- [REQUESTS] [ROUNDS]
 //! ```
 //!
-//! There are 64 tasks with one request each, half of them writes, at random sectors, and a device
-//! that serves 16 at a time in 100 us each. Every task makes its next request as soon as the
-//! previous one has completed. The schedulers run in turn, round by round, and the median of the
-//! rounds is printed. CPU time is the kernel's count for this process, so other load on the machine
-//! matters little.
+//! In the workload, each of 64 tasks has one request at a random sector; half of the requests are
+//! writes. A simulated device serves 16 requests at a time in 100 us each. A task makes its next
+//! request as soon as its previous one has completed. The schedulers run in turn, round by round,
+//! and the median of the rounds is printed. CPU time is the kernel's count for this process, so
+//! other load on the machine matters little.
 
 use std::collections::VecDeque;
 use std::process::ExitCode;
@@ -23,8 +23,8 @@ const DEPTH: usize = 16;
 const SERVICE_NS: u64 = 100_000;
 const SECTORS: u64 = 1 << 26;
 
-/// Returns the CPU time of this thread, the only one, in ns; Linux counts it in the first field of
-/// this file.
+/// Returns the CPU time in ns of the program's only thread, which Linux reports in the first field
+/// of `/proc/self/schedstat`.
 fn cpu_ns() -> Result<u64, String> {
     let path = "/proc/self/schedstat";
     let text = std::fs::read_to_string(path).map_err(|e| format!("{path}: {e}"))?;
@@ -32,7 +32,7 @@ fn cpu_ns() -> Result<u64, String> {
     first.parse().map_err(|e| format!("{path}: {e}"))
 }
 
-/// Pseudo-random numbers (xorshift64), the same for every scheduler.
+/// A generator of pseudo-random numbers (xorshift64), which are the same for every scheduler.
 struct Random(u64);
 
 impl Random {
@@ -44,12 +44,12 @@ impl Random {
     }
 }
 
-/// A queue, the device behind it, and the time.
+/// A request queue, the simulated device behind it, and the virtual time.
 struct Bench {
     queue: RequestQueue,
     random: Random,
     now_ns: u64,
-    /// The requests with the device, each with its completion time.
+    /// The requests at the device, each with its completion time.
     device: VecDeque<(u64, Tag)>,
     done: Vec<Tag>,
 }
@@ -98,7 +98,8 @@ impl Bench {
                 self.now_ns = wake_ns.ok_or("it stopped")?;
                 continue;
             };
-            // While the device works a scheduler may have something to decide as well.
+            // While the device is busy but not full, a scheduler may also have a deferred decision
+            // to make.
             let wake_ns = self
                 .queue
                 .wake_at_ns()

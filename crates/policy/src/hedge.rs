@@ -1,27 +1,28 @@
-//! Hedged reads: when a read that is slow on one side is also sent to another side.
+//! Hedged reads: a read that is slow on one side of a mirror is also sent to another side. This
+//! module decides when.
 //!
-//! Source: the deferred hedge of Dean and Barroso (*The Tail at Scale*): send a second read only
-//! once the first one is later than most, and never for more than a small share of all reads, since
-//! a second read is work that slows the writes of the side that gets it.
+//! Source: the deferred hedge of Dean and Barroso (*The Tail at Scale*). A second read is sent only
+//! once the first read has taken longer than most reads, and for at most a small share of all
+//! reads, since a second read slows the writes of the side that receives it.
 
 use crate::latency::Quantiles;
 
-/// The quantile of the side's recent reads beyond which a read is late.
+/// Quantile of a side's recent read latencies beyond which a read is late.
 const LATE_QUANTILE: f64 = 0.95;
-/// Minimum time after which a read is late; below it, delays of the clock and the machine exceed
-/// those of the device.
+/// Minimum time after which a read is late. Below this time, delays of the clock and the machine
+/// are larger than those of the device.
 const LATE_NS_MIN: u64 = 500_000;
-/// Number of samples before a side's quantile is used.
+/// Minimum number of samples for the quantile of a side to be used.
 const SAMPLES_MIN: u32 = 32;
-/// Number of reads for each hedged one: 5 %.
+/// Number of reads that earn one hedged read, which limits the share of hedged reads to 5 %.
 const READS_PER_HEDGE: u64 = 20;
-/// Maximum number of hedges that can be saved up.
+/// Maximum number of hedged reads that the budget can accumulate.
 const SAVED_MAX: u64 = 16;
 
 /// The hedge budget of a volume.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HedgeBudget {
-    /// The budget in reads: a hedge costs [`READS_PER_HEDGE`] of them.
+    /// The accumulated budget in reads. A hedged read costs [`READS_PER_HEDGE`] of them.
     saved_reads: u64,
 }
 
@@ -31,7 +32,7 @@ impl HedgeBudget {
         self.saved_reads = (self.saved_reads + 1).min(SAVED_MAX * READS_PER_HEDGE);
     }
 
-    /// Takes a hedge from the budget; returns false when none is left.
+    /// Takes one hedged read from the budget; returns false if the budget does not suffice.
     pub fn take(&mut self) -> bool {
         let left = self.saved_reads.checked_sub(READS_PER_HEDGE);
         self.saved_reads = left.unwrap_or(self.saved_reads);
@@ -39,7 +40,8 @@ impl HedgeBudget {
     }
 }
 
-/// Returns the time after which a read of a side is late; `None` while there are too few samples.
+/// Returns the time after which a read of a side is late, given the side's recent read latencies;
+/// `None` while there are too few samples.
 pub fn late_after_ns(reads: &Quantiles) -> Option<u64> {
     let late = reads
         .quantile_ns(LATE_QUANTILE)

@@ -1,22 +1,23 @@
-//! The decisions of a hetero-mirror: when a side counts as delayed, which operation it is given
-//! next, and when a write may be acknowledged early.
+//! The decisions of a hetero-mirror, a mirror whose sides differ in speed: when a side counts as
+//! delayed, which operation a side is given next, and when a write may be acknowledged early.
 //!
 //! Source: the hetero-mirroring paper (its HM_WRITE and HM_DELAY_WRITE), all of whose rules are
-//! available here as settings, and lessons from its simulation: with the fixed wait limit of 1.3,
-//! sides flap between modes, and without a bound the amount of data with only one copy grows
-//! without end.
+//! available as settings, and experience from its simulation: with the paper's fixed wait limit of
+//! 1.3, sides flap between modes, and without a bound the amount of data with only one copy grows
+//! without limit.
 //!
-//! There is one [`SidePolicy`] per side. It must never see data, and never wait.
+//! There is one [`SidePolicy`] per side. It must never access data, and never wait.
 
 use crate::latency::Quantiles;
 
-/// The time that a side may take before it counts as delayed.
+/// The limit on the time of an operation beyond which its side counts as delayed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum WaitLimit {
-    /// The paper's rule: this multiple of the first side's time, counted from the first completion.
+    /// The paper's rule: the given multiple of the time in which the first side completed the
+    /// write, counted from that completion.
     Factor(f64),
-    /// A rule from the side's own latencies: a multiple of its own quantile, counted from the start
-    /// of the operation.
+    /// A rule based on the side's own latencies: a multiple of a quantile of these latencies,
+    /// counted from the start of the operation.
     Own {
         /// The quantile, 0 to 1.
         quantile: f64,
@@ -25,39 +26,40 @@ pub enum WaitLimit {
     },
 }
 
-/// The time when a write is acknowledged, as far as the bounds permit an early acknowledgement.
+/// The event after which a write is acknowledged, provided that the bounds permit an early
+/// acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AckRule {
-    /// When the first side has completed the write (step 2 of the paper's HM_WRITE).
+    /// The first side has completed the write (step 2 of the paper's HM_WRITE).
     First,
-    /// When all sides have completed the write or the wait limit has passed (the paper's results
+    /// All sides have completed the write, or the wait limit has passed (the paper's results
     /// section).
     WaitLimit,
 }
 
-/// The order in which a delayed side catches up.
+/// The order in which the queue of a delayed side is drained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DrainOrder {
-    /// From the head of the queue, one by one: the paper's HM_DELAY_WRITE to the letter.
+    /// One write at a time from the head of the queue, exactly as the paper's HM_DELAY_WRITE.
     Fifo,
-    /// An elevator over the queue, with adjacent writes merged.
+    /// In elevator order over the whole queue, with adjacent writes merged.
     Sorted,
 }
 
-/// The time when a delayed side counts as in time again, which the paper leaves open.
+/// The condition under which a delayed side counts as in time again. The paper leaves it open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackInTime {
-    /// When its delay queue is empty.
+    /// The delay queue of the side is empty.
     Drained,
-    /// When the writes that exceeded the limit have completed ("for the time being", read closely).
-    /// Writes in its delay queue wait until the side is idle.
+    /// The writes that exceeded the limit have completed (a close reading of the paper's "for the
+    /// time being"). Writes that remain in the delay queue of the side wait until the side is idle.
     LateDone,
 }
 
 /// The settings of a hetero-mirror.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HeteroRules {
-    /// When a side counts as delayed.
+    /// The limit beyond which a side counts as delayed.
     pub wait_limit: WaitLimit,
     /// When a write is acknowledged.
     pub ack: AckRule,
@@ -65,22 +67,25 @@ pub struct HeteroRules {
     pub drain: DrainOrder,
     /// When a delayed side counts as in time again.
     pub back_in_time: BackInTime,
-    /// Maximum number of acknowledged bytes that not all healthy sides hold; `u64::MAX` for no
-    /// bound.
+    /// Maximum number of acknowledged bytes that are not on every healthy side yet; `u64::MAX` for
+    /// no bound.
     pub exposure_bytes_max: u64,
-    /// Maximum age of such bytes; `u64::MAX` for no bound.
+    /// Maximum age of acknowledged bytes that are not on every healthy side yet; `u64::MAX` for no
+    /// bound.
     pub exposure_age_ns_max: u64,
     /// Minimum time between two mode switches of a side.
     pub mode_dwell_ns: u64,
-    /// Time of silence after which a side with work counts as absent.
+    /// Timeout: a side with outstanding requests that completes none for this long counts as
+    /// absent.
     pub absent_after_ns: u64,
-    /// Maximum number of operations in flight on a side in time.
+    /// Maximum number of operations in flight on a side that is not delayed.
     pub depth_max: usize,
 }
 
 impl Default for HeteroRules {
-    /// Returns rules that acknowledge at the first side, within 64 MiB and 5 s; a side is delayed
-    /// beyond four times its own median; the drain is sorted.
+    /// Returns rules that acknowledge a write when the first side has completed it, within bounds
+    /// of 64 MiB and 5 s. A side is delayed beyond four times its own median latency, and its delay
+    /// queue is drained in sorted order.
     fn default() -> HeteroRules {
         HeteroRules {
             wait_limit: WaitLimit::Own {
@@ -100,8 +105,8 @@ impl Default for HeteroRules {
 }
 
 impl HeteroRules {
-    /// Returns the paper's rules to the letter: 1.3, no bounds, no dwell time, drained from the
-    /// head.
+    /// Returns exactly the paper's rules: a wait limit of 1.3, no bounds, no minimum time between
+    /// mode switches, and draining from the head of the queue.
     pub fn paper(ack: AckRule) -> HeteroRules {
         HeteroRules {
             wait_limit: WaitLimit::Factor(1.3),
@@ -116,18 +121,23 @@ impl HeteroRules {
         }
     }
 
-    /// Returns true for the paper's way of sending writes: at once to every side in time.
+    /// Returns true for the paper's way of sending writes, which sends a write immediately to every
+    /// side that is not delayed.
     pub fn is_paper(&self) -> bool {
         self.back_in_time == BackInTime::LateDone
     }
 
-    /// Returns true if a write of `len` may be acknowledged before all healthy sides have it.
+    /// Returns true if a write of `len` bytes may be acknowledged before all healthy sides have
+    /// completed it. `exposed_bytes` and `oldest_ns` are the amount and the greatest age of
+    /// acknowledged bytes that are not on every healthy side.
     pub fn may_acknowledge_early(&self, exposed_bytes: u64, oldest_ns: u64, len: u64) -> bool {
         exposed_bytes.saturating_add(len) <= self.exposure_bytes_max
             && oldest_ns <= self.exposure_age_ns_max
     }
 
-    /// Returns true when the volume should catch up before all other work: half of a bound is used.
+    /// Returns true if catching up must have priority over all other work, because more than half
+    /// of a bound on unreplicated bytes is used. `exposed_bytes` and `oldest_ns` are the amount and
+    /// the greatest age of acknowledged bytes that are not on every healthy side.
     pub fn is_pressed(&self, exposed_bytes: u64, oldest_ns: u64) -> bool {
         exposed_bytes > self.exposure_bytes_max / 2 || oldest_ns > self.exposure_age_ns_max / 2
     }
@@ -136,26 +146,28 @@ impl HeteroRules {
 /// The mode of a side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Writes go to the side at once.
+    /// Writes are sent to the side immediately.
     InTime,
-    /// Writes go to the side's delay queue, which is drained in batches.
+    /// Writes are added to the side's delay queue, which is drained in batches.
     Delayed,
 }
 
-/// The state of a side's queue when it asks for its next operation.
+/// The state of a side's queue at the time when the side can start another operation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct QueueView {
-    /// True when a write waits that no other side is likely to complete in time.
+    /// True when a waiting write is unlikely to be completed in time by any other side.
     pub urgent: bool,
     /// True when a write waits.
     pub waiting: bool,
-    /// Number of operations that the side is working on.
+    /// Number of operations in flight on the side.
     pub in_flight: usize,
-    /// Number of drained batches among them.
+    /// Number of batches from the delay queue among the operations in flight.
     pub drain_in_flight: usize,
-    /// True when the volume should catch up: half of a bound is used, or a flush waits.
+    /// True when the volume must catch up: half of a bound on unreplicated bytes is used, or a
+    /// flush waits.
     pub pressed: bool,
-    /// True when the side keeps a log: it takes all writes in sequence, whatever its mode.
+    /// True when the side has a log. Such a side receives all writes in sequence, whatever its
+    /// mode.
     pub logged: bool,
 }
 
@@ -172,21 +184,24 @@ pub enum Next {
     Nothing,
 }
 
-/// Number of samples after which a side's own quantiles are used.
+/// Minimum number of samples for the quantiles of a side to be used.
 const SAMPLES_MIN: u32 = 16;
-/// The minimum of a side's own limit, and the limit before enough samples are known. Below the
-/// minimum, scheduling noise of the machine would look like a delayed device.
+/// `LIMIT_NS_MIN` is the minimum of the limit from a side's own latencies: below it, scheduling
+/// noise of the machine would look like a delayed device. `LIMIT_NS_UNKNOWN` is the limit until
+/// there are enough samples.
 const LIMIT_NS_MIN: u64 = 1_000_000;
 const LIMIT_NS_UNKNOWN: u64 = 100_000_000;
-/// Time whose work a side in time may have in flight, and the minimum number of such operations.
+/// A side that is not delayed may have as many operations in flight as it completes in `AHEAD_NS`,
+/// but at least `DEPTH_MIN`.
 const AHEAD_NS: u64 = 20_000_000;
 const DEPTH_MIN: usize = 8;
-/// Time whose work may be in flight as batches when there is no pressure, so that an urgent write
-/// does not queue long behind them.
+/// Without pressure to catch up, a side may have as many batches from its delay queue in flight as
+/// it completes operations in this time, so that an urgent write does not wait long behind them.
 const DRAIN_AHEAD_NS: u64 = 4_000_000;
-/// Maximum number of batches in flight.
+/// Maximum number of batches from the delay queue in flight on a side.
 const DRAIN_DEPTH_MAX: usize = 16;
-/// Minimum limit of batches in flight under pressure to catch up: enough for a disk to reorder.
+/// Minimum number of batches that may be in flight under pressure to catch up, which is enough for
+/// a disk to reorder them.
 const DRAIN_DEPTH_PRESSED_MIN: usize = 8;
 
 /// The state of one side.
@@ -203,7 +218,7 @@ pub struct SidePolicy {
 }
 
 impl SidePolicy {
-    /// Creates the state of a side in time whose latencies are not known yet.
+    /// Creates the state of a side that is in time and has no latency samples yet.
     pub fn new(rules: HeteroRules) -> SidePolicy {
         SidePolicy {
             rules,
@@ -227,15 +242,18 @@ impl SidePolicy {
         self.switches
     }
 
-    /// Returns the median latency of an operation; `None` before enough samples are known.
+    /// Returns the median latency of an operation; `None` while there are too few samples.
     pub fn median_ns(&self) -> Option<u64> {
         (self.in_time_latency.samples() >= SAMPLES_MIN).then_some(self.median_ns)
     }
 
-    /// Records the completion of an operation of the side that was started with `ahead` others in
-    /// flight. Once there are enough samples, only operations that found the side idle are counted,
-    /// since otherwise every backlog would make the next one acceptable. No sample counts as more
-    /// than twice the limit, since otherwise freezes would raise it.
+    /// Records the completion of an operation of the side that was started with `ahead` other
+    /// operations in flight.
+    ///
+    /// Once there are enough samples, only operations that were started on an idle side are
+    /// recorded, since otherwise every backlog would raise the limit for the next one. A sample is
+    /// recorded as at most twice the limit, since otherwise a device that freezes for a time would
+    /// raise its own limit.
     pub fn completed(&mut self, latency_ns: u64, ahead: usize) {
         if ahead > 0 && self.in_time_latency.samples() >= SAMPLES_MIN {
             return;
@@ -267,18 +285,19 @@ impl SidePolicy {
         }
     }
 
-    /// Returns the time that an operation may take which is started with `ahead` others in flight,
-    /// by the side's own latencies; `None` when the rule is the paper's. A side that serves one
-    /// operation at a time needs a median for each of the others.
+    /// Returns the time limit of an operation that is started with `ahead` other operations in
+    /// flight, based on the side's own latencies; `None` under the paper's rule. The limit grows by
+    /// one median latency for each of the other operations, as for a side that serves one operation
+    /// at a time.
     pub fn own_limit_ns(&self, ahead: usize) -> Option<u64> {
         let queued_ns = self.median_ns.saturating_mul(ahead as u64);
         matches!(self.rules.wait_limit, WaitLimit::Own { .. })
             .then(|| self.limit_ns.saturating_add(queued_ns))
     }
 
-    /// Returns the number of operations that the side is given at once: the number it completes in
-    /// [`AHEAD_NS`] one after another, so that order and urgency are decided here and not in the
-    /// device's queue.
+    /// Returns the maximum number of operations in flight on the side: the number that the side
+    /// completes in [`AHEAD_NS`] if it serves them one after another. A small number keeps the
+    /// decisions about order and urgency in this policy instead of the device's queue.
     fn depth(&self) -> usize {
         match self.rules.wait_limit {
             WaitLimit::Factor(_) => self.rules.depth_max,
@@ -289,8 +308,8 @@ impl SidePolicy {
         }
     }
 
-    /// Returns the time that the other sides get after the first side has completed a write in
-    /// `first_ns`; `None` when the rule is the side's own.
+    /// Returns the time that the other sides have after the first side has completed a write in
+    /// `first_ns`; `None` when the limit is based on the side's own latencies.
     pub fn limit_after_first_ns(&self, first_ns: u64) -> Option<u64> {
         match self.rules.wait_limit {
             WaitLimit::Factor(factor) => Some((first_ns as f64 * factor) as u64),
@@ -298,18 +317,20 @@ impl SidePolicy {
         }
     }
 
-    /// Records that the side has exceeded its limit. Returns true when this makes it delayed.
+    /// Records that an operation of the side has exceeded its limit. Returns true if the side
+    /// becomes delayed.
     pub fn overdue(&mut self, now_ns: u64) -> bool {
         self.mode == Mode::InTime && self.switch(now_ns, Mode::Delayed)
     }
 
-    /// Records that the side has caught up, by the rule of [`BackInTime`]. Returns true when this
-    /// makes it in time.
+    /// Records that the side has caught up, by the rule of [`BackInTime`]. Returns true if the side
+    /// is no longer delayed.
     pub fn caught_up(&mut self, now_ns: u64) -> bool {
         self.mode == Mode::Delayed && self.switch(now_ns, Mode::InTime)
     }
 
-    /// Switches the mode unless the last switch is too recent.
+    /// Switches to `mode` unless the last switch is too recent; returns true if the mode was
+    /// switched.
     fn switch(&mut self, now_ns: u64, mode: Mode) -> bool {
         let too_soon = self
             .switched_ns
@@ -345,8 +366,8 @@ impl SidePolicy {
         }
     }
 
-    /// Returns true if a delayed side may start a batch: while it is otherwise idle, or under
-    /// pressure.
+    /// Returns true if a delayed side may start another batch from its delay queue: while only
+    /// batches are in flight, or under pressure to catch up, and within the limit of batches.
     fn may_drain(&self, view: QueueView) -> bool {
         let idle = view.in_flight == view.drain_in_flight;
         (idle || view.pressed) && view.drain_in_flight < self.drain_depth(view.pressed)
@@ -383,7 +404,8 @@ mod tests {
             (20..=21).contains(&limit_ms),
             "4 x 5 ms within 6 %: {limit_ms}"
         );
-        // A third of the operations freeze for two seconds, and the limit stays.
+        // A third of the operations take two seconds, as on a device that freezes, and the limit
+        // does not rise.
         for round in 0..600 {
             side.completed(if round % 3 == 0 { 2_000 * MS } else { 5 * MS }, 0);
         }

@@ -1,9 +1,10 @@
-//! Quantiles of recent latencies, in constant space and without floating point when recording.
+//! Quantiles of recent latencies, in constant space and without floating point when a latency is
+//! recorded.
 //!
-//! The estimator is a log-linear histogram (16 steps per power of two, so a value is known to about
-//! 6 %) over two windows: the current one and the previous one. Old samples are forgotten after one
-//! to two windows, and once a window is full, a quantile never rests on fewer samples than one
-//! window.
+//! The estimator is a log-linear histogram (16 steps per power of two, so the error of a value is
+//! about 6 %) over two windows: the current window and the previous one. Old samples are forgotten
+//! after one to two windows. Once a window is full, a quantile is never based on fewer samples than
+//! one window has.
 
 const STEPS: usize = 16;
 const BUCKETS: usize = 61 * STEPS;
@@ -32,7 +33,8 @@ impl Window {
 }
 
 impl Quantiles {
-    /// Creates an estimator that remembers one to two windows of `window_samples`.
+    /// Creates an estimator over the most recent one to two windows of `window_samples` samples
+    /// each.
     pub fn new(window_samples: u32) -> Quantiles {
         assert!(window_samples > 0, "a window holds a sample");
         Quantiles {
@@ -53,13 +55,13 @@ impl Quantiles {
         self.filling.samples += 1;
     }
 
-    /// Returns the number of samples that a quantile rests on now.
+    /// Returns the number of samples on which a quantile is currently based.
     pub fn samples(&self) -> u32 {
         self.filling.samples + self.before.samples
     }
 
-    /// Returns the latency that a share `quantile` (0 to 1) of the recent samples does not exceed,
-    /// in nanoseconds; `None` without samples.
+    /// Returns the latency in nanoseconds that the share `quantile` (0 to 1) of the recent samples
+    /// does not exceed; `None` without samples.
     pub fn quantile_ns(&self, quantile: f64) -> Option<u64> {
         let samples = self.samples();
         if samples == 0 {
@@ -77,7 +79,8 @@ impl Quantiles {
     }
 }
 
-/// Returns the bucket of a value: its power of two and the four bits below the leading one.
+/// Returns the index of the bucket for a value: its power of two, and the four bits below its
+/// leading bit.
 fn bucket(value: u64) -> usize {
     if value < STEPS as u64 {
         return value as usize;

@@ -1,8 +1,9 @@
 //! Policies of the data path, as state machines without I/O: time and events are arguments, and
 //! decisions are return values.
 //!
-//! The crate depends on nothing that could do I/O, so a policy cannot cheat: the live stack, the
-//! simulator and the lab drive the same code. Times are nanoseconds since any fixed start.
+//! The crate depends on no crate that can do I/O, so a policy cannot depend on anything but its
+//! arguments, and the live stack, the simulator and the lab run the same code. Times are
+//! nanoseconds since any fixed start.
 
 pub mod hedge;
 pub mod hetero;

@@ -1,8 +1,8 @@
 //! Doubly linked lists of ids (pages, requests) that share one array of links, so that moving an id
-//! between lists takes a few writes and no allocation.
+//! between lists takes a few memory writes and no allocation.
 //!
-//! An id is in at most one list over the same [`Links`] at a time; the owner of the lists keeps
-//! track of which one.
+//! An id is in at most one list over the same [`Links`] at a time. The owner of the lists must know
+//! which list contains an id.
 
 /// The value for no id.
 pub const NONE: u32 = u32::MAX;
@@ -54,17 +54,19 @@ impl Links {
     }
 }
 
-/// Grows `array` to hold ids below `ids`, at least to twice its length.
+/// Grows `array` so that it has an element for every id below `ids`. An array that grows becomes at
+/// least twice as long.
 pub fn grow<T: Clone>(array: &mut Vec<T>, ids: usize, value: T) {
     if array.len() < ids {
-        // The first call, with the final number, is exact; growth by one id at a time doubles.
+        // A first call with the final number of ids allocates exactly that number; growth by one id
+        // at a time doubles the length.
         let doubled = array.len().saturating_mul(2);
         array.resize(ids.max(doubled), value);
     }
 }
 
-/// Removes and returns the element at index `at`. In short arrays it is usually the last one; then
-/// no element is moved, and no call is made to move zero elements.
+/// Removes and returns the element at index `at`. In short arrays `at` is usually the last index,
+/// and this path avoids the call that would move zero elements.
 pub(crate) fn take_at<T>(array: &mut Vec<T>, at: usize) -> T {
     if at + 1 == array.len()
         && let Some(last) = array.pop()
@@ -74,7 +76,7 @@ pub(crate) fn take_at<T>(array: &mut Vec<T>, at: usize) -> T {
     array.remove(at)
 }
 
-/// One list. New and used ids go to the front, and ids leave at the back.
+/// One list of ids. Ids are usually inserted at the front and removed at the back.
 #[derive(Clone, Copy, Debug)]
 pub struct List {
     front: u32,
@@ -132,7 +134,7 @@ impl List {
         self.len += 1;
     }
 
-    /// Removes `id`, which is in this list.
+    /// Removes `id`, which must be in this list.
     pub fn remove(&mut self, links: &mut Links, id: u32) {
         let Node { prev, next } = links.nodes[id as usize];
         links.join(prev, next);
@@ -166,7 +168,7 @@ impl List {
         Some(id)
     }
 
-    /// Moves `id`, which is in this list, to the front.
+    /// Moves `id`, which must be in this list, to the front.
     pub fn refresh(&mut self, links: &mut Links, id: u32) {
         if self.front != id {
             self.remove(links, id);

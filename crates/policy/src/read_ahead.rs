@@ -1,24 +1,24 @@
 //! On-demand read-ahead: the decision which pages are read before they are requested.
 //!
-//! One [`ReadAhead`] belongs to one reader of one file (or of one device). It is told which pages
-//! were missed, or found with the mark that an earlier window has left, and returns the window to
-//! read next. Windows begin small, double while the reader continues sequentially, and are read
-//! before the reader has reached their end, so that a sequential reader never waits. A `ReadAhead`
-//! must never do I/O, and never return a window longer than the maximum, except for two that are
-//! read as one.
+//! One [`ReadAhead`] belongs to one reader of one file (or of one device). The caller reports pages
+//! that were not in memory, and pages with a mark that an earlier window has set. `ReadAhead`
+//! returns the window of pages to read next. Windows start small and double while the reader
+//! continues sequentially. A window is read before the reader has reached the end of the previous
+//! one, so that a sequential reader never waits. A `ReadAhead` must never do I/O, and never return
+//! a window longer than the maximum, except for two windows that are read as one.
 //!
 //! Source: `mm/readahead.c` of Linux 2.6.31 (`ondemand_readahead`), whose window rules are those of
 //! 2.6.26. The rules are in `docs/schedulers.md`.
 
-/// A run of pages to read, except those that are already in memory.
+/// A range of consecutive pages to read. Pages of the range that are already in memory are skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     /// The first page.
     pub first_page: u64,
     /// Number of pages.
     pub pages: u64,
-    /// The page to be marked when it has been read: a reader that reaches it asks for the next
-    /// window, by [`ReadAhead::marked`].
+    /// The page that receives a mark when it has been read. When the reader reaches the marked
+    /// page, the caller requests the next window with [`ReadAhead::marked`].
     pub marked_page: Option<u64>,
 }
 
@@ -27,10 +27,11 @@ pub struct Window {
 pub struct ReadAhead {
     /// Maximum length of a window in pages; 0 disables read-ahead.
     pages_max: u64,
-    /// The first page of the last window.
+    /// First page of the last window.
     first_page: u64,
     pages: u64,
-    /// Number of pages at the end of the last window that are read before they are requested.
+    /// Number of pages at the end of the last window that the reader had not requested when it was
+    /// read.
     ahead_pages: u64,
     /// The last page read; `None` before the first read.
     previous_page: Option<u64>,
@@ -48,13 +49,13 @@ impl ReadAhead {
         }
     }
 
-    /// Records that the reader has read up to this page, whether it was in memory or not.
+    /// Records that the reader has read up to `page`, whether the page was in memory or not.
     pub fn has_read(&mut self, page: u64) {
         self.previous_page = Some(page);
     }
 
-    /// Returns the window to read now, while the reader waits, because `page` is not in memory. The
-    /// reader requested `requested` pages from `page` on.
+    /// Returns the window to read now, because `page` is not in memory; the reader waits for it.
+    /// The reader requested `requested` pages from `page` on.
     pub fn missed(&mut self, page: u64, requested: u64) -> Window {
         let requested = requested.max(1);
         if self.pages_max == 0 {
@@ -69,7 +70,7 @@ impl ReadAhead {
         } else if self.is_sequential(page) || requested > self.pages_max {
             self.begin(page, requested);
         } else {
-            // A random reader reads only the pages it requested, and the state does not change.
+            // For a random reader only the requested pages are read, and the state does not change.
             return Window {
                 first_page: page,
                 pages: requested,
@@ -79,9 +80,9 @@ impl ReadAhead {
         self.window(page)
     }
 
-    /// Returns the window to read while the reader continues, because the reader has reached a
-    /// marked page, which has lost its mark now. `hole` returns the first page after a given page
-    /// that is not in memory, within a given number of pages.
+    /// Returns the window to read while the reader continues, because the reader has reached the
+    /// marked page `page`, whose mark has been cleared. `hole` returns the first page after a given
+    /// page that is not in memory, if it is within a given number of pages.
     pub fn marked(
         &mut self,
         page: u64,
@@ -95,8 +96,8 @@ impl ReadAhead {
             self.push_on();
             return Some(self.window(page));
         }
-        // The mark is of another reader, or of this one before it moved elsewhere: the pages in
-        // memory show how far that reader had come.
+        // The mark was set for another reader, or for this reader before it moved elsewhere. The
+        // pages in memory behind the mark show how far that reader had come.
         let first = hole(page, self.pages_max + 1)?;
         let come = first
             .checked_sub(page)
@@ -108,7 +109,7 @@ impl ReadAhead {
     }
 
     /// Returns true if a sequential reader would be at `page`: at the mark of the last window, or
-    /// behind its end.
+    /// directly behind the end of the window.
     fn is_expected(&self, page: u64) -> bool {
         let end = self.first_page + self.pages;
         page != 0 && (page == end - self.ahead_pages || page == end)
@@ -128,7 +129,8 @@ impl ReadAhead {
         self.ahead_pages = self.pages;
     }
 
-    /// Sets the first window of a reader that may be sequential.
+    /// Sets the first window of a reader that may be sequential. `requested` is the number of
+    /// requested pages from `page` on.
     fn begin(&mut self, page: u64, requested: u64) {
         self.first_page = page;
         self.pages = self.first_size(requested);
@@ -157,7 +159,7 @@ impl ReadAhead {
         pages.saturating_mul(larger).min(self.pages_max)
     }
 
-    /// Returns the window to read. If the reader, which is at `page`, would reach the mark at once,
+    /// Returns the window to read for a reader at `page`. If the mark would be at `page` itself,
     /// the next window is included.
     fn window(&mut self, page: u64) -> Window {
         if page == self.first_page && self.pages == self.ahead_pages {
@@ -192,8 +194,8 @@ mod tests {
         panic!("the memory is not asked where the window says enough")
     }
 
-    /// Page after page: 4 pages, of which 3 ahead; then 8, 16, 32, 32, each at the mark of the
-    /// previous window.
+    /// The reader reads page after page. The first window has 4 pages, 3 of them ahead. The next
+    /// windows have 8, 16, 32 and 32 pages, each requested at the mark of the previous window.
     #[test]
     fn windows_grow_while_the_reader_goes_on() {
         let mut reader = ReadAhead::new(MAX);
@@ -206,13 +208,14 @@ mod tests {
         ] {
             assert_eq!(reader.marked(mark, 1, none_missing), Some(expected));
         }
-        // Without the mark (its page was dropped), the end of the window triggers the next one,
-        // too.
+        // If the mark was lost with its page, reaching the end of the window also triggers the next
+        // window.
         assert_eq!(reader.missed(92, 1), window(92, 64, 124));
     }
 
-    /// A request for 8 pages at the start gets a window of twice that. A request larger than the
-    /// maximum gets the maximum and the next window at once.
+    /// A request for 8 pages at the start of a file gets a window of twice that length. A request
+    /// longer than the maximum window gets the maximum window and, together with it, the next
+    /// window.
     #[test]
     fn the_first_window_is_as_long_as_the_request_promises() {
         assert_eq!(ReadAhead::new(MAX).missed(0, 8), window(0, 16, 8));
@@ -220,7 +223,7 @@ mod tests {
         assert_eq!(ReadAhead::new(MAX).missed(500, 64), window(500, 64, 532));
     }
 
-    /// A random read gets the requested pages only; the previous window is still known when the
+    /// A random read gets only the requested pages. The previous window is still known when the
     /// reader returns to it.
     #[test]
     fn a_jump_reads_what_is_asked_for_and_nothing_is_forgotten() {
@@ -235,11 +238,12 @@ mod tests {
         assert_eq!(reader.missed(100, 2), alone);
         reader.has_read(101);
         assert_eq!(reader.marked(1, 1, none_missing), Some(window(4, 8, 4)));
-        // The page after the last one read is sequential, wherever it is.
+        // A read of the page after the last one read is sequential, at any position.
         assert_eq!(reader.missed(102, 1), window(102, 4, 103));
     }
 
-    /// The mark is not of the last window: 8 pages after it are in memory, so 2 x (8 + 1) are next.
+    /// The mark is not that of the last window. The 8 pages behind the mark are in memory, so the
+    /// next window has 2 * (8 + 1) pages.
     #[test]
     fn the_mark_of_another_reader_goes_on_where_that_one_had_come() {
         let mut reader = ReadAhead::new(MAX);
@@ -267,8 +271,8 @@ mod tests {
         }
     }
 
-    /// 32 MiB sequentially, page by page: each page is read once, in windows of 4, 8, 16, and then
-    /// 32 pages.
+    /// The reader reads 32 MiB sequentially, page by page. Each page is read from the device once,
+    /// in windows of 4, 8, 16, and then 32 pages.
     #[test]
     fn a_file_in_sequence_takes_as_many_requests_as_it_has_windows() {
         let (mut reader, mut there, mut marks, mut requests) =
@@ -294,8 +298,8 @@ mod tests {
             assert!(there.contains(&page));
             reader.has_read(page);
         }
-        // 28 pages in three windows, then 8164 pages by 32, rounded up; one more window is in
-        // flight at the end.
+        // The first three windows have 28 pages; the other 8164 pages are read in windows of 32,
+        // rounded up. One more window is in flight at the end.
         assert_eq!(requests, 3 + 8164_u64.div_ceil(MAX) + 1);
     }
 }

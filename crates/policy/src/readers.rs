@@ -1,24 +1,24 @@
-//! The readers of a device, distinguished by their positions: a request for the block behind the
-//! last one continues the same reader.
+//! The readers of a device, distinguished by their positions: a request that starts where the last
+//! request of a reader ended continues that reader.
 //!
 //! [`ReadAhead`] is the state of one reader of one file, but a device knows no files: one
 //! connection carries many readers, and one reader may use several connections. So a request
-//! belongs to the reader whose last request ended where it begins, whichever connection sends it.
-//! If there is no such reader, the request is the first of a new one, which replaces the least
-//! recently active reader. This code must never do I/O, and never return a page that is part of the
-//! request, which is read in any case.
+//! belongs to the reader whose last request ended where the new request begins, whichever
+//! connection sends it. If there is no such reader, the request starts a new reader, which replaces
+//! the least recently active one. This module must never do I/O, and never return a page of the
+//! request itself, which is read in any case.
 
 use std::ops::Range;
 
 use crate::read_ahead::{ReadAhead, Window};
 
-/// Maximum number of readers; a request searches all of them.
+/// Maximum number of readers. The number is small because each request searches all readers.
 pub const READERS_MAX: usize = 64;
 
 /// The readers of a device; see the module.
 #[derive(Clone, Debug)]
 pub struct Readers {
-    /// Maximum length of a window, at least one page.
+    /// Maximum length of a window in pages, at least 1.
     pages_max: u64,
     readers: Vec<Reader>,
     /// Number of requests so far.
@@ -27,13 +27,14 @@ pub struct Readers {
 
 #[derive(Clone, Debug)]
 struct Reader {
-    /// The page at which the reader's next request is expected.
+    /// The first page of the reader's next request if the reader continues sequentially.
     next_page: u64,
-    /// The number of the reader's last request.
+    /// Sequence number of the reader's last request among all requests.
     last_request: u64,
     windows: ReadAhead,
-    /// The page of the reader's last window at which the next window is requested. Pages in memory
-    /// have no room for marks here, so a reader never finds the mark of another one.
+    /// The page of the reader's last window at which the next window is requested. The mark is
+    /// stored in the reader and not with the page in memory, so a reader never finds the mark of
+    /// another reader.
     marked_page: Option<u64>,
 }
 
@@ -41,7 +42,7 @@ impl Readers {
     /// Creates the state without readers, with windows of up to `pages_max` pages.
     ///
     /// # Panics
-    /// When `pages_max` is 0: without read-ahead, do not create this.
+    /// When `pages_max` is 0. A device without read-ahead must not create a `Readers`.
     pub fn new(pages_max: u64) -> Readers {
         assert!(pages_max > 0, "a window has a page");
         Readers {
@@ -52,8 +53,8 @@ impl Readers {
     }
 
     /// Returns the pages behind a request for `pages` that should be read now, although no request
-    /// waits for them; some of them may already be in memory. `is_here` returns true for a page
-    /// that is in memory or being read.
+    /// waits for them. Some of these pages may already be in memory. `is_here` returns true for a
+    /// page that is in memory or being read.
     pub fn read(&mut self, pages: Range<u64>, is_here: impl Fn(u64) -> bool) -> Option<Range<u64>> {
         if pages.is_empty() {
             return None;
@@ -67,7 +68,8 @@ impl Readers {
         ahead
     }
 
-    /// Returns the index of the reader that continues at `page`, or of a new one.
+    /// Returns the index of the reader that continues at `page`, or of a new reader if there is
+    /// none.
     fn at(&mut self, page: u64) -> usize {
         if let Some(at) = self.readers.iter().position(|of| of.next_page == page) {
             return at;
@@ -90,8 +92,8 @@ impl Readers {
 }
 
 impl Reader {
-    /// Processes a request as the kernel does page by page: at the first missed page, and at every
-    /// mark.
+    /// Applies the kernel's rules for each page to a whole request: a window is requested at the
+    /// first page that is not in memory, and at every mark. Returns the pages to read ahead.
     fn ahead(&mut self, pages: &Range<u64>, is_here: impl Fn(u64) -> bool) -> Option<Range<u64>> {
         let mut ahead = None;
         let missed = pages.clone().find(|&page| !is_here(page));
@@ -132,7 +134,7 @@ mod tests {
     /// 128 KiB of pages of 4 KiB.
     const MAX: u64 = 32;
 
-    /// A memory that never evicts, and its readers.
+    /// A memory that never evicts a page, and the readers of the device.
     struct Memory {
         readers: Readers,
         here: BTreeSet<u64>,
@@ -157,8 +159,9 @@ mod tests {
         }
     }
 
-    /// From the start of a device page by page: 4 pages, of which the reader waits for one; then 8,
-    /// 16, 32 and 32, each when the reader reaches the first page of the previous window.
+    /// One reader reads page by page from the start of a device. The first window has 4 pages, of
+    /// which the reader waits for one. The next windows have 8, 16, 32 and 32 pages; each is
+    /// requested when the reader reaches the first page of the previous window.
     #[test]
     fn windows_grow_behind_a_reader_who_goes_on() {
         let mut memory = Memory::new();
@@ -177,12 +180,13 @@ mod tests {
         }
     }
 
-    /// In the middle of a device the first request may be a random one; the second continues it.
+    /// In the middle of a device the first request may be a random read, so nothing is read ahead.
+    /// The second request continues the first.
     #[test]
     fn the_second_request_in_a_row_makes_a_reader_in_the_middle() {
         let mut memory = Memory::new();
         assert_eq!(memory.read(1000..1001), None);
-        // Four pages from 1001, of which one is requested.
+        // The window has four pages from 1001 on, one of which is requested.
         assert_eq!(memory.read(1001..1002), Some(1002..1005));
     }
 
@@ -206,8 +210,8 @@ mod tests {
         assert_eq!(memory.read(5002..5003), Some(5005..5013));
     }
 
-    /// 128 pages at once are four windows of 32: the reader passes the marks of three, and the next
-    /// request finds the fourth being read.
+    /// A request for 128 pages covers four windows of 32 pages: the reader passes the marks of
+    /// three windows, and the next request finds the pages of the fourth window being read.
     #[test]
     fn a_request_longer_than_a_window_is_followed_by_one() {
         let mut memory = Memory::new();
@@ -215,7 +219,8 @@ mod tests {
         assert_eq!(memory.read(128..256), Some(256..288));
     }
 
-    /// 8 pages: the first window is twice as long, with its mark behind them; the next has 32.
+    /// A request has 8 pages. The first window is twice as long, with its mark behind the requested
+    /// pages; the next window has 32 pages.
     #[test]
     fn a_mark_is_found_inside_a_request() {
         let mut memory = Memory::new();
@@ -235,8 +240,8 @@ mod tests {
         }
     }
 
-    /// With one reader more than the maximum, the least recently active one is forgotten, and the
-    /// others continue.
+    /// With one reader more than the maximum number, the least recently active reader is forgotten,
+    /// and the other readers continue.
     #[test]
     fn the_reader_not_heard_of_for_longest_is_forgotten() {
         let mut memory = Memory::new();
@@ -247,7 +252,8 @@ mod tests {
         let second = |number: u64| start(number) + 1..start(number) + 2;
         let ahead = |number: u64| start(number) + 2..start(number) + 5;
         assert_eq!(memory.read(second(1)), Some(ahead(1)));
-        // This reader is new again, and replaces the third.
+        // The first reader was forgotten, so its request starts a new reader, which replaces the
+        // third.
         assert_eq!(memory.read(second(0)), None);
         assert_eq!(memory.read(second(2)), None);
         let newest = READERS_MAX as u64;

@@ -1,52 +1,53 @@
-//! The policy of when dirty pages are written, and by which task: the writer itself, the flusher,
-//! or the timer.
+//! The policy of when dirty pages are written out, and by which task: the writer, the flusher, or
+//! the timer.
 //!
-//! Tasks that dirty pages and tasks that clean them ask a [`WriteBack`], which knows the number of
-//! pages but not which pages. A page cache that lets writers continue until a share of memory is
-//! dirty, and then makes them write pages out themselves, is as fast as memory in bursts and as
-//! fast as the device in the long run. The policy must never do I/O, read a clock, or let a writer
-//! continue that is over its limit and has not written its chunk.
+//! Tasks that dirty pages and tasks that write them out call a [`WriteBack`], which knows the
+//! number of pages but not which pages. A writer may continue until a given share of memory is
+//! dirty, and must then write pages out itself. A page cache with this policy is as fast as memory
+//! in bursts and as fast as the device in the long run. The policy must never do I/O, read a clock,
+//! or let a writer continue that is over its limit and has not written out its chunk.
 //!
 //! Source: `mm/page-writeback.c` of Linux 2.6.27 (`get_dirty_limits`, `balance_dirty_pages`,
-//! `background_writeout`, `wb_kupdate`), with one device, whose share of the limit is all of it.
-//! The rules are in `docs/lab.md`.
+//! `background_writeout`, `wb_kupdate`), with a single device, which gets the whole limit. The
+//! rules are in `docs/lab.md`.
 
 use std::collections::BTreeMap;
 
 const MS_NS: u64 = 1_000_000;
 
-/// The way in which a page written by a program reaches the device.
+/// The way in which a page that a program has written reaches the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteMode {
-    /// Write-back: the page stays dirty until the policy has it written.
+    /// Write-back: the page stays dirty until the policy decides to write it out.
     Back,
-    /// Write-through: the write waits until the page, and the metadata that changed with it, is on
-    /// the device (`O_SYNC`, `mount -o sync`).
+    /// Write-through: the write completes when the page and the metadata that changed with the page
+    /// are on the device (`O_SYNC`, `mount -o sync`).
     Through,
 }
 
-/// Parameters of the policy; [`WriteBackParameters::for_memory`] returns those of Linux 2.6.26.
+/// Parameters of the policy. [`WriteBackParameters::for_memory`] returns those of Linux 2.6.26.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteBackParameters {
-    /// Percentage of the available pages above which the flusher works.
+    /// Percentage of the available pages that may be dirty before the flusher writes pages out.
     pub background_percent: u64,
-    /// Percentage of the available pages above which writers write pages out themselves; at
-    /// least 5.
+    /// Percentage of the available pages that may be dirty before writers must write pages out
+    /// themselves; at least 5.
     pub dirty_percent: u64,
-    /// Number of pages that a writer dirties between two checks.
+    /// Number of pages that a writer may dirty between two checks of its limit.
     pub check_pages: u64,
     /// Interval of the timer's flushes, in ns.
     pub interval_ns: u64,
-    /// Age in ns after which the timer writes a dirty file.
+    /// Age in ns of a file's dirty data from which the timer writes the file out.
     pub expire_ns: u64,
-    /// Number of pages that a flusher writes at a time.
+    /// Number of pages that a flusher writes out in one pass.
     pub pass_pages: u64,
 }
 
 impl WriteBackParameters {
-    /// Returns the defaults for a machine with `pages` pages and `processors` processors: 5 and 10
-    /// %, 5 s and 30 s, 1024 pages at a time, a check every pages / (32 x processors) pages, at
-    /// least 16 and at most 1024 (4 MiB).
+    /// Returns the defaults for a machine with `pages` pages and `processors` processors: 5 %
+    /// (background) and 10 % (dirty), a timer every 5 s with an expiry age of 30 s, 1024 pages in a
+    /// pass, and a check every pages / (32 x processors) pages, at least 16 and at most 1024 (4
+    /// MiB).
     pub fn for_memory(pages: u64, processors: u64) -> WriteBackParameters {
         WriteBackParameters {
             background_percent: 5,
@@ -58,7 +59,7 @@ impl WriteBackParameters {
         }
     }
 
-    /// Returns the number of pages that a writer over its limit writes out itself.
+    /// Returns the number of pages that a writer over its limit must write out itself.
     fn chunk_pages(&self) -> u64 {
         self.check_pages + self.check_pages / 2
     }
@@ -80,7 +81,7 @@ pub struct Pages {
 pub struct Limits {
     /// Number of pages above which the flusher works.
     pub background: u64,
-    /// Number of pages above which writers write pages out themselves.
+    /// Number of dirty pages above which writers must write pages out themselves.
     pub dirty: u64,
 }
 
@@ -95,18 +96,19 @@ pub struct Throttle {
 /// The next step of a writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The writer continues; the flusher is woken if it has work.
+    /// The writer continues; the flusher must be woken if it has work.
     Go {
         /// True when the flusher has work.
         wake_flusher: bool,
     },
-    /// The writer starts to write the given number of dirty pages, and asks again.
+    /// The writer starts to write out the given number of dirty pages, and then requests its next
+    /// step.
     Write {
         /// Number of pages to write.
         pages: u64,
     },
-    /// The writer waits until the device accepts more requests, for at most the given time, and
-    /// asks again.
+    /// The writer waits until the device accepts more requests, but at most the given time, and
+    /// then requests its next step.
     Wait {
         /// Maximum time to wait, in ns.
         ns: u64,
@@ -117,11 +119,11 @@ pub enum Step {
 #[derive(Clone, Debug)]
 pub struct WriteBack {
     parameters: WriteBackParameters,
-    /// True when a writer was over its limit, so that all are checked more often.
+    /// True while a writer has been found over its limit; all writers are then checked more often.
     exceeded: bool,
-    /// Pages that each task dirtied since its last check, and recently.
+    /// For each task, the number of pages that it has dirtied since its last check, and recently.
     tasks: BTreeMap<u32, Dirtied>,
-    /// Number of pages that all tasks dirtied recently.
+    /// Number of pages that all tasks have dirtied recently; old counts are halved with time.
     of_late: u64,
 }
 
@@ -131,14 +133,14 @@ struct Dirtied {
     of_late: u64,
 }
 
-/// Number of pages between two checks of a writer while a writer is over its limit.
+/// Maximum number of pages between two checks of a writer while any writer is over its limit.
 const EXCEEDED_CHECK_PAGES: u64 = 8;
 
 /// Maximum time that a writer waits for a congested device.
 const CONGESTION_WAIT_NS: u64 = 100 * MS_NS;
 
 impl WriteBack {
-    /// Creates a policy that has seen no writer yet.
+    /// Creates the policy without any writers.
     pub fn new(parameters: WriteBackParameters) -> WriteBack {
         WriteBack {
             parameters,
@@ -148,8 +150,8 @@ impl WriteBack {
         }
     }
 
-    /// Records that a task has dirtied `pages` more pages; returns true if the task must be checked
-    /// now, by [`next_step`](Self::next_step).
+    /// Records that a task has dirtied `pages` more pages. Returns true if the caller must now
+    /// check the task with [`next_step`](Self::next_step).
     pub fn dirtied(&mut self, task: u32, pages: u64, now: &Pages) -> bool {
         let every = match self.exceeded {
             true => EXCEEDED_CHECK_PAGES.min(self.parameters.check_pages),
@@ -169,7 +171,7 @@ impl WriteBack {
         is_due
     }
 
-    /// Halves the recent counts, so that the task that dirties most can change with time.
+    /// Halves the recent counts of all tasks, so that older activity counts less.
     fn forget_half(&mut self) {
         for of in self.tasks.values_mut() {
             of.of_late /= 2;
@@ -179,7 +181,7 @@ impl WriteBack {
         self.of_late /= 2;
     }
 
-    /// Returns the limits for the current number of available pages.
+    /// Returns the limits on dirty pages for the current number of available pages.
     pub fn limits(&self, pages: &Pages) -> Limits {
         let dirty_percent = self.parameters.dirty_percent.clamp(5, 100);
         let background_percent = match self.parameters.background_percent {
@@ -192,8 +194,9 @@ impl WriteBack {
         }
     }
 
-    /// Returns the limit of one task. It is lower than `dirty` by up to an eighth, in proportion to
-    /// the task's share of the pages dirtied recently, and never below half of `dirty`.
+    /// Returns the limit of one task, given the global limit `dirty`. The task's limit is lower by
+    /// up to an eighth, in proportion to the task's share of the recently dirtied pages, but never
+    /// below half of `dirty`.
     fn limit_of(&self, task: u32, dirty: u64) -> u64 {
         let of_late = self.tasks.get(&task).map_or(0, |of| of.of_late);
         let lower = match self.of_late {
@@ -203,9 +206,9 @@ impl WriteBack {
         (dirty - lower).max(dirty / 2)
     }
 
-    /// Returns the next step of a writer that is checked. The writer asks until the step is
-    /// [`Step::Go`], always with the same `throttle`, to which it adds the number of pages it has
-    /// written.
+    /// Returns the next step of a writer that must be checked. The writer repeats the call until
+    /// the step is [`Step::Go`], always with the same `throttle`, to which the writer adds the
+    /// number of pages that it has written out.
     pub fn next_step(&mut self, task: u32, pages: &Pages, throttle: &mut Throttle) -> Step {
         let limits = self.limits(pages);
         let all = pages.dirty + pages.under_way;
@@ -236,25 +239,26 @@ impl WriteBack {
         }
     }
 
-    /// Returns the number of pages that the woken flusher writes next; `None` when it has done
-    /// enough.
+    /// Returns the number of pages that the woken flusher must write out next; `None` if the number
+    /// of dirty pages is low enough.
     pub fn background_pages(&self, pages: &Pages) -> Option<u64> {
         let is_enough = pages.dirty == 0 || pages.dirty < self.limits(pages).background;
         (!is_enough).then_some(self.parameters.pass_pages)
     }
 
-    /// Returns the number of pages that a flusher writes at a time.
+    /// Returns the number of pages that a flusher writes out in one pass.
     pub fn pass_pages(&self) -> u64 {
         self.parameters.pass_pages
     }
 
-    /// Returns the time before which a file must have become dirty for the timer to write it now.
+    /// Returns the time such that the timer writes out the files that became dirty before it;
+    /// `None` if no file can be old enough.
     pub fn expired_before_ns(&self, now_ns: u64) -> Option<u64> {
         now_ns.checked_sub(self.parameters.expire_ns)
     }
 
-    /// Returns the time of the next timer, after one that fired at `rung_at_ns` and finished at
-    /// `now_ns`: an interval after it fired, and at least a second after it finished.
+    /// Returns the time at which the timer fires next, after a run that began at `rung_at_ns` and
+    /// ended at `now_ns`: one interval after the beginning, but at least one second after the end.
     pub fn next_timer_ns(&self, rung_at_ns: u64, now_ns: u64) -> u64 {
         (rung_at_ns + self.parameters.interval_ns).max(now_ns + 1_000 * MS_NS)
     }
@@ -264,7 +268,8 @@ impl WriteBack {
 mod tests {
     use super::*;
 
-    /// 1000 available pages: background 50, dirty 100, a check every 16 pages, a chunk of 24.
+    /// Returns a policy for 1000 available pages: limits of 50 (background) and 100 (dirty), a
+    /// check every 16 pages, and a chunk of 24 pages.
     fn policy() -> WriteBack {
         WriteBack::new(WriteBackParameters::for_memory(1000, 2))
     }
@@ -290,7 +295,7 @@ mod tests {
         };
         assert_eq!(limits(5, 10), (50, 100));
         assert_eq!(limits(10, 10), (50, 100));
-        // 2 % is below the minimum, and 5 / 2 in whole percent is 2.
+        // The parameter of 2 % is below the minimum of 5 %, of which half, in whole percent, is 2.
         assert_eq!(limits(40, 2), (20, 50));
     }
 
@@ -310,8 +315,8 @@ mod tests {
         assert!(policy.dirtied(1, 8, &pages(200, 0)));
     }
 
-    /// Task 1 dirtied all pages, so its limit is 100 - 12 = 88; the limit of task 2 is 100. The
-    /// middle of the two limits (50 and 100) is 75.
+    /// Task 1 has dirtied all pages, so its limit is 100 - 12 = 88, while the limit of task 2
+    /// is 100. The middle between the two global limits (50 and 100) is 75.
     #[test]
     fn who_dirties_most_is_stopped_first() {
         let mut policy = policy();
@@ -331,8 +336,8 @@ mod tests {
         assert_eq!(step(&mut policy, 2, 51, 0), go);
     }
 
-    /// Over the limit: the writer is asked for 24 pages and finds 10; it waits, then writes 14
-    /// more; then the chunk is done.
+    /// A writer over its limit must write out 24 pages but finds only 10 dirty ones. It waits, and
+    /// then writes out 14 more, which completes the chunk.
     #[test]
     fn a_writer_over_the_limit_writes_his_chunk_and_waits_in_between() {
         let mut policy = policy();
@@ -346,7 +351,7 @@ mod tests {
         assert_eq!(step(140, 10, 10), wait);
         assert_eq!(step(140, 10, 0), Step::Write { pages: 14 });
         assert_eq!(step(126, 24, 14), Step::Go { wake_flusher: true });
-        // No dirty page is left to start: the writer waits for the pages being written.
+        // If no page is dirty, the writer waits for the pages that are being written.
         let mut throttle = Throttle::default();
         assert_eq!(policy.next_step(1, &pages(0, 150), &mut throttle), wait);
         let idle = Step::Go {
@@ -374,14 +379,15 @@ mod tests {
         assert_eq!(policy.next_timer_ns(10 * s, 14 * s + 1), 15 * s + 1);
     }
 
-    /// The limit is 100 pages; after 101 dirtied pages all counts are halved: 50 of 75 pages belong
-    /// to task 1.
+    /// The limit is 100 pages. After 101 dirtied pages all counts are halved, so 50 of 75 pages
+    /// belong to task 1.
     #[test]
     fn what_was_dirtied_long_ago_counts_less() {
         let mut policy = policy();
         policy.dirtied(1, 101, &pages(0, 0));
         policy.dirtied(2, 25, &pages(0, 0));
-        // 100 / 8 = 12, of which two thirds and a third count (50 and 25 of 75).
+        // An eighth of 100 is 12, which is divided in proportion to the counts of 50 and 25 of 75:
+        // 8 and 4.
         assert_eq!(policy.limit_of(1, 100), 100 - 8);
         assert_eq!(policy.limit_of(2, 100), 100 - 4);
     }

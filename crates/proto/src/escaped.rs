@@ -2,10 +2,10 @@
 
 use std::fmt::{Display, Formatter, Result, Write};
 
-/// Text that came from a peer, displayed so that it cannot control a terminal or pass for other
-/// text. Control characters, which begin escape sequences, and characters that are invisible or
-/// change the text direction are shown as Rust escapes (`\u{1b}`). The backslash is escaped too, so
-/// that the output is unambiguous.
+/// Text that came from a peer, displayed so that it can neither control a terminal nor be mistaken
+/// for other text. Control characters, which begin escape sequences, and characters that are
+/// invisible or change the text direction are shown as Rust escapes (`\u{1b}`). The backslash is
+/// escaped, too, so that the output is unambiguous.
 #[derive(Clone, Copy, Debug)]
 pub struct Escaped<'a>(pub &'a str);
 
@@ -22,8 +22,8 @@ impl Display for Escaped<'_> {
     }
 }
 
-/// Whether a character has an effect other than being visible: the Unicode categories Cc, Zl and
-/// Zp, and, of Cf, the zero-width characters, the direction controls and the tags.
+/// Returns true for a character that has an effect other than being visible: the Unicode categories
+/// Cc, Zl and Zp, and the zero-width characters, direction controls and tags of category Cf.
 fn is_active(character: char) -> bool {
     character.is_control()
         || matches!(character,

@@ -1,11 +1,11 @@
 //! Network block protocols as codecs and state machines, without I/O.
 //!
 //! The server (`bimetal-export`) and the remote medium (`bimetal-block`) speak the same protocols
-//! from opposite ends. Both use this crate, so that one reading of each specification exists and
-//! can be tested byte by byte, in virtual time and under a fuzzer.
+//! from opposite ends. Both use this crate, so that each specification is implemented once and can
+//! be tested byte by byte, in virtual time and under a fuzzer.
 //!
-//! Nothing here may open a socket, read a clock, wait, or grow without a stated bound. Bytes come
-//! in as slices, bytes go out into buffers of the caller, and no input of the other party may
+//! This crate must never open a socket, read a clock, wait, or grow without a stated bound. Bytes
+//! come in as slices and are written to buffers of the caller, and no input of the other party may
 //! cause a panic.
 
 pub mod brp;

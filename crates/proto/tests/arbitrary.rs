@@ -1,5 +1,5 @@
-//! Arbitrary bytes: the codecs never panic, never hold data beyond their bounds, and do not depend
-//! on fragmentation.
+//! Tests with arbitrary bytes: the codecs never panic, never hold data beyond their bounds, and do
+//! not depend on fragmentation.
 
 use crate::common::*;
 use bimetal_proto::nbd::reply_decoder::{REPLY_HEADER_MAX_BYTES, check_reply, extents};
@@ -16,7 +16,8 @@ fn bytes(max: usize) -> impl Strategy<Value = Vec<u8>> {
     vec(any::<u8>(), 0..max)
 }
 
-/// Option data that is partly valid: strings with and without correct lengths, counts, codes.
+/// Generates option data that is partly valid: strings with and without correct lengths, counts,
+/// codes.
 fn data() -> impl Strategy<Value = Vec<u8>> {
     let part = prop_oneof![
         bytes(6),
@@ -28,7 +29,7 @@ fn data() -> impl Strategy<Value = Vec<u8>> {
     vec(part, 0..6).prop_map(|parts| parts.concat())
 }
 
-/// Bytes that a client might send: mostly framed options, and some unframed bytes.
+/// Generates bytes that a client might send: mostly framed options, and some unframed bytes.
 fn client_stream() -> impl Strategy<Value = Vec<u8>> {
     let message = prop_oneof![
         8 => (0_u32..13, data()).prop_map(|(code, data)| option(code, &data)),
@@ -63,7 +64,7 @@ fn server_stream() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Returns the output and the end of a client that is fed in fragments.
+/// Returns the output and the final progress or error of a client that is fed in fragments.
 fn client(input: &[u8], fragment_bytes: usize) -> (Vec<u8>, Result<ClientProgress, ProtocolError>) {
     let mut client = ClientHandshake::new(Wishes {
         export_name: "vol".to_owned(),
@@ -87,7 +88,7 @@ fn client(input: &[u8], fragment_bytes: usize) -> (Vec<u8>, Result<ClientProgres
     (out, Ok(ClientProgress::NeedMore))
 }
 
-/// Returns the headers in a stream of replies, up to an error; payloads are skipped.
+/// Returns the headers in a stream of replies, and the error that ended it; payloads are skipped.
 fn headers(input: &[u8], fragment_bytes: usize) -> (Vec<ReplyHeader>, Option<ProtocolError>) {
     let mut decoder = ReplyDecoder::new(true);
     let mut found = Vec::new();
@@ -133,7 +134,7 @@ fn reply_stream() -> impl Strategy<Value = Vec<u8>> {
             bytes.extend(kind.to_be_bytes());
             bytes.extend(cookie.to_be_bytes());
             bytes.extend(length.to_be_bytes());
-            // The message length of errors is 0, so that some of them are valid.
+            // Errors have a message of length 0, so that some of them are valid.
             let payload = payload
                 .iter()
                 .enumerate()
@@ -171,7 +172,7 @@ fn request() -> impl Strategy<Value = Request> {
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 2000,
-        // Every run uses the same cases; the fuzzer covers others.
+        // Every run uses the same cases; the fuzzers cover other cases.
         rng_seed: RngSeed::Fixed(20),
         failure_persistence: None,
         ..Default::default()
@@ -179,7 +180,7 @@ proptest! {
 
     #[test]
     fn server_handshake(input in prop_oneof![3 => client_stream(), 1 => bytes(200)], cut in 1_usize..50) {
-        // The harness itself asserts the memory bound after each call.
+        // `serve_with` itself asserts the memory bound after each call.
         let whole = serve_with(&Two, &input, usize::MAX);
         prop_assert_eq!(&serve_with(&Two, &input, cut), &whole);
         prop_assert_eq!(&serve_with(&Two, &input, 1), &whole);
@@ -203,7 +204,7 @@ proptest! {
             no_zeroes: true,
         };
         for header in whole.0 {
-            // Here and below, any result is acceptable, as long as there is one.
+            // From this line on, any result is acceptable, as long as there is no panic.
             let _ = check_reply(&request, &negotiated, &header);
         }
         let _ = extents(&request, &input);
@@ -218,7 +219,7 @@ proptest! {
         let _ = decode_request(tail.as_slice().try_into().unwrap());
         let export = ExportInfo { transmission_flags: flags, ..info(4096) }.negotiated(structured);
         let negotiated = Negotiated { structured_replies: structured, ..Negotiated::default() };
-        // Every valid request lies in the export, is aligned, and writes only where writing is
+        // Every valid request lies in the export and is aligned, and it writes only if writing is
         // allowed.
         if let Ok(command) = validate(&request, &export, &negotiated) {
             if command != Command::Disconnect {

@@ -1,6 +1,5 @@
-//! The encoding of BRP: encoded messages are decoded again, the bytes are those of the
-//! specification, any input is answered with a message or an error, and fragmentation makes no
-//! difference.
+//! Tests of the encoding of BRP: encoded messages can be decoded, the bytes are those of the
+//! specification, any input yields a message or an error, and fragmentation makes no difference.
 
 use bimetal_proto::brp::command::encode_command;
 use bimetal_proto::brp::frame::check_of;
@@ -44,12 +43,12 @@ fn welcome(features: u32) -> Welcome {
     }
 }
 
-/// Result of a reader for a stream that it got in pieces: the messages, and the error that ended
-/// it.
+/// Result of a reader for a stream that it got in pieces: the messages, each with its entries, and
+/// the error that ended the stream.
 type Made<M, E> = (Vec<(M, Vec<E>)>, Option<ProtocolError>);
 
-/// Feeds a stream in pieces of `cut` bytes. The data of commands is skipped as a target would take
-/// it.
+/// Feeds a stream to a target's reader in pieces of `cut` bytes. The data of commands is skipped,
+/// as a target would consume it.
 fn target(features: Option<u32>, stream: &[u8], cut: usize) -> Made<ToTarget, Request> {
     let mut inbound = TargetInbound::new();
     if let Some(features) = features {
@@ -126,7 +125,7 @@ fn initiator(open: Option<u32>, stream: &[u8], cut: usize) -> Made<ToInitiator, 
     (made, None)
 }
 
-/// Encodes a frame for the path that [`target`] opens, after `skip` frames in its direction.
+/// Returns an encoder for the path that [`target`] opens, which has already encoded `skip` frames.
 fn outbound(features: u32, skip: u32) -> Outbound {
     let mut outbound = Outbound::new();
     (0..skip).for_each(|_| outbound.control(&mut Vec::new(), kind::CLOSE, &[]));
@@ -150,7 +149,7 @@ fn a_hello_is_on_the_wire_as_the_page_draws_it() {
     assert_eq!(out[16..], body);
     let check = check_of(&[&out[..12], &body[..]].concat());
     assert_eq!(out[12..16], check.to_le_bytes());
-    // The check itself against the vector of RFC 3720, appendix B.4: 32 bytes of zeroes.
+    // Compare the check with the test vector of RFC 3720, appendix B.4: 32 bytes of zeroes.
     assert_eq!(check_of(&[0; 32]), 0x8a91_36aa);
 }
 
@@ -186,7 +185,7 @@ fn what_may_not_be_is_refused() {
     let merged = command(&[small, small], feature::MERGE);
     assert_eq!(refused(&merged, feature::MERGE), None);
     assert_eq!(refused(&merged, 0), Some(ProtocolError::BadCount(2)));
-    // Without the negotiated check, or with a check that was not negotiated.
+    // Frames without the negotiated check, or with a check that was not negotiated.
     assert_eq!(
         refused(&merged, feature::ALL),
         Some(ProtocolError::WrongCheck)
@@ -231,7 +230,7 @@ fn what_may_not_be_is_refused() {
         target(Some(0), &greeting, 99).1,
         Some(ProtocolError::UnexpectedFrame(kind::HELLO))
     );
-    // A control frame with an excessive length is rejected at its head.
+    // A control frame whose announced length is excessive is rejected when its head has arrived.
     greeting[5] = 0xff;
     assert_eq!(
         target(None, &greeting[..16], 99).1,
@@ -283,7 +282,7 @@ fn runs_stay_within_what_was_asked() {
         assert!(decode_runs(&asked, &encode_runs(&wrong)).is_err());
     }
     assert!(decode_runs(&asked, &[0, 1, 0, 0, 2, 0, 0, 0]).is_err());
-    // No run, and a partial run behind a whole one.
+    // No run, and a partial run after a whole one.
     assert!(decode_runs(&asked, &[]).is_err());
     assert!(decode_runs(&asked, &[0, 1, 0, 0, 1, 0, 0, 0, 9]).is_err());
 }
@@ -342,7 +341,7 @@ fn completions() -> impl Strategy<Value = Vec<Completion>> {
     vec(completion, 1..=64)
 }
 
-/// Commands with their data, fences and a close, half of the time with one wrong byte.
+/// Generates commands with their data, fences and a close, half of the time with one wrong byte.
 fn to_target() -> impl Strategy<Value = (u32, Vec<u8>)> {
     let frames = vec(requests(), 0..6);
     let damage = prop::option::of((any::<prop::sample::Index>(), 1_u8..));

@@ -1,8 +1,8 @@
-//! A session over paths that break and a target that dies, against a model of the target. The model
-//! carries out requests in any permitted way: in any order, late, and also from paths that the
-//! initiator has abandoned. No answered change may be lost unless a flush error reports it, and no
-//! older content may come back. With the fence or the replay left out, the same test must detect
-//! that.
+//! Tests a session over paths that break and with a target that dies, against a model of the
+//! target. The model carries out requests in any permitted way: in any order, late, and also when
+//! they came over paths that the initiator has abandoned. No answered change may be lost unless a
+//! flush error reports the loss, and no older content may reappear. If the fence or the replay is
+//! left out, the same test must detect the resulting error.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -36,9 +36,9 @@ impl Data for Bytes {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Plant {
     Nothing,
-    /// The target reports that a path has ended without checking.
+    /// The target reports that a path has ended without checking that its requests have.
     FenceLeftOut,
-    /// The initiator believes that nothing was lost with the target.
+    /// The initiator behaves as if no change was lost with the target.
     ReplayLeftOut,
 }
 
@@ -73,9 +73,9 @@ struct Connection {
     at_initiator: InitiatorInbound,
     to_target: Vec<u8>,
     to_initiator: Vec<u8>,
-    /// Paths that were requested to be fenced over this one and have not ended.
+    /// Paths whose fence was requested over this path and which have not ended.
     fencing: Vec<Rc<Path>>,
-    /// Whether the initiator has abandoned the path; the target does not know.
+    /// True when the initiator has abandoned the path, which the target does not know.
     broken: bool,
 }
 
@@ -89,15 +89,17 @@ struct World {
     taken: Vec<Taken>,
     next_path: u32,
     instance: u8,
-    /// The current content, and the durable content that remains when the target dies.
+    /// `content`: the current content. `durable`: the durable content, which remains when the
+    /// target dies.
     content: [u64; BLOCKS],
     durable: [u64; BLOCKS],
     next_version: u64,
-    /// The last version submitted to each block, and the last version that was answered.
+    /// `submitted`: the last version submitted to each block. `answered`: the last version that was
+    /// answered.
     submitted: [u64; BLOCKS],
     answered: [u64; BLOCKS],
-    /// Our requests by tag: the versions that a read must return, that a write writes, or that a
-    /// flush must cover.
+    /// The initiator's requests by tag, with the versions that a read must return, that a write
+    /// writes, or that a flush must cover.
     asked: BTreeMap<u32, Asked>,
     deaths: usize,
     losses: Rc<Cell<usize>>,
@@ -185,7 +187,7 @@ impl World {
         let ToInitiator::Welcome(welcome) = message else {
             return Err("no welcome".to_owned());
         };
-        // The initiator's HELLO was the first frame of its direction; the model leaves it out.
+        // The initiator's HELLO was the first frame in its direction; the model does not send it.
         let given_up = self
             .initiator
             .path_up(number, &welcome, Outbound::new())
@@ -303,8 +305,8 @@ impl World {
         }
     }
 
-    /// Carries out one of the requests that the target has accepted, and answers if the path still
-    /// exists.
+    /// Carries out one of the requests that the target has accepted, and answers it if the path
+    /// still exists.
     fn carry_out(&mut self) {
         if self.taken.is_empty() {
             return;
@@ -399,7 +401,7 @@ impl World {
         }
     }
 
-    /// Checks the result of one of our requests that has ended.
+    /// Checks the result of a request of the initiator that has ended.
     fn ended(&mut self, tag: u32, result: Result<(), Failure>, data: &[u8]) {
         let asked = self.asked.remove(&tag).expect("a request ends once");
         match (asked, result) {
@@ -437,7 +439,7 @@ impl World {
         self.content = self.durable;
         self.taken.clear();
         self.sessions = Sessions::new(64);
-        // Some of the paths are known to be gone; the next path detects the others.
+        // The initiator knows that some of the paths have ended; the next path detects the others.
         for number in self.connections.keys().copied().collect::<Vec<_>>() {
             if self.rng.chance(50) {
                 self.initiator.path_down(number);
@@ -446,7 +448,7 @@ impl World {
         self.connections.clear();
     }
 
-    /// The target notices that a connection is broken and all its requests have ended.
+    /// Lets the target notice that a connection is broken and all its requests have ended.
     fn tidy_up(&mut self) {
         let over: Vec<u32> = self
             .connections
@@ -509,7 +511,8 @@ impl World {
         for _ in 0..4000 {
             self.step(false);
         }
-        // No path breaks any more: all requests end, and a flush makes the changes durable.
+        // From now on no path breaks, so all requests must end, and a flush makes the changes
+        // durable.
         for _ in 0..200_000 {
             if self.asked.is_empty() {
                 break;
@@ -517,7 +520,7 @@ impl World {
             self.step(true);
         }
         assert!(self.asked.is_empty(), "requests are stuck");
-        // If an error is due, the first flush reports it.
+        // If changes were lost, the first flush reports it, and the second flush must succeed.
         for _ in 0..2 {
             let flush = Request::new(Op::Flush, 0, 0);
             let tag = self.initiator.submit(flush, Bytes::default()).unwrap();
@@ -566,7 +569,8 @@ fn nothing_is_lost_when_a_volatile_target_dies() {
     let mut deaths = 0;
     for seed in 0..100 {
         let mode = MODES[seed as usize % MODES.len()];
-        // So little memory that changes have to wait for flushes, and plenty.
+        // Half of the seeds keep so few bytes that changes must wait for flushes; the others keep
+        // plenty.
         let keep_bytes = if seed % 2 == 0 { 300 } else { 1 << 20 };
         let (died, losses) = World::new(seed, Plant::Nothing, keep_bytes, true, mode).run();
         deaths += died;
@@ -629,7 +633,8 @@ fn what_was_given_up_still_keeps_later_changes_back_until_it_is_fenced() {
     initiator.give_up();
     assert_eq!(initiator.next_failed(), Some((first, Failure::Unreachable)));
 
-    // The target comes back. Overlapping requests wait for the fence; the others are sent at once.
+    // The target comes back. Overlapping requests wait for the fence; the others are sent
+    // immediately.
     initiator.path_up(2, &welcome, Outbound::new()).unwrap();
     let (request, data) = write(3);
     initiator.submit(request, data).unwrap();
@@ -739,7 +744,7 @@ fn an_export_is_taken_again_as_long_as_what_was_told_at_first_holds() {
         assert_eq!(up, Err(Unusable::Changed(change)));
         assert_eq!(initiator.welcome(), Some(&told));
     }
-    // A larger volume, and then one as at first.
+    // A larger export is accepted, and afterwards one with the original size, too.
     let more = Welcome {
         size_bytes: 1 << 21,
         rights: discards_and(right::ROTATIONAL),

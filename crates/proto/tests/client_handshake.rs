@@ -1,4 +1,4 @@
-//! The client's handshake against servers' messages written by hand from the protocol document.
+//! Tests of the client's handshake with server messages written by hand from the protocol document.
 
 use crate::common::*;
 use bimetal_proto::nbd::{
@@ -20,7 +20,8 @@ fn wishes(structured_replies: bool, base_allocation: bool) -> Wishes {
     }
 }
 
-/// Feeds the client in fragments. Returns its output, the rest of the input, and the end.
+/// Feeds the client in fragments. Returns its output, the rest of the input, and the final progress
+/// or error.
 fn talk_with(wishes: Wishes, input: &[u8], fragment_bytes: usize) -> (Vec<u8>, Vec<u8>, End) {
     let mut client = ClientHandshake::new(wishes);
     let mut out = Vec::new();
@@ -49,7 +50,7 @@ fn talk(wishes: Wishes, messages: &[&[u8]]) -> (Vec<u8>, Vec<u8>, End) {
     )
 }
 
-/// The end of a handshake in which the client asks for `GO` without other features.
+/// Returns the end of a handshake in which the client requests `GO` without other features.
 fn go_end(messages: &[&[u8]]) -> End {
     talk(wishes(false, false), messages).2
 }
@@ -130,14 +131,14 @@ fn nothing_goes_to_a_server_without_the_tls_that_was_wished() {
         tls: true,
         ..wishes(true, true)
     };
-    // The bytes behind the answer are left to the caller, which has to reject them.
+    // The bytes after the answer are left to the caller, which must reject them.
     let (out, left, end) = talk(with_tls(), &[&ack(5), b"too early"]);
     assert_eq!(out, [&[0, 0, 0, 3][..], &option(5, &[])].concat());
     assert_eq!(
         (&left[..], end),
         (&b"too early"[..], Ok(ClientProgress::StartTls))
     );
-    // A server that refuses TLS, and one that is too old to be asked.
+    // A server that refuses TLS, and a server that is too old to support the option.
     let refusal = option_reply(5, ERR | 1, b"no");
     let (_, _, end) = talk(with_tls(), &[&refusal]);
     assert!(matches!(
@@ -185,7 +186,7 @@ fn refused_extras_are_done_without() {
             ],
         );
         let agreed = session(end.2);
-        // Without structured replies DF (bit 7) must not be believed.
+        // Without structured replies the flag DF (bit 7) must be ignored.
         assert_eq!(agreed.info.transmission_flags, 1);
         assert_eq!(
             agreed.negotiated,
@@ -224,7 +225,8 @@ fn selecting_nothing_is_no_error() {
 
 #[test]
 fn default_block_sizes() {
-    // 512 where it divides the size, else 1; 4 KiB; 32 MiB (section "Size constraints").
+    // The minimum is 512 bytes if it divides the size, else 1; preferred are 4 KiB, and the maximum
+    // payload is 32 MiB (section "Size constraints").
     for (size_bytes, min) in [(1024, 512), (1000, 1)] {
         let session = session(go_end(&[&export_info(size_bytes, 1), &ack(7)]));
         let info = session.info;
@@ -242,7 +244,8 @@ fn export_name_is_the_fallback() {
     let answer = [&(1_u64 << 20).to_be_bytes()[..], &[0, 0x0d]].concat();
     let zeroes = [0; 124];
     let unsup = option_reply(7, ERR + 1, b"what?");
-    // GO is unknown; then not even fixed newstyle is; then the padding is not negotiable either.
+    // Three servers: one that does not know GO, one without fixed newstyle, and one that also
+    // cannot omit the padding.
     let cases: [(u16, &[u8], &[u8]); 3] = [(3, &unsup, &[]), (2, &[], &[]), (0, &[], &zeroes)];
     for (flags, before, padding) in cases {
         let greeting = [&b"NBDMAGICIHAVEOPT"[..], &flags.to_be_bytes()].concat();
@@ -285,7 +288,8 @@ fn refusals_end_softly() {
         assert!(out.ends_with(&option(2, &[])));
         assert_eq!(left, b"x");
     }
-    // If a server shuts down or requires TLS, the client leaves at any option.
+    // If a server shuts down or requires TLS, the client ends the handshake, whichever option is
+    // pending.
     for error in [ERR + 5, ERR + 7] {
         let end = talk(wishes(true, true), &[&option_reply(8, error, b"\xff")]).2;
         assert_eq!(end, refused(8, error, "\u{fffd}"));

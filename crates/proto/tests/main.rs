@@ -1,4 +1,4 @@
-//! All tests of the codecs in one program, so that it is built and linked once.
+//! All tests of the codecs in one test program, so that only one program is built and linked.
 
 mod arbitrary;
 mod brp_codec;

@@ -1,4 +1,5 @@
-//! Our client against our server, in memory, over all combinations of negotiable features.
+//! Tests this crate's NBD client against its server, in memory, with all combinations of negotiable
+//! features.
 
 use crate::common::*;
 use bimetal_proto::nbd::{
@@ -6,7 +7,7 @@ use bimetal_proto::nbd::{
     ServerSession, Wishes,
 };
 
-/// Both outcomes of a handshake, each message cut into fragments.
+/// Runs a handshake whose messages are cut into fragments, and returns the outcome of both ends.
 fn handshake(
     wishes: Wishes,
     fragment_bytes: usize,
@@ -16,7 +17,8 @@ fn handshake(
     let mut server = ServerHandshake::start(&mut to_client);
     let mut client = ClientHandshake::new(wishes);
     let (mut client_end, mut server_end) = (None, None);
-    // Each round moves a fragment each way; no handshake here has a thousand bytes.
+    // Each round transfers one fragment in each direction; no handshake in these tests has a
+    // thousand bytes.
     for _ in 0..1000 {
         if client_end.is_none() {
             let fragment = fragment_bytes.min(to_client.len());
@@ -36,7 +38,7 @@ fn handshake(
                 .filter(|end| !matches!(end, ServerProgress::NeedMore | ServerProgress::Answered));
         }
     }
-    // A client that leaves does not wait for the acknowledgement of its abort.
+    // A client that aborts does not wait for the acknowledgement of its abort.
     let refused = matches!(client_end, Some(ClientProgress::Refused(_)));
     assert_eq!(
         (to_client.len(), to_server.len()),

@@ -1,4 +1,4 @@
-//! The server's handshake against messages written by hand from the protocol document.
+//! Tests of the server's handshake with client messages written by hand from the protocol document.
 
 use crate::common::*;
 use bimetal_proto::nbd::{ProtocolError, ServerHandshake, ServerProgress, ServerSession};
@@ -16,7 +16,7 @@ fn session(outcome: &Outcome) -> &ServerSession {
     }
 }
 
-/// Returns the types of the replies to one option on a fresh connection, which must stay open.
+/// Returns the types of the replies to one option on a new connection, which must stay open.
 fn answer(option_bytes: &[u8]) -> Vec<u32> {
     let outcome = serve(&[option_bytes]);
     assert_eq!(outcome.end, Ok(ServerProgress::NeedMore));
@@ -24,7 +24,8 @@ fn answer(option_bytes: &[u8]) -> Vec<u32> {
     types(&outcome.out)
 }
 
-/// Returns the same types after structured replies were negotiated; their ACK is left out.
+/// Returns the types of the replies to one option after structured replies were negotiated; the ACK
+/// of that negotiation is left out.
 fn answer_structured(option_bytes: &[u8]) -> Vec<u32> {
     answer(&[&option(8, &[]), option_bytes].concat())[1..].to_vec()
 }
@@ -56,7 +57,7 @@ fn wrong_option_magic_disconnects() {
 
 #[test]
 fn export_name_with_and_without_padding() {
-    // 1 MiB, then the flags without DF since structured replies were not negotiated.
+    // The size 1 MiB, then the flags without DF, since structured replies were not negotiated.
     let head = [0, 0, 0, 0, 0, 0x10, 0, 0, 0x0d, 0x6d];
     for (flags, padding) in [(3_u32, 0), (1, 124), (0, 124), (2, 0)] {
         let input = [&flags.to_be_bytes()[..], &option(1, b"vol"), b"rest"].concat();
@@ -152,7 +153,8 @@ fn go_always_sends_the_export_and_what_was_asked_for() {
     let export = [&[0, 0][..], &0x20_0000_u64.to_be_bytes(), &[0x0d, 0x6d]].concat();
     let name = b"\0\x01aux".to_vec();
     let blocks = [0, 3, 0, 0, 2, 0, 0, 0, 16, 0, 0, 0x10, 0, 0];
-    // Unknown request 77 is ignored, an empty description left out, a repeated request harmless.
+    // The unknown request 77 is ignored, the empty description is left out, and a repeated request
+    // is harmless.
     let outcome = serve(&[&option(7, &go_data("aux", &[3, 77, 1, 2, 3])), b"rest"]);
     let expected = [
         option_reply(7, 3, &export),
@@ -225,7 +227,7 @@ fn oversized_option_data_is_skipped_or_disconnects() {
             "option {code}"
         );
     }
-    // The stream is in sync again behind the skipped data.
+    // After the skipped data, the next option is decoded correctly.
     let options = [
         option(7, &vec![0; 1 << 20]),
         option(7, &go_data("vol", &[])),
@@ -309,7 +311,8 @@ fn meta_context_listing() {
 
 #[test]
 fn meta_context_selection() {
-    // (selected for, queries, chosen by GO, negotiated)
+    // Each case: the export that the context is selected for, the queries, the export that GO
+    // opens, and whether the context is negotiated.
     let cases: [(&str, &[&str], &str, bool); 7] = [
         ("vol", &["base:allocation"], "vol", true),
         (

@@ -1,5 +1,5 @@
-//! The handshake of an NBD server that requires TLS before anything else (NBD, section "TLS
-//! support", FORCEDTLS).
+//! Tests of the handshake of an NBD server that requires TLS before anything else (NBD, section
+//! "TLS support", FORCEDTLS).
 
 use crate::common::*;
 use bimetal_proto::nbd::{ProtocolError, ServerHandshake, ServerProgress};
@@ -64,7 +64,7 @@ fn tls_begins_once_and_then_options_are_taken() {
     server.feed(&with_data, &mut out, &Two).unwrap();
     assert_eq!(types(&out), [ERR_INVALID]);
     out.clear();
-    // The bytes behind the option are not taken: they did not come through TLS.
+    // The bytes after the option are not consumed, since they did not come through TLS.
     let input = [option(5, &[]), option(3, &[])].concat();
     let fed = server.feed(&input, &mut out, &Two);
     assert_eq!(fed, Ok((16, ServerProgress::StartTls)));

@@ -1,4 +1,4 @@
-//! Requests and replies against bytes written by hand from the protocol document.
+//! Tests of requests and replies with bytes written by hand from the protocol document.
 
 use crate::common::*;
 use bimetal_proto::nbd::reply::{self, Extent};
@@ -39,7 +39,7 @@ fn request(command_wire: u16, flags: u16, offset_bytes: u64, length_bytes: u32) 
     }
 }
 
-/// Validates on a 1 MiB export that offers everything, with all features negotiated.
+/// Validates a request on a 1 MiB export that offers everything, with all features negotiated.
 fn full(command: u16, flags: u16, offset_bytes: u64, length_bytes: u32) -> Result<Command, Errno> {
     let mut export = info(1 << 20);
     export.max_payload_bytes = 64 << 10;
@@ -65,7 +65,7 @@ fn request_layout() {
 
 #[test]
 fn requests_that_end_the_connection() {
-    // A wrong magic, the reserved historic one and that of extended headers.
+    // A wrong magic, the reserved historic magic, and the magic of extended headers.
     for magic in [0x2560_9514_u32, 0x1256_0953, 0x21e4_1c71] {
         let mut bytes = encode_request(&request(READ, 0, 0, 512));
         bytes[..4].copy_from_slice(&magic.to_be_bytes());
@@ -110,7 +110,8 @@ fn unknown_commands_and_flags() {
     for command in [8, 9, 0x100, u16::MAX] {
         assert_eq!(full(command, 0, 0, 512), Err(Errno::Inval));
     }
-    // The permitted flags of each command: FUA everywhere, the others where they are documented.
+    // The permitted flags of each command: FUA for every command, the others only for the commands
+    // that are documented to permit them.
     for (command, fine) in [
         (READ, 5),
         (WRITE, 1),
@@ -134,7 +135,7 @@ fn unknown_commands_and_flags() {
 
 #[test]
 fn what_was_not_offered_is_invalid() {
-    // HAS_FLAGS alone: no FUA, flush, trim, zeroes, cache.
+    // With HAS_FLAGS alone, the export offers no FUA, flush, trim, zeroes or cache.
     let bare = ExportInfo {
         transmission_flags: 1,
         ..info(1 << 20)
@@ -174,7 +175,7 @@ fn what_was_not_offered_is_invalid() {
 
 #[test]
 fn read_only_refuses_writes() {
-    // Bit 1 is READ_ONLY; EPERM comes first even where the command is not offered.
+    // Bit 1 is READ_ONLY. EPERM takes precedence even if the command is not offered.
     for flags in [FLAGS | 2, 3] {
         let export = ExportInfo {
             transmission_flags: flags,
@@ -221,7 +222,7 @@ fn payload_limit() {
     assert_eq!(read, Err(Errno::Inval));
 }
 
-/// A chunk header by section "Structured reply chunk message", cookie 9.
+/// Encodes a chunk with the cookie 9, by section "Structured reply chunk message".
 fn chunk(flags: u16, kind: u16, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0x66, 0x8e, 0x33, 0xef];
     bytes.extend(flags.to_be_bytes());
@@ -364,7 +365,8 @@ fn replies_are_decoded() {
             8,
             26,
         ),
-        // An error chunk of a later version of the protocol still is an error.
+        // An error chunk of a type that only a later version of the protocol defines is still an
+        // error.
         (
             chunk(1, 0xffff, b"\0\0\0\x1c\0\x01nextra"),
             ReplyBody::Error {
@@ -387,7 +389,7 @@ fn replies_are_decoded() {
         for short in 0..taken {
             assert_eq!(decode_reply_header(&bytes[..short], true), Ok(None));
         }
-        // Byte by byte, with the payload taken in between.
+        // Feed the stream byte by byte; the payloads are consumed in between.
         let mut decoder = ReplyDecoder::new(true);
         let stream = bytes.repeat(2);
         for half in stream.chunks(bytes.len()) {
@@ -425,7 +427,7 @@ fn an_error_chunk_without_an_error_still_is_one() {
 #[test]
 fn malformed_replies() {
     let malformed = |kind| Err(ProtocolError::MalformedChunk(kind));
-    // NONE with a payload or without DONE, content chunks of wrong lengths, an empty hole.
+    // NONE with a payload or without DONE, content chunks of wrong lengths, and an empty hole.
     assert_eq!(header(&chunk(1, 0, b"x")), malformed(0));
     assert_eq!(header(&chunk(0, 0, b"")), malformed(0));
     for length in [0, 7, 8] {
@@ -441,7 +443,8 @@ fn malformed_replies() {
     for length in [0, 4, 8, 11, 13, 16, 4 + 8 * (1 << 20) + 8] {
         assert_eq!(header(&chunk(1, 5, &vec![1; length])), malformed(5));
     }
-    // Errors: too short, and messages longer than their chunk or than 4096 bytes allow.
+    // Error chunks that are too short, or whose messages are longer than the chunk or than 4096
+    // bytes.
     assert_eq!(header(&chunk(1, 0x8001, &[1; 5])), malformed(0x8001));
     assert_eq!(
         header(&chunk(1, 0x8001, b"\0\0\0\x05\0\x03no")),
@@ -454,7 +457,7 @@ fn malformed_replies() {
         malformed(0x8002)
     );
     assert_eq!(header(&chunk(1, 0x8001, &[0; 9000])), malformed(0x8001));
-    // Unknown types, among them the block status of extended headers, and unknown magics.
+    // Unknown chunk types, among them the block status of extended headers, and unknown magics.
     for kind in [3, 4, 6, 7, 0x7fff] {
         assert_eq!(
             header(&chunk(1, kind, &[])),

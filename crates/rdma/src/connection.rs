@@ -1,13 +1,14 @@
-//! An RDMA connection: credit flow control on one side, the queues of a device on the other,
-//! presented as a stream of bytes.
+//! An RDMA connection, presented as a stream of bytes. It combines the credit flow control with the
+//! queues of a device.
 //!
 //! An idle connection is not polled: one task waits for the notifications of the completion queue,
 //! and another for the events of RDMA CM, both on the runtime's ring. Normally only receives are
 //! notified, so that completed sends cost no wake-up. All completions are notified only while a
 //! task waits for the completion of a send.
 //!
-//! This module must never end a connection before the sent data has arrived at the other end, or a
-//! goodbye and the last answers would be lost. It must never wait for that longer than [`GRACE`].
+//! This module must never end a connection before the sent data has arrived at the other end;
+//! otherwise the last answers, or the message that closes the session, would be lost. It must never
+//! wait longer than [`GRACE`] for that arrival.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -24,15 +25,16 @@ use crate::flow::{Flow, RESERVE, receives};
 use crate::terms::Terms;
 use crate::verbs::{CmChannel, CmEvent, CmId, Depths, Done, Happened, Queues, Work};
 
-/// Size of a buffer in bytes. It holds a whole jumbo command or merged response of BRP (64 requests
-/// of 4 KiB with their entries and the head) in whole pages, so that each is one work request and
-/// one completion.
+/// Size of a buffer in bytes, in whole pages. A buffer holds a whole jumbo command or merged
+/// response of BRP (64 requests of 4 KiB with their entries and the head), so that each of these is
+/// one work request and one completion.
 pub(crate) const BUFFER_BYTES: u32 = 264 << 10;
-/// Number of messages with data that the other end may send before it gets credits back.
+/// Number of messages with data that the other end may send before this end gives credits back.
 const CREDITS: u16 = 8;
 /// Number of send buffers.
 const SENDS: u16 = 4;
-/// Maximum time that an end waits until its sent data has arrived before it ends the connection.
+/// Maximum time for which an end waits for the arrival of its sent data before it ends the
+/// connection.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Terms that this end offers.
@@ -53,7 +55,7 @@ fn depths() -> Depths {
 /// Creates the queues of an identifier whose device is known, and posts every receive.
 ///
 /// # Errors
-/// Those of the kernel.
+/// The errors of the kernel.
 pub(crate) fn queues(id: CmId) -> io::Result<Queues> {
     let queues = Queues::new(id, depths())?;
     for slot in 0..receives(OWN) {
@@ -65,7 +67,7 @@ pub(crate) fn queues(id: CmId) -> io::Result<Queues> {
 /// Connects to a listening end.
 ///
 /// # Errors
-/// The reason why it cannot be reached, as text.
+/// The reason why the other end cannot be reached, as text.
 pub(crate) async fn connect(rt: &Rt, address: SocketAddr) -> io::Result<Stream> {
     let channel = CmChannel::new()?;
     let watch = Watch::new(rt, channel.fd())?;
@@ -86,7 +88,7 @@ pub(crate) async fn connect(rt: &Rt, address: SocketAddr) -> io::Result<Stream> 
     )?))
 }
 
-/// Waits for the next event, which must be `wanted`.
+/// Waits for the next relevant event, which must be `wanted`; any other one is an error.
 async fn expect(channel: &Rc<CmChannel>, watch: &Watch, wanted: Happened) -> io::Result<CmEvent> {
     loop {
         let Some(event) = channel.next()? else {
@@ -120,15 +122,15 @@ enum ConnectionState {
     Broken(io::ErrorKind, String),
 }
 
-/// An RDMA connection; see the module documentation.
+/// An RDMA connection: its queues, flow control and state.
 struct Connection {
     rt: Rt,
     queues: Queues,
     flow: RefCell<Flow>,
     state: RefCell<ConnectionState>,
-    /// Signals a change of any of the above.
+    /// Signals a change of the flow control or of the state.
     changed: Event,
-    /// Whether a task waits for a completed send.
+    /// True while a task waits for a completed send.
     wants_sent: Cell<bool>,
     closing: Cell<bool>,
     counters: RefCell<Rc<WorkCounters>>,
@@ -138,13 +140,14 @@ struct Connection {
     tasks: RefCell<Vec<Task<()>>>,
 }
 
-/// The handle of a connection.
+/// The handle of a connection; dropping it closes the connection.
 pub(crate) struct Handle(Rc<Connection>);
 
-/// Starts a connection whose receives are posted. Its end becomes a task of `closings`.
+/// Starts a connection whose receives are posted. When the connection is shut down, the task that
+/// ends it joins `closings`.
 ///
 /// # Errors
-/// Those of the runtime.
+/// The errors of the runtime.
 pub(crate) fn start(
     rt: &Rt,
     queues: Queues,
@@ -171,7 +174,7 @@ pub(crate) fn start(
     Ok(Handle(connection))
 }
 
-/// Processes completions whenever the device notifies that there are some.
+/// Processes completions whenever the device notifies the program of new completions.
 async fn mind_notices(connection: Rc<Connection>, watch: Watch) {
     loop {
         connection.probe();
@@ -188,7 +191,8 @@ async fn mind_notices(connection: Rc<Connection>, watch: Watch) {
     }
 }
 
-/// Waits for the event that the other end is gone.
+/// Waits for events of RDMA CM, which report that the other end has disconnected or that the
+/// connection has failed.
 async fn mind_events(connection: Rc<Connection>, watch: Watch) {
     loop {
         let event = match connection.queues.id().channel().next() {
@@ -202,7 +206,8 @@ async fn mind_events(connection: Rc<Connection>, watch: Watch) {
                 }
             }
             Some((Happened::Disconnected, _)) => {
-                // Data that the other end sent before has arrived.
+                // Data that the other end sent before disconnecting has already arrived, so process
+                // it first.
                 connection.probe();
                 connection.end(ConnectionState::Left);
             }
@@ -239,7 +244,7 @@ impl Connection {
         counter.set(counter.get() + 1);
     }
 
-    /// Requests the next notification, and processes all completions.
+    /// Requests the next notification, and then processes all completions.
     fn probe(&self) {
         let wants_all = || self.wants_sent.get() || self.flow.borrow().waits_for_sent(false);
         loop {
@@ -258,8 +263,8 @@ impl Connection {
 
     fn probe_once(&self, all: bool) -> io::Result<()> {
         self.queues.arm(!all)?;
-        // Completions from before the queue was armed cause no notification, so poll after arming
-        // it.
+        // Completions from before the queue was armed cause no notification, so poll for them after
+        // arming the queue.
         while self.queues.poll(|done| self.completed(done))? {}
         Ok(())
     }
@@ -279,8 +284,8 @@ impl Connection {
                     }
                 }
             }
-            // This includes work requests that are flushed after the connection ended for another
-            // reason; that reason is kept.
+            // This includes work requests that are flushed because the connection has already ended
+            // for another reason. `end` keeps that earlier reason.
             Err(words) => self.break_off(io::ErrorKind::ConnectionReset, format!("rdma: {words}")),
         }
     }
@@ -316,7 +321,8 @@ impl Connection {
         }
     }
 
-    /// Copies arrived data as far as it fits. Returns `None` while no data has arrived.
+    /// Copies as much arrived data as fits into `out`, and returns the number of bytes. Returns
+    /// `None` while no data has arrived and the connection continues.
     fn receive_now(&self, out: &mut [u8]) -> Option<io::Result<usize>> {
         if matches!(*self.state.borrow(), ConnectionState::Shut) {
             return Some(Ok(0));
@@ -343,8 +349,8 @@ impl Connection {
         self.ended()
     }
 
-    /// Sends as much of `payload` from offset `at` on as one message takes. Returns `None` while
-    /// there is no credit or no buffer.
+    /// Sends one message with as much of `payload` from offset `at` on as fits, and returns the
+    /// number of bytes. Returns `None` while there is no credit or no send buffer.
     fn send_now(&self, payload: &Payload, at: usize) -> Option<io::Result<usize>> {
         if !self.is_open() {
             return Some(Err(io::ErrorKind::BrokenPipe.into()));
@@ -386,7 +392,7 @@ impl Connection {
     }
 }
 
-/// Ends a connection when all sent data has arrived or the grace period is over, and releases it.
+/// Ends a connection, and releases it, when all sent data has arrived or the grace period is over.
 async fn close(connection: Rc<Connection>) {
     connection.wants_sent.set(true);
     connection.probe();

@@ -1,18 +1,19 @@
 //! Credit flow control: one end of a connection as a state machine that does no I/O. It knows which
-//! messages may be sent, which data has arrived, and which buffers are owed.
+//! messages may be sent, which data has arrived, and which credits the other end is owed.
 //!
-//! A message that finds no receive posted at the other end breaks a reliable connection. Each end
-//! therefore counts. It has a *credit* for each message with data that the other end has a buffer
-//! for. It gives credits back when its own buffers are empty and posted again, in the immediate
-//! word of the next message that it sends. When it has no data to send and owes half of the
-//! credits, a message without data carries them. Such a message takes no credit, or two ends
-//! without credits would wait for each other. The number of these messages in flight is bounded all
-//! the same: each carries at least half of all credits, and credits are given back only after they
-//! have been used, so there are never more than two ([`RESERVE`]).
+//! A message that finds no receive posted at the other end breaks a reliable connection, so each
+//! end counts credits. An end has one *credit* for each message with data for which the other end
+//! has a free buffer. When the data of a buffer has been consumed and the buffer has been posted
+//! again, a credit is given back in the immediate word of the next message. If there is no data to
+//! send and half of the credits are owed, a message without data gives them back. A message without
+//! data needs no credit; otherwise two ends without credits would wait for each other. The number
+//! of such messages in flight is still bounded: each of them gives back at least half of all
+//! credits, and credits can be given back only after they have been used, so there are never more
+//! than two in flight ([`RESERVE`]).
 //!
-//! This module must never let an end send a message that the other end has no receive for, whatever
-//! the other end sends. It must never wait forever while the program at the other end takes the
-//! data that has arrived.
+//! This module must never let an end send a message for which the other end has no receive,
+//! whatever the other end sends. It must never wait forever while the program at the other end
+//! consumes the data that has arrived.
 
 use std::collections::VecDeque;
 
@@ -47,11 +48,11 @@ pub enum Breach {
 /// A message with data that is to be sent now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outgoing {
-    /// The buffer that holds it until it has been sent.
+    /// Number of the send buffer that holds the message until it has been sent.
     pub slot: u16,
-    /// Number of data bytes that it takes.
+    /// Number of data bytes that the message carries.
     pub bytes: usize,
-    /// Its immediate word.
+    /// Immediate word of the message.
     pub word: u32,
 }
 
@@ -60,13 +61,14 @@ pub struct Outgoing {
 pub struct Arrived {
     /// The buffer.
     pub slot: u16,
-    /// Offset of the first byte that has not been taken. `end` is the offset after the last byte.
+    /// Offset of the first byte that has not been consumed. `end` is the offset after the last
+    /// byte.
     pub start: usize,
     /// See `start`.
     pub end: usize,
 }
 
-/// Flow control of one end of a connection; see the module documentation.
+/// Flow control of one end of a connection: its credits, its buffers and the data that has arrived.
 #[derive(Debug)]
 pub struct Flow {
     own: Terms,
@@ -79,8 +81,8 @@ pub struct Flow {
     credits: u16,
     /// Number of messages with data that the other end may still send.
     granted: u16,
-    /// Number of receives that were posted again without the other end having got a credit for
-    /// them.
+    /// Number of receives that were posted again and for which the other end has not got a credit
+    /// back yet.
     owed: u16,
     /// Number of messages without data whose send has not completed.
     idle_under_way: u16,
@@ -88,8 +90,8 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// Creates an end with `slots` send buffers, between two ends of these terms. The receives,
-    /// whose number [`receives`] returns, have been posted.
+    /// Creates the flow control of an end that has `slots` send buffers and has posted [`receives`]
+    /// receives. `own` and `peer` are the terms of the two ends.
     pub fn new(own: Terms, peer: Terms, slots: u16) -> Flow {
         Flow {
             own,
@@ -104,8 +106,9 @@ impl Flow {
         }
     }
 
-    /// Returns the next message with data when `left_bytes` bytes, more than 0, wait to be sent. It
-    /// takes a slot and a credit. Returns `None` while there is no credit or no slot.
+    /// Returns the next message when `left_bytes` bytes of data (more than 0) wait to be sent. The
+    /// message uses a send buffer and a credit. Returns `None` while there is no credit or no
+    /// buffer.
     pub fn next_message(&mut self, left_bytes: usize) -> Option<Outgoing> {
         if self.credits == 0 || left_bytes == 0 {
             return None;
@@ -120,7 +123,7 @@ impl Flow {
         })
     }
 
-    /// Returns the immediate word of a message without data, if one is due.
+    /// Returns the immediate word of a message without data; `None` if no such message is due.
     pub fn next_idle_message(&mut self) -> Option<u32> {
         let due = self.is_idle_message_due() && self.idle_under_way < RESERVE;
         due.then(|| {
@@ -133,13 +136,14 @@ impl Flow {
         self.owed * 2 >= self.own.credits
     }
 
-    /// Gives back all owed credits.
+    /// Returns the immediate word that gives back all owed credits.
     fn give_back(&mut self) -> u32 {
         self.granted += self.owed;
         u32::from(std::mem::take(&mut self.owed))
     }
 
-    /// Records that the send of a message with data has completed: its buffer may be reused.
+    /// Records that the send of a message with data has completed, so that its buffer may be
+    /// reused.
     pub fn sent(&mut self, slot: u16) {
         assert!(
             slot < self.slots && !self.free.contains(&slot),
@@ -154,20 +158,21 @@ impl Flow {
         self.idle_under_way -= 1;
     }
 
-    /// Whether progress depends on the completion of a send: a buffer is needed while `has_data`,
-    /// or room for a message without data.
+    /// Returns true when progress depends on the completion of a send: when all send buffers are in
+    /// flight while `has_data`, or when a message without data is due and the maximum number of
+    /// such messages is in flight.
     pub fn waits_for_sent(&self, has_data: bool) -> bool {
         let for_buffer = has_data && self.free.is_empty();
         for_buffer || (self.is_idle_message_due() && self.idle_under_way == RESERVE)
     }
 
-    /// Whether no message is in flight.
+    /// Returns true when no message is in flight.
     pub fn is_settled(&self) -> bool {
         self.free.len() == usize::from(self.slots) && self.idle_under_way == 0
     }
 
     /// Processes a message that has arrived in the receive buffer `slot`. If the message has no
-    /// data, returns the slot, whose buffer must be posted again at once.
+    /// data, returns `slot`, whose buffer must be posted again immediately.
     ///
     /// # Errors
     /// A violation of the protocol by the other end.
@@ -205,16 +210,17 @@ impl Flow {
         Ok(None)
     }
 
-    /// Returns the oldest data that has not been taken.
+    /// Returns the oldest data that has not been consumed.
     pub fn first(&self) -> Option<Arrived> {
         self.arrived.front().copied()
     }
 
-    /// Takes `bytes` bytes of the [first](Self::first) data. If that is all of it, returns the
-    /// slot, whose buffer must be posted again; from then on the other end is owed a credit for it.
+    /// Consumes `bytes` bytes of the [first](Self::first) data. If its buffer is then empty,
+    /// returns the slot of the buffer, which must be posted again; the other end is owed a credit
+    /// for it.
     ///
     /// # Panics
-    /// When fewer bytes are there.
+    /// When the first data has fewer than `bytes` bytes.
     pub fn take(&mut self, bytes: usize) -> Option<u16> {
         let first = self.arrived.front_mut().expect("something has arrived");
         assert!(first.start + bytes <= first.end, "only what is there");
@@ -229,7 +235,7 @@ impl Flow {
     }
 }
 
-/// Returns the number of receives that an end of these terms posts before it connects or accepts.
+/// Returns the number of receives that an end with these terms posts before it connects or accepts.
 pub fn receives(own: Terms) -> u16 {
     own.credits + RESERVE
 }

@@ -1,17 +1,16 @@
-//! Byte streams over RDMA, for BRP: reliable connections of RDMA CM that carry a stream in
-//! messages.
+//! Byte streams over RDMA, for BRP. A reliable connection of RDMA CM carries a stream in messages.
 //!
 //! With this transport a jumbo command, or a merged response, is one work request and one
 //! completion. `docs/brp.md`, section "RDMA", specifies the wire format.
 //!
-//! - [`flow`] decides which messages may be sent when. It does no I/O, so that it is tested without
-//!   a device.
+//! - [`flow`] decides which messages may be sent when. It does no I/O, so that it can be tested
+//!   without a device.
 //! - [`terms`] are the terms that both ends exchange when they connect.
-//! - The verbs need the feature `verbs`; without it, [`connect`] and [`Listener::bind`] return an
-//!   error that says so.
+//! - The verbs (the interface to RDMA devices) need the feature `verbs`; without it, [`connect`]
+//!   and [`Listener::bind`] return an error that says so.
 //!
-//! This crate must never send a message that the other end has no receive for, and it knows nothing
-//! of BRP.
+//! This crate must never send a message for which the other end has no receive, and it must know
+//! nothing of BRP.
 
 #[cfg(feature = "verbs")]
 mod connection;
@@ -36,10 +35,10 @@ use bimetal_rt::sync::TaskGroup;
 /// Maximum registered memory of a connection in bytes: its receive and send buffers.
 pub const CONNECTION_BYTES: u64 = 14 * (264 << 10);
 
-/// Connects to a listening end; the address is one of RDMA CM.
+/// Connects to a listening end at an address of RDMA CM.
 ///
 /// # Errors
-/// `Unsupported` where the program was built without RDMA, the libraries are not installed, or the
+/// `Unsupported` if the program was built without RDMA, the libraries are not installed, or the
 /// machine has no device; otherwise the reason why the other end cannot be reached. The text says
 /// what the operator can do.
 pub async fn connect(rt: &Rt, address: SocketAddr) -> io::Result<Stream> {
@@ -61,10 +60,10 @@ type Inner = listener::Bound;
 type Inner = std::convert::Infallible;
 
 impl Listener {
-    /// Listens at an address. With port 0, a port is chosen.
+    /// Listens at an address. With port 0, a free port is chosen.
     ///
     /// # Errors
-    /// Those of [`connect`], and the reason why the address cannot be used.
+    /// The errors of [`connect`], and the reason why the address cannot be used.
     pub fn bind(rt: &Rt, address: SocketAddr) -> io::Result<Listener> {
         #[cfg(feature = "verbs")]
         return listener::Bound::bind(rt, address).map(Listener);
@@ -86,7 +85,7 @@ impl Listener {
     /// Waits for the next connection.
     ///
     /// # Errors
-    /// The next connection could not be accepted. A later call may succeed.
+    /// When the next connection could not be accepted. A later call may succeed.
     pub async fn accept(&self) -> io::Result<Stream> {
         #[cfg(feature = "verbs")]
         return self.0.accept().await;
@@ -95,10 +94,10 @@ impl Listener {
     }
 }
 
-/// Sent data may still be in flight when its stream has been dropped.
+/// Closing of connections: sent data may still be in flight when its stream has been dropped.
 impl Listener {
-    /// Returns the group of connections accepted here that have been shut down. Each waits until
-    /// its sent data has arrived, at most five seconds.
+    /// Returns the group of tasks that end the accepted connections after their shutdown. Each task
+    /// waits until the sent data of its connection has arrived, for at most five seconds.
     pub fn closings(&self) -> TaskGroup {
         #[cfg(feature = "verbs")]
         return self.0.closings().clone();
@@ -137,8 +136,8 @@ mod tests {
         }
     }
 
-    /// No server listens at this port, and most machines have no device: there is an error either
-    /// way, and it names the missing part.
+    /// Tests the error of a connection attempt that must fail: no server listens at this port, and
+    /// most machines have no device. The error names the missing part in both cases.
     #[cfg(feature = "verbs")]
     #[test]
     fn what_is_missing_is_named() {

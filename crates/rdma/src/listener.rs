@@ -1,4 +1,4 @@
-//! Listening: connection requests become streams.
+//! The listener for RDMA connections, which turns connection requests into streams.
 
 use std::io;
 use std::net::SocketAddr;
@@ -29,7 +29,7 @@ impl Bound {
     /// Listens at an address.
     ///
     /// # Errors
-    /// The reason why this is not possible.
+    /// The reason why the address cannot be used.
     pub(crate) fn bind(rt: &Rt, address: SocketAddr) -> io::Result<Bound> {
         let channel = CmChannel::new()?;
         let watch = Watch::new(rt, channel.fd())?;
@@ -51,16 +51,16 @@ impl Bound {
         self.address
     }
 
-    /// Returns the group of connections accepted here that are ending.
+    /// Returns the group of tasks that end accepted connections.
     pub(crate) fn closings(&self) -> &TaskGroup {
         &self.closings
     }
 
-    /// Accepts the next connection. Its establishment may still fail; the stream then reports the
-    /// failure.
+    /// Accepts the next connection. Its establishment may still fail after this returns; the stream
+    /// then reports the failure.
     ///
     /// # Errors
-    /// The next connection could not be accepted. A later call may succeed.
+    /// When the next connection could not be accepted. A later call may succeed.
     pub(crate) async fn accept(&self) -> io::Result<Stream> {
         let channel: &Rc<CmChannel> = self.id.channel();
         loop {

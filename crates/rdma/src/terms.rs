@@ -1,6 +1,7 @@
-//! Terms that each end offers when a connection is made: the private data of RDMA CM.
+//! Terms that each end offers when a connection is made. They are sent as the private data of RDMA
+//! CM.
 //!
-//! They must be checked before use, because any machine on the fabric can send them.
+//! Received terms must be checked before use, because any machine on the fabric can send them.
 
 /// Length of the encoded terms. RDMA CM may deliver more bytes than were sent; bytes beyond this
 /// length are ignored.
@@ -9,8 +10,8 @@ pub const TERMS_BYTES: usize = 12;
 const MAGIC: [u8; 4] = *b"BRPr";
 /// The only version.
 const VERSION: u16 = 1;
-/// Permitted range of the messages that an end may let the other end send before it gives credits
-/// back.
+/// Permitted numbers of credits: messages that an end may let the other end send before it gives
+/// credits back.
 const CREDITS: std::ops::RangeInclusive<u16> = 2..=1024;
 /// Permitted range of the size of a message buffer, in bytes.
 const BUFFER_BYTES: std::ops::RangeInclusive<u32> = 4096..=16 << 20;
@@ -55,10 +56,10 @@ impl Terms {
         bytes
     }
 
-    /// Decodes the terms of the other end.
+    /// Decodes and checks the terms of the other end.
     ///
     /// # Errors
-    /// The first mistake in them.
+    /// The first mistake in the terms.
     pub fn decode(bytes: &[u8]) -> Result<Terms, BadTerms> {
         let Some(&[a, b, c, d, v0, v1, c0, c1, b0, b1, b2, b3]) =
             bytes.first_chunk::<TERMS_BYTES>()
@@ -101,7 +102,7 @@ mod tests {
         };
         assert_eq!(terms.encode(), WORDS);
         assert_eq!(Terms::decode(&WORDS), Ok(terms));
-        // RDMA CM pads to what its own message holds.
+        // RDMA CM pads private data with zeroes to the size of its own message.
         let padded = [&WORDS[..], &[0; 44]].concat();
         assert_eq!(Terms::decode(&padded), Ok(terms));
     }

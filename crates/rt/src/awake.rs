@@ -1,11 +1,11 @@
-//! The time in which a thread was awake.
+//! Measures the time in which a thread was awake, without its stalls.
 //!
 //! A thread that does not run (stopped by a signal, in a paused virtual machine, waiting for a
-//! processor) takes no completions either, so the silence of a device in that time says nothing
-//! about the device. [`Stalls`] detects and keeps such times, so that silence can be measured
-//! without them. A stall is a turn that took long, or a sleep that lasted much longer than
-//! requested. A stop during a sleep is detected only if it outlasts the sleep, so sleeps are
-//! bounded.
+//! processor) handles no completions, so a device that seems to complete nothing during such a
+//! stall need not have failed. [`Stalls`] detects and records stalls, so that timeouts for devices
+//! can exclude them. A stall is a turn of the executor that took long, or a sleep that lasted much
+//! longer than requested. A stop during a sleep is detected only if the stop outlasts the sleep, so
+//! the duration of a sleep is bounded.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -15,17 +15,19 @@ use std::time::Duration;
 use crate::executor::{Elapsed, Rt};
 use crate::time::Instant;
 
-/// Minimum length of a turn, or of a sleep beyond its end, that counts as a stall.
+/// Minimum duration of a turn, or of the time by which a sleep exceeds its requested end, that
+/// counts as a stall.
 pub(crate) const STALL_MIN: Duration = Duration::from_millis(100);
 
-/// The longest sleep while a timer is set, and so the longest part of a stall that counts as time
-/// awake.
+/// Maximum duration of a sleep while a timer is set. A stop of the thread is detected only from the
+/// requested end of the sleep on, so this is also the longest part of a stall that counts as awake
+/// time.
 pub(crate) const SLEEP_MAX: Duration = Duration::from_secs(1);
 
 /// Maximum number of stalls that are kept.
 const KEPT_MAX: usize = 32;
 
-/// The stalls of a thread: the times in which it did not poll its driver although it should have.
+/// Stalls of a thread: periods in which the thread did not poll its driver although it should have.
 #[derive(Default)]
 pub(crate) struct Stalls {
     /// Start and end of each stall, oldest first, disjoint.
@@ -58,8 +60,8 @@ impl Stalls {
         (now.since(expected) >= STALL_MIN).then_some(expected)
     }
 
-    /// Returns the time from `since` to `now` without stalls. Only the last few stalls are known,
-    /// so a long time may contain older ones.
+    /// Returns the time from `since` to `now` minus the stalls in that period. Only the last
+    /// `KEPT_MAX` stalls are recorded, so the result for a long period may include older stalls.
     pub(crate) fn awake(&self, since: Instant, now: Instant) -> Duration {
         let kept = self.kept.borrow();
         let current = self.current(now).map(|start| (start, now));
@@ -70,22 +72,21 @@ impl Stalls {
 }
 
 impl Rt {
-    /// Returns the time since `earlier` in which this thread was awake. It excludes the times in
-    /// which the thread did not poll for completions although it should have, because the process
-    /// was stopped, the machine was paused, or a turn took long. The silence of a device is
-    /// measured by this, since a thread that does not poll sees no completion.
+    /// Returns the time since `earlier` in which this thread was awake. The result excludes stalls:
+    /// periods in which the thread did not poll for completions although it should have, because
+    /// the process was stopped, the machine was paused, or a turn took long. Timeouts for devices
+    /// use this time, since a thread that does not poll sees no completion.
     ///
-    /// Up to a second of each such time may be counted as awake. Only the last 32 of them are
-    /// known.
+    /// Up to one second of each stall may be counted as awake. Only the last 32 stalls are known.
     pub fn awake_since(&self, earlier: Instant) -> Duration {
         self.0.stalls.awake(earlier, self.now())
     }
 
-    /// Waits for `future` like [`Rt::timeout`], until this thread has been [awake](Rt::awake_since)
-    /// for `duration`.
+    /// Waits for `future` like [`Rt::timeout`], but only the time in which this thread is
+    /// [awake](Rt::awake_since) counts towards `duration`.
     ///
     /// # Errors
-    /// [`Elapsed`] when the time is up first.
+    /// [`Elapsed`] when `duration` has passed before `future` completes.
     pub async fn timeout_awake<F: Future>(
         &self,
         duration: Duration,
@@ -121,7 +122,8 @@ mod tests {
         let stalls = Stalls::default();
         stalls.probe(at(10));
         stalls.sleep_until(at(500));
-        // The poll is 5 s late; the measured time may contain any part of that.
+        // The poll is 5 s late. The measured periods contain this stall, a part of it, or none of
+        // it.
         stalls.probe(at(5_500));
         stalls.probe(at(5_510));
         assert_eq!(awake_ms(&stalls, 0, 5_510), 510);

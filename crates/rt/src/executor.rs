@@ -1,8 +1,10 @@
-//! The executor: a queue of ready tasks, the timers, and a driver to park in.
+//! The executor: a queue of ready tasks, the timers, and a driver in which the thread sleeps while
+//! no task is ready.
 //!
-//! One *turn* runs every ready task (and the tasks they wake, up to a bound of tasks and of
-//! [steps](crate::turn)), enters the driver once and then fires the due timers. So the operations
-//! that a turn starts are submitted in batches, which form without a timer.
+//! One *turn* runs the ready tasks (and the tasks that they wake) up to a maximum number of tasks
+//! and of [steps](crate::turn), enters the driver once and then fires the due timers. The
+//! operations that a turn starts are therefore submitted as one batch, without a timer to collect
+//! them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -31,7 +33,8 @@ use crate::virtual_time::{VirtualClock, VirtualOptions};
 /// waking each other never starve completions.
 const TASKS_PER_TURN_MAX: usize = 512;
 
-/// A handle to the runtime of this thread. Cloning is cheap; the runtime ends with the last clone.
+/// Handle to the runtime of this thread. Cloning is cheap; the runtime is dropped with the last
+/// clone.
 #[derive(Clone)]
 pub struct Rt(pub(crate) Rc<Inner>);
 
@@ -43,27 +46,27 @@ pub(crate) struct Inner {
     seed: u64,
     rng: RefCell<Rng>,
     shuffle: bool,
-    /// The tasks that have not ended, each with a waker once it has been polled.
+    /// Tasks that have not ended, each with a waker once it has been polled.
     live_tasks: RefCell<Slab<Option<Waker>>>,
-    /// Set by [`Rt::end`]: tasks are dropped instead of polled.
+    /// True during [`Rt::end`]: each task then drops its future instead of polling it.
     ending: Cell<bool>,
     /// Start of the current turn, or of the last one.
     turn_began: Cell<Instant>,
     longest_turn: Cell<LongestTurn>,
-    /// The times in which the thread did not poll its driver although it should have.
+    /// Periods in which the thread did not poll its driver although it should have.
     pub(crate) stalls: Stalls,
     notices: Notices,
 }
 
-/// The kind of time, real or virtual; no other code distinguishes the two.
+/// Source of time and of completions: real time with a driver, or virtual time.
 enum World {
     Real(Rc<RealTime>),
     Virtual(VirtualClock),
 }
 
-/// The queue of ready tasks. The lock is never contended: wakers are `Send` by type, so the
-/// compiler requires the lock, but a waker of this runtime is only ever used on its own thread,
-/// which is checked.
+/// Queue of ready tasks. The compiler requires a lock, since wakers are `Send` by type. The lock is
+/// never contended: a waker of this runtime is only used on the runtime's own thread, which `push`
+/// checks.
 struct ReadyQueue {
     /// The [number](this_thread) of the thread.
     owner: usize,
@@ -71,7 +74,7 @@ struct ReadyQueue {
 }
 
 /// Returns a number that no two threads have at the same time: the address of a thread-local
-/// variable. The thread's identity would serve as well, but reading it increments and decrements
+/// variable. `std::thread::current().id()` would serve as well, but it increments and decrements
 /// the reference count of the thread handle, and this function is called at every wake-up.
 fn this_thread() -> usize {
     thread_local! {
@@ -90,7 +93,8 @@ impl ReadyQueue {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<async_task::Runnable>> {
-        // A task that panics does so outside this lock, so poisoning carries no meaning here.
+        // No task runs while this lock is held, so a panic of a task leaves the queue intact, and
+        // poisoning can be ignored.
         self.tasks
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -115,7 +119,7 @@ impl Rt {
     ///
     /// # Errors
     /// When the kernel refuses the memory of the buffer pool, or a resource that the chosen driver
-    /// needs; the message names the limit or rule that prevents it.
+    /// needs. For a driver, the message names the limit or rule that prevents its use.
     pub fn real_time(options: UringOptions) -> io::Result<Rt> {
         let pool = BufPool::new(options.pool_bytes)?;
         let (seed, notices) = (options.seed, options.notices.clone());
@@ -186,7 +190,8 @@ impl Rt {
         self.0.seed
     }
 
-    /// Returns the random number generator of the consumer `label`, derived from the seed.
+    /// Returns a random number generator derived from the runtime's seed and `label`, which names
+    /// its consumer.
     pub fn rng(&self, label: &str) -> Rng {
         Rng::labelled(self.0.seed, label)
     }
@@ -207,11 +212,11 @@ impl Rt {
         Ok(bytes)
     }
 
-    /// Returns sixteen bytes that stay the same until the machine is restarted; in virtual time, as
-    /// long as the runtime lives.
+    /// Returns 16 bytes that identify the current boot of the machine. In virtual time they are
+    /// derived from the seed.
     ///
     /// # Errors
-    /// When the operating system does not provide them.
+    /// When the operating system does not provide the identifier.
     pub fn boot_id(&self) -> io::Result<[u8; 16]> {
         match &self.0.world {
             World::Real(_) => real_time::boot_id(),
@@ -223,8 +228,8 @@ impl Rt {
         }
     }
 
-    /// Returns the time of day in seconds since 1970, only for labels that people read. Virtual
-    /// time starts at the beginning of 2020.
+    /// Returns the time of day in seconds since 1970. Use it only for labels that people read.
+    /// Virtual time starts at the beginning of 2020.
     pub fn unix_seconds(&self) -> u64 {
         const VIRTUAL_START_S: u64 = 1_577_836_800;
         match &self.0.world {
@@ -233,17 +238,17 @@ impl Rt {
         }
     }
 
-    /// Returns the options of the runtime, in real time.
+    /// Returns the options of the runtime; `None` in virtual time.
     pub fn uring_options(&self) -> Option<&UringOptions> {
         self.real().map(|real| real.options())
     }
 
-    /// Returns the driver in use, in real time.
+    /// Returns the driver in use, and the reasons for it; `None` in virtual time.
     pub fn driven(&self) -> Option<&Driven> {
         self.real().map(|real| real.driven())
     }
 
-    /// Returns the operations of the runtime, in real time.
+    /// Returns the driver and operations of the runtime; `None` in virtual time.
     pub(crate) fn real(&self) -> Option<&Rc<RealTime>> {
         match &self.0.world {
             World::Real(real) => Some(real),
@@ -259,8 +264,8 @@ impl Rt {
         task
     }
 
-    /// Starts a task and polls it once before returning. Work that does not wait is then done
-    /// without a pass through the queue of ready tasks. The caller must hold no borrow that the
+    /// Starts a task and polls it once before returning, so a task that never waits completes
+    /// without passing through the queue of ready tasks. The caller must hold no borrow that the
     /// future could need.
     pub fn spawn_eager<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> Task<T> {
         let (runnable, task) = self.new_task(future);
@@ -294,9 +299,9 @@ impl Rt {
         (runnable, Task(task))
     }
 
-    /// Ends every task where it is suspended, as a crash of the program would, and drops its state.
-    /// A future that awaits one of them waits for ever. For experiments and tests whose stacks are
-    /// not closed.
+    /// Ends every task at the point where it is suspended, as a crash of the program would, and
+    /// drops the task's state. A future that awaits an ended task never completes. For experiments
+    /// and tests that do not close their stacks of devices.
     pub fn end(&self) {
         self.0.ending.set(true);
         let live: Vec<Waker> = self
@@ -318,8 +323,9 @@ impl Rt {
         self.0.live_tasks.borrow().len()
     }
 
-    /// Returns the longest turns that have ended since the runtime was created, or since
-    /// [`Rt::forget_longest_turn`]: the longest time in which no completion was served.
+    /// Returns the longest duration and the largest number of steps of a turn since the runtime was
+    /// created, or since [`Rt::forget_longest_turn`]. Only turns that have ended count. During a
+    /// turn no completion is handled.
     pub fn longest_turn(&self) -> LongestTurn {
         self.0.longest_turn.get()
     }
@@ -335,7 +341,8 @@ impl Rt {
         self.0.timers.borrow().len()
     }
 
-    /// Returns the number of operations that the kernel has not completed, including orphans.
+    /// Returns the number of operations whose results have not been taken, including orphans
+    /// (operations of dropped futures).
     pub fn operations_in_flight(&self) -> usize {
         self.real().map_or(0, |real| real.in_flight())
     }
@@ -354,11 +361,12 @@ impl Rt {
         self.sleep_until(self.now() + duration)
     }
 
-    /// Waits for `future`, at most for `duration`. Operations that the future started continue or
-    /// are orphaned, as the crate's contract says; a write that timed out may still take effect.
+    /// Waits for `future`, for at most `duration`. A timeout undoes nothing: operations that the
+    /// future started may continue as orphans (see the crate's ownership contract), so a write that
+    /// timed out may still take effect.
     ///
     /// # Errors
-    /// [`Elapsed`] when the time is up first.
+    /// [`Elapsed`] when `duration` has passed before `future` completes.
     pub async fn timeout<F: Future>(
         &self,
         duration: Duration,
@@ -373,7 +381,7 @@ impl Rt {
     }
 
     /// Advances virtual time by `duration` while this thread does nothing, as if the process had
-    /// been stopped. For tests of the behaviour after such a stop.
+    /// been stopped. For tests of the behaviour after a stop of the process.
     ///
     /// # Panics
     /// In real time.
@@ -491,8 +499,8 @@ impl Rt {
     }
 }
 
-/// The entry of a task among the live ones, from spawn to end. It holds a weak handle, since a task
-/// must not keep the runtime that owns it alive.
+/// Entry of a task in the table of live tasks, from its start to its end. The entry holds a weak
+/// handle to the runtime, since a task must not keep alive the runtime that owns it.
 struct LiveTask {
     inner: std::rc::Weak<Inner>,
     key: usize,
@@ -509,8 +517,8 @@ impl LiveTask {
         }
     }
 
-    /// Returns true when the task must not continue. Remembers the waker at the first call; the
-    /// waker stays the same as long as the task lives.
+    /// Returns true when the task must end instead of being polled. The first call stores the waker
+    /// in the table of live tasks; the waker stays the same as long as the task lives.
     fn must_end(&self, waker: &Waker) -> bool {
         let Some(inner) = self.inner.upgrade() else {
             return true;
@@ -526,7 +534,8 @@ impl Drop for LiveTask {
     fn drop(&mut self) {
         if let Some(inner) = self.inner.upgrade() {
             let waker = inner.live_tasks.borrow_mut().remove(self.key);
-            // This may be the last handle to a task, whose destructors may spawn others.
+            // The borrow of the table has ended: the waker may be the last handle to a task, and
+            // the destructors of that task may spawn other tasks.
             drop(waker);
         }
     }
@@ -558,13 +567,14 @@ impl<T> Future for Task<T> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
         match Pin::new(&mut self.0).poll(context) {
             Poll::Ready(Some(output)) => Poll::Ready(output),
-            // The runtime has been ended, which will also end the task that waits.
+            // `Ready(None)`: `Rt::end` has ended the awaited task, and also ends the task that
+            // waits.
             Poll::Ready(None) | Poll::Pending => Poll::Pending,
         }
     }
 }
 
-/// The error of [`Rt::timeout`] when the time is up first.
+/// Error of [`Rt::timeout`]: the time was up before the future completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Elapsed;
 
@@ -710,7 +720,8 @@ mod tests {
     fn a_turn_ends_when_its_steps_are_used_up() {
         let rt = virtual_rt();
         let walked = Rc::new(Cell::new(0));
-        // Two walks, each with the steps of 100 turns, which yield after every tenth of a turn.
+        // Two tasks, each of which needs the steps of 100 turns and gives way after every tenth of
+        // the steps of a turn.
         let piece = turn::TURN_STEPS_MAX / 10;
         for _ in 0..2 {
             let walked = Rc::clone(&walked);
@@ -726,7 +737,8 @@ mod tests {
         rt.block_on(rt.sleep(Duration::from_secs(1)));
         assert_eq!(walked.get(), 2000, "both have ended");
         let longest = rt.longest_turn().steps;
-        // The bound is one piece more than a turn, plus the polls of the tasks themselves.
+        // A turn may exceed the maximum by the steps of one piece, and by one step for each task
+        // that it polls.
         let most = turn::TURN_STEPS_MAX + piece + TASKS_PER_TURN_MAX as u64;
         assert!(
             (turn::TURN_STEPS_MAX..=most).contains(&longest),

@@ -1,13 +1,13 @@
 //! A mailbox, through which ordinary threads send messages to the one thread that owns a shard.
 //!
-//! Threads put messages in and ring a doorbell. The owner of the shard takes all messages at once,
-//! as a task of its executor ([`Messages`]) or, in virtual time, where the executor must not wait
-//! for a thread, between two runs of the executor ([`Receiver::wait`]). A ring costs both threads a
-//! system call, so a sender rings only when the receiver listens: a receiver that has taken
-//! messages checks once more before it waits. A mailbox has no bound of its own; it is bounded if
-//! each thread waits for its reply before it sends again. A mailbox must never lose a message:
-//! messages that are not taken are dropped with the mailbox, which ends the wait of a thread that
-//! waits for a reply.
+//! Threads add messages and ring a doorbell. The owner of the shard takes all messages together. It
+//! takes them in a task of its executor ([`Messages`]) or, in virtual time, where the executor must
+//! not wait for a thread, between two runs of the executor ([`Receiver::wait`]). A ring of the
+//! doorbell costs both threads a system call, so a sender rings only when the receiver waits. A
+//! receiver that has taken messages checks for more before it waits. A mailbox has no bound of its
+//! own; its size is bounded if each thread waits for its reply before it sends again. A mailbox
+//! must never lose a message. Messages that are not taken are dropped with the mailbox, which ends
+//! the wait of a thread for a reply.
 
 mod send_batch;
 
@@ -28,19 +28,20 @@ const DOORBELLS: usize = 64;
 struct Mailbox<T> {
     messages: VecDeque<T>,
     is_closed: bool,
-    /// True when the receiver has found no message and waits for the doorbell.
+    /// True when the receiver has found no message and waits for a ring of the doorbell.
     is_listening: bool,
 }
 
 type Shared<T> = Arc<Mutex<Mailbox<T>>>;
 
-/// Locks the mailbox; a panic of another thread leaves its queue intact.
+/// Locks the mailbox. Poisoning is ignored, since a panic of another thread leaves the queue
+/// intact.
 fn lock<T>(mailbox: &Shared<T>) -> MutexGuard<'_, Mailbox<T>> {
     mailbox.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The sending end, for any number of threads. Dropping it ends the receiver, after the messages
-/// that are already in the mailbox.
+/// Sending end of a mailbox, which any number of threads may share. When it is dropped, the
+/// receiver still gets the messages that are already in the mailbox, and then ends.
 pub struct Sender<T> {
     mailbox: Shared<T>,
     doorbell: UnixStream,
@@ -48,7 +49,7 @@ pub struct Sender<T> {
     process: u32,
 }
 
-/// The receiving end, which can be moved to the thread that owns the shard.
+/// Receiving end of a mailbox, which can be moved to the thread that owns the shard.
 pub struct Receiver<T> {
     mailbox: Shared<T>,
     doorbell: UnixStream,
@@ -78,7 +79,7 @@ impl<T> Sender<T> {
     /// Sends a message.
     ///
     /// # Errors
-    /// The message, when the receiver is closed.
+    /// Returns the message when the receiver is closed.
     pub fn send(&self, message: T) -> Result<(), T> {
         let mut message = Some(message);
         if self.send_all(std::iter::from_fn(|| message.take())) {
@@ -87,8 +88,8 @@ impl<T> Sender<T> {
         Err(message.expect("a mailbox that is closed takes nothing"))
     }
 
-    /// Sends messages that will be taken together; returns false when the receiver is closed, and
-    /// then takes no message from the iterator.
+    /// Sends messages together, so that the receiver takes them in one batch. Returns false when
+    /// the receiver is closed; no message is then taken from the iterator.
     pub fn send_all(&self, messages: impl IntoIterator<Item = T>) -> bool {
         let must_ring = {
             let mut mailbox = lock(&self.mailbox);
@@ -99,16 +100,17 @@ impl<T> Sender<T> {
             !mailbox.messages.is_empty() && std::mem::take(&mut mailbox.is_listening)
         };
         if must_ring {
-            // Ring once until the receiver listens again. If the ring fails, the mailbox is being
-            // closed, and its messages are dropped with it.
+            // `is_listening` is now false, so later messages do not ring until the receiver waits
+            // again. If the ring fails, the mailbox is being closed, and its messages are dropped
+            // with it.
             let _ = (&self.doorbell).write_all(&[0]);
         }
         true
     }
 
-    /// Ends the receiver, after the messages that are already in the mailbox. In a forked child
-    /// this does nothing: the receiver belongs to the parent process, and the doorbell is shared
-    /// with it.
+    /// Closes the sending end: the receiver gets the messages that are already in the mailbox, and
+    /// then ends. In a forked child process this does nothing: the receiver belongs to the parent
+    /// process, with which the child shares the doorbell.
     pub fn close(&self) {
         if self.process != std::process::id() {
             return;
@@ -129,15 +131,16 @@ impl<T> Receiver<T> {
         std::mem::take(&mut lock(&self.mailbox).messages)
     }
 
-    /// Takes the messages; if there are none, requests a ring for the next one.
+    /// Takes all messages. If there are none, returns `None` and requests a ring of the doorbell
+    /// for the next message.
     fn take_or_listen(&self) -> Option<VecDeque<T>> {
         let mut mailbox = lock(&self.mailbox);
         mailbox.is_listening = mailbox.messages.is_empty();
         (!mailbox.is_listening).then(|| std::mem::take(&mut mailbox.messages))
     }
 
-    /// Waits for messages, in a thread that is not running its executor; returns `None` when no
-    /// more will come.
+    /// Blocks the thread, which must not be running its executor, until there are messages. Returns
+    /// `None` when no more messages will come.
     pub fn wait(&self) -> Option<VecDeque<T>> {
         if let Some(messages) = self.take_or_listen() {
             return Some(messages);
@@ -160,7 +163,7 @@ impl<T> Receiver<T> {
         std::mem::take(&mut mailbox.messages)
     }
 
-    /// Turns the receiver into one for a task of an executor.
+    /// Turns the receiver into [`Messages`], which a task of the executor `rt` awaits.
     ///
     /// # Errors
     /// When the runtime does not support the doorbell's socket, as in virtual time.
@@ -198,8 +201,8 @@ impl<T> Messages<T> {
         self.receiver.close()
     }
 
-    /// Waits for messages; returns `None` when no more will come. Tasks that became ready through
-    /// the previous messages run first.
+    /// Waits for messages; returns `None` when no more messages will come. Tasks that became ready
+    /// through the previous messages run first.
     pub async fn next(&mut self) -> Option<VecDeque<T>> {
         yield_now().await;
         if let Some(messages) = self.receiver.take_or_listen() {

@@ -1,8 +1,8 @@
-//! Byte streams: TCP and UNIX sockets in real time, in-memory pipes in real and virtual time. Other
-//! transports, such as RDMA, are put under a [`Stream`] by their own crates.
+//! Byte streams: TCP and UNIX sockets in real time, in-memory pipes in real and virtual time. The
+//! crates of other transports, such as RDMA, implement [`Layer`] to provide a [`Stream`].
 //!
-//! A stream is used by one receiving and one sending task at a time. It must never interpret a
-//! protocol.
+//! A stream is used by one receiving and one sending task at a time. This module must never
+//! interpret a protocol.
 
 mod carrier;
 mod inbox;
@@ -32,7 +32,8 @@ pub enum Address {
     Unix(PathBuf),
     /// A TCP address.
     Tcp(SocketAddr),
-    /// An RDMA CM address. Streams over it are made by `bimetal-rdma`, not here.
+    /// An RDMA CM address. The crate `bimetal-rdma` makes the streams over RDMA; this module
+    /// cannot.
     Rdma(SocketAddr),
 }
 
@@ -78,14 +79,14 @@ impl std::fmt::Display for Address {
 pub struct Peer {
     /// The process's user, by number.
     pub uid: u32,
-    /// The process's groups, by number: the effective one and the others.
+    /// Group identifiers of the process: the effective group and the supplementary groups.
     pub gids: Vec<u32>,
     /// True when the process's user is the effective user of this process.
     pub is_own_user: bool,
 }
 
-/// Counters of the work requests of streams over a device that transfers whole messages, and of its
-/// completions. A socket has none.
+/// Counters of work requests and completions of streams over a device that transfers whole
+/// messages, such as RDMA. A socket has no work requests.
 #[derive(Debug, Default)]
 pub struct WorkCounters {
     /// Work requests that send a message.
@@ -123,7 +124,7 @@ enum Kind {
     Layered(Box<dyn Layer>),
 }
 
-/// The result of a [`Layer`]'s receive, and the buffer that it was given.
+/// Future of [`Layer::recv`]: the number of bytes received, and the buffer that was passed in.
 pub type RecvFuture<'a> = Pin<Box<dyn Future<Output = (io::Result<usize>, BufMut)> + 'a>>;
 /// The result of a [`Layer`]'s send.
 pub type SendFuture<'a> = Pin<Box<dyn Future<Output = io::Result<()>> + 'a>>;
@@ -249,8 +250,8 @@ impl Stream {
         }
     }
 
-    /// Counts the work requests of this stream in `counters` from now on, and moves the counts so
-    /// far there. A stream without work requests counts nothing.
+    /// Adds the work requests of this stream to `counters` from now on, and moves the counts made
+    /// so far to `counters`. A stream without work requests counts nothing.
     pub fn count_in(&self, counters: &Rc<WorkCounters>) {
         if let Kind::Layered(layer) = &self.0 {
             layer.count_in(counters);
@@ -265,7 +266,7 @@ impl Stream {
         }
     }
 
-    /// Ends both directions; tasks that wait on either end are woken.
+    /// Shuts down both directions of the stream; tasks that wait on either end are woken.
     pub fn shutdown(&self) {
         match &self.0 {
             Kind::Socket(socket) => socket.shutdown(),

@@ -1,11 +1,11 @@
-//! Notices for the operator, from the components that detect events to the component that prints
-//! lines.
+//! Notices for the operator. Components that detect events post them, and the component that prints
+//! lines for the operator takes them.
 //!
-//! A device that loses its connection or a server that refuses a client posts a notice, which never
-//! waits. The component that talks to the operator takes the notices periodically. Notices of one
-//! kind and subject are reported at most once in ten seconds, with the number of suppressed ones,
-//! so a peer can fill neither memory nor a log. All runtimes created from the options of one
-//! runtime share its notices, since parts of a device may run on threads of their own.
+//! A device that loses its connection or a server that refuses a client posts a notice. Posting
+//! never waits. The component that prints takes the notices periodically. Notices of one kind and
+//! subject are reported at most once in ten seconds, with the number of suppressed notices, so a
+//! peer can fill neither memory nor a log. All runtimes created from the options of one runtime
+//! share its notices, since parts of a device may run on their own threads.
 
 use std::fmt::Display;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,9 +24,9 @@ const KEPT_MAX: usize = 64;
 pub struct Notice {
     /// The subject of the notice: a device, an export or an address.
     pub subject: String,
-    /// The kind of event, as a word for programs.
+    /// Kind of the event: a fixed word that programs can match.
     pub kind: &'static str,
-    /// A description of the event, and what can be done about it.
+    /// Description of the event, and of the operator's possible reaction.
     pub message: String,
     /// Number of earlier notices of the same kind and subject that were not reported.
     pub others: u64,
@@ -48,8 +48,7 @@ impl Display for Notice {
     }
 }
 
-/// A shared collection of notices; see the module. A clone is another handle to the same
-/// collection.
+/// Shared collection of notices for the operator. A clone is another handle to the same collection.
 #[derive(Clone, Debug, Default)]
 pub struct Notices(Arc<Mutex<Inner>>);
 
@@ -65,7 +64,7 @@ struct Inner {
 struct Kept {
     subject: String,
     kind: &'static str,
-    /// The newest message, unless it has been reported.
+    /// The newest message; `None` when it has been reported.
     message: Option<String>,
     others: u64,
     /// No notice of this kind and subject is reported before this time.
@@ -73,7 +72,8 @@ struct Kept {
 }
 
 impl Notices {
-    /// Posts a notice about `subject`. Only the newest notice of each subject and `kind` is kept.
+    /// Posts a notice about `subject`. Of several notices of the same subject and `kind`, only the
+    /// newest message is kept.
     pub fn post(&self, subject: &str, kind: &'static str, message: impl Display) {
         let mut inner = self.lock();
         let same = |kept: &&mut Kept| kept.kind == kind && kept.subject == subject;
@@ -96,7 +96,8 @@ impl Notices {
         });
     }
 
-    /// Takes the notices that are due at `now`, by the clock of the runtime that reports them.
+    /// Takes the notices that are due at `now`. `now` is a time of the clock of the runtime that
+    /// reports the notices.
     pub fn take(&self, now: Instant) -> Vec<Notice> {
         let mut inner = self.lock();
         let mut told = Vec::new();
@@ -126,7 +127,7 @@ impl Notices {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // No thread panics while it holds the lock, so poisoning carries no meaning here.
+        // No thread panics while it holds the lock, so poisoning can be ignored.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -154,7 +155,7 @@ mod tests {
         notices.post("c", "lost", "is lost");
         assert_eq!(lines(&notices, 2), ["b: is back", "c: is lost"]);
         assert_eq!(lines(&notices, 10), [""; 0]);
-        // The kind becomes due ten seconds after its last report.
+        // The next notice of this kind is due ten seconds after the last report.
         let words = ["b: is lost, 3 (and 2 times more before)"];
         assert_eq!(lines(&notices, 11), words);
         assert_eq!(lines(&notices, 100), [""; 0]);

@@ -1,11 +1,11 @@
-//! Random numbers, all derived from one seed. The algorithm is a named one (xoshiro256++), so a
-//! seed yields the same numbers with every version of every library.
+//! Random numbers, all derived from one seed. The algorithm is fixed (xoshiro256++), so a seed
+//! yields the same numbers with every version of every library.
 
 use rand_core::{Rng as _, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-/// A deterministic generator. Independent streams are derived by label, so a new consumer does not
-/// shift the numbers of the others.
+/// A deterministic generator of random numbers. Each consumer has its own generator, derived from
+/// the seed by a label, so a new consumer does not change the numbers of the others.
 #[derive(Clone, Debug)]
 pub struct Rng {
     state: Xoshiro256PlusPlus,
@@ -19,7 +19,8 @@ impl Rng {
         }
     }
 
-    /// Returns an independent generator for the consumer `label` of the same seed.
+    /// Returns the generator for the consumer `label`, independent of the generators of other
+    /// labels for the same seed.
     pub fn labelled(seed: u64, label: &str) -> Rng {
         // FNV-1a distinguishes labels well enough, and its definition never changes.
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;

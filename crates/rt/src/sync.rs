@@ -1,9 +1,10 @@
 //! Synchronization of the tasks of one runtime: wait queues, counted permits, bounded queues, task
-//! groups, and events. All of it is single-threaded and may be dropped at any point.
+//! groups, and events. All these types are single-threaded, and their futures may be dropped at any
+//! point.
 //!
 //! Tasks that compete for a resource wait in a [`WaitQueue`], first come, first served. An
-//! [`Event`] wakes all tasks that wait for it: it is for conditions that one or a few tasks watch,
-//! and that no task can take away from another.
+//! [`Event`] wakes all tasks that wait for it. It is for conditions that one or a few tasks wait
+//! for, and that no task can make false before the others have checked them.
 
 mod wait_queue;
 
@@ -19,7 +20,7 @@ use slab::Slab;
 
 use crate::executor::{Rt, Task};
 
-/// The entry of one task that waits for an event; removed when dropped.
+/// Entry of one task that waits for an event. Dropping it removes the task's waker from the event.
 struct Waiter<'a> {
     wakers: &'a RefCell<Slab<Waker>>,
     key: Option<usize>,
@@ -43,8 +44,8 @@ impl Drop for Waiter<'_> {
     }
 }
 
-/// A signal that the waiting tasks should check their conditions again. It has no memory of its
-/// own: the condition is in the caller's state, so no wake-up can be missed.
+/// A signal for the waiting tasks to check their conditions again. An event stores no state of its
+/// own: the conditions are in the caller's state, so no wake-up can be missed.
 #[derive(Default)]
 pub struct Event {
     wakers: RefCell<Slab<Waker>>,
@@ -64,7 +65,7 @@ impl Event {
         }
     }
 
-    /// Waits until `condition` holds, which is checked at once and after every
+    /// Waits until `condition` holds. Checks it immediately and after every
     /// [`notify`](Self::notify).
     pub async fn until(&self, mut condition: impl FnMut() -> bool) {
         self.until_some(|| condition().then_some(())).await;
@@ -92,8 +93,8 @@ impl Event {
     }
 }
 
-/// Counted permits, granted in order of arrival: small requests never starve a large one that came
-/// before them.
+/// Counted permits, granted in order of arrival: small requests never starve a large request that
+/// came before them.
 pub struct Semaphore {
     free: Cell<u64>,
     capacity: u64,
@@ -148,7 +149,7 @@ impl Semaphore {
     }
 }
 
-/// Permits that are held; they are returned when this is dropped.
+/// Permits of a [`Semaphore`] that are held until this is dropped.
 pub struct Permit {
     semaphore: Rc<Semaphore>,
     count: u64,
@@ -160,7 +161,7 @@ impl Permit {
         self.count
     }
 
-    /// Splits `count` permits off, which are then returned separately.
+    /// Splits off `count` of the permits, which are then returned separately.
     ///
     /// # Panics
     /// When fewer than `count` permits are held.
@@ -220,7 +221,7 @@ impl<T> Queue<T> {
     /// Appends an item, and waits while the queue is full.
     ///
     /// # Errors
-    /// The item, when the queue is closed.
+    /// Returns the item when the queue is closed.
     pub async fn push(&self, item: T) -> Result<(), T> {
         let state = &self.0;
         let mut item = Some(item);
@@ -238,7 +239,7 @@ impl<T> Queue<T> {
     /// Appends an item if there is room and no task waits to push.
     ///
     /// # Errors
-    /// The item, when the queue is full or closed, or a task waits.
+    /// Returns the item when the queue is full or closed, or a task waits to push.
     pub fn try_push(&self, item: T) -> Result<(), T> {
         match self.0.pushing.is_empty() {
             true => self.put(item),
@@ -280,10 +281,10 @@ impl<T> Queue<T> {
         item
     }
 
-    /// Refuses further items; the items in the queue can still be taken.
+    /// Closes the queue for further items; the items in the queue can still be taken.
     pub fn close(&self) {
         self.0.closed.set(true);
-        // Each woken task wakes the next one when it leaves.
+        // Each woken task leaves the wait queue, which wakes the next task.
         self.0.pushing.wake_first();
         self.0.popping.wake_first();
     }
@@ -299,8 +300,8 @@ impl<T> Queue<T> {
     }
 }
 
-/// A value that one task sets once and others wait for, usually a single one: the first waiting
-/// task needs no allocation.
+/// A value that one task sets once and other tasks wait for. Usually a single task waits, so the
+/// waker of the first waiting task needs no allocation.
 pub struct OnceValue<T: Clone> {
     state: RefCell<OnceState<T>>,
 }
@@ -319,7 +320,7 @@ impl<T: Clone> Default for OnceValue<T> {
 }
 
 impl<T: Clone> OnceValue<T> {
-    /// Sets the value; returns false and keeps the first value when it was set already.
+    /// Sets the value. If it was already set, keeps the first value and returns false.
     pub fn set(&self, value: T) -> bool {
         let mut state = self.state.borrow_mut();
         let OnceState::Unset(first, others) = &mut *state else {
@@ -359,7 +360,8 @@ impl<T: Clone> OnceValue<T> {
     }
 }
 
-/// Tasks that belong together and end together: the owner of the group waits for all of them.
+/// Group of tasks that end together: the owner of the group can wait for all of them, or cancel all
+/// of them.
 #[derive(Clone)]
 pub struct TaskGroup {
     rt: Rt,
@@ -388,7 +390,8 @@ impl TaskGroup {
         let task = self.rt.spawn(async move {
             future.await;
             if let Some(state) = state.upgrade() {
-                // The task has reached its end; only its handle must be removed.
+                // The task has reached its end, so detach its handle instead of cancelling the
+                // task.
                 if let Some(Some(task)) = state.tasks.borrow_mut().try_remove(key) {
                     task.detach();
                 }
@@ -458,7 +461,7 @@ mod tests {
         let semaphore = Semaphore::new(3);
         let log = Rc::new(RefCell::new(Vec::new()));
         let group = TaskGroup::new(&rt);
-        // The large request comes second: the small ones behind it must not overtake it.
+        // The large request comes second. The small requests after it must not overtake it.
         for (name, count, hold_ms) in [("a", 2, 10), ("large", 3, 10), ("b", 1, 1), ("c", 1, 1)] {
             let (semaphore, log, rt2) = (Rc::clone(&semaphore), Rc::clone(&log), rt.clone());
             group.spawn(async move {
@@ -536,8 +539,8 @@ mod tests {
         assert_eq!(rt.block_on(producer), Err(99));
     }
 
-    /// The first task in the queue is woken because a permit is free, and is dropped before it
-    /// takes it.
+    /// Tests that the first task in the queue, when it is woken for a free permit and dropped
+    /// before it takes the permit, wakes the next task.
     #[test]
     fn a_waiter_that_leaves_passes_on_what_it_was_told() {
         use std::future::poll_fn;

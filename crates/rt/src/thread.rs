@@ -1,8 +1,8 @@
-//! A thread with a runtime of its own: a shard beside the thread that starts it.
+//! Threads with a runtime of their own. Such a thread is a shard beside the thread that starts it.
 //!
-//! The new thread takes no signals, which are for the main thread of the process, and is marked as
-//! part of the I/O path like the main thread. It must share only data that is `Send` with the other
-//! thread.
+//! The new thread receives no signals, since the main thread of the process handles them. Like the
+//! main thread, it is marked as part of the I/O path. It must share only data that is `Send` with
+//! the other thread.
 
 use std::io;
 use std::thread::{Builder, JoinHandle};
@@ -10,8 +10,9 @@ use std::thread::{Builder, JoinHandle};
 use crate::executor::Rt;
 use crate::real_time::{UringOptions, begin_thread};
 
-/// Starts a thread; the kernel shows the first 15 bytes of `name`. `main` gets the runtime, or the
-/// error of creating it; the thread ends when `main` returns.
+/// Starts a thread that creates a runtime and calls `main` with the runtime, or with the error that
+/// prevented its creation. The thread ends when `main` returns. The kernel shows the first 15 bytes
+/// of `name`.
 ///
 /// # Errors
 /// When no thread can be created.

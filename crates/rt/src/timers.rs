@@ -1,6 +1,6 @@
-//! The timers of one executor: a heap of deadlines over a slab of wakers. A cancelled timer leaves
-//! its heap entry behind, which is skipped when it expires, and removed when such entries are the
-//! majority.
+//! The timers of one executor: a heap of deadlines, and a slab of wakers. The heap entry of a
+//! cancelled timer remains. It is skipped when it expires, and removed earlier when such entries
+//! are the majority.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -10,8 +10,8 @@ use slab::Slab;
 
 use crate::time::Instant;
 
-/// A handle to a timer that is set: its slab index and a sequence number that detects reuse of the
-/// slab entry.
+/// Handle to a timer that is set. The sequence number detects that the slab entry at `index` has
+/// been reused.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TimerKey {
     index: usize,
@@ -31,7 +31,7 @@ pub(crate) struct Timers {
 }
 
 impl Timers {
-    /// Sets a timer. Timers of one instant fire in the order in which they were set.
+    /// Sets a timer. Timers with the same deadline fire in the order in which they were set.
     pub(crate) fn set(&mut self, at: Instant, waker: Waker) -> TimerKey {
         let seq = self.next_seq;
         self.next_seq += 1;
@@ -74,7 +74,8 @@ impl Timers {
         None
     }
 
-    /// Takes the waker of one timer due at `now`, earliest first.
+    /// Removes the earliest timer that is due at `now`, and returns its waker; `None` when no timer
+    /// is due.
     pub(crate) fn take_due(&mut self, now: Instant) -> Option<Waker> {
         while let Some(&Reverse((at, seq, index))) = self.heap.peek() {
             if at > now {
@@ -97,8 +98,8 @@ impl Timers {
         self.entries.get(index).is_some_and(|e| e.seq == seq)
     }
 
-    /// Keeps the heap at no more than twice the number of live timers (and a floor), regardless of
-    /// cancellations.
+    /// Removes the heap entries of cancelled timers when the heap has more than 64 entries and more
+    /// than twice the number of live timers.
     fn sweep_if_mostly_cancelled(&mut self) {
         if self.heap.len() > 64 && self.heap.len() > 2 * self.entries.len() {
             let entries = &self.entries;

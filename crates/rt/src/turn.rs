@@ -1,16 +1,17 @@
-//! The length of a turn of the executor, counted in steps.
+//! Measures the length of a turn of the executor in steps.
 //!
-//! Between two polls of the ring a thread serves no completion, so the work of one turn is bounded.
-//! Code that walks over tables counts the entries that it visits, and a walk that may be long
-//! awaits [`give_way`] from time to time. The tables themselves count, not their users: a loop that
-//! forgets to yield shows as a long turn, in tests and in `status`.
+//! A thread handles no completion between two polls of the ring, so the work of one turn must be
+//! bounded. Code that walks over a table counts the visited entries, and a walk that may be long
+//! awaits [`give_way`] from time to time. The tables count their entries themselves, so that their
+//! users need not: a loop that forgets to yield shows as a long turn, in tests and in `status`.
 
 use std::cell::Cell;
 
 use crate::executor::yield_now;
 
-/// Number of steps after which a turn ends: about the same number of lookups in an ordered map. The
-/// last task of a turn may exceed this by its work between two calls of [`give_way`].
+/// Number of steps after which a turn ends: about as much work as this number of lookups in an
+/// ordered map. The last task of a turn may exceed this number by its work between two calls of
+/// [`give_way`].
 pub const TURN_STEPS_MAX: u64 = 4096;
 
 /// Number of small adjacent entries that count as one step.
@@ -21,18 +22,19 @@ thread_local! {
     static STEPS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The longest turns of an executor since it was created.
+/// Longest duration and largest number of steps of a turn, since the runtime was created or the
+/// measurement was reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LongestTurn {
-    /// The longest time between two polls of the ring, in nanoseconds; 0 in virtual time, where a
-    /// turn takes no time.
+    /// Maximum time between two polls of the ring, in nanoseconds; 0 in virtual time, where a turn
+    /// takes no time.
     pub time_ns: u64,
     /// The most steps counted in one turn.
     pub steps: u64,
 }
 
-/// Counts work of this thread's current turn. A step costs about as much as one lookup in an
-/// ordered map.
+/// Adds `steps` to the work of this thread's current turn. A step costs about as much as one lookup
+/// in an ordered map.
 #[inline]
 pub fn count_steps(steps: u64) {
     STEPS.with(|counted| counted.set(counted.get().saturating_add(steps)));
@@ -44,9 +46,9 @@ pub fn count_entries(entries: usize) {
     count_steps(entries.div_ceil(ENTRIES_PER_STEP) as u64);
 }
 
-/// Yields to the executor, which polls the ring and the other tasks, as long as the steps of the
-/// turn are used up; returns at once otherwise. When several walks of one task have waited for the
-/// next turn, only those for which it has steps continue in it.
+/// Yields to the executor, which polls the ring and the other tasks, while the steps of the current
+/// turn are used up; returns immediately otherwise. When several walks have waited for the next
+/// turn, only as many continue in it as it has steps for.
 pub async fn give_way() {
     while is_used_up() {
         yield_now().await;

@@ -1,5 +1,5 @@
-//! The virtual driver, in which parking moves the clock to the next timer. No operation leaves the
-//! process in virtual time, so a run depends on its seed alone.
+//! The virtual driver, which moves the clock to the next timer instead of sleeping. No operation
+//! leaves the process in virtual time, so a run depends on its seed alone.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -12,7 +12,7 @@ pub struct VirtualOptions {
     /// The seed of every random number of the run.
     pub seed: u64,
     /// Polls the ready tasks in an order drawn from the seed instead of first come, first served.
-    /// This exposes code that depends on an order that is not guaranteed.
+    /// This exposes code that relies on an order that is not guaranteed.
     pub shuffle: bool,
 }
 
@@ -32,10 +32,10 @@ impl VirtualClock {
         self.now.set(self.now.get() + duration);
     }
 
-    /// Moves the clock forward to `until`, or leaves it unchanged when that has passed.
+    /// Moves the clock forward to `until`, or leaves the clock unchanged when `until` has passed.
     ///
     /// # Panics
-    /// When no timer is set: every task waits for another one, which in real time would be a hang.
+    /// When no timer is set: every task waits for another task, which in real time would be a hang.
     pub(crate) fn park(&self, until: Option<Instant>, live_tasks: usize) {
         let until = until.unwrap_or_else(|| {
             panic!("virtual time: {live_tasks} tasks wait and no timer is set, they would hang")

@@ -1,5 +1,6 @@
-//! Tests of connections that another thread carries: bytes arrive as with any stream, no more is
-//! received than was requested until read-ahead is allowed, and every end is reported.
+//! Tests of connections that another thread carries. Bytes arrive as with any stream, no more bytes
+//! are received than were requested until read-ahead is allowed, and every end of a connection is
+//! reported.
 
 use std::cell::Cell;
 use std::io::{self, Read, Write};
@@ -25,7 +26,7 @@ fn carried(rt: &Rt, carrier: &Carrier) -> (Stream, UnixStream) {
     (stream, theirs)
 }
 
-/// Returns bytes whose values depend on their positions, modulo 251.
+/// Returns `len` bytes; the value of each byte is its position modulo 251.
 fn bytes(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i % 251) as u8).collect()
 }
@@ -39,7 +40,7 @@ fn payload(rt: &Rt, bytes: &[u8]) -> Payload {
     rt.pool().copy_of(bytes).into()
 }
 
-/// Runs a test with a carrier, whose thread has ended when this returns.
+/// Runs a test with a carrier. The carrier's thread has ended when this function returns.
 fn with_carrier(test: impl AsyncFnOnce(&Rt, &Carrier)) {
     let rt = real_rt();
     rt.block_on(async {
@@ -79,8 +80,7 @@ fn bytes_cross_in_order_whatever_their_number() {
     });
 }
 
-/// The peer has sent more than the receive buffer holds, so all bytes are available: a receive of
-/// ten bytes takes ten.
+/// Tests that a receive of ten bytes takes exactly ten, although the peer has already sent more.
 #[test]
 fn without_reading_ahead_no_more_is_received_than_was_asked_for() {
     with_carrier(async |rt, carrier| {
@@ -102,7 +102,8 @@ fn without_reading_ahead_no_more_is_received_than_was_asked_for() {
     });
 }
 
-/// Bytes that were read ahead cannot be given to a layer any more.
+/// Tests that no layer can be put on a connection with bytes that were read ahead, since the layer
+/// would not see them.
 #[test]
 fn a_layer_over_bytes_that_were_received_already_is_refused() {
     with_carrier(async |rt, carrier| {
@@ -133,8 +134,8 @@ fn a_layer_that_fails_ends_the_connection() {
     });
 }
 
-/// A peer that does not receive blocks the sender, and a sending peer is blocked when the
-/// connection is not read.
+/// Tests that a peer that does not receive blocks the sender, and that a peer that sends is blocked
+/// while the connection is not read.
 #[test]
 fn both_directions_are_bounded() {
     with_carrier(async |rt, carrier| {
@@ -151,7 +152,8 @@ fn both_directions_are_bounded() {
             sent.set(true);
             result
         });
-        // The amount exceeds all buffers on the way: the peer's thread blocks in its write.
+        // The amount exceeds all buffers of the connection, so the peer's thread blocks in its
+        // write.
         let whole = bytes(64 << 20);
         let writing = std::thread::spawn({
             let mut peer = peer.try_clone().expect("a descriptor");
@@ -199,7 +201,7 @@ fn shutting_down_wakes_both_ends_and_dropping_closes() {
         }
         stream.send(payload(rt, &[9])).await.expect("it is sent");
         drop(stream);
-        // The messages of this thread are sent when it waits.
+        // The messages to the carrier's thread are sent only when this thread waits.
         let peer = Stream::from_unix(rt, peer).expect("a ring");
         let seen = receive(rt, &peer, 2).await.expect("what was sent");
         assert_eq!(seen, [9]);
@@ -207,8 +209,8 @@ fn shutting_down_wakes_both_ends_and_dropping_closes() {
     });
 }
 
-/// The thread dies of a panic in a layer of one connection: all its connections break, and later
-/// connections are not given to it.
+/// Tests a panic of the carrier's thread, in a layer of one connection: all its connections break,
+/// and later connections are not carried.
 #[test]
 fn when_the_thread_dies_its_connections_break() {
     let rt = real_rt();

@@ -1,6 +1,7 @@
-//! Tests of the ownership contract of submitted operations (see the head of the crate): futures
-//! dropped at any time never free or reuse memory that the kernel may still touch. AddressSanitizer
-//! reports a violation; without it, a stray write shows as a wrong byte.
+//! Tests of the ownership contract of submitted operations (see the documentation of the crate): a
+//! future dropped at any time never frees or reuses memory that the kernel may still access.
+//! AddressSanitizer reports a violation; without AddressSanitizer, a stray write shows as a wrong
+//! byte.
 
 use std::io::{ErrorKind, Write as _};
 use std::os::unix::net::{UnixDatagram, UnixStream};
@@ -15,7 +16,7 @@ use bimetal_rt::{BufPool, Rng, Rt, UringOptions};
 const BLOCK: usize = 4096;
 const BLOCKS: usize = 64;
 
-/// A file whose every block is filled with its own number.
+/// A file in which every byte of a block is the block's number.
 struct NumberedFile(PathBuf);
 
 impl NumberedFile {
@@ -46,7 +47,7 @@ fn real_rt(register: bool) -> Rt {
 }
 
 /// Starts 32 reads, drops half of them in flight and checks the rest, thousands of times. The
-/// buffers are recycled at once, so a kernel write into a freed buffer would land in a reused one.
+/// buffers are reused immediately, so a kernel write into a freed buffer would hit a reused one.
 fn drop_half_of_the_reads(register: bool) {
     let numbered = NumberedFile::new(if register { "fixed" } else { "plain" });
     let rt = real_rt(register);
@@ -107,10 +108,10 @@ fn dropped_reads_keep_their_buffers_unregistered() {
     drop_half_of_the_reads(false);
 }
 
-/// A read that was submitted to the driver is dropped before the kernel has started it. Buffers of
-/// the same size are allocated and marked at once, so that a block that was freed too early is
-/// among them, and the kernel's late write would overwrite its mark. This test fails even without a
-/// sanitizer.
+/// Drops a read that was submitted to the driver before the kernel has started it. Then buffers of
+/// the same size are allocated and filled with a mark. If the read's buffer was freed too early, it
+/// is among them, and the kernel's late write overwrites its mark. This test detects the error even
+/// without a sanitizer.
 #[test]
 fn the_buffer_of_a_dropped_read_does_not_come_back_before_its_completion() {
     const MARK: u8 = 0xee;
@@ -156,9 +157,8 @@ async fn poll_once<F: Future>(mut future: std::pin::Pin<&mut F>) -> Poll<F::Outp
     std::future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await
 }
 
-/// A receive that is dropped, and whose data arrives afterwards, must not write into a buffer after
-/// its reuse. The cancellation asks the kernel to stop; the stream may lose the bytes, but memory
-/// must stay intact.
+/// Tests that a dropped receive, whose data arrives afterwards, does not write into its buffer
+/// after the buffer's reuse. The stream may lose the bytes, but memory must stay intact.
 #[test]
 fn a_dropped_receive_never_writes_into_a_reused_buffer() {
     let rt = real_rt(true);
@@ -182,8 +182,9 @@ fn a_dropped_receive_never_writes_into_a_reused_buffer() {
     assert_eq!(rt.pool().region_bytes_used(), 0);
 }
 
-/// Only the pool of the runtime is registered with its ring. A buffer of another pool, such as a
-/// cache's, can be read and written as well, but must not be named as registered.
+/// Tests buffers of another pool, such as that of a cache: they can be read and written, although
+/// only the pool of the runtime is registered with its ring. Operations must not use them as
+/// registered buffers.
 #[test]
 fn buffers_of_another_pool_are_read_and_written() {
     let numbered = NumberedFile::new("other-pool");
@@ -254,8 +255,8 @@ fn writes_and_reads_agree_and_a_wait_ends_in_time() {
     );
 }
 
-/// A write of a message was submitted and is dropped together with its file, before the driver has
-/// started it. The next file that is opened gets the descriptor number of the first, and must not
+/// Drops a submitted write of a message together with its file, before the driver has started the
+/// write. The next file that is opened gets the descriptor number of the first file, and must not
 /// get the message.
 #[test]
 fn a_dropped_write_never_lands_in_the_next_file() {

@@ -1,5 +1,5 @@
-//! Tests of sockets on the driver that the environment names (`BIMETAL_DRIVER`): operations that
-//! must wait do so, and continue when they can.
+//! Tests of sockets with the driver that the environment variable `BIMETAL_DRIVER` names.
+//! Operations that must wait do so, and continue when they can.
 
 use std::io::ErrorKind;
 use std::rc::Rc;
@@ -12,8 +12,8 @@ fn real_time() -> Rt {
     Rt::real_time(UringOptions::default()).expect("a runtime")
 }
 
-/// The number of connections exceeds the listener's backlog (128): the others are accepted as room
-/// becomes free.
+/// Opens more connections than fit in the listener's backlog (128). The remaining connections are
+/// established as room becomes free.
 #[test]
 fn connections_wait_for_a_listener_without_room() {
     const CONNECTIONS: usize = 300;
@@ -37,8 +37,8 @@ fn connections_wait_for_a_listener_without_room() {
     std::fs::remove_file(listener.unix_path().unwrap()).unwrap();
 }
 
-/// Both directions send at once, in pieces of a megabyte, more than the kernel buffers for a
-/// connection.
+/// Both directions send at the same time, in pieces of a megabyte, more than the kernel buffers for
+/// a connection.
 #[test]
 fn a_send_waits_for_room_and_everything_arrives_in_order() {
     const PIECE: usize = 1 << 20;
@@ -89,7 +89,7 @@ fn a_refused_connection_says_so() {
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
 }
 
-/// The end of a connection wakes the receiver, whichever side ends it.
+/// Tests that the end of a connection wakes the receiver, whichever of the two ends closes it.
 #[test]
 fn a_receive_ends_with_the_connection() {
     let rt = real_time();

@@ -1,8 +1,8 @@
-//! Runs the tester of the index without the `bimetal` program: a range of seeds, or one seed with
-//! its log.
+//! Runs the tester of the index without the program `bimetal-lab`: a range of seeds, or one seed
+//! with its log of events.
 //!
 //! `cargo run --release -p bimetal-sim --example index_swarm -- 0..1000`; a second argument names
-//! classes, as for `bimetal sim index-swarm`.
+//! the fault classes, as for `bimetal-lab tester index-swarm`.
 
 use bimetal_sim::index_tester::{self, Classes, Options};
 use std::process::exit;

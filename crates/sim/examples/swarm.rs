@@ -1,13 +1,13 @@
-//! Runs the simulation tester without the `bimetal` program: `swarm A..B [WORD...]` runs a range of
-//! seeds, and `swarm N [WORD...]` runs one seed with its log. The words: `once`, `heavy`, `small`,
-//! `plant=NAME`, `classes=NAMES`, `cuts=N,N`, `every=NAME`, `sample=N`.
+//! Runs the simulation tester without the program `bimetal-lab`: `swarm A..B [WORD...]` runs a
+//! range of seeds, and `swarm N [WORD...]` runs one seed with its log of events. The words: `once`,
+//! `heavy`, `small`, `plant=NAME`, `classes=NAMES`, `cuts=N,N`, `every=NAME`, `sample=N`.
 
 use std::process::exit;
 
 use bimetal_sim::tester::every::{Every, every, scenario_of};
 use bimetal_sim::tester::{self, Classes, Extent, Options, Plant};
 
-/// Fault to inject at every boundary, and the number of boundaries to sample.
+/// Fault to inject at every boundary, and the number of boundaries in a random sample.
 #[derive(Default)]
 struct Boundaries {
     every: Option<Every>,

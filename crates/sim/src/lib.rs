@@ -1,8 +1,8 @@
-//! The virtual world: experiments on simulated devices, and the simulation testers.
+//! Experiments on simulated devices, and the simulation testers.
 //!
-//! The same layers run here as in the server, under the same executor, with a virtual clock that
-//! jumps to the next event. A run depends on its seed alone. This crate must never hold a second
-//! version of a policy or a layer.
+//! A simulation runs the same layers as the server under the same executor, with a virtual clock
+//! that jumps to the next event. A run depends only on its seed and its options. This crate must
+//! never contain a second implementation of a policy or a layer.
 
 pub mod cache;
 pub mod campaign;

@@ -1,5 +1,5 @@
-//! The trace simulator on small traces whose outcome is computed by hand, and its interface to the
-//! flash.
+//! Tests of the cache simulator on small traces whose results are computed by hand, and of its
+//! requests to the flash.
 
 use bimetal_policy::replacement::{Build, Granularity, Replacement, Spec};
 use bimetal_rt::Rng;
@@ -9,7 +9,7 @@ use bimetal_sim::cache::{
 use bimetal_trace::{Accesses, Collector, Key, Op, Record, Sample, StackDistances};
 use std::sync::{Arc, Mutex};
 
-/// Builds a trace from reads (`r`), writes (`w`) and trims (`t`) of pages.
+/// Builds a trace from steps, each a read (`r`), a write (`w`) or a trim (`t`) of a page.
 fn trace(steps: &[(char, u64)]) -> Accesses {
     let mut collector = Collector::new(Key::Page { page_bytes: 4096 });
     for (kind, page) in steps {
@@ -46,8 +46,8 @@ enum Asked {
     Trim(u32),
 }
 
-/// A device that records all requests, and takes three programs per page and one erase for each
-/// write.
+/// A device that records all requests. Each page written costs three programs, and each write
+/// request one erase.
 #[derive(Clone, Default)]
 struct Noting(Arc<Mutex<Vec<Asked>>>);
 
@@ -97,8 +97,10 @@ fn noted(name: &str, capacity: usize, steps: &[(char, u64)]) -> (Outcome, Vec<As
 
 #[test]
 fn time_is_what_the_flash_did_with_the_final_flush() {
-    // Capacity 2: w0 and r1 miss (only r1 reads), w2 evicts dirty 0 (LRU), and 2 is flushed at the
-    // end. 2 pages written as 6 programs and 2 erases; 1 read: 25 + 6 * 200 + 2 * 1500 us.
+    // The cache has 2 pages. The write of 0 and the read of 1 miss, and only the read causes a read
+    // of the device. The write of 2 evicts the dirty page 0 (LRU), and page 2 is written at the
+    // end. The 2 written pages cost 6 programs and 2 erases, and there is 1 read: 25 + 6 * 200 +
+    // 2 * 1500 us.
     let (outcome, asked) = noted("lru", 2, &[('w', 0), ('r', 1), ('w', 2)]);
     assert_eq!(
         asked,
@@ -128,7 +130,8 @@ fn a_discarded_page_is_not_written() {
 
 #[test]
 fn padding_reads_what_is_missing_and_writes_the_block() {
-    // Pages 0 and 2 of block 0 are dirty when page 4 needs room: 1 and 3 are read, 0..3 written.
+    // Pages 0 and 2 of block 0 are dirty when page 4 needs room. Pages 1 and 3 are read from the
+    // device, and pages 0 to 3 are written.
     let (outcome, asked) = noted("bplru", 2, &[('w', 0), ('w', 2), ('r', 4)]);
     assert_eq!(asked[..3], [Asked::Read(4), Asked::Read(1), Asked::Read(3)]);
     assert_eq!(asked[3..], [Asked::Write(vec![0, 1, 2, 3])]);
@@ -137,13 +140,14 @@ fn padding_reads_what_is_missing_and_writes_the_block() {
 
 #[test]
 fn padding_reads_nothing_that_the_cache_holds() {
-    // The cache has 4 frames, 2 of them for writes. Block 2 is flushed first, which shows that a
-    // flush of one page takes 3 programs and an erase, 2.1 ms. As far as is known then, it takes
-    // less to write a block whole and to read its missing pages. So page 0 is written with its
-    // block, of which the cache holds pages 1 and 2.
+    // The cache has 4 frames, 2 of them for writes. Block 2 is flushed first, and its flush shows
+    // that writing one page takes 3 programs and an erase, 2.1 ms. By this estimate, writing a
+    // whole block and reading its missing pages takes less time. So page 0 is written with its
+    // whole block, of which the cache holds pages 1 and 2.
     let steps = [('w', 8), ('w', 0), ('r', 1), ('r', 2), ('w', 12), ('w', 16)];
     let (outcome, asked) = noted("abm-lru-clc+pad-fixed50", 4, &steps);
-    // Blocks 0, 2, 3 and 4 are touched: page 8 is the first of the second block of the device.
+    // The trace touches blocks 0, 2, 3 and 4, so page 8 of the trace is the first page of the
+    // second block of the device.
     assert_eq!(asked[..2], [Asked::Read(1), Asked::Read(2)]);
     assert_eq!(asked[2..4], [Asked::Write(vec![4]), Asked::Read(3)]);
     assert_eq!(asked[4], Asked::Write(vec![0, 1, 2, 3]));
@@ -152,7 +156,8 @@ fn padding_reads_nothing_that_the_cache_holds() {
 
 #[test]
 fn a_device_is_as_large_as_the_blocks_touched() {
-    // Pages 1000, 1003 and 9 lie in blocks 250 and 2 of 4 pages: 2 becomes block 0, 250 block 1.
+    // Blocks have 4 pages. Pages 1000 and 1003 are in block 250, which becomes block 1 of the
+    // device; page 9 is in block 2, which becomes block 0.
     let geometry = Geometry::new(&[1000, 1003, 9], 4).expect("it is small");
     assert_eq!(geometry.blocks(), 2);
     assert_eq!([0, 1, 2].map(|page| geometry.lpn(page)), [4, 7, 1]);
@@ -160,8 +165,8 @@ fn a_device_is_as_large_as_the_blocks_touched() {
 
 #[test]
 fn lru_misses_as_the_stack_distances_say() {
-    // Two computations of the same number share no code: one cache of each size, and one pass for
-    // all sizes.
+    // The number of misses is computed in two ways that share no code: by simulating a cache of
+    // each size, and by a single pass that gives the misses for all sizes.
     let steps: Vec<(char, u64)> = (0..5000u64)
         .map(|n| ('r', n * n % 211 + n % 7 * 40))
         .collect();
@@ -184,14 +189,15 @@ fn lru_misses_as_the_stack_distances_say() {
     }
 }
 
-/// Returns requests in which page `n` gets about `1 / n` of the accesses, mixed with scans, over 64
-/// Ki pages.
+/// Returns requests over 65,536 pages, mixed with scans, in which page `n` gets a share of the
+/// accesses of about `1 / n`.
 fn skewed_requests() -> Vec<Record> {
     let mut rng = Rng::new(11);
     let mut records = Vec::new();
     while records.len() < 300_000 {
         let page = (65_536f64.powf(rng.below(1 << 20) as f64 / f64::from(1 << 20))) as u64 - 1;
-        // About one request in eight scans eight pages, so that neighbours are used together.
+        // About one request in eight covers eight pages, so that neighbouring pages are used
+        // together.
         let pages = if rng.below(8) == 0 { 8 } else { 1 };
         records.push(Record {
             time_ns: 0,
@@ -200,7 +206,7 @@ fn skewed_requests() -> Vec<Record> {
             } else {
                 Op::Read
             },
-            // Pages are spread, so that popular pages are not neighbours.
+            // Multiply the page number, so that frequently used pages are not neighbours.
             offset_bytes: page.wrapping_mul(40_503) % 65_536 * 4096,
             length_bytes: pages * 4096,
         });
@@ -208,7 +214,7 @@ fn skewed_requests() -> Vec<Record> {
     records
 }
 
-/// Returns the miss ratios of a grid over the pages of a sample, or over all pages.
+/// Returns the miss ratio of each run of a grid, over the pages of a sample or over all pages.
 fn miss_ratios(records: &[Record], grid: &Grid, sample: Option<Sample>) -> Vec<f64> {
     let key = Key::Page { page_bytes: 4096 };
     let mut collector = match sample {
@@ -243,8 +249,8 @@ fn grid_of(names: &[&str], sizes: &[usize]) -> Grid {
 
 #[test]
 fn a_sample_gives_the_miss_ratios_of_the_whole() {
-    // SHARDS (FAST 2015) has mean errors of 0.005 to 0.02 with some thousand sampled pages; this
-    // test samples 6,000 pages at the rate 0.1.
+    // SHARDS (FAST 2015) reports mean errors of 0.005 to 0.02 with some thousand sampled pages.
+    // This test samples 6,000 pages at the rate 0.1.
     let records = skewed_requests();
     let sizes = [500, 2000, 8000, 20_000, 40_000];
     let names = ["lru", "arc", "s3-fifo", "fifo"];
@@ -257,7 +263,8 @@ fn a_sample_gives_the_miss_ratios_of_the_whole() {
     let mean = errors.iter().sum::<f64>() / errors.len() as f64;
     assert!(mean <= 0.02, "{mean} of {errors:?}");
     assert!(errors.iter().all(|error| *error <= 0.05), "{errors:?}");
-    // Without shrinking the caches, a sample is far off, so the test can detect an error.
+    // If the caches are not reduced in proportion to the sample, the miss ratios are far off. So
+    // the comparison above can detect an error.
     let wrong = miss_ratios(
         &records,
         &grid_of(&names, &sizes.map(|size| size * 10)),
@@ -269,8 +276,8 @@ fn a_sample_gives_the_miss_ratios_of_the_whole() {
 
 #[test]
 fn everything_but_accesses_is_divided_by_the_rate() {
-    // The whole trace has 90 reads and 30 writes; a sample of a half has 50 of these accesses, with
-    // 20 misses.
+    // The whole trace has 90 reads and 30 writes. A sample at the rate 0.5 has 50 of these
+    // accesses, 20 of which are misses.
     let sampled = Outcome {
         accesses: 50,
         misses: 20,
@@ -372,8 +379,9 @@ fn the_default_suits_the_device_it_is_run_over() {
     }
 }
 
-/// Every page of a device exists, so a read is one page read. A block written in order costs one
-/// program per page, except on a page-mapped drive, whose cleaning copies valid pages.
+/// Every page of a device exists, so reading a page costs one page read. A block written in order
+/// costs one program per page, except on a page-mapped drive, whose garbage collection also copies
+/// valid pages.
 #[test]
 fn a_block_written_in_order_costs_what_it_holds_over_every_device() {
     for name in [
@@ -390,7 +398,8 @@ fn a_block_written_in_order_costs_what_it_holds_over_every_device() {
         }
         let copied = work.programs - 160;
         if name.starts_with("page") {
-            // The drive is in its steady state: the blocks that it cleans have valid pages.
+            // The drive is in a steady state, so the blocks that its garbage collection erases
+            // contain valid pages.
             assert!(copied > 0 && work.erases >= 10, "{name}: {work:?}");
         } else {
             assert_eq!(copied, 0, "{name}: {work:?}");

@@ -1,6 +1,6 @@
-//! A slice of the tester of the index, the seeds that have found a bug, and tests of the tester
-//! itself: it must replay, reach the states that it exists to reach, and detect an index that is
-//! wrong.
+//! Tests of the index tester: a slice of its seeds, the seeds that have found a bug, and checks of
+//! the tester itself. It must replay, reach the states for which it exists, and detect an index
+//! that is wrong.
 
 use bimetal_sim::campaign::FaultClass;
 use bimetal_sim::index_tester::{self, Class, Classes, Options};
@@ -14,8 +14,8 @@ fn only(classes: &[Class]) -> Options {
     }
 }
 
-/// Returns options with all classes that existed when the seeds below found a bug: an additional
-/// class changes a seed.
+/// Returns options with the classes that existed when the seeds below found their bugs. A class
+/// that was added later would change the seeds in which it occurs.
 fn early() -> Options {
     let later = [Class::GrowingLog, Class::HugeValues];
     Options {
@@ -27,49 +27,51 @@ fn early() -> Options {
     }
 }
 
-/// Seeds that have found a bug, with a comment about each bug. All bugs are fixed.
+/// Seeds that have found a bug, each after a comment about its bug. All bugs are fixed.
 #[test]
 fn seeds_that_have_found_something_find_nothing() {
     for seed in [
-        // A transaction missed changes of other writers: it was older than the history that is kept
-        // for keys.
+        // A transaction missed changes of other writers, because it was older than the history that
+        // the index keeps for each key.
         39, 97, 673,
-        // A snapshot missed a version, because its leaf had been rewritten after there was no space
-        // for the version.
+        // A snapshot missed a version of a value: its leaf had been rewritten while there was no
+        // space for the version.
         206,
-        // After a kill, changes that the next program made durable were behind a gap in the log.
+        // After a kill, the log had a gap, and changes that the next program made durable were
+        // behind the gap.
         519,
-        // Bit rot had destroyed the end of the log, and the checkpoint contained more than the rest
-        // of the log.
+        // Bit rot had destroyed the end of the log, so the checkpoint included changes that the
+        // rest of the log did not contain.
         835,
-        // A scan that read an out-of-line value too late took the node that now has the number of
-        // that value for damage.
+        // A scan read an out-of-line value after a node had been stored under the number of the
+        // value, and reported damage.
         3225, 5146,
-        // After a failed write, a value that cleaning had moved was taken for a node.
+        // After a failed write, an out-of-line value that cleaning had moved was read as a node.
         7360, 8337,
-        // A failed sync lost a write to a segment: an older image of the same node was in the place
-        // of the new one.
+        // A failed sync lost a write to a segment, which left an older image of a node at the
+        // offset of its newer image.
         8736, 10_290,
-        // After a failed sync, the next program read unsaved data from the page cache of the
-        // system, and trusted its own sync, which did not save that data.
+        // After a failed sync, the next program read data that was only in the page cache of the
+        // system. It relied on its own sync, which did not make that data durable.
         20_650,
-        // Bit rot had removed a frame from the end of the log. A torn write to the same place made
-        // the frame valid again, and its batch came back.
+        // Bit rot had destroyed a frame at the end of the log. A torn write at the same offset made
+        // the frame valid again, and the batch of the frame reappeared.
         27_837, 27_944,
     ] {
         let report = index_tester::run(seed, early());
         assert_eq!(report.finding, None, "{}", report.summary());
     }
     for (seed, classes) in [
-        // The memory of a long batch was released only over the following batches, and exceeded the
-        // budget until then.
+        // The memory of a long batch was released only during the following batches, and exceeded
+        // the memory budget until then.
         (86, &[Class::PowerCut][..]),
-        // The bug of seed 206 above, without other classes: a snapshot missed a version.
+        // The bug of seed 206 above, without other classes of faults: a snapshot missed a version
+        // of a value.
         (206, &[Class::PowerCut]),
-        // The log had no space to relog the changes of one leaf, and the disk was reported as full.
+        // The log had no space to relog the changes of a leaf, and the index reported a full disk.
         (359, &[Class::PowerCut, Class::LostNodes]),
-        // The parents of a leaf could not be written for lack of space, and out-of-line values that
-        // the leaf no longer referenced were never freed.
+        // The parents of a leaf could not be written for lack of space. Out-of-line values that the
+        // leaf no longer referenced were then never freed.
         (
             68_762,
             &[
@@ -91,8 +93,8 @@ fn seeds_that_have_found_something_find_nothing() {
                 Class::LostWrites,
             ],
         ),
-        // A batch that was too long for the ring of the log came when no part of the log was needed
-        // any more, and neither superblock counted any more.
+        // A batch that was too long for the ring of the log arrived when no part of the log was
+        // needed any longer, and neither superblock counted any longer.
         (
             300_080,
             &[
@@ -130,8 +132,8 @@ fn seeds_that_have_found_something_find_nothing() {
                 Class::HugeValues,
             ],
         ),
-        // A range deletion was not applied again in leaves that were written during the replay of
-        // the log and that received older changes from the log afterwards.
+        // During replay of the log, some leaves were written and then received older changes from
+        // the log. A range deletion was not applied to these leaves again.
         (
             325_213,
             &[
@@ -151,8 +153,8 @@ fn seeds_that_have_found_something_find_nothing() {
                 Class::HugeValues,
             ],
         ),
-        // A leaf with several patches of one moment was taken for a leaf of a later moment, and so
-        // for one that includes a deletion.
+        // A leaf with several patches of the same sequence number was taken for a leaf with a later
+        // sequence number, which would include a deletion.
         (
             325_910,
             &[
@@ -162,8 +164,8 @@ fn seeds_that_have_found_something_find_nothing() {
                 Class::HugeValues,
             ],
         ),
-        // The log was to continue in a longer ring. Before anything was written to that ring, a
-        // batch needed a still longer one.
+        // The log was about to continue in a longer ring. Before anything was written to the longer
+        // ring, a batch needed a ring that was longer still.
         (
             302_492,
             &[
@@ -177,8 +179,8 @@ fn seeds_that_have_found_something_find_nothing() {
                 Class::HugeValues,
             ],
         ),
-        // Older changes of a leaf came from the log, and the image of the leaf had deleted all of
-        // them. No key was left that leads to the leaf, and the index was reported as damaged.
+        // The log supplied older changes of a leaf, all of which the stored image of the leaf had
+        // deleted. No key was left that leads to the leaf, and the index reported damage.
         (
             401_999,
             &[
@@ -190,10 +192,11 @@ fn seeds_that_have_found_something_find_nothing() {
                 Class::HugeValues,
             ],
         ),
-        // A compaction kept all nodes that it had written in memory until the next batch ended.
+        // A compaction kept all nodes that it had written in memory until the end of the next
+        // batch.
         (304_326, &[Class::PowerCut, Class::Kill, Class::Full]),
-        // After space was free on the disk again, a batch that needed a longer log was still
-        // refused.
+        // The index still refused a batch that needs a longer log after space on the disk had
+        // become free.
         (
             325_729,
             &[
@@ -251,7 +254,7 @@ fn a_slice_of_seeds_finds_nothing_and_reaches_everything() {
     }
 }
 
-/// A class without any effect tests nothing.
+/// A class that changes no seed would test nothing.
 #[test]
 fn every_class_changes_what_happens() {
     let hashes = |options: Options| -> Vec<u64> {
@@ -270,13 +273,13 @@ fn every_class_changes_what_happens() {
         let with = hashes(only(&[Class::PowerCut, class]));
         let changed = with.iter().zip(&without).filter(|(a, b)| a != b).count();
         assert!(changed > 0, "{}: {changed} of 30", class.name());
-        // A seed that does not draw the class is unchanged.
+        // A seed in which the class does not occur is unchanged.
         assert!(changed < 20, "{}: {changed} of 30", class.name());
     }
 }
 
-/// If the write of a node was lost, an older image of the node may be in its place. The index must
-/// detect that this image is not the right one, and report damage.
+/// If the write of a node is lost, an older image of the node may be at the same offset. The index
+/// must detect that the image is outdated, and report damage.
 #[test]
 fn nodes_that_are_lost_are_missed() {
     let options = only(&[Class::PowerCut, Class::Paper, Class::LostNodes]);

@@ -1,5 +1,4 @@
-//! The tests of the simulators and the testers as one program, so that it is built and linked only
-//! once.
+//! The tests of the simulators and the testers, as one program that is built and linked only once.
 
 mod cache;
 mod index_swarm;

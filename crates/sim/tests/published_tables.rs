@@ -1,9 +1,10 @@
-//! Compares miss ratios with those of an independent simulator, cell by cell, and traces with the
-//! counts that their page gives.
+//! Compares miss ratios with the published tables of an independent simulator, cell by cell, and
+//! compares counts of the traces with the published counts.
 //!
-//! The traces and the page with the tables are not part of this repository (licences). The tests
-//! look for them in `BIMETAL_TRACES`, or else in a folder `shared/traces` beside or above the
-//! repository. A missing file is reported and skipped.
+//! The traces and the web page with the tables are not part of this repository, because of their
+//! licences. The tests look for these files in the folder `BIMETAL_TRACES`, or else in a folder
+//! `shared/traces` beside or above the repository. A missing file is reported, and its test is
+//! skipped.
 
 use bimetal_policy::replacement::Spec;
 use bimetal_sim::cache::{CacheSize, Costs, Ftl, Geometry, Grid, Outcome, Over, jobs, run_all};
@@ -30,7 +31,7 @@ fn shared(file: &str) -> Option<PathBuf> {
     None
 }
 
-/// File of each trace, with the name of the trace on its page.
+/// Name of each trace on the web page, and the file of the trace.
 const FILES: &[(&str, &str)] = &[
     ("w92", "cloudPhysicsIO-w92.vscsi.zst"),
     ("OLTP", "arc-OLTP.lis.zst"),
@@ -44,15 +45,16 @@ const FILES: &[(&str, &str)] = &[
     ("multi3", "lirs-multi3.trace.gz"),
 ];
 
-/// Columns of the table on the page.
+/// Policies in the columns of the published table.
 const COLUMNS: [&str; 8] = ["fifo", "lru", "clock", "sieve", "arc", "2q", "slru", "lirs"];
-/// Tolerance of the table: one unit of its fourth and last decimal.
+/// Tolerance for ratios of the table: one unit of the fourth and last decimal.
 const EXACT: f64 = 0.000_101;
-/// Tolerance for S3-FIFO and W-TinyLFU. The last two versions of the independent simulator differ
-/// by more than this for these two policies, and one of the two policies hashes.
+/// Tolerance for S3-FIFO and W-TinyLFU. For these two policies, the last two versions of the
+/// independent simulator differ by more than this value, and W-TinyLFU uses hashes.
 const LOOSE: f64 = 0.01;
 
-/// Values that the page gives for S3-FIFO and W-TinyLFU below its table: trace, size, both ratios.
+/// Miss ratios of S3-FIFO and W-TinyLFU, which the web page lists below its table: trace, size, and
+/// both ratios.
 const LOOSE_CELLS: &[(&str, usize, f64, f64)] = &[
     ("w92", 1000, 0.8255, 0.8335),
     ("w92", 5000, 0.7525, 0.7738),
@@ -73,7 +75,7 @@ struct Cell {
     tolerance: f64,
 }
 
-/// Returns the cells of the table rows that have a ratio in each of the eight columns.
+/// Returns the cells of all rows of the table that have a ratio in each of the eight columns.
 fn table(page: &str) -> Vec<Cell> {
     let mut cells = Vec::new();
     for line in page.lines() {
@@ -184,7 +186,7 @@ fn miss_ratios_are_those_of_the_published_tables() {
                 .iter()
                 .find(|(name, size, _)| name == cell.policy && *size == cell.size);
             let ratio = found.map_or(f64::NAN, |(_, _, outcome)| outcome.miss_ratio());
-            // A missing ratio is NaN, which is also wrong.
+            // A missing ratio is NaN, which counts as a mismatch.
             let error = (ratio - cell.expected).abs();
             if error.is_nan() || error > cell.tolerance {
                 let Cell {
@@ -200,11 +202,11 @@ fn miss_ratios_are_those_of_the_published_tables() {
     assert!(wrong.is_empty(), "\n{wrong}");
 }
 
-/// Requests (reads, writes), page accesses (reads, writes), footprint in pages, and pages of the
-/// footprint that are written.
+/// Counts of a trace: requests (reads, writes), page accesses (reads, writes), number of distinct
+/// pages, and number of distinct pages that are written.
 type TraceCounts = ([u64; 2], [u64; 2], u64, u64);
 
-/// Counts that the page gives for the typed traces.
+/// Counts that the web page gives for the traces that distinguish reads and writes.
 const TYPED: &[(&str, TraceCounts)] = &[
     (
         "cloudPhysicsIO-w92.vscsi.zst",

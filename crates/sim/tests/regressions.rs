@@ -1,7 +1,7 @@
 //! Seeds that have failed, each with a description of its bug. They must never fail again.
 //!
-//! A seed means a scenario only as long as nothing is drawn differently. A seed that would miss its
-//! bug after such a change is replaced by another one that fails without the fix.
+//! A seed draws the same scenario only while the code that draws scenarios is unchanged. If a
+//! change makes a seed miss its bug, another seed replaces it that fails without the fix.
 
 use bimetal_sim::tester::{self, Classes, Extent, Options};
 
@@ -83,30 +83,31 @@ const SEEDS: [(u64, &str); 30] = [
     ),
 ];
 
-/// Classes that were on by default when most of these seeds were found. A class that has joined
-/// since would change the seeds that draw it.
+/// Classes that were on by default when most of the seeds below were found. Classes added later
+/// would change the seeds in which they occur.
 const FOUND_WITH: &str =
     "withstood,-crash-at-epoch,-change-of-sides,-full-log,-crash-in-scrub,-crash-in-resync";
 
-/// Classes that were on by default later.
+/// Classes that were on by default before the class `deaths-in-opening` was added.
 const FOUND_BEFORE_DEATHS: &str = "withstood,-full-log,-crash-in-scrub,-crash-in-resync";
 
-/// Classes for seeds that were found with classes that were off by default then.
+/// Classes for seeds that were found while `full-log` and the classes of crashes were not on by
+/// default.
 const ALL_DEATHS: &str = "withstood,full-log,crash-in-scrub,crash-in-resync";
 
-/// Classes for full logs, and for crashes during openings.
+/// Classes for full logs, and for power cuts and kills while the volume opens.
 const OPENINGS: &str = "deaths-in-opening,full-log,kill,torn";
 
-/// Classes that have joined since all of these seeds were found.
+/// Classes that were added after all of the seeds below were found, to be removed from each set.
 const JOINED_SINCE: &str = "-acknowledge-all,-deep-queue";
 
-/// Returns the classes with which a seed was found.
+/// Returns the classes with which a seed was found: `classes` without the classes added later.
 fn found_with(classes: &str) -> Classes {
     let set = Classes::parse(&format!("{classes},{JOINED_SINCE}"));
     set.expect("names of classes")
 }
 
-/// Seeds that need the classes given with them.
+/// Seeds that find their bug only with the classes given here.
 const WITH_CLASSES: &[(u64, &str, &str)] = &[
     (
         1756,
@@ -510,7 +511,7 @@ const WITH_CLASSES: &[(u64, &str, &str)] = &[
     ),
 ];
 
-/// Seeds that need every class that is on by default.
+/// Seeds that find their bug only with all classes that are on by default.
 const WITH_ALL_CLASSES: [(u64, &str); 2] = [
     (
         19_780,
@@ -550,7 +551,7 @@ fn seeds_that_failed_with_classes_do_not_fail_again() {
 #[test]
 fn seeds_that_failed_once_do_not_fail_again() {
     for (seed, what) in SEEDS {
-        // None of these seeds needs a class that can be switched on and off.
+        // These seeds find their bugs with the faults that are always on.
         let options = Options {
             classes: Classes::NONE,
             ..Options::default()
@@ -560,7 +561,7 @@ fn seeds_that_failed_once_do_not_fail_again() {
     }
 }
 
-/// Seeds that need a heavy tail of operations.
+/// Seeds that find their bug only with the extent [`Extent::HeavyTailed`].
 const HEAVY: [(u64, &str, &str); 5] = [
     (
         74_876,

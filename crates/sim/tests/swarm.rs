@@ -1,14 +1,15 @@
-//! A slice of the simulation tester, and tests of the tester itself: it must find planted bugs,
-//! replay, and reach the states that it exists to reach.
+//! Tests of the mirror tester: a slice of its seeds, and checks of the tester itself. It must find
+//! planted bugs, replay, and reach the states for which it exists.
 
 use bimetal_sim::tester::every::{Every, every};
 use bimetal_sim::tester::{self, Class, Classes, Extent, Options, Plant, Scenario};
 
 const SLICE: std::ops::Range<u64> = 10_000..10_150;
 
-/// Returns the number of seeds within which a planted bug must be found. It is about three times
-/// the number needed today (the table in `docs/simulation.md`): a change that merely shifts the
-/// seeds does not fail the test, and a change that blinds the tester does.
+/// Returns the number of seeds within which the tester must find a planted bug. The number is about
+/// three times the number of seeds that the tester needs today (the table in `docs/simulation.md`).
+/// So a change that only shifts the seeds does not fail the test, but a change that blinds the
+/// tester does.
 fn seeds_for(plant: Plant) -> u64 {
     match plant {
         Plant::UnorderedMarks | Plant::ForgetsRebuild => 60,
@@ -17,7 +18,7 @@ fn seeds_for(plant: Plant) -> u64 {
     }
 }
 
-/// Faults that belong to no class.
+/// Names of faults that are always on, because they belong to no class.
 const ALWAYS_ON: [&str; 8] = [
     "frozen",
     "slowed",
@@ -76,7 +77,7 @@ fn a_slice_of_seeds_finds_nothing_and_reaches_everything() {
     assert!(summary.operations_min >= Some(tester::OPERATIONS_MIN));
 }
 
-/// Runs fifty seeds with one class alone, which must not fail.
+/// Runs fifty seeds with a single class enabled, and asserts that no seed fails.
 fn fifty_seeds_of(class: Class) -> tester::Summary {
     let options = Options {
         classes: [class].into_iter().collect(),
@@ -88,7 +89,7 @@ fn fifty_seeds_of(class: Class) -> tester::Summary {
     summary
 }
 
-/// A class whose faults never occur tests nothing.
+/// A class whose faults never occur would test nothing.
 #[test]
 fn the_faults_of_every_class_of_corruption_happen() {
     for (class, fault) in [
@@ -105,7 +106,8 @@ fn the_faults_of_every_class_of_corruption_happen() {
     }
 }
 
-/// The moments that ambushes and full logs wait for must occur.
+/// Each class that aims at a rare state, such as a full log or a crash during a scrub, must reach
+/// it.
 #[test]
 fn the_moments_that_classes_wait_for_are_met() {
     for (class, state) in [
@@ -121,8 +123,8 @@ fn the_moments_that_classes_wait_for_are_met() {
     }
 }
 
-/// Cuts the power, and fails operations of every class, at a sample of the boundaries of a few
-/// seeds.
+/// For a few seeds, cuts the power at a sample of the boundaries, and fails a sample of the
+/// operations of each class.
 #[test]
 fn a_slice_of_boundaries_finds_nothing() {
     for what in Every::ALL {
@@ -149,7 +151,7 @@ fn a_slice_of_boundaries_finds_nothing() {
     }
 }
 
-/// A flush that reaches no side is noticed when the power is cut at a sample of the boundaries.
+/// Power cuts at a sample of the boundaries reveal a mirror whose flush reaches no side.
 #[test]
 fn a_cut_at_many_boundaries_finds_a_mirror_that_skips_flushes() {
     let options = Options {
@@ -157,8 +159,8 @@ fn a_cut_at_many_boundaries_finds_a_mirror_that_skips_flushes() {
         once: true,
         ..Options::default()
     };
-    // Two of the first nine seeds find the bug. Each seed has a few hundred boundaries, and a third
-    // of them is enough.
+    // Two of the first nine seeds reveal the bug. Each seed has a few hundred boundaries, and cuts
+    // at a third of the boundaries suffice.
     let mut found = false;
     every(3, Every::Cut, Some(100), options, |_, report| {
         found |= report.finding.is_some();
@@ -166,8 +168,8 @@ fn a_cut_at_many_boundaries_finds_a_mirror_that_skips_flushes() {
     assert!(found, "nothing is found");
 }
 
-/// A heavy-tailed seed has up to a hundred times as many operations as a usual seed, and replays,
-/// too.
+/// A heavy-tailed seed has up to a hundred times the usual number of operations, and must also
+/// replay.
 #[test]
 fn heavy_tailed_seeds_do_more_and_replay() {
     let heavy = Options {
@@ -181,8 +183,8 @@ fn heavy_tailed_seeds_do_more_and_replay() {
     };
     let factors: Vec<u64> = (0..200).map(factor).collect();
     let many = factors.iter().filter(|&&factor| factor >= 10).count();
-    // The factors are log-uniform over two orders of magnitude: half of 200 seeds have a factor of
-    // ten or more, plus or minus six standard deviations of 7.
+    // The factors are log-uniform over two orders of magnitude, so about half of 200 seeds have a
+    // factor of ten or more. The bounds are six standard deviations of 7 away.
     assert!((58..=142).contains(&many), "{many}");
     let small = (0..200).find(|&seed| (3..6).contains(&factors[seed]));
     let seed = small.expect("a seed of a few times as much") as u64;

@@ -1,5 +1,5 @@
 //! The TLS files of one end: the certificate authorities that it trusts, its certificate and its
-//! key. Mistakes in them are reported in one line before anything listens or connects.
+//! key. A mistake in the files is reported in one line before the program listens or connects.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlsFiles {
-    /// Certificates of the authorities that the other end's certificate must be issued by.
+    /// Certificates of the authorities, one of which must have issued the other end's certificate.
     pub ca: PathBuf,
     /// Certificate of this end, followed by any intermediate certificates.
     pub cert: PathBuf,
@@ -137,7 +137,8 @@ impl TlsFiles {
 }
 
 impl ServerTls {
-    /// Loads the files of a server. Clients must have a certificate of its authorities.
+    /// Loads the files of a server. Clients must have a certificate issued by an authority in
+    /// `files.ca`.
     ///
     /// # Errors
     /// The first mistake in the files.
@@ -155,7 +156,7 @@ impl ServerTls {
             .with_client_cert_verifier(verifier)
             .with_single_cert(loaded.chain, loaded.key)
             .map_err(|error| files.own_error(error))?;
-        // A client presents its certificate in every handshake; no session state is stored.
+        // Store no session state, so that a client presents its certificate in every handshake.
         config.send_tls13_tickets = 0;
         config.session_storage = Arc::new(NoServerSessionStorage {});
         Ok(ServerTls(Arc::new(config)))
@@ -163,11 +164,11 @@ impl ServerTls {
 }
 
 impl ClientTls {
-    /// Loads the files of a client. The server must have a certificate of its authorities for
-    /// `name`, a DNS name or an IP address.
+    /// Loads the files of a client. The server must have a certificate for `name`, a DNS name or an
+    /// IP address, issued by an authority in `files.ca`.
     ///
     /// # Errors
-    /// The first mistake in the files.
+    /// The first mistake in the files, or a `name` of another form.
     pub fn load(files: &TlsFiles, name: &str) -> Result<ClientTls, TlsError> {
         let wrong = |_| TlsError::Name(name.to_owned());
         let name = ServerName::try_from(name.to_owned()).map_err(wrong)?;
@@ -186,7 +187,7 @@ impl ClientTls {
     }
 }
 
-/// Files that both ends need, loaded.
+/// The loaded files, which servers and clients both need.
 struct Loaded {
     provider: Arc<CryptoProvider>,
     authorities: RootCertStore,
@@ -215,9 +216,9 @@ impl Loaded {
         Ok(loaded)
     }
 
-    /// Checks our own certificate for mistakes that would make the peer refuse it, so that they are
-    /// reported where the operator can correct them. An issuer other than the authorities that we
-    /// trust is not a mistake.
+    /// Checks the certificate of this end for mistakes that would make the peer refuse it, so that
+    /// they are reported where the operator can correct them. The certificate may be issued by an
+    /// authority that this end does not trust.
     fn check(&self, files: &TlsFiles, end: &'static str, usage: KeyUsage) -> Result<(), TlsError> {
         let malformed = |error: webpki::Error| TlsError::malformed(&files.cert, &error);
         let (own, between) = self.chain.split_first().expect("a chain is not empty");
@@ -247,7 +248,7 @@ impl Loaded {
                 path: files.cert.clone(),
                 end,
             }),
-            // Issued by another authority, perhaps one of the same name.
+            // The certificate is issued by another authority, perhaps one with the same name.
             Err(webpki::Error::UnknownIssuer | webpki::Error::InvalidSignatureForPublicKey) => {
                 Ok(())
             }
@@ -257,7 +258,7 @@ impl Loaded {
 }
 
 impl TlsFiles {
-    /// Converts an error about the certificate and the key of this end.
+    /// Converts an error in the certificate or the key of this end.
     fn own_error(&self, error: rustls::Error) -> TlsError {
         match error {
             rustls::Error::InconsistentKeys(_) => TlsError::OtherKey {
@@ -279,7 +280,7 @@ impl TlsError {
     }
 }
 
-/// Reads all certificates of a file, at least one.
+/// Reads all certificates of a file; a file without a certificate is an error.
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let text = read(path)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();

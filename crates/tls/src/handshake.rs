@@ -11,12 +11,12 @@ use crate::names::names_of;
 use crate::stream::{Encrypted, to_io};
 
 impl ServerTls {
-    /// Performs the handshake with a client. Returns the stream, and the names in the client's
-    /// certificate.
+    /// Performs the handshake with a client. Returns the encrypted stream, and the names in the
+    /// client's certificate.
     ///
     /// # Errors
-    /// Those of the stream below; `InvalidData` when the client has no trusted certificate, or does
-    /// not speak TLS 1.3.
+    /// The errors of the stream `below`; `InvalidData` when the client has no trusted certificate,
+    /// or does not speak TLS 1.3.
     pub async fn accept(&self, rt: &Rt, below: Stream) -> io::Result<(Stream, Vec<String>)> {
         let connection = ServerConnection::new(self.0.clone()).map_err(to_io)?;
         let encrypted = shaken(rt, below, connection.into()).await?;
@@ -29,12 +29,12 @@ impl ServerTls {
 }
 
 impl ClientTls {
-    /// Performs the handshake with a server.
+    /// Performs the handshake with a server. Returns the encrypted stream.
     ///
     /// # Errors
-    /// Those of the stream below; `InvalidData` when the server has no trusted certificate, or none
-    /// for its name. If the server does not trust our certificate, it reports this only after the
-    /// handshake: the first receive then fails.
+    /// The errors of the stream `below`; `InvalidData` when the server has no trusted certificate,
+    /// or no certificate for its name. A server that does not trust the client's certificate
+    /// reports this only after the handshake; the first receive then fails.
     pub async fn connect(&self, rt: &Rt, below: Stream) -> io::Result<Stream> {
         let connection = ClientConnection::new(self.config.clone(), self.name.clone());
         let connection = connection.map_err(to_io)?;
@@ -52,8 +52,8 @@ async fn shaken(rt: &Rt, below: Stream, connection: Connection) -> io::Result<En
             return Ok(encrypted);
         }
         if let Err(error) = encrypted.advance().await {
-            // Sends the alert with the reason to the peer. If the peer is gone, our own error says
-            // more.
+            // Send the peer the alert with the reason. If that fails, report the error of the
+            // handshake, which says more.
             let _ = encrypted.flush().await;
             return Err(error);
         }

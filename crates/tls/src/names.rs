@@ -12,7 +12,7 @@ const PRINTABLE_STRING: u8 = 0x13;
 const COMMON_NAME: [u8; 3] = [0x55, 0x04, 0x03];
 
 /// Returns the DNS names among the alternative names of a certificate or, if it has none, the
-/// common names of its subject. Empty for a certificate that cannot be parsed.
+/// common names of its subject. Returns no names for a certificate that cannot be parsed.
 pub(crate) fn names_of(certificate: &CertificateDer<'_>) -> Vec<String> {
     let Ok(certificate) = EndEntityCert::try_from(certificate) else {
         return Vec::new();
@@ -50,13 +50,14 @@ fn common_name(attribute: &[u8]) -> Option<String> {
     String::from_utf8(name.to_vec()).ok()
 }
 
-/// Splits off the first element: returns its tag, its content, and the bytes that follow it.
+/// Splits off the first DER element. Returns its tag, its content, and the bytes that follow the
+/// element.
 fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (tag, rest) = bytes.split_first()?;
     let (first, rest) = rest.split_first()?;
     let (len, rest) = match first {
         0..=0x7f => (usize::from(*first), rest),
-        // The length follows in one or two bytes; no name is longer.
+        // The length follows in one or two bytes; longer lengths do not occur in names.
         0x81 => (usize::from(*rest.first()?), &rest[1..]),
         0x82 => {
             let (len, rest) = rest.split_first_chunk()?;
@@ -72,7 +73,7 @@ fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
 mod tests {
     use super::*;
 
-    /// C=NL, CN=box, as sets of one attribute each.
+    /// The subject C=NL, CN=box, in which each set has one attribute.
     const SUBJECT: &[u8] =
         b"\x31\x0b\x30\x09\x06\x03\x55\x04\x06\x13\x02NL\x31\x0c\x30\x0a\x06\x03\x55\x04\x03\x0c\x03box";
 
@@ -97,8 +98,8 @@ mod tests {
     #[test]
     fn long_lengths_are_read() {
         let name = "n".repeat(300);
-        // 300 is 0x012c. The attribute has 5 bytes of OID and 4 of head in addition, the sequence 4
-        // of head.
+        // 300 is 0x012c. The inner sequence is 9 bytes longer than the name, for the OID and the
+        // head of the string, and the set is another 4 bytes longer, for the head of the sequence.
         let subject = [
             &b"\x31\x82\x01\x39\x30\x82\x01\x35\x06\x03\x55\x04\x03\x0c\x82\x01\x2c"[..],
             name.as_bytes(),

@@ -1,8 +1,8 @@
 //! A stream on which all data is encrypted and authenticated.
 //!
-//! Received data goes through one buffer of ciphertext, and is decrypted from there directly into
-//! the receiver's buffer as far as it fits. Sent data is encrypted in pieces. The connection is
-//! never borrowed across an await, so the one task that receives and the one that sends do not
+//! Received data is stored in one buffer of ciphertext, from which as much as fits is decrypted
+//! directly into the receiver's buffer. Sent data is encrypted in pieces. The TLS connection is
+//! never borrowed across an await, so the task that receives and the task that sends do not
 //! conflict.
 
 use std::cell::{Cell, RefCell};
@@ -15,11 +15,11 @@ use bimetal_rt::net::{Layer, Peer, RecvFuture, SendFuture, Stream};
 use bimetal_rt::{BufMut, Payload, Rt};
 use rustls::Connection;
 
-/// Size of one receive of ciphertext: during the handshake, and after it.
+/// Maximum number of bytes of ciphertext received at a time: during the handshake, and after it.
 const HANDSHAKE_BYTES: usize = 4096;
 const RECEIVE_BYTES: usize = 64 << 10;
-/// Plaintext bytes that are encrypted at a time, and the maximum that encryption adds: 22 bytes for
-/// each record of 16 KiB, and the answer to a key update.
+/// Number of plaintext bytes that are encrypted at a time, and the maximum number of bytes that
+/// encryption adds: 22 bytes for each record of 16 KiB, and the answer to a key update.
 const SEND_BYTES: usize = 64 << 10;
 const SEND_OVERHEAD_BYTES: usize = 1024;
 /// Maximum number of payload slices that are encrypted together.
@@ -32,13 +32,13 @@ struct Incoming {
     end: usize,
 }
 
-/// An encrypted stream; see the module documentation.
+/// An encrypted stream: a TLS connection over the stream `below`.
 pub(crate) struct Encrypted {
     rt: Rt,
     below: Stream,
     connection: RefCell<Connection>,
     incoming: RefCell<Option<Incoming>>,
-    /// Whether a piece of ciphertext is being sent; no other ciphertext may overtake it.
+    /// True while a piece of ciphertext is being sent; no other ciphertext may overtake it.
     sending: Cell<bool>,
 }
 
@@ -63,7 +63,7 @@ impl Encrypted {
         probe(&self.connection.borrow())
     }
 
-    /// Sends the pending ciphertext of TLS itself.
+    /// Sends the pending ciphertext, such as messages of the handshake and alerts.
     pub(crate) async fn flush(&self) -> io::Result<()> {
         while let Some(piece) = self.ciphertext(SEND_BYTES)? {
             self.send_below(piece).await?;
@@ -71,7 +71,8 @@ impl Encrypted {
         Ok(())
     }
 
-    /// Receives a part of the handshake. Data behind the handshake stays for the receiver.
+    /// Receives a part of the handshake. Data that arrived after the handshake is kept for the
+    /// receiver.
     pub(crate) async fn advance(&self) -> io::Result<()> {
         if self.incoming.borrow().is_none() && !self.receive_below(HANDSHAKE_BYTES).await? {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -84,7 +85,7 @@ impl Encrypted {
         self.connection.borrow().is_handshaking()
     }
 
-    /// Receives ciphertext. Returns false at the end of the stream below.
+    /// Receives ciphertext. Returns false at the end of the stream `below`.
     async fn receive_below(&self, bytes: usize) -> io::Result<bool> {
         let (result, buf) = self.below.recv(self.rt.pool().alloc_now(bytes), 0).await;
         let end = result?;
@@ -107,15 +108,16 @@ impl Encrypted {
         let taken = connection.read_tls(&mut unread)?;
         connection.process_new_packets().map_err(to_io)?;
         here.start += taken;
-        // The connection accepts no more once the peer has announced its end.
+        // The connection accepts no more bytes after the peer has announced its end of data.
         if taken == 0 || here.start == here.end {
             *incoming = None;
         }
         Ok(true)
     }
 
-    /// Decrypts received ciphertext into `out`, as far as it fits. Returns the number of bytes, or
-    /// `None` when more ciphertext is needed. Zero means that the peer has announced its end.
+    /// Decrypts as much of the received ciphertext as fits into `out`. Returns the number of bytes,
+    /// or `None` when more ciphertext is needed. Zero bytes mean that the peer has announced its
+    /// end of data.
     fn take(&self, out: &mut [u8]) -> io::Result<Option<usize>> {
         let mut filled = 0;
         while filled < out.len() {
@@ -128,7 +130,7 @@ impl Encrypted {
                 Ok(0) => return Ok(Some(filled)),
                 Ok(count) => filled += count,
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
-                // Decrypted data is returned before an error that follows it.
+                // Decrypted data is returned before an error that follows the data.
                 Err(_) if filled > 0 && self.incoming.borrow().is_none() => break,
                 Err(_) => match self.feed() {
                     Ok(true) => {}
@@ -151,15 +153,16 @@ impl Encrypted {
             }
             match self.receive_below(RECEIVE_BYTES).await {
                 Ok(true) => {}
-                // A connection that was cut without the peer's announcement may have been cut by an
-                // attacker.
+                // If the connection ends without the peer's announcement, an attacker may have cut
+                // it.
                 Ok(false) => return (Err(io::ErrorKind::UnexpectedEof.into()), buf),
                 Err(error) => return (Err(error), buf),
             }
         }
     }
 
-    /// Takes the ciphertext that waits to be sent, if any.
+    /// Takes the ciphertext that waits to be sent, if any; `plain_bytes` is the size of its
+    /// plaintext.
     fn ciphertext(&self, plain_bytes: usize) -> io::Result<Option<Payload>> {
         let mut connection = self.connection.borrow_mut();
         if !connection.wants_write() {
@@ -193,7 +196,8 @@ impl Encrypted {
             while left_bytes > 0 {
                 let taken = self.connection.borrow_mut().writer().write_vectored(left)?;
                 if taken == 0 {
-                    // No ciphertext is pending here, so the connection has ended.
+                    // No ciphertext is pending, so the connection accepts no data because it has
+                    // ended.
                     return Err(io::ErrorKind::BrokenPipe.into());
                 }
                 IoSlice::advance_slices(&mut left, taken);
@@ -206,7 +210,7 @@ impl Encrypted {
         Ok(())
     }
 
-    /// Announces the end of data to the peer without waiting. If the peer does not receive at the
+    /// Announces the end of data to the peer without waiting. If the peer is not receiving at the
     /// moment, it gets no announcement.
     fn say_goodbye(&self) {
         self.connection.borrow_mut().send_close_notify();
@@ -215,7 +219,7 @@ impl Encrypted {
         }
         if let Ok(Some(goodbye)) = self.ciphertext(0) {
             let send = pin!(self.below.send(goodbye));
-            // One poll sends as much as the socket takes at once; the rest is dropped.
+            // One poll sends as much as the socket accepts without waiting; the rest is dropped.
             let _ = send.poll(&mut Context::from_waker(Waker::noop()));
         }
     }
@@ -223,7 +227,7 @@ impl Encrypted {
 
 impl Drop for Encrypted {
     fn drop(&mut self) {
-        // Otherwise an abandoned receive would keep the connection open.
+        // Without the shutdown, an abandoned receive would keep the connection open.
         self.below.shutdown();
     }
 }

@@ -1,21 +1,22 @@
-//! A trace decoded once for many runs: one word an access, pages as dense numbers.
+//! A trace that is decoded once for many runs: each access is one word, and pages have dense
+//! numbers.
 //!
-//! Memory use is four bytes an access, and some bytes for each distinct page. Memory is allocated
-//! in pieces, so that growth never needs twice the memory.
+//! Memory use is four bytes for each access, and some bytes for each distinct page. Memory is
+//! allocated in pieces, so that growth never needs twice the memory.
 
 use crate::reader::Span;
 use crate::{Full, Interner, Op, Reader, Record, Sample, TraceError};
 
-/// Definition of one access.
+/// The unit that counts as one access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Key {
-    /// Every page that a record touches.
+    /// One access for each page that a record touches.
     Page {
         /// Bytes of a page.
         page_bytes: u64,
     },
-    /// One record, whatever its length: an object named by its offset (the way oracle tables
-    /// count).
+    /// One access for each record, whatever its length: the record's offset is the name of an
+    /// object (as published tables of oracle traces count).
     Record,
 }
 
@@ -47,18 +48,18 @@ pub struct Accesses {
 }
 
 impl Accesses {
-    /// Reads all of a trace.
+    /// Reads all records of a trace.
     ///
     /// # Errors
-    /// Those of the reader, and when there are too many pages or accesses.
+    /// The errors of the reader, and an error when there are too many pages or accesses.
     pub fn collect(reader: &mut Reader, key: Key) -> Result<Accesses, TraceError> {
         Accesses::collect_by(reader, Collector::new(key))
     }
 
-    /// Reads all of a trace and keeps the accesses to the pages of a sample.
+    /// Reads all records of a trace, and keeps only the accesses to pages of a sample.
     ///
     /// # Errors
-    /// Those of [`Accesses::collect`].
+    /// The errors of [`Accesses::collect`].
     pub fn collect_sampled(
         reader: &mut Reader,
         key: Key,
@@ -92,7 +93,8 @@ impl Accesses {
         })
     }
 
-    /// Returns the address of each page number, in pages (or in bytes, when records are counted).
+    /// Returns the addresses of the pages, indexed by page number. An address is in pages, or in
+    /// bytes when whole records are counted.
     pub fn pages(&self) -> &[u64] {
         &self.pages
     }
@@ -102,24 +104,24 @@ impl Accesses {
         self.counts
     }
 
-    /// Returns the numbers of reads, writes and trims of the whole trace, including those to pages
-    /// outside of the sample.
+    /// Returns the numbers of reads, writes and trims of the whole trace, including accesses to
+    /// pages outside the sample.
     pub fn seen(&self) -> [u64; 3] {
         self.seen
     }
 
-    /// Returns the number of reads and writes, on which a hit ratio is based.
+    /// Returns the number of reads and writes, which is the base of a hit ratio.
     pub fn len(&self) -> u64 {
         self.counts[0] + self.counts[1]
     }
 
-    /// Returns true when there is no read and no write.
+    /// Returns true when the trace has no reads and no writes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// Decodes records one by one.
+/// Collects the accesses of records that are added one at a time.
 #[derive(Debug)]
 pub struct Collector {
     key: Key,
@@ -154,7 +156,7 @@ impl Collector {
         }
     }
 
-    /// Creates an empty collector that keeps only the pages of a sample.
+    /// Creates an empty collector that keeps only accesses to the pages of a sample.
     pub fn sampled(key: Key, sample: Sample) -> Collector {
         Collector {
             sample: Some(sample),
@@ -200,7 +202,8 @@ impl Collector {
         })
     }
 
-    /// Counts accesses to the pages from `first` to `last`, and keeps those to sampled pages.
+    /// Counts accesses to the pages from `first` to `last`, and keeps the accesses to sampled
+    /// pages.
     fn access(&mut self, first: u64, last: u64, op: Op) -> Result<(), Full> {
         let kind = match op {
             Op::Read => Kind::Read,

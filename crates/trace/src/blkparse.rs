@@ -1,8 +1,8 @@
 //! Text of blkparse: `maj,min cpu sequence time pid action type sector + count [process]`.
 //!
-//! A request causes several events on its way through the kernel, and a trace has the events
-//! selected at recording. One kind of event stands for the request in the whole trace, because two
-//! would count each request twice.
+//! A request causes several events on its way through the kernel, and a trace contains the events
+//! that were selected at recording. In a whole trace only one kind of event is read as a request,
+//! because two kinds would count each request twice.
 
 use crate::Op;
 use crate::layouts::{
@@ -11,18 +11,18 @@ use crate::layouts::{
 };
 use crate::tally::Ignored;
 
-/// The events that can stand for a request, in the order in which a request passes them. The first
-/// of these events that a trace has is taken, because the later events are those of merged and
+/// The events that can be read as a request, in the order in which a request causes them. The first
+/// of these events that a trace contains is used, because the later events are those of merged and
 /// split requests.
 const EVENTS: [&[u8]; 4] = [b"Q", b"I", b"D", b"C"];
 
-/// The event whose lines are the requests of a trace.
+/// The kind of event whose lines are read as the requests of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Event(usize);
 
 impl Event {
-    /// Returns the event of a line if it can stand for a request; `None` for other events and other
-    /// lines.
+    /// Returns the event of a line if the event can be read as a request; `None` for other events
+    /// and other lines.
     pub(crate) fn of_line(line: &[u8]) -> Option<Event> {
         let mut all = words(line);
         if !is_device(all.next()?) {
@@ -32,8 +32,8 @@ impl Event {
         EVENTS.iter().position(|name| *name == action).map(Event)
     }
 
-    /// Returns the earliest event in `lines` that can stand for a request; `None` if there is no
-    /// such event.
+    /// Returns the event in `lines` that a request causes first, among the events that can be read
+    /// as a request; `None` if there is no such event.
     pub(crate) fn first_of(lines: &[u8]) -> Option<Event> {
         let events = lines.split(|b| *b == b'\n').filter_map(Event::of_line);
         events.min()
@@ -44,25 +44,24 @@ impl Event {
         ["Q", "I", "D", "C"][self.0]
     }
 
-    /// Returns true for the event Q, which is taken in every trace that has it.
+    /// Returns true for the event Q, which is used in every trace that contains it.
     pub(crate) fn is_usual(self) -> bool {
         self.0 == 0
     }
 }
 
-/// The names of all events that can stand for a request.
+/// The names of all events that can be read as a request.
 pub(crate) const EVENT_NAMES: &str = "Q, I, D or C";
 
 fn is_device(name: &[u8]) -> bool {
     name.contains(&b',') && comma_fields(name).all(|part| whole(part).is_some())
 }
 
-/// Parses one line of a trace in which the event `taken` stands for a request.
+/// Parses one line of a trace in which the event `taken` is read as a request.
 ///
 /// # Errors
-/// When the line is an event with impossible fields, or an event that a request passes before
-/// `taken`: the choice of `taken` was then made from a part of the trace that differs from this
-/// part.
+/// When the line is an event with impossible fields, or an event that a request causes before
+/// `taken`. In the latter case, `taken` was chosen from a part of the trace that lacks this event.
 pub(crate) fn line(
     line: &[u8],
     taken: Option<Event>,
@@ -93,7 +92,7 @@ pub(crate) fn line(
         return Ok(Parsed::Ignored(Ignored::OtherEvent));
     }
     let kind = field(fields, "type")?;
-    // A flush has no type of its own here (`FWS` counts as a write), and no sectors.
+    // In this format a flush has no type of its own (`FWS` counts as a write), and no sectors.
     let letters = [(b'D', Op::Trim), (b'W', Op::Write), (b'R', Op::Read)];
     let found = letters.iter().find(|(letter, _)| kind.contains(letter));
     let process = |word: &&[u8]| word.starts_with(b"[");

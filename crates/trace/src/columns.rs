@@ -1,7 +1,7 @@
-//! Plain text by columns, for traces without a format of their own.
+//! Plain text in columns, for traces in none of the known formats.
 //!
 //! A description names the columns in order, such as `time_ms,-,op,offset_sectors,length_bytes`;
-//! `-` is a column to ignore. Commas, semicolons or white space separate the columns.
+//! `-` is a column to ignore. In the text, commas, semicolons or white space separate the columns.
 
 use crate::layouts::{
     Holds, Parsed, bytes, is_heading, length_is_possible, op_named, time_of, whole,
@@ -17,7 +17,7 @@ enum Column {
     /// Time in units of this number of nanoseconds.
     Time(u64),
     Op,
-    /// Offset in units of this number of bytes; `None` for pages. The same for `Length`.
+    /// Offset, or length, in units of this number of bytes; `None` for units of a page.
     Offset(Option<u64>),
     Length(Option<u64>),
 }
@@ -70,8 +70,8 @@ impl FromStr for Columns {
 }
 
 impl Columns {
-    /// Parses one line. The first line may be a heading. A record without an op is a read, and one
-    /// without a length is one page.
+    /// Parses one line. The first line may be a heading. A record without an operation is a read,
+    /// and a record without a length is one page long.
     pub(crate) fn parse(&self, line: &[u8], unit: u64, is_first: bool) -> Result<Parsed, String> {
         let separators = |b: &u8| matches!(b, b',' | b';') || b.is_ascii_whitespace();
         let mut fields = line.split(separators).filter(|field| !field.is_empty());

@@ -1,7 +1,8 @@
-//! The compact form of a trace: a parsed trace that can be read again at the speed of memory.
+//! The compact format: a parsed trace that can be read again at the speed of memory.
 //!
-//! The form is defined byte by byte in docs/format/trace.md. Chunks are checked by a CRC, and the
-//! end is marked, so damage and truncation are errors and never a shorter trace.
+//! The format is defined byte by byte in docs/format/trace.md. Each chunk has a CRC, and the end of
+//! the trace is marked, so damage and truncation are reported as errors and never read as a shorter
+//! trace.
 
 use crate::format::COMPACT_MAGIC;
 use crate::layouts::length_is_possible;
@@ -12,7 +13,7 @@ use std::io::{self, Write};
 const CHUNK_RECORDS: u32 = 1 << 16;
 /// Maximum number of bytes of a chunk: a record takes at most 1 + 3 * 10 bytes.
 pub(crate) const CHUNK_BYTES_MAX: usize = CHUNK_RECORDS as usize * 31;
-/// Bytes of a chunk's head: records, bytes, CRC.
+/// Number of bytes of a chunk's head: the number of records, the number of bytes, and the CRC.
 pub(crate) const HEAD_BYTES: usize = 12;
 
 const OP_MASK: u8 = 3;
@@ -55,8 +56,8 @@ fn take_varint(bytes: &[u8], at: &mut usize) -> Option<u64> {
     None
 }
 
-/// Fields of the previous record, relative to which the next record is encoded. Every chunk starts
-/// from zeros.
+/// The fields of the previous record, relative to which the next record is encoded. At the start of
+/// a chunk all fields are zero.
 #[derive(Clone, Copy, Debug, Default)]
 struct Previous {
     time_ns: u64,
@@ -84,10 +85,10 @@ pub struct CompactWriter<W: Write> {
 }
 
 impl<W: Write> CompactWriter<W> {
-    /// Begins a trace.
+    /// Creates a writer, and writes the magic number of the format to `out`.
     ///
     /// # Errors
-    /// Those of the output.
+    /// The errors of the output.
     pub fn new(mut out: W) -> io::Result<CompactWriter<W>> {
         out.write_all(COMPACT_MAGIC)?;
         Ok(CompactWriter {
@@ -99,10 +100,10 @@ impl<W: Write> CompactWriter<W> {
         })
     }
 
-    /// Adds a record.
+    /// Appends a record.
     ///
     /// # Errors
-    /// Those of the output.
+    /// The errors of the output.
     pub fn push(&mut self, record: &Record) -> io::Result<()> {
         let same_time = record.time_ns == self.previous.time_ns;
         let continues = record.offset_bytes == self.previous.end_bytes;
@@ -159,7 +160,7 @@ impl<W: Write> CompactWriter<W> {
     /// Writes the end mark, flushes the output and returns it.
     ///
     /// # Errors
-    /// Those of the output.
+    /// The errors of the output.
     pub fn finish(mut self) -> io::Result<W> {
         if self.in_chunk > 0 {
             self.write_chunk()?;
@@ -181,7 +182,7 @@ pub(crate) struct Chunk {
 }
 
 impl Chunk {
-    /// Creates a chunk of `records` records from `bytes`, whose CRC the caller has checked.
+    /// Creates a chunk with `records` records encoded in `bytes`. The caller has checked the CRC.
     pub(crate) fn new(records: u32, bytes: Vec<u8>) -> Chunk {
         Chunk {
             bytes,

@@ -1,8 +1,9 @@
-//! Decompression, recognised from the first bytes of a file and never from its name.
+//! Decompression. The compression is recognised from the first bytes of a file and never from its
+//! name.
 //!
-//! Every checksum in a file is compared with the content: gzip's and xz's by their decoders, zstd's
-//! here, together with the length of the content. Content without a checksum is counted, so that it
-//! can be reported.
+//! Every checksum in a file is compared with the content: the decoders do so for gzip and xz, and
+//! this module does so for zstd, where it also compares the length of the content. Parts of a file
+//! without a checksum are counted, so that they can be reported.
 //!
 //! The memory that a file can make a decoder allocate is bounded: 128 MiB of zstd window, 256 MiB
 //! for xz.
@@ -19,12 +20,13 @@ const INPUT_BYTES: usize = 256 << 10;
 
 type Source = Box<dyn Read + Send>;
 
-/// Parts of a file (frames of zstd, streams of xz) that were read and carry no checksum.
+/// Counter of the parts of a file (frames of zstd, streams of xz) that were read and have no
+/// checksum.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Unchecked(Arc<AtomicU64>);
 
 impl Unchecked {
-    /// Returns the number of such parts so far.
+    /// Returns the number of parts without a checksum that have been read.
     pub(crate) fn count(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -34,8 +36,8 @@ impl Unchecked {
     }
 }
 
-/// Returns the content of `source`, decompressed if it is compressed. Adds to `unchecked` the parts
-/// without a checksum that have been read.
+/// Returns the content of `source`, decompressed if it is compressed. While the content is read,
+/// `unchecked` counts the parts without a checksum.
 pub(crate) fn decompressed(source: Source, unchecked: &Unchecked) -> io::Result<Source> {
     let mut input = BufReader::with_capacity(INPUT_BYTES, source);
     let start = input.fill_buf()?;
@@ -51,8 +53,8 @@ pub(crate) fn decompressed(source: Source, unchecked: &Unchecked) -> io::Result<
         return Ok(Box::new(flate2::bufread::MultiGzDecoder::new(input)));
     }
     if start.starts_with(&XZ_MAGIC) {
-        // The stream flags (section 2.1.1.2 of the format) are 0 and the type of the check; type 0
-        // is no check.
+        // The stream flags (section 2.1.1.2 of the format) are a zero byte and the type of the
+        // check; type 0 means no check.
         if start[XZ_MAGIC.len()..].starts_with(&[0, 0]) {
             unchecked.add();
         }
@@ -65,13 +67,13 @@ pub(crate) fn decompressed(source: Source, unchecked: &Unchecked) -> io::Result<
     Ok(Box::new(input))
 }
 
-/// Returns true at the start of a zstd frame without content (a skippable frame). Parallel
-/// compressors write such frames.
+/// Returns true if `start` is the start of a zstd frame without content (a skippable frame).
+/// Parallel compressors write such frames.
 fn is_note(start: &[u8]) -> bool {
     matches!(start, [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..])
 }
 
-/// Skips frames without content, and returns the number of bytes skipped.
+/// Skips zstd frames without content, and returns the number of bytes skipped.
 fn pass_over_notes(input: &mut BufReader<Source>) -> io::Result<u64> {
     let mut bytes = 0;
     while is_note(input.fill_buf()?) {
@@ -90,12 +92,13 @@ fn pass_over_notes(input: &mut BufReader<Source>) -> io::Result<u64> {
 
 type Frame = ruzstd::decoding::StreamingDecoder<BufReader<Source>, ruzstd::decoding::FrameDecoder>;
 
-/// A sequence of any number of zstd frames, which `zstd` itself also accepts.
+/// The decompressed content of any number of zstd frames in sequence, as the `zstd` program accepts
+/// them.
 struct Zstd {
     state: DecoderState,
-    /// Number of compressed bytes before this frame.
+    /// Number of compressed bytes before the current frame.
     passed_bytes: u64,
-    /// Number of bytes of content read from this frame so far.
+    /// Number of bytes of content read from the current frame.
     content_bytes: u64,
     unchecked: Unchecked,
 }
@@ -115,8 +118,8 @@ impl Zstd {
         io::Error::new(io::ErrorKind::InvalidData, message)
     }
 
-    /// Compares the content of a frame that has been read completely with its checksum and its
-    /// length (RFC 8878, 3.1.1), and continues with the next frame.
+    /// Ends a frame that has been read completely: compares its content with the frame's checksum
+    /// and content length (RFC 8878, 3.1.1), and continues with the next frame.
     fn finish(&mut self, frame: Frame) -> io::Result<()> {
         let (input, decoder) = frame.into_parts();
         match decoder.get_checksum_from_data() {
@@ -126,7 +129,7 @@ impl Zstd {
             Some(_) => {}
             None => self.unchecked.add(),
         }
-        // Also 0 for a frame that does not state its length.
+        // The content size is also 0 if the frame does not state it.
         let said_bytes = decoder.content_size();
         if said_bytes > 0 && said_bytes != self.content_bytes {
             let found = self.content_bytes;

@@ -65,7 +65,7 @@ pub enum TraceError {
         /// Number of bad records skipped before that record.
         skipped: u64,
     },
-    /// The format is recognised neither by the name nor by the content of the file.
+    /// The format can be recognised neither from the name nor from the content of the file.
     #[error("{file}: the format is not recognised; say it with --format ({formats})")]
     UnknownFormat {
         /// Name of the file.
@@ -73,7 +73,7 @@ pub enum TraceError {
         /// Names of all formats.
         formats: String,
     },
-    /// A text of blkparse without any event that can stand for a request.
+    /// A text of blkparse contains no event that can be read as a request.
     #[error("{file}: no request: it has no event {events}")]
     NoEvents {
         /// Name of the file.

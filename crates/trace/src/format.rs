@@ -1,7 +1,8 @@
 //! The formats, their names, and their recognition.
 //!
-//! If only one format fits the beginning of the content, the content decides. The name decides for
-//! formats without a mark of their own. In all other cases the caller must give the format.
+//! The content decides if only one format fits the beginning of the content. The name decides for
+//! formats whose content has no distinguishing mark. In all other cases the caller must specify the
+//! format.
 
 use crate::layouts::{PAGES_MARK, comma_fields, is_msr_heading, u16_at, whole, words};
 use std::fmt;
@@ -100,14 +101,14 @@ impl Format {
         Format::ALL.map(|(name, _)| name).join(", ")
     }
 
-    /// Returns true for formats whose records are block numbers, without a size, a type or a
+    /// Returns true for formats whose records are only block numbers, without a size, a type or a
     /// device.
     pub fn only_counts_blocks(self) -> bool {
         matches!(self, Format::Arc | Format::Lirs | Format::OracleGeneral)
     }
 
-    /// Returns the number of bytes of a record in binary formats with records of one length; `None`
-    /// for other formats.
+    /// Returns the size of a record in bytes for a binary format with records of a fixed size;
+    /// `None` for other formats.
     pub(crate) fn record_bytes(self, start: &[u8]) -> Option<usize> {
         match self {
             Format::Vscsi if vscsi_version(start) == Some(2) => Some(40),
@@ -117,7 +118,7 @@ impl Format {
         }
     }
 
-    /// Recognises the format of a file from its first bytes (decompressed) and its name.
+    /// Recognises the format of a file from its first bytes, after decompression, and its name.
     pub(crate) fn recognise(name: &str, start: &[u8]) -> Option<Format> {
         if start.starts_with(COMPACT_MAGIC) {
             return Some(Format::Compact);
@@ -134,8 +135,8 @@ impl Format {
     }
 }
 
-/// Returns the vscsi version that all of the first records have, at most 64 of them; `None` if they
-/// have no common version.
+/// Returns the vscsi version of the first records (at most 64); `None` if these records do not all
+/// have the same version.
 pub(crate) fn vscsi_version(start: &[u8]) -> Option<u8> {
     let agrees = |bytes: usize, at: usize, version: u16| {
         let mut records = start.chunks_exact(bytes).take(64).peekable();
@@ -150,8 +151,8 @@ pub(crate) fn vscsi_version(start: &[u8]) -> Option<u8> {
     }
 }
 
-/// Returns the complete lines at the start, without empty lines, comments and lines of a single
-/// `*`.
+/// Returns the complete lines at the start of a file, without empty lines, comments, and lines that
+/// consist of a single `*`.
 fn sample_lines(start: &[u8]) -> Vec<&[u8]> {
     let mut lines: Vec<&[u8]> = start
         .split(|b| *b == b'\n')
@@ -178,7 +179,7 @@ fn all_lines(lines: &[&[u8]], fits: impl Fn(&[u8]) -> bool) -> bool {
     !lines.is_empty() && lines.iter().all(|line| fits(line))
 }
 
-/// Returns the text format that the lines fit, if no other format could fit them.
+/// Returns the text format of the lines, if only one format fits them.
 fn of_text(lines: &[&[u8]]) -> Option<Format> {
     let first = lines.first()?;
     if first.starts_with(b"fio version ") {
@@ -237,8 +238,8 @@ fn of_text(lines: &[&[u8]]) -> Option<Format> {
     None
 }
 
-/// Returns a format without a mark of its own: ARC if every line has four numbers and the name says
-/// so, LIRS if every line is one number.
+/// Returns a format whose content has no distinguishing mark: ARC if every line has four numbers
+/// and the file's name suggests ARC, LIRS if every line is one number.
 fn of_name(name: &str, lines: &[&[u8]]) -> Option<Format> {
     let numbers = |count: usize| {
         all_lines(lines, |line| {
@@ -246,9 +247,9 @@ fn of_name(name: &str, lines: &[&[u8]]) -> Option<Format> {
         })
     };
     if numbers(4) {
-        // No other format has four numbers, but an arbitrary text might.
+        // No other known format has four numbers in a line, but an arbitrary text might.
         return (name.contains(".lis") || name.contains("arc")).then_some(Format::Arc);
     }
-    // A text of one number a line is hardly anything else.
+    // A text with one number in each line is hardly anything other than LIRS.
     numbers(1).then_some(Format::Lirs)
 }

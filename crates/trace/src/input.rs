@@ -1,7 +1,7 @@
-//! Bytes of a trace in pieces: lines of text, or records of a fixed length.
+//! The bytes of a trace in pieces: lines of text, or records of a fixed length.
 //!
 //! The input has one buffer, which is refilled in place. A line longer than [`LINE_BYTES_MAX`] is
-//! an error, and takes no additional memory.
+//! an error, so a long line uses no additional memory.
 
 use std::io::{self, Read};
 
@@ -9,7 +9,7 @@ use std::io::{self, Read};
 pub(crate) const LINE_BYTES_MAX: usize = 64 << 10;
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// A buffer over a stream.
+/// A buffered reader of lines and records from a stream.
 pub(crate) struct Input {
     source: Box<dyn Read + Send>,
     buffer: Vec<u8>,
@@ -21,7 +21,7 @@ pub(crate) struct Input {
 /// Result of [`Input::line`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Line {
-    /// A line without its end, as a range of [`Input::bytes`].
+    /// A line without its line end, as the arguments for [`Input::bytes`].
     Here(usize, usize),
     /// A line that is too long; it has been skipped.
     TooLong,
@@ -40,7 +40,8 @@ impl Input {
         }
     }
 
-    /// Reads more data after the buffered data. Returns false if the stream has ended.
+    /// Reads more bytes from the stream and appends them to the buffered bytes. Returns false if
+    /// the stream has ended.
     fn refill(&mut self) -> io::Result<bool> {
         if self.at_end {
             return Ok(false);
@@ -66,7 +67,7 @@ impl Input {
         }
     }
 
-    /// Returns the next bytes without consuming them: at most `bytes`, and at most
+    /// Returns the next bytes without consuming them: at most `bytes` bytes, and at most
     /// [`LINE_BYTES_MAX`].
     pub(crate) fn peek(&mut self, bytes: usize) -> io::Result<&[u8]> {
         let wanted = bytes.min(LINE_BYTES_MAX);
@@ -75,12 +76,14 @@ impl Input {
         Ok(&self.buffer[self.start..self.start + here])
     }
 
-    /// Returns the bytes of the line found last, given its range.
+    /// Returns the bytes of the most recently returned line, which has the range `from..to` in the
+    /// buffer.
     pub(crate) fn bytes(&self, from: usize, to: usize) -> &[u8] {
         &self.buffer[from..to]
     }
 
-    /// Returns the next line. A line ends with LF or CR LF; the last line needs no end.
+    /// Returns the next line. A line ends with LF or CR LF; the last line of the stream may lack
+    /// this end.
     pub(crate) fn line(&mut self) -> io::Result<Line> {
         let mut searched = 0;
         loop {
@@ -128,8 +131,8 @@ impl Input {
         }
     }
 
-    /// Returns the next `length` bytes, which must be at most [`LINE_BYTES_MAX`]: fewer at the end,
-    /// and none past the end.
+    /// Consumes and returns the next `length` bytes, which must be at most [`LINE_BYTES_MAX`].
+    /// Returns fewer bytes at the end of the stream, and none after the end.
     pub(crate) fn take(&mut self, length: usize) -> io::Result<&[u8]> {
         while self.end - self.start < length && self.refill()? {}
         let here = length.min(self.end - self.start);

@@ -1,11 +1,12 @@
 //! Dense numbers for the pages of a trace, in the order of their first appearance.
 //!
-//! Neighbouring pages share an entry of the hash table, so a request over many pages costs one
-//! look-up for each such run.
+//! An entry of the hash table is shared by a run of neighbouring pages, so a request over many
+//! pages needs only one look-up for each run.
 
 use hashbrown::HashMap;
 
-/// Binary logarithm of the number of pages that share an entry (a run).
+/// Binary logarithm of the number of neighbouring pages (a run) that share an entry of the hash
+/// table.
 const RUN_BITS: u32 = 6;
 const NONE: u32 = u32::MAX;
 
@@ -22,7 +23,7 @@ pub struct Interner {
 }
 
 impl Interner {
-    /// Creates an empty interner for pages, which tend to have neighbours.
+    /// Creates an empty interner for pages, which usually have neighbours in the same trace.
     pub fn for_pages() -> Interner {
         Interner {
             run_bits: RUN_BITS,
@@ -35,16 +36,16 @@ impl Interner {
         Interner::default()
     }
 
-    /// Returns the number of `page`; `None` if the page is new and `limit` pages are already
-    /// numbered.
+    /// Returns the dense number of `page`, which is assigned if the page is new; `None` if the page
+    /// is new and `limit` pages already have numbers.
     pub fn intern(&mut self, page: u64, limit: usize) -> Option<u32> {
         let mut found = None;
         self.intern_all(page, page, limit, |id| found = Some(id));
         found
     }
 
-    /// Passes the numbers of the pages from `first` to `last` to `tell`, in order, and returns how
-    /// many it passed: fewer than all when `limit` pages are numbered and another page is new.
+    /// Passes the dense numbers of the pages from `first` to `last` to `tell`, in order. Stops at a
+    /// new page if `limit` pages already have numbers. Returns the count of numbers passed.
     pub fn intern_all(
         &mut self,
         first: u64,
@@ -80,7 +81,8 @@ impl Interner {
         }
     }
 
-    /// Returns the index at which the numbers of a run start. A new run is added.
+    /// Returns the index in `ids` at which the numbers of the pages of a run start. Adds the run if
+    /// it is new.
     fn start_of(&mut self, run: u64) -> u32 {
         let (ids, length) = (&mut self.ids, 1 << self.run_bits);
         let number = *self.runs.entry(run).or_insert_with(|| {
@@ -91,12 +93,12 @@ impl Interner {
         number << self.run_bits
     }
 
-    /// Returns the page of each number.
+    /// Returns the pages, indexed by their dense numbers.
     pub fn pages(&self) -> &[u64] {
         &self.pages
     }
 
-    /// Returns the page of each number, and drops the rest.
+    /// Returns the pages, indexed by their dense numbers, and drops the interner.
     pub fn into_pages(self) -> Vec<u64> {
         self.pages
     }

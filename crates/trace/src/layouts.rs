@@ -11,14 +11,14 @@ use crate::{DEVICE_BYTES, DEVICES_MAX, LENGTH_BYTES_MAX, Op, Record};
 pub(crate) enum Parsed {
     /// A request.
     Record(Record),
-    /// Sequential requests for one block each.
+    /// Sequential requests, each for one block.
     Blocks {
         /// The first request.
         first: Record,
         /// Number of requests.
         count: u64,
     },
-    /// A line or record that is no request, for this reason.
+    /// A line or record that is not a request, and the reason for skipping it.
     Ignored(Ignored),
 }
 
@@ -35,7 +35,7 @@ pub(crate) fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     split.filter(|word| !word.is_empty())
 }
 
-/// Returns the fields of a line, separated by commas and trimmed.
+/// Returns the fields of a line that are separated by commas, without white space around them.
 pub(crate) fn comma_fields(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(|b| *b == b',').map(<[u8]>::trim_ascii)
 }
@@ -66,7 +66,7 @@ pub(crate) fn number(fields: Fields<'_, '_>, name: &str) -> Result<u64, What> {
     whole(text).ok_or_else(|| format!("{name} {} is not a number", shown(text)))
 }
 
-/// Parses a time, which may have a fraction, and returns it in nanoseconds.
+/// Parses the next field as a time, which may have a fraction, and returns the time in nanoseconds.
 pub(crate) fn time(fields: Fields<'_, '_>, unit_ns: u64) -> Result<u64, What> {
     let text = field(fields, "time")?;
     time_of(text, unit_ns).ok_or_else(|| format!("time {} is not one", shown(text)))
@@ -91,13 +91,14 @@ pub(crate) fn time_of(text: &[u8], unit_ns: u64) -> Option<u64> {
     whole_ns.checked_add(fraction_ns)
 }
 
-/// Returns the number of bytes in `count` units of `unit` bytes.
+/// Returns the number of bytes in `count` units of `unit` bytes. The field `name` is named in the
+/// error of an overflow.
 pub(crate) fn bytes(count: u64, unit: u64, name: &str) -> Result<u64, What> {
     let bytes = count.checked_mul(unit);
     bytes.ok_or_else(|| format!("{name} {count} is past the end of any device"))
 }
 
-/// Refuses a length of 0 and lengths above the maximum of a request.
+/// Returns an error for a length of 0, and for a length above the maximum length of a request.
 pub(crate) fn length_is_possible(length_bytes: u64) -> Result<(), What> {
     match length_bytes {
         0 => Err("a length of 0".to_owned()),
@@ -147,8 +148,8 @@ const TYPES: [(&[u8], Op); 9] = [
     (b"unmap", Op::Trim),
 ];
 
-/// Parses a type in the notation of the kernel (`RA`, `WFS`): one of R, W and D, among flags that
-/// are ignored.
+/// Parses an operation type in the notation of the kernel (`RA`, `WFS`): one of R, W and D. Flags
+/// before and after this letter are ignored.
 fn of_letters(text: &[u8]) -> Option<Op> {
     let is_flag = |b: &u8| b"FASM".contains(b);
     let mut ops = text.iter().filter(|b| !is_flag(b));
@@ -161,7 +162,8 @@ fn of_letters(text: &[u8]) -> Option<Op> {
     ops.next().is_none().then_some(op)
 }
 
-/// Parses a type such as `Read`, `w` or `WS`. A word that only begins like a type is an error.
+/// Parses an operation type such as `Read`, `w` or `WS`. A word that merely starts like a type is
+/// an error.
 pub(crate) fn op_named(text: &[u8]) -> Result<Op, What> {
     let lower = text.to_ascii_lowercase();
     let found = TYPES.iter().find(|(name, _)| *name == lower);
@@ -183,8 +185,9 @@ pub(crate) enum Holds {
 }
 
 impl Holds {
-    /// Returns true if a field may be data of this column, or damaged data. A damaged number still
-    /// begins like a number. A damaged type looks like a heading, so it does not count as data.
+    /// Returns true if the field may be data of this column, intact or damaged. A damaged number
+    /// still starts like a number. A damaged type cannot be distinguished from a heading, so it
+    /// does not count as data.
     fn may_be_data(self, field: &[u8]) -> bool {
         let begins_like_number = |b: &u8| b.is_ascii_digit() || b"+-.".contains(b);
         match self {
@@ -195,7 +198,7 @@ impl Holds {
     }
 }
 
-/// Returns true for a line that names the columns: the line has all columns, and no field can be
+/// Returns true if a line is a heading: it has all of the columns, and none of its fields can be
 /// data.
 pub(crate) fn is_heading(columns: &[Holds], fields: &mut dyn Iterator<Item = &[u8]>) -> bool {
     let mut columns = columns.iter();
@@ -206,7 +209,7 @@ pub(crate) fn is_heading(columns: &[Holds], fields: &mut dyn Iterator<Item = &[u
     })
 }
 
-/// The columns of MSR Cambridge: timestamp, host, disk, type, offset, size.
+/// The columns of an MSR Cambridge trace: timestamp, host, disk, type, offset, size.
 const MSR: [Holds; 6] = [
     Holds::Number,
     Holds::Any,
@@ -222,7 +225,7 @@ const PAGES: [Holds; 3] = [Holds::Type, Holds::Number, Holds::Number];
 /// The first line by which `pages` is recognised.
 pub(crate) const PAGES_MARK: &[u8] = b"op,lpn,npages";
 
-/// Returns true for a line that names the columns of MSR Cambridge.
+/// Returns true if a line is the heading of an MSR Cambridge trace.
 pub(crate) fn is_msr_heading(line: &[u8]) -> bool {
     is_heading(&MSR, &mut comma_fields(line))
 }
@@ -252,7 +255,8 @@ pub(crate) fn msr(
     placed(time_ns, op, device, offset, length)
 }
 
-/// Returns the bytes from field `from` up to field `to`, exclusive.
+/// Returns the part of a line from the field with index `from` up to, but not including, the field
+/// with index `to`.
 fn nth_span(line: &[u8], separator: u8, from: usize, to: usize) -> &[u8] {
     let start_of = |n: usize| match n {
         0 => 0,
@@ -264,8 +268,8 @@ fn nth_span(line: &[u8], separator: u8, from: usize, to: usize) -> &[u8] {
     &line[start..end.max(start)]
 }
 
-/// Parses a line of SSDsim or MQSim: `time(ns) device lba size(sectors) op`, with 1 for a read. A
-/// line of DiskSim is the same, with the time in milliseconds.
+/// Parses a line of SSDsim or MQSim: `time(ns) device lba size(sectors) op`, in which op 1 is a
+/// read. A line of DiskSim is the same, with the time in milliseconds.
 pub(crate) fn device_lines(line: &[u8], unit_ns: u64) -> Result<Parsed, What> {
     let mut all = words(line);
     let fields: Fields = &mut all;
@@ -281,7 +285,8 @@ pub(crate) fn device_lines(line: &[u8], unit_ns: u64) -> Result<Parsed, What> {
     placed(time_ns, op, device, offset, length)
 }
 
-/// Parses a line of ARC: `first_block count ignored number`. Each block is an access.
+/// Parses a line of ARC: `first_block count ignored number`. Each of the `count` blocks is an
+/// access.
 pub(crate) fn arc(line: &[u8], unit: u64) -> Result<Parsed, What> {
     let mut all = words(line);
     let fields: Fields = &mut all;
@@ -307,7 +312,7 @@ fn blocks(first: u64, count: u64, unit: u64) -> Result<Parsed, What> {
     Ok(Parsed::Blocks { first, count })
 }
 
-/// Parses a line of LIRS: one block number; `*` marks a pause.
+/// Parses a line of LIRS, which is a block number, or `*` for a pause.
 pub(crate) fn lirs(line: &[u8], unit: u64) -> Result<Parsed, What> {
     let text = line.trim_ascii();
     if text == b"*" {
@@ -329,8 +334,8 @@ pub(crate) fn spc(line: &[u8]) -> Result<Parsed, What> {
     placed(time_ns, op, device, offset, length)
 }
 
-/// Actions that fio logs besides reads, writes and trims: its `log_file` (iolog.c) and the rest of
-/// `io_ddir_name` (io_ddir.h).
+/// Actions in a log of fio other than reads, writes and trims: the actions of fio's `log_file`
+/// (iolog.c) and the other names in `io_ddir_name` (io_ddir.h).
 const FIO_NO_DATA: [&[u8]; 8] = [
     b"add",
     b"open",
@@ -342,7 +347,8 @@ const FIO_NO_DATA: [&[u8]; 8] = [
     b"file_operation",
 ];
 
-/// Parses a line of fio's iolog: `[time(us)] file action [offset length]`; version 3 has the time.
+/// Parses a line of fio's iolog: `[time(us)] file action [offset length]`. Only version 3 has the
+/// time.
 pub(crate) fn fio(
     line: &[u8],
     has_time: bool,
@@ -371,8 +377,8 @@ pub(crate) fn fio(
     placed(time_ns, op, device, offset, length)
 }
 
-/// Parses a line of `pages`: `op,lpn,npages`, with op `R`, `W` or `T`. The first line may be a
-/// heading.
+/// Parses a line of the format `pages`: `op,lpn,npages`, with the op `R`, `W` or `T`. The first
+/// line may be a heading.
 pub(crate) fn pages(line: &[u8], unit: u64, is_first: bool) -> Result<Parsed, What> {
     let mut all = comma_fields(line);
     let fields: Fields = &mut all;
@@ -405,9 +411,9 @@ pub(crate) fn u64_at(record: &[u8], at: usize) -> u64 {
     le(record, at).map_or(0, u64::from_le_bytes)
 }
 
-/// Parses a record of vscsi. Version 1, 32 bytes:
-/// `sn u32, bytes u32, sg u32, command u16, version u16, lbn u64, us u64`; version 2, 40 bytes:
-/// `command u16, version u16, sn u32, bytes u32, sg u32, lbn u64, us u64, rt u64`.
+/// Parses a record of vscsi. A record of version 1 has 32 bytes:
+/// `sn u32, bytes u32, sg u32, command u16, version u16, lbn u64, us u64`. A record of version 2
+/// has 40 bytes: `command u16, version u16, sn u32, bytes u32, sg u32, lbn u64, us u64, rt u64`.
 pub(crate) fn vscsi(record: &[u8], version: u8) -> Result<Parsed, What> {
     let (length_at, command_at, version_at) = if version == 1 { (4, 12, 14) } else { (8, 0, 2) };
     let found = u16_at(record, version_at) >> 8;
@@ -426,8 +432,8 @@ pub(crate) fn vscsi(record: &[u8], version: u8) -> Result<Parsed, What> {
     placed(time_ns, op, 0, offset, u64::from(u32_at(record, length_at)))
 }
 
-/// Parses a record of libCacheSim's oracleGeneral, 24 bytes:
-/// `time(s) u32, object u64, bytes u32, next i64`. An object is one unit, whatever its size.
+/// Parses a record of libCacheSim's oracleGeneral, which has 24 bytes:
+/// `time(s) u32, object u64, bytes u32, next i64`. An object counts as one unit, whatever its size.
 pub(crate) fn oracle_general(record: &[u8], unit: u64) -> Result<Parsed, What> {
     let time_ns = u64::from(u32_at(record, 0)) * 1_000_000_000;
     let object = u64_at(record, 4);

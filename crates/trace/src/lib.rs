@@ -1,11 +1,11 @@
-//! I/O traces: the record type, readers of the formats in use, splitting into pages, and a compact
-//! format of the project.
+//! I/O traces: the record type, readers of common formats, splitting into pages, and this project's
+//! compact format.
 //!
-//! Readers stream: memory does not grow with the length of a trace. No bytes of a file can cause a
-//! panic or an allocation whose size they alone determine. An invalid record is an error with its
-//! position, or is skipped and counted, as the caller chose; its content is never guessed. A line
-//! that is no request is counted by its reason ([`Tally`]), and a reader reports the decisions that
-//! it made by itself ([`Reader::notes`]).
+//! Readers stream: memory does not grow with the length of a trace. No content of a file can cause
+//! a panic, or an allocation whose size is not bounded. An invalid record is either an error with
+//! its position or skipped and counted, as the caller chose; its content is never guessed. Each
+//! line that is not a request is counted by the reason for skipping it ([`Tally`]), and a reader
+//! reports the decisions that it made by itself ([`Reader::notes`]).
 
 mod accesses;
 mod blkparse;
@@ -38,7 +38,7 @@ pub use tally::{Ignored, Tally};
 /// Operation of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Reads the range; also used for formats without operation types.
+    /// A read of the range. Also the operation of every record in formats without operation types.
     Read,
     /// Writes the range.
     Write,
@@ -53,17 +53,18 @@ pub struct Record {
     pub time_ns: u64,
     /// Operation.
     pub op: Op,
-    /// Offset in bytes. All devices and files of a trace share one address space: number `n` starts
-    /// at `n << 44`, numbered in the order of first appearance or by the trace's own numbers.
+    /// Offset in bytes. All devices and files of a trace share one address space, in which the
+    /// device or file with number `n` starts at `n << 44`. The numbers are those in the trace, or
+    /// are assigned in the order of first appearance.
     pub offset_bytes: u64,
     /// Length in bytes; at least 1.
     pub length_bytes: u64,
 }
 
-/// Bytes of address space for each device or file of a trace.
+/// Number of bytes of address space for each device or file of a trace.
 const DEVICE_BYTES: u64 = 1 << 44;
-/// Maximum length of a record in bytes: no device accepts a longer request, and one bad number must
-/// not become millions of pages.
+/// Maximum length of a record in bytes. No device accepts a longer request, and a corrupt number
+/// must not become millions of pages.
 const LENGTH_BYTES_MAX: u64 = 4 << 30;
 /// Maximum number of devices or files in a trace.
 const DEVICES_MAX: u64 = 1 << 19;

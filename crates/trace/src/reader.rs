@@ -21,7 +21,7 @@ pub enum SkipBad {
     /// The first bad record is an error.
     #[default]
     None,
-    /// This number of bad records is skipped and counted; the next one is an error.
+    /// Up to this number of bad records are skipped and counted; a further bad record is an error.
     AtMost(u64),
     /// All bad records are skipped and counted.
     All,
@@ -34,7 +34,7 @@ pub struct Options {
     pub format: Option<Format>,
     /// The columns of [`Format::Columns`].
     pub columns: Option<Columns>,
-    /// Bytes of a block in formats that count blocks without stating their size.
+    /// Size of a block in bytes, for formats that count blocks without stating their size.
     pub unit_bytes: u64,
     /// Treatment of bad records.
     pub skip_bad: SkipBad,
@@ -51,7 +51,7 @@ impl Default for Options {
     }
 }
 
-/// Names of devices and files, numbered in the order of their appearance.
+/// Names of devices and files, numbered in the order of their first appearance.
 #[derive(Debug, Default)]
 struct Devices {
     numbers: HashMap<Vec<u8>, u64, foldhash::fast::FixedState>,
@@ -79,7 +79,7 @@ impl Devices {
     }
 }
 
-/// Records of the same length that follow each other without a gap.
+/// A number of records with the same length, each of which starts where the previous one ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
     pub(crate) first: Record,
@@ -98,22 +98,22 @@ pub struct Reader {
     format: Format,
     options: Options,
     input: Input,
-    /// Bytes of a record, in binary formats with records of one length.
+    /// Size of a record in bytes, in binary formats with records of a fixed size.
     record_bytes: usize,
     vscsi_version: u8,
     fio_has_time: bool,
-    /// The event of blkparse that stands for a request, once it has been chosen.
+    /// The event of blkparse that is read as a request; `None` until it has been chosen.
     event: Option<Event>,
-    /// Number and beginning of the line that was taken for a heading.
+    /// Number and beginning of the line that was skipped as a heading.
     heading: Option<(u64, String)>,
-    /// True once a line was neither blank nor a comment.
+    /// True once a line that was neither blank nor a comment has been read.
     has_content: bool,
     /// Lines or records read so far.
     at: u64,
     tally: Tally,
     unchecked: Unchecked,
     devices: Devices,
-    /// Records that `next_record` has yet to return one by one.
+    /// Parsed records that `next_record` has not returned yet.
     span: Option<Span>,
     chunk: Chunk,
     records: u64,
@@ -121,7 +121,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Opens a file, and recognises compression and format.
+    /// Opens a file, and recognises its compression and format.
     ///
     /// # Errors
     /// When the file cannot be read, or its format is neither given nor recognised.
@@ -135,10 +135,10 @@ impl Reader {
         Reader::new(name.clone(), Box::new(file), options)
     }
 
-    /// Reads from any source. `name` is used in messages and for recognising the format.
+    /// Creates a reader for any source. `name` is used in messages and for recognising the format.
     ///
     /// # Errors
-    /// Those of [`Reader::open`].
+    /// The errors of [`Reader::open`].
     pub fn new(
         name: String,
         source: Box<dyn Read + Send>,
@@ -188,7 +188,7 @@ impl Reader {
         Ok(reader)
     }
 
-    /// Reads the head of a compact trace; other formats have none.
+    /// Reads the head of a compact trace. Other formats have no head.
     fn begin(&mut self) -> Result<(), TraceError> {
         if self.format != Format::Compact {
             return Ok(());
@@ -216,14 +216,14 @@ impl Reader {
         self.tally.bad
     }
 
-    /// Returns the counts of the lines or records read so far, by outcome.
+    /// Returns the number of lines or records read so far, by outcome.
     pub fn tally(&self) -> &Tally {
         &self.tally
     }
 
-    /// Returns notes for the user about the reading so far, one sentence each: decisions that the
-    /// reader made, lines that it skipped, and content that it could not check. The notes are
-    /// complete after the last record.
+    /// Returns notes for the user about the lines and records read so far, each a sentence:
+    /// decisions that the reader made, lines that it skipped, and content that it could not check.
+    /// The notes are complete after the last record.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if let Some((number, start)) = &self.heading {
@@ -263,7 +263,8 @@ impl Reader {
         damage(&self.file, self.place(), what)
     }
 
-    /// Handles a bad record: skips and counts it if the options allow that, else returns an error.
+    /// Handles a bad record: skips and counts the record if the options allow that, otherwise
+    /// returns an error.
     fn bad(&mut self, what: String) -> Result<(), TraceError> {
         let (file, place) = (self.file.clone(), self.place());
         match self.options.skip_bad {
@@ -281,10 +282,10 @@ impl Reader {
         }
     }
 
-    /// Returns the next record; `None` after the last. After an error it returns no more records.
+    /// Returns the next record; `None` after the last record, and after an error.
     ///
     /// # Errors
-    /// An error with the place in the file, when the file is damaged or a record is bad.
+    /// An error with the position in the file, when the file is damaged or a record is bad.
     pub fn next_record(&mut self) -> Result<Option<Record>, TraceError> {
         let span = match self.span.take() {
             Some(span) => Some(span),
@@ -305,8 +306,8 @@ impl Reader {
         }))
     }
 
-    /// Returns the next records that follow each other without a gap: those of one line, in a
-    /// format that counts blocks. Must not be mixed with [`Reader::next_record`].
+    /// Returns the next records as a span without gaps. In a format that counts blocks, the span
+    /// has all records of one line. Calls must not be mixed with calls of [`Reader::next_record`].
     pub(crate) fn next_span(&mut self) -> Result<Option<Span>, TraceError> {
         if self.ended {
             return Ok(None);
@@ -347,7 +348,8 @@ impl Reader {
         }
     }
 
-    /// Refuses a text of blkparse that has content and no event that can stand for a request.
+    /// Returns an error for a text of blkparse that has content but no event that can be read as a
+    /// request.
     fn check_end(&self) -> Result<(), TraceError> {
         let silent = self.tally.ignored(Ignored::Blank) + self.tally.ignored(Ignored::Comment);
         let is_foreign = self.format == Format::Blkparse && self.event.is_none();
@@ -416,14 +418,15 @@ impl Reader {
         Ok(Some(parsed))
     }
 
-    /// Parses a line of blkparse while no event has been chosen. At the first line with an event
-    /// that can stand for a request, the event is chosen from this line and the lines that follow.
+    /// Parses a line of blkparse before the event that is read as a request has been chosen. At the
+    /// first line with a suitable event, the event is chosen from that line and the lines that
+    /// follow.
     fn choose_event(
         &mut self,
         from: usize,
         to: usize,
     ) -> Result<Result<Parsed, String>, TraceError> {
-        // `peek` may move the bytes of the line in the buffer.
+        // The line is copied, because `peek` may move its bytes in the buffer.
         let line = self.input.bytes(from, to).to_vec();
         if let Some(here) = Event::of_line(&line) {
             let ahead = self.input.peek(LINE_BYTES_MAX);

@@ -1,10 +1,11 @@
-//! A sample of the pages of a trace that represents all of them, selected by a hash of the address.
+//! A representative sample of the pages of a trace, selected by a hash of each page's address.
 //!
-//! Every access to a selected page is kept and no other, so that the distances between uses of a
-//! page shrink by the rate, and a cache of the same share of pages sees a trace of the same shape.
-//! Source: Waldspurger et al., "Efficient MRC construction with SHARDS", FAST 2015, and "Cache
-//! modeling and optimization using miniature simulations", USENIX ATC 2017. The selection must
-//! depend only on the address: the same pages are selected in every run and every trace.
+//! All accesses to selected pages are kept, and no others. So the number of distinct pages between
+//! two uses of a page shrinks by the sampling rate, and a cache that is smaller by the same rate
+//! behaves alike. Source: Waldspurger et al., "Efficient MRC construction with SHARDS", FAST 2015,
+//! and "Cache modeling and optimization using miniature simulations", USENIX ATC 2017. The
+//! selection must depend only on the address, so that the same pages are selected in every run and
+//! every trace.
 
 use std::fmt;
 
@@ -18,7 +19,8 @@ pub struct Sample {
     threshold: u64,
 }
 
-/// Error for a rate that is not above 0 and at most 1, or is too small.
+/// The error for a sampling rate that is not above 0 and at most 1, or that is too small to select
+/// any page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidRate;
 
@@ -31,7 +33,7 @@ impl fmt::Display for InvalidRate {
 impl std::error::Error for InvalidRate {}
 
 impl Sample {
-    /// Creates a sample of about `rate` of all pages.
+    /// Creates a sample of about the share `rate` of all pages.
     ///
     /// # Errors
     /// When `rate` is not above 0 and at most 1, or so small that no page would be selected.
@@ -55,7 +57,7 @@ impl Sample {
     }
 }
 
-/// Returns a hash of `value`: the finaliser of Steele et al., "Fast splittable pseudorandom number
+/// Returns a hash of `value`: the finalizer of Steele et al., "Fast splittable pseudorandom number
 /// generators", OOPSLA 2014.
 fn mixed(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -73,7 +75,7 @@ mod tests {
         for rate in [0.01, 0.1, 0.5, 1.0] {
             let sample = Sample::new(rate).expect("possible");
             let taken = (0..1_000_000).filter(|page| sample.takes(*page)).count() as f64;
-            // Five standard deviations of a binomial distribution.
+            // The allowed deviation is five standard deviations of a binomial distribution.
             let allowed = 5.0 * (1e6 * rate * (1.0 - rate)).sqrt();
             assert!((taken - 1e6 * rate).abs() <= allowed, "{rate}: {taken}");
         }

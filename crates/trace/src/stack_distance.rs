@@ -1,21 +1,22 @@
-//! LRU stack distances: the number of distinct pages used since the last use of the same page.
-//! These distances give the miss ratio of LRU for every cache size at once.
+//! LRU stack distances: for each access to a page, the number of distinct other pages used since
+//! the last use of that page. The distances give the miss ratio of LRU for every cache size in a
+//! single run.
 //!
-//! Source: Mattson et al. 1970, by Olken's counting tree (1981) over the times of last use. Times
-//! are renumbered when the tree is full, so memory depends on the distinct pages and not on the
-//! length of the trace.
+//! Source: Mattson et al. 1970, with Olken's counting tree (1981) over the times of last use. Times
+//! are renumbered when the tree is full, so memory depends on the number of distinct pages and not
+//! on the length of the trace.
 
 /// A counter of stack distances.
 #[derive(Debug, Default)]
 pub struct StackDistances {
-    /// Time of the last use of each page; 0 for a page that was not used.
+    /// Time of the last use of each page; 0 for a page that has not been used.
     last: Vec<u32>,
-    /// A Fenwick tree over times, with 1 at each time of a last use.
+    /// A Fenwick tree over times: 1 at each time that is the last use of some page.
     tree: Vec<u32>,
     now: usize,
     pages: usize,
-    /// Number of accesses at each distance. An access at distance `d` hits in a cache of more than
-    /// `d` pages.
+    /// Number of accesses at each distance. An access at distance `d` is a hit in a cache of more
+    /// than `d` pages.
     counts: Vec<u64>,
     /// Number of first uses.
     pub cold: u64,
@@ -27,7 +28,8 @@ impl StackDistances {
         StackDistances::default()
     }
 
-    /// Counts a use of page number `id`. Returns its distance; `None` for the first use.
+    /// Counts an access to the page `id`. Returns the stack distance of the access; `None` for the
+    /// first use of the page.
     pub fn access(&mut self, id: u32) -> Option<usize> {
         let at = id as usize;
         if at >= self.last.len() {
@@ -59,14 +61,14 @@ impl StackDistances {
         distance
     }
 
-    /// Returns the number of misses of an LRU cache of `pages` pages.
+    /// Returns the number of misses of an LRU cache with a capacity of `pages` pages.
     pub fn misses(&self, pages: usize) -> u64 {
         let far = self.counts.iter().skip(pages).sum::<u64>();
         self.cold + far
     }
 
-    /// Renumbers the times of last use as 1, 2, 3, and makes the tree at least twice as long as the
-    /// number of pages.
+    /// Renumbers the times of last use as 1, 2, 3 and so on, and makes the tree at least twice as
+    /// long as the number of pages.
     fn pack(&mut self) {
         let mut used: Vec<(u32, usize)> = (self.last.iter().enumerate())
             .filter(|(_, time)| **time > 0)

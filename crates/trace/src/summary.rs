@@ -1,4 +1,4 @@
-//! Counts of a trace, computed while it streams.
+//! Counters over a whole trace, computed while the trace is read as a stream.
 
 use crate::{Interner, Op, Record};
 
@@ -18,7 +18,7 @@ pub struct Summary {
     pub written_pages: u64,
     /// Times of the first and of the last record.
     pub times_ns: Option<(u64, u64)>,
-    /// Number of page accesses that could not be counted, because there were too many distinct
+    /// Number of page accesses that were not counted, because the trace has too many distinct
     /// pages.
     pub uncounted: u64,
 }

@@ -1,7 +1,7 @@
-//! Counts of the lines or records of a file by outcome.
+//! Numbers of the lines or records of a file, by outcome.
 //!
-//! A line is a request, is bad, or is skipped for a named reason. There is no other outcome, so no
-//! line is dropped without being counted, and the counts can be reported.
+//! A line is either a request, or bad, or skipped for a named reason. There is no other outcome, so
+//! every line is counted, and the numbers can be reported.
 
 use std::fmt;
 
@@ -14,13 +14,15 @@ pub enum Ignored {
     Comment,
     /// A first line that names the columns.
     Heading,
-    /// A line that belongs to the format itself, such as fio's first line or the `*` of LIRS.
+    /// A line that belongs to the format itself, such as the first line of a fio log or the `*` of
+    /// LIRS.
     Mark,
-    /// An event of blkparse other than the one that stands for a request.
+    /// An event of blkparse of another kind than the one that is read as a request.
     OtherEvent,
-    /// A flush or another request of blkparse that touches no sectors.
+    /// A flush or another request of blkparse that has no sectors.
     NoSectors,
-    /// A line in a text of blkparse that is no event, such as the totals at its end.
+    /// A line in a text of blkparse that is not an event, such as the totals at the end of the
+    /// text.
     NoEvent,
     /// An action in a log of fio that moves no data: `open`, `sync`, `wait` and so on.
     NoData,
@@ -39,7 +41,7 @@ impl Ignored {
         Ignored::NoData,
     ];
 
-    /// Returns the reason in words, to follow a number of lines.
+    /// Returns the reason in words, for a message in which a number of lines precedes it.
     pub fn words(self) -> &'static str {
         match self {
             Ignored::Blank => "blank",
@@ -53,32 +55,32 @@ impl Ignored {
         }
     }
 
-    /// Returns whether the number of lines skipped for this reason is worth reporting. Blank lines
-    /// and marks of the format are not, because no user takes them for requests. A heading is not,
-    /// because it is reported separately, with its line.
+    /// Returns true if the number of lines skipped for this reason should be reported. Blank lines
+    /// and marks of the format are not reported, because no user would expect them to be requests.
+    /// A heading is reported separately, with its line.
     fn is_worth_saying(self) -> bool {
         !matches!(self, Ignored::Blank | Ignored::Mark | Ignored::Heading)
     }
 }
 
-/// Counts of the lines (or binary records) of a file by outcome.
+/// Numbers of the lines (or binary records) of a file, by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Number of lines or records that were requests. In some formats one line has several
-    /// requests.
+    /// Number of lines or records that were requests. In some formats a single line describes
+    /// several requests.
     pub requests: u64,
-    /// Number of bad lines or records that were skipped, as the caller chose.
+    /// Number of bad lines or records that were skipped because the options allow it.
     pub bad: u64,
     ignored: [u64; Ignored::ALL.len()],
 }
 
 impl Tally {
-    /// Returns the number of lines skipped for this reason.
+    /// Returns the number of lines skipped for the reason `why`.
     pub fn ignored(&self, why: Ignored) -> u64 {
         self.ignored[why as usize]
     }
 
-    /// Returns the number of all lines or records: requests, bad ones, and skipped ones.
+    /// Returns the number of all lines or records: requests, bad lines, and skipped lines.
     pub fn total(&self) -> u64 {
         self.requests + self.bad + self.ignored.iter().sum::<u64>()
     }
@@ -89,8 +91,8 @@ impl Tally {
     }
 }
 
-/// Shows the number of skipped lines for each reason that is worth reporting; empty when there are
-/// none.
+/// Shows the number of skipped lines for each reason that should be reported. Shows nothing when
+/// there are no such lines.
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let reasons = Ignored::ALL.into_iter().filter(|why| why.is_worth_saying());

@@ -1,8 +1,8 @@
 //! `volatile-disk FILE SOCKET`: a disk with a volatile cache, as an NBD server for the crash tests.
 //!
-//! It is a separate process, so that it survives a crash of other parts of a test, and so that the
-//! benchmarks can use it. It must never outlive its parent: it exits at the end of its standard
-//! input.
+//! The disk is a separate process, so that it survives a crash of other parts of a test, and so
+//! that the benchmarks can use it. It must never outlive its parent: it exits at the end of its
+//! standard input.
 
 use std::path::Path;
 use std::process::ExitCode;

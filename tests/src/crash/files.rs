@@ -1,10 +1,10 @@
-//! Crashes under a mounted ext4: files that are replaced atomically, as programs do it, and a
-//! checker of the files.
+//! Crashes under a mounted ext4: files that are replaced atomically, as careful programs do, and a
+//! check of the files after the crash.
 //!
-//! A program writes the new version to a temporary file, syncs it, renames it over the old one, and
-//! syncs the folder. After the last call has returned, the complete new version must exist after
-//! any crash; before that, the complete old or new version must exist. Needs root, FUSE and loop
-//! devices.
+//! To replace a file, a program writes the new version to a temporary file, syncs it, renames it
+//! over the old version, and syncs the folder. Once the last of these calls has returned, the
+//! complete new version must exist after any crash. Before that, the complete old version or the
+//! complete new version must exist. Needs root, FUSE and loop devices.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -16,16 +16,17 @@ use crate::mount::{Fuse, Loop, Mount, fsck};
 use crate::random::Random;
 use crate::scratch::Scratch;
 
-/// Number of file names; a later version replaces an earlier one of the same name.
+/// Number of file names. A later version replaces an earlier version that has the same name.
 const NAMES: u64 = 24;
-/// Bound of a file's length in bytes: the file system is small.
+/// Upper bound of the random part of a file's length in bytes. It is low because the file system is
+/// small.
 const LENGTH_MAX: u64 = 40_000;
 
-/// Possible content of the files.
+/// The versions that each file may have after a crash.
 #[derive(Debug, Default)]
 pub struct Files {
-    /// By name: the version that is certainly durable (`None`: the file may be missing) and the
-    /// newest version whose replacement has begun.
+    /// For each name: the version that is certainly durable (`None` if the file may be missing),
+    /// and the newest version whose replacement has begun.
     versions: BTreeMap<u64, (Option<u64>, u64)>,
     next_version: u64,
 }
@@ -57,8 +58,8 @@ impl Files {
         most
     }
 
-    /// Compares every file with its possible versions. The version found is certain from now on,
-    /// because the file system has replayed its journal.
+    /// Compares every file with its possible versions. From then on the version found counts as
+    /// durable, because the file system has replayed its journal.
     ///
     /// # Errors
     /// A description of the first file that is missing, incomplete, or of an impossible version.
@@ -95,10 +96,10 @@ fn replace(root: &Path, name: u64, bytes: &[u8]) -> io::Result<()> {
     File::open(root)?.sync_all()
 }
 
-/// A mounted file system on an export.
+/// A mounted ext4 on an export, with the loop device and the nbdfuse mount below it.
 #[derive(Debug)]
 pub struct Mounted {
-    // In drop order: the mount is undone first.
+    // Fields are dropped in this order: the mount is undone first.
     mount: Mount,
     disk: Loop,
     fuse: Fuse,
@@ -133,14 +134,15 @@ impl Mounted {
         self.mount.path()
     }
 
-    /// Unmounts and detaches everything; works even if the export is dead.
+    /// Unmounts the file system, detaches the loop device, and unmounts nbdfuse. Works even if the
+    /// export is dead.
     pub fn unmount(self) {
         self.mount.unmount();
         self.disk.detach();
         self.fuse.unmount();
     }
 
-    /// Unmounts the file system, checks it completely, and mounts it again.
+    /// Unmounts the file system, checks it completely with e2fsck(8), and mounts it again.
     ///
     /// # Errors
     /// The message of e2fsck(8) or mount(8).

@@ -1,11 +1,11 @@
-//! Crashes under fio: one part of the volume holds content that a flush has made durable, another
+//! Crashes under fio. One part of the volume holds content that a flush has made durable; another
 //! part is under full load.
 //!
-//! fio's own verification of random writes compares each block with the header in it, so a block
-//! that was reverted to an older version passes. Hence the durable part is written with a new
-//! pattern in every round, which differs from all older ones. In the part under load both old and
-//! new blocks are right, so its headers are verified: the right offset, and a checksum over the
-//! whole block.
+//! fio's own verification of random writes compares each block with the header in that block, so a
+//! block that was reverted to an older version passes. Hence the durable part is written with a new
+//! pattern in every round, which differs from all older patterns. In the part under load both old
+//! and new blocks are correct, so only their headers are verified: the right offset, and a checksum
+//! over the whole block.
 
 use std::process::{Child, Command, Stdio};
 
@@ -16,7 +16,7 @@ use crate::volume::MIB;
 /// Size of each of the two parts, in bytes.
 const PART_BYTES: u64 = 2 * MIB;
 
-/// Returns the options common to all runs.
+/// Returns the fio options that all runs have in common.
 fn common(uri: &str) -> Vec<String> {
     let words = [
         "--ioengine=nbd",
@@ -34,8 +34,8 @@ fn common(uri: &str) -> Vec<String> {
     words
 }
 
-/// Returns the options for the durable part. Its pattern is `generation` as four bytes, followed by
-/// the offset.
+/// Returns the fio options for the durable part. Its pattern is `generation` as four bytes,
+/// followed by the offset of the block.
 fn certain(generation: u32) -> Vec<String> {
     vec![
         "--name=certain".to_owned(),
@@ -46,7 +46,7 @@ fn certain(generation: u32) -> Vec<String> {
     ]
 }
 
-/// Returns the options for the part under load.
+/// Returns the fio options for the part under load.
 fn loaded() -> Vec<String> {
     let words = [
         "--name=loaded",
@@ -57,7 +57,7 @@ fn loaded() -> Vec<String> {
     words.map(str::to_owned).into()
 }
 
-/// Writes the whole durable part and flushes it.
+/// Writes the whole durable part with the pattern of `generation`, and flushes it.
 pub fn write_certain(uri: &str, generation: u32) {
     Client::new("fio")
         .args(common(uri))
@@ -66,7 +66,8 @@ pub fn write_certain(uri: &str, generation: u32) {
         .ok();
 }
 
-/// Writes the part under load once and flushes it, so that each of its blocks has a header.
+/// Writes the part under load once and flushes it, so that each of its blocks has a header for the
+/// verification.
 pub fn fill_loaded(uri: &str) {
     Client::new("fio")
         .args(common(uri))
@@ -75,7 +76,8 @@ pub fn fill_loaded(uri: &str) {
         .ok();
 }
 
-/// Reads and verifies both parts; a status of 0 means that both are correct.
+/// Reads and verifies both parts, and returns the outcome of fio. Exit status 0 means that both
+/// parts are correct.
 pub fn verify(uri: &str, generation: u32) -> Outcome {
     let job = ["--rw=read", "--do_verify=1"];
     Client::new("fio")
@@ -94,7 +96,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts random writes with a flush after every eighth.
+    /// Starts random writes to the part under load, with a flush after every eighth write.
     pub fn start(uri: &str) -> Self {
         let child = Command::new("fio")
             .args(common(uri))
@@ -103,14 +105,15 @@ impl Running {
             .args(["--time_based", "--runtime=120", "--norandommap"])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            // fio ends with an error, on purpose.
+            // fio fails when its server is killed; the test expects this error and discards the
+            // message.
             .stderr(Stdio::null())
             .spawn()
             .unwrap_or_else(|e| panic!("fio: {e}; run scripts/install-test-deps.sh"));
         Self { child }
     }
 
-    /// Waits until fio ends, which the death of its server causes.
+    /// Waits until fio exits because its server has died; panics if fio succeeds.
     pub fn ended(mut self) {
         let status = eventually(30, "fio ends with its server", || {
             self.child.try_wait().expect("wait for fio")

@@ -1,5 +1,5 @@
 //! A client that keeps requests in flight on one connection, and records the server's promises in a
-//! model.
+//! [`Model`].
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,8 +9,8 @@ use crate::nbd::{FUA, Request, Wire, cmd};
 use crate::random::Random;
 use crate::volatile_disk::BLOCK_BYTES;
 
-/// Number of blocks in use at either end of the volume: small, so that blocks are overwritten
-/// often.
+/// Number of blocks that the load uses at either end of the volume. The number is small, so that
+/// blocks are overwritten often.
 const ZONE_BLOCKS: u64 = 384;
 /// Maximum length of a request, in blocks.
 const LENGTH_MAX: u64 = 8;
@@ -37,11 +37,11 @@ impl Waiting {
 pub enum Mix {
     /// All kinds: writes, some with FUA, zeroes, flushes, reads.
     All,
-    /// Only plain writes, which complete even while a side is frozen.
+    /// Only plain writes, which the server acknowledges even while a side is frozen.
     Writes,
 }
 
-/// A load on one connection; see the module.
+/// A load: a connection, its requests in flight, and the model of the volume's content.
 #[derive(Debug)]
 pub struct Load<'m> {
     wire: Wire,
@@ -51,7 +51,7 @@ pub struct Load<'m> {
 }
 
 impl<'m> Load<'m> {
-    /// Creates a load over a fresh connection.
+    /// Creates a load on a connection that has no requests in flight.
     pub fn new(wire: Wire, model: &'m mut Model) -> Self {
         Self {
             wire,
@@ -66,8 +66,8 @@ impl<'m> Load<'m> {
         self.waiting.len()
     }
 
-    /// Keeps up to `depth` requests in flight until `answers` of them have completed; the others
-    /// stay in flight.
+    /// Keeps up to `depth` requests in flight until `answers` requests have completed. The
+    /// remaining requests stay in flight.
     ///
     /// # Errors
     /// The breach for a read that returned other data than the newest write, or for an error reply.
@@ -90,7 +90,7 @@ impl<'m> Load<'m> {
     /// Waits for the answers to all requests in flight.
     ///
     /// # Errors
-    /// The errors of [`Load::run`].
+    /// In the same cases as [`Load::run`].
     pub fn finish(&mut self) -> Result<(), Breach> {
         while !self.waiting.is_empty() {
             self.answer()?;
@@ -123,7 +123,7 @@ impl<'m> Load<'m> {
     }
 
     /// Returns a random range of blocks near one end of the volume that no request in flight
-    /// touches. Few requests are in flight, so the search ends soon.
+    /// touches. Few requests are in flight, so a free range is found soon.
     fn free_blocks(&self, random: &mut Random) -> Range<u64> {
         loop {
             let length = if random.chance(1, 2) {
@@ -180,7 +180,7 @@ impl<'m> Load<'m> {
         self.wire.send(&bytes).expect("the server takes a request");
     }
 
-    /// Receives one answer and records it in the model.
+    /// Receives one reply and records it in the model.
     fn answer(&mut self) -> Result<(), Breach> {
         let (error, cookie) = self.wire.simple_reply().expect("the server answers");
         let waiting = self.waiting.remove(&cookie);
@@ -201,13 +201,15 @@ impl<'m> Load<'m> {
     }
 }
 
-/// Returns the breach for an error reply, which must not happen: both disks are present and answer.
+/// Returns the breach for an error reply. An error is always a breach, because both disks are
+/// present.
 fn refused(block: u64, error: u32, request: &impl std::fmt::Debug) -> Breach {
     let words = format!("{request:?} was answered with the error {error}");
     Breach { block, words }
 }
 
-/// Returns the first blocks of the two zones.
+/// Returns the first blocks of the two zones that a load uses: one at the start and one at the end
+/// of the volume.
 fn zones(model: &Model) -> [u64; 2] {
     [0, model.blocks() - ZONE_BLOCKS]
 }

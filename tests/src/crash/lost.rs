@@ -4,12 +4,12 @@ use std::ops::Range;
 
 use crate::client::Outcome;
 
-/// Lost data as a refusal reports them.
+/// Data that may be lost, as `serve` reports it in a refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lost {
-    /// Only these ranges, in bytes, may be lost.
+    /// Only these byte ranges may be lost.
     Ranges(Vec<Range<u64>>),
-    /// The changes after some moment are unknown, so any byte may be lost.
+    /// The changes after some moment are not known, so any byte of the volume may be lost.
     Unknown,
 }
 
@@ -32,15 +32,15 @@ impl Lost {
     }
 }
 
-/// Parses a refusal: lines of `  OFFSET+LENGTH` in bytes, or else the words
-/// `nothing is known after`.
+/// Parses a refusal of `serve`: either lines of the form `  OFFSET+LENGTH` in bytes, or a message
+/// with the words `nothing is known after`.
 ///
 /// # Panics
 /// If `outcome` is not a refusal, reports no loss, or contains a range that does not parse.
 pub fn lost(outcome: &Outcome) -> Lost {
     let status = outcome.status.unwrap_or_else(|| panic!("{outcome}"));
-    // Status 101 is a Rust panic, 124 a missed deadline, 134 and above a signal as a shell reports
-    // it.
+    // Status 101 is that of a Rust panic, 124 of a missed deadline, and 134 and above of a signal,
+    // as a shell reports it.
     assert!((1..=100).contains(&status), "not a refusal: {outcome}");
     assert!(outcome.stdout.is_empty(), "not a refusal: {outcome}");
     let lines = outcome.stderr.lines().filter(|line| {

@@ -1,9 +1,10 @@
-//! Crashes of the real program: a volume on disks with volatile caches, loads that record every
-//! promise of the server, and the required content after a power cut.
+//! Tests of crashes of the real program: a volume on disks with volatile caches, loads that record
+//! every promise of the server, and checks of the content after a power cut.
 //!
-//! All steps of a round are drawn from a seed, and every moment is a condition (a number of
-//! answers, a number of writes at a disk), never a time. The check must never allow more than the
-//! promise does: flushed data are present, and every block is completely old or completely new.
+//! All steps of a test round are drawn from a seed. The moment of a step is a condition (a number
+//! of answers, a number of writes at a disk), never a time. A check must never allow more than the
+//! server's promise does: flushed data are present, and every block is completely old or completely
+//! new.
 
 pub mod files;
 pub mod fio;

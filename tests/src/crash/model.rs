@@ -1,8 +1,8 @@
 //! The possible content of a volume after a crash, block by block.
 //!
-//! Each write has a stamp, which is in every sector of the write. A block may hold the content that
-//! the last flush made durable, or any later write. Once a block has been read after a crash, it
-//! must keep the content that was read.
+//! Each write has a stamp, a unique number that every sector of the write contains. After a crash a
+//! block may hold the content that the last flush made durable, or that of any later write. Once a
+//! block has been read after a crash, it must keep the content that was read.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -13,10 +13,10 @@ use crate::volatile_disk::{BLOCK_BYTES, SECTOR_BYTES};
 /// Number of sectors in a block.
 const SECTORS: usize = (BLOCK_BYTES / SECTOR_BYTES) as usize;
 
-/// Content of a block: the stamp of each of its sectors. 0 stands for zeroes.
+/// Content of a block: the stamp of each of its sectors. Stamp 0 is a sector of zeroes.
 type Stamps = [u64; SECTORS];
 
-/// A write that a block may hold.
+/// A write whose content a block may hold.
 #[derive(Clone, Debug)]
 struct Version {
     stamps: Stamps,
@@ -24,7 +24,7 @@ struct Version {
     acknowledged: Option<u64>,
 }
 
-/// The possible versions of every block; see the module.
+/// Model of a volume: the possible versions of every block.
 #[derive(Clone, Debug)]
 pub struct Model {
     /// Possible versions of each block, oldest first; the oldest one is durable.
@@ -35,7 +35,7 @@ pub struct Model {
     clock: u64,
 }
 
-/// Content that violates the model.
+/// A violation of the model: a block whose content is not possible.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Breach {
     /// Number of the block.
@@ -47,9 +47,9 @@ pub struct Breach {
 /// Result of a crash for the blocks that had more than one possible version.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settled {
-    /// Blocks that hold their newest write.
+    /// Number of blocks that hold their newest write.
     pub newest: u64,
-    /// Blocks that hold an older version.
+    /// Number of blocks that hold an older version.
     pub older: u64,
 }
 
@@ -107,20 +107,21 @@ impl Model {
         }
     }
 
-    /// Returns the model's time, at which a flush is about to be sent, for [`Model::flushed`].
+    /// Returns the present time of the model's own clock. A caller that is about to send a flush
+    /// keeps the time for [`Model::flushed`].
     pub fn flush_sent(&self) -> u64 {
         self.clock
     }
 
-    /// Records that a flush was acknowledged. Writes that were acknowledged before the flush was
-    /// sent, at the time `sent`, are now durable.
+    /// Records that a flush was acknowledged which was sent at the time `sent` of the model's
+    /// clock. Writes that were acknowledged up to that time are now durable.
     pub fn flushed(&mut self, sent: u64) {
         let blocks = &mut self.blocks;
         self.open.retain(|&block| {
             let versions = &mut blocks[block as usize];
             let covered = |v: &Version| v.acknowledged.is_some_and(|at| at <= sent);
-            // The oldest version is durable in any case, even if FUA made it durable after the
-            // flush was sent.
+            // If the flush covers no version, the oldest version stays. It is durable in any case,
+            // even if FUA made it durable after the flush was sent.
             let certain = versions.iter().rposition(covered).unwrap_or(0);
             versions.drain(..certain);
             versions.len() > 1
@@ -144,9 +145,9 @@ impl Model {
         Ok(())
     }
 
-    /// Compares data read from `first_block` on after a crash with the possible content. The
-    /// content found is the only possible content from then on: the first answer after a crash is
-    /// final.
+    /// Compares data read from `first_block` on after a crash with the possible content. From then
+    /// on, the content found is the only possible content of these blocks: the first read after a
+    /// crash is final.
     ///
     /// # Errors
     /// The breach for the first block that holds other data.
@@ -178,7 +179,7 @@ impl Model {
     }
 }
 
-/// Returns the bytes of `blocks` after a write with `stamp`.
+/// Returns the data of a write of `blocks` with the stamp `stamp`.
 pub fn content(blocks: Range<u64>, stamp: u64) -> Vec<u8> {
     let sectors = blocks.start * SECTORS as u64..blocks.end * SECTORS as u64;
     let mut bytes = Vec::with_capacity(((sectors.end - sectors.start) * SECTOR_BYTES) as usize);
@@ -188,7 +189,8 @@ pub fn content(blocks: Range<u64>, stamp: u64) -> Vec<u8> {
     bytes
 }
 
-/// Appends a sector to `bytes`: its stamp, then numbers that are unique to this stamp and sector.
+/// Appends the content of a sector to `bytes`: the stamp, then numbers that are unique to the stamp
+/// and the sector. Stamp 0 appends zeroes.
 fn put_sector(sector: u64, stamp: u64, bytes: &mut Vec<u8>) {
     let end = bytes.len() + SECTOR_BYTES as usize;
     if stamp != 0 {
@@ -201,10 +203,11 @@ fn put_sector(sector: u64, stamp: u64, bytes: &mut Vec<u8>) {
     bytes.resize(end, 0);
 }
 
-/// Returns the stamps of a block.
+/// Returns the stamp of each sector of a block.
 ///
 /// # Errors
-/// The breach for a sector whose bytes are not those of a write with its stamp at this place.
+/// The breach for a sector that differs from the content which a write with its stamp has at this
+/// position.
 fn read_stamps(block: u64, bytes: &[u8]) -> Result<Stamps, Breach> {
     let mut stamps = [0; SECTORS];
     let mut expected = Vec::with_capacity(SECTOR_BYTES as usize);
@@ -232,7 +235,9 @@ mod tests {
         bytes
     }
 
-    /// Returns a model of two blocks in use: stamp 1 is flushed, 2 acknowledged, 3 in flight.
+    /// Returns a model of four blocks, two of which are in use. Of the writes to these two blocks,
+    /// that with stamp 1 is flushed, that with stamp 2 is acknowledged, and that with stamp 3 is in
+    /// flight.
     fn model() -> Model {
         let mut model = Model::new(4);
         let stamps = [model.stamp(), model.stamp(), model.stamp()];
@@ -286,8 +291,8 @@ mod tests {
         model.acknowledged(0..1, true);
         assert!(model.clone().settle(0, &content(0..1, 1)).is_err());
         assert!(model.clone().settle(0, &content(0..1, 2)).is_ok());
-        // A flush that was sent before the FUA write was acknowledged does not cover the later
-        // write.
+        // A flush that was sent before the FUA write was acknowledged does not make the later write
+        // durable.
         model.sent(0..1, 3);
         model.flushed(flush);
         assert!(model.clone().settle(0, &content(0..1, 2)).is_ok());
@@ -300,7 +305,7 @@ mod tests {
         let mut flipped = content(0..1, 1);
         flipped[700] ^= 1;
         assert!(model.settle(0, &flipped).is_err());
-        // The right write at the wrong block.
+        // The content of a valid write to block 1 is a breach in block 0.
         assert!(model.settle(0, &content(1..2, 1)).is_err());
         assert!(model.check_newest(2, &content(2..3, 0)).is_ok());
         assert!(model.check_newest(0, &content(0..1, 2)).is_err());

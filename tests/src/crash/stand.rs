@@ -1,4 +1,4 @@
-//! A volume whose sides are on two volatile disks, and the ways to crash it.
+//! A mirrored volume whose two sides are on volatile disks, and the ways to crash it.
 
 use std::path::PathBuf;
 
@@ -10,13 +10,13 @@ use crate::server::Server;
 use crate::volatile_disk::{Keep, VolatileDisk};
 use crate::volume::{EXPORT_VOL, MIB, Volume};
 
-/// Size of a side in bytes: small, so that a round is cheap.
+/// Size of a side in bytes. It is small, so that a test round is cheap.
 const SIDE_BYTES: u64 = 24 * MIB;
 
 /// Names of the disks, which are also the names of the sides.
 pub const SIDES: [&str; 2] = ["a", "b"];
 
-/// The volume, its two disks, and the server unless the server is down.
+/// A volume, its two disks, and the server, which is `None` while it is down.
 #[derive(Debug)]
 pub struct Stand {
     volume: Volume,
@@ -30,12 +30,14 @@ pub struct Stand {
 pub enum Power {
     /// Only the program is killed; both disks keep their power.
     Stays,
-    /// The power of one disk or of both is cut, each with its own rule for the unflushed writes.
+    /// The power of one disk or of both disks is cut. Each element selects the unflushed writes
+    /// that the disk keeps; with `None` the disk keeps its power.
     Fails([Option<Keep>; 2]),
 }
 
 impl Power {
-    /// Draws an effect; usually both disks lose some unflushed writes.
+    /// Draws a random effect. In most cases the power of both disks is cut, and both lose some
+    /// unflushed writes.
     pub fn draw(random: &mut Random) -> Self {
         if random.chance(1, 10) {
             return Power::Stays;
@@ -57,13 +59,14 @@ impl Power {
 }
 
 impl Stand {
-    /// Formats and serves a volume. `mirror_keys` are additional lines of the mirror's section.
+    /// Formats and serves a volume. `mirror_keys` are additional lines for the mirror's section of
+    /// the configuration.
     pub fn new(name: &str, mirror_keys: &str) -> Self {
         Self::with_top(name, mirror_keys, EXPORT_VOL)
     }
 
-    /// Does the same with a buffer cache above the mirror, small enough that it always evicts and
-    /// destages.
+    /// Does the same as [`Stand::new`], with a buffer cache above the mirror that is so small that
+    /// it constantly evicts and destages pages.
     pub fn cached(name: &str, mirror_keys: &str) -> Self {
         let cache = "[device.cached]\ntype = \"cache\"\nbelow = \"vol\"\nsize = \"1MiB\"\n\
                      dirty_age = \"20ms\"\ncluster = \"64KiB\"\n\n";
@@ -82,8 +85,8 @@ impl Stand {
         };
         let mirror =
             format!("[device.vol]\ntype = \"mirror\"\nsides = [\"a\", \"b\"]\n{mirror_keys}\n\n");
-        // Use little memory, so that a start is cheap. Locking memory is not needed, because the
-        // machine that mounts file systems here is not short of memory.
+        // Use little memory, so that a start is cheap. Memory need not be locked, because the
+        // machine that mounts file systems in these tests is not short of memory.
         let server = "[server]\nlock_memory = false\nmemory = \"24MiB\"\n\n";
         let text = side("a") + &side("b") + &mirror + server + top;
         let volume = Volume::from_toml(name, &text);
@@ -100,12 +103,12 @@ impl Stand {
         }
     }
 
-    /// Returns the volume: its configuration, folder and verbs.
+    /// Returns the volume, with its configuration, folder and verbs.
     pub fn volume(&self) -> &Volume {
         &self.volume
     }
 
-    /// Connects to the volume; returns the connection and the volume's size in bytes.
+    /// Connects to the export; returns the connection and the size of the volume in bytes.
     pub fn attach(&self) -> (Wire, u64) {
         let (wire, export) = Wire::attached(&self.volume.socket(), "vol");
         (wire, export.size_bytes)
@@ -116,7 +119,8 @@ impl Stand {
         self.volume.socket()
     }
 
-    /// Kills the program, then applies `power` to the disks. Ends every freeze, delay and limit.
+    /// Kills the server, then cuts the power of the disks as `power` says. Also ends every freeze,
+    /// delay and limit of the disks.
     pub fn crash(&mut self, power: Power) {
         self.kill();
         if let Power::Fails(both) = power {
@@ -133,14 +137,14 @@ impl Stand {
         }
     }
 
-    /// Kills the program and leaves the disks unchanged.
+    /// Kills the server and leaves the disks unchanged.
     pub fn kill(&mut self) {
         if let Some(mut server) = self.server.take() {
             server.kill();
         }
     }
 
-    /// Serves the volume after a crash; the server recovers by itself.
+    /// Serves the volume after a crash without any options: the server must recover by itself.
     ///
     /// # Errors
     /// The message of `serve` if it refuses the volume.
@@ -173,18 +177,19 @@ impl Stand {
         });
     }
 
-    /// Runs `serve` with `options`, which the test expects to refuse, and returns the outcome.
+    /// Runs `serve` with `options` on a volume that the test expects it to refuse, and returns the
+    /// outcome.
     pub fn refused(&self, options: &[&str]) -> Outcome {
         assert!(self.server.is_none(), "the program is down");
         self.volume.verb("serve").args(options).run()
     }
 
-    /// Stops the program cleanly.
+    /// Stops the server cleanly.
     pub fn stop(&mut self) {
         self.server.take().expect("the program runs").stop();
     }
 
-    /// Returns the program's standard error, for failure messages.
+    /// Returns the server's standard error, for failure messages.
     pub fn said(&self) -> String {
         self.server.as_ref().map_or(String::new(), Server::said)
     }

@@ -1,5 +1,5 @@
-//! The rule about dependencies between the crates of this tree. ARCHITECTURE.md has the only list
-//! of them, a table; this rule compares the list with the manifests.
+//! The rule about dependencies between the crates of this tree. Only ARCHITECTURE.md lists these
+//! dependencies, in a table; the rule compares the table with the manifests.
 
 use std::collections::BTreeSet;
 
@@ -7,22 +7,23 @@ use super::{Complaint, Tree};
 
 /// Page with the table of crates.
 const PAGE: &str = "ARCHITECTURE.md";
-/// First cells of the heading of the table.
+/// First cells of the heading row of the table of crates.
 const HEADING: &str = "| crate | depends on |";
 
-/// A row of the table.
+/// A row of the table of crates.
 struct Row<'a> {
-    /// Name of the crate, which is that of its folder in `crates/`.
+    /// Name of the crate, which is also the name of its folder in `crates/`.
     name: &'a str,
-    /// Names of the crates in its second cell.
+    /// Names of the crates in the second cell of the row.
     dependencies: BTreeSet<String>,
 }
 
-/// The table of crates in ARCHITECTURE.md lists every crate with exactly the crates of this tree
-/// that its manifest names, in all dependency sections. Each of them is in a row further down, so
-/// there is no cycle, and a policy can never do I/O nor a codec need an executor.
+/// Complains unless the table of crates in ARCHITECTURE.md lists every crate with exactly the
+/// crates of this tree that its manifest names, in all dependency sections. Each named crate must
+/// be in a row further down. So there is no cycle, a policy can never do I/O, and a codec can never
+/// need an executor.
 ///
-/// A package outside `crates/` (the tests) may depend on anything.
+/// A package outside of `crates/` (the tests) may depend on any crate.
 pub fn crate_direction(tree: &Tree) -> Vec<Complaint> {
     let page = tree.files.iter().find(|file| file.path == PAGE);
     let rows = page.map_or_else(Vec::new, |page| table(&page.text));
@@ -42,7 +43,7 @@ pub fn crate_direction(tree: &Tree) -> Vec<Complaint> {
             }
         };
         let mut found = own_dependencies(&manifest);
-        // Its own name, in dependencies for tests, only switches features on.
+        // A crate that names itself among its dependencies for tests only enables its own features.
         found.remove(name);
         let row = rows.iter().find(|row| row.name == name);
         if row.is_none_or(|row| row.dependencies != found) {
@@ -58,7 +59,7 @@ pub fn crate_direction(tree: &Tree) -> Vec<Complaint> {
     complaints
 }
 
-/// Returns the rows of the table of crates in `page`; none if there is no such table.
+/// Returns the rows of the table of crates in `page`; none if the page has no such table.
 fn table(page: &str) -> Vec<Row<'_>> {
     let lines = page.lines().skip_while(|line| !line.starts_with(HEADING));
     let rows = lines.skip(2).take_while(|line| line.starts_with('|'));
@@ -79,7 +80,7 @@ fn table(page: &str) -> Vec<Row<'_>> {
     .collect()
 }
 
-/// Complains about each dependency that is not in a row further down than its crate.
+/// Complains about each dependency of a crate that is not in a row below that of the crate.
 fn upward(rows: &[Row<'_>]) -> Vec<Complaint> {
     let mut complaints = Vec::new();
     for (at, row) in rows.iter().enumerate() {
@@ -93,7 +94,8 @@ fn upward(rows: &[Row<'_>]) -> Vec<Complaint> {
     complaints
 }
 
-/// The crates of ours in all dependency tables of a manifest, those of targets included.
+/// Returns the crates of this tree that a manifest names in any dependency table, including the
+/// tables of targets.
 fn own_dependencies(manifest: &toml::Table) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for (section, value) in manifest {

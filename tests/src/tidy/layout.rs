@@ -4,7 +4,7 @@ use super::{Complaint, Tree};
 use crate::rust_text::code_only;
 use std::collections::BTreeSet;
 
-/// Cargo.lock names fewer than 150 packages.
+/// Complains if Cargo.lock names 150 packages or more.
 pub fn few_packages(tree: &Tree) -> Vec<Complaint> {
     let lock = tree.files.iter().find(|f| f.path == "Cargo.lock");
     let count = lock.map_or(0, |f| {
@@ -16,9 +16,9 @@ pub fn few_packages(tree: &Tree) -> Vec<Complaint> {
         .collect()
 }
 
-/// Complains about a layer or medium without a page: for every file or folder
+/// Complains about a layer or medium without a page. For every file or folder
 /// `crates/block/src/layers/NAME` or `crates/block/src/media/NAME` there must be a page `NAME.md`
-/// or `NAMEs.md` somewhere under `docs/`, with `-` for `_`.
+/// or `NAMEs.md` under `docs/`, in which `-` replaces `_`.
 ///
 /// A folder counts once, by its name; `mod.rs` and `tests.rs` are not layers.
 pub fn documented_layers(tree: &Tree) -> Vec<Complaint> {
@@ -53,10 +53,10 @@ pub fn documented_layers(tree: &Tree) -> Vec<Complaint> {
         .collect()
 }
 
-/// Complains about a test file that no test program includes. If a package has one test program
-/// (`tests/main.rs`), every file directly under its `tests/` must be a module of that program, or
-/// be named as a program in the manifest: cargo discovers no tests there by itself, so tests in any
-/// other file would never run.
+/// Complains about a test file that no test program includes. If a package has the test program
+/// `tests/main.rs`, every other file directly in `tests/` must be a module of that program or be
+/// named as a program in the manifest. Cargo does not discover tests in such a package by itself,
+/// so tests in any other file would never run.
 pub fn tests_run(tree: &Tree) -> Vec<Complaint> {
     let text_of = |path: &str| tree.files.iter().find(|f| f.path == path).map(|f| &f.text);
     let mut complaints = Vec::new();
@@ -82,7 +82,8 @@ pub fn tests_run(tree: &Tree) -> Vec<Complaint> {
     complaints
 }
 
-/// Words that say nothing about the subject of a file: each subject has a name in the field.
+/// Words that a name must not contain, because they say nothing about the subject of a file: each
+/// subject has a name in its field.
 const EMPTY_WORDS: &[&str] = &["manager", "handler", "helper", "helpers", "util", "utils"];
 
 /// Complains about a file, folder or module whose name contains an empty word.

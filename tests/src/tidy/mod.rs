@@ -89,7 +89,8 @@ impl Tree {
     /// If git cannot list the files.
     pub fn of_repository(root: &Path) -> Self {
         let list = crate::client::Client::new("git")
-            // Read the checkout even if it belongs to another user than the one who runs the tests.
+            // Read the repository even if it belongs to another user than the user who runs the
+            // tests.
             .args([
                 "-c",
                 "safe.directory=*",
@@ -101,7 +102,7 @@ impl Tree {
             .in_dir(root)
             .ok();
         let read = |path: &str| {
-            // A file that is deleted but not yet committed, or that is not text, is left out.
+            // Skip a file that is deleted but still tracked, and a file that is not text.
             let text = std::fs::read_to_string(root.join(path)).ok()?;
             Some(File {
                 path: path.to_owned(),

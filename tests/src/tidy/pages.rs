@@ -40,8 +40,8 @@ fn link_targets(line: &str) -> impl Iterator<Item = &str> {
         .filter_map(|rest| rest.split([')', ' ']).next())
 }
 
-/// Returns the path, from the root, to which a link in `page` leads; `None` if it leads above the
-/// root.
+/// Returns the path, relative to the root of the tree, to which a link in `page` leads; `None` if
+/// it leads out of the tree.
 fn resolve(page: &str, target: &str) -> Option<String> {
     let mut parts: Vec<&str> = page.split('/').collect();
     parts.pop();
@@ -84,7 +84,7 @@ pub fn toml_blocks(page: &str) -> Vec<(usize, String)> {
             (None, _) => {}
         }
     }
-    // A block without an end fence is still an example.
+    // A block that is not closed by a fence is still an example.
     blocks.extend(open);
     blocks
 }

@@ -2,7 +2,8 @@
 
 use super::{Complaint, File, Tree};
 
-/// Maximum width of a line of prose in columns; the same as that of code (`rustfmt.toml`).
+/// Maximum width of a line of prose in columns, which equals that of a line of code
+/// (`rustfmt.toml`).
 const COLUMNS_MAX: usize = 100;
 
 /// Complains about a line of a Rust comment or of a page that is wider than 100 columns. Code,
@@ -23,8 +24,8 @@ pub fn prose_columns(tree: &Tree) -> Vec<Complaint> {
     complaints
 }
 
-/// Complains about the wide lines of a file. `prose` strips the comment marks from a line, and
-/// returns `None` for a line of code, which ends the comment block before it.
+/// Adds a complaint for each line of prose of a file that is too wide. `prose` strips the comment
+/// marks from a line, or returns `None` for a line of code, which ends the comment block before it.
 fn wide_lines<'a>(
     file: &'a File,
     complaints: &mut Vec<Complaint>,
@@ -44,14 +45,14 @@ fn wide_lines<'a>(
     }
 }
 
-/// Position of a line in the structure of a text.
+/// State of the parser between two lines of a text, which decides whether the next line is prose.
 pub(super) struct Block {
-    /// The line is between two code fences.
+    /// Whether the position is between two code fences.
     is_fenced: bool,
-    /// The line belongs to a block indented by four columns, which is code if it follows an empty
-    /// line.
+    /// Whether the last line belongs to a code block: a block that is indented by four columns and
+    /// follows an empty line.
     is_indented: bool,
-    /// The line before was empty, or there was no line before.
+    /// Whether the last line is empty, or there is no line yet.
     is_after_empty: bool,
 }
 
@@ -66,7 +67,7 @@ impl Default for Block {
 }
 
 impl Block {
-    /// Advances by one line, and returns whether the line is prose.
+    /// Advances the state by the line `text`, and returns whether that line is prose.
     pub(super) fn is_prose(&mut self, text: &str) -> bool {
         let trimmed = text.trim();
         if trimmed.starts_with("```") || trimmed.starts_with("~~~") {

@@ -3,7 +3,7 @@
 use super::{Complaint, File, Tree, lines_with};
 use crate::rust_text::code_only;
 
-/// Maximum length of a Rust file in lines: a longer file has two subjects.
+/// Maximum length of a Rust file in lines. A longer file is assumed to have two subjects.
 const MOST_LINES: usize = 800;
 
 /// Complains about a Rust file that is longer than 800 lines.
@@ -17,8 +17,8 @@ pub fn file_length(tree: &Tree) -> Vec<Complaint> {
         .collect()
 }
 
-/// Complains about a source file, manifest or script that is not ASCII. In ASCII the visible text
-/// is the compiled text.
+/// Complains about a source file, manifest or script that is not ASCII. In an ASCII file the
+/// visible text is the compiled text.
 pub fn ascii_only(tree: &Tree) -> Vec<Complaint> {
     let source = |f: &&File| {
         let kinds = [".rs", ".toml", ".sh", ".py", "Makefile", ".ci/run"];
@@ -36,7 +36,7 @@ pub fn ascii_only(tree: &Tree) -> Vec<Complaint> {
         .collect()
 }
 
-/// Complains about a Rust file that does not start with a `//!` sentence, which says why the file
+/// Complains about a Rust file that does not start with a `//!` comment, which says why the file
 /// exists.
 pub fn module_head(tree: &Tree) -> Vec<Complaint> {
     let folders = ["crates/", "tests/", "fuzz/", "benches/"];
@@ -49,15 +49,18 @@ pub fn module_head(tree: &Tree) -> Vec<Complaint> {
         .collect()
 }
 
-/// A call that must not appear, with the places (path prefixes) where it may.
+/// A banned call, the path prefixes of the files in which it is allowed, and the code to use
+/// instead.
 struct Ban {
     words: &'static str,
     allowed_in: &'static [&'static str],
     instead: &'static str,
 }
 
-/// Places that may read the real clock: the driver that parks on it, the binary, and the deadlines
-/// of these tests. All other code uses the runtime's time, or a simulation could not advance it.
+/// Path prefixes of the files that may read the real clock: the runtime's driver, which parks a
+/// thread until a time, the binary, the tests of the lab's binary, and the deadlines of these
+/// tests. All other code uses the runtime's time, because a simulation cannot advance the real
+/// clock.
 const CLOCK: &[&str] = &[
     "crates/rt/src/real_time",
     "crates/cli/",
@@ -113,7 +116,9 @@ const BANS: &[Ban] = &[
     },
 ];
 
-/// Complains about leftovers, and about calls that read the real world without the four seams.
+/// Complains about leftovers (such as `dbg!`), about code that reads the real clock or sleeps
+/// outside of the files that may do so, and about the hash maps and hash sets of the standard
+/// library.
 pub fn banned_calls(tree: &Tree) -> Vec<Complaint> {
     let mut complaints = Vec::new();
     for file in tree.rust() {
@@ -126,7 +131,7 @@ pub fn banned_calls(tree: &Tree) -> Vec<Complaint> {
             {
                 continue;
             }
-            // The name of a macro ends in `!`, so the character after it cannot extend the word.
+            // The name of a macro ends in `!`, so the word ends there, whatever character follows.
             for line in lines_with(&code, ban.words) {
                 let (path, words, instead) = (&file.path, ban.words, ban.instead);
                 complaints.push(format!("{path}:{line}: {words}; use {instead}"));
@@ -137,7 +142,8 @@ pub fn banned_calls(tree: &Tree) -> Vec<Complaint> {
     complaints
 }
 
-/// Complains about `use std::collections::{.., HashMap, ..}` over any number of lines.
+/// Complains about an import of the form `use std::collections::{.., HashMap, ..}`, which may
+/// extend over several lines.
 fn imported_hash_maps(path: &str, code: &str) -> Vec<Complaint> {
     let group = |(at, start): (usize, &str)| {
         let names = code[at + start.len()..].split('}').next().unwrap_or("");
@@ -153,17 +159,17 @@ fn imported_hash_maps(path: &str, code: &str) -> Vec<Complaint> {
         .collect()
 }
 
-/// Complains about `unsafe` outside the places that need it:
+/// Complains about `unsafe` outside of the files that need it:
 ///
 /// - the runtime, which owns buffers and operations in flight;
-/// - the C library, whose callers alone can vouch for the pointers that they pass;
-/// - a driver that lends its buffers to commands that only it understands;
+/// - the C library, because only its callers can vouch for the pointers that they pass;
+/// - a driver that lends its buffers to commands that no other code understands;
 /// - the verbs of RDMA, which hand memory to a device;
-/// - the index, whose images have memory on huge pages;
-/// - the lab, which sets up loop devices, counters and mounts for which no library at hand has a
+/// - the index, whose images are in memory on huge pages;
+/// - the lab, which sets up loop devices, counters and mounts for which no available library has a
 ///   call;
-/// - a benchmark outside the workspace that opens LMDB: only the caller can vouch for a mapped
-///   file.
+/// - a benchmark outside of the workspace that opens LMDB, because only the caller can vouch for a
+///   mapped file.
 pub fn unsafe_places(tree: &Tree) -> Vec<Complaint> {
     let allowed = [
         "crates/rt/src/buf",
@@ -204,9 +210,10 @@ pub fn reasoned_ignore(tree: &Tree) -> Vec<Complaint> {
     places.collect()
 }
 
-/// Complains about a text that names a folder that exists on one machine only.
+/// Complains about a text that contains the absolute path of a folder that exists on one machine
+/// only.
 pub fn local_paths(tree: &Tree) -> Vec<Complaint> {
-    // The names are concatenated here so that this file does not break its own rule.
+    // The names are concatenated at compile time, so that this file does not break its own rule.
     let roots = [
         concat!("/wo", "rk/"),
         concat!("/ro", "ot/"),
@@ -215,8 +222,8 @@ pub fn local_paths(tree: &Tree) -> Vec<Complaint> {
     let mut complaints = Vec::new();
     for file in &tree.files {
         for (number, line) in (1..).zip(file.text.lines()) {
-            // Only the start of an absolute path counts, not a folder of that name inside another
-            // path.
+            // Only the start of an absolute path counts, not a folder with the same name inside
+            // another path.
             let absolute = |root: &&&str| {
                 line.match_indices(**root).any(|(at, _)| {
                     !line[..at].ends_with(|c: char| c.is_alphanumeric() || "_-.}$~".contains(c))

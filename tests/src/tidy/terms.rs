@@ -1,5 +1,5 @@
-//! The rule about the words of this project: docs/glossary.md has the only list of terms, and of the
-//! words that are not used for them.
+//! The rule about the words of this project. Only docs/glossary.md lists the terms and the words
+//! that are refused in their place.
 
 use std::collections::BTreeSet;
 
@@ -9,20 +9,22 @@ use crate::rust_text::code_only;
 
 /// Page with the terms and the refused words.
 const PAGE: &str = "docs/glossary.md";
-/// Start of the paragraph that lists refused words outside of the table.
+/// Start of the glossary's paragraph that lists refused words outside of the table.
 const MORE: &str = "Words that say nothing";
 
 /// The words that the glossary refuses.
 #[derive(Default)]
 struct Refused {
-    /// Lower-case words and phrases that no comment and no page has, each between two spaces.
+    /// Refused words and phrases in lower case, each between two spaces. No comment and no page may
+    /// contain them.
     phrases: BTreeSet<String>,
-    /// Those of them that are single words, which no name in code has as a part either.
+    /// The single words among `phrases`, which must not be a part of a name in code either.
     words: BTreeSet<String>,
 }
 
-/// No comment and no page has a word or phrase that the glossary refuses, outside of code
-/// spans, code and tables, and no name in code has such a word as a part, as in `fold_upkeep` or `FoldUpkeep`.
+/// Complains about a comment or page that contains a word or phrase refused by the glossary,
+/// outside of code spans and fences, and about a name in code that has such a word as a part, as in
+/// `fold_upkeep` or `FoldUpkeep`.
 pub fn old_terms(tree: &Tree) -> Vec<Complaint> {
     let page = tree.files.iter().find(|file| file.path == PAGE);
     let Some(refused) = page.map(|page| refused(&page.text)) else {
@@ -45,16 +47,16 @@ pub fn old_terms(tree: &Tree) -> Vec<Complaint> {
         in_names(file, &refused, &mut complaints);
     }
     for file in tree.markdown().filter(|file| file.path != PAGE) {
-        let lines: Vec<Option<String>> = (file.text.lines())
-            .map(|line| Some(line.trim().to_owned()))
-            .collect();
+        let mut block = Block::default();
+        let prose = |line: &str| block.is_prose(line).then(|| line.trim().to_owned());
+        let lines: Vec<Option<String>> = file.text.lines().map(prose).collect();
         in_prose(file, &lines, &refused, &mut complaints);
     }
     complaints
 }
 
-/// Reads the refused words of the glossary: the code spans in the last cell of each row, and those
-/// of the paragraph about words that say nothing.
+/// Returns the refused words of the glossary: the code spans in the last cell of each row, and
+/// those in the paragraph about words that say nothing.
 fn refused(page: &str) -> Refused {
     let mut found = Refused::default();
     let mut is_more = false;
@@ -80,7 +82,7 @@ fn refused(page: &str) -> Refused {
     found
 }
 
-/// Complains about the refused words and phrases in lines of prose; a line of code is `None`. A
+/// Complains about refused words and phrases in the lines of a file. A line of code is `None`. A
 /// phrase may begin in one line and end in the next.
 fn in_prose(
     file: &File,
@@ -126,7 +128,7 @@ fn words_of(line: &str) -> String {
         .join(" ")
 }
 
-/// Complains about the names in code that have a refused word as a part.
+/// Complains about each name in code that has a refused word as a part.
 fn in_names(file: &File, refused: &Refused, complaints: &mut Vec<Complaint>) {
     for (number, line) in (1..).zip(code_only(&file.text).lines()) {
         let names = line.split(|c: char| !(c.is_alphanumeric() || c == '_'));
@@ -142,7 +144,7 @@ fn in_names(file: &File, refused: &Refused, complaints: &mut Vec<Complaint>) {
     }
 }
 
-/// Splits a name into its parts in lower case: `fold_upkeep`, `FoldUpkeep` and `FOLD_UPKEEP` have
+/// Returns the parts of a name in lower case: `fold_upkeep`, `FoldUpkeep` and `FOLD_UPKEEP` have
 /// the parts `fold` and `upkeep`.
 fn parts(name: &str) -> Vec<String> {
     let is_upper = name.chars().all(|c| !c.is_lowercase());

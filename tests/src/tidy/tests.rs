@@ -1,4 +1,4 @@
-//! Tests of each rule with a sample that breaks it and one that keeps it.
+//! Tests of each rule with a sample that breaks the rule and a sample that keeps it.
 
 mod imports;
 
@@ -12,7 +12,8 @@ fn tells(rule: Rule, wrong: &[(&str, &str)], right: &[(&str, &str)]) {
     assert_eq!(rule(&Tree::sample(right)), Vec::<Complaint>::new());
 }
 
-/// A page with a table of crates: each name with its second cell.
+/// Returns a page with a table of crates. Each row holds a crate's name and the text of its second
+/// cell, the dependencies.
 fn crate_table(rows: &[(&str, &str)]) -> String {
     let rows = rows
         .iter()
@@ -41,7 +42,7 @@ fn a_crate_whose_dependencies_are_not_those_of_the_table() {
             &[without, crates[0], crates[1]],
             &[page, crates[0], crates[1]],
         );
-        // A package outside of `crates/` may depend on any of them.
+        // A package outside of `crates/` may depend on any crate.
         let tests = ("tests/Cargo.toml", manifest.as_str());
         let alone = crate_table(&[("rt", "")]);
         let alone = ("ARCHITECTURE.md", alone.as_str());
@@ -51,7 +52,8 @@ fn a_crate_whose_dependencies_are_not_those_of_the_table() {
             &[alone, tests, nothing],
         );
     }
-    // A dependency that only the table has, a crate without a row, and no TOML.
+    // Wrong: a dependency that only the table lists, a crate without a row, and a manifest that is
+    // not TOML.
     let empty = ("crates/export/Cargo.toml", "[package]\n");
     tells(crate_direction, &[page, empty, nothing], &[]);
     tells(

@@ -1,9 +1,10 @@
-//! The durable content of the disk, and the content that is only in its volatile cache.
+//! The content of the volatile disk: the durable content, and the content that is only in the
+//! volatile cache.
 //!
-//! A write stays in the cache until a flush covers it; the file underneath holds the durable
-//! content, which survives every power cut. A power cut may leave any part of the cached and
-//! in-flight writes: each block of 4 KiB holds some version since the last flush, and if the cut
-//! tears, each sector of 512 bytes does.
+//! A write stays in the cache until a flush covers it. The backing file holds the durable content,
+//! which survives every power cut. After a power cut, each block of 4 KiB may hold the durable
+//! content or any version that was written since, completed or in flight. If the power cut tears
+//! blocks, this holds for each sector of 512 bytes by itself.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,13 +14,14 @@ use std::path::Path;
 
 use crate::random::Random;
 
-/// Size of a block in bytes: the unit that is kept or lost as a whole unless the cut tears.
+/// Size of a block in bytes. A power cut keeps or loses a version of a block as a whole, unless it
+/// tears blocks ([`Keep::Sectors`]).
 pub const BLOCK_BYTES: u64 = 4096;
-/// Size of a sector in bytes, which a disk never tears.
+/// Size of a sector in bytes. A power cut never tears a sector.
 pub const SECTOR_BYTES: u64 = 512;
 
-/// Maximum number of versions of one block that a power cut may choose from. Older versions are
-/// forgotten, as if a real disk had overwritten them.
+/// Maximum number of cached versions of one block from which a power cut may choose. An older
+/// version is forgotten, as if a real disk had overwritten it.
 const VERSIONS_MAX: usize = 8;
 
 /// Fate of the unflushed writes in a power cut.
@@ -29,26 +31,28 @@ pub enum Keep {
     Nothing,
     /// All completed writes are kept.
     Everything,
-    /// Each block keeps some version, possibly that of a write in flight. The number is the seed.
+    /// Each block keeps the durable content or one of the later versions, possibly that of a write
+    /// in flight. The value is the seed of the random choice.
     Blocks(u64),
-    /// As `Blocks`, but in some blocks each sector keeps a version of its own.
+    /// The same as `Blocks`, but in some blocks each sector keeps a version that is chosen for it
+    /// alone.
     Sectors(u64),
 }
 
 type Block = Box<[u8]>;
 
-/// The file and the volatile cache over it.
+/// The backing file, and the volatile cache in front of it.
 #[derive(Debug)]
 pub struct Content {
     file: File,
     size_bytes: u64,
-    /// Unflushed versions of blocks, oldest first, by block number.
+    /// Unflushed versions of each block, oldest first, by block number.
     cache: BTreeMap<u64, Vec<Block>>,
 }
 
 impl Content {
-    /// Opens the disk whose durable bytes are those of `path`. Its size is the file's size, rounded
-    /// down to whole blocks.
+    /// Opens the disk over the backing file `path`, which holds the durable content. The size of
+    /// the disk is that of the file, rounded down to whole blocks.
     pub fn open(path: &Path) -> Result<Self> {
         let file = File::options().read(true).write(true).open(path)?;
         let size_bytes = file.metadata()?.len() / BLOCK_BYTES * BLOCK_BYTES;
@@ -59,7 +63,7 @@ impl Content {
         })
     }
 
-    /// Returns the size in bytes.
+    /// Returns the size of the disk in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.size_bytes
     }
@@ -69,7 +73,7 @@ impl Content {
         self.cache.len()
     }
 
-    /// Returns the newest bytes of a range inside the disk.
+    /// Returns the newest content of a range, which must be inside the disk.
     pub fn read(&self, offset: u64, length: usize) -> Result<Vec<u8>> {
         let mut bytes = vec![0; length];
         self.file.read_exact_at(&mut bytes, offset)?;
@@ -87,7 +91,7 @@ impl Content {
         Ok(bytes)
     }
 
-    /// Puts a write to a range inside the disk into the cache.
+    /// Puts a write into the cache. The written range must be inside the disk.
     pub fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
         for (number, block) in self.with_blocks(offset, bytes)? {
             let versions = self.cache.entry(number).or_default();
@@ -99,8 +103,8 @@ impl Content {
         Ok(())
     }
 
-    /// Returns the whole blocks, with their numbers, that a write of `bytes` at `offset` would
-    /// produce.
+    /// Returns each block that a write of `bytes` at `offset` would change, with its number and its
+    /// complete new content.
     fn with_blocks(&self, offset: u64, bytes: &[u8]) -> Result<Vec<(u64, Block)>> {
         let end = offset + bytes.len() as u64;
         let numbers = offset / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES);
@@ -118,7 +122,7 @@ impl Content {
         numbers.map(block).collect()
     }
 
-    /// Makes all blocks that overlap a range durable.
+    /// Makes the newest versions of all blocks that overlap a range durable.
     pub fn flush_range(&mut self, offset: u64, length: u64) -> Result<()> {
         let numbers = offset / BLOCK_BYTES..(offset + length).div_ceil(BLOCK_BYTES);
         let found: Vec<u64> = self.cache.range(numbers).map(|(&n, _)| n).collect();
@@ -136,8 +140,8 @@ impl Content {
     }
 
     /// Cuts the power. The cache is lost, except for the part of the cached writes and of
-    /// `under_way` that `keep` says. `under_way` holds the offsets and bytes of writes without a
-    /// reply.
+    /// `under_way` that `keep` selects. `under_way` holds the offsets and bytes of the writes in
+    /// flight, which have no reply yet.
     pub fn cut(&mut self, keep: Keep, under_way: &[(u64, Vec<u8>)]) -> Result<()> {
         match keep {
             Keep::Nothing => {}
@@ -159,7 +163,7 @@ impl Content {
             let start = number * BLOCK_BYTES;
             let mut found = vec![0; BLOCK_BYTES as usize];
             self.file.read_exact_at(&mut found, start)?;
-            // One choice more than there are cached versions: the durable content is as likely as
+            // The durable content is one more choice beside the cached versions, and as likely as
             // each of them.
             let choices = versions.len() as u64 + 1;
             let tear = tears && random.chance(1, 2);
@@ -229,8 +233,9 @@ mod tests {
         assert_eq!(content.read(LEN as u64 - 1, 2).expect("read"), [2, 2]);
     }
 
-    /// Returns the bytes found in each block after a cut with four versions: 0 was durable, 1 and 2
-    /// were completed, 3 was in flight.
+    /// Returns, for each block, the byte values that it holds after a power cut. Before the cut
+    /// each block has four versions: 0 is durable, 1 and 2 are completed writes, and 3 is in
+    /// flight.
     fn after_cut(keep: Keep) -> Vec<BTreeSet<u8>> {
         let (_dir, mut content) = disk();
         fill(&mut content, 1);
@@ -260,8 +265,8 @@ mod tests {
         assert_eq!(versions, BTreeSet::from([0, 1, 2, 3]));
         let torn = after_cut(Keep::Sectors(7));
         let count = torn.iter().filter(|b| b.len() > 1).count();
-        // Each of 64 blocks is torn with a chance of one half: the count leaves these bounds for
-        // one seed in 10^7.
+        // Each of the 64 blocks is torn with probability 1/2. The number of torn blocks is outside
+        // of these bounds for one seed in 10^7.
         assert!((12..=52).contains(&count), "{count} of {BLOCKS} torn");
         assert_eq!(torn, after_cut(Keep::Sectors(7)), "a seed repeats the cut");
         assert_ne!(torn, after_cut(Keep::Sectors(8)));

@@ -1,8 +1,9 @@
-//! The disk itself: one queue, one worker, and the latency of operations.
+//! The volatile disk: its queue of operations, the worker thread that performs them, and their
+//! latency.
 //!
-//! One thread does the operations of all connections, one at a time, each when it is due. A power
-//! cut empties the queue and forgets the connections in one step, so no operation that was in
-//! flight can reach the disk afterwards, even if its bytes are still in a socket.
+//! One thread performs the operations of all connections, one at a time, each when it is due. A
+//! power cut empties the queue and forgets the connections in one step. So no operation that was in
+//! flight before the cut can change the disk afterwards, even if its bytes are still in a socket.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -15,7 +16,8 @@ use super::cache::{Content, Keep};
 use crate::deadline::Deadline;
 use crate::nbd::{SIMPLE_REPLY_MAGIC, errno};
 
-/// Maximum number of queued operations of one connection; beyond it the sender waits.
+/// Maximum number of queued operations of one connection. At this limit the thread that reads the
+/// connection's requests waits.
 const WAITING_MAX: usize = 256;
 
 /// A client's request, checked against the size of the disk.
@@ -28,7 +30,7 @@ pub enum Command {
         /// Number of bytes.
         length: usize,
     },
-    /// Write; with `fua` the reply means that the data are durable.
+    /// Write `bytes` at `offset`. With `fua` the data must be durable before the reply.
     Write {
         /// Offset of the first byte.
         offset: u64,
@@ -39,24 +41,24 @@ pub enum Command {
     },
     /// Make all completed writes durable.
     Flush,
-    /// Answer with an error of the NBD protocol.
+    /// Reply with this error number of the NBD protocol, and do no I/O.
     Refuse(u32),
 }
 
-/// Counters of a disk since it was started.
+/// Counters of a disk since its start, and two values of the present moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskCounters {
     /// Number of reads.
     pub reads: u64,
     /// Number of writes of all kinds, zeroes and FUA included.
     pub writes: u64,
-    /// Writes with FUA.
+    /// Number of writes with FUA.
     pub durable_writes: u64,
     /// Number of flushes.
     pub flushes: u64,
-    /// Blocks that a power cut at this moment could lose.
+    /// Number of blocks that a power cut at this moment could lose.
     pub unflushed_blocks: u64,
-    /// Operations in the queue at this moment.
+    /// Number of operations in the queue at this moment.
     pub waiting: u64,
 }
 
@@ -78,19 +80,20 @@ struct DiskState {
     content: Content,
     connections: BTreeMap<u64, Connection>,
     next_connection: u64,
-    /// Queued operations, by due time, then by order of arrival.
+    /// Queued operations, ordered by due time, then by arrival.
     queue: BTreeMap<(Deadline, u64), Waiting>,
     next_arrival: u64,
     frozen: bool,
     lying: bool,
     delay: Duration,
-    /// Minimum time between two operations; `next_slot` is the earliest time of the next one.
+    /// Minimum time between two operations, from the limit on operations a second. `next_slot` is
+    /// the earliest time of the next operation.
     interval: Duration,
     next_slot: Deadline,
     counts: DiskCounters,
 }
 
-/// The disk, shared by its worker and its connections; see the module.
+/// A disk that its worker thread and the threads of its connections share.
 #[derive(Debug)]
 pub struct Device {
     state: Mutex<DiskState>,
@@ -98,7 +101,8 @@ pub struct Device {
 }
 
 impl Device {
-    /// Creates a disk that is fast, honest and idle.
+    /// Creates a disk that is fast (no delay, no limit), honest (flushes make data durable) and
+    /// idle (no operation is queued).
     pub fn new(content: Content) -> Self {
         let state = DiskState {
             content,
@@ -140,14 +144,14 @@ impl Device {
         number
     }
 
-    /// Forgets a connection whose client is gone. The operations that it queued are still done: a
-    /// disk does not know which clients are alive.
+    /// Forgets a connection that its client has closed. The queued operations of the connection are
+    /// still performed, because a disk does not know which clients are alive.
     pub fn disconnect(&self, number: u64) {
         self.state().connections.remove(&number);
     }
 
-    /// Queues a command, after waiting while the connection's queue is full. Returns false once a
-    /// power cut has ended the connection.
+    /// Queues a command. Before that, waits while the queue of the connection is full. Returns
+    /// false if a power cut has ended the connection.
     pub fn submit(&self, connection: u64, cookie: u64, command: Command) -> bool {
         let full = |s: &mut DiskState| {
             let found = s.connections.get(&connection);
@@ -174,9 +178,9 @@ impl Device {
         true
     }
 
-    /// Does operations forever, each when it is due. Returns only an I/O error of the file
-    /// underneath, on which the caller ends the process: a test must not continue on a disk that is
-    /// broken by accident.
+    /// Performs the queued operations, each when it is due, and returns only if I/O on the backing
+    /// file fails. The caller then ends the process: a test must not continue on a disk that is
+    /// really broken.
     pub fn work(&self) -> std::io::Error {
         loop {
             let mut state = self.state();
@@ -186,7 +190,7 @@ impl Device {
                 _ => Duration::MAX,
             };
             if !wait.is_zero() {
-                // After any wakeup the loop checks the queue again.
+                // Whatever caused the wakeup, the loop examines the queue again.
                 let _ = self.changed.wait_timeout(state, wait);
                 continue;
             }
@@ -205,15 +209,16 @@ impl Device {
             if let Some(stream) = stream
                 && (&*stream).write_all(&reply).is_err()
             {
-                // The client is gone or accepts no replies; the shutdown also ends the connection's
-                // reader.
+                // The client is gone or does not read its replies. The shutdown also ends the
+                // thread that reads the client's requests.
                 let _ = stream.shutdown(Shutdown::Both);
             }
         }
     }
 
-    /// Cuts the power: every connection is closed, no queued operation is done, and the cache is
-    /// lost except for the part that `keep` says. The disk is on again at once, and thawed.
+    /// Cuts the power: closes every connection, discards all queued operations, and loses the
+    /// cached and queued writes except for the part that `keep` selects. When this call returns,
+    /// the disk has power again and is not frozen.
     pub fn cut(&self, keep: Keep) -> std::io::Result<()> {
         let mut state = self.state();
         let under_way: Vec<(u64, Vec<u8>)> = std::mem::take(&mut state.queue)
@@ -234,7 +239,7 @@ impl Device {
         Ok(())
     }
 
-    /// Freezes or thaws the disk. A frozen disk answers nothing.
+    /// Freezes or thaws the disk. A frozen disk performs no operation and sends no reply.
     pub fn freeze(&self, frozen: bool) {
         self.state().frozen = frozen;
         self.changed.notify_all();
@@ -246,7 +251,8 @@ impl Device {
         self.state().lying = lying;
     }
 
-    /// Delays every operation by `delay`; operations are delayed in parallel.
+    /// Sets the delay that is added to every later operation. The delays of queued operations
+    /// elapse concurrently.
     pub fn delay(&self, delay: Duration) {
         self.state().delay = delay;
     }
@@ -284,7 +290,7 @@ impl Device {
 }
 
 impl DiskState {
-    /// Does one operation and returns the whole reply.
+    /// Performs one operation and returns the complete reply message.
     fn perform(&mut self, waiting: &Waiting) -> std::io::Result<Vec<u8>> {
         let (mut error, mut data) = (0, Vec::new());
         match &waiting.command {

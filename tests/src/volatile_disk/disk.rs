@@ -11,11 +11,12 @@ use super::device::DiskCounters;
 use crate::deadline::Deadline;
 use crate::scratch::Scratch;
 
-/// Maximum time of a command in seconds; longer than the disk itself waits.
+/// Time limit in seconds for the answer to a command. It is longer than the longest wait of the
+/// disk process itself, which is 60 s.
 const PATIENCE_S: u64 = 90;
 
-/// A running disk. Dropping it kills the process and loses the cache, as a power cut that keeps
-/// nothing does.
+/// A running disk process. Dropping the value kills the process, which loses the cache as a power
+/// cut with [`Keep::Nothing`] does.
 #[derive(Debug)]
 pub struct VolatileDisk {
     name: String,
@@ -27,13 +28,13 @@ pub struct VolatileDisk {
 #[derive(Debug)]
 struct Process {
     child: Child,
-    /// Standard input and output of the process. The mutex makes commands sequential, each with its
-    /// answer.
+    /// Standard input of the process, and the lines of its standard output. The mutex is held from
+    /// a command to its answer, so that commands do not interleave.
     control: Mutex<(ChildStdin, Receiver<String>)>,
 }
 
-/// Returns the path of the program, which cargo builds with every test of this package into
-/// TARGET/PROFILE; the test itself runs as TARGET/PROFILE/deps/NAME-HASH.
+/// Returns the path of the program `volatile-disk`, which cargo builds with every test of this
+/// package into TARGET/PROFILE. The test itself runs as TARGET/PROFILE/deps/NAME-HASH.
 fn program() -> PathBuf {
     let test = std::env::current_exe().expect("the path of the running test");
     let dir = test.ancestors().nth(2).expect("TARGET/PROFILE/deps/NAME");
@@ -41,8 +42,8 @@ fn program() -> PathBuf {
 }
 
 impl VolatileDisk {
-    /// Starts the disk `name`. Its durable bytes are the existing file `NAME.img` in `dir`, and its
-    /// socket is `NAME.sock`.
+    /// Starts the disk `name`. The existing file `NAME.img` in `dir` holds its durable content, and
+    /// the disk listens on the socket `NAME.sock` in `dir`.
     ///
     /// # Panics
     /// If the disk does not start.
@@ -59,13 +60,14 @@ impl VolatileDisk {
         }
     }
 
-    /// Removes the disk, with its cache: no process listens at its socket any more. Send no command
-    /// before [`VolatileDisk::bring_back`].
+    /// Removes the disk and its cache: kills the process, so that no process listens on the socket.
+    /// No command may be sent before [`VolatileDisk::bring_back`] is called.
     pub fn take_away(&mut self) {
         self.process.end();
     }
 
-    /// Brings a removed disk back with its durable content; it is fast and honest.
+    /// Starts a removed disk again with its durable content. The disk is then fast (no delay, no
+    /// limit) and honest (flushes make data durable).
     pub fn bring_back(&mut self) {
         self.process = Process::start(&self.file, &self.socket);
     }
@@ -89,9 +91,9 @@ impl VolatileDisk {
         assert_eq!(answer, "ok", "disk {} on `{command}`", self.name);
     }
 
-    /// Cuts the power: connections are closed, no operation in flight is done later, and only the
-    /// part of the cache that `keep` says survives. When this returns the disk is on again, and
-    /// thawed.
+    /// Cuts the power: closes the connections, discards the operations in flight, and loses the
+    /// unflushed writes except for the part that `keep` selects. When this call returns, the disk
+    /// has power again and is not frozen.
     pub fn cut(&self, keep: Keep) {
         self.tell(&match keep {
             Keep::Nothing => "cut nothing".to_owned(),
@@ -101,7 +103,7 @@ impl VolatileDisk {
         });
     }
 
-    /// Freezes the disk: from now on it answers nothing.
+    /// Freezes the disk: from now on it performs no operation and sends no reply.
     pub fn freeze(&self) {
         self.tell("freeze");
     }
@@ -111,7 +113,8 @@ impl VolatileDisk {
         self.tell("thaw");
     }
 
-    /// Delays every operation from now on by `delay_ms`; operations are delayed in parallel.
+    /// Sets the delay that is added to every later operation. The delays of queued operations
+    /// elapse concurrently.
     pub fn delay(&self, delay_ms: u64) {
         self.tell(&format!("delay {delay_ms}"));
     }
@@ -121,7 +124,8 @@ impl VolatileDisk {
         self.tell(&format!("limit {operations_per_s}"));
     }
 
-    /// Makes the disk lie: from now on flush and FUA make nothing durable.
+    /// Makes the disk lie: from now on it reports flushes and FUA as done although no data become
+    /// durable.
     pub fn lie(&self) {
         self.tell("lie");
     }
@@ -153,7 +157,7 @@ impl VolatileDisk {
         }
     }
 
-    /// Waits until the disk has completed `more` writes from now on.
+    /// Waits until the disk has completed `more` writes after this call.
     pub fn await_more_writes(&self, more: u64) {
         let goal = self.counts().writes + more;
         self.tell(&format!("await {goal}"));
@@ -162,7 +166,7 @@ impl VolatileDisk {
 
 impl Process {
     fn start(file: &Path, socket: &Path) -> Self {
-        // A process that was killed leaves its socket behind.
+        // A killed disk process leaves its socket file behind.
         if socket.exists() {
             std::fs::remove_file(socket).expect("remove an old socket");
         }
@@ -189,8 +193,8 @@ impl Process {
     }
 
     fn end(&mut self) {
-        // The process may have ended by itself, which the test's next command to it would have
-        // shown.
+        // An error means that the process had already exited. The test's next command to the
+        // process would have reported that.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

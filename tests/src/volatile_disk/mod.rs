@@ -1,24 +1,24 @@
 //! A disk with a volatile cache, as a small NBD server: the storage below the program in a crash
 //! test.
 //!
-//! Killing a process proves little, since the kernel keeps the writes that it completed. So the
-//! sides of a crash test lie on disks that lose unflushed writes when they are told to cut the
-//! power: all of them, or a part that a seed chooses, torn at sector boundaries. A disk can also
-//! freeze, be slow, and lie about flushes, by which the tests prove that they would detect a
-//! missing flush.
+//! Killing a process does not lose the writes that it has completed, because the kernel keeps them.
+//! So the sides of a crash test are on disks that lose unflushed writes when they receive a command
+//! to cut the power: either all unflushed writes, or a part that a seed chooses, torn at sector
+//! boundaries. A disk can also freeze, be slow, and lie about flushes. With a lying disk the tests
+//! prove that they would detect a missing flush.
 //!
-//! The disk is a process (`volatile-disk FILE SOCKET`) that takes one command a line on its
-//! standard input and answers each with one line. After a power cut it must never do an operation
+//! The disk is a process (`volatile-disk FILE SOCKET`) that reads commands from its standard input,
+//! one a line, and answers each with one line. After a power cut it must never perform an operation
 //! that was requested before the cut.
 //!
 //! | command | effect |
 //! | --- | --- |
 //! | `cut nothing`, `cut everything` | power cut; the cache is lost, or was written out in time |
 //! | `cut blocks SEED`, `cut sectors SEED` | power cut; each block of 4 KiB keeps some version, torn at 512 bytes with `sectors` |
-//! | `freeze`, `thaw` | the disk answers nothing; it answers again |
+//! | `freeze`, `thaw` | the disk answers no request; it answers again |
 //! | `delay MS` | every operation takes MS milliseconds longer |
 //! | `limit N` | at most N operations a second, 0 for no limit |
-//! | `lie`, `honest` | a flush or FUA makes nothing durable; it does again |
+//! | `lie`, `honest` | a flush or FUA makes no data durable; it does again |
 //! | `counts` | reads, writes, writes with FUA, flushes, unflushed blocks, waiting operations |
 //! | `await N` | answers when N writes have completed since the start |
 
@@ -39,10 +39,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Maximum time that `await` waits, in seconds.
+/// Maximum time in seconds for which the command `await` waits.
 const AWAIT_MAX_S: u64 = 60;
 
-/// Serves the disk over `file` at `socket` until standard input ends; the body of the program.
+/// Serves the disk whose durable content is in `file` on the socket `socket`, and executes the
+/// commands on standard input until its end. This is the body of the program `volatile-disk`.
 ///
 /// # Errors
 /// If the file or the socket cannot be opened, or standard input or output fails. A failure of the
@@ -73,7 +74,7 @@ fn fatal(what: &str, error: &Error) -> ! {
     std::process::exit(1)
 }
 
-/// Carries out one command line and returns the answer.
+/// Executes one line with a command and returns the answer.
 fn command(device: &Device, line: &str) -> Result<String> {
     let mut words = line.split_whitespace();
     let (verb, word, number) = (words.next(), words.next(), words.next());

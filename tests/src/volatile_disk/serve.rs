@@ -1,5 +1,5 @@
-//! The disk's side of the NBD protocol (the NBD project's doc/proto.md): the part that a client
-//! without structured replies needs. Shares no code with the codec under test.
+//! The NBD server of the volatile disk: the part of the protocol (the NBD project's doc/proto.md)
+//! that a client without structured replies needs. It shares no code with the codec under test.
 
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -12,18 +12,21 @@ use crate::nbd::{
     CLIENT_FLAGS, FUA, IHAVEOPT, NBDMAGIC, OPTION_REPLY_MAGIC, REQUEST_MAGIC, cmd, errno, opt, rep,
 };
 
-/// Maximum size of an option's data in bytes; `PAYLOAD_MAX` is the maximum payload of a request.
+/// Maximum size of an option's data in bytes. `PAYLOAD_MAX` is the maximum payload of a request in
+/// bytes.
 const OPTION_MAX: u32 = 64 << 10;
 const PAYLOAD_MAX: u32 = 32 << 20;
 
-/// Flags HAS_FLAGS, SEND_FLUSH, SEND_FUA, SEND_TRIM, SEND_WRITE_ZEROES, CAN_MULTI_CONN.
+/// Transmission flags HAS_FLAGS, SEND_FLUSH, SEND_FUA, SEND_TRIM, SEND_WRITE_ZEROES and
+/// CAN_MULTI_CONN.
 const TRANSMISSION_FLAGS: u16 = 1 | 1 << 2 | 1 << 3 | 1 << 5 | 1 << 6 | 1 << 8;
 
 /// Information types NBD_INFO_EXPORT and NBD_INFO_BLOCK_SIZE.
 const INFO_EXPORT: u16 = 0;
 const INFO_BLOCK_SIZE: u16 = 3;
 
-/// Accepts connections forever, each on a thread of its own; returns only the error of accept(2).
+/// Accepts connections and starts a thread for each of them. Returns only if accept(2) fails, with
+/// its error.
 pub fn accept(listener: &UnixListener, device: &Arc<Device>) -> Error {
     loop {
         let stream = match listener.accept() {
@@ -32,14 +35,16 @@ pub fn accept(listener: &UnixListener, device: &Arc<Device>) -> Error {
         };
         let device = Arc::clone(device);
         std::thread::spawn(move || {
-            // A client that accepts no replies must not block the others forever.
+            // A client that does not read its replies must not block the other clients forever.
             let patience = stream.set_write_timeout(Some(Duration::from_secs(20)));
             patience.expect("a time-out above zero");
             let number = device.connect(Arc::clone(&stream));
-            // The end of a connection concerns only its client: the disk serves the others.
+            // A failure of a connection concerns only its own client: the disk continues to serve
+            // the other clients.
             let _ = converse(&mut &*stream, number, &device);
             device.disconnect(number);
-            // The device may still hold the socket for a reply; the client must see the end now.
+            // The worker thread may still hold the socket for a reply. The shutdown makes the end
+            // of the connection visible to the client immediately.
             let _ = stream.shutdown(std::net::Shutdown::Both);
         });
     }
@@ -71,7 +76,8 @@ fn converse(stream: &mut &UnixStream, number: u64, device: &Device) -> Result<()
     }
 }
 
-/// Returns the command for the device, or a refusal.
+/// Validates a request. Returns the command for the device, which for an invalid request is a
+/// refusal.
 fn checked(
     command: u16,
     flags: u16,
@@ -98,13 +104,14 @@ fn checked(
             length: length as usize,
         },
         cmd::WRITE => write(payload),
-        // The content after a trim is the disk's choice; this disk writes zeroes.
+        // A disk may return any content after a trim; this disk writes zeroes.
         cmd::TRIM | cmd::WRITE_ZEROES => write(vec![0; length as usize]),
         _ => Command::Refuse(errno::EINVAL),
     }
 }
 
-/// Does the newstyle negotiation; returns true if transmission follows.
+/// Performs the newstyle negotiation. Returns true if the transmission phase follows, false if the
+/// client has aborted the negotiation.
 fn handshake(stream: &mut &UnixStream, size_bytes: u64) -> Result<bool> {
     let mut greeting = NBDMAGIC.to_be_bytes().to_vec();
     greeting.extend(IHAVEOPT.to_be_bytes());
@@ -146,7 +153,8 @@ fn handshake(stream: &mut &UnixStream, size_bytes: u64) -> Result<bool> {
     }
 }
 
-/// Returns the data of NBD_INFO_EXPORT; every export name stands for the only export.
+/// Returns the data of the information NBD_INFO_EXPORT. The disk has only one export, which every
+/// export name selects.
 fn export(size_bytes: u64) -> Vec<u8> {
     let mut info = INFO_EXPORT.to_be_bytes().to_vec();
     info.extend(size_bytes.to_be_bytes());
@@ -154,7 +162,8 @@ fn export(size_bytes: u64) -> Vec<u8> {
     info
 }
 
-/// Returns the data of NBD_INFO_BLOCK_SIZE: minimum, preferred and maximum block size.
+/// Returns the data of the information NBD_INFO_BLOCK_SIZE: minimum, preferred and maximum block
+/// size.
 fn block_sizes() -> Vec<u8> {
     let mut info = INFO_BLOCK_SIZE.to_be_bytes().to_vec();
     for bytes in [SECTOR_BYTES as u32, 4096, PAYLOAD_MAX] {
@@ -163,8 +172,8 @@ fn block_sizes() -> Vec<u8> {
     info
 }
 
-/// Returns whether the data of NBD_OPT_GO ask for the block sizes. The name is followed by a count
-/// and that number of information types.
+/// Returns whether the option data of NBD_OPT_GO request the block sizes. In the option data, the
+/// export name is followed by a count and by that number of information types.
 fn wants_block_sizes(data: &[u8]) -> bool {
     let Some((length, rest)) = data.split_at_checked(4) else {
         return false;

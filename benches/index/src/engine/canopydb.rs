@@ -1,4 +1,5 @@
-//! canopydb, with checksums, because all other engines verify their reads as well.
+//! Adapter of the benchmark to the engine canopydb. Its checksums are enabled, because all other
+//! engines verify their reads as well.
 
 use super::{Durability, Engine, Reader, Seen, Setting, give};
 use crate::record::Changes;

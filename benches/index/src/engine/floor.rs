@@ -1,5 +1,6 @@
-//! A bare log: preallocated, fully written, one direct and durable write of whole blocks for each
-//! commit, and no index. No engine with the same promise can be faster on the same device.
+//! A bare log without an index: the lower bound of the cost of a durable commit. The file is
+//! preallocated and fully written, and each commit is one direct and durable write of whole blocks.
+//! No engine with the same promise can be faster on the same device.
 
 use super::{Durability, Engine, Reader, Seen};
 use crate::record::Changes;
@@ -21,13 +22,15 @@ struct Log {
     durable: File,
     relaxed: File,
     at: u64,
-    /// Memory for a batch, large enough to begin at a multiple of the block size inside it.
+    /// Buffer for a batch. It is larger than the longest batch, so that the batch can start at
+    /// `start`, whose address is a multiple of the block size.
     memory: Vec<u8>,
     start: usize,
 }
 
-/// Opens the log for direct writes. The flags are libc's: rustix's DSYNC is `O_SYNC`, which also
-/// commits the modification time, and costs three more blocks and one more flush.
+/// Opens the log for direct writes. `flags` are those of libc: the flag `DSYNC` of rustix has the
+/// value of `O_SYNC`, which also commits the modification time and so costs three more blocks and
+/// one more flush.
 fn open_direct(path: &Path, flags: i32) -> Result<File> {
     OpenOptions::new()
         .write(true)
@@ -93,7 +96,7 @@ impl Engine for Floor {
     }
 }
 
-/// The reader of a log without an index, which finds no record.
+/// Reader of the log, which finds no record because there is no index.
 struct Nothing;
 
 impl Reader for Nothing {

@@ -1,5 +1,6 @@
-//! LMDB by heed, without read-ahead. Read-ahead was measured to cost 30 times the reads if the data
-//! do not fit into memory, and makes no difference if they do.
+//! Adapter of the benchmark to LMDB, by the crate heed and without read-ahead. In measurements,
+//! read-ahead cost 30 times the reads if the data do not fit into memory, and made no difference if
+//! they do.
 
 use super::{Durability, Engine, Reader, Seen, give};
 use crate::record::Changes;
@@ -18,7 +19,7 @@ type Table = Database<Bytes, Bytes>;
 pub struct Lmdb {
     env: Env,
     table: Table,
-    /// Durability that the present flags of the environment give.
+    /// Durability of a commit under the present flags of the environment.
     durability: Mutex<Durability>,
 }
 
@@ -56,7 +57,7 @@ impl Lmdb {
             Durability::Relaxed => FlagSetMode::Enable,
         };
         // SAFETY: the flag changes only durability, and no other thread writes at the same time
-        // with another durability: all concurrent writers use the same one.
+        // with another durability: all concurrent writers use the same durability.
         #[expect(unsafe_code, reason = "the only way to a commit without a sync")]
         unsafe {
             self.env.set_flags(EnvFlags::NO_SYNC, mode)?;

@@ -1,8 +1,9 @@
 //! The engines, all behind the same few calls.
 //!
 //! A durable write is the engine's own commit with a full sync: after it has returned, no power cut
-//! loses it. The objects that an engine needs for a call (a transaction, a statement, a batch) are
-//! made inside the call, and so are part of its time. This module must never favor one engine.
+//! loses the write. Objects that an engine needs for a call (a transaction, a statement, a batch)
+//! are created inside the call, so their cost is part of its time. This module must never favor one
+//! engine.
 
 #[cfg(feature = "canopydb")]
 mod canopydb;
@@ -24,7 +25,7 @@ use anyhow::Result;
 use serde_json::Value;
 use std::path::Path;
 
-/// The engines to choose from.
+/// The engines that can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Name {
     /// A bare log without an index: the minimum cost of a durable commit.
@@ -48,11 +49,12 @@ pub enum Name {
 /// Parameters with which an engine is opened.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// Size of the engine's own read cache in bytes. LMDB has no cache and uses the kernel's.
+    /// Size of the engine's own read cache in bytes. LMDB has no read cache and uses the kernel's
+    /// page cache.
     pub cache_bytes: u64,
-    /// For `ours`: the part of `cache_bytes` for changes that are not in nodes yet, in bytes.
+    /// Part of `cache_bytes` for changes that are not in nodes yet, in bytes; only for `ours`.
     pub buffer_bytes: u64,
-    /// For `ours`: the maximum size of a leaf image in bytes.
+    /// Maximum size of a leaf image in bytes; only for `ours`.
     pub node_bytes: usize,
 }
 
@@ -65,10 +67,10 @@ pub enum Durability {
 
 /// An open engine.
 pub trait Engine: Send + Sync {
-    /// Applies all changes atomically.
+    /// Applies all changes of a batch atomically.
     fn write(&self, changes: &Changes, durability: Durability) -> Result<()>;
 
-    /// Calls `look` with a reader of one snapshot.
+    /// Calls `look` with a reader, all of whose reads see the same snapshot.
     fn read(&self, look: &mut dyn FnMut(&mut dyn Reader) -> Result<()>) -> Result<()>;
 
     /// Replaces the content of `out` by the newest value of a key, by the engine's fastest call.
@@ -82,17 +84,16 @@ pub trait Engine: Send + Sync {
         Ok(found)
     }
 
-    /// Writes back all content that is only in memory or in a log, and waits until this work is
-    /// done.
+    /// Writes back all content that is only in memory or in a log, and waits until this is done.
     fn write_back(&self) -> Result<()>;
 
-    /// Waits for work that writes have left to other threads, and starts no new work.
+    /// Waits until the work that writes have left to other threads is done, and starts no new work.
     fn settle(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Returns the engine's own statistics. `log_bytes` and `reserve_bytes` are the parts of its
-    /// files that hold no records, if the engine reports them.
+    /// Returns the engine's own statistics. The values `log_bytes` and `reserve_bytes`, if an
+    /// engine reports them, are the sizes of the parts of its files that hold no records.
     fn statistics(&self) -> Result<Value> {
         Ok(Value::Null)
     }
@@ -103,18 +104,19 @@ pub trait Reader {
     /// Replaces the content of `out` by the value of a key. Returns whether the key exists.
     fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool>;
 
-    /// Reads up to `rows` records from a key on into `seen`; returns how many there were.
+    /// Reads up to `rows` records into `seen`, starting at the key `from`. Returns the number of
+    /// records read.
     fn scan(&mut self, from: &[u8], rows: usize, seen: &mut Seen) -> Result<usize>;
 }
 
-/// Sum over the keys and values read, so that an engine must really deliver their bytes.
+/// Sum over bytes of all keys and values read, so that an engine must really deliver these bytes.
 #[derive(Debug, Default)]
 pub struct Seen {
     sum: u64,
 }
 
 impl Seen {
-    /// Adds the first and last byte of a key and of a value.
+    /// Adds the first and the last byte of a key and of a value to the sum.
     #[inline]
     pub fn row(&mut self, key: &[u8], value: &[u8]) {
         let ends = |bytes: &[u8]| match bytes {
@@ -137,7 +139,7 @@ fn give(out: &mut Vec<u8>, value: &[u8]) {
     out.extend_from_slice(value);
 }
 
-/// Opens an engine in a folder of its own, and creates its files if they are missing.
+/// Opens an engine in a folder that only it uses, and creates its files if they are missing.
 pub fn open(name: Name, folder: &Path, setting: &Setting) -> Result<Box<dyn Engine>> {
     Ok(match name {
         Name::Floor => Box::new(floor::Floor::open(folder)?),

@@ -1,4 +1,5 @@
-//! Adapter of the benchmark to RocksDB: bloom filters of 10 bits a key, memtables of 64 MiB, LZ4.
+//! Adapter of the benchmark to RocksDB, with bloom filters of 10 bits a key, memtables of 64 MiB,
+//! and LZ4 compression.
 
 use super::{Durability, Engine, Reader, Seen, Setting, give};
 use crate::record::Changes;
@@ -13,7 +14,7 @@ use std::time::Duration;
 const MEMTABLE_BYTES: usize = 64 << 20;
 const BLOOM_BITS: f64 = 10.0;
 
-/// Properties of the library that are all 0 when it is idle.
+/// Properties of the library that are all 0 when no flush or compaction is pending or running.
 const BUSY: [&str; 4] = [
     "rocksdb.mem-table-flush-pending",
     "rocksdb.num-running-flushes",
@@ -75,7 +76,8 @@ impl Engine for Rocksdb {
     }
 
     fn settle(&self) -> Result<()> {
-        // Poll the properties, because older versions of the library have no call that waits.
+        // Poll the properties, because older versions of the library have no call that waits for
+        // compaction.
         while BUSY.iter().try_fold(false, |busy, property| {
             let count = self.db.property_int_value(*property)?;
             anyhow::Ok(busy || count.unwrap_or(0) > 0)

@@ -1,6 +1,6 @@
-//! SQLite: a table without row numbers, a write-ahead log, and a full sync for each commit. It uses
-//! one connection, because more connections write no faster and would have to retry while others
-//! write.
+//! Adapter of the benchmark to SQLite: a table without row numbers, a write-ahead log, and a full
+//! sync for each commit. The adapter uses one connection, because several connections write no
+//! faster, and a connection would have to retry while another one writes.
 
 use super::{Durability, Engine, Reader, Seen, Setting, give};
 use crate::record::Changes;
@@ -47,7 +47,7 @@ impl Sqlite {
 impl State {
     fn set(&mut self, durability: Durability) -> Result<()> {
         if self.durability != durability {
-            // With a write-ahead log, NORMAL syncs only at checkpoints.
+            // With a write-ahead log, the level NORMAL syncs only at checkpoints, not at commits.
             let level = match durability {
                 Durability::Durable => "FULL",
                 Durability::Relaxed => "NORMAL",

@@ -1,4 +1,4 @@
-//! The load of the examples that measure layers, and its CPU time.
+//! The load of the examples that measure layers, and the CPU time that it takes.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -9,8 +9,8 @@ use bimetal_rt::{Payload, Rt};
 
 const BLOCK_BYTES: u64 = 4096;
 
-/// Returns the CPU time of this thread, the only one, in ns; Linux counts it in the first field of
-/// `/proc/self/schedstat`.
+/// Returns the CPU time in ns of this thread, which is the only thread of the process. Linux counts
+/// it in the first field of `/proc/self/schedstat`.
 ///
 /// # Errors
 /// A message if the file cannot be read.
@@ -21,8 +21,8 @@ pub fn cpu_ns() -> Result<u64, String> {
     first.parse().map_err(|e| format!("{path}: {e}"))
 }
 
-/// Sends random requests of 4 KiB, half of them writes, from `depth` tasks with one request in
-/// flight each.
+/// Sends random requests of 4 KiB, half of them writes. Each of `depth` tasks has one request in
+/// flight at a time.
 pub async fn send(rt: &Rt, top: &Rc<dyn Device>, requests: u64, depth: u32) {
     let left = Rc::new(Cell::new(requests));
     let group = TaskGroup::new(rt);

@@ -1,4 +1,4 @@
-//! Errors of the kernel about a failing device, in words for the operator: the error with its name,
+//! Describes the kernel's errors about a failing device for the operator: the error with its name,
 //! and the remedy.
 
 use std::io;
@@ -6,8 +6,8 @@ use std::io;
 use bimetal_rt::Rt;
 use bimetal_rt::real_time::limit_in_words;
 
-/// Posts a notice to the operator that `what` failed on the device `subject`, and returns the
-/// error.
+/// Posts a notice to the operator that the operation `what` failed on the device `subject`. Returns
+/// the error unchanged.
 pub(crate) fn tell(rt: &Rt, subject: &str, what: &str, error: io::Error) -> io::Error {
     let kind = "device-failed";
     let words = in_words(&error);
@@ -16,7 +16,7 @@ pub(crate) fn tell(rt: &Rt, subject: &str, what: &str, error: io::Error) -> io::
     error
 }
 
-/// Returns the error, its name, and the remedy as text.
+/// Returns a text with the error, its name, and the remedy.
 fn in_words(error: &io::Error) -> String {
     let Some(number) = error.raw_os_error() else {
         return error.to_string();

@@ -10,7 +10,7 @@ use super::place::{DeviceNumber, block_device};
 /// Known limits of a device; `None` for a value that the kernel does not report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// True of a block device, false of a file on one.
+    /// True for a block device, false for a file on a block device.
     pub is_device: bool,
     /// Whether the device has moving heads.
     pub rotational: Option<bool>,
@@ -20,18 +20,20 @@ pub struct Limits {
     pub physical_bytes: Option<u64>,
     /// Preferred request size in bytes.
     pub optimal_bytes: Option<u64>,
-    /// Whether the device can zero ranges without receiving zeroes. Unknown for a file, because the
-    /// file system does that.
+    /// Whether the device can zero ranges without receiving zeroes. Unknown for a file, because
+    /// zeroing a file is the task of the file system.
     pub can_zero: Option<bool>,
-    /// Whether the device accepts discards. Unknown for a file too.
+    /// Whether the device accepts discards. Unknown for a file, because discarding a part of a file
+    /// is the task of the file system.
     pub can_discard: Option<bool>,
     /// Zone model of a zoned device: `host-aware` or `host-managed`.
     pub zoned: Option<String>,
 }
 
 impl Limits {
-    /// Returns the limits for a file found by `stat(2)`: those of the block device itself, or those
-    /// of the device under a file's file system, if that is a single device.
+    /// Returns the limits for a file found by `stat(2)`. For a block device, these are its own
+    /// limits. For a regular file, they are the limits of the device that holds its file system, if
+    /// that is a single device.
     pub fn of_found(found: &Metadata, system: &System) -> Limits {
         match block_device(found) {
             Some(number) => Limits::of_device(number, system),
@@ -41,7 +43,8 @@ impl Limits {
                     is_device: false,
                     can_zero: None,
                     can_discard: None,
-                    // The file system takes care of zone order, so a file has no zone model.
+                    // The file system handles the write order of zones, so a file has no zone
+                    // model.
                     zoned: None,
                     ..below
                 }
@@ -50,7 +53,7 @@ impl Limits {
     }
 
     fn of_device(number: DeviceNumber, system: &System) -> Limits {
-        // A partition shares the queue of its disk.
+        // The kernel keeps the limits of a partition with its disk.
         let number = system.disk_of(number).unwrap_or(number);
         let value = |name: &str| system.number(number, &format!("queue/{name}"));
         let is_more_than_zero = |bytes: u64| bytes > 0;
@@ -105,7 +108,7 @@ mod tests {
         };
         assert_eq!(of(0), expected);
         assert_eq!(of(1), expected);
-        // A device without a queue in the kernel has no known limits.
+        // A device for which the kernel has no queue folder has no known limits.
         let unknown = Limits {
             is_device: true,
             ..Limits::default()

@@ -1,5 +1,5 @@
-//! Finds the process that has locked a file, as far as the kernel reports it: `/proc/locks` and
-//! `/proc/PID/comm` (proc(5)).
+//! Finds the process that has locked a file, as far as the kernel reports that process in
+//! `/proc/locks` and `/proc/PID/comm` (proc(5)).
 
 use std::fs::{Metadata, read_to_string};
 use std::os::unix::fs::MetadataExt;
@@ -18,7 +18,8 @@ pub(crate) struct Locker {
     pub(crate) is_running: bool,
 }
 
-/// Returns the process that has locked the file `found`; `None` if the kernel does not report it.
+/// Returns the process that has locked the file `found`, or `None` if the kernel does not report
+/// the process.
 pub(crate) fn of_lock(found: &Metadata, system: &System) -> Option<Locker> {
     let locks = read_to_string(system.proc.join("locks")).ok()?;
     let pid = locker(&locks, DeviceNumber::of_dev(found.dev()), found.ino())?;
@@ -28,7 +29,7 @@ pub(crate) fn of_lock(found: &Metadata, system: &System) -> Option<Locker> {
 /// Finds in the table `locks` the process that has locked a file as a whole (`flock(2)`).
 fn locker(locks: &str, device: DeviceNumber, inode: u64) -> Option<u32> {
     let file = format!("{:02x}:{:02x}:{inode}", device.major, device.minor);
-    // NUMBER: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE START END; the row of a waiting process
+    // NUMBER: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE START END. The row of a waiting process
     // has an arrow after the number.
     let mut rows = locks.lines().map(|row| row.split_whitespace().skip(1));
     rows.find_map(|mut row| {
@@ -47,8 +48,9 @@ impl Locker {
     fn of(pid: u32, proc: &Path) -> Locker {
         let dir = proc.join(pid.to_string());
         let read = |file: &str| read_to_string(dir.join(file)).unwrap_or_default();
-        // The state follows the name, which is in brackets and may hold any character. Z is a
-        // process that has ended and that its parent has not yet reaped.
+        // In `stat`, the state follows the name, which is in brackets and may hold any character.
+        // The state Z is that of a process that has ended but has not yet been reaped by its
+        // parent.
         let stat = read("stat");
         let state = stat
             .rsplit(')')
@@ -65,8 +67,8 @@ impl Locker {
     }
 }
 
-/// Describes the locker as a part of a sentence. The program name is escaped because it may hold
-/// any character.
+/// Describes the process that holds the lock, as a part of a sentence. The program name is escaped
+/// because it may hold any character.
 pub(crate) fn in_words(locker: Option<&Locker>) -> String {
     match locker {
         Some(locker) if locker.is_running => {

@@ -4,15 +4,15 @@
 //! Opening, formatting and `check` all use this module before they open, overwrite or describe a
 //! device, so that they see and report the same facts:
 //!
-//! - [`place`]: which bytes a path leads to, whatever its name;
-//! - [`signature`]: which formats have left their signature on the device;
-//! - [`usage`]: which mounts, swap spaces and other devices it is a part of;
+//! - [`place`]: the bytes to which a path leads, whatever the path is;
+//! - [`signature`]: the formats that have left their signature on the device;
+//! - [`usage`]: the mounts, swap spaces and other devices that use the device;
 //! - [`claim`]: exclusive use of the device while it is open;
-//! - `failure`: the error with which it failed, and the remedy;
-//! - `locker`: which process has locked it;
+//! - `failure`: errors of a failing device, and their remedies;
+//! - `locker`: the process that has locked a file;
 //! - [`limits`]: the limits that the device has reported to the kernel.
 //!
-//! Everything except a claim only reads. No code here writes to a device.
+//! This module never writes to a device. It only reads, except that a claim also takes locks.
 
 pub mod claim;
 pub(crate) mod failure;
@@ -26,8 +26,8 @@ use std::path::{Path, PathBuf};
 
 use place::DeviceNumber;
 
-/// Root folders of the kernel's `sysfs`, of `proc` and of the device nodes. Tests use folders that
-/// imitate them.
+/// Folders under which the kernel's `sysfs`, `proc` and the device nodes are found. Tests use
+/// folders that imitate them.
 #[derive(Clone, Debug)]
 pub struct System {
     sys: PathBuf,
@@ -42,7 +42,7 @@ impl Default for System {
 }
 
 impl System {
-    /// Creates a system whose `sys`, `proc` and `dev` are folders of `root`.
+    /// Creates a system whose `sys`, `proc` and `dev` are subfolders of `root`.
     pub fn under(root: &Path) -> System {
         System {
             sys: root.join("sys"),
@@ -56,7 +56,8 @@ impl System {
         self.sys.join(format!("dev/block/{of}"))
     }
 
-    /// Returns the text of an attribute without its newline; `None` if there is no such attribute.
+    /// Returns the text of a `sysfs` attribute of a block device, without the newline at its end,
+    /// or `None` if there is no such attribute.
     fn attribute(&self, of: DeviceNumber, name: &str) -> Option<String> {
         let text = std::fs::read_to_string(self.folder(of).join(name)).ok()?;
         Some(text.strip_suffix('\n').unwrap_or(&text).to_owned())
@@ -76,7 +77,7 @@ impl System {
         name.unwrap_or_else(|| of.to_string())
     }
 
-    /// Returns the disk that a partition belongs to; `None` if the device is no partition.
+    /// Returns the disk to which a partition belongs, or `None` if the device is no partition.
     fn disk_of(&self, partition: DeviceNumber) -> Option<DeviceNumber> {
         self.attribute(partition, "partition")?;
         let disk = self.attribute(partition, "../dev")?;
@@ -95,7 +96,7 @@ impl System {
         numbers.collect()
     }
 
-    /// Returns the names and numbers of all loop devices that have a file.
+    /// Returns the names and numbers of all loop devices that have a backing file.
     fn loops(&self) -> Vec<(String, DeviceNumber)> {
         let entries = std::fs::read_dir(self.sys.join("block"));
         let entries = entries.into_iter().flatten().flatten();

@@ -1,7 +1,7 @@
-//! Determines which bytes a path leads to.
+//! Determines the bytes to which a path leads.
 //!
-//! The same byte can have many names: links, several nodes of one device, a disk and its
-//! partitions, a file and the loop devices over it. A [`Place`] is the result of following the
+//! The same byte can be reached under many names: links, several nodes of one device, a disk and
+//! its partitions, a file and the loop devices over it. A [`Place`] is found by following these
 //! names down to the file or disk that holds the bytes.
 
 use std::fmt;
@@ -14,9 +14,9 @@ use std::str::FromStr;
 
 use super::System;
 
-/// Size of a sector in the kernel's files, whatever the sector size of the device.
+/// Size of a sector in the kernel's `sysfs` files, which does not depend on the device.
 const SECTOR_BYTES: u64 = 512;
-/// Maximum nesting of loop devices and partitions that is followed.
+/// Maximum depth of nested loop devices and partitions that is followed.
 const DEPTH_MAX: usize = 16;
 
 /// The number of a block device, `MAJOR:MINOR` as the kernel writes it.
@@ -29,9 +29,10 @@ pub struct DeviceNumber {
 }
 
 impl DeviceNumber {
-    /// Decodes the number from a `dev_t` as `stat(2)` returns it: 12 bits of the major and 8 bits
-    /// of the minor number are in the lower half, and the remaining bits in the upper parts
-    /// (`gnu_dev_major` of `sys/sysmacros.h`).
+    /// Decodes the number from a `dev_t` as `stat(2)` returns it (`gnu_dev_major` of
+    /// `sys/sysmacros.h`): bits 0 to 7 hold the low 8 bits of the minor number, bits 8 to 19 the
+    /// low 12 bits of the major number, bits 20 to 43 the rest of the minor number, and bits 44 to
+    /// 63 the rest of the major number.
     pub fn of_dev(dev: u64) -> DeviceNumber {
         let major = (dev >> 8) & 0xfff | (dev >> 32) & 0xffff_f000;
         let minor = dev & 0xff | (dev >> 12) & 0xffff_ff00;
@@ -60,12 +61,12 @@ impl FromStr for DeviceNumber {
     }
 }
 
-/// The file or disk that holds bytes.
+/// The file or disk that holds the bytes of a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Holder {
-    /// A regular file, by the device number of its file system and its inode number.
+    /// A regular file, identified by the device number of its file system and its inode number.
     File(u64, u64),
-    /// A whole disk, or another device that is no partition.
+    /// A whole disk, or any other block device that is no partition.
     Disk(DeviceNumber),
 }
 
@@ -79,15 +80,15 @@ pub struct Place {
 }
 
 impl Place {
-    /// Returns the bytes that a path leads to.
+    /// Returns the place of the bytes to which a path leads.
     ///
     /// # Errors
-    /// Those of `stat(2)`.
+    /// The errors of `stat(2)`.
     pub fn of(path: &Path, system: &System) -> io::Result<Place> {
         Ok(Place::of_found(&std::fs::metadata(path)?, system))
     }
 
-    /// Returns the bytes of a file or device found by `stat(2)`.
+    /// Returns the place of the bytes of a file or device found by `stat(2)`.
     pub fn of_found(found: &Metadata, system: &System) -> Place {
         match block_device(found) {
             Some(number) => Place::of_device(number, system),
@@ -98,7 +99,7 @@ impl Place {
         }
     }
 
-    /// Returns the bytes of a block device.
+    /// Returns the place of the bytes of a block device.
     pub fn of_device(number: DeviceNumber, system: &System) -> Place {
         let (mut number, mut range) = (number, 0..u64::MAX);
         for _ in 0..DEPTH_MAX {
@@ -131,21 +132,23 @@ impl Place {
         }
     }
 
-    /// Returns true if a byte belongs to both places.
+    /// Returns true if at least one byte belongs to both places.
     pub fn overlaps(&self, other: &Place) -> bool {
         let (one, two) = (&self.range, &other.range);
         self.holder == other.holder && one.start.max(two.start) < one.end.min(two.end)
     }
 }
 
-/// Translates `range` of a part that begins at `start` and has `len` bytes to the enclosing device.
+/// Translates `range`, which is relative to a part of a device, to the device itself. The part
+/// begins at `start` and has `len` bytes.
 fn within(range: &Range<u64>, start: u64, len: u64) -> Range<u64> {
     let end = start.saturating_add(len);
     let moved = |at: u64| at.saturating_add(start).min(end);
     moved(range.start)..moved(range.end)
 }
 
-/// Returns the device number of a file found by `stat(2)` if it is a block device.
+/// Returns the device number of a file found by `stat(2)`, or `None` if the file is no block
+/// device.
 pub fn block_device(found: &Metadata) -> Option<DeviceNumber> {
     let is_device = found.file_type().is_block_device();
     is_device.then(|| DeviceNumber::of_dev(found.rdev()))
@@ -156,14 +159,14 @@ pub fn block_device(found: &Metadata) -> Option<DeviceNumber> {
 pub struct Backing {
     /// Path that was given to the loop driver.
     pub path: PathBuf,
-    /// Offset in the file at which the device begins.
+    /// Offset in the file at which the loop device begins.
     pub offset: u64,
-    /// Length of the device in the file; `u64::MAX` if it is not limited.
+    /// Length of the loop device in the file; `u64::MAX` if it is not limited.
     pub len: u64,
 }
 
 impl Backing {
-    /// Returns the file behind a loop device; `None` for every other device.
+    /// Returns the file behind a loop device, or `None` for any other device.
     pub fn of(number: DeviceNumber, system: &System) -> Option<Backing> {
         let path = system.attribute(number, "loop/backing_file")?;
         let part = |name| system.number(number, name).unwrap_or(0);

@@ -1,20 +1,21 @@
-//! Signatures that formats leave on a device; they are checked so that existing data is recognised
+//! Signatures that formats leave on a device. They are checked so that existing data is recognised
 //! before it is overwritten.
 //!
-//! The position and value of each signature come from the format's own documentation or header,
-//! named next to it in the table. A format that is not in the table is not recognised: a device
-//! without a signature need not be empty.
+//! The position and value of each signature come from the documentation or header of the format,
+//! which is named next to the signature in the table. A format that is not in the table is not
+//! recognised, so a device without a signature is not necessarily empty.
 
 use std::ops::Range;
 
 use crate::request::BLOCK_BYTES;
 
-/// Bytes read from the start of a device: the last signature there is that of VMFS at 1 MiB.
+/// Number of bytes read from the start of a device. The last signature in this part is that of VMFS
+/// at 1 MiB.
 const HEAD_BYTES: u64 = (1 << 20) + BLOCK_BYTES;
-/// Bytes read from the end of a device: two ZFS labels of 256 KiB, followed by up to 256 KiB that
-/// do not make a whole label.
+/// Number of bytes read from the end of a device: two ZFS labels of 256 KiB, and behind them up to
+/// 256 KiB that are too short for another label.
 const TAIL_BYTES: u64 = 768 << 10;
-/// Supported sector sizes.
+/// Sector sizes for which partition tables are recognised.
 const SECTORS: [u64; 2] = [512, 4096];
 
 /// A signature of a format that was found.
@@ -46,7 +47,8 @@ impl Ends {
             .collect()
     }
 
-    /// Takes the content of [`Ends::ranges`], in order; `None` for a range that could not be read.
+    /// Creates the value from the contents of [`Ends::ranges`], in the same order, with `None` for
+    /// a range that could not be read.
     ///
     /// # Panics
     /// When the content of a range is shorter or longer than the range.
@@ -91,11 +93,11 @@ impl Ends {
         found
     }
 
-    /// Adds the signature of ext2, ext3 or ext4. All three share a magic number of two bytes, so
-    /// the block size in front of it is checked too (Documentation/filesystems/ext4/super.rst of
-    /// Linux: `s_magic` at 0x38, `s_log_block_size` at 0x18, of a superblock at 1024;
-    /// `s_feature_compat` at 0x5c, bit 2 of it is a journal; `s_feature_incompat` at 0x60, bit 6 of
-    /// it are extents).
+    /// Adds the signature of ext2, ext3 or ext4. All three share a magic number of only two bytes,
+    /// so the block size in front of the magic number is checked too
+    /// (Documentation/filesystems/ext4/super.rst of Linux: in a superblock at 1024, `s_magic` at
+    /// 0x38 and `s_log_block_size` at 0x18; bit 2 of `s_feature_compat` at 0x5c means a journal,
+    /// and bit 6 of `s_feature_incompat` at 0x60 means extents).
     fn add_ext(&self, found: &mut Vec<Signature>) {
         const AT: u64 = 1024;
         let Some(block) = self.at(AT, 0x64) else {
@@ -125,11 +127,11 @@ impl Ends {
         }
     }
 
-    /// Adds partition tables. The GPT header is in the second sector and in the last one (UEFI
+    /// Adds partition tables. The GPT header is in the second sector and in the last sector (UEFI
     /// 2.10, 5.3.2). An MBR has 0x55 0xAA at 510 and four entries of 16 bytes from 446 on; byte 4
-    /// of an entry is the type and byte 0 is 0 or 0x80 (5.2.1). A boot sector of FAT or NTFS ends
-    /// with the same two bytes, and names its format (Microsoft, FAT32 File System Specification
-    /// 1.03: `BS_FilSysType` at 54 or 82; NTFS and exFAT at 3).
+    /// of an entry is the type, and byte 0 is 0 or 0x80 (5.2.1). A boot sector of FAT or NTFS ends
+    /// with the same two bytes, but also names its format (Microsoft, FAT32 File System
+    /// Specification 1.03: `BS_FilSysType` at 54 or 82; NTFS and exFAT at 3).
     fn add_partitions(&self, found: &mut Vec<Signature>) {
         for sector in SECTORS {
             let last = self.size_bytes.checked_sub(sector);
@@ -168,8 +170,8 @@ impl Ends {
         }
     }
 
-    /// Adds the superblock of md. Version 1 is at the start, at 4 KiB, or 8 KiB to 12 KiB before
-    /// the end at a multiple of 4 KiB. Version 0.90 is in the last but one whole 64 KiB, in either
+    /// Adds the superblock of md. Version 1 is at the start, at 4 KiB, or at a multiple of 4 KiB
+    /// that is 8 KiB to 12 KiB before the end. Version 0.90 is in the last whole 64 KiB, in either
     /// byte order (Linux, include/uapi/linux/raid/md_p.h: `MD_SB_MAGIC`, `MD_NEW_SIZE_SECTORS`;
     /// drivers/md/md.c, `super_1_load`).
     fn add_md(&self, found: &mut Vec<Signature>) {
@@ -211,7 +213,8 @@ impl Ends {
     }
 
     /// Adds firmware RAID: DDF in the last sector (SNIA, Common RAID Disk Data Format 2.0:
-    /// `DDF_Header`), Intel's in the last but one (mdadm, super-intel.c: `MPB_SIGNATURE`).
+    /// `DDF_Header`), and the format of Intel in the last but one sector (mdadm, super-intel.c:
+    /// `MPB_SIGNATURE`).
     fn add_firmware_raid(&self, found: &mut Vec<Signature>) {
         for (sectors, magic) in [
             (1, &b"\xde\x11\xde\x11"[..]),
@@ -232,7 +235,8 @@ fn push(found: &mut Vec<Signature>, format: &'static str, at: u64, len: usize) {
     });
 }
 
-/// Returns the formats, each once, as a list for a message; `None` when there are none.
+/// Returns the names of the formats, each once, as a list for a message, or `None` if there are no
+/// signatures.
 pub fn in_words(found: &[Signature]) -> Option<String> {
     let mut formats: Vec<&str> = Vec::new();
     for one in found {
@@ -338,8 +342,8 @@ mod tests {
         assert_eq!(Ends::ranges(odd), [0..head, tail..odd]);
     }
 
-    /// Signatures that the formats' own tools write are tested in `cli/tests/neighbours.rs`; this
-    /// test covers the others.
+    /// Signatures that are written by the formats' own tools are tested in
+    /// `cli/tests/neighbours.rs`; this test covers the other signatures.
     #[test]
     fn marks_at_the_end_are_found_on_any_size() {
         for size in [
@@ -374,7 +378,8 @@ mod tests {
         let entry = (446 + 4, &[0x83][..]);
         assert_eq!(formats(MIB, &[end, entry]), ["MBR"]);
         assert_eq!(formats(MIB, &[end, (54, b"FAT16   ")]), ["FAT"]);
-        // First only the two bytes; then with an entry whose active flag is neither 0 nor 0x80.
+        // The first device has only the two magic bytes; the second also has an entry whose active
+        // flag is neither 0 nor 0x80.
         assert!(formats(MIB, &[end]).is_empty());
         assert!(formats(MIB, &[end, entry, (446, &[0x12])]).is_empty());
         assert!(formats(MIB, &[entry]).is_empty());

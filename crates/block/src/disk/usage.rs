@@ -1,7 +1,8 @@
-//! Current uses of a device: mounted, swap space, or a part of another device.
+//! Current uses of a device: it may be mounted, be swap space, or be part of another device.
 //!
-//! This module finds the uses that have a name. Only the kernel knows whether another process has
-//! claimed a block device, and reports it when the device is [claimed](super::claim).
+//! This module finds the uses that the kernel's tables list. Whether another process has claimed a
+//! block device is known only to the kernel, which reports it when the device is
+//! [claimed](super::claim).
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,8 @@ use super::place::{DeviceNumber, Place, block_device};
 /// One use of a device.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Use {
-    /// Name of the partition or loop device that is used, if it is not the device itself.
+    /// Name of the partition or loop device through which the device is used; `None` if it is used
+    /// directly.
     pub through: Option<String>,
     /// Kind of the use.
     pub kind: UseKind,
@@ -23,9 +25,10 @@ pub struct Use {
 pub enum UseKind {
     /// A file system on the device is mounted at this path.
     Mounted(PathBuf),
-    /// The kernel swaps to it.
+    /// The kernel swaps to the device.
     Swap,
-    /// The named device contains it: a volume of the device mapper, an array of md, and the like.
+    /// The device is part of the named device: a volume of the device mapper, an array of md, and
+    /// the like.
     PartOf(String),
 }
 
@@ -44,11 +47,11 @@ impl fmt::Display for Use {
 }
 
 /// Returns the visible uses of a device or file: mounts of this mount namespace, swap spaces, and
-/// devices built on it. Uses of its partitions, of the disk that it is a part of, and of loop
-/// devices over it are included.
+/// devices built on it. The list includes uses of its partitions, of the disk to which it belongs,
+/// and of loop devices over it.
 ///
 /// # Errors
-/// Those of `stat(2)` of the path.
+/// The errors of `stat(2)` for the path.
 pub fn of(path: &Path, system: &System) -> std::io::Result<Vec<Use>> {
     let found = std::fs::metadata(path)?;
     let (own, place) = (block_device(&found), Place::of_found(&found, system));
@@ -68,15 +71,15 @@ pub fn of(path: &Path, system: &System) -> std::io::Result<Vec<Use>> {
     Ok(uses)
 }
 
-/// Returns the uses as a list for a message; `None` when there are none.
+/// Returns the uses as a list for a message, or `None` if there are none.
 pub fn in_words(uses: &[Use]) -> Option<String> {
     let words: Vec<String> = uses.iter().map(Use::to_string).collect();
     (!words.is_empty()).then(|| words.join(", "))
 }
 
 impl System {
-    /// Returns the block devices that contain bytes of this place: the device itself, its
-    /// partitions or its disk, and the loop devices over it with their partitions.
+    /// Returns the block devices that contain bytes of `place`. These are the device `own` itself,
+    /// its partitions or its disk, and the loop devices over it with their partitions.
     fn concerned(&self, own: Option<DeviceNumber>, place: &Place) -> Vec<(String, DeviceNumber)> {
         let mut numbers: Vec<DeviceNumber> = Vec::new();
         if let Some(own) = own {
@@ -96,7 +99,7 @@ impl System {
         named.collect()
     }
 
-    /// Returns the loop devices that contain bytes of this place, except the device `own` and its
+    /// Returns the loop devices that contain bytes of `place`, except the device `own` and its
     /// disk.
     pub(super) fn loops_over(&self, own: Option<DeviceNumber>, place: &Place) -> Vec<PathBuf> {
         let own = [own, own.and_then(|own| self.disk_of(own))];
@@ -119,8 +122,8 @@ impl System {
             let &[_, _, device, _, on, ..] = &fields[..] else {
                 continue;
             };
-            // A file system on several devices has a device number of its own, and its source names
-            // one device.
+            // A file system on several devices has its own device number, and its source names only
+            // one of the devices.
             let source = rest.split(' ').nth(1).unwrap_or_default();
             let is_mounted = device.parse() == Ok(number) || self.is_node_of(source, number);
             if is_mounted {
@@ -136,13 +139,13 @@ impl System {
         found.is_some_and(|found| found.is_ok_and(|found| block_device(&found) == Some(number)))
     }
 
-    /// Returns the devices that are built on a device.
+    /// Returns the devices that are built on the device `number`.
     fn parts_of(&self, number: DeviceNumber) -> Vec<UseKind> {
         let entries = std::fs::read_dir(self.folder(number).join("holders"));
         let entries = entries.into_iter().flatten().flatten();
         let named = entries.map(|entry| {
             let name = entry.file_name().to_string_lossy().into_owned();
-            // A volume of the device mapper has a name that administrators know it by.
+            // A volume of the device mapper has a second name, which administrators use.
             let known = std::fs::read_to_string(entry.path().join("dm/name")).ok();
             UseKind::PartOf(match known {
                 Some(known) => format!("{} ({name})", known.trim()),
@@ -152,7 +155,7 @@ impl System {
         named.collect()
     }
 
-    /// Returns the swap spaces that contain bytes of this place (`proc_swaps(5)`).
+    /// Returns the swap spaces that contain bytes of `place` (`proc_swaps(5)`).
     fn swaps_on(&self, own: Option<DeviceNumber>, place: &Place) -> Vec<Use> {
         let table = std::fs::read_to_string(self.proc.join("swaps")).unwrap_or_default();
         let mut uses = Vec::new();
@@ -243,7 +246,7 @@ pub(super) mod fixture {
             std::os::unix::fs::symlink(format!("../../{device}"), node).expect("a link");
         }
 
-        /// Adds a partition that starts at a sector and has the given number of sectors.
+        /// Adds a partition of `disk` with its first sector and its number of sectors.
         pub(in super::super) fn partition(
             &self,
             disk: &str,
@@ -264,7 +267,7 @@ pub(super) mod fixture {
             self.link(&format!("block/{disk}/{name}"), number);
         }
 
-        /// Adds a loop device at an offset of a file, with a size limit.
+        /// Adds a loop device over `file`, with the offset in the file and a size limit.
         pub(in super::super) fn loop_device(
             &self,
             name: &str,

@@ -17,11 +17,12 @@ use crate::media::file::FileConfig;
 use crate::request::{BLOCK_BYTES, Flags, Op, Request};
 
 impl Graph {
-    /// Refuses two devices below `roots` whose bytes overlap, whatever their names. A device that
-    /// is missing overlaps no other device.
+    /// Checks that no two file devices below `roots` share bytes of the same storage, even under
+    /// different names. A file whose location cannot be determined, such as a missing file, is not
+    /// compared.
     ///
     /// # Errors
-    /// Names the second of the two devices, and the first.
+    /// Two devices overlap. The error names both devices.
     pub fn check_distinct(&self, roots: &[&str], system: &System) -> Result<(), OpenError> {
         let mut seen: Vec<(&str, &Path, Place)> = Vec::new();
         for name in roots.iter().flat_map(|root| self.below(root)) {
@@ -49,7 +50,8 @@ impl Graph {
     }
 }
 
-/// Returns the media below `root`, except the disk whose content the side `adopted` keeps.
+/// Returns the media below `root`: the devices that have no device below them. If `adopted` names
+/// an adopted side, the disk whose content that side keeps is left out.
 pub fn leaves<'g>(graph: &'g Graph, root: &str, adopted: Option<&str>) -> Vec<&'g str> {
     let kept = adopted.and_then(|side| match graph.nodes().get(side) {
         Some(Node::Adopted(config)) => Some(graph.below(&config.data)),
@@ -71,7 +73,8 @@ fn refusal(name: &str, found: &[Signature]) -> Result<(), OpenError> {
     }
 }
 
-/// Refuses files and block devices that hold a recognised format, before they are opened.
+/// Checks that no file and no block device among `leaves` holds a recognised format. The check
+/// needs no open device.
 ///
 /// # Errors
 /// Names the first device that holds a format, or that cannot be read.
@@ -89,8 +92,8 @@ pub(super) fn check_files_blank(
     Ok(())
 }
 
-/// Returns the signatures of formats found in a file or on a block device. A side of a volume
-/// yields none, because another check refuses it.
+/// Returns the signatures of formats found in a file or on a block device. Returns none for a
+/// device that holds a side of a volume, because a separate check refuses such a device.
 ///
 /// # Errors
 /// When the file or block device cannot be read.
@@ -119,8 +122,8 @@ fn marks(size_bytes: u64, read: Vec<Option<Vec<u8>>>) -> Vec<Signature> {
     Ends::new(size_bytes, read).signatures()
 }
 
-/// Returns the signatures of formats found on an open device. A part that cannot be read yields
-/// none.
+/// Returns the signatures of formats found on an open device. A part of the device that cannot be
+/// read yields no signature.
 async fn signatures_on(device: &dyn Device) -> Vec<Signature> {
     let geometry = device.geometry();
     let mut read = Vec::new();
@@ -147,8 +150,8 @@ async fn signatures_on(device: &dyn Device) -> Vec<Signature> {
     marks(geometry.size_bytes, read)
 }
 
-/// Refuses exports of other servers that hold a recognised format. Exports that are open on the
-/// thread of a shard are not checked.
+/// Checks that no export of another server among `leaves` holds a recognised format. An export that
+/// is open on the thread of a shard is not checked.
 ///
 /// # Errors
 /// Names the first device that holds a format.
@@ -166,9 +169,9 @@ pub(super) async fn check_remotes_blank(
     Ok(())
 }
 
-/// Zeroes the signatures of foreign formats on devices whose content is given up, so that no tool
-/// later mistakes them for their old format: a signature at the end of a device would otherwise
-/// survive in the home area of a side.
+/// Zeroes the signatures of foreign formats on devices whose old content formatting replaces, so
+/// that no tool later mistakes the devices for their old format. Without this, a signature at the
+/// end of a device would survive in the home area of a side.
 pub(super) async fn erase(
     leaves: &[&str],
     open: &BTreeMap<&str, Rc<dyn Device>>,

@@ -1,9 +1,9 @@
 //! Finds sides that belong to a volume although the configuration does not name them, because an
 //! operation was interrupted.
 //!
-//! Only devices of the same configuration that no other device uses are searched. Files and block
-//! devices are read first, at both ends, and are opened only if such a side is found there. Devices
-//! behind other servers are connected to for the search, and closed again if they do not hold the
+//! The search covers only devices of the same configuration that no other device uses. A file or
+//! block device is first read at both ends, and is opened only if a missing side is found there. An
+//! export of another server is opened for the search, and closed again if it does not hold the
 //! side.
 
 use std::os::unix::fs::FileExt;
@@ -19,9 +19,10 @@ use crate::layers::mirror::{SideToOpen, holds_side, sides_elsewhere};
 use crate::media::file::FileConfig;
 
 impl Stack {
-    /// Adds to `sides` the sides that the mirror resumes with although the configuration does not
-    /// name them. A side whose device is not found is named by the first digits of its UUID.
-    /// Returns the names of these missing sides, each with the reason.
+    /// Adds to `sides` the sides that an interrupted operation of the mirror involves but the
+    /// configuration does not name. If no device with such a side is found, the side is added as
+    /// missing, named by the first digits of its UUID. Returns the names of the missing sides, each
+    /// with the reason.
     pub(super) async fn take_up(
         &mut self,
         rt: &Rt,
@@ -53,8 +54,8 @@ impl Stack {
         missing
     }
 
-    /// Opens a device that no other device uses, with everything below it, and keeps it open if it
-    /// holds `side`.
+    /// Opens the device `root`, which no other device uses, and everything below it, and keeps it
+    /// open only if it holds `side`.
     async fn open_if_it_holds(
         &mut self,
         rt: &Rt,
@@ -65,8 +66,8 @@ impl Stack {
     ) -> Option<SideToOpen> {
         let mut beside: Vec<&str> = self.order.iter().map(String::as_str).collect();
         beside.push(root);
-        // A device that is the same storage as another one, or is in use, is no candidate. The side
-        // is then reported as missing.
+        // A device that is the same storage as another device, or is in use, is no candidate. The
+        // side is then reported as missing.
         graph.check_distinct(&beside, &System::default()).ok()?;
         self.check_unused(rt, graph, root).ok()?;
         let before = self.order.len();
@@ -100,7 +101,7 @@ impl Stack {
         })
     }
 
-    /// Closes the devices that were opened after the first `first` ones.
+    /// Closes the devices that were opened after the first `first` devices of the stack.
     async fn close_from(&mut self, first: usize) {
         for name in self.order.split_off(first).into_iter().rev() {
             if let Some(device) = self.devices.remove(&name) {
@@ -114,8 +115,8 @@ impl Stack {
 }
 
 impl Graph {
-    /// Returns the unused devices that may hold `side`: first devices with a file on which the side
-    /// was found, then devices behind other servers.
+    /// Returns the unused devices that may hold `side`: first the devices over a file on which the
+    /// side was found, then the devices over exports of other servers.
     fn perhaps_holding(&self, roots: &[&str], side: &Uuid) -> Vec<&str> {
         let unused = self.roots().into_iter().filter(|name| {
             let below = self.below(name);
@@ -148,7 +149,7 @@ impl Graph {
 }
 
 /// Returns the superblocks in the first and in the last block of a file or block device. A block
-/// that cannot be read yields none, because this is only a search.
+/// that cannot be read is skipped, because an error must not end the search.
 fn ends_of(config: &FileConfig) -> Vec<Superblock> {
     let Ok(looked) = config.look(&System::default()) else {
         return Vec::new();

@@ -15,7 +15,8 @@ use crate::media::file::FileConfig;
 /// Options of formatting.
 #[derive(Clone, Debug, Default)]
 pub struct FormatOptions {
-    /// Overwrite sides that already hold a volume or another recognised format.
+    /// Whether to overwrite devices that already hold a side of a volume or another recognised
+    /// format.
     pub force: bool,
     /// Length of the log of each side; `None` derives it from the size of the device.
     pub log_bytes: Option<u64>,
@@ -42,15 +43,15 @@ pub struct CreatedFile {
     pub device: String,
     /// Path of the file.
     pub path: PathBuf,
-    /// Size of the file in bytes, entirely a hole.
+    /// Size of the file in bytes. The file is sparse: no block of it is allocated yet.
     pub size_bytes: u64,
 }
 
-/// Creates every file of the configuration that has a `size` and does not exist, wherever in the
-/// graph its device is.
+/// Creates every missing file for which the configuration gives a `size`, at any depth of the
+/// graph.
 ///
 /// # Errors
-/// Names the first file that cannot be created; the files before it have been created.
+/// Names the first file that cannot be created. Files created before it are kept.
 pub fn create_files(graph: &Graph) -> Result<Vec<CreatedFile>, OpenError> {
     let mut created = Vec::new();
     for name in graph.order() {
@@ -67,12 +68,12 @@ pub fn create_files(graph: &Graph) -> Result<Vec<CreatedFile>, OpenError> {
     Ok(created)
 }
 
-/// Formats the sides of every mirror, starting with mirrors inside other mirrors. Files below a
-/// mirror that have a `size` and do not exist are created.
+/// Formats the sides of every mirror, starting with mirrors inside other mirrors. Creates missing
+/// files below a mirror if the configuration gives their `size`.
 ///
 /// # Errors
-/// Names the first unfit side. In that case no side of its mirror has been written, but files may
-/// have been created.
+/// Names the first side that cannot be formatted. No side of the same mirror has been written then,
+/// but files may have been created.
 pub async fn format(
     rt: &Rt,
     graph: &Graph,

@@ -43,10 +43,10 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// Reads the devices of a document.
+    /// Reads the devices of a configuration document.
     ///
     /// # Errors
-    /// The first mistake, with its place in the file.
+    /// The first mistake, with its position in the file.
     pub fn read(document: &Document<'_>) -> Result<Graph, ConfigError> {
         let mut nodes = BTreeMap::new();
         let mut shared = BTreeSet::new();
@@ -195,11 +195,13 @@ pub struct Stack {
     shards: RefCell<BTreeMap<String, Rc<Shard>>>,
     /// The tap in front of each device; parents and exports see the tap.
     taps: RefCell<BTreeMap<String, Rc<Tap>>>,
-    /// Devices that an operation opened after the stack, children before parents; closed last.
+    /// Devices that an operation opened after the stack had been opened, children before parents.
+    /// They are closed last.
     later: RefCell<Vec<(String, Rc<dyn Device>)>>,
     /// Device names in the order of opening: children before parents.
     order: Vec<String>,
-    /// Devices that could not be opened and that a mirror above runs without.
+    /// Devices that could not be opened and without which a mirror above them runs, each with its
+    /// error.
     missing: BTreeMap<String, OpenError>,
     /// Index in `order` of the device that is being closed.
     closing: Cell<Option<usize>>,
@@ -210,9 +212,9 @@ impl Stack {
     /// if its rules permit.
     ///
     /// # Errors
-    /// Names the first needed device that cannot be opened, a device that is the same storage as
-    /// another one, or a root that would not be shown at its full size. Devices opened before are
-    /// closed again.
+    /// Names the first required device that cannot be opened, a device that is the same storage as
+    /// another device, or a root whose last bytes would not be accessible. Devices that have been
+    /// opened are closed again.
     pub async fn open(
         rt: &Rt,
         graph: &Graph,
@@ -226,15 +228,17 @@ impl Stack {
             whole.map_err(|error| error.of(root))
         });
         if let Err(error) = whole {
-            // The stack has served no request yet, so only the reason for not opening it counts.
+            // The stack has served no request, so an error while closing it loses no data and is
+            // ignored.
             let _ = stack.close().await;
             return Err(error);
         }
         Ok(stack)
     }
 
-    /// Opens `roots` and everything below them on this thread, without the checks on roots as a
-    /// whole.
+    /// Opens `roots` and everything below them on this thread. Unlike [`open`](Stack::open), it
+    /// does not check that the devices are distinct storage and that the roots are accessible to
+    /// their end.
     async fn open_part(
         rt: &Rt,
         graph: &Graph,
@@ -297,7 +301,7 @@ impl Stack {
             }
         }
         if let Some(error) = roots.iter().find_map(|root| failed.remove(*root)) {
-            // The first error is the one to report; a failure while closing is a consequence.
+            // The first error is reported, because a failure while closing is only a consequence.
             let _ = stack.close().await;
             return Err(error);
         }
@@ -362,15 +366,15 @@ impl Stack {
         self.caches.get(name)
     }
 
-    /// Opens a device of a newer reading of the configuration, with everything below it, so that it
-    /// can become a part of the open stack. A file that has a `size` and does not exist is created.
-    /// The content of the device will be lost: a device with a recognised format is refused unless
-    /// `force` is set.
+    /// Opens a device of a reloaded configuration, with everything below it, so that it can become
+    /// part of the open stack. Missing files are created if the configuration gives their `size`.
+    /// The content of the device will be lost, so a device with a recognised format is refused
+    /// unless `force` is set.
     ///
     /// # Errors
-    /// When there is no such device, when it or a device below it is already open or is the same
-    /// storage as an open device, when it holds a recognised format and `force` is not set, or when
-    /// it cannot be opened.
+    /// When the configuration has no such device; when the device or a device below it is already
+    /// open or is the same storage as an open device; when it holds a recognised format and `force`
+    /// is not set; or when it cannot be opened.
     pub async fn open_later(
         &self,
         rt: &Rt,
@@ -430,7 +434,7 @@ impl Stack {
         Ok(found)
     }
 
-    /// Refuses a device that is the same storage as an open device.
+    /// Checks that the device `name` is not the same storage as an open device.
     fn check_distinct_from_open(&self, graph: &Graph, name: &str) -> Result<(), OpenError> {
         let open = self.order.iter().map(String::as_str);
         let mut roots: Vec<&str> = open.filter(|n| graph.nodes.contains_key(*n)).collect();
@@ -445,7 +449,8 @@ impl Stack {
             .map(|name| (name.as_str(), &self.devices[name]))
     }
 
-    /// Returns why a device that a mirror runs without is not open.
+    /// Returns the error because of which device `name` is not open, if a mirror above it runs
+    /// without it.
     pub fn missing(&self, name: &str) -> Option<&OpenError> {
         self.missing.get(name)
     }

@@ -1,5 +1,5 @@
 //! The kinds of devices that a configuration can name. A new layer or medium needs one variant here
-//! and one arm in each function; the compiler finds every place.
+//! and one arm in each function; the compiler reports every missing arm.
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -50,7 +50,7 @@ pub enum Node {
     Mirror(MirrorConfig),
     /// A buffer cache: pages in memory.
     Cache(CacheConfig),
-    /// The tutorial layer.
+    /// A layer that forwards every request unchanged; the example for writing a layer.
     Passthrough(PassthroughConfig),
     /// RAID-0.
     Stripe(StripeConfig),
@@ -179,8 +179,8 @@ impl Node {
         }
         let children: Vec<Rc<dyn Device>> = children.into_iter().collect::<Result<_, _>>()?;
         let below = || Rc::clone(&children[0]);
-        // A seed that the configuration does not give is derived from the run's seed and the
-        // device's name, so that two devices of one kind do not stall in step.
+        // If the configuration gives no seed, the seed is derived from the runtime's seed and the
+        // device's name, so that two devices of one kind do not stall at the same times.
         let seed_of = |seed: Option<u64>| {
             seed.unwrap_or_else(|| rt.rng(&format!("device {name}")).next_u64())
         };
@@ -206,7 +206,8 @@ impl Node {
             Node::Error(c) => Rc::new(Fault::new(rt, below(), c.plan(), seed_of(c.seed))),
             Node::Queue(config) => Rc::new(QueueLayer::new(rt, below(), config)?),
             Node::Rate(config) => Rc::new(Rate::new(rt, below(), config)),
-            // On a runtime with threads, `shards` opens the shard instead.
+            // On a runtime with threads, the module `shards` opens the shard instead, on its own
+            // thread.
             Node::Shard(_) => Rc::new(Shard::here(below())),
             Node::Log(config) => Rc::new(Log::open(rt, below(), &config.path)?),
             Node::Stats(_) => Rc::new(Stats::new(rt, below())),
@@ -248,7 +249,8 @@ impl Node {
         }
     }
 
-    /// Returns the paths in the configuration, which are relative to its file.
+    /// Returns the paths that the configuration gives, so that the caller can resolve them relative
+    /// to the configuration file.
     fn paths_mut(&mut self) -> Vec<&mut PathBuf> {
         match self {
             Node::File(config) => vec![&mut config.path],
@@ -273,8 +275,8 @@ fn socket_path(address: &mut Address) -> Option<&mut PathBuf> {
     }
 }
 
-/// Returns the sides that a configuration names, each with its device, or with the error that kept
-/// the device from opening.
+/// Returns the sides that a configuration names, each with its device or with the error because of
+/// which the device could not be opened.
 pub(super) fn sides_to_open(
     config: &MirrorConfig,
     children: Vec<Result<Rc<dyn Device>, OpenError>>,
@@ -285,7 +287,7 @@ pub(super) fn sides_to_open(
         .collect()
 }
 
-/// Opens a buffer cache over its device, or returns the error that kept the device from opening.
+/// Opens a buffer cache over its device. If that device could not be opened, returns its error.
 pub(super) fn open_cache(
     rt: &Rt,
     config: &CacheConfig,

@@ -1,10 +1,11 @@
-//! How much of a device's data survives the death of the process that serves it. A client that
-//! outlives the server has to know.
+//! Persistence of a device: how much of its data survives when the process that serves it dies. A
+//! client that outlives the server must know this.
 
 use super::{Graph, Node};
 use crate::layers::cache::Mode;
 
-/// Data that is lost when the process dies. Later variants lose more.
+/// The data of a device that is lost when the process dies. Each variant loses more than the
+/// previous one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Persistence {
     /// No acknowledged data is lost.
@@ -16,7 +17,7 @@ pub enum Persistence {
 }
 
 impl Graph {
-    /// Returns how much of the device `name` survives.
+    /// Returns which data of the device `name` is lost when the process dies.
     pub fn persistence(&self, name: &str) -> Persistence {
         let node = &self.nodes[name];
         let below = node.children().into_iter();
@@ -24,8 +25,8 @@ impl Graph {
         let worst = below.iter().copied().max().unwrap_or(Persistence::Durable);
         match node {
             Node::Memory(_) => Persistence::Ephemeral,
-            // A mirror acknowledges a change when one side has it, and a flush waits for a durable
-            // side.
+            // A mirror acknowledges a change as soon as one side has it, even a side in memory. A
+            // flush waits for a side that keeps its data.
             Node::Mirror(_) if below.iter().any(|side| *side != Persistence::Ephemeral) => {
                 worst.min(Persistence::Volatile)
             }

@@ -38,7 +38,7 @@ pub(super) async fn start(
     Shard::start(rt, name, open).await
 }
 
-/// The stack on the thread of a shard.
+/// The devices that are open on the thread of a shard.
 struct OnThread {
     part: Graph,
     stack: Stack,
@@ -67,7 +67,7 @@ impl Subtree for OnThread {
     }
 
     fn accept_loss(&self, name: &str) {
-        // The caller has already read the statistics, and will read them again.
+        // The result is not sent back: the requester takes it from the statistics of the shard.
         self.stack.accept_loss(name);
     }
 
@@ -80,8 +80,8 @@ impl Subtree for OnThread {
 }
 
 impl Stack {
-    /// Returns the last state reported by the devices that are open on threads of shards. It is at
-    /// most [`LOOK_EVERY`](crate::layers::shard::LOOK_EVERY) old.
+    /// Returns the last reported state of the devices that are open on threads of shards. The state
+    /// is at most [`LOOK_EVERY`](crate::layers::shard::LOOK_EVERY) old.
     pub fn beyond(&self) -> Vec<Seen> {
         let shards = self.shards.borrow();
         let seen = shards.values().map(|shard| shard.seen());
@@ -96,8 +96,8 @@ impl Stack {
         having.next().map(|(shard, _)| shard.clone())
     }
 
-    /// Refuses to open `root` and the devices below it if one of them is already in use on any
-    /// thread. A device that an earlier operation opened on the required thread may be used again.
+    /// Checks that neither `root` nor a device below it is already in use on any thread. A device
+    /// that an earlier operation opened on the required thread may be used again.
     ///
     /// # Errors
     /// Names the device that is in use.
@@ -118,7 +118,8 @@ impl Stack {
         }
     }
 
-    /// Returns the statistics of the buffer cache `name`, on whichever thread it runs.
+    /// Returns the statistics of the buffer cache `name`, which may run on this thread or on that
+    /// of a shard.
     pub fn cache_statistics(&self, name: &str) -> Option<Vec<NamedStatistic>> {
         if let Some(cache) = self.cache(name) {
             let mut statistics = Vec::new();
@@ -130,9 +131,9 @@ impl Stack {
         found.map(|seen| seen.statistics)
     }
 
-    /// Acknowledges on behalf of the operator the data that the buffer cache `name` has lost.
-    /// Returns whether data had been lost; for a cache on another thread, whether its last
-    /// statistics said so. Returns `None` when there is no such cache.
+    /// Records that the operator accepts the data loss of the buffer cache `name`. Returns whether
+    /// data had been lost; for a cache on another thread, this is taken from its last reported
+    /// statistics. Returns `None` if there is no such cache.
     pub fn accept_loss(&self, name: &str) -> Option<bool> {
         if let Some(cache) = self.cache(name) {
             return Some(cache.accept_loss());
@@ -183,7 +184,7 @@ impl Graph {
         shards.map(|(name, config)| (name, self.below(&config.below).into_iter().collect()))
     }
 
-    /// Refuses devices that cannot run on the thread of a shard.
+    /// Checks that every device below a shard can run on the thread of the shard.
     ///
     /// # Errors
     /// Names the device and says why it cannot be below the shard.
@@ -219,7 +220,8 @@ impl Graph {
         Ok(())
     }
 
-    /// Refuses to open a device here that is open on the thread of a shard at the same time.
+    /// Checks that opening `roots` opens no device both on this thread and on the thread of a
+    /// shard.
     ///
     /// # Errors
     /// Names the device and the shard that it belongs to.

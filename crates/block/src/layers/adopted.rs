@@ -1,11 +1,11 @@
 //! A disk with content, presented as a device that also has room for the metadata of a mirror's
-//! side. So an existing disk becomes a side without copying its content away.
+//! side. An existing disk can thus become a side without copying its content away.
 //!
 //! The presented device consists of the head of a small metadata device, the whole disk, and the
 //! last block of the metadata device. The format of a side needs no exception: its superblocks and
-//! areas fall on the metadata device and its data area on the disk, from byte 0 on. The disk alone
-//! is therefore the volume after a clean stop. This layer must never write anything to the disk
-//! that is not addressed to the disk's own part.
+//! areas are on the metadata device, and its data area is the disk, from byte 0 on. After a clean
+//! stop, the disk alone is therefore the volume. This layer must never write anything to the disk
+//! that is not addressed to the disk's part of the presented device.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -21,20 +21,20 @@ use crate::geometry::Geometry;
 use crate::request::{BLOCK_BYTES, IoResult, Op, Reply, Request};
 use crate::units::show_size;
 
-/// Alignment of the head's length, the same as that of the start of every side's data.
+/// Alignment of the head's length in bytes; the data area of every side is aligned in the same way.
 pub const HEAD_ALIGNMENT: u64 = 1 << 20;
 
 /// The configuration of `type = "adopted"`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AdoptedConfig {
-    /// Name in the file of the disk with the content.
+    /// Name of the disk with the content, as in the configuration.
     pub data: String,
-    /// Name in the file of the device for the metadata of the side.
+    /// Name of the device for the metadata of the side, as in the configuration.
     pub metadata: String,
 }
 
-/// The device that holds a part of an adopted disk.
+/// The device that holds a byte of the presented device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum On {
     /// The metadata device.
@@ -46,7 +46,7 @@ pub enum On {
 /// Address mapping of an adopted disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdoptedLayout {
-    /// Length of the head; the disk begins at this offset.
+    /// Length of the head, and so the offset of the disk on the presented device.
     pub head_bytes: u64,
     /// Length of the disk.
     pub data_bytes: u64,
@@ -54,7 +54,7 @@ pub struct AdoptedLayout {
     pub tail_offset: u64,
 }
 
-/// A run of bytes on one of the devices.
+/// A run of bytes of the presented device that lies on only one of the two devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// Device of the run.
@@ -66,8 +66,8 @@ pub struct Piece {
 }
 
 impl AdoptedLayout {
-    /// Returns the layout over devices of these sizes, or `None` if the metadata device has no room
-    /// for a head and a tail.
+    /// Returns the layout for a disk and a metadata device of these sizes, or `None` if the
+    /// metadata device has no room for a head and a tail.
     pub fn of(data_bytes: u64, metadata_bytes: u64) -> Option<AdoptedLayout> {
         let whole = |bytes: u64| bytes - bytes % BLOCK_BYTES;
         let tail_offset = whole(metadata_bytes).checked_sub(BLOCK_BYTES)?;
@@ -79,12 +79,12 @@ impl AdoptedLayout {
         })
     }
 
-    /// Bytes that are presented.
+    /// Returns the size of the presented device, in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.head_bytes + self.data_bytes + BLOCK_BYTES
     }
 
-    /// Splits a range into runs, in order: at most three.
+    /// Splits a range into at most three runs, in order of their offsets.
     pub fn pieces(self, range: Range<u64>) -> impl Iterator<Item = Piece> {
         let data_end = self.head_bytes + self.data_bytes;
         let areas = [
@@ -153,7 +153,8 @@ impl Adopted {
         }
     }
 
-    /// Queries one device after the other until the answer is full or complete.
+    /// Queries the devices in the order of their parts until the list of extents is full or the
+    /// range is covered.
     async fn extents(&self, request: Request) -> IoResult {
         let mut extents = ExtentList::new(request.extents_max);
         for piece in self.layout.pieces(request.offset..request.end()) {
@@ -171,7 +172,7 @@ impl Adopted {
         Ok(extents.into_reply())
     }
 
-    /// Executes a request that concerns both devices, or none.
+    /// Executes a request that concerns both devices, or neither.
     async fn run_split(&self, request: Request) -> IoResult {
         let parts: Vec<IoFuture<'_>> = match request.op {
             Op::Flush => [On::Metadata, On::Data]
@@ -186,7 +187,8 @@ impl Adopted {
                     .collect()
             }
         };
-        // The request ends only after all its parts, so that no part writes after the answer.
+        // The request completes only when all its parts have ended, so that no part writes after
+        // the answer.
         let results = futures_util::future::join_all(parts).await;
         let replies = results.into_iter().collect::<Result<Vec<Reply>, _>>()?;
         Ok(joined(request.op, replies))
@@ -255,7 +257,8 @@ mod tests {
     const MIB: u64 = 1 << 20;
     const KIB: u64 = 1 << 10;
 
-    /// Metadata of 2 MiB and 8 KiB: a head of 2 MiB, 4 KiB unused, and a tail of 4 KiB.
+    /// Creates an adopted disk with a metadata device of 2 MiB and 8 KiB: a head of 2 MiB, 4 KiB
+    /// unused, and a tail of 4 KiB.
     fn adopted(rt: &Rt) -> (Rc<MemoryDevice>, Rc<MemoryDevice>, Adopted) {
         let data = Rc::new(MemoryDevice::new(rt, 256 * KIB));
         let metadata = Rc::new(MemoryDevice::new(rt, 2 * MIB + 8 * KIB));
@@ -295,7 +298,7 @@ mod tests {
         assert_eq!(pieces, expected);
     }
 
-    /// Compares random requests around both borders with one flat device.
+    /// Random requests around both borders give the same answers as on a single memory device.
     #[test]
     fn it_is_one_device() {
         let rt = virtual_rt();
@@ -376,7 +379,7 @@ mod tests {
                 control.set_error(Some(IoError::Medium));
                 let failed = over.submit(Request::flush()).await;
                 assert_eq!(failed.err(), Some(IoError::Medium), "{broken:?}");
-                // A request to the other part does not fail.
+                // A request to the part on the other device does not fail.
                 let offset = match broken {
                     On::Data => 0,
                     On::Metadata => 2 * MIB,

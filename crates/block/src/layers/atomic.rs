@@ -1,9 +1,10 @@
 //! The atomic unit: accepts requests of any offset and length over a device of 4-KiB blocks.
 //!
-//! Only this layer turns a smaller or unaligned change into a read-modify-write. It holds a range
-//! lock meanwhile, so that two such changes of one block never lose each other's bytes. Every
-//! export puts this layer on top of the device that it serves. All changes take the lock, because a
-//! read-modify-write would undo a whole-block write that happens between its read and its write.
+//! Only this layer turns a smaller or unaligned change into a read-modify-write. A range lock is
+//! held during the read-modify-write, so that two such changes of one block never lose each other's
+//! bytes. All other changes take the lock too, because a read-modify-write would undo a whole-block
+//! write that happens between its read and its write. Every export puts this layer on top of the
+//! device that it serves.
 //!
 //! The layer must never make a read wait: a read that overlaps a change in flight may see each
 //! block before or after the change.
@@ -53,8 +54,8 @@ impl AtomicUnit {
         Ok(Reply::Data(data.slice(skip..skip + request.len as usize)))
     }
 
-    /// Changes whole blocks. If the blocks are not locked, an immediate answer of the device below
-    /// is returned immediately.
+    /// Executes a change of whole blocks. If no other change holds a lock on the blocks and the
+    /// device below answers immediately, the returned future is ready.
     fn change_whole(&self, request: Request) -> IoFuture<'_> {
         let Some(guard) = self.changes.try_lock(request.offset..request.end()) else {
             return IoFuture::new(self.change(request));
@@ -89,8 +90,8 @@ impl AtomicUnit {
                 self.zero_ends(&request, inner_start, inner_end).await?;
                 self.submit_inner(&request, inner_start, inner_end).await
             }
-            // A discard is advice: the partial blocks at its ends are kept, unless the device
-            // promises zeroes. Then they are zeroed like the rest.
+            // A discard is only advice, so the partial blocks at its ends are kept. If the device
+            // promises zeroes after a discard, the partial blocks are zeroed too.
             Op::Discard => {
                 let (inner_start, inner_end) = inner_blocks(&request);
                 if self.geometry().discard_zeroes {
@@ -109,7 +110,7 @@ impl AtomicUnit {
         self.below.submit(request.part(start, end, start)).await
     }
 
-    /// Zeroes the parts of the request outside its whole blocks.
+    /// Zeroes the parts of the request before and after its whole blocks, which are `start..end`.
     async fn zero_ends(&self, request: &Request, start: u64, end: u64) -> Result<(), IoError> {
         let ends = if start >= end {
             [request.offset..request.end(), 0..0]
@@ -124,7 +125,8 @@ impl AtomicUnit {
         Ok(())
     }
 
-    /// Reads the partial blocks at the ends of a write and writes whole blocks.
+    /// Executes a write with partial blocks at its ends: reads these blocks, completes them, and
+    /// writes whole blocks.
     async fn write_partly(&self, request: Request) -> IoResult {
         let (start, end) = whole_blocks(&request);
         let mut whole = Payload::empty();
@@ -185,8 +187,8 @@ fn whole_blocks(request: &Request) -> (u64, u64) {
     )
 }
 
-/// Returns the largest range of whole blocks inside a request; it is empty if its start is not
-/// below its end.
+/// Returns the largest range of whole blocks inside a request. The range is empty if its start is
+/// not below its end.
 fn inner_blocks(request: &Request) -> (u64, u64) {
     (
         request.offset.next_multiple_of(BLOCK_BYTES),
@@ -225,8 +227,9 @@ impl Device for AtomicUnit {
         }
     }
 
-    /// Answers requests of whole blocks. A change that completes before any other task runs needs
-    /// no lock, if no other change holds one.
+    /// Answers a request of whole blocks immediately, if possible. Such a change completes before
+    /// any other task runs, so it takes no lock; but it is not executed while another change holds
+    /// a lock on its range.
     fn try_answer(&self, request: Request) -> Result<IoResult, Request> {
         if let Err(error) = self.geometry().check(&request) {
             return Ok(Err(error));
@@ -302,7 +305,7 @@ mod tests {
         ));
         drop(guard);
         assert!(at_once(write(0, 8192)));
-        // An invalid request is refused at once and leaves no lock behind.
+        // An invalid request is refused immediately and leaves no lock behind.
         let beyond = unit.try_answer(write(1 << 20, 4096));
         assert!(matches!(beyond, Ok(Err(IoError::OutOfRange))));
         assert!(unit.changes.is_empty());

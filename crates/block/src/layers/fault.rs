@@ -1,13 +1,19 @@
 //! Devices that fail on purpose: `type = "delay"` and `type = "error"` of a configuration, and a
 //! [switch](FaultControl) for tests that freeze, slow down or break a device while it runs.
 //!
-//! A request passes these checks, in this order: frozen? - broken, or next to fail? - its delay -
-//! the rule (hang, fail before) - the device below - slowed down? - frozen again? - the rule (fail
-//! after). A frozen device neither accepts requests nor answers requests that it has accepted. A
-//! request that fails before does not reach the device below; a request that fails after has been
-//! executed there, like a write whose answer was lost.
+//! A request passes these stages in order:
 //!
-//! The layer must never lose or change data by itself, and all its randomness comes from its seed.
+//! 1. It waits while the device is frozen. It fails if the device is broken, or if it was chosen to
+//!    fail by [`FaultControl::fail_next`].
+//! 2. It waits for its delay.
+//! 3. If the rule applies, the request hangs, and then fails unless the rule is `late`.
+//! 4. The device below executes it.
+//! 5. It waits for the slowdown, and again while the device is frozen.
+//! 6. If the rule is `late`, the request fails, although it was executed, like a write whose answer
+//!    was lost.
+//!
+//! A frozen device neither accepts requests nor answers requests that it has accepted. The layer
+//! must never lose or change data by itself, and all its randomness comes from its seed.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -29,28 +35,29 @@ use crate::units::{Size, Time};
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DelayConfig {
-    /// Name of the device below in the file.
+    /// Name of the device below, as in the configuration.
     pub below: String,
-    /// Added to every read.
+    /// Delay added to every read.
     pub read: Option<Time>,
-    /// Added to every write.
+    /// Delay added to every write.
     pub write: Option<Time>,
-    /// Added to every flush.
+    /// Delay added to every flush.
     pub flush: Option<Time>,
-    /// Added to every discard.
+    /// Delay added to every discard.
     pub discard: Option<Time>,
-    /// Added to every write-zeroes.
+    /// Delay added to every write-zeroes.
     pub write_zeroes: Option<Time>,
-    /// Added to every extents request.
+    /// Delay added to every extents request.
     pub extents: Option<Time>,
-    /// Maximum additional delay of an operation that has a delay, uniformly distributed from 0.
+    /// Upper limit of the random time, uniformly distributed from 0, that is added to the delay of
+    /// an operation that has one.
     pub jitter: Option<Time>,
     /// Seed of the jitter; by default derived from the runtime's seed and the device's name.
     pub seed: Option<u64>,
 }
 
 impl DelayConfig {
-    /// Returns the faults that the layer injects.
+    /// Returns the faults that this configuration asks for.
     pub fn plan(&self) -> FaultPlan {
         let mut plan = FaultPlan::default();
         let duration = |time: Option<Time>| time.map_or(Duration::ZERO, |t| t.0);
@@ -73,37 +80,38 @@ impl DelayConfig {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ErrorConfig {
-    /// Name of the device below in the file.
+    /// Name of the device below, as in the configuration.
     pub below: String,
-    /// Error of the affected requests; without it they only hang.
+    /// Error with which affected requests fail; without an error they only hang.
     pub code: Option<IoError>,
     /// Affected operations; all by default.
     pub ops: Option<Vec<Op>>,
-    /// Probability, 0 to 1, that a matching request is affected. If neither this nor `nth` is
-    /// given, all matching requests are.
+    /// Probability, 0 to 1, with which a matching request is affected. If neither `probability` nor
+    /// `nth` is given, all matching requests are affected.
     pub probability: Option<f64>,
-    /// Affects every n-th matching request.
+    /// If given, every n-th matching request is affected.
     pub nth: Option<u64>,
     /// Affects only requests that touch bytes at or after this offset.
     pub from: Option<Size>,
     /// Affects only requests that touch bytes before this offset.
     pub to: Option<Size>,
-    /// Time after opening the device from which requests are affected.
+    /// Time after the opening of the device before which no request is affected.
     pub after: Option<Time>,
-    /// Length of the affected period; unlimited by default.
+    /// Length of the period in which requests are affected; unlimited by default.
     #[serde(rename = "for")]
     pub lasting: Option<Time>,
-    /// Time that affected requests hang before they fail or continue: a time, or `"forever"`.
+    /// Time for which affected requests hang before they fail or continue: a time, or `"forever"`.
     pub hang: Option<Hang>,
-    /// Whether affected requests are executed and fail afterwards, as when an answer is lost.
+    /// Whether affected requests are executed before they fail, as when an answer is lost.
     #[serde(default)]
     pub late: bool,
-    /// Seed of the choice; by default derived from the runtime's seed and the device's name.
+    /// Seed of the random choice of requests; by default derived from the runtime's seed and the
+    /// device's name.
     pub seed: Option<u64>,
 }
 
 impl ErrorConfig {
-    /// Refuses inconsistent rules.
+    /// Checks that the keys are consistent with each other.
     ///
     /// # Errors
     /// A message that names the wrong keys.
@@ -131,7 +139,7 @@ impl ErrorConfig {
         self.from.map_or(0, |s| s.0)..self.to.map_or(u64::MAX, |s| s.0)
     }
 
-    /// Returns the faults that the layer injects.
+    /// Returns the faults that this configuration asks for.
     pub fn plan(&self) -> FaultPlan {
         let ranged = self.from.is_some() || self.to.is_some();
         let rule = ErrorRule {
@@ -175,7 +183,7 @@ impl<'de> Deserialize<'de> for Hang {
     }
 }
 
-/// Selection among the requests that match a rule.
+/// Selection among the requests to which a rule applies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Choice {
     /// All matching requests.
@@ -189,21 +197,22 @@ pub enum Choice {
 /// A rule that makes requests fail or hang.
 #[derive(Clone, Debug)]
 pub struct ErrorRule {
-    /// Error of the affected requests; `None`: they only hang.
+    /// Error with which affected requests fail; `None` if they only hang.
     pub error: Option<IoError>,
     /// Affected operations.
     pub ops: Vec<Op>,
     /// Selection among the matching requests.
     pub choice: Choice,
-    /// Affects only requests that touch this range; flushes touch none. `None`: any request.
+    /// Byte range that a request must touch to be affected; a flush touches no range. `None` means
+    /// any request.
     pub range: Option<Range<u64>>,
-    /// Time after opening the device from which the rule applies.
+    /// Time after the opening of the device at which the rule begins to apply.
     pub after: Duration,
     /// Length of the period in which the rule applies.
     pub lasting: Duration,
-    /// Time that affected requests hang first.
+    /// Time for which affected requests hang before they fail or continue.
     pub hang: Option<Hang>,
-    /// Whether affected requests fail after they were executed.
+    /// Whether affected requests fail only after they were executed.
     pub late: bool,
 }
 
@@ -212,13 +221,14 @@ pub struct ErrorRule {
 pub struct FaultPlan {
     /// Delay before each operation is forwarded.
     pub delays: PerOp<Duration>,
-    /// Maximum additional delay of an operation with a delay.
+    /// Upper limit of the random time that is added to the delay of an operation that has one.
     pub jitter: Duration,
     /// Rule that makes requests fail or hang.
     pub rule: Option<ErrorRule>,
 }
 
-/// The switch of a [`Fault`]: changes its behaviour while it runs, with immediate effect.
+/// The switch of a [`Fault`]: changes the behaviour of the device while it runs, with immediate
+/// effect.
 #[derive(Default)]
 pub struct FaultControl {
     frozen: Cell<bool>,
@@ -234,8 +244,8 @@ pub struct FaultControl {
 }
 
 impl FaultControl {
-    /// Freezes or thaws the device. While it is frozen it accepts no request and answers none, not
-    /// even requests that the device below has finished.
+    /// Freezes or thaws the device. A frozen device accepts no request and answers none, not even
+    /// requests that the device below has finished.
     pub fn set_frozen(&self, frozen: bool) {
         self.frozen.set(frozen);
         self.changed.notify();
@@ -247,19 +257,20 @@ impl FaultControl {
     }
 
     /// Fails every request with `error`, as when a device is removed. New requests and requests
-    /// that are frozen, delayed or hanging fail at once; requests inside the device below fail as
-    /// soon as it has answered. `None` ends the failure.
+    /// that are frozen, delayed or hanging fail immediately. Requests inside the device below fail
+    /// as soon as it has answered them. `None` ends the failure.
     pub fn set_error(&self, error: Option<IoError>) {
         self.error.set(error);
         self.changed.notify();
     }
 
-    /// Fails the next request of `op` that arrives. Several calls make as many requests fail.
+    /// Makes the next request of `op` that arrives fail with `error`. Each call adds one request
+    /// that fails.
     pub fn fail_next(&self, op: Op, error: IoError) {
         self.fail_next.borrow_mut()[op].push_back(error);
     }
 
-    /// Makes every request take `factor` times as long, delays included; 1 is normal.
+    /// Makes every request take `factor` times as long, including its delay; 1 is normal speed.
     ///
     /// # Panics
     /// When the factor is below 1.
@@ -268,7 +279,7 @@ impl FaultControl {
         self.slowdown.set(factor - 1.0);
     }
 
-    /// Adds `delay` to every request of `op` that arrives from now on.
+    /// Sets the delay of every request of `op` that arrives after this call.
     pub fn set_delay(&self, op: Op, delay: Duration) {
         self.delays[op].set(delay);
     }
@@ -305,7 +316,7 @@ impl FaultControl {
     }
 }
 
-/// Counts a request from its arrival to its answer or its drop.
+/// Guard that counts a request from its arrival until it is answered or dropped.
 struct Inside<'a>(&'a FaultControl);
 
 impl<'a> Inside<'a> {
@@ -342,7 +353,7 @@ fn add_one(counter: &Cell<u64>) {
 }
 
 impl Fault {
-    /// Creates a layer over `below`. All its random choices are drawn from `seed`.
+    /// Creates a layer over `below`. The layer draws all its random choices from `seed`.
     pub fn new(rt: &Rt, below: Rc<dyn Device>, plan: FaultPlan, seed: u64) -> Fault {
         let control = FaultControl::default();
         for op in Op::ALL {
@@ -424,7 +435,7 @@ impl Fault {
         }
     }
 
-    /// Waits for `duration`, or until the device is broken.
+    /// Waits for `duration`. Returns an error if the device is broken before that.
     async fn wait(&self, duration: Duration) -> Result<(), IoError> {
         if duration.is_zero() {
             return Ok(());
@@ -435,7 +446,7 @@ impl Fault {
         }
     }
 
-    /// Returns the rule, if it affects this request.
+    /// Returns the rule if it affects this request.
     fn strike(&self, request: &Request) -> Option<&ErrorRule> {
         let rule = self.rule.as_ref()?;
         let since = self.rt.now().since(self.opened);

@@ -1,5 +1,5 @@
-//! Logs the start and the end of every request, one line each, to a file in real time and to memory
-//! in virtual time.
+//! Logs the start and the end of every request, one line each. In real time the log is a file, in
+//! virtual time it is in memory.
 //!
 //! ```text
 //! 0.000120000 17 start write 8192 4096 fua
@@ -29,7 +29,8 @@ use crate::error::{IoError, OpenError};
 use crate::geometry::Geometry;
 use crate::request::{Flags, IoResult, Op, Request};
 
-/// Maximum size of the lines that wait to be written; further lines are lost.
+/// Maximum total size of the lines that wait to be written, in bytes. A line that would exceed it
+/// is lost.
 const BUFFER_BYTES_MAX: usize = 1 << 20;
 
 /// Maximum number of lines in a [`MemorySink`]; the oldest are dropped first.
@@ -39,7 +40,7 @@ const MEMORY_LINES_MAX: usize = 1 << 16;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LogConfig {
-    /// Name of the device below in the file.
+    /// Name of the device below, as in the configuration.
     pub below: String,
     /// Path of the log file, which is created if missing and appended to; relative to the
     /// configuration file. In virtual time no file is written.
@@ -48,13 +49,13 @@ pub struct LogConfig {
 
 /// A destination of lines.
 pub trait LogSink {
-    /// Accepts a line, without its newline. Never waits.
+    /// Accepts a line, given without its newline. Never waits.
     fn line(&self, line: &str);
 
     /// Returns the number of lost lines.
     fn lost_lines(&self) -> u64;
 
-    /// Waits until every accepted line is written.
+    /// Waits until every accepted line is written to the destination.
     fn close(&self) -> LocalFuture<'_, Result<(), IoError>>;
 }
 
@@ -151,8 +152,8 @@ impl FileSink {
 }
 
 impl FileState {
-    /// Writes lines until the sink is closed. Lines that arrive during a write are written together
-    /// by the next one, so a slow disk gets larger writes and not more of them.
+    /// Writes lines until the sink is closed. Lines that arrive during a write are all written by
+    /// the next write, so on a slow disk the writes become larger, not more numerous.
     async fn write_until_closed(&self, mut offset: u64) -> Result<(), IoError> {
         loop {
             self.changed
@@ -229,7 +230,7 @@ pub struct Log {
     scratch: RefCell<String>,
 }
 
-/// A request that has a start line and needs an end line.
+/// A request whose start has been logged, and whose end will be logged.
 struct Entry<'a> {
     log: &'a Log,
     number: u64,

@@ -1,8 +1,8 @@
 //! The tutorial layer: it forwards every request unchanged. Copy this file to write a layer.
 //!
 //! A layer is three things: a configuration type, a device that holds its child (or children), and
-//! a line in the graph ([`crate::graph::Node`]) that makes the device from the configuration. This
-//! layer does nothing in between; its comments say what a layer could do at each point.
+//! a variant of [`crate::graph::Node`] that creates the device from the configuration. This layer
+//! does nothing with the requests; its comments say how a layer could act at each point.
 
 use std::rc::Rc;
 
@@ -13,16 +13,16 @@ use crate::geometry::Geometry;
 use crate::request::Request;
 
 /// The configuration of `type = "passthrough"`. Every layer refuses unknown keys with
-/// `deny_unknown_fields`, so that a typing error is never silently ignored.
+/// `deny_unknown_fields`, so that a misspelled key is never silently ignored.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PassthroughConfig {
-    /// Name of the device below in the file.
+    /// Name of the device below, as in the configuration.
     pub below: String,
 }
 
 /// The layer itself. It holds its child by `Rc`, because a task of the layer (for delayed work)
-/// would need a handle of its own. It needs no lock, because a stack belongs to one thread.
+/// would need its own handle to the child. It needs no lock, because a stack belongs to one thread.
 pub struct Passthrough {
     below: Rc<dyn Device>,
     requests: std::cell::Cell<u64>,
@@ -50,19 +50,19 @@ impl Device for Passthrough {
         // State behind a `Cell` is accessed before or after an await, never across one.
         self.requests.set(self.requests.get() + 1);
         // A layer that only forwards returns the child's future unchanged, at no cost. A layer that
-        // does something after the child returns `IoFuture::new(async move { ... })`, and one that
-        // knows the answer returns `IoFuture::ready(...)`. A layer that treats operations
-        // differently matches on `request.op` without a catch-all arm, so that a new operation
-        // cannot slip through unnoticed.
+        // acts after the child returns `IoFuture::new(async move { ... })`, and a layer that
+        // already knows the answer returns `IoFuture::ready(...)`. A layer that treats operations
+        // differently matches on `request.op` without a catch-all arm, so that the compiler reports
+        // every place that a new operation concerns.
         self.below.submit(request)
     }
 
-    // The default `close` suffices: this layer has no work of its own to finish. A layer that
-    // delays writes drains them here, and joins its tasks. It does not close its child; the graph
-    // does.
+    // The default `close` suffices, because this layer has no work of its own to finish. A layer
+    // that delays writes completes them in `close`, and joins its tasks. A layer does not close its
+    // child; the graph does.
 
     fn interruptions(&self) -> Option<u64> {
-        // A layer over several children returns the sum of their numbers.
+        // A layer over several children returns the sum of the children's interruptions.
         self.below.interruptions()
     }
 

@@ -1,8 +1,8 @@
 //! A limit on bytes and requests per second, by token buckets.
 //!
-//! Requests pass in order of arrival. A small request behind a large one waits with it, because a
-//! limit that let it overtake would favour small requests forever. Requests that have passed run
-//! concurrently. This layer must never hold a request that has its tokens.
+//! Requests pass in order of arrival. A small request behind a large one waits too, because letting
+//! it overtake would favour small requests forever. Requests that have passed run concurrently.
+//! This layer must never delay a request that has its tokens.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -20,24 +20,26 @@ use crate::units::Size;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RateConfig {
-    /// Name of the device below in the file.
+    /// Name of the device below, as in the configuration.
     pub below: String,
-    /// Bytes per second, reads and writes together; unlimited by default.
+    /// Maximum number of bytes per second, of reads and writes together; unlimited by default.
     pub bytes_per_s: Option<Size>,
-    /// Bytes that may pass in one burst after an idle time; by default the bytes of one second.
-    pub burst_bytes: Option<Size>,
-    /// Requests per second, of any operation except extents; unlimited by default.
-    pub requests_per_s: Option<u64>,
-    /// Requests that may pass in one burst after an idle time; by default the requests of one
+    /// Number of bytes that may pass in one burst after an idle time; by default the bytes of one
     /// second.
+    pub burst_bytes: Option<Size>,
+    /// Maximum number of requests per second, of any operation except extents; unlimited by
+    /// default.
+    pub requests_per_s: Option<u64>,
+    /// Number of requests that may pass in one burst after an idle time; by default the requests of
+    /// one second.
     pub burst_requests: Option<u64>,
 }
 
 impl RateConfig {
-    /// Refuses limits that no request could pass.
+    /// Checks that requests can pass the limits, and that each burst has a rate.
     ///
     /// # Errors
-    /// A message that says that a limit is 0.
+    /// A message that says that a limit is 0, or names the rate that is missing.
     pub fn check(&self) -> Result<(), String> {
         let sizes = [self.bytes_per_s, self.burst_bytes].map(|size| size.map(|s| s.0));
         let limits = sizes
@@ -56,7 +58,7 @@ impl RateConfig {
     }
 }
 
-/// The limits, and the time of the last passage.
+/// Token buckets of the limits, and the time at which the last request passed.
 struct Gate {
     bytes: Option<TokenBucket>,
     requests: Option<TokenBucket>,
@@ -65,7 +67,8 @@ struct Gate {
 }
 
 impl Gate {
-    /// Takes the tokens of a request that arrives at `now_ns`, and returns when it passes.
+    /// Takes the tokens of a request that arrives at `now_ns`. Returns the time at which the
+    /// request passes.
     fn pass(&mut self, now_ns: u64, bytes: u64) -> u64 {
         let from_ns = now_ns.max(self.passed_ns);
         let mut at_ns = from_ns;
@@ -140,7 +143,7 @@ impl Device for Rate {
     }
 
     fn submit(&self, request: Request) -> IoFuture<'_> {
-        // A refused request must not use up tokens.
+        // The request is checked first, because an invalid request must not use up tokens.
         if let Err(error) = self.below.geometry().check(&request) {
             return IoFuture::ready(Err(error));
         }

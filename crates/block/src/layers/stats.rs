@@ -16,14 +16,15 @@ use crate::device::{Device, IoFuture, Statistic, StatisticVisitor};
 use crate::geometry::Geometry;
 use crate::request::{IoResult, Op, PerOp, Request};
 
-/// Longest distinguished latency, an hour; longer latencies count as an hour.
+/// Largest latency that a histogram distinguishes: an hour, in ns. A longer latency is recorded as
+/// an hour.
 const LATENCY_NS_MAX: u64 = 3_600_000_000_000;
 
 /// The configuration of `type = "stats"`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StatsConfig {
-    /// Name of the device below in the file.
+    /// Name of the device below, as in the configuration.
     pub below: String,
 }
 
@@ -46,7 +47,7 @@ pub struct OpSummary {
     pub max_ns: u64,
 }
 
-/// Record of one operation.
+/// Counters and latencies of one operation.
 struct OpRecord {
     errors: u64,
     bytes: u64,
@@ -131,7 +132,7 @@ impl Device for Stats {
         let (op, bytes) = (request.op, request.len);
         let submitted = self.rt.now();
         match self.below.submit(request) {
-            // The answer is already known, so no future of its own is needed.
+            // The answer is already known, so the request needs no further future.
             IoFuture::Ready(Some(result)) => {
                 self.record(op, bytes, submitted, &result);
                 IoFuture::ready(result)

@@ -1,5 +1,6 @@
 //! RAID-0: the bytes of N devices are interleaved in units, so that large requests use all devices
-//! and small ones spread over them. It adds no redundancy: the loss of one child loses the device.
+//! and small requests are spread over the devices. A stripe adds no redundancy: the loss of one
+//! child loses the device.
 //!
 //! A contiguous range of the stripe is contiguous on every child, so a request of any length
 //! becomes at most one request for each child, with the slices of its payload gathered. All parts
@@ -25,16 +26,18 @@ use crate::units::Size;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StripeConfig {
-    /// Names of the devices below in the file, in the order of the layout.
+    /// Names of the devices below, as in the configuration, in the order of the layout.
     pub devices: Vec<String>,
-    /// Stripe unit: bytes on one device before the next device follows; 64 KiB by default.
+    /// Stripe unit: number of contiguous bytes on one device before the next device follows; 64 KiB
+    /// by default.
     #[serde(default = "default_unit")]
     pub unit: Size,
 }
 
-/// Maximum number of stripe rows in one window of an extents request.
+/// Maximum number of stripe rows in one window of an extents request. A row is one unit on each
+/// child.
 const WINDOW_ROWS_MAX: u64 = 256;
-/// Maximum number of windows that one answer covers.
+/// Maximum number of windows that the answer to one extents request covers.
 const WINDOWS_MAX: usize = 16;
 
 fn default_unit() -> Size {
@@ -42,7 +45,7 @@ fn default_unit() -> Size {
 }
 
 impl StripeConfig {
-    /// Refuses parameters with which no stripe is possible.
+    /// Checks that a stripe can be built with these parameters.
     ///
     /// # Errors
     /// A message that names the wrong value.
@@ -68,7 +71,7 @@ pub struct StripeLayout {
     unit_bytes: u64,
 }
 
-/// A run of bytes inside one unit.
+/// A run of bytes of the stripe inside one unit, and so on one child.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// Index of the child, from 0.
@@ -80,8 +83,8 @@ pub struct Piece {
 }
 
 impl StripeLayout {
-    /// Creates a layout over `children` devices, at least one, in units of `unit_bytes`, a power of
-    /// two.
+    /// Creates a layout over `children` devices with units of `unit_bytes`. There must be at least
+    /// one child, and the unit must be a power of two.
     ///
     /// # Panics
     /// When there is no child or the unit is no power of two.
@@ -93,7 +96,8 @@ impl StripeLayout {
         }
     }
 
-    /// Returns the size of a stripe whose smallest child has `child_bytes`; only whole units count.
+    /// Returns the size of a stripe whose smallest child has `child_bytes` bytes; an incomplete
+    /// unit at the end of a child is not used.
     pub fn size_bytes(&self, child_bytes: u64) -> u64 {
         self.children * (child_bytes - child_bytes % self.unit_bytes)
     }
@@ -118,8 +122,8 @@ impl StripeLayout {
         })
     }
 
-    /// Returns the part of a child that a range of the stripe covers. It is contiguous, and may be
-    /// empty.
+    /// Returns the range of a child that a range of the stripe covers. The child's range is
+    /// contiguous, and may be empty.
     pub fn child_range(&self, child: usize, range: &Range<u64>) -> Range<u64> {
         self.child_bytes_before(child, range.start)..self.child_bytes_before(child, range.end)
     }
@@ -170,8 +174,8 @@ impl Stripe {
         })
     }
 
-    /// Queries the children for one window of the range at a time, each window twice as long as the
-    /// previous one, so that the children examine little more than the answer covers.
+    /// Queries the children in windows of the range, each window twice as long as the previous one,
+    /// so that the children examine little more than the answer covers.
     async fn extents(&self, request: Request) -> IoResult {
         let mut extents = ExtentList::new(request.extents_max);
         let row_bytes = self.layout.unit_bytes * self.layout.children;
@@ -195,8 +199,8 @@ impl Stripe {
         Ok(extents.into_reply())
     }
 
-    /// Adds the children's answers for a window. Returns false if they do not cover the whole
-    /// window.
+    /// Adds the children's answers for a window to `extents`. Returns false if the answers do not
+    /// cover the whole window.
     async fn stitch_window(
         &self,
         window: &Request,
@@ -222,8 +226,8 @@ impl Stripe {
         })
     }
 
-    /// Submits the parts of a request to the children that it concerns, and waits until all have
-    /// ended.
+    /// Submits the parts of a request to the children that the request concerns, and waits until
+    /// all parts have ended.
     async fn ask_children(&self, request: &Request) -> Result<Vec<Reply>, IoError> {
         let parts = self.parts(request);
         let started = parts.into_iter().enumerate().map(|(child, part)| {
@@ -236,8 +240,8 @@ impl Stripe {
         results.into_iter().collect()
     }
 
-    /// Returns the part of the request for each child, or `None` for a child that it does not
-    /// concern.
+    /// Returns the part of the request for each child, or `None` for a child that the request does
+    /// not concern.
     fn parts(&self, request: &Request) -> Vec<Option<Request>> {
         let range = request.offset..request.end();
         let mut payloads = vec![Payload::empty(); self.children.len()];
@@ -286,7 +290,8 @@ impl Stripe {
         data
     }
 
-    /// Adds the children's extents of a range, up to the position where one child's answer ends.
+    /// Adds the children's extents of a range to `extents`, up to the first position that a child's
+    /// answer does not cover.
     fn stitch_extents(&self, range: Range<u64>, replies: Vec<Reply>, extents: &mut ExtentList) {
         let mut runs: Vec<std::vec::IntoIter<Extent>> = Vec::with_capacity(replies.len());
         for reply in replies {
@@ -295,7 +300,7 @@ impl Stripe {
                 Reply::Done | Reply::Data(_) => Vec::new().into_iter(),
             });
         }
-        // Unused rest of each child's current run.
+        // Unused rest of the current run of each child.
         let mut rest = vec![Extent { len: 0, data: true }; runs.len()];
         for piece in self.layout.pieces(range) {
             let mut wanted = piece.range.end - piece.range.start;
@@ -380,8 +385,8 @@ mod tests {
         assert_eq!(layout.size_bytes(11), 24);
     }
 
-    /// The pieces of every range are its bytes in order. On each child they fill exactly the range
-    /// that `child_range` returns.
+    /// The pieces of every range are its bytes in order. On each child, the pieces fill exactly the
+    /// range that `child_range` returns.
     #[test]
     fn every_range_is_contiguous_on_every_child() {
         for (children, unit) in [(1, 4), (2, 1), (3, 4), (5, 2)] {

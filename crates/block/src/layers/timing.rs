@@ -1,14 +1,15 @@
-//! The connection between a device and a timing model: the data goes to the device below, and the
-//! [model](crate::media::model) says when an SSD, a disk or a network volume would have finished.
+//! The connection between a device and a timing model: the device below holds the data, and the
+//! [model](crate::media::model) determines when an SSD, a disk or a network volume would have
+//! finished each request.
 //!
-//! A request completes when both have finished: in virtual time exactly at the model's time (the
-//! media there take no time), in real time never before it. So the same profile drives a simulation
-//! and an emulation over a file.
+//! A request completes when both the device below and the model have finished. In virtual time this
+//! is exactly the model's time (the media there take no time), in real time never earlier. So the
+//! same profile drives a simulation and an emulation over a file.
 //!
 //! One task, the pump, sleeps until the model's next event and wakes requests that have finished.
-//! Requests wait in a slab whose keys are the model's command ids. A request that is dropped leaves
-//! its slot behind as an orphan until the model has finished it, because a command that has reached
-//! a device is executed even if no caller waits for it.
+//! Requests wait in a slab whose keys are the model's command ids. The slot of a dropped request
+//! remains as an orphan until the model has finished the command, because a command that has
+//! reached a device is executed even if no caller waits for it.
 //!
 //! This layer must never add or choose a duration of its own: without a time from the model, an
 //! operation takes no time.
@@ -33,8 +34,8 @@ use crate::media::model::{
 };
 use crate::request::{IoResult, Op, Request};
 
-/// Maximum number of commands inside the model. Later requests wait outside, as in a block layer
-/// whose queue is full. The limit is well below the number that a model accepts.
+/// Maximum number of commands inside the model. Further requests wait outside the model, as in a
+/// block layer whose queue is full. The limit is well below the number that a model accepts.
 const QUEUE_COMMANDS_MAX: usize = 16_384;
 
 /// Preferred request size of a disk: an eighth of a track, so that the transfer is not negligible
@@ -48,14 +49,14 @@ pub struct TimingConfig {
     pub of: ModelType,
     /// Parameters of the profile, with the configuration's overrides.
     pub parameters: Parameters,
-    /// Name of the device below in the file.
+    /// Name of the device below, as in the configuration.
     pub below: String,
     /// Seed of the random durations; by default derived from the runtime's seed and the device's
     /// name.
     pub seed: Option<u64>,
 }
 
-/// The keys that belong to this layer; every other key is a parameter of the model.
+/// The configuration keys that belong to this layer; every other key is a parameter of the model.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct OwnKeys {
@@ -65,7 +66,7 @@ struct OwnKeys {
 }
 
 impl TimingConfig {
-    /// Reads a section from which `type` has been removed.
+    /// Reads a section from which the key `type` has been removed.
     ///
     /// # Errors
     /// An unknown profile, an unknown parameter, or a value that no device can have, each with its
@@ -77,8 +78,8 @@ impl TimingConfig {
         let parameters = match Parameters::from_profile(of, profile, overrides.clone()) {
             Ok(parameters) => parameters,
             Err(error) => {
-                // The error of the overrides has no position, so the key that fails alone provides
-                // it.
+                // The error does not say which key caused it. So each key is tried alone, and the
+                // first key that fails gives the position.
                 let culprit = overrides.into_iter().find_map(|(key, value)| {
                     let alone = toml::Table::from_iter([(key.clone(), value)]);
                     let error = Parameters::from_profile(of, profile, alone).err()?;
@@ -103,17 +104,17 @@ fn one_line(error: &ModelError) -> String {
 /// A request inside the model.
 struct Slot {
     stage: Stage,
-    /// Permit for the queue of the device.
+    /// Permit for one of the commands that may be inside the model.
     _place: Permit,
 }
 
 /// Stage of a request inside the model.
 enum Stage {
-    /// Not finished, with the waker of the request once it has been polled.
+    /// Not finished. Holds the waker of the request once the request has been polled.
     Waiting(Option<Waker>),
-    /// Finished; the waiting request will free the slot.
+    /// Finished; the waiting request will release the slot.
     Done,
-    /// Dropped by the caller; the slot is freed when the model has finished the command.
+    /// Dropped by the caller; the slot is released when the model has finished the command.
     Orphan,
 }
 
@@ -122,21 +123,22 @@ struct TimingState {
     rt: Rt,
     model: RefCell<Box<dyn TimingModel + Send>>,
     slots: RefCell<Slab<Slot>>,
-    /// The pump's waker, from its first poll on.
+    /// Waker of the pump; `None` before the pump's first poll.
     pump: RefCell<Option<Waker>>,
     /// The timer of the model's next event.
     alarm: RefCell<Option<Sleep>>,
-    /// Time at which the alarm fires; `Instant::MAX` without an alarm.
+    /// Time at which the alarm fires; `Instant::MAX` if there is no alarm.
     alarm_at: Cell<Instant>,
-    /// Buffer kept to reuse its memory; empty between runs.
+    /// Buffer for finished command ids, kept to reuse its memory; empty between runs.
     finished: RefCell<Vec<u64>>,
-    /// Permits for the queue of the device, granted in the order of arrival.
+    /// Permits for commands inside the model, granted in order of arrival.
     places: Rc<Semaphore>,
     lateness: Cell<Lateness>,
 }
 
-/// Delay of the device behind the model's times. In real time an emulation adds this delay, because
-/// timers fire late and the thread has other work. In virtual time it is zero.
+/// Delay with which the device handles the events of the model. In real time this delay adds to the
+/// emulated latency, because timers fire late and the thread has other work. In virtual time it is
+/// zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lateness {
     /// Number of events of the model that the device has handled.
@@ -198,7 +200,7 @@ impl TimingState {
         self.set_alarm();
     }
 
-    /// Records the delay of the model's first event, if the event is due.
+    /// Records how late the model's next event is handled, if the event is due.
     fn note_lateness(&self, now_ns: u64) {
         let due_ns = self.model.borrow().next_event_ns();
         if let Some(late_ns) = due_ns.and_then(|due_ns| now_ns.checked_sub(due_ns)) {
@@ -211,7 +213,8 @@ impl TimingState {
     fn finish(&self, key: usize) {
         let mut slots = self.slots.borrow_mut();
         match std::mem::replace(&mut slots[key].stage, Stage::Done) {
-            // Wakers only push onto the ready queue, so they may run under the borrow.
+            // Waking while the slots are borrowed is safe: a waker only pushes onto the ready
+            // queue.
             Stage::Waiting(waker) => {
                 if let Some(waker) = waker {
                     waker.wake();
@@ -222,8 +225,8 @@ impl TimingState {
         }
     }
 
-    /// Sets the alarm for the model's next event. An alarm that fires too early is left unchanged:
-    /// the pump then finds no event and sets a new one.
+    /// Sets the alarm for the model's next event. An earlier alarm is left unchanged: when it
+    /// fires, the pump finds no event and sets a new alarm.
     fn set_alarm(&self) {
         let Some(next_ns) = self.model.borrow().next_event_ns() else {
             return;
@@ -233,10 +236,11 @@ impl TimingState {
             return;
         }
         let pump = self.pump.borrow();
-        // Before the pump's first poll there is no waker; that poll sets the alarm.
+        // Before its first poll the pump has no waker; the first poll sets the alarm.
         let Some(pump) = pump.as_ref() else { return };
         let mut sleep = self.rt.sleep_until(at);
-        // Polling the timer here with the pump's waker saves the pump a poll for each request.
+        // The timer is polled with the pump's waker, so that the pump itself need not be polled for
+        // each request.
         if Pin::new(&mut sleep)
             .poll(&mut Context::from_waker(pump))
             .is_ready()
@@ -248,7 +252,7 @@ impl TimingState {
     }
 }
 
-/// A future of a request inside the model, which completes when the model has finished the command.
+/// Future of a request inside the model. It completes when the model has finished the command.
 struct Ticket {
     state: Rc<TimingState>,
     key: usize,
@@ -295,8 +299,8 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// Creates a device with the data of `below` and the timing of a new device of these
-    /// parameters, whose random durations are drawn from `seed`.
+    /// Creates a device with the data of `below` and the timing of a new modelled device. The model
+    /// has these parameters and draws its random durations from `seed`.
     ///
     /// # Errors
     /// A parameter out of range.
@@ -340,13 +344,13 @@ impl Timing {
         self.state.model.borrow().counters()
     }
 
-    /// Returns the delay of the device behind the model's times.
+    /// Returns the delay with which the device has handled the events of the model.
     pub fn lateness(&self) -> Lateness {
         self.state.lateness.get()
     }
 
-    /// Returns the number of commands that the modelled device has not finished, including commands
-    /// whose requests were dropped.
+    /// Returns the number of commands that the model has not finished, including commands whose
+    /// requests were dropped.
     pub fn in_flight(&self) -> usize {
         self.state.slots.borrow().len()
     }
@@ -361,8 +365,8 @@ impl Timing {
     }
 }
 
-/// The pump: at every wake-up it advances the model to the current time. It holds its state weakly,
-/// because the state holds its waker.
+/// The pump: at every wake-up it advances the model to the current time. It holds a weak reference
+/// to the state, because the state holds its waker.
 async fn pump(state: Weak<TimingState>) {
     std::future::poll_fn(|context| {
         let Some(state) = state.upgrade() else {
@@ -423,7 +427,7 @@ impl Device for Timing {
         }
     }
 
-    /// Waits until the modelled device is idle, orphans included.
+    /// Waits until the modelled device is idle, including commands whose requests were dropped.
     fn close(&self) -> LocalFuture<'_, Result<(), IoError>> {
         Box::pin(async {
             self.closed.set(true);

@@ -1,9 +1,11 @@
-//! Another server's export as a medium, over BRP: its sessions survive broken connections and,
-//! within the limit of kept changes, the death of the server.
+//! Another server's export as a medium, over BRP. A BRP session survives broken connections; it
+//! also survives the death of the server, as long as the changes to be repeated fit the configured
+//! limit.
 //!
-//! The client crate carries the requests; this medium only translates its answers for the stack. It
-//! must never treat a flush as durable that the session does not. It counts a different server
-//! instance as an interruption, since that instance may hold an older copy of the same volume.
+//! The client crate transmits the requests; this medium only translates its answers for the stack.
+//! It must never report a flush as successful if the session has not made the changes durable. It
+//! counts a new instance of the server as an interruption, because the new instance may hold an
+//! older copy of the same volume.
 
 use std::time::Duration;
 
@@ -26,49 +28,51 @@ use crate::units::{Size, Time};
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BrpConfig {
-    /// Addresses of the server, one or several: `unix:PATH`, `tcp:ADDRESS:PORT` or
+    /// Addresses of the server, one or several, each of the form `unix:PATH`, `tcp:ADDRESS:PORT` or
     /// `rdma:ADDRESS:PORT`.
     #[serde(deserialize_with = "read_addresses")]
     pub address: Vec<Address>,
     /// The name of the export; empty for the server's default.
     #[serde(default)]
     pub export: String,
-    /// Number of connections; they use the addresses round robin.
+    /// Number of connections, which are assigned to the addresses round robin.
     #[serde(default = "one_connection")]
     pub connections: u32,
-    /// Time that requests wait for an unreachable server.
+    /// Maximum time that requests wait for an unreachable server.
     #[serde(default = "reconnect_default")]
     pub reconnect: Time,
-    /// Merge mode of requests.
+    /// How requests are merged into frames.
     #[serde(default)]
     pub mode: ModeName,
-    /// Whether every request and its data is checked by a CRC end to end.
+    /// Whether each request and its data are protected by a CRC from end to end.
     #[serde(default)]
     pub crc: bool,
-    /// Maximum size of the kept copies of changes that would be lost if the server died.
+    /// Maximum size of the copies that the client keeps of changes that would be lost if the server
+    /// died.
     #[serde(default = "keep_default")]
     pub keep: Size,
     /// TLS settings, if the server is contacted over TLS.
     pub tls: Option<TlsConfig>,
-    /// Permits serving without the bytes after the last whole block of 4 KiB.
+    /// Permits an export whose size is not a multiple of 4 KiB. The bytes after its last whole
+    /// block are then not accessible.
     #[serde(default)]
     pub drop_tail: bool,
 }
 
-/// The merge modes of requests; see `docs/brp.md`, section "Temporal merge".
+/// How requests are merged into frames; see `docs/brp.md`, section "Temporal merge".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ModeName {
-    /// Merges from the queue depth at which merging pays.
+    /// Merges requests once the queue is so deep that merging saves time.
     #[default]
     Adaptive,
-    /// BRP-1.
+    /// BRP-1: one request per frame, executed serially.
     Short,
-    /// BRP-2.
+    /// BRP-2: one request per frame, executed in parallel.
     Parallel,
-    /// BRP-3T.
+    /// BRP-3T: several small requests per frame, executed in parallel.
     Merge,
-    /// BRP-3T; the requests of a frame are executed sequentially.
+    /// BRP-3T: several small requests per frame, executed one after another.
     MergeInTurn,
 }
 
@@ -169,8 +173,8 @@ impl BrpDevice {
         BrpDevice::of(Session::connect(rt, config.options()).await, config)
     }
 
-    /// Connects to a server through `connectors`; the configuration's addresses are only used in
-    /// messages.
+    /// Connects to a server through `connectors`. The addresses of the configuration are only used
+    /// in messages.
     ///
     /// # Errors
     /// The errors of [`open`](Self::open).
@@ -203,7 +207,8 @@ impl BrpDevice {
         })
     }
 
-    /// Executes a request in parts, because its range may be longer than the server accepts.
+    /// Executes a request in parts, because its range may be longer than the server accepts in one
+    /// request.
     async fn in_parts(&self, request: Request) -> IoResult {
         let mut start = request.offset;
         loop {
@@ -249,7 +254,7 @@ impl BrpDevice {
         if request.len == 0 {
             return Ok(extents.into_reply());
         }
-        // A server describes as much as fits its reply, but never an empty range.
+        // The server describes as much of the range as fits its reply, and at least a part of it.
         let (start, len) = (request.offset, request.len.min(self.range_bytes_max));
         let Answer::Runs(runs) = self.call(request.part(start, start + len, start)).await? else {
             return Err(IoError::Transport);
@@ -263,7 +268,7 @@ impl BrpDevice {
     }
 }
 
-/// Maps an error of the client to an error for the layers above.
+/// Maps an error of the BRP client to an error for the layers above.
 fn error_of(error: &Error) -> IoError {
     match error {
         Error::Target(status) => match status {
@@ -287,13 +292,14 @@ fn error_of(error: &Error) -> IoError {
 
 /// Computes the geometry from the server's description of the export.
 fn geometry(export: &Welcome) -> Result<Geometry, String> {
-    // A tail shorter than a block could not be written atomically, so it is not presented.
+    // Bytes after the last whole block could not be written atomically, so they are not presented.
     let whole = Geometry::of_whole_blocks(export.size_bytes);
     if whole.size_bytes == 0 {
         return Err("the export is smaller than a block of 4096 bytes".to_owned());
     }
     let longest_bytes = export.transfer_bytes_max.min(TRANSFER_BYTES_MAX);
-    // The layers above request whole blocks; the handshake has ensured that one fits.
+    // The layers above request whole blocks; the handshake has ensured that a transfer can hold at
+    // least one.
     let transfer_bytes_max = longest_bytes - longest_bytes % BLOCK_BYTES as u32;
     Ok(Geometry {
         block_bytes: export.block_bytes,

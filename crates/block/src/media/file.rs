@@ -1,9 +1,9 @@
-//! A file or block device, accessed by `io_uring` and with direct I/O if the file system supports
+//! A file or block device, accessed by `io_uring`, and with direct I/O if the file system supports
 //! it.
 //!
 //! Access is exclusive: the file or device is claimed ([`crate::disk::claim`]) while it is open, so
-//! that two servers never write one side and no process mounts it meanwhile. This medium never
-//! creates or grows a file; `bimetal format` does that, once, on request.
+//! that two servers never write to one side and no process mounts it. This medium never creates or
+//! grows a file; `bimetal format` does that, once, on request.
 
 use std::fs::Metadata;
 use std::io::{Seek, SeekFrom};
@@ -40,10 +40,10 @@ pub struct FileConfig {
     pub size: Option<Size>,
     /// Whether to bypass the page cache. The default is to bypass it if possible.
     pub direct: Option<bool>,
-    /// Refuse every change.
+    /// Whether every change of the content is refused.
     #[serde(default)]
     pub read_only: bool,
-    /// Whether the device has moving heads. This key and the following ones down to `zoned`
+    /// Whether the device has moving heads. This key and the following keys down to `zoned`
     /// override the values that the kernel reports.
     pub rotational: Option<bool>,
     /// Physical block size of the device.
@@ -56,17 +56,20 @@ pub struct FileConfig {
     pub discards: Option<bool>,
     /// Whether the device has zones that only accept sequential writes.
     pub zoned: Option<bool>,
-    /// Permits serving without the bytes after the last whole block of 4 KiB.
+    /// Permits a size that is not a multiple of 4 KiB. The bytes after the last whole block are
+    /// then not accessible.
     #[serde(default)]
     pub drop_tail: bool,
 }
 
-/// Maximum number of searches for the next data or hole in one extents request.
+/// Maximum number of searches for the next data or hole that one extents request makes.
 const LOOKS_MAX: usize = 64;
-/// Steps that one search counts for: it is two system calls, which block the thread.
+/// Cost of one search, in the steps that [`count_steps`] counts. The cost is high, because a search
+/// makes two system calls, which block the thread.
 const LOOK_STEPS: u64 = 32;
-/// Time during which a lock held by another process is retried; `LOCK_PATIENCE_OF_DEAD` applies if
-/// that process has already ended, and `LOCK_RETRY` is the pause between attempts.
+/// Time for which opening is retried while another process has locked the file.
+/// `LOCK_PATIENCE_OF_DEAD` applies if that process has already ended, and `LOCK_RETRY` is the pause
+/// between attempts.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 const LOCK_PATIENCE_OF_DEAD: Duration = Duration::from_secs(30);
 const LOCK_RETRY: Duration = Duration::from_millis(20);
@@ -75,7 +78,8 @@ const INVALID: i32 = 22;
 const BUSY: i32 = 16;
 /// `EOPNOTSUPP` of fallocate(2).
 const NOT_SUPPORTED: i32 = 95;
-/// Largest plausible physical block; a longer one is a mistake of the device.
+/// Largest plausible physical block size; a larger reported value is ignored as a mistake of the
+/// device.
 const PHYSICAL_BYTES_MAX: u64 = 1 << 20;
 
 /// Properties of a file or block device, determined before it is opened for service.
@@ -146,11 +150,12 @@ impl FileConfig {
     }
 
     /// Examines the device without claiming it. `serve`, `format` and `check` all begin with this
-    /// call, and so refuse the same devices in the same words.
+    /// examination, so they refuse the same devices with the same messages.
     ///
     /// # Errors
-    /// When it is missing or cannot be opened for reading, is neither a file nor a block device, is
-    /// in use in another way, or is not usable as a device here.
+    /// When the path is missing, cannot be opened for reading, or is neither a file nor a block
+    /// device; or when the device is already in use, or has a size, sectors or zones that this
+    /// medium does not support.
     pub fn look(&self, system: &System) -> Result<Looked, OpenError> {
         let found = std::fs::metadata(&self.path);
         let found = found.map_err(|error| self.error(error))?;
@@ -189,7 +194,7 @@ impl FileConfig {
         std::fs::File::open(&self.path)?.seek(SeekFrom::End(0))
     }
 
-    /// Overrides limits reported by the device with values of the configuration.
+    /// Replaces limits reported by the device with the values that the configuration gives.
     fn overrule(&self, limits: &mut Limits) {
         limits.rotational = self.rotational.or(limits.rotational);
         let said = |size: Option<Size>| size.map(|size| size.0);
@@ -226,7 +231,8 @@ impl FileConfig {
             usable.and_then(|bytes| u32::try_from(bytes).ok())
         };
         let physical = usable(limits.physical_bytes, PHYSICAL_BYTES_MAX);
-        // A stripe over three disks has no power of two, and some adapters report arbitrary values.
+        // Reported values that are no power of two are ignored, such as those of a stripe over
+        // three disks or the arbitrary values of some adapters.
         let optimal = usable(limits.optimal_bytes, u64::from(TRANSFER_BYTES_MAX));
         let physical_bytes = physical.unwrap_or(whole.physical_bytes);
         let preferred_bytes = optimal.unwrap_or(0).max(physical_bytes);
@@ -242,15 +248,15 @@ impl FileConfig {
     }
 }
 
-/// Reason why a device is not open yet, but may be soon.
+/// Reason why a device cannot be opened now, although it may be free soon.
 enum Busy {
-    /// The file is locked, by this process if the kernel names it.
+    /// The file is locked. Holds the process that has locked it, if the kernel reports the process.
     Locked(Option<Locker>),
     Claimed,
 }
 
 impl Busy {
-    /// Returns how long opening is retried.
+    /// Returns the time for which opening is retried.
     fn patience(&self) -> Duration {
         match self {
             Busy::Locked(Some(locker)) if !locker.is_running => LOCK_PATIENCE_OF_DEAD,
@@ -273,13 +279,14 @@ pub struct FileDevice {
 }
 
 impl FileDevice {
-    /// Opens and claims the file or device, and retries while it is locked by a process that has
-    /// just died: the kernel releases the file only when it has torn down the process's ring, after
-    /// the process is gone (50 ms were measured; with a hanging disk it takes as long as the disk
-    /// hangs).
+    /// Opens and claims the file or device. Retries while it is locked or claimed, because a
+    /// process that has just died may hold the lock: the kernel releases the file only when it has
+    /// torn down the process's ring, after the end of the process (50 ms were measured; with a
+    /// hanging disk it takes as long as the disk hangs).
     ///
     /// # Errors
-    /// When it is missing, in use, too small for one block, or cannot be opened or used.
+    /// When the file or device is missing, in use, too small for one block, or cannot be opened or
+    /// used.
     pub async fn open_when_free(rt: &Rt, config: &FileConfig) -> Result<FileDevice, OpenError> {
         let began = rt.now();
         loop {
@@ -341,8 +348,8 @@ impl FileDevice {
             let locker = locker::of_lock(&looked.found, &system);
             return Ok(Err(Busy::Locked(locker)));
         }
-        // The device may have changed between the examination and the claim, so it is examined
-        // again.
+        // The device may have changed between the first examination and the claim, so it is
+        // examined again.
         let looked = config.look(&system)?;
         Ok(Ok(FileDevice {
             rt: rt.clone(),
@@ -370,8 +377,9 @@ impl FileDevice {
                     .await
             }
             Op::Flush => self.sync().await.map(|()| Reply::Done),
-            // If discarded ranges are not promised to read as zeroes, a discard does nothing: a
-            // disk that cannot zero by itself would have to be written in full.
+            // If the device does not promise that discarded ranges read as zeroes, a discard does
+            // nothing: on a disk that cannot zero by itself, all of the range would have to be
+            // written.
             Op::Discard if !self.geometry.discard_zeroes => Ok(Reply::Done),
             Op::Discard => self.clear(&request, true).await,
             Op::WriteZeroes => {
@@ -383,7 +391,7 @@ impl FileDevice {
     }
 
     /// Reads in pieces that fit the memory region of the buffer pool, because a larger buffer would
-    /// always come from the heap. An export has reserved memory for the pieces
+    /// always be allocated from the heap. An export has reserved memory for these pieces
     /// ([`bimetal_rt::BufPool::footprint_bytes`]).
     async fn read(&self, offset: u64, len: u64) -> IoResult {
         if len <= BLOCK_BYTES_MAX as u64 {
@@ -484,7 +492,7 @@ impl FileDevice {
         })
     }
 
-    /// Writes zeroes as data, for devices and file systems that can neither punch holes nor zero
+    /// Writes zeroes as data, for a device or file system that can neither punch holes nor zero
     /// ranges.
     async fn write_zeroes_by_hand(&self, offset: u64, len: u64) -> Result<(), IoError> {
         let zeroes = self.rt.pool().zeroed(len.min(1 << 20) as usize);
@@ -531,9 +539,9 @@ mod tests {
 
     use super::*;
 
-    /// Creates a file of 64 KiB of ones and opens it with these keys; `op` clears all but the first
-    /// block. Returns a byte read from the second block afterwards, and the bytes still allocated
-    /// to the file.
+    /// Creates a file of 64 KiB of ones, opens it with the configuration `keys`, and clears all but
+    /// the first block with `op`. Returns a byte read from the second block afterwards, and the
+    /// number of bytes still allocated to the file.
     fn cleared(name: &str, op: Op, keep_allocated: bool, keys: &str) -> (u8, u64) {
         use std::os::unix::fs::MetadataExt;
         let rt = Rt::real_time(UringOptions::default()).expect("a ring");
@@ -568,7 +576,7 @@ mod tests {
     fn what_the_device_cannot_do_is_written_or_left() {
         let (no_zeroing, no_discards) = ("zeroing = false", "discards = false");
         let whole = 64 << 10;
-        // A hole is punched only where that is allowed.
+        // A hole is punched only if both the request and the configuration permit it.
         assert_eq!(cleared("punch", Op::Discard, false, ""), (0, 4096));
         assert_eq!(cleared("zero", Op::WriteZeroes, false, ""), (0, 4096));
         assert_eq!(cleared("keep", Op::WriteZeroes, true, ""), (0, whole));
@@ -576,7 +584,7 @@ mod tests {
             cleared("zero-kept", Op::WriteZeroes, false, no_discards),
             (0, whole)
         );
-        // A discard that does not promise zeroes writes no zeroes.
+        // On a device that does not promise zeroes, a discard leaves the content unchanged.
         assert_eq!(cleared("left", Op::Discard, false, no_discards), (1, whole));
         assert_eq!(cleared("hdd", Op::Discard, false, no_zeroing), (1, whole));
         assert_eq!(
@@ -606,7 +614,8 @@ mod tests {
             (4096, 1 << 20)
         );
         assert_eq!((geometry.size_bytes, geometry.tail_bytes), (32 << 20, 512));
-        // A stripe over three disks, and values of some adapters: no power of two, or too large.
+        // Optimal sizes as a stripe over three disks and some adapters report them: they are no
+        // power of two, or too large.
         for optimal in [3 << 16, 33_553_920, 1 << 30] {
             let odd = Limits {
                 optimal_bytes: Some(optimal),
@@ -635,7 +644,7 @@ mod tests {
             let error = of(&limits).expect_err("it is refused");
             assert!(error.message.contains(words), "{}", error.message);
         }
-        // Host-aware zones accept random writes, so such a disk is accepted.
+        // Host-aware zones accept random writes, so a disk with such zones is accepted.
         let aware = Limits {
             zoned: Some("host-aware".to_owned()),
             ..disk

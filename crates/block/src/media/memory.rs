@@ -1,9 +1,10 @@
 //! A device in memory, in real and in virtual time. It is sparse: a range that was never written
-//! takes no memory, not even for bookkeeping, and reads as zeroes. Its content ends with the
-//! process, so a flush does nothing.
+//! takes no memory, not even for bookkeeping, and reads as zeroes. Its content is lost when the
+//! process ends, so a flush does nothing.
 //!
-//! A reply to a read holds references to the device's memory. A write to memory that a reply still
-//! references takes new memory, so a reply never changes after it was given.
+//! A reply to a read holds references to the device's memory. If a reply still references the
+//! memory of a chunk, a write to this chunk goes to new memory, so the data of a reply never
+//! changes.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -20,22 +21,23 @@ use crate::geometry::Geometry;
 use crate::request::{BorrowedWrite, Extent, IoResult, Op, Reply, Request};
 use crate::units::Size;
 
-/// Allocation unit. A reply of one block keeps one such chunk alive.
+/// Size of a chunk, the allocation unit. A reply that references one block keeps its whole chunk
+/// allocated.
 const CHUNK_BYTES: usize = 64 << 10;
-/// Number of chunks examined or cleared without yielding: zeroing a chunk costs much more than a
-/// step.
+/// Number of chunks that are examined or cleared without yielding. The number is small, because
+/// zeroing a chunk costs much more than a step that [`count_steps`] counts.
 const CHUNKS_AT_ONCE: usize = 256;
-/// Number of chunks that one extents request examines.
+/// Maximum number of chunks that one extents request examines.
 const CHUNKS_LOOKED_AT: usize = 2048;
 
 /// Number of chunks in a group of the index. A group with a single chunk takes 6 KiB of bookkeeping
-/// beside the 64 KiB of the chunk; a group without chunks is not kept.
+/// in addition to the 64 KiB of the chunk; a group without chunks is not stored.
 const GROUP_CHUNKS: u64 = 256;
 /// Bytes of the device that a group covers.
 const GROUP_BYTES: u64 = GROUP_CHUNKS * CHUNK_BYTES as u64;
 
-/// Device size from which the content is allocated in areas of 2 MiB; a smaller device would take
-/// such an area for a few chunks.
+/// Device size from which memory is allocated in areas of 2 MiB. For a smaller device, such an area
+/// would be too much for a few chunks.
 const LARGE_BYTES: u64 = 64 << 20;
 
 /// The configuration of `type = "memory"`.
@@ -51,19 +53,19 @@ pub struct MemoryConfig {
 pub struct MemoryDevice {
     rt: Rt,
     geometry: Geometry,
-    /// Memory for the content; the buffers of the runtime's pool are for transfers.
+    /// Memory for the content of the device; the runtime's buffer pool is only for transfers.
     memory: BufPool,
     chunks: RefCell<Chunks>,
 }
 
-/// The chunks that have been written, by number. The bookkeeping is proportional to their number,
-/// however large the device is.
+/// The chunks that have been written, by chunk number. The memory for bookkeeping is proportional
+/// to the number of written chunks, not to the size of the device.
 #[derive(Default)]
 struct Chunks {
     groups: BTreeMap<u64, Group>,
 }
 
-/// The chunks of one group, at least one of which exists.
+/// The chunks of one group. At least one of them exists.
 struct Group {
     chunks: Box<[Option<Buf>]>,
     used: usize,
@@ -89,7 +91,7 @@ impl Chunks {
         self.groups.get(&group)?.chunks[at].as_ref()
     }
 
-    /// Returns the bytes of a chunk if no reply references them.
+    /// Returns the bytes of a chunk if the chunk exists and no reply references it.
     fn unshared(&mut self, chunk: u64) -> Option<&mut [u8]> {
         let (group, at) = place_of(chunk);
         let buf = self.groups.get_mut(&group)?.chunks[at].as_mut()?;
@@ -115,8 +117,8 @@ impl Chunks {
         }
     }
 
-    /// Returns the part of a range, from `position` on, that the next existing group covers, or
-    /// `None` if the rest of the range has no group.
+    /// Returns the first part of the range from `position` to `end` that lies in an existing group,
+    /// or `None` if there is no such part.
     fn next_part(&self, position: u64, end: u64) -> Option<Range<u64>> {
         if position >= end {
             return None;
@@ -200,8 +202,8 @@ impl MemoryDevice {
         Ok(())
     }
 
-    /// Returns the bytes of a chunk for writing. The chunk moves to new memory if replies still
-    /// reference its old memory.
+    /// Returns the bytes of a chunk for writing. If replies still reference the chunk, it is copied
+    /// to new memory first.
     ///
     /// # Errors
     /// `NoSpace` when memory has run out.
@@ -277,7 +279,7 @@ impl MemoryDevice {
     }
 }
 
-/// Returns true for a discard or write-zeroes that is too long for one turn.
+/// Returns true for a discard or write-zeroes that would clear too many chunks without yielding.
 fn clears_long(request: &Request) -> bool {
     let clears = matches!(request.op, Op::Discard | Op::WriteZeroes);
     clears && request.len > (CHUNKS_AT_ONCE * CHUNK_BYTES) as u64
@@ -352,7 +354,7 @@ mod tests {
         Request::write(offset, data.freeze(), Flags::NONE)
     }
 
-    /// Returns the value of all bytes in the data, which must be equal.
+    /// Returns the value that all bytes of the data have; panics if they differ.
     fn byte_in(data: &Payload) -> u8 {
         let bytes = data.to_vec();
         assert!(bytes.iter().all(|byte| *byte == bytes[0]));
@@ -385,7 +387,7 @@ mod tests {
 
     #[test]
     fn memory_is_taken_anew_only_where_an_answer_holds_it() {
-        // Once with memory of the heap, once with areas.
+        // The first size uses memory of the heap, the second uses areas of 2 MiB.
         for size_bytes in [SIZE, LARGE_BYTES] {
             memory_is_taken_anew_of(size_bytes);
         }
@@ -404,12 +406,13 @@ mod tests {
         assert_eq!(device.memory.heap_bytes_used(), 2 * CHUNK_BYTES);
         drop(held);
         assert_eq!(device.memory.heap_bytes_used(), CHUNK_BYTES);
-        // The bytes beside the write were copied to the new memory.
+        // The bytes of the chunk before the write were copied to the new memory.
         let beside = ask(&device, Request::read(0, 4096)).into_data();
         assert_eq!(byte_in(&beside), 9);
     }
 
-    /// The size of a device costs no memory. Written chunks do, and clearing them frees the memory.
+    /// The size of a device costs no memory. Written chunks cost memory, and clearing them frees
+    /// it.
     #[test]
     fn bookkeeping_is_in_proportion_to_what_was_written() {
         let rt = Rt::virtual_time(VirtualOptions::default());

@@ -1,14 +1,14 @@
 //! Another server's export as a medium: an NBD client that survives a broken connection.
 //!
 //! Requests are pipelined over one or several connections; one send carries all waiting requests,
-//! and one receive takes every reply that has arrived. When a connection breaks, the requests in
-//! flight are sent again over the next one. Repeating them is harmless, because no overlapping
-//! change is in flight at the same time (the atomic unit and the mirror ensure that).
+//! and one receive accepts every reply that has arrived. When a connection breaks, the requests in
+//! flight are sent again over the next connection. Repeating them is harmless, because no
+//! overlapping change is in flight at the same time (the atomic unit and the mirror ensure that).
 //!
 //! This medium must account for the effect of a broken connection on durability. The server may
-//! have restarted and lost its cache, so if there were completed changes that no flush had covered,
-//! the next flush fails, once, with [`IoError::Transport`]. It must never succeed: the layer above
-//! would consider lost changes durable.
+//! have restarted and lost its cache. So if a connection breaks while completed changes are not
+//! covered by a flush, the next flush fails, once, with [`IoError::Transport`]. That flush must
+//! never succeed, because the layer above would then consider lost changes durable.
 
 mod agreement;
 mod channel;
@@ -35,10 +35,10 @@ use crate::units::Time;
 use channel::Channel;
 use establish::establish;
 
-/// Bytes of zeroes written at a time if the server does not support write-zeroes.
+/// Number of bytes of zeroes in one write, used if the server does not support write-zeroes.
 const ZERO_WRITE_BYTES: u64 = 1 << 20;
-/// Longest range of one request without payload: a whole number of blocks that fits the 32 bits of
-/// a length with room to spare.
+/// Longest range of one request without payload: a whole number of blocks, well below the limit of
+/// a 32-bit length.
 const RANGE_BYTES_MAX: u64 = 1 << 30;
 /// Maximum number of connections that a configuration may request.
 pub const CONNECTIONS_MAX: u32 = 16;
@@ -53,16 +53,17 @@ pub struct RemoteConfig {
     /// Name of the export; empty for the server's default.
     #[serde(default)]
     pub export: String,
-    /// Number of connections; more than one is used only if the server says that a flush covers all
-    /// connections.
+    /// Number of connections. More than one connection is used only if the server declares that a
+    /// flush covers all connections.
     #[serde(default = "one_connection")]
     pub connections: u32,
-    /// Time that requests wait for a broken connection to be restored.
+    /// Maximum time that requests wait for a broken connection to be restored.
     #[serde(default = "reconnect_default")]
     pub reconnect: Time,
     /// TLS settings; if present, the client requests TLS from the server with `STARTTLS`.
     pub tls: Option<TlsConfig>,
-    /// Permits serving without the bytes after the last whole block of 4 KiB.
+    /// Permits an export whose size is not a multiple of 4 KiB. The bytes after its last whole
+    /// block are then not accessible.
     #[serde(default)]
     pub drop_tail: bool,
 }
@@ -93,7 +94,7 @@ impl RemoteConfig {
         }
     }
 
-    /// Checks the values; the error says which value is wrong.
+    /// Checks the values against their limits; an error says which value is wrong.
     pub(crate) fn check(&self) -> Result<(), String> {
         if self.export.len() > 4096 || self.export.contains('\0') {
             return Err("`export` is longer than 4096 bytes or contains NUL".to_owned());
@@ -141,10 +142,11 @@ struct Shared {
     /// Session negotiated by the newest handshake.
     session: RefCell<ClientSession>,
     channels: Vec<Rc<Channel>>,
-    /// Number of completed changes; `durable` is the number of them that the last flush covered.
+    /// Number of completed changes that needed a flush to become durable; `durable` is this number
+    /// at the start of the last successful flush.
     completed: Cell<u64>,
     durable: Cell<u64>,
-    /// True if completed changes may be lost and no flush has reported it yet.
+    /// True if completed changes may be lost and no flush has reported the loss yet.
     lost: Cell<bool>,
     breaks: Cell<u64>,
     closing: Cell<bool>,
@@ -155,19 +157,21 @@ impl Shared {
         self.session.borrow().info.offers(flag)
     }
 
-    /// Returns the channels in use: only the first if a flush does not cover all connections.
+    /// Returns the channels in use: only the first channel if a flush does not cover all
+    /// connections.
     fn channels_used(&self) -> &[Rc<Channel>] {
         let several = self.offers(offer::CAN_MULTI_CONN);
         &self.channels[..if several { self.channels.len() } else { 1 }]
     }
 
-    /// Returns true if a channel must not have a connection.
+    /// Returns true if the channel must not have a connection, because only the first channel is
+    /// used.
     fn is_spare(&self, channel: &Channel) -> bool {
         channel.index >= self.channels_used().len()
     }
 
-    /// Adopts the session of another handshake, and describes its differences from the previous
-    /// one.
+    /// Adopts the session that a new handshake has negotiated, and describes how it differs from
+    /// the previous session.
     ///
     /// # Errors
     /// A message that says why the server cannot be used.
@@ -183,16 +187,16 @@ impl Shared {
         self.rt.notices().post(&self.subject, kind, message);
     }
 
-    /// Records that a change has completed, durable or not. This runs when the reply arrives, not
-    /// when the waiting future is polled, so that a break right after the reply counts the change
-    /// as lost.
+    /// Records that a change has completed; `durable` is true if the change is already durable.
+    /// This runs when the reply arrives, not when the waiting future is polled, so that a break
+    /// right after the reply counts the change as possibly lost.
     fn note_change(&self, durable: bool) {
         if !durable && self.offers(offer::SEND_FLUSH) {
             self.completed.set(self.completed.get() + 1);
         }
     }
 
-    /// Records that a connection broke: completed changes that no flush has covered may be lost.
+    /// Records that a connection broke. Completed changes that no flush has covered may be lost.
     fn note_break(&self) {
         self.breaks.set(self.breaks.get() + 1);
         if self.completed.get() > self.durable.get() {
@@ -224,7 +228,7 @@ impl RemoteDevice {
         RemoteDevice::over(rt, connector, config).await
     }
 
-    /// Connects to a server through `connector`; the configuration's address is only used in
+    /// Connects to a server through `connector`. The address of the configuration is only used in
     /// messages.
     ///
     /// # Errors
@@ -272,7 +276,7 @@ impl RemoteDevice {
             breaks: Cell::new(0),
             closing: Cell::new(false),
         });
-        // The first channel already has its connection; the other channels connect at once.
+        // The first channel already has its connection; the other channels connect immediately.
         let mut first = Some(first);
         let tasks = shared
             .channels
@@ -286,8 +290,8 @@ impl RemoteDevice {
         })
     }
 
-    /// Returns the channel with the fewest requests, preferring connected channels, and round robin
-    /// among equals.
+    /// Returns the channel with the fewest requests. Channels that are not offline are preferred,
+    /// and equal channels are chosen round robin.
     fn channel(&self) -> &Rc<Channel> {
         let start = self.next.get();
         self.next.set(start.wrapping_add(1));
@@ -324,8 +328,8 @@ impl RemoteDevice {
         self.call(Command::Read, 0, range, Payload::empty()).await
     }
 
-    /// Changes content: sends the range in pieces that the server accepts. Then flushes if the
-    /// change has to be durable and the server does not support FUA.
+    /// Executes a change: sends its range in pieces that the server accepts, and then flushes if
+    /// the change has to be durable but the server does not support FUA.
     async fn change(&self, request: Request) -> IoResult {
         let fua_offered = self.shared.offers(offer::SEND_FUA);
         let durable_at_once = request.flags.fua && fua_offered;
@@ -337,8 +341,8 @@ impl RemoteDevice {
         let command = match request.op {
             Op::Write => Command::Write,
             Op::Discard if self.shared.offers(offer::SEND_TRIM) => Command::Trim,
-            // A discard is advice, and this medium makes no promise about the content of a
-            // discarded range.
+            // A discard is only advice, and this medium does not promise how a discarded range
+            // reads.
             Op::Discard => return Ok(Reply::Done),
             _ if self.shared.offers(offer::SEND_WRITE_ZEROES) => {
                 if request.flags.keep_allocated {
@@ -400,13 +404,14 @@ impl RemoteDevice {
         Ok(Reply::Done)
     }
 
-    /// Executes a flush request of the layer above, which reports lost changes by failing.
+    /// Executes a flush request of the layer above. If changes may be lost, fails and thereby
+    /// reports the loss.
     async fn flush_and_tell(&self) -> IoResult {
         if self.shared.lost.take() {
             return Err(IoError::Transport);
         }
         let result = self.flush().await;
-        // The connection broke during the flush, so this flush reports the loss.
+        // A connection broke during the flush, so the flush reports the loss.
         if self.shared.lost.take() {
             return Err(IoError::Transport);
         }
@@ -428,7 +433,7 @@ impl RemoteDevice {
             1 => command_flag::REQ_ONE,
             _ => 0,
         };
-        // A server may describe a shorter range than requested, but never an empty one.
+        // The server may describe only a part of the range, but never an empty part.
         let range = (request.offset, request.len.min(RANGE_BYTES_MAX));
         let reply = self
             .call(Command::BlockStatus, flags, range, Payload::empty())
@@ -459,7 +464,7 @@ fn geometry(session: &ClientSession) -> Result<Geometry, String> {
             "the export's smallest block is {min} bytes, more than 4096"
         ));
     }
-    // A tail shorter than a block could not be written atomically, so it is not presented.
+    // Bytes after the last whole block could not be written atomically, so they are not presented.
     let whole = Geometry::of_whole_blocks(info.size_bytes);
     let longest_bytes = info.max_payload_bytes.min(TRANSFER_BYTES_MAX);
     let transfer_bytes_max = longest_bytes - longest_bytes % BLOCK_BYTES as u32;
@@ -565,7 +570,8 @@ mod tests {
     #[test]
     fn the_description_of_an_export_becomes_a_geometry() {
         let geometry = described((1 << 20) + 512, 512, 64 << 20).unwrap();
-        // The tail of 512 bytes is no block, and no layer accepts more than 32 MiB at a time.
+        // The 512 bytes at the end are no whole block, and no layer accepts more than 32 MiB in one
+        // request.
         assert_eq!((geometry.size_bytes, geometry.tail_bytes), (1 << 20, 512));
         assert_eq!(geometry.transfer_bytes_max, 32 << 20);
         assert_eq!(

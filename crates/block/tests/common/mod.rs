@@ -1,5 +1,5 @@
-//! Helpers shared by the black-box tests of layers: a runtime in virtual time and a stack from a
-//! configuration.
+//! Shared code of the black-box tests of layers: a runtime in virtual time, and a stack that is
+//! opened from a configuration.
 
 pub mod sides;
 
@@ -10,7 +10,8 @@ use bimetal_block::graph::{OpenOptions, Stack, read_graph};
 use bimetal_block::{Device, Flags, IoFuture, IoResult, Request, Statistic};
 use bimetal_rt::{Rt, VirtualOptions};
 
-/// A runtime in virtual time that polls in a shuffled order.
+/// Returns a runtime in virtual time that polls ready tasks in a random order, which `seed`
+/// determines.
 pub fn virtual_rt(seed: u64) -> Rt {
     Rt::virtual_time(VirtualOptions {
         seed,
@@ -18,7 +19,7 @@ pub fn virtual_rt(seed: u64) -> Rt {
     })
 }
 
-/// Opens the device `top` of a configuration.
+/// Opens the device `top` of a configuration. Returns its stack and the device.
 pub async fn open(rt: &Rt, text: &str) -> (Stack, Rc<dyn Device>) {
     let graph = read_graph(Path::new("test.toml"), text).expect("the configuration is right");
     let stack = Stack::open(rt, &graph, &["top"], &OpenOptions::default())
@@ -28,26 +29,26 @@ pub async fn open(rt: &Rt, text: &str) -> (Stack, Rc<dyn Device>) {
     (stack, top)
 }
 
-/// Returns the one-line error with which a configuration is refused.
+/// Returns the error message with which a configuration is refused; panics if it is accepted.
 pub fn refusal(text: &str) -> String {
     let error = read_graph(Path::new("test.toml"), text).expect_err("the configuration is wrong");
     error.to_string()
 }
 
-/// A write of `len` times `byte`.
+/// Returns a write of `len` bytes that all equal `byte`.
 pub fn write(rt: &Rt, offset: u64, len: usize, byte: u8) -> Request {
     let mut buf = rt.pool().alloc_now(len);
     buf.fill(byte);
     Request::write(offset, buf.freeze(), Flags::NONE)
 }
 
-/// Runs a request in a task of its own; returns its result and its completion time, in ns.
+/// Runs a request, and returns its result and its completion time in ns.
 pub async fn timed(rt: Rt, device: Rc<dyn Device>, request: Request) -> (IoResult, u64) {
     let result = device.submit(request).await;
     (result, rt.now().as_ns())
 }
 
-/// A counter or gauge of the device itself.
+/// Returns a counter or gauge of the device itself, not of one of its parts.
 pub fn statistic(device: &Rc<dyn Device>, name: &str) -> f64 {
     let mut statistics: Vec<(String, String, Statistic)> = Vec::new();
     device.statistics(&mut statistics);
@@ -70,7 +71,7 @@ pub async fn starts(request: &mut IoFuture<'_>) -> bool {
     .await
 }
 
-/// Returns the byte that fills a block.
+/// Reads a block that is filled with one byte, and returns that byte.
 pub async fn byte_of(device: &Rc<dyn Device>, offset: u64) -> u8 {
     let data = device
         .submit(Request::read(offset, 4096))

@@ -1,4 +1,4 @@
-//! Mirrors over sides in memory, for tests of operations on a whole mirror.
+//! Mirrors over sides in memory, for the tests of operations on a whole mirror.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -16,8 +16,8 @@ use super::write;
 const BLOCK: u64 = 4096;
 const MIB: u64 = 1 << 20;
 
-/// A device that fails when the power is cut, after a given number of changes to all devices
-/// together.
+/// A device that simulates a power cut: it fails all requests once `power` is 0. Each change to any
+/// of the devices that share `power` decrements it.
 pub struct Powered {
     below: Rc<dyn Device>,
     power: Rc<Cell<u64>>,
@@ -41,7 +41,7 @@ impl Device for Powered {
 }
 
 impl Powered {
-    /// Returns the same side, which fails once the power is cut.
+    /// Returns the same side over a device that fails once `power` is 0.
     pub fn side(side: &Candidate, power: &Rc<Cell<u64>>) -> Candidate {
         Candidate {
             name: side.name.clone(),
@@ -49,7 +49,7 @@ impl Powered {
         }
     }
 
-    /// Returns the same device, which fails once the power is cut.
+    /// Returns a device over `below` that fails once `power` is 0.
     pub fn device(below: &Rc<dyn Device>, power: &Rc<Cell<u64>>) -> Rc<dyn Device> {
         Rc::new(Powered {
             below: Rc::clone(below),
@@ -58,13 +58,13 @@ impl Powered {
     }
 }
 
-/// Fills a block with a byte.
+/// Fills the block at `offset` with `byte`.
 pub async fn put(rt: &Rt, mirror: &Mirror, offset: u64, byte: u8) {
     let stored = mirror.submit(write(rt, offset, BLOCK as usize, byte)).await;
     stored.expect("a side takes it");
 }
 
-/// Returns the byte that fills a block.
+/// Reads a block that is filled with one byte, and returns that byte.
 pub async fn byte_at(mirror: &Mirror, offset: u64) -> Result<u8, IoError> {
     let read = mirror.submit(Request::read(offset, BLOCK)).await?;
     let bytes = read.into_data().to_vec();
@@ -77,7 +77,7 @@ pub fn blank(rt: &Rt, name: &str) -> Candidate {
     blank_of(rt, name, 64 * MIB)
 }
 
-/// Returns a device of this size that is not formatted as a side.
+/// Returns a device of `size_bytes` that is not formatted as a side.
 pub fn blank_of(rt: &Rt, name: &str, size_bytes: u64) -> Candidate {
     Candidate {
         name: name.to_owned(),
@@ -93,13 +93,13 @@ pub fn rebuilding(side: &str) -> OpenOptions {
     }
 }
 
-/// Returns the device of a side, or the error of a side that is unplugged.
+/// Returns the device of a side, or an error if `is_there` is false.
 pub fn there(side: &Candidate, is_there: bool) -> Result<Rc<dyn Device>, OpenError> {
     let device = is_there.then(|| Rc::clone(&side.device));
     device.ok_or_else(|| OpenError::new("unplugged"))
 }
 
-/// Opens a volume of these sides.
+/// Opens a volume all of whose sides can be found.
 pub async fn open_these(
     rt: &Rt,
     sides: &[&Candidate],
@@ -108,7 +108,7 @@ pub async fn open_these(
     open_without(rt, sides, &[], options).await
 }
 
-/// Opens a volume while some of its sides cannot be found.
+/// Opens a volume whose sides with the indices `missing` cannot be found.
 pub async fn open_without(
     rt: &Rt,
     sides: &[&Candidate],
@@ -124,7 +124,7 @@ pub async fn open_without(
     Mirror::open(rt, &config, sides, options).await
 }
 
-/// Waits until the volume has `sides` sides and all of them are in sync.
+/// Waits until the volume has exactly `sides` sides and all of them are in sync.
 pub async fn until_complete(rt: &Rt, mirror: &Mirror, sides: usize) {
     for _ in 0..600 {
         let status = mirror.status();
@@ -136,7 +136,7 @@ pub async fn until_complete(rt: &Rt, mirror: &Mirror, sides: usize) {
     panic!("it is not whole: {:?}", mirror.status());
 }
 
-/// Scrubs, and returns the final status.
+/// Scrubs the volume, and returns the final status of the scrub.
 pub async fn scrub(rt: &Rt, mirror: &Mirror) -> ScrubStatus {
     mirror.start_scrub().expect("it can be scrubbed");
     loop {

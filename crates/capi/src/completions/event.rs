@@ -6,12 +6,14 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-/// A pollable flag, not raised at first; see the module documentation.
+/// A flag that a program can poll through a descriptor. It is not raised at first.
 pub(super) struct EventFd(File);
 
 impl EventFd {
+    /// Creates a flag that is not raised.
+    ///
     /// # Errors
-    /// Those of `eventfd(2)`.
+    /// The errors of `eventfd(2)`.
     pub(super) fn new() -> io::Result<EventFd> {
         // SAFETY: the call takes no memory of ours.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
@@ -25,8 +27,8 @@ impl EventFd {
 
     /// Makes the descriptor readable.
     pub(super) fn raise(&self) {
-        // The write fails only when the counter would overflow; the descriptor is then readable
-        // anyway.
+        // The write fails only if the counter would overflow; the descriptor is readable in that
+        // case, too.
         let _ = (&self.0).write(&1_u64.to_ne_bytes());
     }
 

@@ -1,8 +1,8 @@
-//! Completions that have not been reaped, and the bound on submitted requests.
+//! Queue of completions that the program has not reaped, and the bound on submitted requests.
 //!
-//! The bound counts requests that were submitted and not reaped. A program that does not reap is
-//! therefore stopped at `brp_submit` and costs no memory here. A panic of another thread leaves the
-//! queue consistent, so its poisoned lock is taken anyway.
+//! The bound counts the requests that were submitted and have not been reaped. A program that does
+//! not reap is therefore stopped at `brp_submit`, and its completions cannot use up the memory. A
+//! panic of another thread leaves the queue consistent, so a poisoned lock is used as it is.
 
 mod event;
 
@@ -21,7 +21,7 @@ pub(crate) const REQUESTS_MAX: usize = 1024;
 /// A completed request: its identifier and result.
 pub(crate) type Completion = (User, Result<(), Failure>);
 
-/// Queue of completions; see the module documentation.
+/// Queue of completions that have not been reaped, with the bound on submitted requests.
 #[derive(Default)]
 pub(crate) struct Completions {
     state: Mutex<CompletionState>,
@@ -31,10 +31,10 @@ pub(crate) struct Completions {
 #[derive(Default)]
 struct CompletionState {
     ready: VecDeque<Completion>,
-    /// Number of requests that were submitted and not reaped.
+    /// Number of requests that were submitted and have not been reaped.
     admitted: usize,
-    /// Event descriptor, raised exactly as long as a completion is ready. It exists only if the
-    /// program has requested it.
+    /// Event descriptor, which is raised while a completion is ready. It exists only if the program
+    /// has requested it.
     event: Option<EventFd>,
 }
 
@@ -43,7 +43,8 @@ impl Completions {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Admits up to `wanted` requests, and returns the number admitted.
+    /// Admits up to `wanted` requests, as far as the bound permits, and returns the number
+    /// admitted.
     pub(crate) fn admit(&self, wanted: usize) -> usize {
         let mut state = self.lock();
         let count = wanted.min(REQUESTS_MAX - state.admitted);
@@ -51,7 +52,7 @@ impl Completions {
         count
     }
 
-    /// Releases requests that were admitted and then not submitted.
+    /// Takes back the admission of `count` requests that were then not submitted.
     pub(crate) fn dismiss(&self, count: usize) {
         self.lock().admitted -= count;
     }
@@ -71,8 +72,8 @@ impl Completions {
         self.changed.notify_all();
     }
 
-    /// Waits until `min` completions are ready or `timeout` has elapsed (without a timeout:
-    /// forever), then takes at most `max` of them, and returns the number taken.
+    /// Waits until `min` completions are ready or `timeout` has elapsed (`None`: no limit). Then
+    /// takes at most `max` completions, passes them to `each`, and returns their number.
     pub(crate) fn reap(
         &self,
         min: usize,
@@ -105,7 +106,8 @@ impl Completions {
         count
     }
 
-    /// Returns the descriptor that is readable while a completion is ready.
+    /// Returns the event descriptor, which is readable while a completion is ready; creates it at
+    /// the first call.
     pub(crate) fn event_fd(&self) -> Result<c_int, Failure> {
         let mut state = self.lock();
         if state.event.is_none() {

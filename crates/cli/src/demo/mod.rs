@@ -1,8 +1,9 @@
 //! `bimetal demo`: shows the purpose of this project within a minute. Three stacks get the same
 //! load at the same time: an emulated SSD that freezes, an emulated hard disk, and the mirror of
-//! such a pair, which is also served by NBD. The load is open: requests arrive whether or not
-//! earlier ones have completed, as with real users, so that a frozen device is not hidden by a load
-//! that waits for it.
+//! such a pair, which is also served over NBD.
+//!
+//! The load is open: requests arrive whether or not earlier requests have completed, as with real
+//! users. A load that waited for completions would hide that a device is frozen.
 
 mod screen;
 mod targets;
@@ -32,20 +33,21 @@ use bimetal_console::stderr::say;
 use screen::Screen;
 use targets::{Arrivals, Target};
 
-/// File size of the stand-alone devices, which is also the size that the load uses of each stack.
+/// Size of the files of the stand-alone devices. The load uses this size of each stack.
 const FILE_BYTES: u64 = 128 << 20;
-/// File size of the sides; half of it is log, which bounds the exposure.
+/// Size of the files of the mirror's sides. Half of each file is the side's log, which bounds the
+/// exposure.
 const SIDE_BYTES: u64 = 384 << 20;
-/// Interval at which the table is drawn, and the length of one step of the curves.
+/// Interval at which the table is drawn, and duration of one step of the latency curves.
 const STEP: Duration = Duration::from_secs(1);
-/// Number of steps between two tables if standard output is not a terminal.
+/// Number of steps between two outputs of the table if standard output is not a terminal.
 const STEPS_ON_A_PIPE: u64 = 5;
 
 /// Arguments of the verb `demo`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Directory for the files (1 GiB at most), which are then kept [default: a temporary
-    /// directory, removed at the end]
+    /// Directory for the files (at most 1 GiB), which are kept at the end [default: a temporary
+    /// directory, which is removed]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Duration of the load in seconds
@@ -98,8 +100,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the configuration of the three stacks. Common parts are repeated, because a device has
-/// only one parent.
+/// Returns the configuration of the three stacks. The emulated devices are configured twice,
+/// because each device can have only one parent.
 fn configuration(seed: u64) -> String {
     let pair = |ssd: &str, hdd: &str| {
         format!(
@@ -123,7 +125,8 @@ fn configuration(seed: u64) -> String {
     )
 }
 
-/// Serves the configuration, runs the load, shows it, and stops everything cleanly.
+/// Serves the configuration, runs the load, shows the progress, and stops everything cleanly.
+/// Returns the targets with their results.
 async fn show(rt: &Rt, config: Config, args: &Args, screen: &Screen) -> Result<Vec<Rc<Target>>> {
     let signals = Signals::termination(rt).context("cannot take over signals")?;
     let deadline = config.server.stop_deadline;
@@ -157,7 +160,7 @@ async fn show(rt: &Rt, config: Config, args: &Args, screen: &Screen) -> Result<V
     };
     let stopped = running.stop_within(deadline, &signals).await;
     if let Err(error) = stopped {
-        // As in `serve`: exit without waiting for requests in flight.
+        // As in `serve`, the process exits without waiting for requests in flight.
         say(format_args!("bimetal: {error:#}"));
         std::process::exit(1);
     }
@@ -166,8 +169,8 @@ async fn show(rt: &Rt, config: Config, args: &Args, screen: &Screen) -> Result<V
     Ok(targets)
 }
 
-/// Draws the table every second until the load has ended or a signal comes; then waits for the
-/// requests in flight.
+/// Draws the table every second until the load has ended or a signal is received, and then waits
+/// for the requests in flight.
 async fn draw_until_done(
     rt: &Rt,
     targets: &[Rc<Target>],
@@ -201,7 +204,7 @@ async fn draw_until_done(
     Ok(())
 }
 
-/// The directory of the demo, removed at the end unless the user named it.
+/// Directory of the demo's files. It is removed at the end unless the user has named it.
 struct Folder {
     path: PathBuf,
     keep: bool,
@@ -235,8 +238,8 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         if !self.keep {
-            // A failed removal leaves files in the temporary directory, which does not make the
-            // demo fail.
+            // A failed removal leaves files in the temporary directory, but is not a failure of the
+            // demo.
             let _ = fs::remove_dir_all(&self.path);
         }
     }
@@ -261,7 +264,7 @@ fn compare_sides(file: &Path, text: &str) -> Result<u64> {
         Ok(file)
     };
     let (mut fast, mut slow) = (open(fast, *fast_offset)?, open(slow, *slow_offset)?);
-    // The last block of a side is its second superblock.
+    // The last block of a side is its second superblock, which is not compared.
     let total = SIDE_BYTES - fast_offset.max(slow_offset) - BLOCK_BYTES;
     let style = ProgressStyle::with_template("comparing the sides {bar:40} {percent:>3} %")
         .context("the template is well formed")?

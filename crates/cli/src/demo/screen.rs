@@ -1,4 +1,4 @@
-//! Output of the demo: a live table, a plain one for pipes, and the summary.
+//! Output of the demo: a live table for terminals, a plain table for pipes, and the summary.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -15,13 +15,14 @@ use bimetal_block::units::show_count;
 use bimetal_console::latency::show_latency;
 use bimetal_console::table::{Align, Table};
 
-/// Time without a completion after which a device is called frozen.
+/// Age of the oldest request in flight from which a device is shown as frozen.
 const FROZEN_NS: u64 = 200_000_000;
-/// Latencies from which a value is shown in the colours for a warning and for a bad value.
+/// Latencies from which a value is shown in the colour for a warning, and in the colour for a bad
+/// value.
 const SLOW_NS: [u64; 2] = [100_000_000, 500_000_000];
 /// Range of latencies that the curves show.
 const CURVE_NS: (u64, u64) = (1_000_000, 2_000_000_000);
-/// Number of columns of the live table without the curve.
+/// Number of columns of the live table, not counting the latency curve.
 const WIDTH_WITHOUT_CURVE: usize = 76;
 
 /// Output of the demo and its format.
@@ -50,7 +51,7 @@ impl Screen {
         self.terminal.live && !self.json
     }
 
-    /// Returns true if output other than the result is wanted.
+    /// Returns true if the progress of the demo is shown, and not only the result.
     pub(super) fn says_more(&self) -> bool {
         !self.json
     }
@@ -83,7 +84,8 @@ impl Screen {
     /// Returns the table for a pipe.
     pub(super) fn plain(&self, targets: &[Rc<Target>], elapsed: Duration) -> Vec<String> {
         let mut lines = Vec::new();
-        // Only the first table describes the load.
+        // Only the first table, after five seconds, is printed together with the description of the
+        // load.
         if elapsed < Duration::from_secs(9) {
             lines.push(self.load());
             lines.push("Meanwhile, in another terminal:".to_owned());
@@ -102,7 +104,7 @@ impl Screen {
 
     /// Returns the summary at the end of the demo.
     pub(super) fn summary(&self, targets: &[Rc<Target>], compared_bytes: u64) -> Vec<String> {
-        // These columns fit in a terminal 80 columns wide.
+        // The columns fit in a terminal with 80 columns.
         let headings = [
             "", "writes", "p50", "p99", "p99.9", "max", "reads", "p50", "p99",
         ];
@@ -176,7 +178,8 @@ impl Screen {
     }
 
     fn hints(&self) -> [String; 2] {
-        // Use the name under which this program was called: it need not be in the PATH.
+        // The commands use the name with which this program was called, because the program may not
+        // be in the `PATH`.
         let program = std::env::args().next();
         let program = program.as_deref().unwrap_or("bimetal");
         let directory = self.configuration.parent().unwrap_or(Path::new("."));
@@ -220,7 +223,7 @@ impl Screen {
         table
     }
 
-    /// Formats a latency in the colour of its severity.
+    /// Formats a latency, in a colour that depends on [`SLOW_NS`].
     fn latency(&self, ns: u64) -> String {
         let shown = show_latency(ns);
         match ns {
@@ -230,7 +233,8 @@ impl Screen {
         }
     }
 
-    /// Formats the current state in a fixed width, so that the column does not move.
+    /// Formats the current state of a target in a fixed width, so that the columns of the table do
+    /// not move.
     fn now(&self, target: &Target) -> String {
         const WIDTH: usize = 13;
         match target.oldest_ns() {
@@ -244,7 +248,8 @@ impl Screen {
         }
     }
 
-    /// Formats the exposure and the sides of a mirror; empty for other devices.
+    /// Formats the exposure of a mirror and the state of its sides. Returns no lines for other
+    /// devices.
     fn sides(&self, target: &Target) -> Vec<String> {
         let statistics = target.statistics();
         let mut names: Vec<&str> = Vec::new();
@@ -290,7 +295,7 @@ impl Screen {
     }
 }
 
-/// Returns the result as a sentence.
+/// Returns a sentence that compares the results of the targets.
 fn sentence(targets: &[Rc<Target>]) -> String {
     let p999 = |at: usize| targets[at].counts().writes.percentiles().p999_ns;
     let (ssd, hdd, mirror) = (p999(0), p999(1), p999(2));

@@ -1,5 +1,5 @@
-//! The devices of the demo and their load: each gets the same requests at the same times,
-//! independent of the completion of earlier ones.
+//! The devices of the demo and their load. Each device gets the same requests at the same times,
+//! regardless of whether earlier requests have completed.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, VecDeque};
@@ -13,24 +13,24 @@ use bimetal_rt::{Instant, Rng, Rt};
 use crate::load::{cut, random_data};
 use bimetal_console::latency::Latencies;
 
-/// Step of the write sizes: 10 to 500 KB in steps of 10 KB, as in the paper on hetero-mirroring. Of
-/// the files in use, 96 % are smaller than 500 KB.
+/// Step of the write sizes: 10 to 500 KB in steps of 10 KB, as in the paper on hetero-mirroring,
+/// according to which 96 % of the files in use are smaller than 500 KB.
 const WRITE_STEP_BYTES: u64 = 10_000;
 const WRITE_STEPS_MAX: u64 = 50;
 /// Number of writes for each read.
 const WRITES_PER_READ: f64 = 5.0;
 /// Size of a read.
 const READ_BYTES: u64 = 16 << 10;
-/// Maximum number of requests in flight on one device; further requests are counted and not sent.
+/// Maximum number of requests in flight on one device. Further requests are counted but not sent.
 const OUTSTANDING_MAX: usize = 4096;
-/// Number of steps that the curves show.
+/// Number of steps that a latency curve shows.
 pub(super) const STEPS_MAX: usize = 60;
 
 /// Parameters of the load.
 pub(super) struct Arrivals {
-    /// Mean number of writes per second; the arrivals are a Poisson process.
+    /// Mean number of writes per second. Writes arrive as a Poisson process.
     pub(super) writes_per_s: f64,
-    /// Upper bound on the size that the load uses of each device.
+    /// Maximum number of bytes that the load uses at the start of each device.
     pub(super) device_bytes: u64,
     /// Seed of the random numbers.
     pub(super) seed: u64,
@@ -38,7 +38,7 @@ pub(super) struct Arrivals {
     pub(super) duration: Duration,
 }
 
-/// A device under the load.
+/// A device to which the load sends requests, with its results.
 pub(super) struct Target {
     /// Title on the screen.
     pub(super) title: String,
@@ -46,13 +46,13 @@ pub(super) struct Target {
     pub(super) device: Rc<dyn Device>,
     rt: Rt,
     tasks: TaskGroup,
-    /// Arrival times and numbers of the requests in flight.
+    /// Arrival time and sequence number of each request in flight.
     outstanding: RefCell<BTreeSet<(Instant, u64)>>,
     sent: Cell<u64>,
     counts: RefCell<Measured>,
 }
 
-/// Results of a measurement.
+/// Results that a target has measured so far.
 pub(super) struct Measured {
     /// Latencies of writes, from arrival to completion.
     pub(super) writes: Latencies,
@@ -62,15 +62,16 @@ pub(super) struct Measured {
     pub(super) errors: u64,
     /// Error of the first failed request.
     pub(super) first_error: Option<IoError>,
-    /// Number of requests not sent because too many were in flight.
+    /// Number of requests that were not sent because [`OUTSTANDING_MAX`] requests were in flight.
     pub(super) rejected: u64,
-    /// Latency of the slowest request in each past step, newest last.
+    /// Values of the latency curve, one for each past step, newest last; `None` for a step without
+    /// requests.
     pub(super) steps: VecDeque<Option<u64>>,
     slowest_in_step_ns: Option<u64>,
 }
 
 impl Target {
-    /// Creates a target without requests.
+    /// Creates a target that has not been sent a request.
     pub(super) fn new(rt: &Rt, title: &str, device: Rc<dyn Device>) -> Rc<Target> {
         Rc::new(Target {
             title: title.to_owned(),
@@ -96,7 +97,7 @@ impl Target {
         self.counts.borrow()
     }
 
-    /// Returns the age of the oldest request in flight, in ns.
+    /// Returns the age of the oldest request in flight in ns, or 0 if there is none.
     pub(super) fn oldest_ns(&self) -> u64 {
         let outstanding = self.outstanding.borrow();
         let oldest = outstanding.first().map(|(arrival, _)| *arrival);
@@ -110,8 +111,8 @@ impl Target {
         statistics
     }
 
-    /// Ends a step of the curve: its value is the highest latency, or the age of the oldest request
-    /// still in flight.
+    /// Ends a step of the latency curve. The value of the step is the highest latency of its
+    /// completed requests or the age of the oldest request in flight, whichever is higher.
     pub(super) fn end_step(&self) {
         let waiting_ns = Some(self.oldest_ns()).filter(|ns| *ns > 0);
         let mut counts = self.counts.borrow_mut();
@@ -154,12 +155,14 @@ impl Target {
     }
 }
 
-/// Sends the same requests to every target until the time is over, without waiting for completions.
+/// Sends the same requests to every target until the duration of the load has passed, without
+/// waiting for completions.
 pub(super) async fn run(rt: Rt, targets: Vec<Rc<Target>>, arrivals: Arrivals) {
     let mut rng = Rng::labelled(arrivals.seed, "demo");
     let largest = (WRITE_STEP_BYTES * WRITE_STEPS_MAX).next_multiple_of(BLOCK_BYTES);
     let data = random_data(&rt, &mut rng, 4 << 20);
-    // The size that every target offers; a mirror reserves part of its sides.
+    // The load uses the size of the smallest target. A mirror offers less than its sides, because
+    // it reserves a part of them.
     let sizes = targets.iter().map(|t| t.device.geometry().size_bytes);
     let device_bytes = sizes.fold(arrivals.device_bytes, u64::min);
     assert!(device_bytes >= largest, "a device holds the largest write");

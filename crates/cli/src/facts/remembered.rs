@@ -1,5 +1,5 @@
-//! Unfinished operations that the superblocks of a volume record, and differences between the sides
-//! of the volume and the sides in its configuration.
+//! Facts from the superblocks of a volume: its unfinished operations, and the differences between
+//! its sides and the sides in the configuration.
 
 use anyhow::Result;
 use bimetal_block::graph::{Graph, Node};
@@ -11,14 +11,14 @@ use serde_json::json;
 
 use super::{AllFacts, superblock_of};
 
-/// SideState of a side that has been removed from the volume.
+/// State of a side in the configuration that is not, or no longer, a side of the volume.
 const UNLISTED: &str = "not in the volume";
 
-/// Adds the unfinished operations and the differing sides to the facts of the mirrors and their
-/// sides. All devices must have been inspected.
+/// Adds the unfinished operations of each volume to the facts of its mirror, and marks configured
+/// sides that are not in the volume. All devices must have been inspected before.
 ///
 /// # Errors
-/// If the superblocks of a side cannot be read.
+/// When the superblocks of a side cannot be read.
 pub(super) fn tell(graph: &Graph, all: &mut AllFacts) -> Result<()> {
     for (name, node) in graph.nodes() {
         let Node::Mirror(config) = node else { continue };
@@ -60,8 +60,8 @@ pub(super) fn tell(graph: &Graph, all: &mut AllFacts) -> Result<()> {
     Ok(())
 }
 
-/// Returns the names of the sides by their index. A side that the configuration does not name gets
-/// the name of the unused device that holds it.
+/// Returns the names of the volume's sides by their index. A side that the configuration does not
+/// list gets the name of the unused device that holds the side.
 fn names_of(
     graph: &Graph,
     newest: &Superblock,
@@ -74,7 +74,7 @@ fn names_of(
             .iter()
             .any(|name| matches!(graph.nodes()[*name], Node::Mirror(_)))
     });
-    // A device that cannot be read is treated as holding no side.
+    // A device that cannot be read is ignored.
     let held = unused.filter_map(|root| {
         let found = superblock_of(graph, root, all).ok()??;
         Some((root.to_owned(), found))
@@ -90,8 +90,8 @@ fn names_of(
     names.collect()
 }
 
-/// Returns a sentence with the operations that the next start resumes, and with the line to write
-/// into the configuration; `None` if there is neither.
+/// Returns a sentence with the operations that the next start resumes and with the line that the
+/// configuration needs; `None` if there are no such operations and the configuration matches.
 fn sentence(
     mirror: &str,
     newest: &Superblock,

@@ -1,5 +1,5 @@
-//! `bimetal index compact`: makes an index as small as possible. An interruption must not undo
-//! completed steps.
+//! `bimetal index compact`: makes an index as small as possible. An interruption must not undo the
+//! steps that have completed.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -15,8 +15,8 @@ use bimetal_block::units::show_count;
 
 /// Arguments of the verb `compact`.
 ///
-/// The effect of each completed step remains, so a compaction can be ended at any time and
-/// continued later. Meanwhile it takes no more additional space than two segments and a checkpoint.
+/// Each completed step is kept, so a compaction can be interrupted at any time and continued later.
+/// While it runs, the compaction needs at most two segments and a checkpoint of additional space.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The index

@@ -1,5 +1,6 @@
-//! `bimetal index create`: the only verb that just creates an index, and the only one that creates
-//! it on a block device. It must never overwrite data without explicit permission.
+//! `bimetal index create`: creates an empty index. It is the only verb that creates an index
+//! without loading records, and the only one that creates an index on a block device. It must never
+//! overwrite data without explicit permission.
 
 use std::io::Write;
 use std::os::unix::fs::FileTypeExt;
@@ -15,14 +16,14 @@ use bimetal_index::{Db, is_unfinished};
 use super::volume::open_device;
 use super::{MakeArgs, OpenArgs, failed, unopened};
 
-/// Number of bytes at the start of a device that must be zero: file systems, partition tables and
-/// indexes all have data there.
+/// Number of bytes at the start of a device that must be zero. File systems, partition tables and
+/// indexes all have data in this range.
 const LOOKED_AT_BYTES: usize = 1 << 20;
 
 /// Arguments of the verb `create`.
 ///
-/// A file is created, and grows and shrinks with its content. On a block device, the index takes
-/// the whole device.
+/// An index in a file grows and shrinks with its content. An index on a block device occupies the
+/// whole device.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The file, which must be new or empty, or the block device
@@ -58,7 +59,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Creates the index in a file or on a block device.
+/// Creates the index in a file or on a block device, as given by the arguments.
 fn make_at(args: &Args, path: &Path) -> Result<Db> {
     let metadata = path.metadata().ok();
     let is_device = metadata
@@ -75,8 +76,8 @@ fn make_at(args: &Args, path: &Path) -> Result<Db> {
     let storage = FileStorage::open(path, Presence::Any);
     let made = make(args, storage.map_err(|error| unopened(path, &error))?);
     if made.is_err() && is_new {
-        // Remove the empty file that is left after a refusal; report the refusal, not an error of
-        // the removal.
+        // The file is empty because the creation was refused, so it is removed. The refusal is
+        // reported, and not an error of the removal.
         let _ = std::fs::remove_file(path);
     }
     made
@@ -89,7 +90,7 @@ fn make(args: &Args, storage: impl Storage + 'static) -> Result<Db> {
     Db::create(storage, id, &options).map_err(|error| failed(path, &error))
 }
 
-/// Refuses a file with more content than an interrupted creation leaves.
+/// Returns an error if a file has more content than an interrupted creation of an index leaves.
 fn check_is_unfinished(path: &Path) -> Result<()> {
     let storage = FileStorage::open_read_only(path);
     let storage = storage.map_err(|error| unopened(path, &error))?;
@@ -100,7 +101,7 @@ fn check_is_unfinished(path: &Path) -> Result<()> {
     }
 }
 
-/// Refuses a device that does not begin with zeroes, unless `destroys_data` is true.
+/// Returns an error if the start of a device is not zero, unless `destroys_data` is true.
 fn check_is_empty(path: &Path, storage: &dyn Storage, destroys_data: bool) -> Result<()> {
     let examined = LOOKED_AT_BYTES.min(storage.len_bytes() as usize);
     let mut start = Aligned::zeroed(examined);

@@ -1,5 +1,5 @@
-//! Text forms of keys and values: raw text, a number, or hexadecimal digits. The conversion is
-//! exact: text that was formatted in a form parses in that form to the same bytes.
+//! Text forms of keys and values: raw text, a number, or hexadecimal digits. Each form is lossless:
+//! text that was formatted in a form parses in the same form to the original bytes.
 
 use std::io::Write as _;
 
@@ -8,23 +8,23 @@ use std::io::Write as _;
 pub(crate) enum Form {
     /// The bytes, unchanged
     Text,
-    /// A number up to 2^64-1, stored as 8 bytes big-endian, so that byte order is numeric order
+    /// A number up to 2^64-1, stored as 8 bytes big-endian, so that keys are in numeric order
     U64,
     /// Two hexadecimal digits for each byte
     Hex,
 }
 
-/// Number of bytes of a field that a message shows.
+/// Maximum number of bytes of a key or value that a message shows.
 const SHOWN_BYTES: usize = 40;
 
-/// Returns the start of a field, for a message.
+/// Returns the start of a key or value, for a message.
 pub(crate) fn excerpt(field: &[u8]) -> String {
     let shown = &field[..field.len().min(SHOWN_BYTES)];
     let rest = if field.len() > shown.len() { ".." } else { "" };
     format!("`{}{rest}`", shown.escape_ascii())
 }
 
-/// Returns true if a terminal can show `bytes` as text without loss.
+/// Returns true if a terminal can show `bytes` as text without loss of information.
 pub(crate) fn is_text(bytes: &[u8]) -> bool {
     let is_shown = |c: char| !c.is_control() || matches!(c, '\t' | '\n' | '\r');
     std::str::from_utf8(bytes).is_ok_and(|text| text.chars().all(is_shown))
@@ -40,10 +40,10 @@ impl Form {
         }
     }
 
-    /// Parses a field and appends its bytes.
+    /// Parses the text `field` in this form, and appends the resulting bytes to `bytes`.
     ///
     /// # Errors
-    /// A description of the mistake in the field.
+    /// A description of the mistake in the text.
     pub(crate) fn read(self, field: &[u8], bytes: &mut Vec<u8>) -> Result<(), String> {
         match self {
             Form::Text => bytes.extend_from_slice(field),
@@ -53,7 +53,7 @@ impl Form {
         Ok(())
     }
 
-    /// Appends the text of `bytes` in this form.
+    /// Formats `bytes` in this form, and appends the text to `field`.
     ///
     /// # Errors
     /// The reason why this form cannot represent the bytes.
@@ -71,10 +71,10 @@ impl Form {
         Ok(())
     }
 
-    /// Returns the number in 8 big-endian bytes.
+    /// Returns the number that is stored in 8 big-endian bytes.
     ///
     /// # Errors
-    /// A message if the length is not 8.
+    /// A message if `bytes` does not have 8 bytes.
     pub(crate) fn number_of(bytes: &[u8]) -> Result<u64, String> {
         let eight = bytes.try_into().map(u64::from_be_bytes);
         eight.map_err(|_| {

@@ -12,8 +12,8 @@ use bimetal_console::stderr::say;
 
 /// Arguments of the verb `get`.
 ///
-/// The index is opened for reading only: other readers may have it open at the same time, but no
-/// writer.
+/// The index is opened for reading only. Other readers may have it open at the same time, but no
+/// writer may.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The index
@@ -40,7 +40,7 @@ pub(crate) struct Args {
     open: OpenArgs,
 }
 
-/// Runs the verb, which prints a line for each value. The exit status is 1 if a key is missing.
+/// Runs the verb: prints one line for each value. The exit status is 1 if a key does not exist.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let keys = args.keys.iter().map(|key| read_key(args.key, key));
     let keys = keys.collect::<Result<Vec<Vec<u8>>>>()?;
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(status)
 }
 
-/// Parses a key on the command line.
+/// Parses a key that was given on the command line.
 ///
 /// # Errors
 /// A description of the mistake.

@@ -1,6 +1,6 @@
-//! `bimetal index load`: loads records in batches that are not durable one by one; all are durable
-//! at the end. If a load ends early, it reports the number of loaded records, and makes these
-//! durable.
+//! `bimetal index load`: loads records into an index in batches. A batch is not durable when it is
+//! written; at the end, all batches are made durable together. If a load ends early, the records
+//! loaded so far are made durable, and their number is reported.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -18,24 +18,27 @@ use super::volume::open_device;
 use super::{MakeArgs, OpenArgs, failed};
 use bimetal_block::units::show_count;
 
-/// Size of a batch in bytes, unless the log is so short that it accepts less.
+/// Maximum size of a batch in bytes. It is smaller if the log of the index is too short for such a
+/// batch.
 const BATCH_BYTES: usize = 256 << 10;
-/// Maximum number of bytes of an operation in addition to key and value: a kind and two lengths.
+/// Maximum number of bytes that an operation occupies in a batch in addition to its key and value:
+/// a kind and two lengths.
 const OPERATION_BYTES: usize = 16;
 
 /// Arguments of the verb `load`.
 ///
-/// If several records have the same key, the last one counts. The format of a file is recognized by
-/// the extension of its name: .csv, .tsv (CSV with tabs), .bin, .txt (lines), .json and .jsonl.
+/// If several records have the same key, the last of them is kept. The format of a file is
+/// recognized by the extension of its name: .csv, .tsv (CSV with tabs), .bin, .txt (lines), .json
+/// and .jsonl.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The index
     #[arg(value_name = "INDEX")]
     index: PathBuf,
-    /// The files; `-` or no file means standard input
+    /// The files; `-` stands for standard input, which is also the default
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Format of the records [default: by the extension of each file]
+    /// Format of the records [default: determined by the extension of each file]
     #[arg(long, value_name = "FORMAT")]
     format: Option<Format>,
     /// Form of keys in CSV, lines and JSON
@@ -66,16 +69,18 @@ fn parse_delimiter(text: &str) -> Result<u8, String> {
     }
 }
 
-/// Number of log bytes that a load may leave for the next open. Above that, the load writes its
-/// changes into nodes, since otherwise each `get` would replay them; below it, a checkpoint for
-/// every small load would cost more.
+/// Maximum number of log bytes that a load leaves for the next open to replay. If more are left,
+/// the load writes the changes into nodes, because otherwise each later `get` would replay them. If
+/// fewer are left, writing nodes and a checkpoint would cost more than the replay.
 const LOG_LEFT_BYTES: u64 = 256 << 10;
-/// Shortest duration in seconds for which a rate is shown: shorter loads give no useful rate.
+/// Minimum duration in seconds of a load for which a rate is shown. The rate of a shorter load is
+/// not meaningful.
 const SECONDS_TOLD: f64 = 0.1;
 
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    // Open all inputs before the index is created or loaded, so that a wrong name is found at once.
+    // All inputs are opened before the index is created or changed, so that a wrong file name is
+    // found first.
     let inputs = Input::all(args)?;
     let total = inputs.iter().map(|input| input.len_bytes).sum();
     let db = open_or_make(args)?;
@@ -174,7 +179,7 @@ fn is_standard(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// Returns format and delimiter by the extension of a name.
+/// Returns the format and the delimiter that the extension of a file name selects.
 fn by_name(path: &Path) -> Option<(Format, u8)> {
     let end = path.extension()?.to_str()?.to_ascii_lowercase();
     Some(match &*end {
@@ -187,7 +192,7 @@ fn by_name(path: &Path) -> Option<(Format, u8)> {
     })
 }
 
-/// Opens the index; creates it if the file is missing or empty, or the device is empty.
+/// Opens the index. If the file is missing or empty, or the device is empty, the index is created.
 fn open_or_make(args: &Args) -> Result<Db> {
     let path = &args.index;
     if let Some(config) = &args.open.place.config {
@@ -201,8 +206,8 @@ fn open_or_make(args: &Args) -> Result<Db> {
         Db::open_path(path, &args.make.options(&args.open)).map_err(|error| failed(path, &error));
     let is_empty = || path.metadata().is_ok_and(|metadata| metadata.len() == 0);
     if opened.is_err() && !is_there && is_empty() {
-        // Remove the empty file that is left after a refusal; report the refusal, not an error of
-        // the removal.
+        // The file is empty because the open was refused, so it is removed. The refusal is
+        // reported, and not an error of the removal.
         let _ = std::fs::remove_file(path);
     }
     let db = opened?;
@@ -210,7 +215,7 @@ fn open_or_make(args: &Args) -> Result<Db> {
     Ok(db)
 }
 
-/// Returns an error if requested lengths differ from those with which the index was created.
+/// Returns an error if a length given on the command line differs from that of the existing index.
 fn check_geometry(args: &Args, db: &Db) -> Result<()> {
     let (statistics, path) = (db.statistics(), args.index.display());
     let segment_bytes = u64::from(statistics.space.segment_bytes);
@@ -231,7 +236,8 @@ fn check_geometry(args: &Args, db: &Db) -> Result<()> {
     Ok(())
 }
 
-/// Returns the message for a record that exceeds a limit, with the option that sets this limit.
+/// Returns the message for a record that exceeds a limit. The message names the option that raises
+/// the limit.
 fn too_long(bytes: usize, max: usize, option: &str) -> String {
     let (bytes, max) = (show_size(bytes as u64), show_size(max as u64));
     format!(
@@ -239,13 +245,14 @@ fn too_long(bytes: usize, max: usize, option: &str) -> String {
     )
 }
 
-/// Why loading ended early, and whether more can be written.
+/// Reason why loading ended early. `is_index` tells whether the index has failed, so that no
+/// further record can be written.
 struct Ended {
     why: anyhow::Error,
     is_index: bool,
 }
 
-/// Loads the records of one input after another.
+/// State of a load, which takes the records from one input after another.
 struct Loading<'a> {
     args: &'a Args,
     db: &'a Db,
@@ -259,7 +266,8 @@ struct Loading<'a> {
 
 impl<'a> Loading<'a> {
     fn new(args: &'a Args, db: &'a Db, progress: &'a Progress) -> Loading<'a> {
-        // Half of the batch limit, so that a batch is too long only if a single record is.
+        // A batch takes at most half of the index's limit, so that a batch can exceed the limit
+        // only if it consists of a single record.
         let half = db.limits().batch_bytes_max / 2;
         Loading {
             args,
@@ -315,7 +323,7 @@ impl<'a> Loading<'a> {
         if self.batch_bytes <= self.batch_bytes_max {
             return Ok(());
         }
-        // The record is alone in its batch, so it is this record that is too long.
+        // The batch contains only this record, so the record itself is too long.
         self.write().map_err(|error| match error {
             Error::BatchTooLong { bytes, max } => {
                 let why = too_long(bytes, max, "--log-bytes");
@@ -336,7 +344,7 @@ impl<'a> Loading<'a> {
         }
     }
 
-    /// Writes the pending batch to the index, or discards it if the index refuses it.
+    /// Writes the pending batch to the index. If the index refuses the batch, it is discarded.
     fn write(&mut self) -> Result<(), Error> {
         if self.batch.is_empty() {
             return Ok(());
@@ -354,7 +362,8 @@ impl<'a> Loading<'a> {
         written
     }
 
-    /// Makes all loaded records durable; returns their number, if loading did not end early.
+    /// Writes the pending batch and makes all loaded records durable. Returns the number of loaded
+    /// records, or an error if loading ended early.
     fn finish(mut self, outcome: Result<(), Ended>) -> Result<u64> {
         let ended = match outcome {
             Ok(()) => self.write().map_err(|error| self.ended(&error)).err(),

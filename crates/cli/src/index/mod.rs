@@ -1,5 +1,6 @@
-//! `bimetal index`: an index (docs/index.md) from the command line. This module only opens, queries
-//! and shows; the format of an index, and every decision about it, is in the crate `bimetal-index`.
+//! `bimetal index`: works on an index (docs/index.md) from the command line. This module only opens
+//! and queries indexes and shows the results. The format of an index, and every decision about it,
+//! is in the crate `bimetal-index`.
 
 mod compact;
 mod create;
@@ -48,7 +49,7 @@ enum Verb {
     Verify(verify::Args),
     /// Make an index as small as possible.
     Compact(compact::Args),
-    /// Rebuild a damaged index, in a new file, from its remains.
+    /// Rebuild a damaged index in a new file, from the parts that are still readable.
     Rebuild(rebuild::Args),
     /// Show the space and the memory that an index uses.
     Stats(stats::Args),
@@ -68,13 +69,13 @@ impl OpenArgs {
     fn options(&self) -> Options {
         Options {
             memory_bytes: self.memory.0,
-            // Default share of the memory for buffered changes.
+            // By default, a quarter of the memory is for buffered changes.
             buffer_bytes: self.memory.0 / 4,
             ..Options::default()
         }
     }
 
-    /// Opens an existing index for reading only; other readers may have it open at the same time.
+    /// Opens an existing index for reading only. Other readers may have it open at the same time.
     fn open_read_only(&self, path: &Path) -> Result<Db> {
         let _progress = Progress::start(Unit::Nothing, "opening");
         let storage = self.place.storage_to_read(path)?;
@@ -114,14 +115,15 @@ impl MakeArgs {
             options.log_bytes = log.0;
         }
         if let Some(segment) = self.segment_bytes {
-            // A value that is too large is refused with its own message.
+            // If the value does not fit in 32 bits, the index refuses the maximum with a message of
+            // its own.
             options.segment_bytes = u32::try_from(segment.0).unwrap_or(u32::MAX);
         }
         options
     }
 }
 
-/// Returns the error for a file that could not be opened: a line that says what to do.
+/// Returns the error for a file that could not be opened, as one line with advice for the operator.
 fn unopened(path: &Path, error: &io::Error) -> anyhow::Error {
     could_not_open(path, error.kind().into(), &error.to_string())
 }
@@ -140,7 +142,7 @@ fn could_not_open(path: &Path, kind: ErrorKind, reason: &str) -> anyhow::Error {
     }
 }
 
-/// Turns an error of an index into a line with its file and what to do.
+/// Converts an error of an index to one line, with the file and advice for the operator.
 fn failed(path: &Path, error: &Error) -> anyhow::Error {
     let at = path;
     let path = path.display();
@@ -159,7 +161,7 @@ fn failed(path: &Path, error: &Error) -> anyhow::Error {
         }
         Error::Version { .. } => anyhow!("{path}: {error}; take the program that wrote it"),
         Error::Option { option, reason } => {
-            // The engine's options are named like the flags, plus a unit.
+            // An option of the engine has the name of the command-line option, plus a unit.
             let flag = match *option {
                 "memory_bytes" | "buffer_bytes" => "memory".to_owned(),
                 other => other.replace('_', "-"),
@@ -171,7 +173,7 @@ fn failed(path: &Path, error: &Error) -> anyhow::Error {
     }
 }
 
-/// Writes statistics under a heading, each with name, value and note.
+/// Writes a group of statistics under a heading. Each row consists of a name, a value and a note.
 fn write_group(
     out: &mut impl Write,
     heading: &str,

@@ -1,6 +1,6 @@
-//! Progress of verbs that may take long. It is shown on a terminal only, and only after a while:
-//! most verbs end in a moment, and a bar that flickers past is of no use. It must never write to
-//! standard output, where results go.
+//! Progress of verbs that may take long. The progress is shown only on a terminal, and only after a
+//! delay: most verbs end quickly, and a bar that appears only for a moment is of no use. This
+//! module must never write to standard output, which is for results.
 
 use std::io::IsTerminal;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -9,21 +9,21 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Time after which the progress is shown.
+/// Time after which the progress becomes visible.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Interval at which the elapsed time and the spinner are drawn.
+/// Interval at which the elapsed time and the spinner are redrawn.
 const REDRAW: Duration = Duration::from_millis(100);
 
-/// Unit of the progress, for the text and the bar.
+/// Unit in which progress is counted. It determines the text and the bar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     /// Bytes, with their total if it is known.
     Bytes(Option<u64>),
-    /// Nodes; their total comes with the first count.
+    /// Nodes. Their total number becomes known with the first update.
     Nodes,
-    /// Parts that the message names; their total comes with the first count.
+    /// Parts that the message names. Their total number becomes known with the first update.
     Parts,
-    /// Nothing; only the message changes.
+    /// No unit; only the message changes.
     Nothing,
 }
 
@@ -41,17 +41,18 @@ impl Unit {
     }
 }
 
-/// A bar on standard error that is cleared at the end.
+/// A progress bar on standard error, which is cleared when the value is dropped.
 pub(crate) struct Progress {
     bar: ProgressBar,
-    /// Sender whose drop wakes the thread below.
+    /// Sender for the thread in `shows`. Dropping it wakes the thread and makes it end.
     end: Option<Sender<()>>,
-    /// Thread that shows the bar when it is time; the verb itself may be busy in one long call.
+    /// Thread that makes the bar visible after the delay, while the verb's own thread may be busy
+    /// in one long call.
     shows: Option<JoinHandle<()>>,
 }
 
 impl Progress {
-    /// Starts a progress bar with nothing done.
+    /// Starts a progress bar at zero.
     pub(crate) fn start(unit: Unit, message: &'static str) -> Progress {
         let length = match unit {
             Unit::Bytes(total) => total,
@@ -85,12 +86,12 @@ impl Progress {
         }));
     }
 
-    /// Returns the bar, for counting.
+    /// Returns the bar, through which the verb reports its progress.
     pub(crate) fn bar(&self) -> &ProgressBar {
         &self.bar
     }
 
-    /// Returns the seconds since the start, which are never 0.
+    /// Returns the number of seconds since the start, which is always greater than 0.
     pub(crate) fn seconds(&self) -> f64 {
         self.bar.elapsed().as_secs_f64().max(1e-9)
     }
@@ -100,7 +101,7 @@ impl Drop for Progress {
     fn drop(&mut self) {
         drop(self.end.take());
         if let Some(shows) = self.shows.take() {
-            // The thread only draws, so its outcome is ignored.
+            // The thread only draws, so a panic of it is ignored.
             let _ = shows.join();
         }
         self.bar.finish_and_clear();

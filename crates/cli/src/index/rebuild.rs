@@ -1,5 +1,5 @@
-//! `bimetal index rebuild`: recovers the remaining content of a damaged index into a new one. The
-//! list of lost key ranges is the result, for people and for programs. The old index is only read.
+//! `bimetal index rebuild`: recovers the readable content of a damaged index into a new index. The
+//! output is the list of lost key ranges, for people or for programs. The old index is only read.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -20,8 +20,9 @@ use bimetal_console::table::{Align, Table};
 ///
 /// Neither superblocks nor checkpoints are needed: the new index is built from the images of leaves
 /// and from the log. The verb lists every range of keys in which content is missing, or may be
-/// older than it was. If no range is listed, the new index has the content of the old one; without
-/// a superblock, or without any part of the log, this is not proven.
+/// older than the last content. If no range is listed, the new index has the content of the old
+/// one. If the old index has no readable superblock, or a part of its log is not readable, this is
+/// not proven.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The damaged index; it is only read
@@ -30,10 +31,10 @@ pub(crate) struct Args {
     /// The new index, in a file that must not exist
     #[arg(value_name = "NEW")]
     new: PathBuf,
-    /// Id of the index in hexadecimal digits, if parts of several indexes are found
+    /// Id of the index to rebuild, in hexadecimal digits, if parts of several indexes are found
     #[arg(long, value_name = "ID", value_parser = parse_id)]
     id: Option<u64>,
-    /// Form in which keys are printed [default: text if all of them are text, else hex]
+    /// Form in which keys are printed [default: text if all printed keys are text, otherwise hex]
     #[arg(long, value_name = "FORM")]
     key: Option<Form>,
     /// Print JSON, with keys in hexadecimal digits unless --key is given
@@ -47,7 +48,8 @@ fn parse_id(text: &str) -> Result<u64, String> {
     u64::from_str_radix(text, 16).map_err(|_| "expected up to 16 hexadecimal digits".to_owned())
 }
 
-/// Runs the verb. The exit status is 1 if records are lost, or if it is not proven that none are.
+/// Runs the verb. The exit status is 1 if records are lost, or if it is not proven that no records
+/// are lost.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let storage = args.open.place.storage_to_read(&args.index)?;
     if args.new.exists() {
@@ -74,7 +76,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let rebuilt = bimetal_index::rebuild(&storage, args.id, new, new_id, &options, &mut tell);
     drop(progress);
     let rebuilt = rebuilt.map_err(|error| {
-        // Remove the partial index: it could be mistaken for all that could be recovered.
+        // The partial index is removed, because it could be mistaken for the complete result of a
+        // rebuild.
         let _ = std::fs::remove_file(&args.new);
         match error {
             Error::NotAnIndex { .. } if args.id.is_none() => {
@@ -105,7 +108,7 @@ fn loss_name(loss: Loss) -> &'static str {
 
 fn show_key(form: Form, key: &[u8]) -> String {
     let mut shown = Vec::new();
-    // A boundary between leaves need not be a key, so it may not have a text in this form.
+    // A boundary between leaves need not be a key, so the form may not be able to represent it.
     if form.show(key, &mut shown).is_err() {
         shown.clear();
         shown.extend_from_slice(b"0x");
@@ -146,7 +149,7 @@ fn to_json(args: &Args, rebuilt: &Rebuilt) -> Value {
     })
 }
 
-/// Returns a form in which all boundaries can be shown.
+/// Returns a form that can represent the boundaries of all lost ranges.
 fn form_of(lost: &[Lost]) -> Form {
     let mut borders = lost
         .iter()

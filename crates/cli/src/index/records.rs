@@ -1,5 +1,6 @@
-//! Records of a file to be loaded, one after another, each with its position. A reader never trusts
-//! a length in the file, and never takes the beginning of a record for a whole one.
+//! Readers of the records of a file, one after another, each with its position in the file. A
+//! reader never trusts a length in the file, and never takes an incomplete record for a complete
+//! one.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read};
@@ -21,14 +22,14 @@ pub(crate) enum Format {
     Json,
 }
 
-/// Options for parsing fields.
+/// Options for parsing keys and values.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reading {
     pub(crate) key: Form,
     pub(crate) value: Form,
     /// Delimiter between the columns of CSV.
     pub(crate) delimiter: u8,
-    /// Whether the first line of CSV is a header and not a record.
+    /// Whether the first line of a CSV file is a header, which is skipped.
     pub(crate) has_header: bool,
 }
 
@@ -59,9 +60,10 @@ fn of_value(why: String) -> Bad {
 /// Position of a record in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Position {
-    /// Line in which the record begins, from 1.
+    /// Number of the line in which the record begins, counted from 1.
     Line(u64),
-    /// For files without lines: number of the record, from 1, and offset of its first byte, from 0.
+    /// Position in a file without lines: the number of the record, counted from 1, and the offset
+    /// of its first byte, counted from 0.
     Record { number: u64, offset: u64 },
 }
 
@@ -74,7 +76,7 @@ impl fmt::Display for Position {
     }
 }
 
-/// Reason why there is no next record.
+/// Reason why the next record could not be read.
 #[derive(Debug)]
 pub(crate) enum Bad {
     /// The file cannot be read.
@@ -91,14 +93,14 @@ impl From<io::Error> for Bad {
 
 /// Reader of the records of a file.
 pub(crate) trait Records {
-    /// Reads the next record into `record`; returns false at the end.
+    /// Reads the next record into `record`. Returns false at the end of the file.
     fn next(&mut self, record: &mut Record) -> Result<bool, Bad>;
 
-    /// Returns the position of the last record, whether it was valid or malformed.
+    /// Returns the position of the record that was read last, valid or malformed.
     fn place(&self) -> Position;
 }
 
-/// Returns a reader of the records of `input`.
+/// Returns a reader for the records of `input`, which are in the format `format`.
 pub(crate) fn open<'a>(
     format: Format,
     reading: Reading,
@@ -124,18 +126,19 @@ pub(crate) fn open<'a>(
     }
 }
 
-/// Byte that is appended after the end of CSV. It becomes a record of its own, unless the end is
-/// inside quotes.
+/// Byte that is passed to the CSV reader after the end of a file. It becomes a record of its own,
+/// unless the file ends inside quotes; an unclosed quote is detected in this way.
 const BEHIND_THE_END: u8 = 0;
 
-/// Feeds a file to the CSV reader line by line, and then the end in two pieces: a line feed, for a
-/// last line that has none, and [`BEHIND_THE_END`]. A CSV reader that has not asked for more input
-/// has seen exactly the lines given.
+/// Input of the CSV reader, which passes it a file line by line, and then the two bytes of the end:
+/// a line feed, in case that the last line has none, and [`BEHIND_THE_END`]. Because a read never
+/// returns bytes of more than one line, `lines` shows how far the CSV reader has read when it
+/// returns a record.
 struct ByLine<R> {
     input: R,
-    /// Number of line feeds given to the reader.
+    /// Number of line feeds passed to the CSV reader.
     lines: u64,
-    /// Number of pieces of the end given to the reader.
+    /// Number of bytes of the end passed to the CSV reader.
     end: usize,
 }
 
@@ -164,7 +167,7 @@ impl<R: BufRead> Read for ByLine<R> {
     }
 }
 
-/// Unwraps the I/O error in a CSV error, since the CSV error hides its kind.
+/// Returns the I/O error in a CSV error, because the CSV error does not show its kind.
 pub(crate) fn io_error(error: csv::Error) -> io::Error {
     match error.into_kind() {
         csv::ErrorKind::Io(error) => error,
@@ -200,7 +203,7 @@ impl<R: BufRead> Csv<R> {
         }
     }
 
-    /// Reads the fields of the next record; returns false at the end.
+    /// Reads the fields of the next record. Returns false at the end of the file.
     fn next_fields(&mut self) -> Result<bool, Bad> {
         if self.is_over {
             return Ok(false);
@@ -210,7 +213,8 @@ impl<R: BufRead> Csv<R> {
         let feeds = self.fields.as_slice().iter().filter(|byte| **byte == b'\n');
         let feeds = feeds.count() as u64;
         let given = self.reader.get_ref();
-        // A record ends with a line feed, so the last line given is the record's last line.
+        // A record ends with a line feed, so the last line passed to the CSV reader is the last
+        // line of the record. The record begins as many lines earlier as it contains line feeds.
         self.line = given.lines - feeds.min(given.lines);
         self.is_over = given.end == 2;
         if !self.is_over {
@@ -219,8 +223,8 @@ impl<R: BufRead> Csv<R> {
         if self.fields.len() == 1 && self.fields[0] == [BEHIND_THE_END] {
             return Ok(false);
         }
-        // A complete record does not contain the line feed at its end. This record does, so the
-        // difference is one too small.
+        // The fields of a complete record do not include its final line feed. The fields of this
+        // record do, because its quote is not closed, so one line feed too many was subtracted.
         self.line += 1;
         let why = "a quote is opened here and never closed";
         Err(Bad::Record(why.to_owned()))
@@ -259,7 +263,8 @@ struct Binary<R> {
 }
 
 impl<R: BufRead> Binary<R> {
-    /// Reads exactly `length` bytes, and allocates no memory for bytes that do not exist.
+    /// Reads exactly `length` bytes into `bytes`. If the file has fewer bytes, no memory is
+    /// allocated for the missing ones.
     fn take(&mut self, length: u32, bytes: &mut Vec<u8>) -> Result<(), Bad> {
         bytes.clear();
         let length = u64::from(length);
@@ -308,11 +313,11 @@ impl<R: BufRead> Records for Binary<R> {
     }
 }
 
-/// Maximum length of a line of JSON; longer lines are malformed.
+/// Maximum length in bytes of a line of JSON. A longer line is malformed.
 const JSON_LINE_BYTES_MAX: u64 = 1 << 30;
 
-/// Returns the maximum length of a line with a key; a hexadecimal key takes two characters a byte,
-/// and `0x`.
+/// Returns the maximum length in bytes of a line that holds a key. A hexadecimal key has two
+/// characters for each byte, and may begin with `0x`.
 fn line_bytes_max(key: Form) -> u64 {
     match key {
         Form::Text => KEY_BYTES_MAX as u64,
@@ -320,7 +325,7 @@ fn line_bytes_max(key: Form) -> u64 {
     }
 }
 
-/// Reader of lines, each of which ends with a line feed, or with a carriage return and a line feed.
+/// Reader of lines, each of which ends with a line feed, optionally preceded by a carriage return.
 struct Lines<R> {
     input: R,
     bytes_max: u64,
@@ -399,7 +404,7 @@ struct Pair {
     value: serde_json::Value,
 }
 
-/// Returns the text of a JSON string, or of a JSON number where the form is a number.
+/// Returns the text of a JSON string. If the form is a number, a JSON number is accepted as well.
 fn json_field(form: Form, value: serde_json::Value) -> Result<String, String> {
     match value {
         serde_json::Value::String(text) => Ok(text),
@@ -420,8 +425,8 @@ impl<R: BufRead> Records for JsonLines<R> {
         let pair: Pair = serde_json::from_slice(line).map_err(|error| {
             let column = error.column();
             let why = error.to_string();
-            // Remove the line number of the JSON parser, which sees only this line. The caller adds
-            // the line number in the file.
+            // The line number in the message is removed, because the JSON parser was given only one
+            // line. The caller adds the line number in the file.
             let why = why.split(" at line ").next().unwrap_or(&why);
             Bad::Record(format!("column {column}: {why}"))
         })?;
@@ -447,7 +452,8 @@ mod tests {
         has_header: false,
     };
 
-    /// Keys and values, and the place and reason of the first bad record.
+    /// The records that were read, each with key, value and position, and the position and reason
+    /// of the first bad record.
     type Outcome = (
         Vec<(Vec<u8>, Vec<u8>, Position)>,
         Option<(Position, String)>,
@@ -503,7 +509,7 @@ mod tests {
             assert_eq!((good, line), (vec![1], 2), "{text:?}");
             assert!(why.contains("never closed"), "{why}");
         }
-        // A file that is cut off between two records is complete. Zero bytes are ordinary text.
+        // A file that ends between two records is complete. Zero bytes are ordinary text.
         assert_eq!(csv_lines("a,\0\n\0,\0"), (vec![1, 2], None));
         let (_, bad) = csv_lines("a,1\n\0\n");
         assert!(bad.is_some_and(|(line, why)| line == 2 && why.contains("found 1")));
@@ -537,7 +543,7 @@ mod tests {
         let (good, bad) = read_as(Format::Binary, READING, whole);
         assert_eq!((good.len(), bad), (2, None));
         assert_eq!((&good[0].0[..], &good[0].1[..]), (&b"k"[..], &b"vv"[..]));
-        // A file that is cut off within a record is refused at that record.
+        // If a file ends within a record, that record is refused.
         for len in (1..whole.len()).filter(|len| *len != 11) {
             let (good, bad) = read_as(Format::Binary, READING, &whole[..len]);
             let (place, why) = bad.expect("it is cut off");

@@ -1,4 +1,4 @@
-//! `bimetal index scan`: prints records in the formats that `load` reads, byte for byte.
+//! `bimetal index scan`: prints records in formats from which `load` reads exactly the same bytes.
 
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::ops::Bound;
@@ -17,9 +17,9 @@ use super::{OpenArgs, failed};
 use bimetal_block::units::show_count;
 use bimetal_console::stderr::say;
 
-/// Number of records between two updates of the bar.
+/// Number of records between two updates of the progress bar.
 const RECORDS_BETWEEN: u64 = 1 << 14;
-/// Mark by which a CSV reader recognizes UTF-8, and which it removes.
+/// UTF-8 byte order mark. A CSV reader removes it from the start of a file.
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 
 /// Format in which records are written.
@@ -35,17 +35,17 @@ enum Format {
 
 /// Arguments of the verb `scan`.
 ///
-/// The index is opened for reading only: other readers may have it open at the same time, but no
-/// writer. The scan prints the records as they were at its start.
+/// The index is opened for reading only. Other readers may have it open at the same time, but no
+/// writer may. The scan prints the records as they were at its start.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The index
     #[arg(value_name = "INDEX")]
     index: PathBuf,
-    /// Print only keys from this one on
+    /// Print only keys that are greater than or equal to KEY
     #[arg(long, value_name = "KEY")]
     from: Option<String>,
-    /// Print only keys before this one
+    /// Print only keys that are less than KEY
     #[arg(long, value_name = "KEY")]
     to: Option<String>,
     /// Print only keys with this prefix
@@ -54,7 +54,7 @@ pub(crate) struct Args {
     /// Print the keys in descending order
     #[arg(long)]
     reverse: bool,
-    /// Print at most this many records
+    /// Maximum number of records to print
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
     /// Format of the records
@@ -75,7 +75,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let bounds = Bounds::of(args)?;
     let db = args.open.open_read_only(&args.index)?;
-    // On a terminal the rows themselves show the progress, and a bar would disturb them.
+    // On a terminal the printed rows show the progress, and a bar would disturb them.
     let progress =
         (!io::stdout().is_terminal()).then(|| Progress::start(Unit::Nothing, "scanning"));
     let looks = Looks::of(args, &db, &bounds).map_err(|error| failed(&args.index, &error))?;
@@ -87,7 +87,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
     let mut writer = Writer::new(args.format, looks, out);
     let written = write_rows(args, &mut rows, &mut writer, progress.as_ref());
-    // Print the records read so far, whatever ended the scan; report the first error.
+    // The records read so far are printed even if the scan failed. The first error is reported.
     let flushed = writer.finish();
     written?;
     flushed?;
@@ -122,7 +122,7 @@ fn write_rows(
     Ok(())
 }
 
-/// Bounds of the key range.
+/// Bounds of the range of keys to print.
 struct Bounds {
     from: Bound<Vec<u8>>,
     to: Bound<Vec<u8>>,
@@ -157,7 +157,7 @@ impl Bounds {
     }
 }
 
-/// Returns the upper bound of the keys that begin with `prefix`.
+/// Returns the upper bound of the range of keys that begin with `prefix`.
 fn behind(prefix: &[u8]) -> Bound<Vec<u8>> {
     let mut key = prefix.to_vec();
     while let Some(last) = key.pop() {
@@ -169,17 +169,19 @@ fn behind(prefix: &[u8]) -> Bound<Vec<u8>> {
     Bound::Unbounded
 }
 
-/// Text forms of keys and values.
+/// Text forms in which keys and values are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Looks {
     key: Form,
     value: Form,
-    /// Whether the first or the last key begins with a mark that a CSV reader would remove.
+    /// Whether the first or the last key begins with a byte order mark, which a CSV reader would
+    /// remove.
     has_mark: bool,
 }
 
 impl Looks {
-    /// Returns the requested forms, or else forms guessed from the first and the last record.
+    /// Returns the requested forms. A form that was not requested is guessed from the first and the
+    /// last record.
     fn of(args: &Args, db: &Db, bounds: &Bounds) -> Result<Looks, Error> {
         let mut samples = Vec::new();
         for mut rows in [db.scan(bounds.lend()), db.scan_reverse(bounds.lend())] {
@@ -202,7 +204,7 @@ impl Looks {
         Ok(looks)
     }
 
-    /// Reports guessed forms: they are needed to load the output again.
+    /// Reports which forms were guessed, because they must be given to load the output again.
     fn say_guesses(self, args: &Args) {
         let guessed = |asked: Option<Form>, form| asked.is_none() && form == Form::Hex;
         let (what, options) = match (guessed(args.key, self.key), guessed(args.value, self.value)) {

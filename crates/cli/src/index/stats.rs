@@ -1,5 +1,5 @@
-//! `bimetal index stats`: shows the space and the memory that an index uses. It must never write to
-//! the index.
+//! `bimetal index stats`: shows how much space and memory an index uses. It must never write to the
+//! index.
 
 use std::io::{self, Write};
 use std::ops::Bound;
@@ -15,13 +15,13 @@ use super::progress::{Progress, Unit};
 use super::{OpenArgs, failed, write_group};
 use bimetal_block::units::show_count;
 
-/// Number of keys between two updates of the bar.
+/// Number of keys between two updates of the progress bar.
 const KEYS_BETWEEN: u64 = 1 << 16;
 
 /// Arguments of the verb `stats`.
 ///
-/// The index is opened for reading only: other readers may have it open at the same time, but no
-/// writer.
+/// The index is opened for reading only. Other readers may have it open at the same time, but no
+/// writer may.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The index
@@ -40,7 +40,8 @@ pub(crate) struct Args {
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let db = args.open.open_read_only(&args.index)?;
-    // Read the statistics before counting keys, which fills the memory with nodes.
+    // The statistics are read before the keys are counted, because counting fills the memory with
+    // nodes.
     let statistics = db.statistics();
     let keys = args.count.then(|| count(&db)).transpose();
     let keys = keys.map_err(|error| failed(&args.index, &error))?;
@@ -75,11 +76,11 @@ pub(super) fn space_bytes(db: &Db) -> u64 {
     db.segments_offset() + u64::from(space.segments) * segment_bytes
 }
 
-/// Segments by their content, in bytes.
+/// Bytes in the segments of an index, by the content of the segments.
 struct Segments {
     used: u32,
     live_bytes: u64,
-    /// Dead bytes in used segments.
+    /// Bytes of used segments that hold no current content.
     dead_bytes: u64,
     reserve_bytes: u64,
 }
@@ -228,7 +229,7 @@ fn write_space(out: &mut impl Write, space_bytes: u64, statistics: &Statistics) 
     )
 }
 
-/// Describes the maintenance done so far.
+/// Returns rows that describe the maintenance done since the index was opened.
 fn done(statistics: &Statistics) -> Vec<(&'static str, String, &'static str)> {
     let maintenance = statistics.maintenance;
     vec![

@@ -1,5 +1,6 @@
-//! `bimetal index verify`: checks an index. It opens the index for reading only, alongside other
-//! readers. Damage is the result, for people and for programs, and not a failure of the verb.
+//! `bimetal index verify`: checks an index. It opens the index for reading only; other readers may
+//! have the index open as well. Damage is reported as the result, for people or for programs, and
+//! is not a failure of the verb.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -40,7 +41,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     });
     drop(progress);
     let verified = match verified {
-        // The nodes are not reachable, so none was checked. Report that like any other damage.
+        // The nodes could not be found, so none of them was checked. This is reported like any
+        // other damage.
         Err(Error::Damaged { what, offset }) => Verified {
             len_bytes: storage.len_bytes(),
             problems: vec![Problem { what, offset }],

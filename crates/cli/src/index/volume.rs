@@ -1,5 +1,5 @@
-//! An index on a device of a configuration: a dedicated thread opens the stack and runs it while
-//! the index is open.
+//! An index on a device of a configuration. A dedicated thread opens the device and the devices
+//! below it, and runs them while the index is open.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -19,8 +19,8 @@ use bimetal_console::stderr::say;
 /// Location of an index.
 #[derive(clap::Args)]
 pub(super) struct WhereArgs {
-    /// Take INDEX as the name of a device in this configuration; no server may use the device
-    /// meanwhile
+    /// Take INDEX as the name of a device in this configuration; no server may use the device at
+    /// the same time
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! Runs the built program in a directory of its own, and servers.
+//! Helpers that run servers with the built program, each test in a directory of its own.
 
 mod program;
 
@@ -10,8 +10,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// A mirror of two files, served at a socket beside its configuration. Its exposure bound is small
-/// enough for its logs of 4 MiB.
+/// Configuration of a mirror of two files, served at a socket in the folder of the configuration.
+/// The exposure bound is small enough for the logs of 4 MiB.
 pub const MIRROR: &str = "[device.a]\ntype = \"file\"\npath = \"a.img\"\nsize = \"32MiB\"\n\
     [device.b]\ntype = \"file\"\npath = \"b.img\"\nsize = \"32MiB\"\n\
     [device.vol]\ntype = \"mirror\"\nsides = [\"a\", \"b\"]\n\
@@ -19,7 +19,7 @@ pub const MIRROR: &str = "[device.a]\ntype = \"file\"\npath = \"a.img\"\nsize = 
     [export.vol]\ndevice = \"vol\"\nprotocol = \"nbd\"\nlisten = \"unix:vol.sock\"\n\
     [server]\nlock_memory = false\nmemory = \"16MiB\"\n";
 
-/// A server that has printed `ready`; it is killed on drop if it still runs.
+/// A server that has printed `ready`. If it still runs when the value is dropped, it is killed.
 pub struct Served(Child);
 
 impl Served {
@@ -28,7 +28,7 @@ impl Served {
         Served::start_with(config, &[])
     }
 
-    /// Runs `bimetal serve CONFIG` with further options.
+    /// Runs `bimetal serve CONFIG` with additional options.
     pub fn start_with(config: &Path, options: &[&str]) -> Served {
         Served::run(&[&["serve", arg(config)], options].concat())
     }
@@ -57,8 +57,8 @@ impl Served {
         tasks.map(name).collect()
     }
 
-    /// Sends a signal and waits for the end of the server. Returns its exit status and its output
-    /// on standard error.
+    /// Sends a signal to the server and waits until it has exited. Returns its exit status and its
+    /// output on standard error.
     pub fn end(mut self, signal: &str) -> (Option<i32>, String) {
         let pid = self.0.id().to_string();
         let kill = Command::new("kill").args(["-s", signal, &pid]).status();
@@ -73,7 +73,7 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // The server has ended already, unless the test failed.
+        // The server has already exited, unless the test has failed.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -86,7 +86,7 @@ pub const WRITE: u16 = 1;
 /// `NBD_CMD_FLUSH`.
 pub const FLUSH: u16 = 3;
 
-/// A client of the export `vol`, which writes the bytes of the NBD protocol itself.
+/// An NBD client of the export `vol`, which writes the bytes of the protocol itself.
 pub struct Client {
     stream: UnixStream,
     /// Size of the export, as told by the server.
@@ -100,8 +100,8 @@ impl Client {
         let mut greeting = [0; 18];
         stream.read_exact(&mut greeting).unwrap();
         assert_eq!(&greeting[..8], b"NBDMAGIC");
-        // The client flags are fixed newstyle and no zeroes. The option with 3 bytes of data
-        // follows.
+        // The client flags are fixed newstyle and no zeroes. The option `NBD_OPT_EXPORT_NAME` with
+        // 3 bytes of data follows.
         stream.write_all(&[0, 0, 0, 3]).unwrap();
         let option = b"IHAVEOPT\0\0\0\x01\0\0\0\x03vol";
         stream.write_all(option).unwrap();
@@ -123,8 +123,7 @@ impl Client {
         self.stream.write_all(&request).unwrap();
     }
 
-    /// Waits for the answer to a request that returns `len` bytes; returns these bytes, or an
-    /// errno.
+    /// Waits for the answer to a request. Returns the `len` bytes of its data, or an errno.
     pub fn answer(&mut self, len: usize) -> Result<Vec<u8>, u32> {
         let mut reply = [0; 16];
         self.stream.read_exact(&mut reply).unwrap();

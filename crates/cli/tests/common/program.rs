@@ -1,5 +1,5 @@
-//! Runs the built program of the package that is tested, in a directory of its own. The packages
-//! of both programs share this file.
+//! Helpers that run the built program of the tested package, each test in a directory of its own.
+//! The packages of both programs share this file.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -13,7 +13,7 @@ const PROGRAM: &str = match (
     (None, None) => panic!("a package without one of the programs"),
 };
 
-/// Name of the program, which stands before each of its lines on standard error.
+/// Returns the name of the program, with which each of its lines on standard error begins.
 fn name() -> &'static str {
     let name = Path::new(PROGRAM).file_name();
     name.and_then(std::ffi::OsStr::to_str).unwrap()
@@ -65,7 +65,8 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // A failed removal leaves files in the temporary directory, and fails no test.
+        // A failed removal leaves files in the temporary directory, but is not a failure of the
+        // test.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -82,8 +83,8 @@ pub fn bimetal(args: &[&str]) -> Output {
     command(args).output().unwrap()
 }
 
-/// Returns the standard output of the program, which must exit with status 0 and print nothing on
-/// standard error.
+/// Runs the program, and returns its standard output. The program must exit with status 0 and print
+/// nothing on standard error.
 pub fn stdout_of(args: &[&str]) -> String {
     let output = bimetal(args);
     let (out, err) = texts(&output);
@@ -92,8 +93,8 @@ pub fn stdout_of(args: &[&str]) -> String {
     out
 }
 
-/// Asserts that the program refuses with this exit status and with one line that contains all of
-/// `words`. A list of ranges may follow the line.
+/// Asserts that the program exits with status `status` and prints one line that contains all of
+/// `words` on standard error. A list of ranges may follow the line.
 pub fn assert_refused(args: &[&str], status: i32, words: &[&str]) {
     let output = bimetal(args);
     let (out, err) = texts(&output);

@@ -1,11 +1,11 @@
-//! Rounds of killing a BRP target with SIGKILL under a load that checks every answer, through the
-//! client crate, whose session outlives the target.
+//! Rounds in which a BRP target is killed with SIGKILL under a load that checks every answer. The
+//! load uses the client crate, whose session outlives the target.
 //!
-//! The load keeps many requests in flight, including several changes of the same blocks one after
-//! another. Every written block contains the number of its write, so a read shows at once whether
-//! an acknowledged write is lost, or an older write has overtaken a newer one. The seed determines
-//! the requests of a run, and the number of answers after which the target dies. It does not
-//! determine which requests are in flight then.
+//! The load keeps many requests in flight, including several successive changes of the same blocks.
+//! Every written block contains the number of its write, so a read shows immediately whether an
+//! acknowledged write is lost, or an older write has overtaken a newer one. The seed determines the
+//! requests of a run, and the number of answers after which the target is killed. It does not
+//! determine which requests are in flight at that time.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
@@ -18,35 +18,36 @@ use bimetal_client::{Answer, Call, Ended, Job, Op, Options, SessionThread};
 use bimetal_rt::net::Address;
 
 const BLOCK_BYTES: u64 = 4096;
-/// Number of blocks. It is small, so that changes of the same blocks meet.
+/// Number of blocks of the volume. The number is small, so that many changes affect the same
+/// blocks.
 const BLOCKS: u64 = 256;
 /// Number of requests in flight.
 const DEPTH: usize = 48;
-/// Maximum number of blocks of a request. A request of more than one block is never merged with
-/// others.
+/// Maximum number of blocks in a request. A request of more than one block is never merged with
+/// other requests.
 const WRITE_BLOCKS_MAX: u64 = 6;
-/// Maximum number of answers before the target dies.
+/// Maximum number of answers after which the target is killed.
 const ANSWERS_MAX: u64 = 600;
-/// Maximum number of connection threads of a target; the seed selects the number.
+/// Maximum number of connection threads of a target. The actual number depends on the seed.
 const CONNECTION_THREADS_MAX: u64 = 2;
-/// Time for which the session waits for a target. Only a bug makes it wait that long.
+/// Time for which the session waits for a target. It is never reached unless there is a bug.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Devices behind the export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stack {
-    /// A file: acknowledged writes survive the death of the process.
+    /// A file. Acknowledged writes survive the death of the target's process.
     File,
-    /// A file behind a write-back cache: acknowledged writes that were not flushed are lost with
-    /// the process, and the client sends them again.
+    /// A file behind a write-back cache. Acknowledged writes that were not flushed are lost with
+    /// the target's process, and the client sends them again.
     Cache,
-    /// A file behind a write-back cache, with a client that keeps no copies: a planted bug, which
-    /// must be detected.
+    /// A file behind a write-back cache, with a client that keeps no copies of unflushed writes.
+    /// This is a planted bug that the checks must detect.
     Forgetful,
 }
 
 impl Stack {
-    /// Returns the configuration of the target, with this number of connection threads.
+    /// Returns the configuration of a target with the given number of connection threads.
     fn config(self, connection_threads: u64) -> String {
         let device = match self {
             Stack::File => "disk",
@@ -69,7 +70,7 @@ impl Stack {
     }
 }
 
-/// Counters of rounds, which show that the rounds tested something.
+/// Counters of the rounds, from which a test can tell that the rounds have tested anything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Met {
     /// Number of times that the target was killed.
@@ -78,13 +79,13 @@ pub struct Met {
     pub writes: u64,
     /// Number of blocks that were read and had the right content.
     pub blocks_read: u64,
-    /// Number of requests without an answer when the target was killed.
+    /// Number of requests in flight when the target was killed, summed over all rounds.
     pub under_way: u64,
     /// Number of acknowledged flushes.
     pub flushes: u64,
 }
 
-/// Random numbers from a seed (SplitMix64).
+/// Generator of random numbers from a seed (SplitMix64).
 struct Draw(u64);
 
 impl Draw {
@@ -97,7 +98,7 @@ impl Draw {
     }
 }
 
-/// The target process, killed on drop.
+/// The target process, which is killed when the value is dropped.
 struct Target {
     process: Child,
 }
@@ -127,7 +128,7 @@ impl Target {
 
 impl Drop for Target {
     fn drop(&mut self) {
-        // The process has ended already, unless an error occurred.
+        // The process has already exited, unless an error has occurred.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -141,8 +142,8 @@ enum Ask {
         count: u64,
         number: u64,
     },
-    /// A read; `floors` has the number of the last acknowledged write of each block when the read
-    /// was submitted.
+    /// A read. For each block, `floors` has the number of the write that was the last acknowledged
+    /// one when the read was submitted.
     Read {
         block: u64,
         floors: Vec<u64>,
@@ -150,7 +151,7 @@ enum Ask {
     Flush,
 }
 
-/// Fills a block with its own number and the number of its write, repeated.
+/// Fills a block with the block's number and the number of its write, repeated.
 fn fill(block: u64, number: u64, into: &mut [u8]) {
     for pair in into.chunks_exact_mut(16) {
         pair[..8].copy_from_slice(&block.to_le_bytes());
@@ -158,7 +159,8 @@ fn fill(block: u64, number: u64, into: &mut [u8]) {
     }
 }
 
-/// Returns the number of the write that the content of a block comes from; 0 for zeroes.
+/// Returns the number of the write that produced the content of a block, or 0 if the block is zero.
+/// Any other content is an error.
 fn number_of(block: u64, bytes: &[u8]) -> Result<u64, String> {
     let number = u64::from_le_bytes(bytes[8..16].try_into().expect("8 bytes"));
     let mut expected = vec![0; bytes.len()];
@@ -195,14 +197,15 @@ impl Job for Ask {
     }
 }
 
-/// Numbers of the last acknowledged and of the last submitted write of a block.
+/// Number of the last acknowledged and of the last submitted write of a block.
 #[derive(Clone, Copy, Default)]
 struct Known {
     answered: u64,
     submitted: u64,
 }
 
-/// A completed request, with the data of a read, with no data, or with an error message.
+/// A completed request and its result: the data of a read, `None` for other requests, or an error
+/// message.
 type Answered = (Ask, Result<Option<Vec<u8>>, String>);
 
 struct Load {
@@ -233,7 +236,7 @@ impl Load {
                 Ok(Answer::Done | Answer::Runs(_)) => (ask, Ok(None)),
                 Err(error) => (ask, Err(error.to_string())),
             });
-            // The receiver is gone once a check has failed.
+            // The receiver no longer exists if a check has failed.
             let _ = send.send(answered.collect());
         };
         let session = SessionThread::connect(options, deliver).map_err(|e| e.to_string())?;
@@ -244,8 +247,8 @@ impl Load {
             blocks: vec![Known::default(); BLOCKS as usize],
             next_number: 1,
             under_way: 0,
-            // No flushes for the planted bug: a flush would report the loss before a read can show
-            // it.
+            // The planted bug is tested without flushes, because a flush would report the loss
+            // before a read shows it.
             flushes: stack != Stack::Forgetful,
             met: Met::default(),
         })
@@ -293,7 +296,7 @@ impl Load {
         self.session.submit(asks).map_err(|error| error.to_string())
     }
 
-    /// Submits requests up to the queue depth, several at a time; some of them change the same
+    /// Submits requests up to the queue depth, several in one call. Some of them change the same
     /// blocks.
     fn submit_more(&mut self) -> Result<(), String> {
         if self.under_way + 4 > DEPTH {
@@ -308,7 +311,7 @@ impl Load {
         self.submit(asks)
     }
 
-    /// Waits for answers and checks them.
+    /// Waits for answers and checks them. Returns the number of answers.
     fn take_answers(&mut self) -> Result<u64, String> {
         let ended = self.ended.recv_timeout(PATIENCE + PATIENCE);
         let ended = ended.map_err(|_| "no answer in twice the patience".to_owned())?;
@@ -365,7 +368,7 @@ impl Load {
         Ok(())
     }
 
-    /// Runs the load until this number of answers has arrived.
+    /// Runs the load until `answers` answers have arrived.
     fn run(&mut self, answers: u64) -> Result<(), String> {
         let mut left = answers;
         while left > 0 {
@@ -375,7 +378,8 @@ impl Load {
         Ok(())
     }
 
-    /// Waits for all requests, then reads all blocks: each block must hold its last write.
+    /// Waits for all requests in flight, then reads all blocks. Each block must hold the content of
+    /// its last write.
     fn settle(&mut self) -> Result<(), String> {
         while self.under_way > 0 {
             self.take_answers()?;
@@ -398,7 +402,7 @@ impl Load {
     }
 }
 
-/// Runs `count` rounds on a fresh volume in `dir`, which must exist and be empty, and returns the
+/// Runs `count` rounds on a new volume in `dir`, which must be an empty folder, and returns the
 /// counters.
 ///
 /// # Errors
@@ -427,7 +431,7 @@ pub fn rounds(
         target = Target::start(binary, &config)?;
         load.settle()?;
     }
-    // Check the disk itself, after a last flush and after the death of the target.
+    // The content of the disk is checked directly, after a last flush and the death of the target.
     load.submit(vec![Ask::Flush])?;
     load.take_answers()?;
     target.kill()?;

@@ -1,7 +1,8 @@
-//! A BRP path: commands arrive, and each result is sent when its request ends.
+//! A BRP path (one connection of a session): receives commands, and sends each result when its
+//! request ends.
 //!
-//! The path must never start a request after it was fenced, not even a request that has already
-//! been received: the initiator may have sent a newer one over another path.
+//! The path must never start a request after the path was fenced, not even a request that has
+//! already been received: the initiator may have sent a newer request over another path.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -28,11 +29,11 @@ use crate::session::{BOUNDS, Conversation};
 use crate::tasks::TaskNumber;
 
 /// A request that has been started and has not ended, with the admission that it holds until its
-/// result has been sent. The path counts the request until this is dropped, even if it is never
-/// answered.
+/// result has been sent. The path counts the request until this value is dropped, even if the
+/// request is never answered.
 struct UnderWay {
     of: Rc<Transmission>,
-    /// Admission of the request; it is taken when the result is handed over.
+    /// Admission of the request; `None` after the result has been handed to the link.
     admission: Option<Admission>,
 }
 
@@ -69,7 +70,8 @@ impl Drop for UnderWay {
     }
 }
 
-/// A fence that has not been answered. It is counted until this is dropped.
+/// A fence request that has not been answered. The path counts the request until this value is
+/// dropped.
 struct Fence(Rc<Transmission>);
 
 impl Fence {
@@ -85,7 +87,7 @@ impl Drop for Fence {
     }
 }
 
-/// A path in use.
+/// A path after its greeting, over which requests are transferred.
 pub(crate) struct Transmission {
     rt: Rt,
     link: Rc<Link<Outgoing>>,
@@ -96,7 +98,7 @@ pub(crate) struct Transmission {
     inbound: RefCell<TargetInbound>,
     frames: RefCell<Frames>,
     fences: Cell<usize>,
-    /// Signals that a request has ended, for a path on which requests run one at a time.
+    /// Signals that a request has ended, to a path on which requests run one at a time.
     ended: Event,
     task: TaskNumber,
 }
@@ -166,8 +168,9 @@ impl Transmission {
         Ok(self.inbound.borrow_mut().next(input.unread(), requests)?)
     }
 
-    /// Starts the requests of a command, each as soon as its data has arrived. The first requests
-    /// are in progress while the data of the last ones is still arriving.
+    /// Receives the data of the requests of a command and starts each request as soon as its data
+    /// has arrived. The first requests run while the data of later requests is still arriving. If
+    /// `in_turn` is set, the requests instead run one after another.
     async fn command(
         self: &Rc<Self>,
         input: &mut Inbox,
@@ -182,7 +185,7 @@ impl Transmission {
                 let admission = self.link.admit(weight(request)).await;
                 self.gather(input, request).await?;
                 if let Some(result) = self.write_at_once(input, request)? {
-                    // No other task has run since the check of the fence.
+                    // No other task has run since the path was checked for a fence.
                     self.begin(admission)?.finish(request, result);
                     continue;
                 }
@@ -197,7 +200,7 @@ impl Transmission {
         Ok(())
     }
 
-    /// Starts requests that run one at a time, each after the one before it.
+    /// Starts requests that run one at a time: each is submitted when the previous one has ended.
     async fn start_in_turn(
         self: &Rc<Self>,
         input: &mut Inbox,
@@ -210,7 +213,8 @@ impl Transmission {
             self.gather(input, request).await?;
             received.push((*request, self.data(input, request).await?));
         }
-        // No other task runs in between, so either all of them begin or none does.
+        // No other task runs during this loop, so either all the requests are counted as started,
+        // or none.
         let mut ordered = Vec::with_capacity(requests.len());
         for (request, payload) in received {
             let one = admission.take_one(weight(&request));
@@ -225,7 +229,7 @@ impl Transmission {
         Ok(())
     }
 
-    /// Counts a request that starts now, or fails if the path has been fenced.
+    /// Counts a request as started. Fails if the path has been fenced.
     fn begin(self: &Rc<Self>, admission: Admission) -> Result<UnderWay, End> {
         if !self.path.start() {
             return Err(End::Broken);
@@ -236,8 +240,8 @@ impl Transmission {
         })
     }
 
-    /// Waits until all the data of a request has arrived, if the data is short. The rest of longer
-    /// data is better received directly into its own buffer.
+    /// Waits until all the data of a request has arrived in the receive buffer, if the data is
+    /// short enough to be copied. Longer data is received directly into a buffer of the request.
     async fn gather(&self, input: &mut Inbox, request: &Request) -> Result<(), End> {
         let len = request.data_bytes() as usize;
         while input.unread().len() < len && len <= COPIED_BYTES_MAX {
@@ -252,15 +256,15 @@ impl Transmission {
         Ok(())
     }
 
-    /// Takes the data of a write into a buffer of its own.
+    /// Moves the data of a write out of the receive buffer into a buffer of the request.
     async fn data(&self, input: &mut Inbox, request: &Request) -> Result<Payload, End> {
         let len = request.data_bytes() as usize;
         input.take(&self.rt, &self.link, len).await
     }
 
     /// Writes data directly from the receive buffer and returns the result, if the device need not
-    /// wait and the data needs no other processing. Returns `None`, without any effect, if the
-    /// request must take another way.
+    /// wait and no checksum of the data has to be verified. Returns `None`, without any effect, if
+    /// the request must be submitted in the ordinary way.
     fn write_at_once(
         &self,
         input: &mut Inbox,
@@ -287,8 +291,8 @@ impl Transmission {
         Ok(Some(self.counted(result)))
     }
 
-    /// Starts a request, whose result is sent as soon as it exists. A request that need not wait
-    /// has ended when this returns, and needs no task.
+    /// Starts a request. Its result is sent as soon as the request ends. A request that need not
+    /// wait ends before this function returns, and no task is spawned for it.
     fn start(&self, request: Request, payload: Payload, under_way: UnderWay) {
         let below = match self.hand_down(&request, payload) {
             Ok(below) => below,
@@ -307,7 +311,7 @@ impl Transmission {
         }
     }
 
-    /// Converts a request into the one that the device gets.
+    /// Converts a request of the initiator into a request for the device.
     ///
     /// # Errors
     /// The status with which the request is refused.
@@ -322,7 +326,7 @@ impl Transmission {
         Ok(below)
     }
 
-    /// Converts the result of the device to a status, and counts a failure.
+    /// Converts the device's result into a BRP result, and counts a failure.
     fn counted(&self, result: IoResult) -> Result<Reply, Status> {
         if result.is_err() {
             add(&self.export.counters.requests.failed, 1);
@@ -338,7 +342,8 @@ impl Transmission {
         self.now().validate(request).err()
     }
 
-    /// Returns the welcome with the current size: the volume may have grown since the greeting.
+    /// Returns the parameters of the greeting with the current size of the device, which may have
+    /// grown since the greeting.
     fn now(&self) -> Welcome {
         Welcome {
             size_bytes: self.export.device.geometry().size_bytes,
@@ -375,7 +380,8 @@ impl Transmission {
         }
     }
 
-    /// Fences another path of the session, and answers when that path has ended.
+    /// Fences another path of the session, and sends the answer when no request of that path is in
+    /// progress any more.
     async fn fence(self: &Rc<Self>, number: u32) -> Result<(), End> {
         if number == self.path.number() || self.fences.get() == FENCES_MAX {
             return Err(ProtocolError::BadFence.into());
@@ -409,8 +415,7 @@ impl Conversation for Transmission {
         let batch_max = if self.welcome.agreed(feature::MERGE) {
             usize::MAX
         } else {
-            // Without merging, each result is a message of its own, as the negotiated mode
-            // requires.
+            // Without merging, each result is sent separately, as the negotiated mode requires.
             1
         };
         let gather = |batch: &mut Vec<Outgoing>| {
@@ -434,8 +439,8 @@ impl Conversation for Transmission {
     }
 }
 
-/// Returns the weight that a request has until its result has been sent. A read that will be
-/// refused has no data.
+/// Returns the weight by which a request counts until its result has been sent. A read that is too
+/// long will be refused and therefore counts without data.
 fn weight(request: &Request) -> Weight {
     let longest = wire::DATA_BYTES_MAX;
     let data_bytes = match request.op {
@@ -452,7 +457,7 @@ fn flags_of(request: &Request) -> Flags {
     }
 }
 
-/// Converts a request of the wire into a request of the device.
+/// Converts a request in its wire format into a request for the device.
 fn to_block(request: &Request, payload: Payload) -> BlockRequest {
     let flags = flags_of(request);
     let (offset, len) = (request.offset_bytes, u64::from(request.length_bytes));
@@ -467,7 +472,8 @@ fn to_block(request: &Request, payload: Payload) -> BlockRequest {
     }
 }
 
-/// Converts extents of a device to runs of the wire, as many as fit.
+/// Converts extents from the device to the wire format. Extents beyond the maximum number of a
+/// result are omitted.
 fn to_wire(runs: &[bimetal_block::Extent]) -> Vec<Run> {
     let to_wire = |run: &bimetal_block::Extent| Run {
         length_bytes: u32::try_from(run.len).expect("a run is inside its request"),
@@ -477,7 +483,7 @@ fn to_wire(runs: &[bimetal_block::Extent]) -> Vec<Run> {
     runs.take(RUNS_MAX).map(to_wire).collect()
 }
 
-/// Returns the status that an initiator gets for a device error.
+/// Returns the BRP status that reports a device error to the initiator.
 fn status_of(error: IoError) -> Status {
     match error {
         IoError::Medium => Status::Medium,

@@ -1,5 +1,5 @@
-//! The BRP greeting: decides which export the initiator gets, over which path of which session, or
-//! why it is refused.
+//! The BRP greeting: determines the export, the session and the path of an initiator that connects,
+//! or the reason why the initiator is refused.
 
 use std::rc::Rc;
 
@@ -30,7 +30,8 @@ pub(crate) struct Taken {
     pub(crate) early: Vec<u8>,
 }
 
-/// Performs the greeting with an initiator. Returns `None` if the initiator does not stay.
+/// Performs the greeting with an initiator. Returns `None` if the initiator is refused, only lists
+/// the exports, or closes the connection.
 ///
 /// # Errors
 /// The reason why the connection has to end.
@@ -81,8 +82,8 @@ impl Greeting<'_> {
         if hello.purpose == Purpose::List {
             return self.list(&mut outbound).await;
         }
-        // The connection slot and the path are held from here on. Sending the welcome may take
-        // long, or never complete.
+        // The connection holds its slot and its path before the welcome is sent, because sending
+        // may take long or never complete.
         let (shown, export, path) = match self.open(&hello) {
             Ok(opened) => opened,
             Err(refusal) => return self.refuse(&mut outbound, refusal).await,
@@ -129,8 +130,8 @@ impl Greeting<'_> {
                 description: export.config.description.clone(),
             };
             listed.encode(outbound, &mut out);
-            // Entries are sent one at a time, so that a long list takes no more memory than its
-            // longest entry.
+            // Entries are sent one at a time, so the list never needs more memory than its longest
+            // entry.
             self.send(&out).await?;
             out.clear();
         }
@@ -165,7 +166,7 @@ impl Greeting<'_> {
             instance: identity.instance,
             host: identity.host,
             size_bytes: geometry.size_bytes,
-            // The atomic unit in front of the device takes any length.
+            // The atomic unit above the device accepts requests of any length.
             block_bytes: 1,
             preferred_bytes: geometry.preferred_bytes,
             transfer_bytes_max: transfer_bytes_max(geometry),

@@ -1,4 +1,4 @@
-//! Results to be sent to an initiator, merged into as few frames as possible.
+//! Results for an initiator, and their encoding in as few frames as possible.
 
 use bimetal_proto::brp::frame::{check_appended, check_of};
 use bimetal_proto::brp::response::encode_response;
@@ -16,7 +16,7 @@ pub(crate) enum Outgoing {
         status: Status,
         data: Payload,
     },
-    /// Notification that a fenced path has ended, with its number.
+    /// Notification that the fenced path with this number has ended.
     Fenced(u32),
 }
 
@@ -29,12 +29,13 @@ impl Reply for Outgoing {
     }
 }
 
-/// Builds frames of batches, for one direction of one path.
+/// Encoder of batches of results into frames, for one direction of one path.
 pub(super) struct Frames {
     outbound: Outbound,
     entries_max: usize,
     heads: Vec<u8>,
-    /// Data of the batch, each with the offset in `heads` before which it is inserted.
+    /// Data of the results in the batch. Each payload has the offset in `heads` at which the
+    /// payload is inserted.
     data: Vec<(usize, Payload)>,
 }
 
@@ -48,8 +49,8 @@ impl Frames {
         }
     }
 
-    /// Combines a batch into one payload: heads are carved from one buffer, data is included by
-    /// reference.
+    /// Encodes a batch as one payload. All heads are slices of one buffer, and the data of results
+    /// is included without copying.
     pub(super) fn gather(&mut self, rt: &Rt, batch: &mut [Outgoing]) -> Payload {
         self.heads.clear();
         let mut rest = batch;
@@ -76,7 +77,8 @@ impl Frames {
         payload
     }
 
-    /// Builds one frame of the results at the front, and returns the number of these results.
+    /// Encodes the results at the front of the batch as one frame, and returns the number of
+    /// encoded results.
     fn frame(&mut self, batch: &mut [Outgoing]) -> usize {
         let crc = self.outbound.has_checks();
         let mut completions = Vec::with_capacity(batch.len().min(self.entries_max));
@@ -109,7 +111,8 @@ impl Frames {
     }
 }
 
-/// Returns the CRC-32C of a payload. For an empty payload it is 0, the value that means no check.
+/// Returns the CRC-32C of a payload. The result for an empty payload is 0, which means that there
+/// is no checksum.
 pub(super) fn check(payload: &Payload) -> u32 {
     let mut slices = payload.slices().iter();
     let first = slices.next().map_or(0, |slice| check_of(slice));

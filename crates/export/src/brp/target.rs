@@ -1,4 +1,4 @@
-//! State that all BRP connections of a server share: the identity of the target, and the sessions.
+//! State shared by all BRP connections of a server: the identity of the target, and the sessions.
 
 use std::cell::OnceCell;
 use std::io;
@@ -12,7 +12,7 @@ use bimetal_rt::sync::Event;
 /// Maximum number of paths of one session.
 const PATHS_MAX: usize = 64;
 
-/// Identity of a target (`docs/brp.md`, section "Greeting").
+/// Identity that a target reports to initiators (`docs/brp.md`, section "Greeting").
 #[derive(Clone, Copy)]
 pub(crate) struct Identity {
     pub(crate) instance: [u8; 16],
@@ -24,8 +24,8 @@ pub(crate) struct Target {
     rt: Rt,
     identity: OnceCell<Identity>,
     sessions: Sessions,
-    /// Signals that a path was fenced or has ended. The server's tasks share it for their other
-    /// conditions.
+    /// Signals that a path was fenced or has ended. The tasks of the server also use this event for
+    /// other conditions.
     changed: Rc<Event>,
 }
 
@@ -39,7 +39,8 @@ impl Target {
         })
     }
 
-    /// Returns the identity. The first call draws it, and later calls return the same one.
+    /// Returns the identity of the target. The first call creates the identity, and later calls
+    /// return the same one.
     ///
     /// # Errors
     /// When the operating system provides no random numbers, or does not identify the machine.
@@ -54,10 +55,10 @@ impl Target {
         Ok(*self.identity.get_or_init(|| identity))
     }
 
-    /// Adds a connection to a session as a path.
+    /// Adds a connection to a session as the path `number`.
     ///
     /// # Errors
-    /// The refusal to answer with.
+    /// The refusal that the initiator must get as its answer.
     pub(crate) fn open(
         self: &Rc<Target>,
         session: [u8; 16],
@@ -69,8 +70,8 @@ impl Target {
         })
     }
 
-    /// Fences a path of the session that `asker` belongs to. Returns `None` when there is no such
-    /// path.
+    /// Fences the path `number` of the session that contains `asker`. Returns `None` when the
+    /// session has no such path.
     pub(crate) fn fence(&self, asker: &OpenPath, number: u32) -> Option<Rc<Path>> {
         let fenced = self.sessions.fence(&asker.path, number)?;
         self.changed.notify();
@@ -88,14 +89,14 @@ impl Target {
         self.changed.notify();
     }
 
-    /// Waits until no request of a path is in progress or can start any more.
+    /// Waits until the path has no request in progress and can start no further request.
     pub(crate) async fn until_over(&self, path: &Path) {
         self.changed.until(|| path.is_over()).await;
     }
 }
 
-/// A path in use. It may be dropped only when its requests have ended. Dropping it closes the path
-/// and removes it from its session.
+/// A path in use. It may be dropped only when its requests have ended. Dropping the `OpenPath`
+/// closes the path and removes it from its session.
 pub(crate) struct OpenPath {
     path: Rc<Path>,
     target: Rc<Target>,

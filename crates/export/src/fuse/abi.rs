@@ -1,14 +1,15 @@
-//! The layouts and numbers of the kernel's `linux/fuse.h`: the messages that come through
+//! The layouts and numbers of the kernel's `linux/fuse.h`: the messages that are read from
 //! `/dev/fuse`, and their answers.
 //!
 //! All numbers are in the machine's byte order. This module must never do I/O, and does not trust
-//! the kernel's input: a message that is shorter than it claims is rejected.
+//! the kernel's input: it rejects a message whose length differs from the length that its header
+//! states.
 
-/// Major protocol version that is spoken (`FUSE_KERNEL_VERSION`).
+/// Major protocol version that this module implements (`FUSE_KERNEL_VERSION`).
 pub(super) const MAJOR: u32 = 7;
-/// Oldest minor version with every feature that is used here (Linux 5.4).
+/// Oldest minor protocol version that has all the features used by this module (Linux 5.4).
 pub(super) const MINOR_MIN: u32 = 31;
-/// Newest minor version that is spoken.
+/// Newest minor protocol version that this module implements.
 const MINOR_MAX: u32 = 38;
 /// The inode of the folder (`FUSE_ROOT_ID`).
 pub(super) const FOLDER: u64 = 1;
@@ -16,16 +17,17 @@ pub(super) const FOLDER: u64 = 1;
 pub(super) const FILE: u64 = 2;
 /// Bytes of `struct fuse_in_header`.
 const IN_HEADER_BYTES: usize = 40;
-/// Bytes of the longest head in front of data: `fuse_in_header` and `fuse_write_in`.
+/// Size in bytes of the longest head before the data of a message: `fuse_in_header` and
+/// `fuse_write_in`.
 pub(super) const HEAD_BYTES: usize = IN_HEADER_BYTES + 40;
 /// Bytes of `struct fuse_out_header`.
 pub(super) const OUT_HEADER_BYTES: usize = 16;
-/// Page size in which the kernel counts the length of a request.
+/// Size in bytes of the pages in which the kernel counts the maximum length of a request.
 pub(super) const PAGE_BYTES: u32 = 4096;
 /// Minimum size of the buffer for a read from `/dev/fuse` (`FUSE_MIN_READ_BUFFER`).
 pub(super) const READ_BYTES_MIN: usize = 8192;
-/// Time for which the kernel may cache the attributes and the name of the file, in seconds: they
-/// never change.
+/// Time in seconds for which the kernel may cache the attributes and the name of the file. The time
+/// is long because they never change.
 const VALID_S: u64 = 1 << 30;
 /// Maximum name length that `statfs` reports.
 const NAME_BYTES_MAX: u32 = 255;
@@ -54,21 +56,22 @@ mod init_flag {
     /// Flags that the server requests.
     pub(super) const WANTED: u32 =
         ASYNC_READ | BIG_WRITES | ASYNC_DIO | PARALLEL_DIROPS | MAX_PAGES;
-    /// Flags that the server requires: they permit requests of more than a few pages.
+    /// Flags that the server requires. They permit requests of more than a few pages.
     pub(super) const NEEDED: u32 = BIG_WRITES | MAX_PAGES;
 }
 
 /// Bits of `fuse_open_out.open_flags`.
 mod open_flag {
-    /// Bypasses the page cache. The volume has caches of its own, and written data must be on the
-    /// volume.
+    /// Bypasses the page cache. The volume has caches of its own, and a completed write must have
+    /// reached the volume.
     pub(super) const DIRECT_IO: u32 = 1 << 0;
-    /// Closing a descriptor needs no request.
+    /// Tells the kernel that closing a descriptor needs no request.
     pub(super) const NO_FLUSH: u32 = 1 << 5;
     pub(super) const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 }
 
-/// Bits of `fuse_setattr_in.valid` for attributes that cannot change: mode, owner, group and size.
+/// Bits of `fuse_setattr_in.valid` for requested changes of the mode, the owner, the group and the
+/// size, none of which can change.
 const SET_MODE_OR_OWNER: u32 = 0b111;
 const SET_SIZE: u32 = 1 << 3;
 
@@ -79,11 +82,11 @@ mod fallocate_mode {
     pub(super) const ZERO_RANGE: u32 = 0x10;
 }
 
-/// Inode types, as in `st_mode` and, shifted, in directory entries.
+/// Inode types, as in `st_mode`. Directory entries contain them shifted to the right.
 const S_IFDIR: u32 = 0o040_000;
 const S_IFREG: u32 = 0o100_000;
 
-/// Returns the `N` bytes of `bytes` from `at` on, if they exist.
+/// Returns the `N` bytes of `bytes` at offset `at`, or `None` if `bytes` is too short.
 fn part<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..at.checked_add(N)?)?.try_into().ok()
 }
@@ -96,13 +99,13 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     part(bytes, at).map(u64::from_ne_bytes)
 }
 
-/// The header of every request: the fields of `struct fuse_in_header` that are used.
+/// The used fields of `struct fuse_in_header`, the header of every request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     /// Length of the whole message in bytes.
     pub(super) len: u32,
     opcode: u32,
-    /// Identifier that the answer must repeat.
+    /// Identifier of the request, which the answer must repeat.
     pub(super) unique: u64,
     /// The inode.
     pub(super) node: u64,
@@ -115,31 +118,31 @@ pub(super) struct Range {
     pub(super) len: u64,
 }
 
-/// The effect of `fallocate(2)` on a range.
+/// Effect of a call of `fallocate(2)` on a range of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Allocate {
-    /// Zeroes that take no space.
+    /// The range becomes zeroes that occupy no space.
     PunchHole,
-    /// Zeroes with allocated space.
+    /// The range becomes zeroes with allocated space.
     ZeroRange,
 }
 
-/// The kind of range that `lseek(2)` searches for from an offset on.
+/// Kind of content whose next occurrence `lseek(2)` searches for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Seek {
     Data,
     Hole,
 }
 
-/// One request.
+/// A request of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
     Init(Init),
-    /// Lookup of the inode of a name.
+    /// Lookup of the inode of a file name.
     Lookup(Vec<u8>),
     GetAttributes,
-    /// Change of attributes. `mode_or_owner` is true if the mode or the owner is to change, which
-    /// is not possible. `size` is the requested size, if any.
+    /// Change of attributes. `mode_or_owner` tells whether the mode, the owner or the group is to
+    /// be changed, which is impossible. `size` is the requested size, if a size was requested.
     SetAttributes {
         mode_or_owner: bool,
         size: Option<u64>,
@@ -147,27 +150,28 @@ pub(super) enum Asked {
     Open,
     OpenFolder,
     Read(Range),
-    /// The data follows the head.
+    /// Write of the data that follows the head of the message.
     Write(Range),
     FileSystem,
     /// A descriptor of the file or the folder has been closed.
     Release,
     Sync,
-    /// The entries of the folder from an offset on, in at most the given number of bytes.
+    /// Read of the folder's entries, from the entry at `offset` on and in at most `len` bytes.
     ReadFolder(Range),
-    /// `None` is a mode that is not supported.
+    /// Change of the allocation of a range; `None` if the requested mode is not supported.
     Allocate(Option<Allocate>, Range),
     Seek(Seek, u64),
     /// End of the file system.
     Destroy,
-    /// The kernel forgets an inode. This message takes no answer.
+    /// Notification that the kernel has forgotten an inode. It must not be answered.
     Forget,
-    /// Any other request. The kernel sends most of these once and never again.
+    /// Any other request. After the first refusal, the kernel does not send most of these
+    /// operations again.
     Other,
 }
 
 impl Asked {
-    /// Whether only the device can answer the request.
+    /// Whether the request can be answered only with a request to the device.
     pub(super) fn needs_device(&self) -> bool {
         match self {
             Asked::Read(_)
@@ -191,7 +195,7 @@ impl Asked {
     }
 }
 
-/// The kernel's first message: the fields of `struct fuse_init_in` that are used.
+/// The used fields of `struct fuse_init_in`, the kernel's first message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Init {
     pub(super) major: u32,
@@ -201,14 +205,15 @@ pub(super) struct Init {
 }
 
 impl Init {
-    /// Whether the kernel has everything that the server requires.
+    /// Whether the kernel has the version and the features that the server requires.
     pub(super) fn suffices(&self) -> bool {
         let recent = self.major == MAJOR && self.minor >= MINOR_MIN;
         recent && self.flags & init_flag::NEEDED == init_flag::NEEDED
     }
 }
 
-/// Decodes the header of a message of `len` bytes; `head` holds the first of them.
+/// Decodes the header of a message whose length is `len` bytes. `head` holds the first bytes of the
+/// message. Returns `None` if the header is incomplete or states another length.
 pub(super) fn decode_header(head: &[u8], len: usize) -> Option<Header> {
     let head = head.get(..len.min(head.len()))?;
     let header = Header {
@@ -217,18 +222,19 @@ pub(super) fn decode_header(head: &[u8], len: usize) -> Option<Header> {
         unique: u64_at(head, 8)?,
         node: u64_at(head, 16)?,
     };
-    // The whole header must be present, although not all of it is used.
+    // The header must be complete, although not all of its fields are used.
     part::<IN_HEADER_BYTES>(head, 0)?;
     (header.len as usize == len).then_some(header)
 }
 
-/// Decodes the request of a message. `head` and `rest` are its bytes, split after `HEAD_BYTES`.
-/// Returns `None` if the bytes do not match the header.
+/// Decodes the request of a message. `head` holds the first [`HEAD_BYTES`] bytes of the message,
+/// and `rest` the remaining bytes. Returns `None` if the bytes do not match the operation in the
+/// header.
 pub(super) fn decode(header: &Header, head: &[u8], rest: &[u8]) -> Option<Asked> {
     const WRITE: u32 = 16;
     let first = head.get(IN_HEADER_BYTES..)?;
     if header.opcode == WRITE {
-        // The data of a write is long, and stays where it is.
+        // The data of a write may be long, so it is not copied.
         let range = read_or_write(first)?;
         return (range.len == rest.len() as u64).then_some(Asked::Write(range));
     }
@@ -264,8 +270,8 @@ fn decode_arguments(opcode: u32, bytes: &[u8]) -> Option<Asked> {
     })
 }
 
-/// Decodes the range in `struct fuse_read_in` or `struct fuse_write_in`, which have it at the same
-/// offsets.
+/// Decodes the range in a `struct fuse_read_in` or `struct fuse_write_in`. Both structures have the
+/// range at the same offsets.
 fn read_or_write(bytes: &[u8]) -> Option<Range> {
     part::<40>(bytes, 0)?;
     Some(Range {
@@ -345,8 +351,8 @@ impl Out {
     }
 }
 
-/// Encodes `struct fuse_out_header` of an answer that is followed by the given number of bytes, or
-/// that reports an error number.
+/// Encodes the `struct fuse_out_header` of an answer. The answer either continues with the given
+/// number of bytes, or reports an error number.
 pub(super) fn out_header(unique: u64, result: Result<usize, i32>) -> [u8; OUT_HEADER_BYTES] {
     let (bytes, error) = match result {
         Ok(bytes) => (bytes, 0),
@@ -359,17 +365,18 @@ pub(super) fn out_header(unique: u64, result: Result<usize, i32>) -> [u8; OUT_HE
     out
 }
 
-/// Limits of the server that the kernel gets.
+/// Limits of the server, which the kernel must respect.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Maximum length of a read or write in bytes: whole pages.
+    /// Maximum length of a read or write in bytes, a multiple of the page size.
     pub(super) transfer_bytes_max: u32,
-    /// Maximum number of background requests in flight (requests that no process waits for
-    /// individually).
+    /// Maximum number of background requests in flight. Background requests are requests for which
+    /// no process waits individually.
     pub(super) background_max: u16,
 }
 
-/// Encodes `struct fuse_init_out` as the answer to a kernel that [suffices](Init::suffices).
+/// Encodes `struct fuse_init_out`, the answer to the first message of a kernel that
+/// [suffices](Init::suffices).
 pub(super) fn init_answer(init: &Init, limits: &Limits) -> Vec<u8> {
     let out = Out::default()
         .u32(MAJOR)
@@ -388,24 +395,25 @@ pub(super) fn init_answer(init: &Init, limits: &Limits) -> Vec<u8> {
     out.0
 }
 
-/// Encodes the answer to a kernel with a newer major version, which then asks again with ours.
+/// Encodes the answer to a kernel with a newer major version. The kernel then sends its first
+/// message again, with the major version of this module.
 pub(super) fn other_major_answer() -> Vec<u8> {
     Out::default().u32(MAJOR).u32(MINOR_MAX).zeroes(56).0
 }
 
-/// Attributes of the folder and the file in it.
+/// Attributes of the folder and of the file in the folder.
 #[derive(Clone, Debug)]
 pub(super) struct Facts {
     /// The name of the file.
     pub(super) name: String,
     pub(super) size_bytes: u64,
     pub(super) read_only: bool,
-    /// Request size in bytes that suits the device best.
+    /// Request size in bytes that the device handles best.
     pub(super) preferred_bytes: u32,
     /// Owner of the folder and the file.
     pub(super) user: u32,
     pub(super) group: u32,
-    /// All time stamps of the folder and the file, in seconds since 1970.
+    /// Time of all time stamps of the folder and the file, in seconds since 1970.
     pub(super) made_s: u64,
 }
 
@@ -436,13 +444,13 @@ impl Facts {
         Some(out.0)
     }
 
-    /// Encodes `struct fuse_attr_out`; `None` if there is no such inode.
+    /// Encodes `struct fuse_attr_out` of an inode; `None` if the inode does not exist.
     pub(super) fn attributes_answer(&self, node: u64) -> Option<Vec<u8>> {
         let attributes = self.attributes(node)?;
         Some(Out::default().u64(VALID_S).zeroes(8).bytes(&attributes).0)
     }
 
-    /// Encodes `struct fuse_entry_out`; `None` if there is no file of that name.
+    /// Encodes `struct fuse_entry_out`, the answer to a lookup; `None` if no file has this name.
     pub(super) fn lookup_answer(&self, folder: u64, name: &[u8]) -> Option<Vec<u8>> {
         if folder != FOLDER || name != self.name.as_bytes() {
             return None;
@@ -458,7 +466,7 @@ impl Facts {
         Some(out.0)
     }
 
-    /// Encodes `struct fuse_statfs_out`: a full file system that consists of the file.
+    /// Encodes `struct fuse_statfs_out` of a full file system that contains only the file.
     pub(super) fn file_system_answer(&self) -> Vec<u8> {
         let out = Out::default()
             .u64(self.size_bytes.div_ceil(u64::from(PAGE_BYTES)))
@@ -473,8 +481,8 @@ impl Facts {
         out.0
     }
 
-    /// Encodes the `struct fuse_dirent` entries from the one at `range.offset` on that fit in
-    /// `range.len` bytes.
+    /// Encodes the entries of the folder as `struct fuse_dirent`, starting with the entry number
+    /// `range.offset`. Only entries that fit in `range.len` bytes are included.
     pub(super) fn folder_answer(&self, range: Range) -> Vec<u8> {
         let entries = [
             (FOLDER, S_IFDIR, "."),

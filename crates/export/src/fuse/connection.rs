@@ -1,18 +1,20 @@
-//! A connection to the kernel's FUSE. The ring reads messages from `/dev/fuse`; each becomes a
-//! request to the device below, and its answer is written back.
+//! A connection to the kernel's FUSE. Each message that the ring reads from `/dev/fuse` becomes a
+//! request to the device below, and the answer is written back to `/dev/fuse`.
 //!
-//! Several reads wait concurrently, so that one turn of the ring takes several messages. Each reads
-//! the data of a write into memory that is suitable for direct I/O. Long data is handed down in
-//! place; short data is copied, so that it does not keep the memory of a long read. The number of
-//! device requests in flight is bounded. Because the kernel has one queue for all messages,
-//! messages beyond that bound are still read and wait here. Requests that need no device, such as
-//! `stat`, are therefore answered whatever the device does. The waiting requests are bounded by the
-//! memory that they hold ([`Room`]).
+//! Several reads of `/dev/fuse` are pending at the same time, so that one turn of the ring can
+//! receive several messages. Each read receives the data of a write in memory that is suitable for
+//! direct I/O. Long data is passed to the device in place. Short data is copied, so that it does
+//! not keep the memory of a long read allocated.
+//!
+//! The number of device requests in flight is bounded. The kernel has one queue for all messages,
+//! so messages beyond the bound are still read, and their requests wait in this process. Requests
+//! that need no device, such as `stat`, are therefore answered even if the device does not respond.
+//! The memory of the waiting requests is bounded ([`Room`]).
 //!
 //! This module must never drop a message of the kernel without an answer: the calling process would
 //! wait for the answer forever. It must also never abandon a request that it has started, so that
-//! no change is left half done. For this reason the kernel is told not to ask for that
-//! (`FUSE_INTERRUPT`).
+//! no change is left half done. Interruptions of requests (`FUSE_INTERRUPT`) are therefore refused,
+//! so that the kernel sends no more of them.
 
 use std::cell::RefCell;
 use std::io;
@@ -32,22 +34,22 @@ use super::abi::{
 };
 use super::room::Room;
 
-/// Number of reads that wait for messages concurrently.
+/// Number of reads of `/dev/fuse` that are pending at the same time.
 pub(super) const READERS: usize = 4;
 /// Maximum number of device requests in flight.
 const IN_FLIGHT_MAX: u16 = 64;
-/// Maximum length of a range that the device gets to discard, to zero or to report extents of.
+/// Maximum length of the range in one discard, write-zeroes or extents request to the device.
 /// Longer ranges are split.
 const RANGE_BYTES_MAX: u64 = 1 << 31;
-/// Maximum number of data slices of an answer. The header takes one more.
+/// Maximum number of data slices of an answer. The header needs one slice more.
 const SLICES_MAX: usize = 1023;
 
-/// The kernel's result for a read after the file system has been unmounted.
+/// Error of a read from `/dev/fuse` after the file system has been unmounted.
 const ENODEV: i32 = 19;
-/// Results that mean that the requesting process is gone.
+/// Errors of writing an answer whose requesting process no longer waits.
 const ENOENT: i32 = 2;
 const EINTR: i32 = 4;
-/// The answer to a kernel that is too old.
+/// Error number with which a kernel that is too old is refused.
 const EPROTO: i32 = 71;
 
 /// The part of an answer that follows its header.
@@ -69,9 +71,9 @@ pub(super) struct Connection {
     limits: Limits,
     pub(super) counters: RequestCounters,
     in_flight: Rc<Semaphore>,
-    /// The memory bound of device requests that wait for their turn.
+    /// Bound on the memory of requests that wait because too many device requests are in flight.
     room: Room,
-    /// Bounds the answers in progress that need no device.
+    /// Limits the number of answers in progress that need no device.
     quick: Rc<Semaphore>,
     readers: TaskGroup,
     /// First error that stopped the connection.
@@ -81,9 +83,9 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Answers the kernel's first message, and starts readers for the following ones. `device` must
-    /// take requests of any offset and length up to `transfer_bytes_max`. Reports to the operator
-    /// name the connection `subject`.
+    /// Answers the kernel's first message, and starts readers for the following messages. `device`
+    /// must accept requests of any offset and of any length up to `transfer_bytes_max`. Reports to
+    /// the operator name the connection `subject`.
     ///
     /// # Errors
     /// Those of reading and writing; `Unsupported` when the kernel is too old.
@@ -123,7 +125,7 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Waits until a reader has ended: the file system was unmounted, or an error occurred.
+    /// Waits until a reader has ended, because the file system was unmounted or an error occurred.
     pub(super) async fn ended(&self) {
         self.changed.until(|| self.has_ended()).await;
     }
@@ -136,12 +138,13 @@ impl Connection {
     /// Stops reading, and waits until every request in flight has been answered.
     pub(super) async fn finish(&self) {
         self.readers.cancel().await;
-        // Requests that wait for their turn are served before this one.
+        // The semaphore serves requests in order, so this acquires all permits only after the
+        // requests that already wait have completed.
         drop(self.in_flight.acquire(u64::from(IN_FLIGHT_MAX)).await);
         drop(self.quick.acquire(u64::from(IN_FLIGHT_MAX)).await);
     }
 
-    /// Takes the error that stopped the connection, if any.
+    /// Takes the first error that stopped the connection, if there was one.
     pub(super) fn failure(&self) -> Option<io::Error> {
         self.failure.borrow_mut().take()
     }
@@ -151,7 +154,7 @@ impl Connection {
     }
 
     fn new_buf(&self) -> Box<MessageBuf> {
-        // The allocation never waits: the number of reader buffers is bounded, and they last as
+        // The allocation never waits: the number of reader buffers is bounded, and they live as
         // long as the mount.
         MessageBuf::new(HEAD_BYTES, self.rt.pool().alloc_now(self.body_bytes()))
     }
@@ -160,7 +163,7 @@ impl Connection {
         READ_BYTES_MIN.max(self.limits.transfer_bytes_max as usize)
     }
 
-    /// Processes the first message, which says which version the kernel speaks.
+    /// Processes the kernel's first messages until the protocol version is agreed on.
     async fn greet(&self) -> io::Result<()> {
         let mut buf = self.new_buf();
         loop {
@@ -182,7 +185,8 @@ impl Connection {
         }
     }
 
-    /// Returns the answer to the first message, and whether it opens the connection.
+    /// Returns the answer to the kernel's first message, and whether the connection can be used
+    /// after the answer.
     fn greeting(&self, init: &Init) -> (Result<Answer, i32>, bool) {
         if init.major > abi::MAJOR {
             return (Ok(Answer::Bytes(abi::other_major_answer())), false);
@@ -196,7 +200,7 @@ impl Connection {
         )
     }
 
-    /// Runs one reader until the file system is unmounted.
+    /// Receives messages and starts their requests until the file system is unmounted.
     async fn read(self: &Rc<Self>) {
         let mut buf = self.new_buf();
         loop {
@@ -217,7 +221,8 @@ impl Connection {
         }
     }
 
-    /// Starts the request of a message. The buffer has a body again afterwards.
+    /// Starts the request of the message in `buf`, whose length is `bytes`. Afterwards the buffer
+    /// can receive another message.
     async fn take(self: &Rc<Self>, buf: &mut Box<MessageBuf>, bytes: usize) -> io::Result<()> {
         let (header, asked) = parse(buf, bytes).ok_or(io::ErrorKind::InvalidData)?;
         if asked == Some(Asked::Forget) {
@@ -246,9 +251,10 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes the data of a write from the buffer's body, and returns it with the number of memory
-    /// bytes that it holds. This never waits for memory, because waiting would keep the reader from
-    /// messages that need none. The memory taken in this way is bounded.
+    /// Takes the data of a write out of the buffer's body, and returns the data with the number of
+    /// bytes of memory that it occupies. This function never waits for memory, because a waiting
+    /// reader could not receive messages that need no memory. The callers bound the memory that is
+    /// taken in this way.
     fn take_data(&self, buf: &mut Box<MessageBuf>, len: usize) -> (Payload, usize) {
         if 2 * len < self.body_bytes() {
             return (self.rt.pool().copy_of(&buf.body()[..len]).into(), len);
@@ -259,8 +265,9 @@ impl Connection {
         (data.freeze().into(), self.body_bytes())
     }
 
-    /// Starts a device request at once, or when it is its turn. Meanwhile the request holds
-    /// `held_bytes` bytes of data. If there is no room for it, it fails.
+    /// Starts a device request, immediately if fewer than [`IN_FLIGHT_MAX`] are in flight,
+    /// otherwise when its turn comes. A waiting request holds `held_bytes` bytes of data. If
+    /// [`Room`] refuses this memory, the request fails.
     async fn begin<W>(self: &Rc<Self>, header: Header, held_bytes: usize, work: W)
     where
         W: AsyncFnOnce(&Connection) -> Result<Answer, i32> + 'static,
@@ -279,11 +286,13 @@ impl Connection {
             drop(held);
             this.answer_with(permit, header, work);
         };
-        // The task asks for its permit before this returns, so requests keep their order.
+        // The task joins the semaphore's queue before `spawn_eager` returns, so requests keep their
+        // order.
         self.rt.spawn_eager(wait).detach();
     }
 
-    /// Answers a message when `work` has ended. Work that need not wait is done at once.
+    /// Executes `work` in a task, and answers the message with its result. Work that need not wait
+    /// is completed before this function returns.
     fn answer_with<W>(self: &Rc<Self>, permit: Permit, header: Header, work: W)
     where
         W: AsyncFnOnce(&Connection) -> Result<Answer, i32> + 'static,
@@ -295,8 +304,8 @@ impl Connection {
                 && !matches!(error.raw_os_error(), Some(ENOENT | ENODEV))
             {
                 this.fail(error);
-                // The calling process waits, until the end of the connection, for an answer that
-                // will not come.
+                // The answer could not be written, so the calling process waits until the
+                // connection ends. End the connection.
                 this.readers.cancel().await;
                 this.changed.notify();
             }
@@ -366,7 +375,7 @@ impl Connection {
         Ok(Answer::Bytes(bytes))
     }
 
-    /// Counts a request that is refused without asking the device.
+    /// Counts a request that is refused without a request to the device.
     fn refused(&self, errno: i32) -> i32 {
         add(&self.counters.refused, 1);
         errno
@@ -420,7 +429,8 @@ impl Connection {
         Ok(Answer::NOTHING)
     }
 
-    /// Refuses changes to a read-only file or beyond its end; the size of a volume cannot change.
+    /// Refuses a change of a read-only file, and a change beyond the end of the file, because the
+    /// size of a volume is fixed.
     fn check_change(&self, range: Range) -> Result<(), i32> {
         if self.facts.read_only {
             return Err(self.refused(errno::EROFS));
@@ -436,8 +446,8 @@ impl Connection {
         let how = how.ok_or(errno::EOPNOTSUPP)?;
         self.check_change(range)?;
         let keep_allocated = how == Allocate::ZeroRange;
-        // A hole must read as zeroes. Where a discard does not guarantee that, zeroes are written
-        // instead.
+        // A hole must read as zeroes. If a discard on this device does not guarantee zeroes, the
+        // range is overwritten with zeroes instead.
         let op = match how {
             Allocate::PunchHole if self.device.geometry().discard_zeroes => Op::Discard,
             Allocate::PunchHole | Allocate::ZeroRange => Op::WriteZeroes,
@@ -453,8 +463,8 @@ impl Connection {
         Ok(Answer::NOTHING)
     }
 
-    /// Finds the first byte of data, or of a hole, at or after an offset. The end of the file is a
-    /// hole.
+    /// Returns the offset of the first byte of data, or of the first hole, at or after `offset`.
+    /// The end of the file counts as a hole.
     async fn seek(&self, what: Seek, offset: u64) -> Result<Answer, i32> {
         let size_bytes = self.facts.size_bytes;
         if offset >= size_bytes {
@@ -466,7 +476,7 @@ impl Connection {
             while at < piece.offset + piece.len {
                 give_way().await;
                 let asked_at = at;
-                // One of two adjacent runs is of the wanted kind.
+                // Adjacent extents differ in kind, so one of two extents is of the requested kind.
                 let request = Request::extents(at, piece.offset + piece.len - at, 2);
                 for run in self.submit(request).await?.into_extents() {
                     if run.data == (what == Seek::Data) {
@@ -484,7 +494,8 @@ impl Connection {
     }
 }
 
-/// Splits a range, which must end at or before the highest offset, into pieces of limited length.
+/// Splits a range into pieces of at most [`RANGE_BYTES_MAX`] bytes. The end of the range must not
+/// overflow.
 fn pieces(range: Range) -> impl Iterator<Item = Range> {
     let starts = (0..range.len).step_by(RANGE_BYTES_MAX as usize);
     starts.map(move |start| Range {
@@ -493,8 +504,8 @@ fn pieces(range: Range) -> impl Iterator<Item = Range> {
     })
 }
 
-/// Parses a message of the given number of bytes: returns its header, and its request if that can
-/// be decoded.
+/// Parses a message whose length is `bytes`. Returns the header of the message, and its request if
+/// the request can be decoded. Returns `None` if the header is invalid.
 fn parse(buf: &MessageBuf, bytes: usize) -> Option<(Header, Option<Asked>)> {
     let head = buf.head().get(..bytes.min(HEAD_BYTES))?;
     let rest = buf.body().get(..bytes - head.len())?;

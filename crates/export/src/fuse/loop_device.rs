@@ -1,13 +1,13 @@
-//! Loop devices over the file of a mount: creates, finds and removes them with the driver's own
-//! calls (`linux/loop.h`).
+//! Loop devices over the file of a mount: creates, finds and removes them with the calls of the
+//! kernel's loop driver (`linux/loop.h`).
 //!
-//! Every function here waits for the driver, and the driver waits for the server of the file. Call
-//! them only in a separate process. A server that called one would wait for itself. If it did so in
-//! another thread, it could not even be killed, because the kernel does not close the server's end
-//! of the file before that thread is gone.
+//! Every function in this module waits for the driver, and the driver waits for the server of the
+//! file. The functions must therefore be called only in a separate process. A server that called
+//! one of them would wait for itself. If it did so in another thread, it could not even be killed,
+//! because the kernel does not close the server's end of the file before that thread has ended.
 //!
-//! This module may use `unsafe`, to vouch for what the driver does with the memory it is lent. It
-//! must never remove a device that was not made here, unless the caller requests it.
+//! This module may use `unsafe`, to vouch for the driver's use of the memory that it is given. It
+//! must never remove a device that this module did not create, unless the caller requests it.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -42,12 +42,13 @@ const INFO_BYTES: usize = 232;
 const FLAGS_AT: usize = 52;
 const NAME_AT: usize = 56;
 const NAME_BYTES: usize = 64;
-/// Bytes of `struct loop_config`; its `struct loop_info64` follows two numbers.
+/// Size in bytes of `struct loop_config`, and the offset of the `struct loop_info64` in it.
 const CONFIG_BYTES: usize = 304;
 const INFO_AT: usize = 8;
-/// Name of the devices that are made here. It marks devices that may be removed.
+/// Name given to the devices that this module creates. A device with this name may be removed.
 const OUR_NAME: &[u8] = b"bimetal";
-/// Maximum number of attempts to take a free device before another process does.
+/// Maximum number of attempts to configure a free device. An attempt fails if another process
+/// configures the same device first.
 const TRIES_MAX: usize = 64;
 
 /// Options of a loop device.
@@ -76,7 +77,7 @@ fn encode_config(fd: i32, options: LoopOptions) -> [u8; CONFIG_BYTES] {
     out
 }
 
-/// Whether the name in a `struct loop_info64` marks a device that was made here.
+/// Whether the name in a `struct loop_info64` is the name of devices that this module creates.
 fn is_our_name(info: &[u8; INFO_BYTES]) -> bool {
     let name = &info[NAME_AT..NAME_AT + NAME_BYTES];
     name.split(|byte| *byte == 0).next() == Some(OUR_NAME)
@@ -106,8 +107,8 @@ unsafe impl Ioctl for FreeNumber {
     }
 }
 
-/// Creates a loop device over the file at `path`, with direct I/O, and returns its path. Partitions
-/// on it are scanned.
+/// Creates a loop device with direct I/O over the file at `path`, and returns the path of the
+/// device. The kernel scans the device for partitions.
 ///
 /// # Errors
 /// Those of the driver and of opening files; `Unsupported` when the driver would use the page
@@ -124,12 +125,12 @@ pub fn make(path: &Path, options: LoopOptions) -> io::Result<PathBuf> {
         .map_err(|error| of(&CONTROL_PATH, error))?;
     let config = encode_config(file.as_raw_fd(), options);
     for _ in 0..TRIES_MAX {
-        // SAFETY: as `FreeNumber` says.
+        // SAFETY: `FreeNumber` takes no argument, and its result is a number.
         let number = unsafe { rustix::ioctl::ioctl(&control, FreeNumber) }?;
         let device = PathBuf::from(format!("/dev/loop{number}"));
         let open = OpenOptions::new().read(true).write(true).open(&device);
         let open = open.map_err(|error| of(&device.display(), error))?;
-        // SAFETY: the driver reads a `struct loop_config`, which has this many bytes.
+        // SAFETY: the driver reads a `struct loop_config`, whose size is the length of `config`.
         let made = unsafe {
             rustix::ioctl::ioctl(
                 &open,
@@ -145,7 +146,7 @@ pub fn make(path: &Path, options: LoopOptions) -> io::Result<PathBuf> {
                     "this kernel has no direct I/O on a loop device of that sector size",
                 ));
             }
-            // Another process has taken the device.
+            // Another process has configured the device in the meantime.
             Err(rustix::io::Errno::BUSY) => {}
             Err(error) => return Err(of(&device.display(), error.into())),
         }
@@ -153,25 +154,25 @@ pub fn make(path: &Path, options: LoopOptions) -> io::Result<PathBuf> {
     Err(io::Error::other("no loop device stays free"))
 }
 
-/// Adds the path or place of the failure to an error.
+/// Adds the path or the description of the failed step to an error.
 fn of(place: &dyn std::fmt::Display, error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{place}: {error}"))
 }
 
-/// Whether the driver bypasses the page cache.
+/// Whether the loop device `number` bypasses the page cache.
 fn is_direct(number: u32) -> bool {
     let said = std::fs::read_to_string(format!("{SYSFS}/loop{number}/loop/dio"));
     said.is_ok_and(|said| said.trim() == "1")
 }
 
-/// Makes the driver release the file: at once or, if other processes have the device open, when the
-/// last of them has closed it.
+/// Makes the driver release the file of a loop device. If other processes have the device open, the
+/// driver releases the file when the last of them has closed the device.
 fn clear(device: &File) -> io::Result<()> {
     // SAFETY: the call takes no argument.
     let cleared =
         unsafe { rustix::ioctl::ioctl(device, NoArg::<{ command::CLEAR as Opcode }>::new()) };
     match cleared {
-        // Another process has cleared it already.
+        // Another process has already made the driver release the file.
         Err(rustix::io::Errno::NXIO) => Ok(()),
         cleared => cleared.map_err(io::Error::from),
     }
@@ -181,7 +182,7 @@ fn clear(device: &File) -> io::Result<()> {
 #[derive(Debug)]
 pub(super) struct LoopDevice {
     path: PathBuf,
-    /// Kept open, so that the device is not reused for another file.
+    /// The open device. While it is open, the driver cannot reuse the device for another file.
     file: File,
     /// Whether the device was made by [`make`].
     pub(super) is_ours: bool,
@@ -193,7 +194,8 @@ impl LoopDevice {
         &self.path
     }
 
-    /// Whether the device is not held exclusively: it is not mounted, nor part of another device.
+    /// Whether no holder has exclusive access to the device: it is neither mounted nor part of
+    /// another device.
     pub(super) fn is_unclaimed(&self) -> io::Result<bool> {
         let exclusive = OpenOptions::new()
             .read(true)
@@ -208,7 +210,7 @@ impl LoopDevice {
         }
     }
 
-    /// Writes the dirty pages that the kernel caches for the device to the file.
+    /// Writes the device's dirty pages in the kernel's page cache to the file.
     pub(super) fn sync(&self) -> io::Result<()> {
         self.file.sync_all()
     }
@@ -242,7 +244,7 @@ pub(super) fn over(folder: &Path) -> io::Result<Vec<LoopDevice>> {
         }
         let path = Path::new("/dev").join(device.file_name());
         let file = File::open(&path).map_err(|error| of(&path.display(), error))?;
-        // While it is open, the device cannot become a loop device of another file.
+        // While `file` is open, the device cannot become a loop device of another file.
         if is_over().is_none() {
             continue;
         }
@@ -257,7 +259,7 @@ pub(super) fn over(folder: &Path) -> io::Result<Vec<LoopDevice>> {
 }
 
 fn is_ours(device: &File) -> io::Result<bool> {
-    // SAFETY: the driver writes a `struct loop_info64`, which has this many bytes.
+    // SAFETY: the driver writes a `struct loop_info64`, whose size is `INFO_BYTES`.
     let info = unsafe {
         rustix::ioctl::ioctl(
             device,
@@ -266,8 +268,8 @@ fn is_ours(device: &File) -> io::Result<bool> {
     };
     match info {
         Ok(info) => Ok(is_our_name(&info)),
-        // The file behind the device does not answer any more, so the device is of no use to any
-        // process.
+        // The server of the file behind the device no longer answers, so no process can use the
+        // device.
         Err(rustix::io::Errno::NOTCONN) => Ok(true),
         Err(error) => Err(error.into()),
     }
@@ -286,9 +288,9 @@ mod tests {
         };
         let config = encode_config(7, options);
         assert_eq!(config[..8], [7, 0, 0, 0, 0, 0x10, 0, 0]);
-        // After fd and block_size: five numbers of 8 bytes, then lo_number, lo_encrypt_type,
-        // lo_encrypt_key_size and lo_flags of 4 each: 8 + 40 + 12 = 60. The flags are partitions
-        // (8) and direct I/O (16).
+        // After fd and block_size come five numbers of 8 bytes, then lo_number, lo_encrypt_type,
+        // lo_encrypt_key_size and lo_flags of 4 bytes each: lo_flags is at 8 + 40 + 12 = 60. Its
+        // value is the flags for partitions (8) and direct I/O (16).
         assert!(config[8..60].iter().all(|byte| *byte == 0));
         assert_eq!(config[60..64], [24, 0, 0, 0]);
         assert_eq!(config[64..72], *b"bimetal\0");

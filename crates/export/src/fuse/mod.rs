@@ -1,14 +1,14 @@
-//! A device as a file in a folder of the local machine, through the kernel's FUSE. On kernels that
-//! have neither ublk nor an NBD client, a loop device over the file makes the volume a block
-//! device.
+//! Exposes a device as a file in a folder of the local machine, through the kernel's FUSE. On a
+//! kernel that has neither ublk nor an NBD client, a loop device over the file makes the volume a
+//! block device.
 //!
-//! The kernel hands every request on the file to this process through `/dev/fuse`, on the ring that
-//! also serves all other I/O: one thread. The contract is the kernel's `linux/fuse.h`. There is one
-//! file, whose name and size never change. It is read and written past the page cache, so data is
-//! on the device when a flush has been answered.
+//! The kernel passes every request on the file to this process through `/dev/fuse`, on the ring
+//! that also serves all other I/O, in one thread. The interface is specified by the kernel's
+//! `linux/fuse.h`. The folder contains one file, whose name and size never change. The file is read
+//! and written past the page cache, so data is on the device when a flush has been answered.
 //!
-//! This module must never answer a request before the device below has, and never leave a mount
-//! behind without reporting it.
+//! This module must never answer a request before the device below has answered, and never leave a
+//! mount behind without reporting it.
 
 mod abi;
 mod connection;
@@ -35,9 +35,9 @@ use connection::{Connection, READERS};
 use place::MountFacts;
 pub use place::{MountError, UnmountError, abort, is_mounted, unmount};
 
-/// Maximum length of a read or write in bytes; the kernel splits longer ones.
+/// Maximum length of a read or write in bytes. The kernel splits longer ones.
 const TRANSFER_BYTES_MAX: u32 = 1 << 20;
-/// Reads that wait for messages may hold one part in this many of the runtime's buffers.
+/// Divisor of the runtime's buffer memory that gives the part for pending reads of `/dev/fuse`.
 const BUFFER_SHARE: usize = 4;
 /// Maximum length of a file name in bytes.
 const NAME_BYTES_MAX: usize = 255;
@@ -49,15 +49,15 @@ pub struct MountOptions {
     pub folder: PathBuf,
     /// Name of the file in the folder.
     pub name: String,
-    /// Source that the mount table shows.
+    /// Name of the mount's source, as shown in the mount table.
     pub source: String,
     /// Whether changes are refused, even if the device is writable.
     pub read_only: bool,
 }
 
 impl MountOptions {
-    /// Checks the name and the folder. A caller that opens a volume only to mount it can check
-    /// first.
+    /// Checks the name and the folder. A caller that opens a volume only to mount it can call this
+    /// before it opens the volume.
     ///
     /// # Errors
     /// `Name`, `Dead`, `NotEmpty`, or `File` when the folder cannot be read.
@@ -67,20 +67,21 @@ impl MountOptions {
     }
 }
 
-/// A device mounted as a file. It must be [closed](Mounted::close) before the runtime ends.
+/// A device mounted as a file. It must be closed with [`close`](Mounted::close) before the runtime
+/// ends.
 pub struct Mounted {
     folder: PathBuf,
     name: String,
-    /// Connection to the kernel; `None` after the close.
+    /// Connection to the kernel; `None` after `close` has been called.
     connection: RefCell<Option<Rc<Connection>>>,
 }
 
 impl Mounted {
-    /// Mounts a device as a file. The device is put behind an atomic unit, so that requests of any
-    /// offset and length are accepted.
+    /// Mounts a device as a file. The device is wrapped in an atomic unit, which makes requests of
+    /// any offset and length possible.
     ///
     /// # Errors
-    /// As [`MountError`] says; nothing is mounted then.
+    /// A failure as a [`MountError`]; nothing is then mounted.
     pub async fn mount(
         rt: &Rt,
         device: Rc<dyn Device>,
@@ -120,7 +121,7 @@ impl Mounted {
                 connection: RefCell::new(Some(connection)),
             }),
             Err(error) => {
-                // Only the original failure is reported.
+                // If the unmount fails as well, only the original failure is reported.
                 let _ = place::take_away(&folder, true);
                 Err(match error.kind() {
                     io::ErrorKind::Unsupported => MountError::OldKernel,
@@ -143,8 +144,8 @@ impl Mounted {
         self.folder.join(&self.name)
     }
 
-    /// Waits until the file is no longer served although [`close`](Mounted::close) was not called:
-    /// it was unmounted from elsewhere, or an error occurred.
+    /// Waits until the file is no longer served without a call of [`close`](Mounted::close),
+    /// because another process has unmounted the folder or an error occurred.
     pub async fn ended(&self) {
         let connection = self.connection.borrow().clone();
         if let Some(connection) = connection {
@@ -152,18 +153,19 @@ impl Mounted {
         }
     }
 
-    /// Whether the file is no longer served: it was unmounted and no process has it open, or an
-    /// error occurred.
+    /// Whether the file is no longer served, because it was unmounted and no process has it open,
+    /// or because an error occurred.
     pub fn has_ended(&self) -> bool {
         let connection = self.connection.borrow();
         connection.as_ref().is_none_or(|it| it.has_ended())
     }
 
-    /// Stops serving the file. Requests in flight are answered, and the kernel fails all others. A
-    /// mount that still exists stays, but is dead; [`unmount`] it before.
+    /// Stops serving the file. Requests in flight are answered, and the kernel fails all later
+    /// requests. The mount itself is not removed; call [`unmount`] before this function, since a
+    /// mount that remains is dead.
     ///
     /// # Errors
-    /// The error that had stopped the service before, if any.
+    /// The error that had stopped the service before this call, if there was one.
     pub async fn close(&self) -> Result<(), MountError> {
         let Some(connection) = self.connection.take() else {
             return Ok(());
@@ -195,11 +197,12 @@ fn check_name(name: &str) -> Result<(), MountError> {
     Ok(())
 }
 
-/// Returns the maximum length of a read or write: whole pages, no more than the device takes, and
-/// not so much that the readers' buffers leave too little of a buffer region of this size.
+/// Returns the maximum length of a read or write in bytes: a multiple of the page size, at most the
+/// device's maximum. It is also small enough that the buffers of all readers together fit in their
+/// share of a buffer region of `region_bytes` bytes.
 fn transfer_bytes_max(device_bytes_max: u32, region_bytes: usize) -> u32 {
     let share = match region_bytes {
-        // Without a region, all buffers come from the heap.
+        // Without a region, all buffers are allocated from the heap.
         0 => u32::MAX,
         bytes => u32::try_from(bytes / BUFFER_SHARE / READERS).unwrap_or(u32::MAX),
     };
@@ -228,7 +231,7 @@ mod tests {
             (32 * mib, 64 << 20, mib),
             (32 * mib, 0, mib),
             (128 << 10, 64 << 20, 128 << 10),
-            // 4 MiB of buffers: a quarter of them for four readers.
+            // A quarter of the 4 MiB of buffers is divided among four readers.
             (32 * mib, 4 << 20, 256 << 10),
             (5000, 64 << 20, 4096),
             (512, 64 << 20, 4096),

@@ -1,10 +1,10 @@
 //! The folder of a mount: the checks before mounting, the mount itself, and the unmount.
 //!
-//! Unmounting must happen in a separate process, not in the server. File systems on a loop device
-//! over the file are told to write their data, and this write waits for the server (see
+//! Unmounting must happen in a separate process, not in the server. The file systems on a loop
+//! device over the file are told to write their data, and these writes wait for the server (see
 //! [`super::loop_device`]).
 //!
-//! This module must never touch a mount that it did not make.
+//! This module must never change a mount that it did not create.
 
 use std::ffi::CString;
 use std::io;
@@ -22,12 +22,13 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use super::loop_device::{self, LoopDevice};
 
 const DEVICE_PATH: &str = "/dev/fuse";
-/// The program that mounts for users other than root.
+/// The program that performs mounts for users other than root.
 const FUSERMOUNT: &str = "fusermount3";
-/// File system subtype that identifies our mounts in the kernel's table.
+/// File system subtype by which the mounts of this module are recognized in the kernel's mount
+/// table.
 const SUBTYPE: &str = "bimetal";
 const FILE_SYSTEM_TYPE: &str = "fuse.bimetal";
-/// File in which the kernel lists the mounts of this process's mount namespace.
+/// File in which the kernel lists the mounts in the mount namespace of this process.
 const TABLE_PATH: &str = "/proc/self/mountinfo";
 
 /// Reason why a folder cannot be mounted on, or cannot be served any longer.
@@ -44,7 +45,7 @@ pub enum MountError {
          package fuse3) and a folder of your own"
     )]
     NoRights,
-    /// `fusermount3` did not mount, and reported the reason.
+    /// `fusermount3` failed to mount, and reported the reason.
     #[error("{FUSERMOUNT} has not mounted {}: {why}", folder.display())]
     Refused {
         /// The folder.
@@ -55,13 +56,13 @@ pub enum MountError {
     /// The kernel's FUSE is too old.
     #[error("this kernel's FUSE is too old: Linux 5.4 or newer is needed")]
     OldKernel,
-    /// The folder has a mount whose server no longer runs.
+    /// The mount on the folder is dead: its server no longer runs.
     #[error(
         "{}: the server of what is mounted there is gone; take it away with `bimetal unmount {}`",
         .0.display(), .0.display()
     )]
     Dead(PathBuf),
-    /// The folder is not empty, or something is mounted on it.
+    /// The folder contains files, or a file system is mounted on it.
     #[error("{}: not empty: an empty folder is needed", .0.display())]
     NotEmpty(PathBuf),
     /// The name of the device cannot be a file name.
@@ -80,7 +81,7 @@ pub enum MountError {
 /// Reason why unmounting failed or was incomplete.
 #[derive(Debug, thiserror::Error)]
 pub enum UnmountError {
-    /// There is no mount of ours.
+    /// The folder has no mount that `bimetal mount` has created.
     #[error("{}: nothing that `bimetal mount` has made is mounted there", .0.display())]
     Missing(PathBuf),
     /// The file is in use; nothing was changed.
@@ -88,7 +89,7 @@ pub enum UnmountError {
     InUse {
         /// The folder.
         folder: PathBuf,
-        /// The user of the file, and what the operator can do.
+        /// Description of the user of the file, with advice for the operator.
         by: String,
     },
     /// The folder is unmounted, but some written data has not reached the volume.
@@ -102,7 +103,7 @@ pub enum UnmountError {
         /// The data that could not be saved.
         what: String,
     },
-    /// `fusermount3` refused.
+    /// `fusermount3` failed to unmount, and reported the reason.
     #[error("{FUSERMOUNT} has not unmounted {}: {why}", folder.display())]
     Refused {
         /// The folder.
@@ -120,17 +121,18 @@ pub enum UnmountError {
     },
 }
 
-/// Parameters of a mount that the kernel gets.
+/// Parameters of a mount, as passed to the kernel.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MountFacts<'a> {
-    /// Source that the mount table shows.
+    /// Name of the mount's source, as shown in the mount table.
     pub(super) source: &'a str,
     pub(super) read_only: bool,
     /// Maximum length of a read in bytes.
     pub(super) read_bytes_max: u32,
 }
 
-/// Returns the absolute path of a folder, without symbolic links, even if the mount on it is dead.
+/// Returns the absolute path of a folder, with symbolic links resolved. This works even if the
+/// mount on the folder is dead.
 ///
 /// # Errors
 /// Those of `realpath(3)`.
@@ -147,7 +149,7 @@ fn absolute(folder: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Whether the error is one that a mount returns when its server is gone.
+/// Whether the error shows that the mount is dead: its server no longer runs.
 fn is_dead(error: &io::Error) -> bool {
     let gone = [Errno::NOTCONN, Errno::CONNABORTED];
     gone.iter()
@@ -157,7 +159,7 @@ fn is_dead(error: &io::Error) -> bool {
 /// Checks that a folder exists and is empty, and returns its absolute path.
 ///
 /// # Errors
-/// `Dead`, `NotEmpty`, or `File` with an error of reading it.
+/// `Dead`, `NotEmpty`, or `File` with the error of reading the folder.
 pub(super) fn check_folder(folder: &Path) -> Result<PathBuf, MountError> {
     let failed = |error: io::Error| match is_dead(&error) {
         true => MountError::Dead(folder.to_owned()),
@@ -177,7 +179,7 @@ pub(super) fn check_folder(folder: &Path) -> Result<PathBuf, MountError> {
 /// Mounts on a folder, and returns the open `/dev/fuse` of the mount.
 ///
 /// # Errors
-/// As [`MountError`] says; nothing is mounted then.
+/// A failure as a [`MountError`]; nothing is then mounted.
 pub(super) fn mount(folder: &Path, facts: &MountFacts<'_>) -> Result<OwnedFd, MountError> {
     if !rustix::process::geteuid().is_root() {
         return mount_by_program(folder, facts);
@@ -218,8 +220,8 @@ pub(super) fn mount(folder: &Path, facts: &MountFacts<'_>) -> Result<OwnedFd, Mo
     }
 }
 
-/// Mounts as [`mount`] does, through the program that may mount for every user. The program passes
-/// the open file over a socket.
+/// Mounts as [`mount`] does, through `fusermount3`, which may mount for every user. `fusermount3`
+/// passes the open `/dev/fuse` over a socket.
 fn mount_by_program(folder: &Path, facts: &MountFacts<'_>) -> Result<OwnedFd, MountError> {
     let failed = |error: io::Error| MountError::File {
         path: folder.to_owned(),
@@ -235,7 +237,7 @@ fn mount_by_program(folder: &Path, facts: &MountFacts<'_>) -> Result<OwnedFd, Mo
     let run = Command::new(FUSERMOUNT)
         .args(["-o", &options, "--"])
         .arg(folder)
-        // The socket is descriptor 0 of the program.
+        // The socket is descriptor 0 of `fusermount3`.
         .env("_FUSE_COMMFD", "0")
         .stdin(OwnedFd::from(theirs))
         .stdout(Stdio::null())
@@ -257,14 +259,14 @@ fn mount_by_program(folder: &Path, facts: &MountFacts<'_>) -> Result<OwnedFd, Mo
         .ok_or_else(|| refused("it gave no file".to_owned()))
 }
 
-/// Returns the output of a program as one line.
+/// Returns the message of `fusermount3` without the program's name before it.
 fn said_by(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let text = text.trim().trim_start_matches(FUSERMOUNT);
     text.trim_start_matches(':').trim().to_owned()
 }
 
-/// Receives the open file from a socket whose other end is closed.
+/// Receives the open `/dev/fuse` from `fusermount3`, which has already exited.
 fn received(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
     let mut byte = [0];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -278,19 +280,19 @@ fn received(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
     Ok(files.next().and_then(|mut files| files.next()))
 }
 
-/// Removes what `bimetal mount` has mounted on a folder, and the loop devices that it has made.
-/// With `force` it does so even if they are in use: file systems on loop devices over the file
-/// first write their data, and each is reported to `warn`. The server continues for processes that
-/// have the file open; after the server has ended, all their accesses fail. A mount whose server is
-/// gone is removed in any case.
+/// Removes the mount that `bimetal mount` has created on a folder, and the loop devices that it has
+/// created over the file. With `force` they are removed even if they are in use: file systems on
+/// loop devices over the file first write their data, and each is reported to `warn`. The server
+/// continues for processes that have the file open; after the server has ended, all their accesses
+/// fail. A mount whose server no longer runs is removed in any case.
 ///
 /// This function waits for the server, possibly forever, and no signal interrupts the wait. Call it
-/// only in a separate process, not in the server; the parent of that process may [`abort`] the
-/// mount that it waits for.
+/// only in a separate process, not in the server. The parent of that process may end the wait by
+/// calling [`abort`] for the folder.
 ///
 /// # Errors
-/// As [`UnmountError`] says. After `InUse` everything is unchanged; after `NotSaved` everything has
-/// been removed.
+/// A failure as an [`UnmountError`]. After `InUse` everything is unchanged; after `NotSaved`
+/// everything has been removed.
 pub fn unmount(
     folder: &Path,
     force: bool,
@@ -302,7 +304,7 @@ pub fn unmount(
     };
     let whole = mounted_at(folder)?;
     let table = std::fs::read(TABLE_PATH).map_err(|e| failed(TABLE_PATH.as_ref(), e))?;
-    // The kernel answers from its cache of attributes.
+    // The kernel answers this call from its attribute cache, without a request to the server.
     let dead = rustix::fs::statfs(&whole).is_err_and(|errno| is_dead(&errno.into()));
     let loops = loop_device::over(&whole).map_err(|error| failed(folder, error))?;
     if !force {
@@ -329,20 +331,20 @@ pub fn unmount(
 }
 
 /// Makes the kernel fail every unanswered and every future request on the mount that
-/// `bimetal mount` has made on a folder. Processes that wait for the server then wait no longer. If
-/// the mount is not in use, it is unmounted as well. No request is sent to the server.
+/// `bimetal mount` has created on a folder. Processes that wait for the server then stop waiting.
+/// If the mount is not in use, it is unmounted as well. No request is sent to the server.
 ///
 /// # Errors
-/// As [`UnmountError`] says: `Missing` when there is no such mount.
+/// A failure as an [`UnmountError`]; `Missing` when there is no such mount.
 pub fn abort(folder: &Path) -> Result<(), UnmountError> {
     let whole = mounted_at(folder)?;
     if !rustix::process::geteuid().is_root() {
-        // `fusermount3`, which other users need, has no such call. These users have no loop device
-        // that waits.
+        // Users other than root need `fusermount3`, which cannot abort a mount. They cannot create
+        // loop devices, so no loop device waits for the server.
         return take_away(&whole, true);
     }
     match rustix::mount::unmount(&whole, UnmountFlags::FORCE | UnmountFlags::NOFOLLOW) {
-        // A mount that is still open in some process stays, but is dead.
+        // A mount that a process still has open remains, but is dead.
         Ok(()) | Err(Errno::BUSY) => Ok(()),
         Err(error) => Err(UnmountError::File {
             path: whole,
@@ -351,12 +353,13 @@ pub fn abort(folder: &Path) -> Result<(), UnmountError> {
     }
 }
 
-/// Whether a mount made by `bimetal mount` is on a folder. No request is sent to the server.
+/// Whether a mount that `bimetal mount` has created is on a folder. No request is sent to the
+/// server.
 pub fn is_mounted(folder: &Path) -> bool {
     mounted_at(folder).is_ok()
 }
 
-/// Returns the absolute path of the folder, if one of our mounts is on it.
+/// Returns the absolute path of the folder, if a mount that `bimetal mount` has created is on it.
 fn mounted_at(folder: &Path) -> Result<PathBuf, UnmountError> {
     let failed = |path: &Path, error: io::Error| UnmountError::File {
         path: path.to_owned(),
@@ -370,7 +373,7 @@ fn mounted_at(folder: &Path) -> Result<PathBuf, UnmountError> {
     }
 }
 
-/// Fails if a user of the file is known, and names that user.
+/// Returns an error that names a user of the file, if the file is in use.
 fn refuse_in_use(
     folder: &Path,
     table: &[u8],
@@ -398,8 +401,8 @@ fn refuse_in_use(
     Ok(())
 }
 
-/// Makes the users of a loop device write their data. Failures are reported, and unmounting
-/// continues. Returns descriptions of the data that could not be saved.
+/// Makes the users of a loop device write their data. Failures are reported to `warn` and do not
+/// stop the unmount. Returns descriptions of the data that could not be saved.
 fn save(device: &LoopDevice, table: &[u8], warn: &mut dyn FnMut(String)) -> Vec<String> {
     let mut unsaved = Vec::new();
     let path = device.path().display();
@@ -422,11 +425,11 @@ fn save(device: &LoopDevice, table: &[u8], warn: &mut dyn FnMut(String)) -> Vec<
     unsaved
 }
 
-/// Unmounts a folder; with `detach` at once, even if files are open. No request is sent to the
-/// server.
+/// Unmounts a folder. With `detach`, the folder is unmounted immediately, even if files are open.
+/// No request is sent to the server.
 ///
 /// # Errors
-/// As [`UnmountError`] says.
+/// A failure as an [`UnmountError`].
 pub(super) fn take_away(folder: &Path, detach: bool) -> Result<(), UnmountError> {
     if !rustix::process::geteuid().is_root() {
         return take_away_by_program(folder, detach);
@@ -439,7 +442,7 @@ pub(super) fn take_away(folder: &Path, detach: bool) -> Result<(), UnmountError>
     match rustix::mount::unmount(folder, flags) {
         Ok(()) => Ok(()),
         Err(Errno::BUSY) => Err(files_are_open(folder)),
-        // Another process has unmounted it in the meantime.
+        // Another process has unmounted the folder in the meantime.
         Err(Errno::INVAL) if !is_mounted(folder) => Ok(()),
         Err(error) => Err(UnmountError::File {
             path: folder.to_owned(),
@@ -482,19 +485,20 @@ fn take_away_by_program(folder: &Path, detach: bool) -> Result<(), UnmountError>
     }
 }
 
-/// One line of the kernel's mount table, with its escapes: a blank in a path is `\040`.
+/// One line of the kernel's mount table. Special characters are escaped; for example, a blank in a
+/// path is `\040`.
 struct MountLine<'a> {
     place: &'a [u8],
     kind: &'a [u8],
     source: &'a [u8],
 }
 
-/// Parses the lines of a mount table as `proc(5)` describes it (`mountinfo`).
+/// Parses the lines of a mount table in the format of `mountinfo` in `proc(5)`.
 fn lines(table: &[u8]) -> impl Iterator<Item = MountLine<'_>> {
     table.split(|byte| *byte == b'\n').filter_map(|line| {
         let mut words = line.split(|byte| *byte == b' ');
         let place = words.nth(4)?;
-        // Optional words may follow the options; a `-` ends them.
+        // Optional words may follow the mount options. The word `-` ends the optional words.
         words.find(|word| *word == b"-")?;
         let (kind, source) = (words.next()?, words.next()?);
         Some(MountLine {
@@ -505,14 +509,14 @@ fn lines(table: &[u8]) -> impl Iterator<Item = MountLine<'_>> {
     })
 }
 
-/// Whether the topmost mount on a folder is one of `bimetal mount`.
+/// Whether `bimetal mount` has created the topmost mount on a folder.
 fn is_ours(table: &[u8], folder: &Path) -> bool {
     let on_it = lines(table).filter(|line| unescaped(line.place) == folder.as_os_str().as_bytes());
     let last = on_it.last();
     last.is_some_and(|line| line.kind == FILE_SYSTEM_TYPE.as_bytes())
 }
 
-/// Returns the mount points of a block device and its partitions, as the table shows them.
+/// Returns the mount points of a block device and its partitions, as written in the mount table.
 fn mounts_of(table: &[u8], device: &Path) -> Vec<String> {
     let is_of = |source: &[u8]| {
         let Some(rest) = source.strip_prefix(device.as_os_str().as_bytes()) else {
@@ -529,8 +533,8 @@ fn mounts_of(table: &[u8], device: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Decodes a word of the table: replaces `\040` and similar escapes by the bytes that they stand
-/// for.
+/// Decodes the escapes in a word of the mount table: replaces `\040` and similar escapes by their
+/// characters.
 fn unescaped(word: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(word.len());
     let mut rest = word;

@@ -1,10 +1,10 @@
-//! The bound of requests that wait for the device.
+//! Bound on the memory of requests that wait for the device.
 //!
-//! These requests are taken from the kernel even though the device has no slot for them, because
-//! requests that need no device may be behind them in the kernel's queue. The memory that they hold
-//! is bounded. When the bound is reached, the next request waits, and all requests behind it wait
-//! as well. If the device also makes no progress, the request is refused instead. This module must
-//! never refuse a request while the device makes progress.
+//! Requests are read from the kernel even though too many device requests are already in flight,
+//! because requests that need no device may be behind them in the kernel's queue. The memory of the
+//! waiting requests is bounded. When the bound is reached, the next request must wait for memory,
+//! and all messages behind it wait as well. If the device makes no progress in the meantime, the
+//! request is refused. This module must never refuse a request while the device makes progress.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -18,11 +18,11 @@ use bimetal_rt::{Instant, Rt};
 const ROOM_BYTES: u64 = 64 << 20;
 /// Memory that one waiting request holds besides its data, in bytes, rounded up.
 const REQUEST_BYTES: u64 = 1 << 10;
-/// Time without a started or ended device request after which requests are refused when no memory
-/// is free.
+/// Time without progress of the device after which requests that find no free memory are refused.
+/// Progress is a device request that begins or ends.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Memory bound of waiting requests; see the module documentation.
+/// Bound on the memory of waiting requests; see the module documentation.
 pub(super) struct Room {
     rt: Rt,
     /// Name of the mount in reports to the operator.
@@ -33,7 +33,8 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// Creates an empty room; reports to the operator name the mount `subject`.
+    /// Creates a bound under which no memory is reserved. Reports to the operator name the mount
+    /// `subject`.
     pub(super) fn new(rt: &Rt, subject: String) -> Room {
         Room {
             rt: rt.clone(),
@@ -49,7 +50,7 @@ impl Room {
     }
 
     /// Reserves memory for a request with `data_bytes` bytes of data. Dropping the permit releases
-    /// it. Returns `None` when no memory is free and the device makes no progress.
+    /// the memory. Returns `None` when too little memory is free and the device makes no progress.
     pub(super) async fn take(&self, data_bytes: usize) -> Option<Permit> {
         let bytes = REQUEST_BYTES + data_bytes as u64;
         if let Some(place) = self.free_bytes.try_acquire(bytes) {
@@ -104,7 +105,8 @@ mod tests {
             }
             assert!(room.take(0).await.is_none());
             held.clear();
-            // 63 requests of 1 MiB and 1 KiB fit; for one more, only a part is free.
+            // 63 requests of 1 MiB and 1 KiB fit. The remaining memory is too small for another
+            // one.
             for _ in 0..63 {
                 held.push(room.take(MIB).await.expect("there is room"));
             }
@@ -151,8 +153,7 @@ mod tests {
             let began = rt.now();
             assert!(room.take(MIB).await.is_none());
             assert_eq!(rt.now().since(began), PATIENCE);
-            // The next request is refused without another wait, and a small one fits the remaining
-            // memory.
+            // The next request is refused immediately. A small request fits the remaining memory.
             assert!(room.take(MIB).await.is_none());
             assert_eq!(rt.now().since(began), PATIENCE);
             assert!(room.take(4096).await.is_some());

@@ -1,8 +1,10 @@
-//! One NBD connection: the handshake, then requests until the client or the server ends it.
+//! An NBD connection: the handshake, then requests until the client or the server ends the
+//! connection.
 //!
-//! One task receives and starts requests, and one sends replies. A request that has to wait for its
-//! device is a task of its own. The connection must never abandon a request that it has started:
-//! when the client is gone, requests in flight still complete, and only their replies are dropped.
+//! One task receives and starts requests, and another task sends replies. A request that has to
+//! wait for its device runs in a task of its own. The connection must never abandon a request that
+//! it has started: when the client has disconnected, requests in flight still complete, and only
+//! their replies are dropped.
 
 use std::rc::Rc;
 
@@ -37,8 +39,10 @@ pub(crate) struct Entered {
     pub(crate) early: Vec<u8>,
 }
 
-/// Performs the handshake with a client. Returns `None` if the client left in order. `exports` are
-/// the exports that the client may see; if they are not given, `secure` determines them by TLS.
+/// Performs the handshake with a client. Returns `None` if the client left in order, or if the
+/// export has no free connection slot. `exports` are the exports that the client may see. If
+/// `exports` is `None`, the handshake requires TLS, and `secure` returns the exports for the
+/// identified client.
 ///
 /// # Errors
 /// The reason why the connection has to end.
@@ -59,7 +63,7 @@ pub(crate) async fn handshake(
     let mut connected = None;
     loop {
         if let ServerProgress::Transmission(session) = &progress {
-            // The slot is taken before the client is told that it is admitted.
+            // The connection slot is reserved before the client is told that it is admitted.
             connected = exports[session.export_index].export.connect();
             if connected.is_none() {
                 return Ok(None);
@@ -80,8 +84,8 @@ pub(crate) async fn handshake(
                 return Ok(entered);
             }
             ServerProgress::Closed => return Ok(None),
-            // Bytes sent before TLS are not authenticated, and must not be processed as if they had
-            // come through TLS.
+            // Bytes that arrived before the TLS handshake are not authenticated, and must not be
+            // processed as if they had been received through TLS.
             ServerProgress::StartTls if !input.unread().is_empty() => return Err(End::Protocol),
             ServerProgress::StartTls => (stream, exports) = secure(stream).await?,
             ServerProgress::Answered | ServerProgress::NeedMore => {}
@@ -145,9 +149,11 @@ impl Transmission {
             let in_message = !input.unread().is_empty();
             self.link.set_receiving(in_message);
             add(&self.export.counters.receives, 1);
-            // Copying a large payload costs processor time. Receiving its header alone costs time
-            // during which the socket buffer is full. With several connections the processor is the
-            // limit (128 KiB writes over four: +45 %); with one connection the socket is (-22 %).
+            // Receiving a large payload into the receive buffer costs processor time for a copy.
+            // Receiving its header alone avoids the copy, but meanwhile the socket buffer is full.
+            // With several connections, processor time is the bottleneck, and the header is
+            // received alone (128 KiB writes over four connections: +45 %). With one connection,
+            // the socket is the bottleneck (-22 %).
             let several = self.export.counters.connections.get() > 1;
             let more = if large && several && !in_message {
                 input
@@ -163,7 +169,7 @@ impl Transmission {
         }
     }
 
-    /// Processes one request, whose header has been taken.
+    /// Processes one request, whose header has been received and decoded.
     async fn request(self: &Rc<Self>, input: &mut Inbox, request: Request) -> Result<(), End> {
         let command = match validate(&request, &self.session.info, &self.session.negotiated) {
             Ok(command) => command,
@@ -187,9 +193,9 @@ impl Transmission {
         Ok(())
     }
 
-    /// Writes data directly from the receive buffer and returns the reply, if all of it has arrived
-    /// and the device need not wait. Returns `None`, without any effect, if the request must take
-    /// another way.
+    /// Writes data directly from the receive buffer and returns the reply, if all the data has
+    /// arrived and the device need not wait. Returns `None`, without any effect, if the request
+    /// must be submitted in the ordinary way.
     fn write_at_once(
         &self,
         input: &mut Inbox,
@@ -212,7 +218,8 @@ impl Transmission {
         Some(self.answer(request, Op::Write, result))
     }
 
-    /// Starts a request. Its reply goes to the link, at once if the device need not wait.
+    /// Starts a request. Its reply is queued in the link when the request ends, which is before
+    /// this function returns if the device need not wait.
     fn start(
         self: &Rc<Self>,
         request: Request,
@@ -305,7 +312,7 @@ impl Conversation for Transmission {
     }
 }
 
-/// Returns the weight that a request has until its reply has been sent.
+/// Returns the weight by which a request counts until its reply has been sent.
 fn weight(command: Command, request: &Request) -> Weight {
     let data_bytes = match command {
         Command::Read | Command::Write => request.length_bytes,
@@ -321,7 +328,7 @@ fn flags_of(request: &Request) -> Flags {
     }
 }
 
-/// Converts a request of the wire into a request of the device.
+/// Converts a request in its wire format into a request for the device.
 fn to_block(request: &Request, command: Command, payload: Payload) -> BlockRequest {
     let flags = flags_of(request);
     let (offset, len) = (request.offset_bytes, u64::from(request.length_bytes));
@@ -337,8 +344,8 @@ fn to_block(request: &Request, command: Command, payload: Payload) -> BlockReque
     }
 }
 
-/// Returns the maximum number of extents that the device must report: the number that the client
-/// can use.
+/// Returns the maximum number of extents that the device is asked for: one if the client has
+/// requested a single extent, otherwise the maximum of a reply.
 fn extents_max(request: &Request) -> u32 {
     if request.has(command_flag::REQ_ONE) {
         1
@@ -347,7 +354,8 @@ fn extents_max(request: &Request) -> u32 {
     }
 }
 
-/// Returns the error number that a client gets for a device error (NBD, section "Error values").
+/// Returns the error number that reports a device error to the client (NBD, section "Error
+/// values").
 fn errno(error: IoError) -> Errno {
     match error {
         IoError::Medium

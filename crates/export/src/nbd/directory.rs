@@ -1,19 +1,19 @@
-//! The information about exports that NBD clients get.
+//! The properties of exports that NBD clients are told.
 
 use bimetal_proto::nbd::wire::{PAYLOAD_DEFAULT_MAX_BYTES, transmission_flag as flag};
 use bimetal_proto::nbd::{self, Export, ExportDirectory, ExportInfo};
 
 use crate::export::Shown;
 
-/// The smallest preferred block size the protocol allows (NBD, section "Size constraints").
+/// Minimum preferred block size that the protocol allows (NBD, section "Size constraints").
 const PREFERRED_BYTES_MIN: u32 = 512;
 
-/// Describes an export to a client.
+/// Returns the description of an export that a client gets.
 ///
 /// `CAN_MULTI_CONN` promises that a flush on one connection covers the completed writes of all
-/// connections. The promise holds because every connection submits to one device, which does not
-/// distinguish between connections. `SEND_FAST_ZERO` is not offered: no device can tell in advance
-/// whether zeroing is faster than writing.
+/// connections. The promise holds because all connections submit to the same device, which does not
+/// distinguish between connections. `SEND_FAST_ZERO` is not offered, because no device can tell in
+/// advance whether zeroing is faster than writing.
 fn describe(shown: &Shown) -> ExportInfo {
     let geometry = shown.export.device.geometry();
     let mut flags = flag::HAS_FLAGS
@@ -37,13 +37,14 @@ fn describe(shown: &Shown) -> ExportInfo {
         preferred_block_bytes: geometry
             .preferred_bytes
             .max(PREFERRED_BYTES_MIN)
-            // The preferred size must be a power of two, whatever transfer size the device takes.
+            // The preferred size must be a power of two, even if the preferred transfer size of the
+            // device is not.
             .min(1 << max_payload_bytes.ilog2()),
         max_payload_bytes,
     }
 }
 
-/// The exports at one address that a client may see, the default one first.
+/// The exports at one address that a client may see, with the default export first.
 pub(crate) struct Directory<'a>(pub(crate) &'a [Shown]);
 
 impl ExportDirectory for Directory<'_> {
@@ -56,12 +57,12 @@ impl ExportDirectory for Directory<'_> {
     }
 }
 
-/// Converts runs of a device to extents of `base:allocation`: a hole is unallocated and reads as
-/// zeroes.
+/// Converts extents from the device to extents of the NBD metadata context `base:allocation`. A
+/// hole is reported as unallocated and zero.
 pub(super) fn to_wire(runs: &[bimetal_block::Extent]) -> Vec<nbd::Extent> {
     use bimetal_proto::nbd::wire::state::{HOLE, ZERO};
     let to_wire = |run: &bimetal_block::Extent| nbd::Extent {
-        // A request, and so a run inside it, is shorter than 4 GiB.
+        // An extent lies inside its request, and a request is shorter than 4 GiB.
         length_bytes: u32::try_from(run.len).expect("a run is inside its request"),
         status: if run.data { 0 } else { HOLE | ZERO },
     };

@@ -1,4 +1,4 @@
-//! NBD replies: their heads, and the encoding of a batch as one payload.
+//! NBD replies: their headers, and the encoding of a batch of replies as one payload.
 
 use bimetal_proto::nbd::Errno;
 use bimetal_proto::nbd::reply::{error_chunk, offset_data_head, simple_reply};
@@ -6,7 +6,7 @@ use bimetal_rt::{Payload, Rt};
 
 use crate::link::Reply;
 
-/// Size of the largest reply head in bytes: that of a data chunk.
+/// Size of the longest reply header in bytes: the header of a data chunk.
 const HEAD_BYTES_MAX: usize = 28;
 
 /// A reply that is ready to be sent.
@@ -31,13 +31,14 @@ impl Outgoing {
     /// Builds a success reply without data.
     ///
     /// The protocol allows a simple reply to every request except a read, even when structured
-    /// replies were negotiated (NBD, section "Simple reply message"). It is shorter than a
-    /// structured one.
+    /// replies were negotiated (NBD, section "Simple reply message"). A simple reply is shorter
+    /// than a structured one.
     pub(crate) fn done(cookie: u64) -> Outgoing {
         Outgoing::with_head(simple_reply(cookie, None), Payload::empty())
     }
 
-    /// Builds an error reply, as a chunk if structured replies were negotiated.
+    /// Builds an error reply: an error chunk if structured replies were negotiated, otherwise a
+    /// simple reply.
     pub(crate) fn error(cookie: u64, structured: bool, error: Errno) -> Outgoing {
         if structured {
             Outgoing::with_head(error_chunk(cookie, error), Payload::empty())
@@ -46,7 +47,7 @@ impl Outgoing {
         }
     }
 
-    /// Builds the reply to a read. `offset` is the offset that the read requested.
+    /// Builds the reply to a read of `data` at `offset`.
     pub(crate) fn data(cookie: u64, structured: bool, offset: u64, data: Payload) -> Outgoing {
         if structured {
             let head = offset_data_head(cookie, offset, data.len() as u32, true);
@@ -68,8 +69,8 @@ impl Reply for Outgoing {
     }
 }
 
-/// Combines a batch into one payload: heads are carved from one buffer, data is included by
-/// reference, and adjacent heads share one slice.
+/// Encodes a batch as one payload. All headers are slices of one buffer, the data of replies is
+/// included without copying, and adjacent headers share one slice.
 pub(crate) fn gather(rt: &Rt, batch: &mut [Outgoing]) -> Payload {
     let heads_bytes = batch
         .iter()

@@ -1,5 +1,5 @@
-//! Drops a client's session at each of its await points in turn. Everything that was counted must
-//! then be released.
+//! Drops a client's session at each of its await points in turn. All counted resources must then be
+//! released.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -15,14 +15,14 @@ use bimetal_rt::net::PipeOptions;
 use super::*;
 
 const SIZE: u64 = 8 << 20;
-/// Far more polls than a session takes.
+/// Maximum number of polls of a session, far more than a session needs.
 const POLLS_MAX: u32 = 5000;
 
-/// Polls a future the given number of times, and then drops it.
+/// Wrapper that polls a future the given number of times, and then drops it.
 struct DropAfter {
     future: Option<Pin<Box<dyn Future<Output = ()>>>>,
     polls_left: u32,
-    /// Set when the future has ended by itself.
+    /// Set when the future has completed before it was dropped.
     ended: Rc<Cell<bool>>,
 }
 
@@ -47,7 +47,7 @@ impl Future for DropAfter {
     }
 }
 
-/// A device that always takes some time.
+/// A device that completes every request only after a delay.
 struct Slow {
     rt: Rt,
     below: Rc<MemoryDevice>,
@@ -70,7 +70,8 @@ fn address() -> Address {
     Address::Unix("/nowhere".into())
 }
 
-/// Creates a server whose data memory holds two of the test's reads: the third one waits.
+/// Creates a server whose data memory is large enough for two of the test's reads, so that a third
+/// read waits.
 fn serve(rt: &Rt, protocol: Protocol) -> Server {
     let config = ExportConfig {
         protocol,
@@ -88,9 +89,9 @@ fn serve(rt: &Rt, protocol: Protocol) -> Server {
 }
 
 /// Starts a session that is dropped after `polls` polls. Returns the client's end of the stream,
-/// and whether the session has ended before.
+/// and a flag that is set if the session ends before it is dropped.
 fn connect(rt: &Rt, server: &Server, polls: u32) -> (Stream, Rc<Cell<bool>>) {
-    // A small buffer, so that sending takes several awaits.
+    // The buffer is small, so that sending takes several awaits.
     let options = PipeOptions {
         buffer_bytes: 1000,
         ..PipeOptions::default()
@@ -109,8 +110,8 @@ fn connect(rt: &Rt, server: &Server, polls: u32) -> (Stream, Rc<Cell<bool>>) {
     (ours, ended)
 }
 
-/// Sends `parts` with a pause before each, and receives all bytes until the server closes the
-/// stream.
+/// Sends `parts` with a pause before each, and at the same time receives all bytes until the server
+/// closes the stream.
 async fn converse_with(rt: &Rt, stream: Stream, parts: Vec<Vec<u8>>) {
     let speak = async {
         for part in parts {
@@ -132,7 +133,7 @@ async fn converse_with(rt: &Rt, stream: Stream, parts: Vec<Vec<u8>>) {
     futures_util::future::join(speak, listen).await;
 }
 
-/// Asserts that every counter of held resources is back at zero.
+/// Asserts that every counter of held resources is zero again.
 fn assert_nothing_is_held(rt: &Rt, server: &Server, polls: u32) {
     let state = &server.0;
     let export = &state.exports[0];
@@ -158,8 +159,9 @@ fn assert_nothing_is_held(rt: &Rt, server: &Server, polls: u32) {
     assert!(!state.memory.is_short(), "dropped after {polls} polls");
 }
 
-/// Runs conversations that are each dropped one poll later than the one before, until one ends by
-/// itself. It must take at least `polls_min` polls.
+/// Runs the conversation repeatedly, and drops each session one poll later than the previous one,
+/// until a session completes before it is dropped. The complete session must take at least
+/// `polls_min` polls.
 fn drop_at_every_await(
     protocol: Protocol,
     polls_min: u32,
@@ -171,7 +173,7 @@ fn drop_at_every_await(
         let ended = rt.block_on(async {
             let (stream, ended) = connect(&rt, &server, polls);
             conversation(&rt, &server, stream).await;
-            // Requests that the device has got end by themselves.
+            // Requests that have reached the device complete even after the session was dropped.
             rt.sleep(Duration::from_secs(1)).await;
             assert_nothing_is_held(&rt, &server, polls);
             server.stop().await;
@@ -190,7 +192,7 @@ fn nbd_option(option: u32, data: &[u8]) -> Vec<u8> {
     [&b"IHAVEOPT"[..], &option, &len, data].concat()
 }
 
-/// Encodes a request of the NBD specification, section "Request message".
+/// Encodes a request as in the NBD specification, section "Request message".
 fn nbd_request(command: u16, cookie: u64, offset: u64, len: u32) -> Vec<u8> {
     let magic = 0x2560_9513_u32.to_be_bytes();
     let (command, cookie) = (command.to_be_bytes(), cookie.to_be_bytes());
@@ -216,7 +218,7 @@ fn an_nbd_session_that_is_dropped_at_any_await_gives_everything_back() {
         // The data of a write arrives in two parts.
         [nbd_request(1, 5, 512, 100 << 10), vec![7; 1000]].concat(),
         vec![7; (100 << 10) - 1000],
-        // A request that is refused, a flush, and a disconnect.
+        // A request that the server refuses, a flush, and a disconnect.
         nbd_request(0, 6, SIZE, 4096),
         nbd_request(3, 7, 0, 0),
         nbd_request(2, 8, 0, 0),
@@ -249,7 +251,8 @@ fn command(outbound: &mut Outbound, requests: &[WireRequest], in_turn: bool) -> 
     out
 }
 
-/// Returns the messages that an initiator sends over a path, which fences another path.
+/// Returns the messages that an initiator sends over a path; they include a fence of the path
+/// `fenced`.
 fn brp_parts(fenced: u32) -> Vec<Vec<u8>> {
     let mut outbound = Outbound::new();
     let mut parts = vec![hello(2, feature::MERGE, &mut outbound)];
@@ -283,7 +286,8 @@ fn brp_parts(fenced: u32) -> Vec<Vec<u8>> {
     parts
 }
 
-/// Opens another path of the session, which has a request in flight and lives until it is fenced.
+/// Opens another path of the session. The path has a request in flight and stays open until it is
+/// fenced.
 async fn other_path(rt: &Rt, server: &Server) -> Stream {
     let (stream, _) = connect(rt, server, POLLS_MAX);
     let mut outbound = Outbound::new();

@@ -1,6 +1,6 @@
-//! The layouts and numbers of the kernel's `linux/ublk_cmd.h`: the commands that go through
-//! `/dev/ublk-control`, the commands with which a queue fetches and commits, and the driver's
-//! request descriptors.
+//! The layouts and numbers of the kernel's `linux/ublk_cmd.h`: the commands to `/dev/ublk-control`,
+//! the commands by which a queue fetches requests and commits results, and the driver's request
+//! descriptors.
 //!
 //! All numbers are in the machine's byte order. This module must never do I/O, and does not trust
 //! the driver's input.
@@ -21,13 +21,13 @@ pub(super) const DESCRIPTOR_BYTES: usize = 24;
 const IO_COMMAND_BYTES: usize = 16;
 /// Maximum queue depth that the driver accepts (`UBLK_MAX_QUEUE_DEPTH`).
 pub(super) const QUEUE_DEPTH_MAX: u16 = 4096;
-/// Device number that lets the driver choose one.
+/// Device number in a request to add a device that makes the driver choose a number.
 pub(super) const ANY_NUMBER: u32 = u32::MAX;
-/// Queue number of commands that concern no particular queue.
+/// Queue number in commands that do not concern a particular queue.
 const NO_QUEUE: u16 = u16::MAX;
 
-/// Encodes a command number as `_IOR` and `_IOWR` of `linux/ioctl.h` do: direction, size, type,
-/// number.
+/// Encodes the number of a command as the macros `_IOR` and `_IOWR` of `linux/ioctl.h` do, from the
+/// direction of the transfer, the number within the driver, and the size of the argument.
 const fn encoded(direction: u32, number: u32, size: usize) -> u32 {
     direction << 30 | (size as u32) << 16 | (b'u' as u32) << 8 | number
 }
@@ -44,8 +44,8 @@ pub(super) enum Control {
     StopDevice,
     SetParameters,
     DeviceInfo,
-    /// As [`DeleteDevice`](Self::DeleteDevice), without waiting for processes that still have the
-    /// device open.
+    /// Does the same as [`DeleteDevice`](Self::DeleteDevice), without waiting for processes that
+    /// have the device open.
     DeleteDeviceAsync,
 }
 
@@ -64,7 +64,7 @@ impl Control {
         encoded(direction, number, CONTROL_COMMAND_BYTES)
     }
 
-    /// Returns a description of the command for messages.
+    /// Returns a description of the command for error messages.
     pub(super) fn name(self) -> &'static str {
         match self {
             Control::AddDevice => "adding the device",
@@ -77,15 +77,17 @@ impl Control {
     }
 }
 
-/// `struct ublksrv_ctrl_cmd` without the data address, which the owner of the data fills in.
+/// `struct ublksrv_ctrl_cmd` without the data address. The code that owns the data writes the
+/// address.
 pub(super) struct ControlCommand {
     /// The number of the device.
     pub(super) number: u32,
     /// Number of data bytes at the address.
     pub(super) data_bytes: u16,
-    /// An argument in the command itself.
+    /// Argument that is passed in the command itself.
     pub(super) argument: u64,
-    /// Number of data bytes that are the path of the device's file.
+    /// Length in bytes of the path of the device's file, with which the data begins; 0 if the data
+    /// contains no path.
     pub(super) path_bytes: u16,
 }
 
@@ -101,8 +103,8 @@ impl ControlCommand {
     }
 }
 
-/// The fields of `struct ublksrv_ctrl_dev_info` that are used. No flag is set: the driver copies
-/// the data, and a device whose server has died fails its requests.
+/// The used fields of `struct ublksrv_ctrl_dev_info`. Because no feature flag is set, the driver
+/// copies the data of requests, and a device fails its requests after its server has died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DeviceInfo {
     pub(super) queues: u16,
@@ -110,8 +112,8 @@ pub(super) struct DeviceInfo {
     /// Maximum length of a transfer in bytes.
     pub(super) buffer_bytes: u32,
     pub(super) number: u32,
-    /// Process ID of the server of the device, as reported by the driver. It is ignored when a
-    /// device is added.
+    /// Process ID of the device's server, as reported by the driver. The driver ignores the field
+    /// when a device is added.
     pub(super) server: i32,
 }
 
@@ -137,7 +139,10 @@ impl DeviceInfo {
     }
 }
 
-/// Returns the `N` bytes from `at` on. `bytes` has the length of its layout, so they exist.
+/// Returns the `N` bytes at offset `at`.
+///
+/// # Panics
+/// When `bytes` is shorter than `at + N`. Callers pass complete structures.
 pub(super) fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut out = [0; N];
     out.copy_from_slice(&bytes[at..at + N]);
@@ -158,11 +163,11 @@ mod parameter {
     pub(super) const DISCARD: u32 = 1 << 1;
 }
 
-/// Bytes of `struct ublk_params` up to the end of its discard part.
+/// Size of `struct ublk_params` in bytes up to the end of its discard parameters.
 const PARAMETERS_BYTES: usize = 60;
 
-/// `struct ublk_params`: the parameters of the device that the kernel gets. Lengths are in bytes.
-/// Those that the kernel takes as a power of two must be one.
+/// `struct ublk_params`: the parameters of a device for the kernel. All lengths are in bytes. A
+/// length that the kernel stores as a shift must be a power of two.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parameters {
     pub(super) size_bytes: u64,
@@ -170,7 +175,7 @@ pub(super) struct Parameters {
     pub(super) rotational: bool,
     pub(super) logical_block_bytes: u32,
     pub(super) physical_block_bytes: u32,
-    /// Request size in bytes that suits the device best.
+    /// Request size in bytes that the device handles best.
     pub(super) preferred_bytes: u32,
     pub(super) transfer_bytes_max: u32,
     /// Maximum length of a discard or write-zeroes in bytes.
@@ -201,8 +206,8 @@ impl Parameters {
         out
     }
 
-    /// Returns the attribute bits. Each of our devices may lose data that no flush has covered, and
-    /// takes FUA.
+    /// Returns the attribute bits. Every device is reported to have a volatile cache and to support
+    /// FUA.
     fn attributes(&self) -> u32 {
         let read_only = if self.read_only {
             attribute::READ_ONLY
@@ -226,12 +231,13 @@ fn sectors(bytes: u64) -> u32 {
     u32::try_from(bytes / SECTOR_BYTES).unwrap_or(u32::MAX)
 }
 
-/// A command of a tag to the driver: `struct ublksrv_io_cmd` without the address.
+/// A command that one tag of the queue sends to the driver: `struct ublksrv_io_cmd` without the
+/// address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IoCommand {
-    /// The first command of a tag: fetches a request.
+    /// Fetches the first request. This is the first command of each tag.
     Fetch,
-    /// Commits the result of the tag's request, and fetches the next request.
+    /// Commits this result of the current request, and fetches the next request.
     Commit(i32),
 }
 
@@ -244,8 +250,8 @@ impl IoCommand {
         encoded(READ_WRITE, number, IO_COMMAND_BYTES)
     }
 
-    /// Encodes the command without its last eight bytes, which are the address, for queue 0, the
-    /// only one.
+    /// Encodes the command for queue 0, the only queue, without its last eight bytes, which are the
+    /// address of the buffer.
     pub(super) fn head(self, tag: u16) -> [u8; 8] {
         let result = match self {
             IoCommand::Fetch => -1,
@@ -258,20 +264,20 @@ impl IoCommand {
     }
 }
 
-/// Bits of `ublksrv_io_desc.op_flags` above the operation.
+/// Bits of `ublksrv_io_desc.op_flags` above the bits of the operation.
 mod request_flag {
     pub(super) const FUA: u32 = 1 << 13;
     pub(super) const NO_UNMAP: u32 = 1 << 15;
 }
 
-/// A request of the driver: `struct ublksrv_io_desc` without the address, which is that of our
-/// buffer.
+/// A request from the driver: `struct ublksrv_io_desc` without the address, because the address is
+/// always that of the tag's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Descriptor {
-    /// The operation; `None` if it is one that was never offered.
+    /// The operation; `None` if the device has not offered the operation to the driver.
     pub(super) op: Option<Op>,
     pub(super) fua: bool,
-    /// Whether a write-zeroes keeps the space allocated.
+    /// Whether a write-zeroes request must keep the space allocated.
     pub(super) keep_allocated: bool,
     pub(super) start_sector: u64,
     pub(super) sectors: u32,
@@ -302,8 +308,8 @@ impl Descriptor {
 mod tests {
     use super::*;
 
-    /// Converts hexadecimal text to bytes. The layouts below are written for little-endian
-    /// machines.
+    /// Converts hexadecimal text to bytes. The expected layouts in these tests are written for
+    /// little-endian machines.
     fn from_hex(text: &str) -> Vec<u8> {
         let digits: Vec<u32> = text.chars().filter_map(|c| c.to_digit(16)).collect();
         let bytes = digits.chunks(2).map(|pair| (pair[0] * 16 + pair[1]) as u8);
@@ -312,7 +318,7 @@ mod tests {
 
     #[test]
     fn command_numbers_are_those_of_the_header() {
-        // _IOWR('u', 0x04, 32 bytes): 3 << 30 | 32 << 16 | 0x75 << 8 | 4, and so on.
+        // The first number is `_IOWR('u', 0x04, 32 bytes)`: 3 << 30 | 32 << 16 | 0x75 << 8 | 4.
         let numbers = [
             (Control::AddDevice, 0xc020_7504),
             (Control::DeleteDevice, 0xc020_7505),
@@ -356,7 +362,8 @@ mod tests {
         let expected = [from_hex(head), vec![0; 40]].concat();
         assert_eq!(info.encode().to_vec(), expected);
 
-        // The driver's answer: a state of 1, process 300, and flags, which are ignored here.
+        // The driver's answer contains a state of 1, the process ID 300, and flags. The state and
+        // the flags are ignored.
         let head = "0100 4000 0100 0000  00000400 05000000  2c010000 00000000  4200000000000000";
         let answer = [from_hex(head), vec![0; 32]].concat();
         let answered = DeviceInfo {
@@ -380,8 +387,8 @@ mod tests {
             transfer_bytes_max: 256 << 10,
             range_bytes_max: 1 << 31,
         };
-        // Length and types; attributes, four shifts, 512 and 0 sectors; 196608 sectors; no
-        // boundary; alignment 0, granularity 4096, twice 2^22 sectors, one segment.
+        // The fields in order: length and types; attributes, four shifts, 512 and 0 sectors; 196608
+        // sectors; no boundary; alignment 0, granularity 4096, twice 2^22 sectors, one segment.
         let expected = "3c000000 03000000  0f000000 09 0c 10 0c 00020000 00000000  0000030000000000
             0000000000000000  00000000 00100000 00004000 00004000 0100 0000";
         assert_eq!(parameters.encode().to_vec(), from_hex(expected));
@@ -431,7 +438,7 @@ mod tests {
         assert_eq!(op("00"), Some(Op::Read));
         assert_eq!(op("02"), Some(Op::Flush));
         assert_eq!(op("03"), Some(Op::Discard));
-        // WRITE_SAME, and an operation of zoned devices.
+        // `WRITE_SAME`, and an operation of zoned devices.
         assert_eq!(op("04"), None);
         assert_eq!(op("0a"), None);
     }

@@ -1,6 +1,7 @@
-//! The control side of ublk: adds, starts, stops and deletes devices through `/dev/ublk-control`.
+//! The control side of ublk: adds, starts, stops and deletes block devices through
+//! `/dev/ublk-control`.
 //!
-//! This module must never touch the requests of a device, and never decide when a device ends.
+//! This module must never process the requests of a device, and never decide when a device ends.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,7 +16,7 @@ use super::abi::{
 
 const CONTROL_PATH: &str = "/dev/ublk-control";
 
-/// Error numbers that have a special meaning here (`errno(3)`).
+/// Error numbers (`errno(3)`) that this module distinguishes.
 mod errno {
     pub(super) const EPERM: i32 = 1;
     pub(super) const ENOENT: i32 = 2;
@@ -25,7 +26,7 @@ mod errno {
     pub(super) const ENODEV: i32 = 19;
     pub(super) const EINVAL: i32 = 22;
     pub(super) const EOPNOTSUPP: i32 = 95;
-    /// `ENOTSUPP`, which is internal to the kernel and has no name in user space.
+    /// `ENOTSUPP`, an error number that is internal to the kernel and has no name in user space.
     pub(super) const NO_SUCH_COMMAND: i32 = 524;
 }
 
@@ -82,12 +83,12 @@ pub enum AttachError {
     },
 }
 
-/// Returns the path of the block device of a number.
+/// Returns the path of the block device with this number.
 pub(super) fn block_path(number: u32) -> String {
     format!("/dev/ublkb{number}")
 }
 
-/// Returns the path of the file through which the device of a number is served.
+/// Returns the path of the file through which the block device with this number is served.
 pub(super) fn queue_path(number: u32) -> String {
     format!("/dev/ublkc{number}")
 }
@@ -105,7 +106,7 @@ impl ControlFile {
         let opened = CommandFile::open(rt, Path::new(CONTROL_PATH));
         opened.map(ControlFile).map_err(|error| {
             match (error.kind(), error.raw_os_error()) {
-                // The file has no driver behind it, or its driver is gone.
+                // No driver is behind the file, or the driver has been unloaded.
                 (_, Some(errno::ENOENT | errno::ENXIO | errno::ENODEV)) => AttachError::NoDriver,
                 (_, Some(errno::EACCES | errno::EPERM)) => AttachError::NoRights,
                 (io::ErrorKind::Unsupported, _) if is_driven_by_threads(rt) => AttachError::NoRing,
@@ -118,7 +119,8 @@ impl ControlFile {
         })
     }
 
-    /// Adds a device, which is not started yet. The answer has the number that the device got.
+    /// Adds a device without starting it. The returned information contains the number that the
+    /// driver has assigned.
     pub(super) async fn add(&self, info: &DeviceInfo) -> Result<DeviceInfo, AttachError> {
         let data = Box::from(info.encode());
         let data = self
@@ -138,22 +140,24 @@ impl ControlFile {
         Ok(())
     }
 
-    /// Starts the block device. Meanwhile the kernel scans for partitions, so the queue must be
-    /// served.
+    /// Starts the block device. During the start the kernel scans the device for partitions, so the
+    /// queue must already be served.
     pub(super) async fn start(&self, number: u32) -> Result<(), AttachError> {
         let server = u64::from(std::process::id());
         self.without_data(Control::StartDevice, number, server)
             .await
     }
 
-    /// Removes the block device. A file system mounted on it writes its data, so the queue must be
-    /// served. After this the driver sends no more requests.
+    /// Removes the block device. A file system that is mounted on the device writes its data first,
+    /// so the queue must be served until this function returns. Afterwards the driver sends no more
+    /// requests.
     pub(super) async fn stop(&self, number: u32) -> Result<(), AttachError> {
         self.without_data(Control::StopDevice, number, 0).await
     }
 
-    /// Deletes the device and frees its number. If the driver can, it does not wait for processes
-    /// that have the device open, because a dead mount may stay for long.
+    /// Deletes the device and frees its number. If the driver supports it, the call does not wait
+    /// for processes that have the device open, because a mount of the dead device may persist for
+    /// a long time.
     pub(super) async fn delete(&self, number: u32) -> Result<(), AttachError> {
         let deleted = self
             .without_data(Control::DeleteDeviceAsync, number, 0)
@@ -168,7 +172,8 @@ impl ControlFile {
 
     /// Returns the driver's information about a device.
     pub(super) async fn info(&self, number: u32) -> Result<DeviceInfo, AttachError> {
-        // The path tells the driver which file's permissions to check.
+        // The driver requires the path of the device's file, and checks the caller's permissions on
+        // that file.
         let mut data = queue_path(number).into_bytes();
         let path_bytes = data.len();
         data.resize(path_bytes + DEVICE_INFO_BYTES, 0);
@@ -206,8 +211,9 @@ impl ControlFile {
         };
         let mut long = [0; LONG_COMMAND_BYTES];
         long[..CONTROL_COMMAND_BYTES].copy_from_slice(&command.encode());
-        // SAFETY: every command that `Control` names makes the driver read or write at most as many
-        // bytes at the address as the command says, before it completes.
+        // SAFETY: for every command that `Control` names, the driver accesses at most the number of
+        // bytes stated in the command, at the address in the command, and only before the command
+        // completes.
         let sent = unsafe {
             self.0
                 .command(control.op(), long, CONTROL_ADDRESS_AT, data)
@@ -217,13 +223,14 @@ impl ControlFile {
     }
 }
 
-/// Converts the error of a command to the `AttachError` that describes it.
+/// Converts the error of a command to an [`AttachError`].
 fn refused(control: Control, number: u32, error: io::Error) -> AttachError {
     let device = || block_path(number);
     match (control, error.raw_os_error()) {
         (_, Some(errno::EPERM | errno::EACCES)) => AttachError::NoRights,
         (_, Some(errno::EOPNOTSUPP | errno::NO_SUCH_COMMAND)) => AttachError::OldDriver,
-        // A driver from before the encoded command numbers returns this error for one.
+        // A driver that predates the encoded command numbers returns `EINVAL` for an encoded
+        // command.
         (Control::DeleteDeviceAsync, Some(errno::EINVAL)) => AttachError::OldDriver,
         (Control::AddDevice, Some(errno::EEXIST)) => AttachError::Exists(device()),
         (Control::AddDevice, _) => AttachError::Refused {

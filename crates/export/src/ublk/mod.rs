@@ -1,14 +1,14 @@
-//! A device as a block device of the local machine, `/dev/ublkbN`, by the kernel's driver
-//! `ublk_drv`.
+//! Attaches a device as a block device of the local machine, `/dev/ublkbN`, through the kernel's
+//! driver `ublk_drv`.
 //!
-//! The kernel hands every request on the block device to this process through `io_uring`, on the
-//! ring that also serves all other I/O: one queue, one thread. The contract is the kernel's
-//! `Documentation/block/ublk.rst` and `linux/ublk_cmd.h`. The driver copies the data from and to a
-//! buffer of each tag.
+//! The kernel passes every request on the block device to this process through `io_uring`, on the
+//! ring that also serves all other I/O. Each device has one queue, which one thread serves. The
+//! interface is specified by the kernel's `Documentation/block/ublk.rst` and `linux/ublk_cmd.h`.
+//! The driver copies the data between the request and a buffer that belongs to the request's tag.
 //!
-//! This module may use `unsafe`, to vouch for what the driver does with the buffers it is lent. It
-//! must never answer a request before the device below has, and never leave a block device behind
-//! without reporting it.
+//! This module may use `unsafe`, to vouch for the driver's use of the buffers that it is given. It
+//! must never answer a request before the device below has answered, and never leave a block device
+//! behind without reporting it.
 
 mod abi;
 mod control;
@@ -27,10 +27,10 @@ pub use control::AttachError;
 use control::{ControlFile, block_path, queue_path};
 use queue::UblkQueue;
 
-/// Maximum number of requests in flight. Each has a buffer for as long as the device exists: 16 MiB
-/// in total.
+/// Maximum number of requests in flight. Each has a buffer as long as the block device exists: 16
+/// MiB in total.
 const QUEUE_DEPTH: u16 = 64;
-/// Maximum length of a transfer in bytes; the kernel splits longer ones.
+/// Maximum length of a transfer in bytes. The kernel splits longer transfers.
 const BUFFER_BYTES: u32 = 256 << 10;
 /// Maximum length of a discard or write-zeroes in bytes.
 const RANGE_BYTES_MAX: u64 = 1 << 31;
@@ -45,21 +45,21 @@ pub struct AttachOptions {
     pub read_only: bool,
 }
 
-/// A block device of the local machine. It must be [detached](Attachment::detach) before the
-/// runtime ends.
+/// A block device of the local machine. It must be removed with [`detach`](Attachment::detach)
+/// before the runtime ends.
 pub struct Attachment {
     control: ControlFile,
     number: u32,
-    /// Queue of the device; `None` after the detach.
+    /// Queue of the device; `None` after `detach` has been called.
     queue: RefCell<Option<Rc<UblkQueue>>>,
 }
 
 impl Attachment {
-    /// Attaches a device as a block device. The device is put behind an atomic unit, so that
-    /// requests of single sectors are accepted.
+    /// Attaches a device as a block device. The device is wrapped in an atomic unit, which makes
+    /// requests for single sectors possible.
     ///
     /// # Errors
-    /// As [`AttachError`] says; nothing is left behind then.
+    /// A failure as an [`AttachError`]; no block device then remains.
     pub async fn attach(
         rt: &Rt,
         device: Rc<dyn Device>,
@@ -83,7 +83,7 @@ impl Attachment {
                 queue: RefCell::new(Some(queue)),
             }),
             Err(error) => {
-                // Only the original failure is reported.
+                // If the deletion fails as well, only the original failure is reported.
                 let _ = control.delete(number).await;
                 Err(error)
             }
@@ -95,8 +95,9 @@ impl Attachment {
         block_path(self.number)
     }
 
-    /// Waits until the device is no longer served although [`detach`](Attachment::detach) was not
-    /// called: it was stopped from elsewhere, or the driver has failed.
+    /// Waits until the block device is no longer served without a call of
+    /// [`detach`](Attachment::detach), because another process has stopped the device or the driver
+    /// has failed.
     pub async fn ended(&self) {
         let queue = self.queue.borrow().clone();
         if let Some(queue) = queue {
@@ -104,11 +105,12 @@ impl Attachment {
         }
     }
 
-    /// Removes the block device. A file system mounted on it writes its data and is dead from then
-    /// on. Requests in flight are answered.
+    /// Removes the block device. A file system that is mounted on it writes its data first, and
+    /// fails from then on. Requests in flight are answered.
     ///
     /// # Errors
-    /// When the driver fails to remove it, or could not serve the device any longer before.
+    /// The driver's failure to remove the device, or the earlier error that had stopped the
+    /// service.
     pub async fn detach(&self) -> Result<(), AttachError> {
         let Some(queue) = self.queue.take() else {
             return Ok(());
@@ -122,7 +124,8 @@ impl Attachment {
             step: "serving the device",
             error,
         });
-        // A driver that waits when it deletes waits for our own open file, too.
+        // An old driver waits during the deletion until all open files of the device are closed,
+        // including the file that the queue holds.
         drop(queue);
         let deleted = gone_is_done(self.control.delete(self.number).await);
         failure.map_or(Ok(()), Err).and(stopped).and(deleted)
@@ -139,10 +142,10 @@ impl Attachment {
     }
 }
 
-/// Removes a block device that another process serves, or that no process serves any more.
+/// Removes a block device that another process serves, or whose server no longer runs.
 ///
 /// # Errors
-/// As [`AttachError`] says: `Missing` when there is no device of that number.
+/// A failure as an [`AttachError`]; `Missing` when no device has this number.
 pub async fn detach(rt: &Rt, number: u32) -> Result<(), AttachError> {
     let control = ControlFile::open(rt)?;
     control.info(number).await?;
@@ -150,7 +153,7 @@ pub async fn detach(rt: &Rt, number: u32) -> Result<(), AttachError> {
     gone_is_done(control.delete(number).await)
 }
 
-/// Sets up and starts a device that was added. After a failure no request is in flight.
+/// Configures and starts a device that has been added. After a failure no request is in flight.
 async fn serve(
     rt: &Rt,
     control: &ControlFile,
@@ -170,8 +173,8 @@ async fn serve(
     match control.start(number).await {
         Ok(()) => Ok(queue),
         Err(error) => {
-            // Stopping makes the driver complete the commands of the tags. Otherwise the wait for
-            // them would never end.
+            // Stopping the device makes the driver complete the pending commands of the tags.
+            // Without this, `join` would wait forever.
             if control.stop(number).await.is_ok() {
                 queue.join().await;
             }
@@ -188,9 +191,10 @@ fn gone_is_done(done: Result<(), AttachError>) -> Result<(), AttachError> {
     }
 }
 
-/// Returns the parameters that the kernel gets. Sectors have 512 bytes, as on every other way to a
-/// volume, so that a partition table means the same on all of them. The block size of 4 KiB, or the
-/// size that the device writes at once internally, is reported in addition.
+/// Returns the parameters of the block device for the kernel. The logical sector size is 512 bytes,
+/// as in all other interfaces to a volume, so that a partition table has the same meaning in all of
+/// them. In addition, the kernel is told a physical block size: 4 KiB, or the size that the device
+/// writes as one unit internally.
 fn parameters(geometry: &Geometry, read_only: bool) -> Result<Parameters, AttachError> {
     if geometry.size_bytes == 0 || !geometry.size_bytes.is_multiple_of(SECTOR_BYTES) {
         return Err(AttachError::Size(geometry.size_bytes));
@@ -204,7 +208,7 @@ fn parameters(geometry: &Geometry, read_only: bool) -> Result<Parameters, Attach
         logical_block_bytes: SECTOR_BYTES as u32,
         physical_block_bytes: geometry.physical_bytes.max(block_bytes),
         preferred_bytes: geometry.preferred_bytes.max(block_bytes),
-        // The driver requires whole pages, at least one.
+        // The driver requires a whole number of pages, at least one.
         transfer_bytes_max: (transfer_bytes_max & !(block_bytes - 1)).max(block_bytes),
         range_bytes_max: RANGE_BYTES_MAX,
     })

@@ -1,9 +1,10 @@
-//! The queue of a device. Each tag fetches a request, submits it to the device below, and returns
-//! the result with the command that fetches the next request.
+//! The queue of a block device. Each tag fetches a request, submits it to the device below, and
+//! returns the result in the command that fetches the next request.
 //!
-//! A tag has one buffer. The driver fills it with the data of a write before the command completes,
-//! and reads the data of a read from it when the result is committed. The stack below gets a copy,
-//! because layers keep the data of a write beyond its answer.
+//! Each tag has one buffer. The driver fills the buffer with the data of a write before the fetch
+//! command completes, and reads the data of a read from the buffer when the result is committed.
+//! The device below gets a copy of the data of a write, because layers keep this data beyond the
+//! completion of the write.
 //!
 //! This module must never drop a request of the driver without a result: the kernel would wait for
 //! the result forever.
@@ -24,12 +25,13 @@ use super::abi::{DESCRIPTOR_BYTES, Descriptor, IoCommand, SECTOR_BYTES};
 
 /// Page size with which the kernel maps the descriptors.
 const PAGE_BYTES: usize = 4096;
-/// The driver's result when a device ends: no further request will come (`UBLK_IO_RES_ABORT`).
+/// The driver's completion code for a command when the device ends (`UBLK_IO_RES_ABORT`). No
+/// further request follows.
 const ENODEV: i32 = 19;
 /// Result of an invalid request.
 const EINVAL: i32 = 22;
 
-/// The queue of a device; see the module documentation.
+/// The queue of a block device; see the module documentation.
 pub(super) struct UblkQueue {
     rt: Rt,
     file: File,
@@ -46,7 +48,8 @@ pub(super) struct UblkQueue {
 }
 
 impl UblkQueue {
-    /// Opens the file of a device and makes every tag fetch a request.
+    /// Opens the file through which a block device is served, and starts a task for each tag, which
+    /// fetches a request.
     ///
     /// # Errors
     /// Those of `open(2)` and `mmap(2)`.
@@ -85,7 +88,7 @@ impl UblkQueue {
         Ok(queue)
     }
 
-    /// Waits until a tag has ended: the device was stopped, or an error occurred.
+    /// Waits until a tag has ended, because the block device was stopped or an error occurred.
     pub(super) async fn ended(&self, depth: u16) {
         let depth = usize::from(depth);
         self.changed.until(|| self.tags.len() < depth).await;
@@ -96,21 +99,22 @@ impl UblkQueue {
         self.tags.join().await;
     }
 
-    /// Takes the error that stopped a tag, if any.
+    /// Takes the first error that stopped a tag, if there was one.
     pub(super) fn failure(&self) -> Option<io::Error> {
         self.failure.borrow_mut().take()
     }
 
-    /// Runs one tag until the device ends.
+    /// Serves the requests of one tag until the block device ends.
     async fn serve(&self, tag: u16) {
-        // The allocation never waits: the number of tag buffers is bounded, and they last as long
-        // as the device.
+        // The allocation never waits: the number of tag buffers is bounded, and they live as long
+        // as the block device.
         let mut buffer = self.rt.pool().alloc_now(self.buffer_bytes);
         let mut command = IoCommand::Fetch;
         loop {
-            // SAFETY: the driver knows no address of this process but that of the buffer, and uses
-            // as much of it at most as it was told that a buffer has. It does not touch it once the
-            // command has completed, until the next one gives it again.
+            // SAFETY: the driver knows no address of this process other than that of the buffer,
+            // and accesses at most the number of bytes with which it was told that a buffer is
+            // long. After the command has completed, the driver does not access the buffer until
+            // the next command passes it again.
             let (result, back) = unsafe {
                 self.file
                     .command(command.op(), command.head(tag), buffer)
@@ -133,8 +137,8 @@ impl UblkQueue {
         self.failure.borrow_mut().get_or_insert(error);
     }
 
-    /// Carries out a request. Returns the result as the driver takes it: the number of bytes for a
-    /// read or a write, otherwise 0, or a negative error number.
+    /// Executes a request. Returns the result in the driver's format: the number of bytes for a
+    /// read or a write, 0 for any other operation, or a negative error number.
     async fn carry_out(&self, descriptor: &Descriptor, buffer: &mut BufMut) -> i32 {
         let size_bytes = self.device.geometry().size_bytes;
         let Some(place) = checked(descriptor, size_bytes, buffer.len()) else {
@@ -184,7 +188,7 @@ impl UblkQueue {
     }
 }
 
-/// The operation and byte range of a request that may be handed to the device.
+/// The operation and byte range of a valid request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Access {
     op: Op,
@@ -192,12 +196,13 @@ struct Access {
     len: u64,
 }
 
-/// Returns the requested range if it lies on the device and its data fits in a buffer of
+/// Returns the operation and the byte range of a request. Returns `None` if the operation is
+/// unknown, if the range is empty or exceeds the device, or if the data exceeds a buffer of
 /// `buffer_bytes` bytes.
 fn checked(descriptor: &Descriptor, size_bytes: u64, buffer_bytes: usize) -> Option<Access> {
     let op = descriptor.op?;
     if op == Op::Flush {
-        // A flush has no range: the driver sets its sector to the highest number.
+        // A flush has no range. The driver sets its sector to the highest number.
         let (offset, len) = (0, 0);
         return Some(Access { op, offset, len });
     }
@@ -239,7 +244,7 @@ mod tests {
         assert_eq!(write, place(Op::Write, 1536, 8192));
         let read = asked(Some(Op::Read), 2047, 1);
         assert_eq!(read, place(Op::Read, SIZE_BYTES - 512, 512));
-        // A range without data may be longer than a buffer.
+        // The range of a request without data may be longer than a buffer.
         let discard = asked(Some(Op::Discard), 0, 2048);
         assert_eq!(discard, place(Op::Discard, 0, SIZE_BYTES));
     }

@@ -1,5 +1,5 @@
-//! Helpers that the test files share: a server in virtual time, and a small client that defines the
-//! protocol's layouts and numbers independently.
+//! Helpers that several test files use: a server in virtual time, and a small client that defines
+//! the layouts and numbers of NBD independently of the server's code.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::cell::{Cell, RefCell};
@@ -110,14 +110,14 @@ pub fn connect_with(rt: &Rt, server: &Server, options: PipeOptions) -> Raw {
     }
 }
 
-/// A client that sends and receives raw bytes.
+/// An NBD client that sends and receives raw bytes.
 pub struct Raw {
     rt: Rt,
     pub stream: Stream,
     held: Vec<u8>,
 }
 
-/// A simple reply, or the chunks of a structured one, as (flags, type, payload).
+/// A simple reply, or one chunk of a structured reply.
 #[derive(Debug, PartialEq)]
 pub enum Answer {
     Simple {
@@ -146,7 +146,7 @@ impl Raw {
         self.stream.send(payload).await.expect("the server listens");
     }
 
-    /// Receives exactly `count` bytes, or fewer at the end of the stream.
+    /// Receives exactly `count` bytes, or fewer if the stream ends first.
     pub async fn take(&mut self, count: usize) -> Vec<u8> {
         while self.held.len() < count {
             let buf = self.rt.pool().alloc_now(64 << 10);
@@ -164,7 +164,8 @@ impl Raw {
         self.take(1).await.is_empty()
     }
 
-    /// Enters transmission the oldest way: `EXPORT_NAME` (1), without structured replies.
+    /// Enters the transmission phase in the oldest way: with `EXPORT_NAME` (1), without structured
+    /// replies.
     pub async fn enter(&mut self) -> (u64, u16) {
         let greeting = self.take(18).await;
         assert_eq!(greeting, b"NBDMAGICIHAVEOPT\0\x03");
@@ -175,7 +176,8 @@ impl Raw {
         (size, u16::from_be_bytes(answer[8..].try_into().unwrap()))
     }
 
-    /// Enters transmission with structured replies (8), `base:allocation` (10) and `GO` (7).
+    /// Enters the transmission phase with structured replies (8), `base:allocation` (10) and `GO`
+    /// (7).
     pub async fn enter_structured(&mut self) {
         self.take(18).await;
         self.send(&[0, 0, 0, 3]).await;
@@ -244,7 +246,7 @@ impl Raw {
         }
     }
 
-    /// Receives an answer, which must be a simple reply with this error and cookie.
+    /// Receives a reply, which must be a simple reply with this error and cookie.
     pub async fn expect(&mut self, cookie: u64, error: u32) {
         assert_eq!(self.answer().await, Answer::Simple { error, cookie });
     }
@@ -269,7 +271,7 @@ pub fn request(flags: u16, command: u16, cookie: u64, offset: u64, len: u32) -> 
     .concat()
 }
 
-/// Asserts that a stopped server has left no resources behind.
+/// Asserts that a stopped server holds no resources.
 pub fn assert_clean(rt: &Rt) {
     rt.block_on(bimetal_rt::yield_now());
     assert_eq!(

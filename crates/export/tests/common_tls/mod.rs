@@ -1,4 +1,4 @@
-//! A small certificate authority, made with the commands of `docs/tls.md`.
+//! A small certificate authority, created with the commands in `docs/tls.md`.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::path::{Path, PathBuf};
@@ -13,15 +13,15 @@ const CURVE: [&str; 5] = [
     "ec_paramgen_curve:P-256",
     "-nodes",
 ];
-/// Configuration with which `openssl ca` certifies with given dates.
+/// Configuration of `openssl ca`, which is used to issue certificates with given dates.
 const CONFIG: &str = "[ca]\ndefault_ca=own\n[own]\ndatabase=index.txt\nserial=serial\nnew_certs_dir=.\n\
     default_md=sha256\npolicy=any\n[any]\ncommonName=supplied\n";
 
-/// A directory with the files of an authority, removed when this is dropped.
+/// A certificate authority in a directory, which is removed when the value is dropped.
 pub struct Authority(PathBuf);
 
 impl Authority {
-    /// Creates an authority; `name` distinguishes the authorities of one process.
+    /// Creates an authority. `name` distinguishes the authorities of one process.
     pub fn new(name: &str) -> Authority {
         let path = std::env::temp_dir().join(format!("bimetal-ca-{name}-{}", std::process::id()));
         std::fs::create_dir(&path).expect("a temporary directory");
@@ -46,7 +46,8 @@ impl Authority {
         assert!(output.status.success(), "{args:?}: {said}");
     }
 
-    /// Writes the extensions of a certificate, and makes a key and a request for it.
+    /// Creates a key and a certificate request, and writes the extensions of the certificate to a
+    /// file.
     fn ask(&self, name: &str, names: &str, usage: &str) {
         let mut text = "basicConstraints=CA:FALSE\n".to_owned();
         for (key, value) in [("subjectAltName", names), ("extendedKeyUsage", usage)] {
@@ -64,12 +65,13 @@ impl Authority {
         self.openssl(&[&["req"], &CURVE[..], &own].concat());
     }
 
-    /// Issues a certificate for any use, with these alternative names or none.
+    /// Issues a certificate without a restricted use. `names` are its alternative names; if empty,
+    /// it has none.
     pub fn files(&self, name: &str, names: &str) -> TlsFiles {
         self.files_for(name, names, "")
     }
 
-    /// Issues a certificate for one use.
+    /// Issues a certificate that is valid only for the use `usage`.
     pub fn files_for(&self, name: &str, names: &str, usage: &str) -> TlsFiles {
         self.ask(name, names, usage);
         let of = |kind: &str| format!("{name}.{kind}");
@@ -94,7 +96,7 @@ impl Authority {
         self.named(name)
     }
 
-    /// Issues a certificate that was valid in January 2020 only.
+    /// Issues a certificate that was valid only in January 2020.
     pub fn expired(&self, name: &str, names: &str) -> TlsFiles {
         self.ask(name, names, "");
         for (file, text) in [("ca.cnf", CONFIG), ("index.txt", ""), ("serial", "01\n")] {

@@ -1,9 +1,11 @@
-//! BAST: each log block belongs to one data block (Kim, Kim, Noh, Min and Cho, A space-efficient
-//! flash translation layer for CompactFlash systems, IEEE Trans. Consumer Electronics 2002).
+//! BAST, a block-mapped layer in which each log block belongs to one data block (Kim, Kim, Noh, Min
+//! and Cho, A space-efficient flash translation layer for CompactFlash systems, IEEE Trans.
+//! Consumer Electronics 2002).
 //!
-//! A page that does not fit its data block is appended to the log block of its data block. When no
-//! log block is left, the least recently used one is merged. A log block that was filled in order
-//! from its first offset is switched as soon as it is full, which costs one erase.
+//! A page that cannot be written to its data block directly is appended to the log block of the
+//! data block. When no log block is free, the least recently used log block is merged. A log block
+//! that was filled in order, starting with offset 0, becomes the data block as soon as it is full,
+//! which costs one erase (a switch).
 
 use super::{DataBlocks, Needs};
 use crate::config::DriveConfig;
@@ -19,11 +21,11 @@ use crate::recency::Recency;
 struct LogBlock {
     block: u32,
     lbn: u32,
-    /// True while position n holds offset n.
+    /// True while every page in the log block is at its own offset: position n holds offset n.
     in_order: bool,
 }
 
-/// A layer with a log block for each of a few data blocks. See the module head.
+/// The BAST layer; see the module documentation.
 #[derive(Debug)]
 pub(crate) struct Bast {
     data: DataBlocks,
@@ -31,15 +33,15 @@ pub(crate) struct Bast {
     /// Free slots of `logs`.
     idle: Vec<u32>,
     used: Recency,
-    /// Slot of each logical block; NONE without a log block.
+    /// Slot of each logical block in `logs`; `NONE` for a logical block without a log block.
     log_of: Vec<u32>,
 }
 
 impl Bast {
-    /// Blocks needed besides data and log blocks: the new block of a merge.
+    /// Number of blocks needed in addition to data and log blocks: the new block of a merge.
     pub const EXTRA_BLOCKS: u32 = 1;
 
-    /// Creates an empty layer. Errors: no log block, too few blocks.
+    /// Creates an empty layer. Errors: no log block, or too few blocks.
     pub fn new(
         config: &DriveConfig,
         log_blocks: u32,
@@ -89,7 +91,8 @@ impl Bast {
         }
     }
 
-    /// Returns a log block for `lbn`; if none is free, merges the least recently used one first.
+    /// Assigns a log block to the logical block `lbn` and returns its slot. If no log block is
+    /// free, the least recently used one is merged first.
     fn open_log(&mut self, lbn: u32) -> u32 {
         if self.idle.is_empty()
             && let Some(oldest) = self.used.oldest()
@@ -107,13 +110,13 @@ impl Bast {
         slot
     }
 
-    /// Returns whether the log block can become the data block.
+    /// Returns whether the log block in `slot` can become the data block without a full merge.
     fn is_switchable(&self, slot: u32) -> bool {
         let log = self.logs[slot as usize];
         log.in_order && self.data.is_all_valid(log.block)
     }
 
-    /// Merges a log block's pages into the data block and frees its slot.
+    /// Merges the log block in `slot` into its data block, and frees the slot.
     fn merge(&mut self, slot: u32) {
         let log = self.logs[slot as usize];
         if self.is_switchable(slot) {
@@ -168,7 +171,8 @@ impl Ftl for Bast {
         oldest.is_some()
     }
 
-    /// Loses nothing: the map of the log blocks is reconstructed from the pages' spare areas.
+    /// A power cut loses nothing: the map of the log blocks is reconstructed from the spare areas
+    /// of the pages.
     fn cut_power(&mut self) {}
 
     fn counters(&self) -> Counters {

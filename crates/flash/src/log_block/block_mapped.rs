@@ -1,8 +1,8 @@
-//! A block-mapped layer without log blocks: a write of any page except the next one rewrites the
-//! whole block.
+//! A block-mapped layer without log blocks. If a write is not to the next page of its block in
+//! order, the whole block is rewritten.
 //!
-//! k pages of one block that are written together cost n - k reads, n programs and one erase, where
-//! n is the number of pages of the block.
+//! Writing k pages of one block together costs n - k reads, n programs and one erase, where n is
+//! the number of pages of the block.
 
 use super::{DataBlocks, Needs};
 use crate::config::DriveConfig;
@@ -12,16 +12,17 @@ use crate::geometry::{FlashError, NONE};
 use crate::nand::Inconsistent;
 use crate::operation::{Purpose, Recorder};
 
-/// A block-mapped layer. See the module head.
+/// The block-mapped layer; see the module documentation.
 #[derive(Debug)]
 pub(crate) struct BlockMapped {
     data: DataBlocks,
-    /// Offsets that the present call writes in one block; all false between calls.
+    /// Flags of the offsets that the current call writes in one block. All flags are false between
+    /// calls.
     wanted: Vec<bool>,
 }
 
 impl BlockMapped {
-    /// Blocks needed besides data blocks: the new block of a rewrite.
+    /// Number of blocks needed in addition to data blocks: the new block of a rewrite.
     pub const EXTRA_BLOCKS: u32 = 1;
 
     /// Creates an empty layer. Errors: too few blocks.
@@ -36,7 +37,8 @@ impl BlockMapped {
         Ok(BlockMapped { data, wanted })
     }
 
-    /// Writes pages of one logical block. A page named twice is written once.
+    /// Writes pages of one logical block together. If `lpns` contains a page twice, the page is
+    /// written once.
     fn write_together(&mut self, lpns: &[u32]) {
         let in_order = lpns
             .iter()
@@ -54,7 +56,8 @@ impl BlockMapped {
         self.rewrite(lbn, used);
     }
 
-    /// Rewrites the first `used` offsets of a logical block, with the host's pages where wanted.
+    /// Rewrites the first `used` offsets of a logical block. Offsets with a flag in `wanted` are
+    /// written with the host's pages, and the other pages are copied.
     fn rewrite(&mut self, lbn: u32, used: u32) {
         let data = &mut self.data;
         let block = data.take_block();

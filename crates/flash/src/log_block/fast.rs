@@ -1,15 +1,17 @@
-//! FAST: all data blocks share the log blocks (Lee, Park, Chung, Lee, Park and Song, A log
-//! buffer-based flash translation layer using fully-associative sector translation, ACM TECS 2007).
+//! FAST, a block-mapped layer in which all data blocks share the log blocks (Lee, Park, Chung, Lee,
+//! Park and Song, A log buffer-based flash translation layer using fully-associative sector
+//! translation, ACM TECS 2007).
 //!
-//! Random pages are appended to the newest of `log_blocks` log blocks, whatever data block they
-//! belong to. When all log blocks are full, the oldest is reclaimed: every data block that has a
-//! newest version in it is fully merged, from all log blocks. A page at offset 0 opens the
-//! sequential log block, which takes the following pages of that data block and ends in a switch or
-//! a partial merge.
+//! Randomly written pages are appended to the newest of `log_blocks` log blocks, whichever data
+//! block they belong to. When all log blocks are full, the oldest one is reclaimed: each data block
+//! whose newest version of any page is in that log block is fully merged, from all log blocks. A
+//! page at offset 0 opens the sequential log block. It takes the following pages of the same data
+//! block, and ends with a switch or a partial merge.
 //!
-//! Interpretation of the paper: a page that does not continue the sequential log block goes to the
-//! random log blocks. The sequential log block is merged when the next stream needs it, fully if
-//! one of its pages is outdated by then. `log_blocks` does not count the sequential log block.
+//! Interpretation of the paper: a page that does not continue the sequential log block is appended
+//! to the log blocks for random writes. The sequential log block is merged when another stream
+//! needs it; the merge is a full one if a page of the block is outdated by then. `log_blocks` does
+//! not count the sequential log block.
 
 use std::collections::VecDeque;
 
@@ -21,26 +23,26 @@ use crate::geometry::{FlashError, NONE, check_range};
 use crate::nand::Inconsistent;
 use crate::operation::{Purpose, Recorder};
 
-/// A layer with shared log blocks. See the module head.
+/// The FAST layer; see the module documentation.
 #[derive(Debug)]
 pub(crate) struct Fast {
     data: DataBlocks,
-    /// The log blocks of random writes, oldest first; never more than `log_blocks`.
+    /// The log blocks for random writes, oldest first. Their number never exceeds `log_blocks`.
     logs: VecDeque<u32>,
     log_blocks: usize,
-    /// The logical block of the sequential stream, and its sequential log block. NONE without a
-    /// stream.
+    /// The logical block of the sequential stream, and the sequential log block. Both are `NONE` if
+    /// there is no stream.
     stream: (u32, u32),
 }
 
 const NO_STREAM: (u32, u32) = (NONE, NONE);
 
 impl Fast {
-    /// Blocks needed besides data and log blocks: the sequential log block and the new block of a
-    /// merge.
+    /// Number of blocks needed in addition to data and log blocks: the sequential log block, and
+    /// the new block of a merge.
     pub const EXTRA_BLOCKS: u32 = 2;
 
-    /// Creates an empty layer. Errors: no log block, too few blocks.
+    /// Creates an empty layer. Errors: no log block, or too few blocks.
     pub fn new(
         config: &DriveConfig,
         log_blocks: u32,
@@ -80,7 +82,7 @@ impl Fast {
         }
     }
 
-    /// Merges the sequential log block into its data block.
+    /// Merges the sequential log block into its data block, which ends the stream.
     fn end_stream(&mut self) {
         let (lbn, block) = std::mem::replace(&mut self.stream, NO_STREAM);
         if block == NONE {
@@ -94,7 +96,7 @@ impl Fast {
         }
     }
 
-    /// Appends a page to the log blocks of random writes.
+    /// Appends a page to the log blocks for random writes.
     fn append(&mut self, lpn: u32) {
         let newest = self.logs.back().copied();
         let block = match newest.filter(|block| !self.data.nand.is_full(*block)) {
@@ -112,8 +114,8 @@ impl Fast {
         self.data.program(block, lpn);
     }
 
-    /// Merges every data block that has a newest version in the oldest log block, and erases that
-    /// log block.
+    /// Reclaims the oldest log block: fully merges every data block whose newest version of any
+    /// page is in the log block, and erases the log block.
     fn reclaim(&mut self) {
         let Some(victim) = self.logs.pop_front() else {
             return;
@@ -128,8 +130,8 @@ impl Fast {
         self.data.erase(victim);
     }
 
-    /// Merges a data block fully. If the sequential log block belongs to the same data block, it
-    /// holds no valid page afterwards, and is erased.
+    /// Fully merges a data block. If the sequential log block belongs to the same data block, it
+    /// holds no valid page after the merge, and is erased.
     fn merge(&mut self, lbn: u32) {
         self.data.full_merge(lbn);
         if self.stream.0 == lbn {
@@ -181,7 +183,8 @@ impl Ftl for Fast {
         wanted
     }
 
-    /// Loses nothing: the map of the log blocks is reconstructed from the pages' spare areas.
+    /// A power cut loses nothing: the map of the log blocks is reconstructed from the spare areas
+    /// of the pages.
     fn cut_power(&mut self) {}
 
     fn counters(&self) -> Counters {

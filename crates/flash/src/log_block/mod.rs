@@ -1,14 +1,14 @@
-//! Layers whose data blocks are block-mapped: a page has one offset in its data block. A page that
-//! cannot be written there goes to a log block until a merge.
+//! Layers with block-mapped data: each page has a fixed offset in its data block. A page that
+//! cannot be written at its offset is written to a log block, where it stays until a merge.
 //!
 //! [`DataBlocks`] is the part that these layers share: the location of the newest version of each
-//! page, and the three kinds of merge. A *switch* makes a log block the data block; a *partial*
-//! merge first completes the log block with the pages it lacks; a *full* merge gathers all newest
-//! versions in a new block (Kim and others, BAST, IEEE Trans. Consumer Electronics 2002; Lee and
-//! others, FAST, ACM TECS 2007).
+//! page, and the three kinds of merge. A *switch* makes a log block the data block. A *partial*
+//! merge first adds the missing pages to the log block. A *full* merge copies all newest versions
+//! to a new block (Kim and others, BAST, IEEE Trans. Consumer Electronics 2002; Lee and others,
+//! FAST, ACM TECS 2007).
 //!
-//! A data block that is not full takes its next page directly, as long as pages come in order. A
-//! merge stops after the last page that has content, and pads the gaps before it.
+//! A data block that is not full takes its next page directly, as long as pages are written in
+//! order. A merge stops after the last page that has content, and pads the gaps before that page.
 
 mod bast;
 mod block_mapped;
@@ -24,7 +24,7 @@ use crate::geometry::{FlashError, NONE, check_page};
 use crate::nand::{BlockState, Inconsistent, Nand, require};
 use crate::operation::Purpose;
 
-/// Returns the number of blocks needed for block-mapped data and `extra_blocks` more.
+/// Returns the number of blocks needed: those for block-mapped data, and `extra_blocks` more.
 pub(crate) fn blocks_needed(logical_pages: u32, pages_per_block: u32, extra_blocks: u32) -> u64 {
     u64::from(logical_pages.div_ceil(pages_per_block)) + u64::from(extra_blocks)
 }
@@ -33,15 +33,16 @@ pub(crate) fn blocks_needed(logical_pages: u32, pages_per_block: u32, extra_bloc
 struct Needs {
     ftl: &'static str,
     knob: &'static str,
-    /// Maximum number of blocks in use at once besides the data blocks.
+    /// Maximum number of blocks that the layer uses at one time in addition to the data blocks.
     extra_blocks: u32,
 }
 
-/// Block-mapped data and the newest version of every page. See the module head.
+/// The data blocks and the location of the newest version of every page; see the module
+/// documentation.
 #[derive(Debug)]
 struct DataBlocks {
     nand: Nand,
-    /// Physical page of every logical page.
+    /// Physical page with the newest version of every logical page.
     map: Vec<u32>,
     /// Data block of every logical block.
     data_of: Vec<u32>,
@@ -67,7 +68,8 @@ impl DataBlocks {
         }
         let nand = Nand::new(geometry)?;
         let (dies, die_blocks) = (geometry.total_dies(), geometry.die_blocks());
-        // Successive blocks are on different dies, so that merges of a stream can overlap.
+        // Successive blocks are on different dies, so that the merges of a stream can run in
+        // parallel.
         let order = (0..die_blocks).flat_map(|n| (0..dies).map(move |die| die * die_blocks + n));
         Ok(DataBlocks {
             free: FreeBlocks::new(order, config.wear.least_worn_first, &nand),
@@ -87,7 +89,7 @@ impl DataBlocks {
             .try_for_each(|lpn| check_page(*lpn, self.logical_pages()))
     }
 
-    /// Returns the logical block of a page, and the offset of the page in that block.
+    /// Returns the logical block of a page, and the page's offset in that block.
     #[inline]
     fn place_of(&self, lpn: u32) -> (u32, u32) {
         (lpn / self.pages_per_block, lpn % self.pages_per_block)
@@ -120,13 +122,13 @@ impl DataBlocks {
         }
     }
 
-    /// Programs the next page of `block` with the host's version of `lpn`.
+    /// Programs the next page of `block` with a new version of `lpn` from the host.
     fn program(&mut self, block: u32, lpn: u32) {
         self.forget(lpn);
         self.map[lpn as usize] = self.nand.program(block, lpn, Purpose::Host);
     }
 
-    /// Copies the newest version of `lpn` to the next page of `block`. The page must have a
+    /// Copies the newest version of `lpn` to the next page of `block`. The logical page must have a
     /// version.
     fn copy(&mut self, block: u32, lpn: u32) {
         let from = self.map[lpn as usize];
@@ -146,8 +148,8 @@ impl DataBlocks {
         self.free.push(block, &self.nand);
     }
 
-    /// Writes a page directly into its data block, if it is the next page of that block. Returns
-    /// true if it was written.
+    /// Writes a page directly to its data block, if the page is the next one in that block. Returns
+    /// false otherwise.
     fn write_in_order(&mut self, lpn: u32) -> bool {
         let (lbn, offset) = self.place_of(lpn);
         let mut block = self.data_of[lbn as usize];
@@ -162,7 +164,7 @@ impl DataBlocks {
         fits
     }
 
-    /// Returns the number of offsets of a logical block that a merge has to write: up to the last
+    /// Returns the number of offsets of a logical block that a merge must write: all up to the last
     /// page with content.
     fn used_offsets(&self, lbn: u32) -> u32 {
         let first = lbn as usize * self.pages_per_block as usize;
@@ -171,7 +173,8 @@ impl DataBlocks {
         last.map_or(0, |last| last as u32 + 1)
     }
 
-    /// Gathers the newest versions of a logical block in a new data block and erases the old one.
+    /// Copies the newest versions of a logical block's pages to a new data block, and erases the
+    /// old data block.
     fn full_merge(&mut self, lbn: u32) {
         self.nand.counters.merges_full += 1;
         let used = self.used_offsets(lbn);
@@ -186,7 +189,8 @@ impl DataBlocks {
         }
     }
 
-    /// Programs `block` from its next page up to `used` offsets with copies and padding.
+    /// Programs `block`, from its next page up to the offset `used`, with copies of the newest
+    /// versions. Offsets without a version are padded.
     fn copy_offsets(&mut self, block: u32, lbn: u32, used: u32) {
         for offset in self.nand.block(block).programmed..used {
             let lpn = lbn * self.pages_per_block + offset;
@@ -198,8 +202,9 @@ impl DataBlocks {
         }
     }
 
-    /// Makes `block` the data block of `lbn`: a switch if no page is missing, else a partial merge.
-    /// `block` must hold the newest versions of the first offsets of `lbn`, in order.
+    /// Makes the log block `block` the data block of `lbn`. This is a switch if no page is missing
+    /// in it, otherwise a partial merge. `block` must hold the newest versions of the first offsets
+    /// of `lbn`, in order.
     fn adopt(&mut self, lbn: u32, block: u32) {
         let used = self.used_offsets(lbn);
         if used > self.nand.block(block).programmed {
@@ -214,13 +219,14 @@ impl DataBlocks {
         }
     }
 
-    /// Returns whether every programmed page of a block is the newest version.
+    /// Returns whether all programmed pages of a block are valid.
     fn is_all_valid(&self, block: u32) -> bool {
         let entry = self.nand.block(block);
         entry.valid == entry.programmed
     }
 
-    /// Checks the data blocks against the array. `logs` is the number of log blocks of the layer.
+    /// Checks the data blocks against the flash array. `logs` is the number of log blocks that the
+    /// layer uses.
     fn verify(&self, logs: u32) -> Result<(), Inconsistent> {
         self.nand.verify(&self.map)?;
         let data = self.data_of.iter().filter(|block| **block != NONE);

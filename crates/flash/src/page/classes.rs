@@ -1,21 +1,22 @@
-//! Assignment of pages to write streams.
+//! Assignment of pages to write streams (classes).
 //!
-//! Pages with the same rewrite rate should share blocks: such a block is either nearly empty when
-//! it is cleaned, or is not cleaned. The caller gives the class of a page, or the drive measures
-//! the class. For that, the drive keeps a write counter for each page, and halves all counters each
-//! time the host has written as many pages as the drive has. Pages written more than twice as often
-//! as the mean are hot.
+//! Pages with the same rewrite rate should share blocks: a block of hot pages is nearly empty when
+//! it is cleaned, and a block of cold pages is rarely cleaned. Either the caller names the class of
+//! each page, or the drive measures it. To measure, the drive counts the writes of each page, and
+//! halves all counts each time the host has written as many pages as the drive has. Pages that are
+//! written more than twice as often as the mean are hot.
 
 use crate::config::Streams;
 
-/// Source of the classes of pages. See the module head.
+/// Source of the classes of pages; see the module documentation.
 #[derive(Debug)]
 pub(super) enum Classes {
     Given,
     Measured(Vec<u8>, Decay),
 }
 
-/// Number of writes until the counters are halved, and the sum of the counters.
+/// State of the periodic halving: the number of writes until the counts are halved, and the sum of
+/// all counts.
 #[derive(Debug)]
 pub(super) struct Decay {
     writes_left: u32,
@@ -39,7 +40,7 @@ impl Classes {
         }
     }
 
-    /// Returns the class of a page that the host writes, and counts the write.
+    /// Returns the class of a page that the host writes. If classes are measured, counts the write.
     #[inline]
     pub fn of_write(&mut self, lpn: u32, given: u8) -> u8 {
         let Classes::Measured(counts, decay) = self else {
@@ -60,7 +61,7 @@ impl Classes {
         self.measured(lpn)
     }
 
-    /// Returns the class of a page that cleaning moves out of a block of class `current`.
+    /// Returns the class of a page that cleaning moves out of a block of the class `current`.
     #[inline]
     pub fn of_copy(&self, lpn: u32, current: u8) -> u8 {
         match self {

@@ -1,13 +1,13 @@
-//! A page-mapped layer: any logical page can be on any physical page of its die.
+//! A page-mapped layer: any logical page can be stored in any physical page of its die.
 //!
 //! Logical pages are distributed over the dies in turn (page n is on die n mod dies, as in a
-//! striped drive), and every die is a separate [`Space`] with its share of the spare flash. So dies
-//! clean independently, and one die is exactly the device of the analytic models: an append point,
-//! full blocks, and one victim at a time.
+//! striped drive), and every die is a separate [`Space`] with its share of the spare flash. Dies
+//! therefore clean independently, and a single die is exactly the device of the analytic models: an
+//! append point, full blocks, and one victim at a time.
 //!
-//! Write amplification depends on alpha = physical / logical pages. The physical pages exclude the
-//! blocks that can never hold data: the reserve of one free block for each write stream and die.
-//! Table pages, if there are any, have separate blocks.
+//! Write amplification depends on alpha = physical / logical pages. The physical pages do not
+//! include the blocks that can never hold data: the reserve of one free block for each write stream
+//! and die. Table pages, if there are any, are in separate blocks.
 
 mod classes;
 mod space;
@@ -25,10 +25,10 @@ use crate::geometry::{FlashError, Geometry, NONE, check_page, check_range};
 use crate::nand::{Inconsistent, Nand};
 use crate::operation::{Purpose, Recorder};
 
-/// Maximum number of blocks that a random-choice cleaning may draw.
+/// Maximum number of blocks that the cleaning policy with random choice may draw.
 const CHOICES_MAX: u32 = 1024;
 
-/// A page-mapped layer. See the module head.
+/// The page-mapped layer; see the module documentation.
 #[derive(Debug)]
 pub(crate) struct PageMapped {
     core: Core,
@@ -41,7 +41,8 @@ pub(crate) struct PageMapped {
 }
 
 impl PageMapped {
-    /// Creates an empty layer. Errors: options out of range or in conflict, too few blocks.
+    /// Creates an empty layer. Errors: options that are out of range or in conflict, or too few
+    /// blocks.
     pub fn new(
         config: &DriveConfig,
         page: &PageConfig,
@@ -92,7 +93,7 @@ impl PageMapped {
         let class = self.classes.of_write(lpn, given_class);
         let space = &mut self.spaces[die];
         space.make_room(&mut self.core, &self.classes, &mut self.store, class);
-        // The look-up must follow `make_room`, because cleaning may move the old version and save
+        // The look-up must be after `make_room`, because cleaning may move the old version and save
         // the table.
         self.store.look_up(&mut self.core, lpn, true);
         let old = self.core.map[lpn as usize];
@@ -103,8 +104,8 @@ impl PageMapped {
         self.core.clock += 1;
     }
 
-    /// Restores the validity of all pages from the map, after the map has reverted to its saved
-    /// state.
+    /// Restores the validity of all physical pages from the map, after the map has been reverted to
+    /// its saved state.
     fn restore_validity(&mut self) {
         self.core.nand.invalidate_everything();
         for (lpn, page) in self.core.map.iter().enumerate() {
@@ -225,14 +226,14 @@ impl Ftl for PageMapped {
     }
 }
 
-/// Returns the number of table pages on flash; 0 for a table that is only in memory.
+/// Returns the number of table pages on flash; 0 if the table is only in memory.
 fn table_pages(geometry: &Geometry, page: &PageConfig, logical_pages: u32) -> u32 {
     let on_flash = page.cached_map_entries > 0 || page.volatile_map;
     u32::from(on_flash) * logical_pages.div_ceil(entries_per_page(geometry.page_bytes))
 }
 
-/// Returns the number of blocks of each die for the table: twice the blocks that the table fills,
-/// and three more for cleaning.
+/// Returns the number of blocks on each die that are set aside for the table: twice the number of
+/// blocks that the table fills, and three more for cleaning.
 fn table_blocks(geometry: &Geometry, table_pages: u32) -> u32 {
     let die_pages = table_pages.div_ceil(geometry.total_dies());
     match die_pages.div_ceil(geometry.pages_per_block) {
@@ -241,7 +242,8 @@ fn table_blocks(geometry: &Geometry, table_pages: u32) -> u32 {
     }
 }
 
-/// Returns the number of blocks that each die needs for its share of the pages.
+/// Returns the number of blocks that each die needs for its share of the logical pages and of the
+/// table.
 pub(crate) fn die_blocks_needed(geometry: &Geometry, page: &PageConfig, logical_pages: u32) -> u64 {
     let table_pages = table_pages(geometry, page, logical_pages);
     let die_pages = logical_pages.div_ceil(geometry.total_dies());
@@ -253,7 +255,7 @@ pub(crate) fn die_blocks_needed(geometry: &Geometry, page: &PageConfig, logical_
 struct Plan {
     dies: u32,
     die_blocks: u32,
-    /// Blocks of each die for the table.
+    /// Number of blocks on each die that are set aside for the table.
     table_blocks: u32,
     table_pages: u32,
     entries: u32,

@@ -1,14 +1,16 @@
-//! An append-only log over the blocks of one die: open blocks, full blocks, free blocks, cleaning.
+//! An append-only log over the blocks of one die: its open, full and free blocks, and their
+//! cleaning.
 //!
-//! A space places pages and never interprets them. Each write stream (class) has an open block for
-//! the host and, if cleaning is kept apart, one for cleaning. The full blocks of a class are
-//! cleaned among themselves, and the class with the most invalid pages is cleaned first, so the
-//! classes share the spare flash equally.
+//! A space stores pages and never interprets them. Each write stream (class) has an open block for
+//! the host's pages and, if cleaning uses separate blocks, an open block for pages that cleaning
+//! moves. The full blocks of a class are candidates of the same policy. The class with the most
+//! invalid pages is cleaned first, so the classes share the spare flash equally.
 //!
 //! Why cleaning always ends: between commands, at least `reserve` blocks are free, one for each
 //! class. In m cleanings the classes open at most (moved pages) / (pages of a block) + classes new
-//! blocks, and every cleaning frees one, so the free list never runs empty. And `blocks_needed`
-//! leaves at least one invalid page in full blocks whenever cleaning starts.
+//! blocks, and every cleaning frees one block, so the free list never becomes empty.
+//! `blocks_needed` ensures that full blocks contain at least one invalid page whenever cleaning
+//! starts.
 
 use super::classes::Classes;
 use super::victims::Victims;
@@ -18,22 +20,23 @@ use crate::geometry::NONE;
 use crate::nand::{BlockState, Inconsistent, Nand, require};
 use crate::operation::Purpose;
 
-/// The array and the map, which all spaces of a drive share.
+/// The flash array and the map, which all spaces of a drive share.
 #[derive(Debug)]
 pub(super) struct Core {
     pub nand: Nand,
-    /// Physical page of every logical page and of every table page behind them.
+    /// Physical page of every logical page, followed by the physical page of every table page.
     pub map: Vec<u32>,
-    /// Number of host writes so far; the clock from which the age of blocks is computed.
+    /// Number of host writes so far. It is the clock by which the age of blocks is measured.
     pub clock: u64,
 }
 
-/// An observer of the pages that cleaning moves.
+/// Observer that is notified of the pages that cleaning moves.
 pub(super) trait MoveWatcher {
-    /// Notes that `lpn` was moved away from the physical page `from`; the map names the new page.
+    /// Called after `lpn` has been moved away from the physical page `from`. The map already
+    /// contains the new page.
     fn moved(&mut self, core: &mut Core, lpn: u32, from: u32);
 
-    /// Prepares for the erase of the block, which follows this call.
+    /// Called immediately before `block` is erased.
     fn before_erase(&mut self, core: &mut Core, block: u32);
 }
 
@@ -49,11 +52,11 @@ impl MoveWatcher for Unwatched {
 /// State of a write stream.
 #[derive(Debug)]
 struct Pool {
-    /// The block that takes the host's pages; NONE when the next page opens a new one.
+    /// The block to which the host's pages are appended; `NONE` if the next page opens a new block.
     host_block: u32,
-    /// The block to which cleaning moves pages; NONE when the next page opens a new one.
+    /// The block to which cleaning moves pages; `NONE` if the next page opens a new block.
     copy_block: u32,
-    /// Number of full blocks, and number of valid pages in them.
+    /// Number of full blocks of the class, and number of valid pages in them.
     closed: u32,
     closed_valid: u64,
     victims: Victims,
@@ -71,10 +74,10 @@ pub(super) struct SpaceConfig {
     pub seed: u64,
 }
 
-/// Number of blocks that a static wear-levelling sweep examines after each cleaning.
+/// Number of blocks that static wear levelling examines after each cleaning.
 const SWEEP_BLOCKS: u32 = 8;
 
-/// A log over a range of blocks. See the module head.
+/// An append-only log over a range of blocks; see the module documentation.
 #[derive(Debug)]
 pub(super) struct Space {
     first_block: u32,
@@ -90,8 +93,8 @@ pub(super) struct Space {
 }
 
 impl Space {
-    /// Returns the number of blocks needed for `pages` logical pages in `classes` streams. See the
-    /// module head.
+    /// Returns the number of blocks that `pages` logical pages in `classes` write streams need; see
+    /// the module documentation.
     pub fn blocks_needed(pages: u32, classes: u8, pages_per_block: u32) -> u64 {
         u64::from(pages / pages_per_block) + 3 * u64::from(classes)
     }
@@ -124,7 +127,7 @@ impl Space {
         }
     }
 
-    /// Cleans until the class can take one page of the host without using the reserve.
+    /// Cleans blocks until the class can append one page of the host without using the reserve.
     #[inline]
     pub fn make_room<W: MoveWatcher>(
         &mut self,
@@ -142,21 +145,22 @@ impl Space {
         }
     }
 
-    /// Returns whether the reserve remains after the class has taken a block, if it needs one.
-    /// Cleaning that writes into the host's blocks may already have opened one.
+    /// Returns whether the class can append a page without using the reserve. The class takes a
+    /// free block only if it has no open block; it may already have one, because cleaning can also
+    /// write to the host's blocks.
     fn has_room(&self, class: u8) -> bool {
         let takes = u32::from(self.pools[usize::from(class)].host_block == NONE);
         self.free.len() >= self.reserve + takes
     }
 
-    /// Returns whether cleaning in idle time is useful: fewer than `wanted` blocks beyond the
-    /// reserve are free, and there are invalid pages.
+    /// Returns whether cleaning in idle time is useful: fewer than `wanted` blocks are free in
+    /// addition to the reserve, and there are invalid pages in full blocks.
     pub fn wants_cleaning(&self, wanted: u32) -> bool {
         self.free.len() < self.reserve.saturating_add(wanted) && self.class_to_clean().is_some()
     }
 
     /// Cleans a block in idle time, and further blocks until the reserve is complete. Returns false
-    /// when `wanted` blocks beyond the reserve are already free, or no block can be freed.
+    /// if `wanted` blocks are already free in addition to the reserve, or if no block can be freed.
     pub fn clean_in_background<W: MoveWatcher>(
         &mut self,
         core: &mut Core,
@@ -178,8 +182,8 @@ impl Space {
         cleaned
     }
 
-    /// Appends a page of the host, of the table or of cleaning to the open block of its class.
-    /// There must be room for it.
+    /// Appends a page to the open block of its class. The page comes from the host, from the table,
+    /// or from cleaning. There must be space for the page.
     #[inline]
     pub fn append(&mut self, core: &mut Core, lpn: u32, class: u8, purpose: Purpose) {
         let copies = purpose == Purpose::Copy && self.separate_copies;
@@ -208,7 +212,7 @@ impl Space {
         }
     }
 
-    /// Marks a page whose content is no longer needed as invalid.
+    /// Marks a physical page as invalid, because its content is no longer needed.
     #[inline]
     pub fn invalidate(&mut self, nand: &mut Nand, page: u32) {
         let block = nand.invalidate(page);
@@ -221,8 +225,8 @@ impl Space {
         }
     }
 
-    /// Cleans one block, and one more if wear levelling requires it. Returns false when no page can
-    /// be freed.
+    /// Cleans one block, and a second one if static wear levelling requires it. Returns false if no
+    /// page can be freed.
     pub fn clean<W: MoveWatcher>(
         &mut self,
         core: &mut Core,
@@ -246,8 +250,8 @@ impl Space {
         true
     }
 
-    /// Returns the class with the most invalid pages in full blocks; `None` when there are no such
-    /// pages.
+    /// Returns the class with the most invalid pages in full blocks; `None` if no full block has
+    /// invalid pages.
     fn class_to_clean(&self) -> Option<usize> {
         let invalid = |pool: &Pool| {
             u64::from(pool.closed) * u64::from(self.pages_per_block) - pool.closed_valid
@@ -257,8 +261,8 @@ impl Space {
         (most.1 > 0).then_some(most.0)
     }
 
-    /// Moves the valid pages out of a full block that has been removed from its victim list, and
-    /// erases the block.
+    /// Moves the valid pages out of a full block, and erases the block. The caller must have
+    /// removed the block from the victims.
     fn empty_block<W: MoveWatcher>(
         &mut self,
         core: &mut Core,
@@ -290,8 +294,9 @@ impl Space {
         self.free.push(block, &core.nand);
     }
 
-    /// Returns a full block that static wear levelling must empty: it has more than `spread_erases`
-    /// fewer erases than the most worn block, so its content is cold.
+    /// Returns a full block that static wear levelling must empty. The number of erases of such a
+    /// block is lower than that of the most worn block by more than `spread_erases`, which shows
+    /// that its content is cold.
     fn overdue(&mut self, nand: &Nand) -> Option<u32> {
         if self.spread_erases == 0 {
             return None;
@@ -308,8 +313,8 @@ impl Space {
         None
     }
 
-    /// Counts the valid pages of full blocks again from the array, after the validity of all pages
-    /// was restored.
+    /// Recomputes the number of valid pages in full blocks from the array, after the validity of
+    /// all pages has been restored.
     pub fn recount(&mut self, core: &Core) {
         for pool in &mut self.pools {
             pool.closed_valid = 0;
@@ -324,7 +329,7 @@ impl Space {
         }
     }
 
-    /// Checks the counters of the space against the array.
+    /// Checks the counters of the space against the flash array.
     pub fn verify(&self, nand: &Nand) -> Result<(), Inconsistent> {
         let range = self.first_block..self.first_block + self.blocks;
         let count = |state: BlockState| {

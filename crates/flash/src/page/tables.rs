@@ -1,37 +1,39 @@
-//! The translation table on flash: its cached form (DFTL) and its saved form (power cuts).
+//! The translation table on flash: a table that is partly cached in memory (DFTL), and a table in
+//! volatile memory that is saved to flash.
 //!
-//! Table pages have separate blocks on every die, at most half full, so that a table write during
-//! the cleaning of data never needs space from the data blocks.
+//! Table pages are in separate blocks on every die. At most half of these blocks is in use, so that
+//! a table write during the cleaning of data never needs space from the data blocks.
 //!
-//! - [`CachedMap`]: the table is on flash, and a few entries of it are in memory (Gupta, Kim and
-//!   Urgaonkar, DFTL, ASPLOS 2009). A miss reads a table page; the eviction of a changed entry
-//!   reads and programs one. Cleaning changes cached entries in memory and batches the others: one
-//!   read and one program for each table page and cleaned block. Replacement is plain LRU (the
-//!   paper: segmented LRU), and an eviction writes back one entry, as in the paper.
+//! - [`CachedMap`]: the table is on flash, and some of its entries are in memory (Gupta, Kim and
+//!   Urgaonkar, DFTL, ASPLOS 2009). A miss reads a table page. The eviction of a changed entry
+//!   reads and programs a table page. Cleaning changes cached entries in memory, and batches the
+//!   changes of other entries: one read and one program for each table page and cleaned block.
+//!   Replacement is plain LRU (the paper uses segmented LRU), and an eviction writes back one
+//!   entry, as in the paper.
 //! - [`SavedMap`]: the whole table is in volatile memory. Changed entries are appended to a ring of
-//!   table pages at a flush, after `CHANGES_MAX` changes, and before an erase would destroy a page
-//!   that the saved table names. After a power cut the saved table is used.
+//!   table pages: at a flush, after `CHANGES_MAX` changes, and before an erase would destroy a page
+//!   to which the saved table refers. After a power cut the saved table is used.
 
 use super::classes::Classes;
 use super::space::{Core, MoveWatcher, Space, Unwatched};
 use crate::geometry::NONE;
 use crate::operation::Purpose;
 
-/// Bytes of a table entry (DFTL).
+/// Size of a table entry in bytes (as in DFTL).
 const ENTRY_BYTES: u32 = 4;
 
-/// Number of changes after which a volatile table is saved without a flush.
+/// Number of changes after which a volatile table is saved even without a flush.
 const CHANGES_MAX: usize = 65_536;
 
-/// Returns the number of entries in a table page of `page_bytes`.
+/// Returns the number of entries in a table page of `page_bytes` bytes.
 pub(super) fn entries_per_page(page_bytes: u32) -> u32 {
     (page_bytes / ENTRY_BYTES).max(1)
 }
 
-/// The pages of the table on flash, numbered behind the logical pages.
+/// The table pages on flash. Their numbers follow those of the logical pages.
 #[derive(Debug)]
 pub(super) struct TablePages {
-    /// One space on every die.
+    /// The spaces for table pages, one on every die.
     pub spaces: Vec<Space>,
     pub first: u32,
     pub entries: u32,
@@ -62,18 +64,19 @@ impl TablePages {
     }
 }
 
-/// Location of the translation table.
+/// Storage of the translation table.
 #[derive(Debug)]
 pub(super) enum MapStore {
-    /// The table is in memory that survives a power cut, or is reconstructed from the pages' spare
-    /// areas.
+    /// The table is in memory and not lost in a power cut: the memory is durable, or the table is
+    /// reconstructed from the spare areas of the pages.
     InMemory,
     Cached(CachedMap),
     Saved(SavedMap),
 }
 
 impl MapStore {
-    /// Looks up the entry of `lpn`; `changes` is true if the caller is going to change it.
+    /// Looks up the entry of `lpn` and counts the cost. `changes` tells whether the caller will
+    /// change the entry.
     #[inline]
     pub fn look_up(&mut self, core: &mut Core, lpn: u32, changes: bool) {
         match self {
@@ -130,7 +133,7 @@ impl MoveWatcher for MapStore {
     }
 }
 
-/// A table on flash with some entries in memory. See the module head.
+/// A table on flash, some entries of which are cached in memory; see the module documentation.
 #[derive(Debug)]
 pub(super) struct CachedMap {
     table: TablePages,
@@ -139,7 +142,7 @@ pub(super) struct CachedMap {
     recency: crate::recency::Recency,
     cached: Vec<bool>,
     changed: Vec<bool>,
-    /// Number of the cleaning in which each table page was last written.
+    /// For each table page, the number of the cleaning that has last written the page.
     written_in: Vec<u64>,
     cleanings: u64,
 }
@@ -204,8 +207,8 @@ impl CachedMap {
         }
     }
 
-    /// Empties the cache after a power cut. Changed entries are reconstructed from the pages' spare
-    /// areas, and the reads for that are not counted.
+    /// Empties the cache after a power cut. Changed entries are reconstructed from the spare areas
+    /// of the pages; the reads for this are not counted.
     pub fn forget(&mut self) {
         while let Some(oldest) = self.recency.oldest() {
             self.recency.remove(oldest);
@@ -219,17 +222,19 @@ impl CachedMap {
 const CHANGED_BY_MOVE: u8 = 1;
 const CHANGED_BY_HOST: u8 = 2;
 
-/// A table in volatile memory, saved from time to time. See the module head.
+/// A table in volatile memory that is saved to flash periodically; see the module documentation.
 #[derive(Debug)]
 pub(super) struct SavedMap {
     table: TablePages,
     table_pages: u32,
-    /// The table as of the last save, to which a power cut reverts.
+    /// The table at the last save. A power cut reverts to it.
     saved: Vec<u32>,
-    /// Entries that differ from the saved table, each once; `change` holds the reason.
+    /// Entries that differ from the saved table, each listed once. `change` holds the reason for
+    /// the difference.
     changes: Vec<u32>,
     change: Vec<u8>,
-    /// Number of pages of each block that the saved table names and the newest table does not.
+    /// For each block, the number of its pages to which the saved table refers but the current
+    /// table does not.
     pinned: Vec<u32>,
     ring_at: u32,
 }
@@ -278,7 +283,7 @@ impl SavedMap {
         }
     }
 
-    /// Reverts to the saved table. The caller restores the validity of pages.
+    /// Reverts the map to the saved table. The caller must then restore the validity of pages.
     pub fn revert(&mut self, core: &mut Core) {
         while let Some(lpn) = self.changes.pop() {
             let change = std::mem::take(&mut self.change[lpn as usize]);

@@ -1,12 +1,14 @@
-//! Selection of the next full block to clean.
+//! Selection of the next full block to clean (the victim).
 //!
-//! - Greedy takes the block with the fewest valid pages, in O(1), by lists of blocks with equal
-//!   counts; optimal for uniform random writes (Bux and Iliadis, Performance Evaluation 2010).
-//! - FIFO takes the block filled longest ago (LFS's original; Desnoyers, SYSTOR 2012, calls it
-//!   LRU).
+//! - Greedy selects the block with the fewest valid pages, in O(1), by lists of blocks with equal
+//!   counts. It is optimal for uniform random writes (Bux and Iliadis, Performance Evaluation
+//!   2010).
+//! - FIFO selects the block that was filled longest ago. It is the original policy of LFS
+//!   (Desnoyers, SYSTOR 2012, calls it LRU).
 //! - Cost-benefit weighs free space against age (Rosenblum and Ousterhout, SOSP 1991). It examines
-//!   every full block, so it takes time linear in the blocks.
-//! - Random choice takes the emptiest of d blocks drawn at random (Van Houdt, SIGMETRICS 2013).
+//!   every full block, so its time is linear in the number of blocks.
+//! - Random choice selects the block with the fewest valid pages among d blocks drawn at random
+//!   (Van Houdt, SIGMETRICS 2013).
 
 use std::collections::VecDeque;
 
@@ -15,8 +17,8 @@ use crate::draw::Draw;
 use crate::geometry::NONE;
 use crate::nand::Nand;
 
-/// The full blocks of one write stream, and the policy's order over them. Blocks are numbered from
-/// the first block of their die.
+/// The full blocks of one write stream, in the data structure that the cleaning policy needs.
+/// Blocks are numbered from the first block of their die.
 #[derive(Debug)]
 pub(super) enum Victims {
     Greedy(Buckets),
@@ -49,7 +51,7 @@ impl Victims {
         }
     }
 
-    /// Adds a block that was filled at this count of host writes.
+    /// Adds a block that has become full. `clock` is the number of host writes at this time.
     pub fn insert(&mut self, block: u32, valid: u32, clock: u64) {
         match self {
             Victims::Greedy(buckets) => buckets.insert(block, valid),
@@ -62,7 +64,8 @@ impl Victims {
         }
     }
 
-    /// Records that a page of a full block became invalid, so that `valid` pages remain.
+    /// Records that a page of a full block has become invalid. The block then has `valid` valid
+    /// pages.
     #[inline]
     pub fn invalidated(&mut self, block: u32, valid: u32) {
         if let Victims::Greedy(buckets) = self {
@@ -70,7 +73,7 @@ impl Victims {
         }
     }
 
-    /// Removes the given block. Takes time linear in the blocks for FIFO.
+    /// Removes a block. For FIFO, the time is linear in the number of blocks.
     pub fn remove(&mut self, block: u32) {
         match self {
             Victims::Greedy(buckets) => buckets.remove(block),
@@ -81,7 +84,7 @@ impl Victims {
         }
     }
 
-    /// Removes and returns the block to clean next, or `None` if there is no full block. `first` is
+    /// Removes and returns the block to clean next; `None` if there is no full block. `first` is
     /// the number of the die's first block.
     pub fn take(&mut self, nand: &Nand, first: u32, clock: u64) -> Option<u32> {
         let valid = |block: u32| nand.block(first + block).valid;
@@ -109,8 +112,10 @@ impl Victims {
     }
 }
 
-/// Returns the benefit over the cost of cleaning a block. Reading the block and writing its valid
-/// share u costs 2u, and frees 1 - u for a time that grows with the age of the block.
+/// Returns the ratio of benefit to cost of cleaning a block. If u is the share of valid pages,
+/// reading the block and writing its valid pages costs 2u. The benefit is the freed share 1 - u,
+/// multiplied by the age of the block, because an old block will probably stay unchanged for
+/// longer.
 fn worth(age: u64, valid: u32, pages_per_block: u32) -> f64 {
     let share = f64::from(valid) / f64::from(pages_per_block);
     if valid == 0 {
@@ -119,15 +124,17 @@ fn worth(age: u64, valid: u32, pages_per_block: u32) -> f64 {
     (age as f64 + 1.0) * (1.0 - share) / (2.0 * share)
 }
 
-/// Blocks in doubly linked lists by their number of valid pages.
+/// Full blocks in doubly linked lists, one list for each number of valid pages.
 #[derive(Debug)]
 pub(super) struct Buckets {
     heads: Vec<u32>,
-    /// Neighbours of each block: (towards the head, away from the head); NONE at the ends.
+    /// Links of each block: the next block towards the head of its list, and the next block away
+    /// from the head. They are `NONE` at the ends of the list.
     links: Vec<(u32, u32)>,
-    /// The valid count under which each block is listed; NONE for a block that is not listed.
+    /// Number of valid pages under which each block is listed; `NONE` for a block that is not
+    /// listed.
     listed: Vec<u32>,
-    /// Lower bound of the valid counts whose lists are not empty.
+    /// Lower bound of the numbers of valid pages for which the list is not empty.
     low: u32,
 }
 
@@ -181,7 +188,7 @@ impl Buckets {
     }
 }
 
-/// Blocks in no particular order, from which random draws are made.
+/// Set of full blocks without an order, from which blocks can be drawn at random.
 #[derive(Debug)]
 pub(super) struct Members {
     list: Vec<u32>,
@@ -212,8 +219,9 @@ impl Members {
         }
     }
 
-    /// Returns the block with the fewest valid pages among `choices` draws. If all drawn blocks are
-    /// fully valid, cleaning frees no page, and the next draw may do better.
+    /// Draws `choices` blocks at random, and returns the block with the fewest valid pages among
+    /// them. If all pages of the drawn blocks are valid, cleaning the returned block frees no page,
+    /// and the next draw may be better.
     fn emptiest(&self, choices: u32, draw: &mut Draw, valid: impl Fn(u32) -> u32) -> Option<u32> {
         let count = self.list.len() as u32;
         if count == 0 {

@@ -1,7 +1,7 @@
-//! Helpers shared by tests and examples: loads, and the analytic models as independent oracles.
+//! Helpers that tests and examples share: loads, and analytic models as independent oracles.
 //!
-//! The helpers use no internals of the crate: the formulas are solved from their equations, and the
-//! loads come from a separate generator.
+//! The helpers do not use the internals of the crate. The formulas are solved from their equations,
+//! and the loads come from a separate random number generator.
 
 #![allow(dead_code, reason = "every test and example uses another part of this")]
 
@@ -9,7 +9,7 @@ use bimetal_flash::{
     Capacity, Cleaning, Counters, Drive, DriveConfig, FtlConfig, Geometry, PageConfig, Streams,
 };
 
-/// A generator for loads (SplitMix64).
+/// Random number generator for loads (SplitMix64).
 pub struct Load(pub u64);
 
 impl Load {
@@ -21,18 +21,18 @@ impl Load {
         z ^ (z >> 31)
     }
 
-    /// Returns a uniform number below `limit`.
+    /// Returns a uniformly distributed number below `limit`.
     pub fn below(&mut self, limit: u32) -> u32 {
         ((u128::from(self.next()) * u128::from(limit)) >> 64) as u32
     }
 
-    /// Returns a uniform number in [0, 1).
+    /// Returns a uniformly distributed number in [0, 1).
     pub fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 
-/// Returns the x in (low, high) at which `f` changes its sign, by bisection.
+/// Returns the x in (low, high) at which `f` changes its sign, found by bisection.
 fn root(mut low: f64, mut high: f64, f: impl Fn(f64) -> f64) -> f64 {
     let rising = f(high) > f(low);
     for _ in 0..200 {
@@ -46,8 +46,8 @@ fn root(mut low: f64, mut high: f64, f: impl Fn(f64) -> f64) -> f64 {
     (low + high) / 2.0
 }
 
-/// Returns the harmonic number of a real x >= 0: digamma(x + 1) + Euler's constant, by recurrence
-/// up to an argument at which the asymptotic series is exact to 1e-12.
+/// Returns the harmonic number of a real x >= 0, which is digamma(x + 1) + Euler's constant. The
+/// recurrence is applied up to an argument for which the asymptotic series is exact to 1e-12.
 pub fn harmonic(x: f64) -> f64 {
     let mut sum = 0.0;
     let mut y = x + 1.0;
@@ -60,9 +60,9 @@ pub fn harmonic(x: f64) -> f64 {
     sum + series + 0.577_215_664_901_532_9
 }
 
-/// Returns the write amplification of greedy cleaning under uniform random writes with alpha =
-/// physical / logical pages and b pages a block (Bux and Iliadis 2010, Desnoyers 2012; mean field):
-/// (b - v) / (H(b) - H(v)) = b / alpha, WA = b / (b - v).
+/// Returns the write amplification of greedy cleaning under uniform random writes, for alpha =
+/// physical / logical pages and b pages per block (Bux and Iliadis 2010, Desnoyers 2012; mean
+/// field): (b - v) / (H(b) - H(v)) = b / alpha, WA = b / (b - v).
 pub fn greedy_wa(alpha: f64, pages_per_block: u32) -> f64 {
     let b = f64::from(pages_per_block);
     let v = root(0.0, b - 1e-9, |v| {
@@ -78,9 +78,10 @@ pub fn fifo_wa(alpha: f64) -> f64 {
     1.0 / (1.0 - x)
 }
 
-/// Returns the write amplification of FIFO cleaning when a share `pages` of the pages takes a share
-/// `writes` of the writes and both groups are mixed: WA = sum(n l / (1 - e^(-l t))), with the t for
-/// which t x WA = alpha.
+/// Returns the write amplification of FIFO cleaning under skewed writes, when hot and cold pages
+/// share blocks. The hot pages are the share `pages` of all pages and get the share `writes` of all
+/// writes. WA = sum(n l / (1 - e^(-l t))) for the t with t x WA = alpha, where n is the share of
+/// each group in the pages and l its relative write rate.
 pub fn fifo_mixed_wa(alpha: f64, pages: f64, writes: f64) -> f64 {
     let groups = [
         (pages, writes / pages),
@@ -93,8 +94,8 @@ pub fn fifo_mixed_wa(alpha: f64, pages: f64, writes: f64) -> f64 {
     wa(root(1e-9, 1e4, |t| t * wa(t) - alpha))
 }
 
-/// Returns the write amplification of greedy cleaning with the two groups in separate blocks and
-/// the optimal division of the spare flash.
+/// Returns the write amplification of greedy cleaning under skewed writes, when hot and cold pages
+/// are in separate blocks and the spare flash is divided optimally between the two groups.
 pub fn separated_wa(alpha: f64, pages: f64, writes: f64, pages_per_block: u32) -> f64 {
     let spare = alpha - 1.0;
     let total = |hot: f64| {
@@ -106,7 +107,7 @@ pub fn separated_wa(alpha: f64, pages: f64, writes: f64, pages_per_block: u32) -
         .fold(f64::INFINITY, f64::min)
 }
 
-/// Returns the configuration of a page-mapped layer as the models assume it.
+/// Returns the configuration of a page-mapped layer that matches the assumptions of the models.
 pub fn page_mapped(cleaning: Cleaning, streams: Streams) -> FtlConfig {
     FtlConfig::Page(PageConfig {
         cleaning,
@@ -122,20 +123,21 @@ pub fn drive(blocks: u32, pages_per_block: u32, spare: f64, ftl: FtlConfig) -> D
     Drive::new(&config).expect("a valid drive")
 }
 
-/// Returns physical / logical pages without the blocks that are always free, one for each write
-/// stream.
+/// Returns alpha, the ratio of physical to logical pages. The blocks that are always free, one for
+/// each write stream, do not count as physical pages.
 pub fn alpha(drive: &Drive, blocks: u32, pages_per_block: u32, classes: u32) -> f64 {
     f64::from((blocks - classes) * pages_per_block) / f64::from(drive.logical_pages())
 }
 
-/// Writes every page once, in order.
+/// Writes every page of the drive once, in order.
 pub fn fill(drive: &mut Drive) {
     for lpn in 0..drive.logical_pages() {
         drive.write(&[lpn]).expect("within the drive");
     }
 }
 
-/// A share of the pages that takes a share of the writes. The hot pages come first.
+/// Skewed writes: the share `pages` of the pages, which are hot, gets the share `writes` of the
+/// writes. The hot pages come first.
 #[derive(Clone, Copy)]
 pub struct Skew {
     pub pages: f64,
@@ -143,7 +145,7 @@ pub struct Skew {
 }
 
 impl Skew {
-    /// Returns a random page below `pages`, and whether it is hot.
+    /// Returns a randomly drawn page below `pages`, and whether the page is hot.
     pub fn draw(&self, load: &mut Load, pages: u32) -> (u32, bool) {
         let hot_pages = (f64::from(pages) * self.pages) as u32;
         if load.unit() < self.writes {
@@ -153,7 +155,7 @@ impl Skew {
         }
     }
 
-    /// Writes one page, with its class if `given`.
+    /// Writes one randomly drawn page. If `given` is true, the write names the page's class.
     pub fn write(&self, drive: &mut Drive, load: &mut Load, given: bool) {
         let (lpn, hot) = self.draw(load, drive.logical_pages());
         let class = u8::from(given && !hot);
@@ -161,7 +163,7 @@ impl Skew {
     }
 }
 
-/// Returns the counters of `writes` uniform random writes.
+/// Writes `writes` pages, uniformly at random, and returns the counters of these writes.
 pub fn uniform(drive: &mut Drive, load: &mut Load, writes: u64) -> Counters {
     let before = drive.counters();
     let pages = drive.logical_pages();
@@ -171,8 +173,8 @@ pub fn uniform(drive: &mut Drive, load: &mut Load, writes: u64) -> Counters {
     drive.counters() - before
 }
 
-/// Returns the steady-state write amplification under uniform random writes. Fills the drive,
-/// writes `warm` x the capacity, and then measures over `measured` x the capacity.
+/// Returns the steady-state write amplification under uniform random writes. The drive is filled,
+/// warmed up with `warm` times its capacity, and measured over `measured` times its capacity.
 pub fn steady_wa(drive: &mut Drive, warm: u64, measured: u64) -> f64 {
     let pages = u64::from(drive.logical_pages());
     let mut load = Load(11);
@@ -181,8 +183,8 @@ pub fn steady_wa(drive: &mut Drive, warm: u64, measured: u64) -> f64 {
     uniform(drive, &mut load, measured * pages).write_amplification()
 }
 
-/// Returns the steady-state write amplification under skewed writes. With `given` classes, each
-/// group is filled in its own stream.
+/// Returns the steady-state write amplification under skewed writes. If `given` is true, writes
+/// name the classes of their pages, and each group is filled in its own write stream.
 pub fn steady_skewed_wa(
     drive: &mut Drive,
     skew: Skew,
@@ -207,7 +209,8 @@ pub fn steady_skewed_wa(
     (drive.counters() - before).write_amplification()
 }
 
-/// Creates an aged block-mapped drive: every page of `data_blocks` blocks is written.
+/// Creates an aged block-mapped drive, in which every page of `data_blocks` blocks has been
+/// written.
 pub fn aged(data_blocks: u32, spare_blocks: u32, ftl: FtlConfig) -> Drive {
     let config = DriveConfig::holding(data_blocks * 64, spare_blocks, 64, 4096, ftl);
     let mut drive = Drive::new(&config.expect("valid")).expect("a valid drive");
@@ -215,8 +218,9 @@ pub fn aged(data_blocks: u32, spare_blocks: u32, ftl: FtlConfig) -> Drive {
     drive
 }
 
-/// Writes random single pages at any offset but the first of a block, which would open a sequential
-/// log block. Warms up with `warm` writes, and returns the counters of `measured` more.
+/// Writes random single pages. The first page of a block is never written, because it would open a
+/// sequential log block. The first `warm` writes are a warm-up; the counters of the following
+/// `measured` writes are returned.
 pub fn random_pages(drive: &mut Drive, data_blocks: u32, warm: u64, measured: u64) -> Counters {
     let mut load = Load(5);
     let mut before = drive.counters();

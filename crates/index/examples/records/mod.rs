@@ -1,10 +1,10 @@
 //! Records that the examples write.
 
-/// Random numbers from a seed (SplitMix64; Steele, Lea and Flood 2014).
+/// A generator of random numbers from a seed (SplitMix64; Steele, Lea and Flood 2014).
 pub struct Draw(u64);
 
 impl Draw {
-    /// Creates a generator from this seed.
+    /// Creates a generator from the given seed.
     pub fn new(seed: u64) -> Draw {
         Draw(seed)
     }
@@ -16,14 +16,15 @@ impl Draw {
     }
 }
 
-/// Maps a number to another, one to one.
+/// Maps numbers to scattered numbers, one to one (a bijection).
 pub fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     z ^ (z >> 31)
 }
 
-/// Returns the key of a record: eight bytes, or sixteen of which the first eight are random.
+/// Returns the key of the record `id`: the id in eight bytes, or, for a long key, eight random
+/// bytes followed by the id.
 pub fn key(id: u64, long: bool) -> Vec<u8> {
     let mut key = Vec::with_capacity(16);
     if long {

@@ -1,5 +1,5 @@
-//! Indexes with valid checksums and arbitrary content, as a bug elsewhere or an attacker can
-//! produce them.
+//! Indexes with valid checksums and arbitrary content, such as a bug elsewhere or an attacker can
+//! produce.
 //!
 //! Offsets of fields come from docs/format/index.md, and not from the code that reads the fields.
 
@@ -85,7 +85,7 @@ impl Example {
         };
         write(&mut world, 150)?;
         world.db.write_back()?;
-        // After it is opened again the index has no leaf in memory, so that changes become patches.
+        // After the index is opened again no leaf is in memory, so that changes become patches.
         let disk = world.disk.clone();
         world.reopen(disk)?;
         write(&mut world, 4)?;
@@ -139,7 +139,7 @@ impl Example {
     }
 }
 
-/// Changes some bytes of a piece, as the input says.
+/// Changes some bytes of a piece; the input determines the bytes and their new values.
 fn change(bytes: &mut [u8], input: &mut Input<'_>) {
     let choice = input.byte();
     let at = usize::from(input.number16());
@@ -215,18 +215,19 @@ fn forged(data: &[u8], is_meant: fn(&Piece) -> bool) -> Vec<u8> {
     content
 }
 
-/// Uses an index whose superblocks and checkpoint are changed anywhere, with valid checksums.
+/// Uses an index in whose superblocks and checkpoint arbitrary bytes are changed, with valid
+/// checksums.
 pub fn superblock(data: &[u8]) {
     let is_meant = |piece: &Piece| matches!(piece, Piece::Superblock(_) | Piece::Checkpoint(_));
     use_it(forged(data, is_meant), Trust::Nothing);
 }
 
-/// Uses an index that is changed anywhere, with valid checksums.
+/// Uses an index in which arbitrary bytes are changed, with valid checksums.
 pub fn content(data: &[u8]) {
     use_it(forged(data, |_| true), Trust::Nothing);
 }
 
-/// Uses an index whose log has arbitrary blocks and frames, and whose tree is empty.
+/// Uses an index whose log consists of arbitrary blocks and frames, and whose tree is empty.
 pub fn log(data: &[u8]) {
     static EMPTY: OnceLock<Vec<u8>> = OnceLock::new();
     let empty = EMPTY.get_or_init(|| {
@@ -264,7 +265,7 @@ struct Frame {
 }
 
 impl Frame {
-    /// Writes a frame at its proper position, or somewhere else.
+    /// Writes a frame at its proper position, or at another position.
     fn put(&mut self, content: &mut [u8], input: &mut Input<'_>) {
         let choice = input.byte();
         let any = |bit: u8, usual: u64, input: &mut Input<'_>| match choice & 1 << bit {
@@ -315,7 +316,7 @@ impl Frame {
     }
 }
 
-/// Part of the content that the index itself has written.
+/// Part of the content that was written by the index itself, and not changed by the fuzzer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Trust {
     Nothing,

@@ -3,9 +3,8 @@
 //!
 //! The module is built for the tests of this crate, which run the same functions over bytes from
 //! seeds, and with the feature `fuzzing`; no program contains it. Each function accepts any bytes,
-//! and panics only if something is wrong: the engine has panicked, or has given a wrong answer. A
-//! function must never reduce the inputs that the fuzzer can reach: every choice comes from the
-//! bytes.
+//! and panics only if the engine has panicked or has given a wrong answer. A function must never
+//! reduce the inputs that the fuzzer can reach: every choice comes from the bytes.
 
 mod forge;
 mod node;

@@ -1,5 +1,5 @@
-//! Arbitrary bytes as the image of a node, a blob or a patch: they must be refused, or be readable
-//! like an image.
+//! Arbitrary bytes as the image of a node, a blob or a patch: the bytes must be refused, or be
+//! readable like an image.
 
 use super::Input;
 use crate::node::{
@@ -20,8 +20,8 @@ const RESERVED_AT: usize = 52;
 const GRANULE_BYTES: usize = 64;
 const PATCH: u8 = 2;
 
-/// Reads the bytes as they are; then with a valid header and checksum; then cut in two, as a leaf
-/// and a patch over it.
+/// Reads the bytes unchanged; then with a valid header and checksum; then cut in two, as a leaf and
+/// a patch of that leaf.
 pub fn node(data: &[u8]) {
     let _ = Image::peek(data);
     if let Ok(image) = Image::parse(data, 0) {
@@ -143,7 +143,8 @@ fn look_both_ways(image: &Image) {
     assert!(forward.iter().eq(backward.iter().rev()));
 }
 
-/// Checks that an image that was read can be written again, and then has the same rows.
+/// Checks that the rows of an image can be written into a new image, and that the new image has the
+/// same rows.
 fn write_anew(image: &Image) {
     let mut rows: Vec<(Vec<u8>, u64, Kind, Vec<u8>)> = Vec::new();
     let mut push = |row: Row<'_>| {
@@ -175,7 +176,7 @@ fn write_anew(image: &Image) {
     }
 }
 
-/// Merges a patch into the leaf below it, and checks that the result has the rows of the patch.
+/// Merges a patch into its leaf, and checks that the result has the rows of the patch.
 fn merge(leaf: &[u8], patch: &[u8]) {
     let parse = |bytes, sort| Image::parse(&sealed(bytes, 1, sort), 1);
     let (Ok(leaf), Ok(patch)) = (parse(leaf, None), parse(patch, Some(PATCH))) else {
@@ -190,8 +191,8 @@ fn merge(leaf: &[u8], patch: &[u8]) {
         Location::NOWHERE,
         &mut |_| {},
     );
-    // A correct leaf has no version newer than its LSN. If this one has, reading it may return
-    // anything.
+    // A correct leaf has no version newer than its LSN. If this leaf has such a version, reading it
+    // may return anything.
     if (0..leaf.rows()).any(|row| leaf.seq(row) > leaf.lsn()) {
         return;
     }

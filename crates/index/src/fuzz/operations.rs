@@ -1,7 +1,8 @@
 //! A history of operations on an index, compared with an ordered map.
 //!
-//! The history has all actions of a program and all failures: batches, snapshots, transactions,
-//! maintenance, openings, power cuts (also during opening), failed operations, and a full disk.
+//! The history has all actions that a program can take and all failures: batches, snapshots,
+//! transactions, maintenance, openings, power cuts (also during opening), failed operations, and a
+//! full disk.
 
 use super::Input;
 use crate::storage::memory::Faults;
@@ -15,7 +16,7 @@ const OPERATIONS_MAX: usize = 400;
 /// Maximum number of open snapshots, and of open transactions.
 const OPEN_MAX: usize = 3;
 
-/// An open transaction and the state that its answers are compared with.
+/// An open transaction, and the state that its results are compared with.
 struct Begun {
     transaction: Transaction,
     /// Number of batches when the transaction began.
@@ -173,7 +174,8 @@ impl Life {
         batches > self.world.options.snapshot_batches_max || keys.iter().any(|key| key.len() > 400)
     }
 
-    /// Checks that a snapshot has its original content, or says that it is too old when it may be.
+    /// Checks that a snapshot has its original content, or reports that it is too old if it may be
+    /// too old.
     fn look_at_snapshot(&mut self, input: &mut Input<'_>) -> Result<(), Error> {
         if self.snapshots.is_empty() {
             return Ok(());
@@ -320,7 +322,8 @@ impl Life {
         self.transactions.clear();
     }
 
-    /// Cuts the power and opens the index; sometimes cuts the power once more during that opening.
+    /// Cuts the power and opens the index; sometimes the power is cut once more during that
+    /// opening.
     fn cut_power(&mut self, input: &mut Input<'_>) {
         self.forget_readers();
         let mut disk = cut(&self.world.disk, input);
@@ -350,8 +353,8 @@ impl Life {
         }
     }
 
-    /// Ends the program at once and starts it again. The disk keeps all its data, including its
-    /// volatile cache.
+    /// Ends the program without closing the index, and starts it again. The disk keeps all its
+    /// data, including its volatile cache.
     fn kill(&mut self) {
         self.world.disk.set_faults(Faults::default());
         if self.world.disk.is_off() {

@@ -47,7 +47,7 @@ impl Header {
         header[44..48].copy_from_slice(&self.opening.to_le_bytes());
         header[48..56].copy_from_slice(&self.generation.to_le_bytes());
         header[56] = u8::from(self.is_relogged);
-        // If only the log is found, these fields describe the index that it belongs to.
+        // If only the log is left, these fields describe the index that the log belongs to.
         header[57] = geometry.segment_bytes.ilog2() as u8;
         header[58..62].copy_from_slice(&(geometry.log_blocks as u32).to_le_bytes());
         header[64..72].copy_from_slice(&self.tail.to_le_bytes());
@@ -59,8 +59,8 @@ impl Header {
         frame[4..8].copy_from_slice(&crc.to_le_bytes());
     }
 
-    /// Decodes the header of a block, if it looks like that of a frame of this index. The checksum
-    /// is not verified, because it covers the whole frame.
+    /// Decodes the header in a block, if the block looks like the start of a frame of the index
+    /// `id`. The checksum is not verified, because it covers the whole frame.
     pub(crate) fn decode(id: u64, block: &[u8]) -> Option<Header> {
         let number32 = |at: usize| {
             let field = block.get(at..at + 4)?;
@@ -127,7 +127,7 @@ impl Header {
         is_there.then_some((header, geometry))
     }
 
-    /// Returns the ring of the frame, beginning with the frame's own position.
+    /// Returns the ring of the frame, as a ring that begins at the frame's position.
     pub(crate) fn ring(&self) -> Ring {
         Ring {
             from: self.position,
@@ -164,8 +164,8 @@ impl Header {
 /// A frame that was read.
 #[derive(Debug)]
 pub(crate) struct Frame<'a> {
-    /// Sequence number of the first batch; for relogged records, that of the last batch before
-    /// them.
+    /// Sequence number of the first batch; in a frame of relogged records, that of the last batch
+    /// before the frame.
     pub first_seq: u64,
     /// True if the frame has relogged records.
     pub is_relogged: bool,
@@ -187,7 +187,7 @@ impl<'a> Frame<'a> {
     ///
     /// # Errors
     ///
-    /// Those of [`each_batch`](Self::each_batch).
+    /// The errors of [`each_batch`](Self::each_batch).
     pub(crate) fn each(
         &self,
         mut take: impl FnMut(u64, Operation<'a>) -> Result<(), Error>,
@@ -208,9 +208,9 @@ impl<'a> Frame<'a> {
     ///
     /// # Errors
     ///
-    /// Those of `take`, and [`Error::Damaged`] if the bytes are not whole batches. A frame is
-    /// written with all of each of its batches. So a last batch without an end is only a part of a
-    /// batch, and a part must never be applied.
+    /// The errors of `take`, and [`Error::Damaged`] if the bytes are not whole batches. A frame is
+    /// written only with complete batches. So a last batch without an end is incomplete, and an
+    /// incomplete batch must never be applied.
     pub(crate) fn each_batch(
         &self,
         mut take: impl FnMut(u64, &'a [u8]) -> Result<(), Error>,

@@ -1,14 +1,14 @@
-//! The log: all changes in order. A change is appended to the log, and made durable there if its
-//! writer requests that, before it is acknowledged.
+//! The log: all changes in order. A change is appended to the log, and made durable there if the
+//! caller of the write requests that, before it is acknowledged.
 //!
 //! The log is a ring of blocks that is overwritten again and again, so that a commit costs the file
 //! system no work besides writing its blocks. When the ring is too short, the log continues in a
-//! longer one ([`rings`](crate::rings)). Batches that are written together form a frame of whole
+//! longer ring ([`rings`](crate::rings)). Batches that are written together form a frame of whole
 //! blocks. The header of a frame has a checksum, the position of the frame, and the position up to
 //! which the log was durable when the frame was written. Reading stops at the first frame that is
-//! not intact, and reports damage if a later frame proves that this one was durable. Reading must
-//! never accept a leftover frame: one of an earlier lap, of an earlier incarnation of the log, or
-//! of another index.
+//! not intact, and reports damage if a later frame proves that the missing frame was durable.
+//! Reading must never accept a leftover frame, which is a frame of an earlier lap, of an earlier
+//! incarnation of the log, or of another index.
 
 mod frame;
 mod reader;
@@ -244,8 +244,8 @@ mod tests {
         assert_eq!(read_all(&after, 0).unwrap().len(), 3);
     }
 
-    /// The log moves from the front to segments 2 to 9 and back, and its tail stays behind for a
-    /// while.
+    /// The log moves from the front to segments 2 to 9 and back, while its tail is still in the
+    /// previous ring for some time.
     #[test]
     fn what_was_written_is_read_from_one_ring_to_the_next() {
         let geometry = Geometry {
@@ -299,14 +299,14 @@ mod tests {
         write(&mut log, 10);
         assert_eq!(read(220, &front, 220), Ok((111..=120).collect()));
         // The loss of the last frame before the log moves to another ring is noticed, although no
-        // frame follows it in its own ring.
+        // later frame is in the same ring.
         storage.rot(Ring::front(&geometry, 0).offset_of(&geometry, 238), 1);
         assert_eq!(read(220, &front, 230), Ok((111..=119).collect()));
         assert!(read(220, &front, 240).is_err());
     }
 
-    /// Blocks that the file system does not know as written are filled ahead of durable writes, so
-    /// that most commits are one write.
+    /// Blocks that were never written are filled ahead of durable writes, because the file system
+    /// has to mark such blocks as used. So most commits are one write.
     #[test]
     fn blocks_that_were_never_written_are_filled_before_a_durable_write() {
         let geometry = Geometry {

@@ -12,7 +12,7 @@ const WINDOW_BYTES: usize = 4 << 20;
 /// Maximum number of blocks behind the end of the log that are searched for proof of a loss.
 const PROOF_BLOCKS: u64 = 2048;
 
-/// Reader of the frames from the tail to the last intact one.
+/// Reader of the frames from the tail to the last intact frame.
 pub(crate) struct Reader<'a> {
     storage: &'a dyn Storage,
     geometry: Geometry,
@@ -20,7 +20,8 @@ pub(crate) struct Reader<'a> {
     /// Position of the next frame, if there is one.
     position: u64,
     tail: u64,
-    /// Incarnation of the last frame read; before that, the minimum incarnation of the first frame.
+    /// Incarnation of the last frame read; before any frame is read, the minimum incarnation of the
+    /// first frame.
     opening: u32,
     /// Minimum incarnation of every frame at or behind `durable`: the superblock was written before
     /// those frames.
@@ -67,8 +68,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Loads `blocks` blocks from `position` on, all in one ring, into the window if they are not
-    /// there. Returns their offset in the window.
+    /// Loads `blocks` blocks from `position` on, all in one ring, into the window if the window
+    /// does not have them. Returns the offset of these blocks in the window.
     fn fill(&mut self, position: u64, blocks: u64) -> Result<usize, Error> {
         let has =
             self.window_at <= position && position + blocks <= self.window_at + self.window_blocks;
@@ -99,8 +100,8 @@ impl<'a> Reader<'a> {
         position < self.tail.max(ring.from).saturating_add(ring.blocks)
     }
 
-    /// Returns the header at `position`, if an intact frame of this index is there that can be the
-    /// next one.
+    /// Returns the header at `position`, if an intact frame of this index begins there that can be
+    /// the next frame.
     fn whole(&mut self, position: u64) -> Result<Option<Header>, Error> {
         if !self.may_be(position) {
             return Ok(None);
@@ -110,10 +111,10 @@ impl<'a> Reader<'a> {
             let is_of_this_lap = header.position == position || is_planted(Bug::TakesOlderLaps);
             is_of_this_lap && header.opening >= opening && is_numbered
         };
-        // An earlier incarnation may have left a torn frame here that no opening accepted. A later
-        // torn write can make that frame intact again, if it has put the missing bytes there, for
-        // instance zeroes. So at and behind the durable position, frames of incarnations before the
-        // superblock's are not accepted.
+        // An earlier incarnation may have left a torn frame at this position that no opening
+        // accepted. A later torn write can make that frame intact again by writing the missing
+        // bytes, for instance zeroes. So at and behind the durable position, frames of incarnations
+        // before the superblock's are not accepted.
         let opening = match position >= self.durable {
             true => self.opening.max(self.opening_beyond),
             false => self.opening,
@@ -127,8 +128,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Returns the header in the block of a position, if it looks like that of a frame of this
-    /// index.
+    /// Returns the header in the block at a position, if the block looks like the start of a frame
+    /// of this index.
     fn header(&mut self, position: u64) -> Result<Option<Header>, Error> {
         let at = self.fill(position, 1)?;
         Ok(Header::decode(
@@ -171,7 +172,8 @@ impl<'a> Reader<'a> {
 
     /// Searches for proof that the device has lost durable content. The superblock is a proof if it
     /// says that the log was durable beyond the end that was found. An intact frame near the end is
-    /// a proof if it says the same, or if it knows a newer superblock than the one that was found.
+    /// a proof if it says the same, or if it names a newer superblock than the superblock that was
+    /// found.
     fn search_for_proof(&mut self) -> Result<(), Error> {
         let end = self.position;
         if end < self.durable {

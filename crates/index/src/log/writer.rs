@@ -9,13 +9,13 @@ use crate::storage::{Aligned, BLOCK_BYTES, Storage, round_up, sync};
 
 /// Number of bytes beyond which no further batch is added to a frame.
 const FRAME_BYTES: usize = 256 << 10;
-/// Maximum number of blocks that are rewritten at a time.
+/// Maximum number of blocks that are rewritten in one step.
 const AGAIN_BLOCKS: u64 = 256;
-/// Number of never-written blocks that are filled with zeroes at a time, before a durable write. A
+/// Number of never-written blocks that are filled with zeroes together, before a durable write. A
 /// file system marks a block as used on its first write, which makes a durable write more
-/// expensive; filling ahead pays that cost once for many commits. A frame of at least a quarter of
-/// this number of blocks is written without filling, because it spreads the cost over its own
-/// blocks.
+/// expensive; filling blocks ahead pays that cost once for many commits. A frame of at least a
+/// quarter of this number of blocks is written without filling, because it spreads the cost over
+/// its own blocks.
 const ZEROED_BLOCKS: u64 = 256;
 
 /// Writer of the log.
@@ -27,13 +27,14 @@ pub(crate) struct Log {
     /// Position from which blocks of the current ring were never written, up to the end of its
     /// first lap.
     unwritten_from: u64,
-    /// Position of the next frame, in blocks. It only grows.
+    /// Position of the next frame, in blocks. The position only grows.
     head: u64,
     /// Position of the oldest block that is still needed, as in the durable superblock.
     tail: u64,
     /// Position before which the whole log survives a power cut.
     durable_below: u64,
-    /// Position before which the log was read, and not written by this incarnation.
+    /// Position before which the log was written by earlier incarnations and only read by this
+    /// incarnation.
     read_below: u64,
     frame: Aligned,
     /// End of the batches in `frame`; [`HEADER_BYTES`] if there are none.
@@ -45,8 +46,8 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// Creates a writer of a log in these rings that continues at `head` and is needed from `tail`
-    /// on.
+    /// Creates a writer for a log that occupies `rings`, continues at `head`, and is needed from
+    /// `tail` on.
     pub(crate) fn new(geometry: Geometry, opening: u32, rings: Rings, tail: u64, head: u64) -> Log {
         Log {
             geometry,
@@ -92,16 +93,16 @@ impl Log {
         self.durable_below = self.durable_below.max(known_durable.min(head));
     }
 
-    /// Releases the log before `tail`, and continues in these rings. The superblock of this
-    /// generation must already say so durably.
+    /// Releases the log before `tail`, and continues in `rings`. The superblock with the generation
+    /// `generation` must already name this tail and these rings durably.
     pub(crate) fn release(&mut self, tail: u64, rings: Rings, generation: u64) {
         assert!(self.tail <= tail && tail <= self.head, "a tail that exists");
         self.tail = tail;
         self.go_on_in(rings, generation);
     }
 
-    /// Continues the log in the last of these rings. Both superblocks must already name that ring
-    /// durably; `generation` is that of the newer one.
+    /// Continues the log in the last of `rings`. Both superblocks must already name that ring
+    /// durably; `generation` is that of the newer superblock.
     pub(crate) fn go_on_in(&mut self, rings: Rings, generation: u64) {
         let is_another = rings.current() != self.rings.current();
         if is_another {
@@ -132,7 +133,7 @@ impl Log {
         self.rings.current().blocks
     }
 
-    /// Returns the number of blocks that are free for frames after the pending one.
+    /// Returns the number of blocks that are free for frames after the pending frame.
     pub(crate) fn free_blocks(&self) -> u64 {
         let pending = if self.has_pending() {
             self.pending_blocks()
@@ -143,7 +144,7 @@ impl Log {
             .saturating_sub(self.used_blocks() + pending)
     }
 
-    /// Returns true if everything that was appended survives a power cut.
+    /// Returns true if all appended batches survive a power cut.
     pub(crate) fn is_durable(&self) -> bool {
         !self.has_pending() && self.durable_below == self.head
     }
@@ -162,7 +163,7 @@ impl Log {
         self.has_pending() && self.filled + bytes > FRAME_BYTES
     }
 
-    /// Appends a batch, whose sequence number must be one above that of the batch before.
+    /// Appends a batch. Its sequence number, `seq`, must be one above that of the previous batch.
     pub(crate) fn append(&mut self, seq: u64, operations: &[u8], end: &[u8]) {
         if !self.has_pending() {
             self.first_seq = seq;
@@ -191,8 +192,8 @@ impl Log {
         self.filled = end;
     }
 
-    /// Writes the pending frame. If `durable` is set, everything that was appended is durable after
-    /// the call; otherwise it becomes durable with the next durable call.
+    /// Writes the pending frame. If `durable` is true, all appended batches are durable after the
+    /// call; otherwise they become durable with the next durable call.
     pub(crate) fn write_out(&mut self, storage: &dyn Storage, durable: bool) -> Result<(), Error> {
         if self.has_pending() {
             let blocks = self.pending_blocks();
@@ -238,9 +239,9 @@ impl Log {
     }
 
     /// Rewrites the part of the log that was read but may not be durable, with the content that was
-    /// read. After a failed sync the page cache may hold content that is not on the device and
-    /// count it as saved, so that another sync alone would not write it (fsync(2) of Linux reports
-    /// a failed write-back once and keeps the pages as clean ones).
+    /// read. After a failed sync the page cache may hold content that is not on the device but is
+    /// marked as clean, so that another sync alone would not write it (fsync(2) of Linux reports a
+    /// failed write-back once and keeps the pages as clean pages).
     fn write_again(&self, storage: &dyn Storage) -> Result<(), Error> {
         if is_planted(Bug::BelievesTheCache) {
             return Ok(());
@@ -279,7 +280,7 @@ impl Log {
     /// Fills never-written blocks with zeroes, if the next frame, of `blocks` blocks, reaches them.
     fn prepare(&mut self, storage: &dyn Storage, blocks: u64) -> Result<(), Error> {
         let ring = self.rings.current();
-        // The first lap ends here.
+        // Position at which the first lap of the ring ends.
         let end = ring.from.saturating_add(ring.blocks);
         let is_reached = self.unwritten_from < (self.head + blocks).min(end);
         if !is_reached || blocks >= ZEROED_BLOCKS / 4 {

@@ -10,7 +10,7 @@ use crate::paper::{Clusters, PaperRules};
 pub struct Draw(u64);
 
 impl Draw {
-    /// Creates the generator of a seed.
+    /// Creates the generator for a seed.
     pub fn new(seed: u64) -> Draw {
         Draw(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0xD1B5_4A32_D192_ED03)
     }
@@ -39,15 +39,15 @@ impl Draw {
         all[self.below(all.len() as u64) as usize]
     }
 
-    /// Returns a number below a random power of two. The powers from 1 to 2 to the power of
-    /// `bits_max` - 1 are equally likely.
+    /// Returns a number below a random power of two. The powers 2^0 to 2^(`bits_max` - 1) are
+    /// equally likely.
     pub fn magnitude(&mut self, bits_max: u64) -> u64 {
         let bits = self.below(bits_max);
         self.below(1 << bits)
     }
 }
 
-/// Kinds of keys and values, and range deletions or not.
+/// Kinds of the keys and values that are drawn, and whether range deletions are drawn.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// Number of different keys.
@@ -124,7 +124,7 @@ impl Shape {
     }
 }
 
-/// Returns options of a very small index, in which everything happens often.
+/// Returns options of a very small index, in which all kinds of maintenance happen often.
 pub fn small_options(draw: &mut Draw) -> Options {
     let memory_bytes = [256 << 10, 1 << 20][draw.below(2) as usize];
     let buffer_bytes = [4 << 10, 64 << 10, 400 << 10][draw.below(3) as usize];
@@ -140,7 +140,8 @@ pub fn small_options(draw: &mut Draw) -> Options {
     }
 }
 
-/// Returns the same options, but for a log that begins shorter than its maximum length.
+/// Returns the options of [`small_options`], but with a log that begins shorter than its maximum
+/// length.
 pub fn small_growing_options(draw: &mut Draw) -> Options {
     Options {
         log_bytes: 4 << 20,

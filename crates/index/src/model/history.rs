@@ -1,5 +1,6 @@
-//! History of an index: its batches in order, the number that readers see, the number that are
-//! durable, and the prefixes of the history that may be found after a stop.
+//! History of an index: its batches in order, the number of the last batch that readers see, the
+//! number of the last durable batch, and the prefixes of the history that may be found after a
+//! stop.
 
 use super::{Change, Map};
 use crate::Durability;
@@ -57,7 +58,7 @@ impl History {
         self.batches.len()
     }
 
-    /// Returns the content after a batch.
+    /// Returns the content after the batch with this number.
     pub fn at(&self, number: usize) -> Map {
         let mut map = Map::new();
         for change in self.batches.iter().take(number).flatten() {
@@ -83,8 +84,8 @@ impl History {
         keys.collect()
     }
 
-    /// Returns the bytes of keys and values that were put for any one key after number `since`: the
-    /// maximum over all keys.
+    /// Returns the maximum, over all keys, of the number of bytes of keys and values that were put
+    /// for one key after batch number `since`.
     pub fn most_bytes_of_a_key(&self, since: usize) -> usize {
         let mut bytes: BTreeMap<&[u8], usize> = BTreeMap::new();
         for change in self.batches.iter().skip(since).flatten() {
@@ -95,7 +96,7 @@ impl History {
         bytes.into_values().max().unwrap_or(0)
     }
 
-    /// Returns the changes of the next batch, with a put of its number added.
+    /// Returns the given changes as the next batch, with a put of the batch number added.
     pub fn numbered(&self, changes: &[Change]) -> Vec<Change> {
         let number = (self.given() as u64 + 1).to_le_bytes();
         let mut numbered = changes.to_vec();
@@ -105,7 +106,7 @@ impl History {
 
     /// Records that a batch was given to the index, and the answer of the index. A refused batch
     /// has changed nothing: it did not fit, it conflicted, its snapshot was too old, or the index
-    /// is read-only. After any other error the batch may or may not be there after the next
+    /// is read-only. After any other error the batch may or may not be present after the next
     /// opening; until then no reader sees it.
     pub fn wrote(&mut self, changes: Vec<Change>, durability: Durability, answer: Option<&Error>) {
         match answer {
@@ -137,8 +138,8 @@ impl History {
         self.durable = self.visible;
     }
 
-    /// Finds the last batch after which the content was as found after a stop. From then on the
-    /// history ends with that batch, and all of it is durable.
+    /// Finds the last batch after which the content was equal to the content found after a stop.
+    /// From then on the history ends with that batch, and all of the history is durable.
     ///
     /// # Errors
     ///
@@ -174,7 +175,8 @@ impl History {
         latest.map(|number| (number, self.at(number)))
     }
 
-    /// Describes the content found after a stop, and the batches that could have been found last.
+    /// Describes the content found after a stop, and the batches with which the history could have
+    /// ended.
     fn misfit(&self, found: &Found, first: usize) -> String {
         let number_of = |value: Option<&Vec<u8>>| {
             let bytes = value.and_then(|value| <[u8; 8]>::try_from(&value[..]).ok());
@@ -201,7 +203,7 @@ impl History {
     }
 }
 
-/// Returns the keys whose answer differs from the content of a map.
+/// Returns the keys for which the answer found differs from the content of a map.
 fn wrong_keys<'a>(found: &'a Found, map: &'a Map) -> impl Iterator<Item = Vec<u8>> + 'a {
     let unasked = map.keys().filter(|key| !found.contains_key(*key));
     let wrong = found.iter().filter(|(key, answer)| {

@@ -29,8 +29,8 @@ pub enum Change {
     Put(Vec<u8>, Vec<u8>),
     /// Deletes a key.
     Delete(Vec<u8>),
-    /// Deletes all keys from the first one to before the second one; without an end, all from the
-    /// first one on.
+    /// Deletes all keys from the first key to before the second key; without a second key, all keys
+    /// from the first key on.
     DeleteRange(Vec<u8>, Option<Vec<u8>>),
 }
 
@@ -48,7 +48,7 @@ impl Change {
         }
     }
 
-    /// Returns true if the change puts or deletes this key, or deletes a range with it.
+    /// Returns true if the change puts or deletes this key, or deletes a range that contains it.
     pub fn concerns(&self, key: &[u8]) -> bool {
         match self {
             Change::Put(own, _) | Change::Delete(own) => own == key,
@@ -103,7 +103,7 @@ pub fn rows_within(map: &Map, bounds: ScanBounds<'_>, is_reverse: bool) -> Pairs
 ///
 /// # Errors
 ///
-/// Those of the scan.
+/// The errors of the scan.
 pub fn collect(scan: &mut Scan) -> Result<Pairs, Error> {
     let mut all = Vec::new();
     while let Some((key, value)) = scan.next()? {

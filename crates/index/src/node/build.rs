@@ -114,7 +114,7 @@ impl Shape {
     fn with(mut self, row: &Row<'_>) -> Self {
         self.keys = self.keys.with(row.key.len());
         self.values = self.values.with(row.value.len());
-        // For longer values these numbers are not used.
+        // For values longer than 8 bytes, `value_min` and `value_max` are not used.
         let value = little_endian(row.value);
         self.value_min = self.value_min.min(value);
         self.value_max = self.value_max.max(value);
@@ -131,7 +131,7 @@ impl Shape {
     }
 
     /// Returns the base of the offsets of sequence numbers. The offset 0 is reserved for the
-    /// number 0.
+    /// sequence number 0.
     fn seq_base(&self) -> Seq {
         self.seq_min.saturating_sub(1)
     }
@@ -179,7 +179,8 @@ impl Shape {
         (header, bytes)
     }
 
-    /// Returns the column of keys without their prefix, its base, and its length in bytes.
+    /// Returns the head of the column of keys without their common prefix, the base of the column,
+    /// and its length in bytes.
     fn key_column(&self, plain: bool, first: &[u8], last: &[u8]) -> (ColumnHead, u64, usize) {
         let rows = self.rows();
         match self.keys.common() {
@@ -190,7 +191,8 @@ impl Shape {
             }
             Some(_) => (fixed(first.len()), 0, rows * first.len()),
             None => {
-                // The cut prefix has the same length in every key, so the first key shows it.
+                // The cut prefix has the same length in every key, so the first key shows that
+                // length.
                 let cut = self.keys.first - first.len();
                 let (head, bytes) = var(rows, self.keys.total - rows * cut);
                 (head, 0, bytes)
@@ -272,9 +274,9 @@ impl Builder {
     /// Adds a row behind all others.
     ///
     /// # Panics
-    /// If the row does not belong behind the row before it (keys ascend, and the versions of a key
-    /// go from newest to oldest), or if it exceeds a limit: [`KEY_BYTES_MAX`], [`VALUE_BYTES_MAX`],
-    /// [`ROWS_MAX`].
+    /// If the row does not follow the previous row in order (keys ascend, and the versions of a key
+    /// descend from newest to oldest), or if it exceeds a limit: [`KEY_BYTES_MAX`],
+    /// [`VALUE_BYTES_MAX`], [`ROWS_MAX`].
     pub fn push(&mut self, row: Row<'_>) {
         assert!(row.key.len() <= KEY_BYTES_MAX, "a key is at most 4 KiB");
         assert!(
@@ -318,8 +320,8 @@ impl Builder {
         self.header_of(&self.shape, self.ends())
     }
 
-    /// Returns the header of rows that begin and end with the keys `ends`, and the length of the
-    /// image before it is rounded up. Both include the range.
+    /// Returns the header of an image whose first and last key are `ends`, and the length of that
+    /// image before it is rounded up. Both account for the key range, if it is set.
     fn header_of(&self, shape: &Shape, ends: Ends<'_>) -> (Header, usize) {
         let (first, last) = ends.unwrap_or_default();
         let (mut header, mut bytes) = shape.header(self.plain, first, last);
@@ -480,7 +482,7 @@ impl Builder {
             let base = self.shape.seq_base();
             out.extend_from_slice(&base.to_le_bytes());
             for &seq in &self.seqs {
-                // The number 0 is not above the base, so its offset is 0.
+                // The sequence number 0 is not above the base, so its offset is 0.
                 append_offset(out, seq.saturating_sub(base), header.seq_width);
             }
         }

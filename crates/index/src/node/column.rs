@@ -82,8 +82,8 @@ pub(crate) fn head(bytes: &[u8]) -> u64 {
 }
 
 /// Head and length of a prefix, kept beside the other fields that a search reads first. The prefix
-/// itself is in a cache line of its own. A search reads it only if the prefix or the key does not
-/// fit the head: if the prefix is longer than 8 bytes or the key is shorter.
+/// itself is in a cache line of its own. A search reads that line only if the head does not decide
+/// the comparison: if the prefix is longer than 8 bytes or the key is shorter than 8 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Start {
     /// The [head] of the prefix.
@@ -159,14 +159,14 @@ impl Ints {
         le_u64(bytes, at.wrapping_add(self.at as usize)) & mask(self.width)
     }
 
-    /// Returns the number of a row.
+    /// Returns the number that a row encodes: the base plus the offset of the row.
     #[inline(always)]
     pub fn number(&self, bytes: &[u8], row: usize) -> u64 {
         self.base.wrapping_add(self.offset(bytes, row))
     }
 
     /// Returns the string of `len` bytes that the number of a row encodes, padded with zeroes to
-    /// eight bytes. The fixed length spares the caller a copy of variable length.
+    /// eight bytes. The fixed length of the result saves the caller a copy of variable length.
     #[inline(always)]
     pub fn key(&self, bytes: &[u8], row: usize, len: u8) -> [u8; 8] {
         let shift = 64 - 8 * u32::from(len);
@@ -226,8 +226,8 @@ pub(super) enum Column {
 
 impl Column {
     /// Takes a column of `rows` cells of at most `max` bytes, in the layout that `head` describes.
-    /// Offsets are relative to `base`, or, if it is `None`, to a base that is stored in front of
-    /// them.
+    /// Offsets are relative to `base`, or, if `base` is `None`, to a base that is stored in front
+    /// of the offsets.
     pub fn parse(
         sections: &mut Sections<'_>,
         head: &ColumnHead,
@@ -280,7 +280,7 @@ impl Column {
         }
     }
 
-    /// Returns the spread of `rows` ascending cells. It is computed from the numbers that
+    /// Returns the spread of `rows` ascending cells, computed from the same numbers that
     /// [`locate`](Self::locate) searches by.
     pub fn spread(&self, bytes: &[u8], rows: usize) -> Spread {
         match *self {
@@ -290,8 +290,8 @@ impl Column {
         }
     }
 
-    /// Returns the first of ascending rows that is not less than `key`, and whether it is equal to
-    /// `key`.
+    /// Returns the first of ascending rows whose cell is not less than `key`, and whether that cell
+    /// is equal to `key`.
     #[inline]
     pub fn locate(&self, rows: Sorted<'_>, key: &[u8]) -> (usize, bool) {
         let bytes = rows.bytes;

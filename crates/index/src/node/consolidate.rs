@@ -6,11 +6,11 @@ use std::cmp::Reverse;
 use std::ops::{Bound, Range};
 
 /// Passes the rows of `base` and `delta` to `sink` in the order of an image, without the versions
-/// that no reader at `oldest` or above can see. Of each key it keeps all versions above `oldest`,
-/// and the newest version at or below `oldest` with its sequence number set to 0. A range deletion
-/// counts as a deletion of each existing key in the range. A deletion with no older version behind
-/// it has no effect and is dropped. `freed` receives the values of the dropped rows of kind
-/// [`Blob`](Kind::Blob).
+/// that no reader at `oldest` or above can see. Of each key, all versions above `oldest` are
+/// passed, and the newest version at or below `oldest` with its sequence number set to 0. A range
+/// deletion counts as a deletion of each existing key in the range. A deletion with no older
+/// version behind it has no effect and is dropped. `freed` receives the values of the dropped rows
+/// of kind [`Blob`](Kind::Blob).
 pub fn consolidate(
     base: Option<&Image>,
     delta: &Delta,

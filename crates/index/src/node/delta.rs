@@ -82,7 +82,8 @@ fn is_empty_range(start: Bound<&[u8]>, end: Bound<&[u8]>) -> bool {
     }
 }
 
-/// Returns true if a range that begins at `inner` does not begin before one that begins at `outer`.
+/// Returns true if a range that starts at `inner` does not start before a range that starts at
+/// `outer`.
 fn starts_inside(outer: Bound<&[u8]>, inner: Bound<&[u8]>) -> bool {
     match (outer, inner) {
         (Bound::Unbounded, _) => true,
@@ -94,7 +95,7 @@ fn starts_inside(outer: Bound<&[u8]>, inner: Bound<&[u8]>) -> bool {
     }
 }
 
-/// Returns true if a range that ends at `inner` does not end behind one that ends at `outer`.
+/// Returns true if a range that ends at `inner` does not end behind a range that ends at `outer`.
 fn ends_inside(outer: Bound<&[u8]>, inner: Bound<&[u8]>) -> bool {
     match (outer, inner) {
         (Bound::Unbounded, _) => true,
@@ -106,7 +107,7 @@ fn ends_inside(outer: Bound<&[u8]>, inner: Bound<&[u8]>) -> bool {
     }
 }
 
-/// One version. The heap holds the key beyond its first 8 bytes, then the value.
+/// One version of a key. The heap holds the key beyond its first 8 bytes, then the value.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     /// First 8 bytes of the key, big-endian, padded with zeroes if the key is shorter.
@@ -134,8 +135,9 @@ impl Slot {
 #[derive(Clone, Debug, Default)]
 #[repr(C)]
 pub struct Delta {
-    // Fields that a get reads if the delta has no change of its key: 64 bytes.
-    /// Filter over the keys of all slots, and of some slots that were removed.
+    // If the delta has no change of a key, a get of that key reads only the next three fields: 64
+    // bytes.
+    /// Filter over the keys of all slots, and possibly of slots that have been removed.
     filter: Filter,
     floor: Seq,
     /// Range deletions in the order of their sequence numbers.
@@ -248,9 +250,9 @@ impl Delta {
         slot
     }
 
-    /// Returns the sequence number of the newest change of `key` that a reader at `prune_at` sees:
-    /// of the versions in `run`, a version at `seq`, and the range deletions. No reader sees an
-    /// older version.
+    /// Returns the sequence number of the newest change of `key` that a reader at `prune_at` sees,
+    /// among the versions in `run`, a new version at `seq`, and the range deletions. No reader at
+    /// `prune_at` or above sees a version older than that change.
     fn hiding(&self, key: &[u8], run: Range<usize>, seq: Seq, prune_at: Seq) -> Option<Seq> {
         let new = (seq <= prune_at).then_some(seq);
         let old = self.visible(run, prune_at).map(|slot| self.slots[slot].seq);
@@ -258,8 +260,8 @@ impl Delta {
     }
 
     /// Adds the deletion of all keys between `start` and `end` by the batch `seq`. Drops the
-    /// versions and range deletions inside it that no reader at `prune_at` or above can see any
-    /// more, and those of the same batch, which precede it.
+    /// versions and range deletions inside this range that no reader at `prune_at` or above can see
+    /// any more, and those of the same batch, because they were made before the deletion.
     pub fn insert_range(
         &mut self,
         start: Bound<&[u8]>,
@@ -272,9 +274,9 @@ impl Delta {
         });
     }
 
-    /// Adds a range deletion after changes of its own batch and of later ones were added. Changes
-    /// of its own batch stay, because a batch deletes ranges before it makes other changes. Adds
-    /// nothing if the delta already has the deletion. Otherwise this works like
+    /// Adds a range deletion after changes of its own batch and of later batches were added.
+    /// Changes of its own batch stay, because a batch deletes ranges before it makes other changes.
+    /// Adds nothing if the delta already has the deletion. Otherwise this works like
     /// [`insert_range`](Self::insert_range).
     pub fn insert_range_late(
         &mut self,
@@ -292,8 +294,8 @@ impl Delta {
     }
 
     /// Drops the versions of keys between two bounds that are older than the batch `seq`, which
-    /// deleted these keys. It serves an image that already contains the deletion and may contain
-    /// newer versions.
+    /// deleted these keys. Used for a leaf whose image already includes the deletion and may
+    /// contain newer versions.
     pub fn remove_older(&mut self, start: Bound<&[u8]>, end: Bound<&[u8]>, seq: Seq) {
         if self.remove_hidden(start, end, &|old| old < seq) < Seq::MAX {
             self.floor = self.floor.max(seq);
@@ -328,8 +330,8 @@ impl Delta {
         oldest
     }
 
-    /// Adds a deletion, and drops the versions and range deletions inside it for which `is_hidden`
-    /// is true.
+    /// Adds a range deletion, and drops the versions and range deletions inside its range for which
+    /// `is_hidden` is true.
     fn add_range(
         &mut self,
         start: Bound<&[u8]>,
@@ -385,8 +387,9 @@ impl Delta {
         }
     }
 
-    /// Returns the sequence number of the newest version of `key`, or range deletion of it, that is
-    /// not newer than `seq`. This is the change that decides the result of [`find`](Self::find).
+    /// Returns the sequence number of the newest change of `key`, a version or a range deletion,
+    /// that is not newer than `seq`. This is the change that decides the result of
+    /// [`find`](Self::find).
     pub fn seq_of(&self, key: &[u8], seq: Seq) -> Option<Seq> {
         let slot = match self.filter.may_have(key) {
             true => self.slots.get(self.position(key, seq)),
@@ -396,14 +399,14 @@ impl Delta {
         slot.map(|slot| slot.seq).max(self.deleted_at(key, seq))
     }
 
-    /// Returns the newest batch in the delta that changed `key` or deleted a range that contains
-    /// it.
+    /// Returns the sequence number of the newest batch in the delta that changed `key` or deleted a
+    /// range that contains `key`.
     pub fn newest_seq(&self, key: &[u8]) -> Option<Seq> {
         self.seq_of(key, Seq::MAX)
     }
 
-    /// Returns the lowest sequence number of a reader that gets right answers. Versions that
-    /// readers below it would see may have been dropped.
+    /// Returns the lowest sequence number of a reader that gets correct answers. Versions that only
+    /// readers below this number would see may have been dropped.
     pub fn floor(&self) -> Seq {
         self.floor
     }
@@ -433,9 +436,10 @@ impl Delta {
             + bounds
     }
 
-    /// Calls `visit` with the newest version of each key, keys ascending, without keys that a range
-    /// deletion hides. If the range deletions are inserted into an empty delta, then these
-    /// versions, it is equal to this one for readers that are newer than all changes.
+    /// Calls `visit` with the newest version of each key, in ascending order of keys, without keys
+    /// that a range deletion hides. Inserting the range deletions and then these versions into an
+    /// empty delta makes a delta that gives the same answers to readers that are newer than all
+    /// changes.
     pub fn newest(&self, visit: &mut dyn FnMut(Row<'_>)) {
         let mut key = Vec::new();
         let mut at = 0;
@@ -470,8 +474,8 @@ impl Delta {
             .then_with(|| usize::from(slot.key_len).cmp(&key.len()))
     }
 
-    /// Returns the first slot behind all smaller keys and behind all versions of `key` newer than
-    /// `seq`.
+    /// Returns the index of the first slot behind all smaller keys and behind all versions of `key`
+    /// that are newer than `seq`.
     fn position(&self, key: &[u8], seq: Seq) -> usize {
         let head = head(key);
         let first = self.slots.partition_point(|slot| slot.head < head);
@@ -488,7 +492,8 @@ impl Delta {
         }
     }
 
-    /// Returns the slots with versions of `key`; `at` is a position where one of them would stand.
+    /// Returns the slots with versions of `key`; `at` is a position where a version of `key` is or
+    /// could be inserted.
     fn run_around(&self, at: usize, key: &[u8]) -> Range<usize> {
         let same = |slot: &&Slot| self.compare(slot, key).is_eq();
         let newer = self.slots[..at].iter().rev().take_while(same).count();
@@ -590,9 +595,9 @@ impl Delta {
     }
 }
 
-/// Makes room for `more` elements. If this needs new memory, reserves `spare` more. There are as
-/// many deltas as dirty leaves, so the spare capacity is less than the half that a `Vec` would
-/// leave unused.
+/// Makes room for `more` elements. If this needs new memory, reserves `spare` elements in addition.
+/// There are as many deltas as dirty leaves, so less spare capacity is reserved than by a `Vec`,
+/// which would leave up to half of its memory unused.
 fn grow<T>(list: &mut Vec<T>, more: usize, spare: usize) {
     if list.capacity() - list.len() < more {
         list.reserve_exact(more + spare);

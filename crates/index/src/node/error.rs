@@ -12,7 +12,7 @@ pub enum ImageError {
     /// The version of the format is not known.
     #[error("the image has version {0} of the format")]
     Version(u8),
-    /// The length in the header is one that no image has.
+    /// The length in the header is not a possible length of an image.
     #[error("the image has an impossible length")]
     Length,
     /// The bytes have changed since the image was sealed.
@@ -26,8 +26,8 @@ pub enum ImageError {
         /// Location that the image was read from.
         expected: u64,
     },
-    /// The image was sealed for another generation of its segment: it was there before the expected
-    /// image.
+    /// The image was sealed for another generation of its segment: it was left over from an earlier
+    /// use of the segment.
     #[error(
         "the image was left by another filling of its segment: it names {found:08x}, not {expected:08x}"
     )]

@@ -1,5 +1,6 @@
-//! Filter that says whether a delta may contain a key. Most gets ask for a key that the delta does
-//! not contain. The filter answers them from one cache line, where a search would touch several.
+//! Filter that reports whether a delta may contain a key. Most gets ask for a key that the delta
+//! does not contain. The filter answers such gets from one cache line, where a search would access
+//! several.
 //!
 //! It is a Bloom filter (Bloom, CACM 13(7), 1970) of 256 bits and two hashes. Its false positive
 //! rate is about one in thirty with 24 changes and one in eight with 58. It must never give a false
@@ -13,7 +14,7 @@ const WORDS: usize = 4;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Filter([u64; WORDS]);
 
-/// Returns the positions of the two bits of a key, computed from all its bytes.
+/// Returns the positions of the two bits of a key, computed from all bytes of the key.
 #[inline]
 fn places(key: &[u8]) -> [usize; 2] {
     let mix = |hash: u64, word: u64| {

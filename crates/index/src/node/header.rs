@@ -20,10 +20,11 @@ const LENGTH_AT: usize = 12;
 const LOCATION_AT: usize = 16;
 const GENERATION_AT: usize = 52;
 
-/// Place that an image is sealed for: its location, and the generation of the segment there.
+/// Place that an image is sealed for: its location, and the generation of the segment at that
+/// location.
 ///
 /// The location alone is not enough. If the write of an image is lost, an older image of the same
-/// node at the same location would pass for it.
+/// node at the same location would be mistaken for the lost image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Seal {
     /// Location of the image.
@@ -74,7 +75,7 @@ pub enum Sort {
     Patch = 2,
 }
 
-/// The fields of a header.
+/// Fields of the header of an image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Header {
     pub sort: Sort,
@@ -209,8 +210,8 @@ impl Header {
     /// Parses a header and checks that the image is complete, unchanged since it was sealed, and
     /// sealed for `meant`.
     ///
-    /// An image on the storage is not longer than [`IMAGE_BYTES_MAX`]; one that stays in memory may
-    /// be.
+    /// An image on the storage is not longer than [`IMAGE_BYTES_MAX`]; an image that stays in
+    /// memory may be longer.
     pub fn open(bytes: &[u8], meant: Seal, bytes_max: usize) -> Result<Self, ImageError> {
         let header = Self::decode_within(bytes, bytes_max)?;
         let image = bytes

@@ -1,4 +1,4 @@
-//! Reading images.
+//! Reading images: the bytes of an image are checked once, then its rows can be accessed.
 
 use super::arena::Shared;
 use super::column::{Column, Ints, Sections, Sorted, Start};
@@ -64,7 +64,7 @@ impl Deref for Value<'_> {
 /// Buffer into which a row is unpacked.
 #[derive(Debug, Default)]
 pub(super) struct RowMemory {
-    /// Begins with the common prefix of all keys of the image.
+    /// Key of the row. It begins with the common prefix of all keys of the image.
     key: Vec<u8>,
     value: [u8; 8],
 }
@@ -111,8 +111,8 @@ struct Parsed {
 }
 
 impl Parsed {
-    /// Finds the columns and checks that each is inside the image. The content of the columns is
-    /// not checked yet.
+    /// Finds the columns and checks that each of them is inside the image. The content of the
+    /// columns is not checked yet.
     fn divide(padded: &[u8], header: &Header, stored_lsn: u64) -> Result<Parsed, ImageError> {
         let rows = usize::from(header.rows);
         let prefix_len = usize::from(header.prefix_len);
@@ -192,7 +192,7 @@ impl Image {
         Ok(image)
     }
 
-    /// Returns the image and the padding.
+    /// Returns the bytes of the image and of the padding behind it.
     #[inline(always)]
     fn padded(&self) -> &[u8] {
         self.0.tail()
@@ -249,13 +249,15 @@ impl Image {
         KeyRange::parse(&self.bytes()[at as usize..], ends).map(Some)
     }
 
-    /// Returns the range of keys that the leaf covers, if the image has it. Images of leaves have
-    /// it since version 4 of the index format, except for images that were merged in memory.
+    /// Returns the range of keys that the leaf covers, if the image has that range. Images of
+    /// leaves have it since version 4 of the index format, except for images that were merged in
+    /// memory.
     pub fn range(&self) -> Option<KeyRange> {
         self.read_range().expect("it was read before")
     }
 
-    /// Returns true if `row` comes after the row before it in the order of rows.
+    /// Returns true if `row` is greater than the row before it: the key is greater, or the version
+    /// of the same key is older.
     fn is_behind_previous(&self, row: usize) -> bool {
         match self.compare_rows(row - 1, row) {
             Ordering::Less => true,
@@ -290,8 +292,8 @@ impl Image {
         })
     }
 
-    /// Returns the bytes as they are on flash. To move the image, [`seal`](super::seal) a copy of
-    /// them.
+    /// Returns the bytes of the image as they are on flash. To move the image,
+    /// [`seal`](super::seal) a copy of these bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.padded()[..self.len_bytes()]
     }
@@ -316,8 +318,8 @@ impl Image {
         self.0.lsn
     }
 
-    /// Returns the LSN of the image on the storage: that of this image, unless it was merged in
-    /// memory.
+    /// Returns the LSN of the image on the storage. It is the LSN of this image, unless this image
+    /// was merged in memory.
     pub(crate) fn stored_lsn(&self) -> u64 {
         self.0.stored_lsn
     }
@@ -354,7 +356,8 @@ impl Image {
         &self.padded()[HEADER_BYTES..][..self.0.start.len()]
     }
 
-    /// Returns the first row whose key is not less than `key`, and whether its key is equal.
+    /// Returns the first row whose key is not less than `key`, and whether the key of that row is
+    /// equal to `key`.
     #[inline]
     fn locate(&self, key: &[u8]) -> (usize, bool) {
         let suffix = match self.0.start.compare(key, || self.prefix()) {
@@ -494,8 +497,8 @@ impl Image {
         self.seq_of(row)
     }
 
-    /// Returns the sequence number of a row. The base of the column is one below the lowest number
-    /// other than 0, and the offset 0 encodes the number 0.
+    /// Returns the sequence number of a row. The base of the column is one below the lowest
+    /// sequence number other than 0, and the offset 0 encodes the sequence number 0.
     #[inline]
     fn seq_of(&self, row: usize) -> Seq {
         self.0
@@ -555,8 +558,8 @@ impl Image {
         start..end.max(start)
     }
 
-    /// Returns the rows of `key`; if there are none, an empty range at the position where they
-    /// would be.
+    /// Returns the rows of `key`; if there are none, an empty range at the position where these
+    /// rows would be.
     pub(super) fn rows_of(&self, key: &[u8]) -> Range<usize> {
         let (first, equal) = self.locate(key);
         first..if equal { self.run_end(first) } else { first }
@@ -573,7 +576,7 @@ impl Image {
         end
     }
 
-    /// Returns the first row of the key in row `row`: its newest version.
+    /// Returns the first row of the key in row `row`, which is the newest version of that key.
     pub(super) fn run_start(&self, row: usize) -> usize {
         let mut start = row;
         if self.0.seqs.is_some() {

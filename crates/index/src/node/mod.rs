@@ -2,8 +2,8 @@
 //!
 //! A node on flash is an immutable, packed *image*. The changes to a leaf since its image was
 //! written are kept in memory as a *delta*. A lookup searches the delta, then the image. A scan
-//! merges both ([`view`]). [`consolidate`] merges both into the rows of the next image when a leaf is
-//! written again. The format of an image is in docs/format/index-node.md.
+//! merges both ([`view`]). When a leaf is rewritten, [`consolidate`] merges both into the rows of
+//! the next image. The format of an image is in docs/format/index-node.md.
 //!
 //! Every row is a version: it has the sequence number ([`Seq`]) of the batch that wrote it. A
 //! reader at sequence number `s` sees, of each key, the newest version that is not newer than `s`.
@@ -42,31 +42,31 @@ pub use range::KeyRange;
 pub(crate) use spread::Spread;
 pub use view::{Rows, View, view};
 
-/// Sequence number of a batch of changes. 0 is older than every reader.
+/// Sequence number of a batch of changes. 0 marks a change that is older than every reader.
 pub type Seq = u64;
 
 /// Number of a node of the tree or of a blob. A node keeps its number when it is written again.
 pub type NodeId = u32;
 
-/// Longest key in bytes.
+/// Maximum length of a key, in bytes.
 pub const KEY_BYTES_MAX: usize = 4 << 10;
 
-/// Longest value in a row, in bytes. Longer values are stored out of line, as blobs.
+/// Maximum length of a value in a row, in bytes. Longer values are stored out of line, as blobs.
 pub const VALUE_BYTES_MAX: usize = 64 << 10;
 
-/// Most rows of an image.
+/// Maximum number of rows of an image.
 pub const ROWS_MAX: usize = 65_535;
 
 /// Unit of the length of an image, in bytes.
 pub const GRANULE_BYTES: usize = 64;
 
-/// Longest image in bytes.
+/// Maximum length of an image, in bytes.
 pub const IMAGE_BYTES_MAX: usize = (4 << 20) - GRANULE_BYTES;
 
-/// Length of the header of an image, in bytes. [`Image::peek`] needs no more.
+/// Length of the header of an image, in bytes. [`Image::peek`] needs only these bytes.
 pub const HEADER_BYTES: usize = 64;
 
-/// Longest content of a blob, in bytes.
+/// Maximum length of the content of a blob, in bytes.
 pub const BLOB_BYTES_MAX: usize = IMAGE_BYTES_MAX - HEADER_BYTES;
 
 /// Number of padding bytes behind an image in memory, so that an unaligned load of 8 bytes stays

@@ -10,7 +10,7 @@ use super::{ImageError, KEY_BYTES_MAX};
 
 /// Length in bytes of the fixed fields in front of the key bytes.
 const FIXED_BYTES: usize = 8;
-/// Value in place of the length of `to` if the range has no end.
+/// Stored in place of the length of `to` if the range has no end.
 const NO_END: u16 = u16::MAX;
 
 /// Range of keys from `from` up to, but not including, `to`.
@@ -26,8 +26,8 @@ pub struct KeyRange {
 pub(super) type Ends<'a> = Option<(&'a [u8], &'a [u8])>;
 
 impl KeyRange {
-    /// Returns the lengths of the prefixes that `from` shares with the first key and `to` with the
-    /// last key.
+    /// Returns the length of the prefix that `from` shares with the first key, and of the prefix
+    /// that `to` shares with the last key.
     fn shared_with(&self, ends: Ends<'_>) -> (usize, usize) {
         let Some((first, last)) = ends else {
             return (0, 0);

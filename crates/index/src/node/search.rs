@@ -5,8 +5,9 @@ use std::hint::select_unpredictable;
 /// Returns the first of `rows` rows for which `less` is false. Rows for which `less` is true must
 /// come before all others.
 ///
-/// The outcomes are unpredictable, so no branch depends on them. Each step probes three rows: their
-/// loads do not wait for each other, which matters when they miss the caches.
+/// The results of `less` are unpredictable, so no branch depends on them. Each step probes three
+/// rows: the loads of these rows do not wait for each other, which matters when they miss the
+/// caches.
 #[inline(always)]
 pub(crate) fn partition(rows: usize, less: impl Fn(usize) -> bool) -> usize {
     if rows == 0 {

@@ -16,7 +16,7 @@ pub(crate) struct Spread {
     /// Number of the first row, which is the lowest.
     least: u64,
     /// Average number of rows for each distance of 2 between numbers. Distances are halved so that
-    /// they fit a signed integer, which the processor converts to a float at once.
+    /// they fit a signed integer, which the processor converts to a float in one instruction.
     rows_per_half: f32,
     /// Largest distance of a row below its estimate.
     below: u16,
@@ -47,7 +47,7 @@ impl Spread {
             above = above.max(row.saturating_sub(guess));
         }
         // Only unsorted rows can be further from the line than `ROWS_MAX`, and no line helps to
-        // find those.
+        // find unsorted rows.
         spread.below = u16::try_from(below).unwrap_or(u16::MAX);
         spread.above = u16::try_from(above).unwrap_or(u16::MAX);
         spread
@@ -71,7 +71,7 @@ impl Spread {
         start..end
     }
 
-    /// Returns the first of the `rows` rows for which `less` is false. `less` says whether the
+    /// Returns the first of the `rows` rows for which `less` is false. `less` returns whether the
     /// number of a row is less than `number`.
     #[inline(always)]
     pub fn partition(&self, rows: usize, number: u64, less: impl Fn(usize) -> bool) -> usize {

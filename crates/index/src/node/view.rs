@@ -18,7 +18,7 @@ pub struct Rows {
     pieces: Vec<Piece>,
     /// Keys and values of the copied rows.
     bytes: Vec<u8>,
-    /// Number of pieces that reading has begun.
+    /// Number of pieces whose reading has begun.
     begun: usize,
     /// Unread rows of the run that was begun last.
     run: Range<usize>,
@@ -68,7 +68,7 @@ impl Rows {
         }
     }
 
-    /// Removes all rows and returns the list with its memory.
+    /// Removes all rows, and returns the list so that its memory can be reused.
     pub fn emptied(mut self) -> Self {
         self.clear();
         self
@@ -157,8 +157,8 @@ impl Rows {
         self.pieces.len()
     }
 
-    /// Writes the key of the last row to `out`, whatever the reading position. Returns false if
-    /// there are no rows.
+    /// Writes the key of the last row to `out`, independent of the reading position. Returns false
+    /// if there are no rows.
     pub fn last_key(&self, out: &mut Vec<u8>) -> bool {
         out.clear();
         match (self.pieces.last(), &self.image) {
@@ -197,7 +197,7 @@ pub struct View<'a> {
 }
 
 /// Replaces the content of `out` with the rows of a leaf that a reader sees. Returns true if a
-/// limit stopped it: at least one more row follows the last one in `out`.
+/// limit was reached: then at least one more row follows the last row in `out`.
 pub fn view(base: Option<&Image>, delta: Option<&Delta>, view: &View<'_>, out: &mut Rows) -> bool {
     out.clear();
     out.image = base.cloned();
@@ -233,8 +233,8 @@ struct Scan<'a> {
 }
 
 impl Scan<'_> {
-    /// Adds rows of the image whose keys have no version in the delta. Returns true if a limit
-    /// stopped it.
+    /// Adds rows of the image whose keys have no version in the delta. Returns true if a limit was
+    /// reached.
     fn alone(&mut self, rows: Range<usize>) -> bool {
         let Some(image) = self.base.filter(|_| !rows.is_empty()) else {
             return false;
@@ -246,8 +246,8 @@ impl Scan<'_> {
         self.run(rows)
     }
 
-    /// Adds the visible rows among rows of the image, some of which may be older versions,
-    /// deletions, or deleted by a range deletion. Returns true if a limit stopped it.
+    /// Adds those of the given rows of the image that are visible. Some of the rows may be older
+    /// versions, deletions, or deleted by a range deletion. Returns true if a limit was reached.
     fn versions(&mut self, image: &Image, mut rows: Range<usize>) -> bool {
         while !rows.is_empty() {
             let run = if self.view.is_reverse {
@@ -279,8 +279,8 @@ impl Scan<'_> {
         deleted.is_some_and(|deleted| deleted >= image.seq(row))
     }
 
-    /// Adds the visible version of a key that the delta has versions of. Returns true if a limit
-    /// stopped it.
+    /// Adds the visible version of a key that has versions in the delta. Returns true if a limit
+    /// was reached.
     fn shared(&mut self, key: &[u8], shared: &Shared) -> bool {
         let (delta, seq) = (self.delta, self.view.seq);
         let slot = delta.and_then(|delta| {
@@ -303,12 +303,12 @@ impl Scan<'_> {
         }
     }
 
-    /// Adds a row of the image, unless it is a deletion. Returns true if a limit stopped it.
+    /// Adds a row of the image, unless the row is a deletion. Returns true if a limit was reached.
     fn row(&mut self, image: &Image, row: usize) -> bool {
         image.kind(row) != Kind::Delete && self.run(row..row + 1)
     }
 
-    /// Adds rows of the image that are all visible. Returns true if a limit stopped it.
+    /// Adds rows of the image that are all visible. Returns true if a limit was reached.
     fn run(&mut self, rows: Range<usize>) -> bool {
         if let Some(Piece::Run(last)) = self.out.pieces.last_mut() {
             if last.end == rows.start {
@@ -327,7 +327,7 @@ impl Scan<'_> {
         false
     }
 
-    /// Adds a row of the delta. Returns true if a limit stopped it.
+    /// Adds a row of the delta. Returns true if a limit was reached.
     fn copy(&mut self, key: &[u8], value: &[u8]) -> bool {
         let at = self.out.bytes.len();
         let (key_len, value_len) = (key.len(), value.len());

@@ -1,5 +1,5 @@
-//! Planted bugs, which test the tests: each breaks one promise of the engine in a place where a
-//! programmer might break it, and at least one test must find it ([`tests`]).
+//! Planted bugs, which test the tests: each bug breaks one promise of the engine in a place where a
+//! programmer might break it, and at least one test must find the bug ([`tests`]).
 //!
 //! Only two sets of tests can plant a bug: the tests of this crate, for one thread, and those of
 //! `interleavings/`, which build the crate themselves. Everywhere else [`is_planted`] is a
@@ -25,7 +25,7 @@ pub enum Bug {
     BelievesLeftovers,
     /// The checksum of a log frame is not verified.
     BelievesFrames,
-    /// A log frame of an earlier lap is accepted as one of the current lap.
+    /// A log frame of an earlier lap is accepted as a frame of the current lap.
     TakesOlderLaps,
     /// A log frame is accepted although its incarnation is older than the minimum in the
     /// superblock.
@@ -61,10 +61,11 @@ pub enum Bug {
     LooksOnce,
     /// Content read for a node is accepted although the node has moved during the read.
     BelievesOldReads,
-    /// Readers find the location of a part of a long value before the part is written there.
+    /// Readers find the location of a part of a long value before the part is written to that
+    /// location.
     PublishesUnwritten,
-    /// A node or a part of a long value counts as unmoved if its location is the same, although its
-    /// segment has a new generation.
+    /// A node or a part of a long value is considered unmoved if its location is the same, although
+    /// its segment has a new generation.
     OverlooksGenerations,
 }
 

@@ -6,7 +6,7 @@ use crate::node::{KeyRange, NodeId, Seal, Seq};
 use crate::storage::{BLOCK_BYTES, Storage};
 use std::collections::BTreeSet;
 
-/// Place of an image and the node that it claims to be.
+/// Place of an image, and the node and the LSN that the image claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ImageLocation {
     /// Seal that the image must have.
@@ -28,13 +28,13 @@ pub(super) struct Leaf {
     pub bases: Vec<Base>,
     /// Log position from which the log has all changes that the image adds to its bases.
     pub logged_from: u64,
-    /// True if the image can be read, a checkpoint names it, and the log has all later changes: no
-    /// other image of its keys is needed then.
+    /// True if the image can be read, a checkpoint names it, and the log has all later changes:
+    /// then no other image of the same keys is needed.
     pub is_proven: bool,
 }
 
-/// Keys of which changes may be missing, if the keys come from an image of a batch below `up_to`
-/// and the log does not have all later batches.
+/// Keys of which changes may be missing, if the image that the keys come from has an LSN below
+/// `up_to`, and the log does not have all batches after that LSN.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Doubt {
     pub range: KeyRange,
@@ -51,20 +51,20 @@ impl Doubt {
     }
 }
 
-/// Beginning of the part of the log that is complete up to its end.
+/// Position from which the log is complete up to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CompleteLog {
     /// Position in the log; 0 is the beginning of the index.
     pub from: u64,
-    /// Sequence number of the first batch there.
+    /// Sequence number of the first batch from that position on.
     pub first_seq: Seq,
 }
 
 /// Readable patches, by node and LSN.
 pub(super) type WholePatches = BTreeSet<(NodeId, Seq)>;
 
-/// Reads into `buffer`, block by block if one read fails; unreadable blocks become zeroes. Returns
-/// the offsets of these blocks in the buffer.
+/// Reads into `buffer`. If that fails, reads block by block, and fills unreadable blocks with
+/// zeroes. Returns the offsets of the unreadable blocks in the buffer.
 pub(super) fn read_what_can_be(
     storage: &dyn Storage,
     offset: u64,

@@ -1,5 +1,5 @@
-//! The log without a superblock that says where it begins: every intact frame on the storage, and
-//! the order of the frames.
+//! Reading the log without a superblock that says where it begins: finds every intact frame on the
+//! storage, and determines the order of the frames.
 
 use super::Rebuilt;
 use super::evidence::{CompleteLog, read_what_can_be};
@@ -17,7 +17,7 @@ const WINDOW_BLOCKS: u64 = 1024;
 pub(super) struct Found(Vec<Header>);
 
 impl Found {
-    /// Searches the front of an index, where its log begins.
+    /// Searches the front of the storage, where the log of an index begins.
     pub(super) fn in_front(storage: &dyn Storage, geometry: &Geometry) -> Found {
         let mut found = Found::default();
         let mut window = Aligned::zeroed(WINDOW_BLOCKS as usize * BLOCK_BYTES);
@@ -33,7 +33,8 @@ impl Found {
         found
     }
 
-    /// Searches bytes of the storage that begin at `offset`, which is the start of a block.
+    /// Searches `bytes`, a part of the storage that begins at `offset`, which is the start of a
+    /// block.
     pub(super) fn look(
         &mut self,
         storage: &dyn Storage,
@@ -66,9 +67,9 @@ pub(super) struct Frames {
     /// Position before which no frame was needed any more, as far as known.
     needed_from: u64,
     /// True if `needed_from` comes from a superblock. Otherwise it comes from the last frame, and
-    /// was true when that frame was written.
+    /// is the position at the time when that frame was written.
     is_need_known: bool,
-    /// True if a frame is missing behind a needed one.
+    /// True if a frame is missing behind a needed frame.
     has_gap: bool,
     /// Position behind the last frame.
     end: u64,
@@ -79,7 +80,7 @@ pub(super) struct Frames {
 pub(super) type TakeFrame<'a> = dyn FnMut(&Frame<'_>) -> Result<(), Error> + 'a;
 
 impl Frames {
-    /// Sorts the frames found. `superblocks` are the intact ones.
+    /// Sorts the frames found. `superblocks` are the intact superblocks.
     pub(super) fn of(
         storage: &dyn Storage,
         geometry: Geometry,
@@ -92,7 +93,7 @@ impl Frames {
         let newest = all.iter().max_by_key(|f| (f.opening, f.position)).copied();
         let end = newest.map_or(0, |newest| newest.position + newest.blocks());
         all.retain(|frame| frame.position < end);
-        // Of two frames at one position, the frame of the later incarnation counts.
+        // If two frames have the same position, the frame of the later incarnation is kept.
         all.sort_unstable_by_key(|frame| (frame.position, u32::MAX - frame.opening));
         all.dedup_by_key(|frame| frame.position);
         let first = all.first().map_or(0, |first| first.position);
@@ -108,7 +109,7 @@ impl Frames {
         let mut frames = Frames {
             geometry,
             all: Vec::new(),
-            // Without any frame the log has nothing, not even its beginning.
+            // If no frame was found, no part of the log is complete, not even its beginning.
             complete_from: newest.map_or(u64::MAX, |_| first.min(needed)),
             needed_from: needed,
             is_need_known: !superblocks.is_empty(),
@@ -122,10 +123,11 @@ impl Frames {
         frames
     }
 
-    /// Takes frames, which are sorted by position, up to a gap that a power cut may have left.
+    /// Adds the frames in `all`, which are sorted by position, up to the first gap that a power cut
+    /// may have left.
     fn follow(&mut self, all: &[Header], superblocks: &[Superblock], rebuilt: &mut Rebuilt) {
-        // For each frame: position below which the log was durable, according to the superblocks
-        // and to this and all later frames.
+        // For each frame: the position below which the log was durable, according to the
+        // superblocks, to that frame, and to all later frames.
         let of_superblocks = superblocks.iter().map(|s| s.log_durable).max();
         let mut durable = of_superblocks.unwrap_or(0);
         let durable: Vec<u64> = (all.iter().rev())
@@ -180,8 +182,8 @@ impl Frames {
             .iter()
             .find(|frame| frame.position >= self.complete_from);
         let first_seq = match first {
-            // The header of a frame of relogged records has the sequence number of the batch before
-            // it.
+            // The header of a frame of relogged records has the sequence number of the last batch
+            // before that frame.
             Some(first) => first.first_seq + u64::from(first.is_relogged),
             None => Seq::MAX,
         };
@@ -195,10 +197,10 @@ impl Frames {
         }
     }
 
-    /// Returns true if a needed part of the log is missing: changes that no image has. Without
-    /// superblocks, a missing beginning does not count. It may have been freed after the last
-    /// intact frame was written, and a power cut may have torn the frames that were then written in
-    /// its place.
+    /// Returns true if a needed part of the log is missing, whose changes no image has. Without
+    /// superblocks, a missing beginning does not count as needed: it may have been freed after the
+    /// last intact frame was written, and a power cut may have torn the frames that were then
+    /// written in its place.
     pub(super) fn lacks_needed(&self) -> bool {
         match self.is_need_known {
             true => self.complete_from > self.needed_from,
@@ -206,7 +208,8 @@ impl Frames {
         }
     }
 
-    /// Notes that no part of the index was ever durable: if no frame is found, none ever existed.
+    /// Notes that no part of the index was ever durable. So if no frame was found, the log is empty
+    /// but complete.
     pub(super) fn begin_at_once(&mut self) {
         if self.all.is_empty() {
             self.complete_from = 0;
@@ -243,15 +246,16 @@ impl Frames {
     }
 }
 
-/// Returns true if a frame is of an earlier incarnation than the superblock's, at a position behind
-/// the end of the log that the superblock's incarnation found.
+/// Returns true if a frame is a leftover: its incarnation is earlier than that of the superblock,
+/// and its position is at or behind the end of the part that is durable according to the
+/// superblock.
 fn is_leftover(frame: &Header, superblock: &Superblock) -> bool {
     let is_known = superblock.log_durable > 0;
     is_known && frame.position >= superblock.log_durable && frame.opening < superblock.opening
 }
 
 /// Returns the geometry of the index if an intact frame of its log begins with this block, at the
-/// byte `offset` of the storage. A damaged frame is not accepted: it would name an index that never
+/// byte `offset` of the storage. A damaged frame is not accepted: it could name an index that never
 /// existed.
 pub(super) fn geometry_of_frame(
     storage: &dyn Storage,
@@ -263,7 +267,7 @@ pub(super) fn geometry_of_frame(
     Some(geometry)
 }
 
-/// Reads a frame; returns `None` if it is not intact.
+/// Reads a frame; returns `None` if the frame is not intact.
 fn read_frame(storage: &dyn Storage, geometry: &Geometry, frame: &Header) -> Option<Aligned> {
     let ring = frame.ring();
     let range = ring.range(geometry);

@@ -1,13 +1,14 @@
 //! The ranges of keys that a rebuild lists as lost, sorted and without overlap.
 //!
-//! A range may be added several times, for one image after the other; the weakest statement about a
-//! key is listed. A range in which a present key may be older than it was must never be listed as
-//! [`Loss::Keys`].
+//! The same keys may be added several times, because of several images; the list has the weakest
+//! statement about each key. A range in which a key may be present with an older value than its
+//! last must never be listed as [`Loss::Keys`].
 
 use super::{Loss, Lost};
 use std::cmp::Ordering;
 
-/// Range from one key to before another; `None` means to the end of all keys.
+/// Range of keys: its first key, and the first key behind it; `None` if the range extends to the
+/// end of all keys.
 type Span = (Vec<u8>, Option<Vec<u8>>);
 
 /// Lost ranges as they are found, in any order.
@@ -29,7 +30,7 @@ impl Losses {
         spans.push((from.to_vec(), to.map(<[u8]>::to_vec)));
     }
 
-    /// Returns the lost ranges, each as long as possible, with no key in two of them.
+    /// Returns the lost ranges, each as long as possible, with no key in more than one of them.
     pub(super) fn list(self) -> Vec<Lost> {
         let changes = joined(self.changes);
         let keys = without(joined(self.keys), &changes);
@@ -51,7 +52,7 @@ fn by_end(a: Option<&[u8]>, b: Option<&[u8]>) -> Ordering {
     }
 }
 
-/// Returns the same keys in as few ranges as possible.
+/// Returns the keys of `spans` in the smallest number of ranges.
 fn joined(mut spans: Vec<Span>) -> Vec<Span> {
     spans.sort();
     let mut all: Vec<Span> = Vec::new();

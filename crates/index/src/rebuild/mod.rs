@@ -1,12 +1,12 @@
-//! Rebuilding an index from the remains of one: images of leaves with the footers of their
-//! segments, and the log. Neither a superblock nor a checkpoint is needed.
+//! Rebuilding an index from its remains: images of leaves with the footers of their segments, and
+//! the log. Neither a superblock nor a checkpoint is needed.
 //!
 //! Of all images whose range contains a key, the image with the highest LSN is right (the format
 //! says why). So the keys are divided into pieces, each with its newest image; then patches and the
-//! log are applied in the order of their batches. The rebuild must never take an older image for a
-//! damaged newer one. Keys whose newest image is not proven are listed as lost, with the exact
-//! range if it is known. [`proof`] describes the evidence, and [`Rebuilt::is_proven`] the cases in
-//! which no proof is possible.
+//! log are applied in the order of their batches. The rebuild must never use an older image in
+//! place of a damaged newer image. Keys whose newest image is not proven are listed as lost, with
+//! the exact range if it is known. [`proof`] describes the evidence, and [`Rebuilt::is_proven`] the
+//! cases in which no proof is possible.
 
 mod evidence;
 mod log;
@@ -33,7 +33,7 @@ use pieces::{Piece, Pieces, Source};
 use std::collections::{BTreeMap, VecDeque};
 use survey::Survey;
 
-/// Approximate bytes of a batch of the new index.
+/// Approximate length of a batch that is written to the new index, in bytes.
 const BATCH_BYTES: usize = 64 << 10;
 /// Maximum number of losses and of problems that are listed; more are only counted.
 const LISTED_MAX: usize = 10_000;
@@ -41,10 +41,10 @@ const LISTED_MAX: usize = 10_000;
 /// Kind of loss in a range of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// Every key is missing, except keys that the log or a patch has in a newer version than the
+    /// Every key is missing, except keys of which the log or a patch has a newer version than the
     /// lost content.
     Keys,
-    /// Changes: some keys may be missing, have an older value, or be there although they were
+    /// Changes: some keys may be missing, have an older value, or be present although they were
     /// deleted.
     Changes,
 }
@@ -67,7 +67,7 @@ pub struct Rebuilt {
     pub id: u64,
     /// Segments read.
     pub segments: u64,
-    /// Readable images of leaves, including those that newer ones replace.
+    /// Readable images of leaves, including images that newer images replace.
     pub leaves: u64,
     /// Readable patches.
     pub patches: u64,
@@ -80,15 +80,15 @@ pub struct Rebuilt {
     pub keys: u64,
     /// True if all keys that are not listed as lost are proven to be as they were after the last
     /// batch. False if no frame of the log is left, as in an index that never had a batch. Also
-    /// false if no superblock is left, unless the log goes back to the beginning. In these cases a
-    /// missing segment looks like one that was never filled, and an image damaged together with its
-    /// footer looks like one that a power cut has left half written.
+    /// false if no superblock is left, unless the log extends back to the beginning of the index.
+    /// In these cases a missing segment looks like a segment that was never filled, and an image
+    /// damaged together with its footer looks like an image that a power cut has left half written.
     pub is_proven: bool,
     /// Lost ranges, in the order of keys.
     pub lost: Vec<Lost>,
     /// Number of lost ranges, including those that are not listed.
     pub lost_found: u64,
-    /// Other defects of the storage that was read; none of them need have caused a loss.
+    /// Other defects of the storage that was read; a defect has not necessarily caused a loss.
     pub problems: Vec<Problem>,
     /// Number of problems, including those that are not listed.
     pub problems_found: u64,
@@ -116,12 +116,12 @@ pub enum RebuildStep {
     Changing,
 }
 
-/// Progress callback: the step, the work done in it, and its total work.
+/// Progress callback: receives the step, the work done in the step, and the total work of the step.
 pub type RebuildProgress<'a> = dyn FnMut(RebuildStep, u64, u64) + 'a;
 
-/// Rebuilds the index of `from` in `to`, whose previous content is lost, with the id `new_id`. If
-/// `from` has parts of several indexes, `id` selects one. Nothing is written to `from`. The lengths
-/// of log and segments are those of the old index, whatever `options` say.
+/// Rebuilds the index on `from` as a new index on `to` with the id `new_id`. The previous content
+/// of `to` is lost; nothing is written to `from`. If `from` has parts of several indexes, `id`
+/// selects one. The lengths of log and segments are those of the old index, whatever `options` say.
 ///
 /// # Errors
 ///
@@ -187,9 +187,9 @@ pub fn rebuild(
     building.end()
 }
 
-/// Returns true if the end of the log is missing. An image is written only when its content is
-/// durable in the log, and a superblock says how far the log was durable. The number of batches in
-/// the missing part is not known.
+/// Returns true if the end of the log is missing: if a superblock says that the log was durable
+/// beyond its end, or if an image has a batch that the log lacks. An image is written only when its
+/// content is durable in the log. The number of batches in the missing part is not known.
 fn lacks_end(
     superblocks: &[Superblock],
     survey: &Survey,
@@ -218,8 +218,8 @@ struct Building<'a> {
     db: &'a Db,
     batch: Batch,
     batch_bytes: usize,
-    /// Keys whose values are stored out of line and cannot be read, and whether each value is still
-    /// lost: the log may have it.
+    /// Keys whose values are stored out of line and cannot be read. The flag is true while the
+    /// value is lost; it becomes false if the log or a patch has the value or a newer change.
     lost_values: BTreeMap<Vec<u8>, bool>,
     /// True once the log is complete from the current frame to its end.
     is_log_complete: bool,
@@ -270,7 +270,7 @@ impl Building<'_> {
                             .image(self.from, &self.survey.leaves[index].place),
                     };
                     let Some(image) = image else {
-                        // The image could be read before, and now cannot.
+                        // The image could be read during the survey, but cannot be read now.
                         self.losses.add(&piece.from, to, Loss::Keys);
                         continue;
                     };
@@ -282,7 +282,7 @@ impl Building<'_> {
         self.write_batch()
     }
 
-    /// Writes the newest version of each key that is in an image and in a piece.
+    /// Writes the newest version of each key of an image that is within a piece.
     fn write_rows(&mut self, image: &Image, piece: &Piece, to: Option<&[u8]>) -> Result<(), Error> {
         let (mut key, mut before) = (Vec::new(), None);
         for row in image.lower_bound(&piece.from)..image.rows() {
@@ -310,7 +310,7 @@ impl Building<'_> {
     }
 
     /// Returns a value that is stored out of line. If several blobs have the same id, the checksum
-    /// selects the right ones.
+    /// of the value selects the right ones.
     fn value_of(&self, reference: &[u8]) -> Option<Vec<u8>> {
         let reference = Reference::decode(reference)?;
         let mut values = vec![Vec::new()];
@@ -334,8 +334,7 @@ impl Building<'_> {
         let mut patches = self.survey.patches.iter().peekable();
         let mut deletions = VecDeque::from(self.relogged_deletions(frames)?);
         frames.each(self.from, &mut |frame| {
-            // The log has the last change of each key that it names only if no later frame is
-            // missing.
+            // If a later frame is missing, the log may lack the last change of a key that it names.
             self.is_log_complete = frame.position >= frames.whole().from;
             done += 1;
             if done % 64 == 0 {
@@ -396,7 +395,7 @@ impl Building<'_> {
         Ok(())
     }
 
-    /// Returns true if the image of a key does not have the change of batch `seq` yet.
+    /// Returns true if the image that a key comes from does not include the change of batch `seq`.
     fn is_news(&self, key: &[u8], seq: Seq) -> bool {
         seq > self.pieces.of_key(key).lsn
     }
@@ -416,7 +415,7 @@ impl Building<'_> {
     fn add_patch(&mut self, patch: &survey::Patch, whole: CompleteLog) -> Result<(), Error> {
         let image = match patch.is_whole {
             true => self.survey.image(self.from, &patch.place),
-            // The doubts tell whether the damaged patch is a loss.
+            // The doubts determine whether the damaged patch is reported as a loss.
             false => None,
         };
         let Some(image) = image else {
@@ -442,8 +441,8 @@ impl Building<'_> {
         self.put(key, value)
     }
 
-    /// Notes that the unreadable value of a key is not lost: the change being written is as new, or
-    /// newer.
+    /// Notes that the unreadable value of a key is not lost, because the change being written is as
+    /// new as the value, or newer.
     fn found_again(&mut self, key: &[u8]) {
         if let Some(is_lost) = self.lost_values.get_mut(key) {
             *is_lost = false;
@@ -546,8 +545,8 @@ impl Building<'_> {
     }
 }
 
-/// Returns true if the log does not have all batches after a piece: some may exist only in an
-/// image.
+/// Returns true if the log lacks some of the batches after the LSN of a piece: changes of these
+/// batches may have existed only in an image.
 fn has_gap(piece: &Piece, whole: CompleteLog) -> bool {
     piece.lsn + 1 < whole.first_seq
 }

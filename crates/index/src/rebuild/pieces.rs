@@ -1,5 +1,5 @@
-//! Selection of the right image for each key: the ranges of all leaf images that are still there,
-//! laid over each other, the newest on top.
+//! Selection of the right image for each key, by the key ranges of all leaf images found: where
+//! ranges overlap, the newest image is the right one.
 
 use super::evidence::{CompleteLog, Leaf, WholePatches};
 use crate::footer::Base;
@@ -11,10 +11,10 @@ use std::ops::Range;
 /// Source of the keys of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
-    /// No keys existed before those in the log.
+    /// No image: no keys existed before the changes in the log.
     Nothing,
-    /// An image that cannot be read; the newest such image has this LSN, which is the highest
-    /// possible if no image is known.
+    /// An image that cannot be read. The value is the LSN of the newest such image, or the highest
+    /// possible LSN if no image is known.
     Lost(Seq),
     /// The image of this leaf of the survey.
     Leaf(usize),
@@ -25,7 +25,8 @@ pub(super) enum Source {
 pub(super) struct Piece {
     pub from: Box<[u8]>,
     pub source: Source,
-    /// Batches up to this one are included in the source; 0 if all changes found later count.
+    /// LSN up to which the source includes all batches; 0 if every change found in patches and in
+    /// the log has to be applied.
     pub lsn: Seq,
 }
 
@@ -34,7 +35,8 @@ pub(super) struct Piece {
 pub(super) struct Pieces(Vec<Piece>);
 
 impl Pieces {
-    /// Divides all keys into pieces by laying leaves over each other, the newest on top.
+    /// Divides all keys into pieces by the ranges of the leaves; where ranges overlap, the newest
+    /// leaf is used.
     pub(super) fn of(leaves: &[Leaf], patches: &WholePatches, whole: CompleteLog) -> Pieces {
         // Each border is a key, the leaf whose range it bounds, and whether the range begins there.
         let mut borders: Vec<(&[u8], usize, bool)> = Vec::with_capacity(leaves.len() * 2);
@@ -46,7 +48,8 @@ impl Pieces {
         }
         borders.sort_unstable();
         let mut pieces = Pieces(Vec::new());
-        // The newest leaf comes first; of two of the same batch the readable one.
+        // Leaves whose range contains `from`, the newest first; of two leaves with the same LSN,
+        // the readable one first.
         let mut over: BTreeSet<(Reverse<Seq>, bool, usize)> = BTreeSet::new();
         let mut at = 0;
         let mut from: &[u8] = &[];
@@ -98,8 +101,9 @@ impl Pieces {
         &self.0[self.number_of(key)]
     }
 
-    /// Returns true if a lost image may have changed a key after a patch did. This is impossible if
-    /// the patch is newer, or if the log has all batches after it.
+    /// Returns true if a lost image may have had a newer change of `key` than a patch with the LSN
+    /// `patch`. This is impossible if the patch is newer than the image, or if the log has all
+    /// batches after the patch.
     pub(super) fn may_be_outdated(&self, key: &[u8], patch: Seq, whole: CompleteLog) -> bool {
         match self.of_key(key).source {
             Source::Lost(lsn) => patch <= lsn && whole.first_seq > patch + 1,
@@ -113,8 +117,8 @@ impl Pieces {
         let Some(to) = &range.to else {
             return from..self.0.len();
         };
-        // One piece contains the end of the range if the keys on both sides of it come from the
-        // same source.
+        // If the end of the range is inside a piece, because the keys on both sides of that end
+        // come from the same source, that piece is included.
         let last = self.number_of(to);
         let goes_on = *self.0[last].from < **to;
         from..last + usize::from(goes_on)
@@ -126,7 +130,8 @@ impl Pieces {
     }
 }
 
-/// Returns the source of the keys that the leaves in `over` have in common, and its LSN.
+/// Returns the source of the keys that are in the ranges of all leaves in `over`, and the LSN of
+/// that source.
 fn source_of(
     leaves: &[Leaf],
     over: &BTreeSet<(Reverse<Seq>, bool, usize)>,
@@ -153,10 +158,10 @@ fn source_of(
     }
 }
 
-/// Returns true if a leaf and the log have everything that the damaged leaf above it had. This is
-/// so if a checkpoint proves it, or if the log has all batches that are not in the leaf. It is also
-/// so if the log has all changes that the damaged leaf added to its bases, and the leaf is one of
-/// these bases, with its patches, or newer than all of them.
+/// Returns true if `leaf` and the log have everything that the newer leaf `damaged` had. This is so
+/// if a checkpoint proves the leaf, or if the log has all batches that are not in the leaf. It is
+/// also so if the log has all changes that the damaged leaf added to its bases, and if the leaf is
+/// one of these bases, with all patches of that base, or is not older than any of the bases.
 fn is_enough(leaf: &Leaf, damaged: &Leaf, patches: &WholePatches, whole: CompleteLog) -> bool {
     let (node, lsn) = (leaf.place.node, leaf.place.lsn);
     if leaf.is_proven || whole.first_seq <= lsn + 1 {
@@ -174,8 +179,8 @@ fn is_enough(leaf: &Leaf, damaged: &Leaf, patches: &WholePatches, whole: Complet
     is_base || bases.all(|base| base.patches == 0 && base.lsn <= lsn)
 }
 
-/// Returns the number of readable patches of a base: those written for its leaf until the leaf was
-/// written anew.
+/// Returns the number of readable patches of a base: the patches that were written for the leaf of
+/// the base until that leaf was rewritten.
 fn patches_of(base: &Base, damaged: &Leaf, patches: &WholePatches) -> usize {
     let later = damaged
         .bases
@@ -285,7 +290,7 @@ mod tests {
         let mut leaves = [leaf("", "~", 9, true, 0), leaf("c", "e", 20, false, 9)];
         let lost = pieces(&leaves, 9);
         assert_eq!(lost[1], piece("c", Source::Lost(20), 0));
-        // Together with the patch that it had, leaf 0 is the base.
+        // Leaf 0 together with its patch is the base of leaf 1.
         leaves[1].bases[0].lsn = 9;
         leaves[1].bases[0].patches = 1;
         let patches = WholePatches::from([(1, 10)]);

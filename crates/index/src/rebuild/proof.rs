@@ -1,13 +1,14 @@
 //! Proof that an image is the newest image of its keys, and the keys without such a proof.
 //!
 //! There are three kinds of evidence. The first is the log, if it has every batch after the image.
-//! The second is a checkpoint: it names the images and patches of all leaves, and the log from its
-//! tail on has all later changes. So a key is right if the leaf that covers it in the checkpoint,
-//! or a newer one, can be read. The third is the segments, if no superblock is left: the entries of
-//! their footers, and the range in each image. This suffices because a power cut may have taken all
-//! superblocks and checkpoints, and an index after a power cut must not be called damaged. If a
-//! superblock exists whose checkpoint could not be compared with the segments, an image must never
-//! be taken for the newest only because no newer one was found.
+//! The second is a checkpoint: it names the images and patches of all leaves, and the log from the
+//! checkpoint's tail on has all later changes. So a key is right if the leaf that covers it in the
+//! checkpoint, or a newer leaf, can be read. The third is the segments, if no superblock is left:
+//! the entries of their footers, and the range in each image. This must suffice, because a power
+//! cut may have destroyed all superblocks and checkpoints, and an index must not be reported as
+//! damaged after a mere power cut. If a superblock exists whose checkpoint could not be compared
+//! with the segments, an image must never be considered the newest only because no newer image was
+//! found.
 
 use super::evidence::{CompleteLog, Doubt};
 use super::survey::{Patch, Survey};
@@ -19,7 +20,7 @@ use crate::writer::Stored;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Returns the keys without proof. Marks the proven leaves in the survey. `superblocks` are the
-/// intact ones, the newer first.
+/// intact superblocks, the newer first.
 pub(super) fn doubts(
     storage: &dyn Storage,
     superblocks: &[Superblock],
@@ -39,8 +40,8 @@ pub(super) fn doubts(
     }
 }
 
-/// Returns the doubts if only segments are left: unreadable parts, and listed patches that are
-/// damaged.
+/// Returns the doubts if no superblock is left, only segments: unreadable parts, and listed patches
+/// that are damaged.
 fn of_segments(survey: &Survey, whole: CompleteLog) -> Vec<Doubt> {
     let mut doubts = vec![Doubt::of_all(survey.missing_up_to)];
     let damaged = survey.patches.iter();
@@ -49,9 +50,9 @@ fn of_segments(survey: &Survey, whole: CompleteLog) -> Vec<Doubt> {
     doubts
 }
 
-/// Returns the doubt about a damaged patch: all keys of its leaf, from the newest image of the leaf
-/// before the patch. If there is no such image, the leaf was written anew since, and cleaning has
-/// overwritten the older images.
+/// Returns the doubt about a damaged patch: all keys in the range of the newest image of the
+/// patch's leaf that is older than the patch. If there is no such image, the leaf has been
+/// rewritten since, and cleaning has overwritten the older images; then the result is `None`.
 fn of_patch(survey: &Survey, patch: &Patch) -> Option<Doubt> {
     let (node, lsn) = (patch.place.node, patch.place.lsn);
     let leaves = survey.leaves.iter();
@@ -66,13 +67,14 @@ fn of_patch(survey: &Survey, patch: &Patch) -> Option<Doubt> {
 /// Nodes that a superblock and its checkpoint name.
 struct Named {
     stored: Stored,
-    /// Sequence number of the last batch before the tail of the log. Changes up to it are in the
-    /// named images or older ones, or were relogged behind the tail.
+    /// Sequence number of the last batch before the tail of the log. Changes of batches up to this
+    /// number are in the named images or in older images, or were relogged behind the tail.
     seq: Seq,
 }
 
 impl Named {
-    /// Returns `None` if the checkpoint is damaged, or the log does not have all later changes.
+    /// Reads the nodes that a superblock and its checkpoint name. Returns `None` if the checkpoint
+    /// is damaged or names no image, or if the log does not have all later changes.
     fn by(storage: &dyn Storage, superblock: &Superblock, whole: CompleteLog) -> Option<Named> {
         if superblock.log_tail < whole.from {
             return None;
@@ -93,9 +95,9 @@ impl Named {
         }
     }
 
-    /// Returns the keys of named leaves that were not found, and of named leaves with a lost patch.
-    /// A listed image that cannot be read counts as found: the pieces tell which of its keys are
-    /// lost.
+    /// Returns doubts about the keys of named leaves that were not found, and of named leaves with
+    /// a lost patch. A listed image that cannot be read counts as found: the pieces determine which
+    /// of its keys are lost.
     fn doubts(&self, survey: &mut Survey, whole: CompleteLog) -> Vec<Doubt> {
         let leaves = survey.leaves.iter().enumerate();
         let leaves: BTreeMap<_, usize> = leaves

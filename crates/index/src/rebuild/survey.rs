@@ -34,7 +34,8 @@ pub(super) struct Survey {
     /// Node and LSN of the readable patches.
     whole_patches: WholePatches,
     blobs: BTreeMap<NodeId, Vec<ImageLocation>>,
-    /// LSN up to which images with unknown key ranges may be missing; 0 if none are.
+    /// LSN up to which images with unknown key ranges may be missing; 0 if no such image is
+    /// missing.
     pub missing_up_to: Seq,
 }
 
@@ -101,7 +102,7 @@ pub(super) fn geometry(
     Err(Error::NotAnIndex { reason })
 }
 
-/// Content of a segment.
+/// Content of a segment that was read.
 #[derive(Clone, Copy)]
 struct Content<'a> {
     bytes: &'a [u8],
@@ -127,7 +128,7 @@ impl Content<'_> {
 }
 
 impl Survey {
-    /// Reads all segments. Adds the frames of the log in them to `frames`.
+    /// Reads all segments. Adds the frames of the log that are in segments to `frames`.
     pub(super) fn of(
         storage: &dyn Storage,
         geometry: Geometry,
@@ -161,7 +162,7 @@ impl Survey {
         survey
     }
 
-    /// Takes the images of a segment.
+    /// Adds the images of a segment to the survey.
     fn take(&mut self, content: &Content<'_>, rebuilt: &mut Rebuilt) {
         let Content {
             bytes,
@@ -170,7 +171,7 @@ impl Survey {
             ..
         } = *content;
         if crate::writer::begins_checkpoint(bytes) {
-            // The checkpoint is followed only by remains of an earlier generation.
+            // Behind the checkpoint there are only remains of an earlier generation of the segment.
             return;
         }
         let Listed { name, footers } = Listed::of(bytes, &geometry, segment);
@@ -245,9 +246,9 @@ impl Survey {
         }
     }
 
-    /// Takes images that no footer lists, because the footer is damaged or was never written: an
-    /// image itself has its node and key range. An image that is damaged too goes unnoticed, unless
-    /// its block cannot be read. `name` is the generation tag, if it is known.
+    /// Adds images that no footer lists, because the footer is damaged or was never written: each
+    /// image itself has its node and key range. If such an image is damaged too, it is not noticed,
+    /// unless its block cannot be read. `name` is the generation tag, if it is known.
     fn take_unlisted(
         &mut self,
         content: &Content<'_>,
@@ -269,8 +270,8 @@ impl Survey {
         }
     }
 
-    /// Takes the image at the start of a range, if an intact one of this generation is there.
-    /// Returns its length.
+    /// Adds the image at the start of a range, if there is an intact image of this generation.
+    /// Returns the length of the image.
     fn take_image(
         &mut self,
         content: &Content<'_>,
@@ -327,7 +328,7 @@ impl Survey {
         leaves.chain(patches).max().unwrap_or(0)
     }
 
-    /// Reads an image of a node again.
+    /// Reads the image of a node again, from the place where the survey found it.
     pub(super) fn image(&self, storage: &dyn Storage, place: &ImageLocation) -> Option<Image> {
         image_in(place, &read_place(storage, place).ok()?)
     }
@@ -346,7 +347,7 @@ impl Survey {
         contents
     }
 
-    /// Returns the pieces of all keys.
+    /// Divides all keys into pieces, each with its source.
     pub(super) fn pieces(&self, whole: CompleteLog) -> Pieces {
         Pieces::of(&self.leaves, &self.whole_patches, whole)
     }
@@ -362,7 +363,7 @@ fn read_place(storage: &dyn Storage, place: &ImageLocation) -> Result<Vec<u8>, E
     Ok(blocks[skip..skip + place.bytes].to_vec())
 }
 
-/// Returns the image of a leaf or a patch, if it is the one that was listed.
+/// Returns the image of a leaf or of a patch, if it is the image that `place` describes.
 fn image_in(place: &ImageLocation, bytes: &[u8]) -> Option<Image> {
     let image = Image::parse(bytes, place.seal).ok()?;
     let is_it = (image.node(), image.lsn(), image.level()) == (place.node, place.lsn, 0);

@@ -1,10 +1,11 @@
 //! Segments that images of nodes are written to, and how much of each is still in use. A stream
-//! fills one segment after the other with nodes that are expected to die at about the same time.
+//! fills one segment after the other with nodes that are expected to become obsolete at about the
+//! same time.
 //!
 //! Source: the hot and cold clusters of the CHC-Tree. Survivors of cleaning have a stream of their
-//! own, so that whole segments die together (docs/index.md). A segment is written once, from start
-//! to end, and again only after a checkpoint has freed it. A segment that a checkpoint on the
-//! storage still names must never be allocated.
+//! own, so that all content of a segment becomes obsolete together (docs/index.md). A segment is
+//! written once, from start to end, and again only after a checkpoint has freed it. A segment that
+//! a checkpoint on the storage still names must never be allocated.
 
 mod place;
 
@@ -21,18 +22,16 @@ use std::sync::Arc;
 
 /// Alignment of images in bytes.
 pub(crate) const GRANULE_BYTES: usize = 64;
-/// Bytes after which a stream writes its buffer, unless it is set to write less at a time.
+/// Maximum number of bytes in the buffer of a stream before the stream writes it.
 const WRITE_BYTES: usize = 128 << 10;
-/// Divisor of the memory budget that limits the buffer of each stream, because buffered images are
-/// in memory as well.
+/// Divisor of the memory budget that limits the buffer of each stream, which takes memory too.
 const GATHERED_SHARE: usize = 32;
-/// Number of segments that new leaves do not take: reserved for cleaning, inner nodes and
-/// checkpoints.
+/// Number of free segments reserved for cleaning, inner nodes and checkpoints.
 const SPARE_SEGMENTS: usize = 4;
 /// Minimum number of segments by which the storage grows.
 const GROWTH_SEGMENTS: u32 = 4;
 
-/// Class of nodes that are expected to die at about the same time.
+/// Class of nodes that are expected to become obsolete at about the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
     /// Leaves that change often.
@@ -43,7 +42,7 @@ pub(crate) enum Class {
     Survivor,
     /// Inner nodes.
     Inner,
-    /// Patches of leaves: they die when their leaf is written anew.
+    /// Patches of leaves: a patch becomes obsolete when its leaf is rewritten.
     Patch,
 }
 
@@ -59,17 +58,17 @@ impl Class {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SegmentState {
-    /// It may be written.
+    /// The segment may be written.
     Free,
-    /// It has no live content, but a checkpoint may name it.
+    /// The segment has no live content, but a checkpoint may name it.
     Emptied,
-    /// A stream is writing it.
+    /// A stream is writing the segment.
     Open,
-    /// It was written to its end.
+    /// The segment was written to its end.
     Written,
-    /// It holds a checkpoint.
+    /// The segment holds a checkpoint.
     Checkpoint,
-    /// It holds a part of the log.
+    /// The segment holds a part of the log.
     Log,
 }
 
@@ -77,10 +76,9 @@ enum SegmentState {
 struct Segment {
     state: SegmentState,
     live_bytes: u32,
-    /// Class of the stream that filled it last.
+    /// Class of the stream that filled the segment last.
     class: Class,
-    /// Ordinal of the segment among those that streams have begun to fill; 0 if this was before the
-    /// index was opened.
+    /// Ordinal among the segments that streams have begun to fill; 0 if before this opening.
     filled_as: u64,
 }
 
@@ -100,9 +98,9 @@ struct Stream {
     buffer: Aligned,
     /// Offset of the end of the content: images and footers.
     filled: usize,
-    /// Offset up to which the buffer is on the storage; a multiple of the block size.
+    /// Offset up to which the buffer was written to the storage; a multiple of the block size.
     written: usize,
-    /// Images beyond `written`.
+    /// Images that end beyond `written`, so that they are not on the storage yet.
     waiting: Vec<(NodeId, Location)>,
     /// Footer entries of images that no footer lists yet.
     unlisted: Vec<Entry>,
@@ -114,7 +112,8 @@ struct Stream {
 }
 
 impl Stream {
-    /// Returns the end of the stream after an image of `bytes` bytes and the footer that lists it.
+    /// Returns the offset at which an image of `bytes` bytes and the footer that lists it would
+    /// end.
     fn end_with(&self, bytes: usize, about: &About) -> usize {
         let entries_bytes = self.unlisted_bytes + about.entry_bytes();
         self.filled + bytes + footer_bytes(entries_bytes)
@@ -129,7 +128,7 @@ pub(crate) struct Segments {
     free: usize,
     /// Number of segments without live content that a checkpoint may name.
     emptied: usize,
-    /// Number of segments that the log is in.
+    /// Number of segments that the log occupies.
     log: usize,
     streams: [Stream; Class::ALL.len()],
     live_bytes: u64,
@@ -139,14 +138,14 @@ pub(crate) struct Segments {
     written_bytes: u64,
     /// Number of segments that streams have begun to fill.
     begun: u64,
-    /// Bytes after which a stream writes its buffer.
+    /// Number of bytes after which a stream writes its buffer.
     write_bytes: usize,
     /// True if segments have heads and footers.
     has_footers: bool,
     /// Number of the next segment generation.
     next_generation: u64,
     generations: Arc<Generations>,
-    /// Number of segments at the time when the storage could not grow.
+    /// Number of segments at the last failed attempt to grow the storage.
     refused_at: Option<usize>,
 }
 
@@ -157,11 +156,11 @@ pub struct SpaceStatistics {
     pub segments: u32,
     /// Segments that may be written.
     pub free_segments: u32,
-    /// Segments of nodes: being filled, or with live content.
+    /// Segments with nodes: segments that are being filled, or have live content.
     pub used_segments: u32,
-    /// Segments of nodes that hot leaves were written to.
+    /// Segments with nodes of the hot class.
     pub hot_segments: u32,
-    /// Segments that the log is in.
+    /// Segments that the log occupies.
     pub log_segments: u32,
     /// Bytes of live images.
     pub live_bytes: u64,
@@ -171,8 +170,8 @@ pub struct SpaceStatistics {
 
 impl Segments {
     /// Creates the table of a storage with all segments free; [`take_up`](Self::take_up) marks the
-    /// used ones. `opening` is an incarnation that has filled no segment yet; `generations` are the
-    /// segment generations found on the storage.
+    /// used segments. `opening` is an incarnation that has filled no segment yet; `generations` are
+    /// the segment generations found on the storage.
     pub(crate) fn new(
         geometry: Geometry,
         segments: u32,
@@ -256,11 +255,11 @@ impl Segments {
     }
 
     /// Allocates `count` consecutive free segments for the log, and returns the first. At least
-    /// `spare` others stay free.
+    /// `spare` other segments stay free.
     ///
     /// # Errors
     ///
-    /// [`Error::Full`] if there are none and the storage cannot grow by enough.
+    /// [`Error::Full`] if there are no such segments and the storage cannot grow by enough.
     pub(crate) fn take_for_log(
         &mut self,
         storage: &dyn Storage,
@@ -298,7 +297,7 @@ impl Segments {
         None
     }
 
-    /// Frees segments that the log has left and that no superblock names any more.
+    /// Frees segments that the log no longer occupies and that no superblock names any more.
     pub(crate) fn release_log(&mut self, segments: Range<u32>) {
         for segment in segments {
             let state = self.all[segment as usize].state;
@@ -349,7 +348,7 @@ impl Segments {
         self.all.len()
     }
 
-    /// Returns the number of segments that the log is not in.
+    /// Returns the number of segments that the log does not occupy.
     pub(crate) fn count_without_log(&self) -> usize {
         self.all.len() - self.log
     }
@@ -391,7 +390,7 @@ impl Segments {
         self.write_bytes = share.min(WRITE_BYTES);
     }
 
-    /// Makes streams write block by block from now on, and only images.
+    /// Makes streams write block by block from now on, without heads and footers.
     pub(crate) fn write_by_blocks(&mut self) {
         self.write_bytes = BLOCK_BYTES;
         self.has_footers = false;
@@ -447,8 +446,8 @@ impl Segments {
         self.set_state(segment, SegmentState::Free);
     }
 
-    /// Returns the written segment with the fewest live bytes, and that number; only of one class
-    /// if `class` is given.
+    /// Returns the written segment with the fewest live bytes, and the number of these bytes. If
+    /// `class` is given, considers only segments of that class.
     pub(crate) fn cleanest(&self, class: Option<Class>) -> Option<(u32, u32)> {
         let written = self.all.iter().enumerate();
         let written = written.filter(|(_, segment)| {
@@ -471,13 +470,12 @@ impl Segments {
         is_sparse.then_some(number as u32)
     }
 
-    /// Excludes a segment from [`worth_moving`](Self::worth_moving), as if it had been filled just
-    /// now.
+    /// Excludes a segment from [`worth_moving`](Self::worth_moving).
     pub(crate) fn leave(&mut self, segment: u32) {
         self.all[segment as usize].filled_as = u64::MAX;
     }
 
-    /// Returns the last written segment, if there is room before it.
+    /// Returns the last written segment, if its content can be moved to free segments before it.
     pub(crate) fn last_to_move(&self) -> Option<u32> {
         let last = self
             .all
@@ -491,7 +489,7 @@ impl Segments {
         (first_free < last && self.free > 2).then_some(last as u32)
     }
 
-    /// Writes out all streams, and ends the segments that they are filling.
+    /// Writes out all streams, and ends the segments that the streams are filling.
     pub(crate) fn close_streams(&mut self, storage: &dyn Storage) -> Result<(), Error> {
         self.flush_all(storage)?;
         for class in Class::ALL {
@@ -508,9 +506,8 @@ impl Segments {
         Ok(())
     }
 
-    /// Allocates the lowest free segment, so that the end of the storage becomes free. Grows the
-    /// storage first if at most `spare` segments are free, which are reserved for work that frees
-    /// space.
+    /// Allocates the lowest free segment, so that the end of the storage becomes free. If at most
+    /// `spare` segments are free, which are reserved, grows the storage first.
     fn take(
         &mut self,
         storage: &dyn Storage,
@@ -557,9 +554,8 @@ impl Segments {
         Ok(())
     }
 
-    /// Grows the storage like [`grow`](Self::grow), where that is useful but not necessary; returns
-    /// false if there is no room. After a refusal the attempt is repeated only when the number of
-    /// segments has changed.
+    /// Grows the storage like [`grow`](Self::grow), or returns false if there is no room. After a
+    /// failed attempt the next one is made only when the number of segments has changed.
     pub(crate) fn try_grow(&mut self, storage: &dyn Storage) -> Result<bool, Error> {
         if self.refused_at == Some(self.all.len()) {
             return Ok(false);
@@ -585,7 +581,7 @@ impl Segments {
     }
 
     /// Truncates the whole free end of the storage. The caller has made sure that no durable
-    /// metadata names it.
+    /// metadata names that end.
     pub(crate) fn trim(&mut self, storage: &dyn Storage) -> Result<(), Error> {
         match self.end_free() {
             0 => Ok(()),
@@ -623,8 +619,8 @@ impl Segments {
     }
 
     /// Appends an image to the stream of its class, and returns the location that the image will
-    /// have. The image is only in memory until [`take_flushed`](Self::take_flushed) returns it.
-    /// Without `may_write`, images stay in the buffer if they can.
+    /// have. The image is only in memory until [`take_flushed`](Self::take_flushed) returns it. If
+    /// `may_write` is false, images stay in the buffer as long as possible.
     pub(crate) fn append(
         &mut self,
         storage: &dyn Storage,
@@ -670,7 +666,7 @@ impl Segments {
         Ok(location)
     }
 
-    /// Appends a footer that lists the images before it that no footer lists yet.
+    /// Appends a footer that lists all images of the segment that no footer lists yet.
     fn list(&mut self, class: Class) {
         let stream = &mut self.streams[class as usize];
         let Some(segment) = stream.segment.filter(|_| !stream.unlisted.is_empty()) else {
@@ -689,7 +685,7 @@ impl Segments {
         stream.unlisted_bytes = 0;
     }
 
-    /// Ends the segment of a stream and begins another.
+    /// Ends the segment that a stream is filling, and begins another one.
     fn turn_over(&mut self, storage: &dyn Storage, class: Class) -> Result<(), Error> {
         self.flush(storage, class)?;
         let spare = match class {

@@ -6,7 +6,8 @@ use crate::node::Seal;
 use crate::planted::{Bug, is_planted};
 use crate::sync::RwLock;
 
-/// Location of an image: segment, first granule in it, number of granules. Zero is no location.
+/// Location of an image: the segment, the first granule in the segment, and the number of granules.
+/// The value zero means no location.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Location(u64);
 
@@ -27,7 +28,8 @@ impl Location {
         Location(u64::from(segment) << 32 | (at as u64) << 16 | granules as u64)
     }
 
-    /// Decodes a location as a checkpoint stores it; returns `None` if no image can be there.
+    /// Decodes a location as a checkpoint stores it; returns `None` if no image can be at that
+    /// location.
     pub(crate) fn from_stored(stored: u64, geometry: &Geometry, segments: u32) -> Option<Location> {
         let location = Location(stored);
         let fits = location.is_nowhere()
@@ -62,9 +64,9 @@ impl Location {
 /// A location, and the generation tag of its segment. The same location in a later generation is
 /// another spot.
 ///
-/// A successful read counts, and a failed read is damage, only if the node has the same [`Spot`]
-/// after the read as before. Meanwhile its image may have been moved, its segment refilled, and the
-/// node moved back.
+/// Only if a node has the same [`Spot`] after a read as before is the content read valid, and a
+/// failure of the read a sign of damage. During the read the node's image may have been moved, the
+/// segment refilled, and the node moved back to the same location.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spot {
     pub location: Location,
@@ -72,7 +74,7 @@ pub(crate) struct Spot {
 }
 
 impl Spot {
-    /// Returns the location and generation that the image here is sealed for.
+    /// Returns the seal that the image at this spot must have.
     pub(crate) fn seal(self) -> Seal {
         Seal {
             location: self.location.stored(),
@@ -89,7 +91,8 @@ impl PartialEq for Spot {
     }
 }
 
-/// Generation tag of each segment, as its images carry it; 0 if they were written without one.
+/// Generation tag of each segment, which the images in the segment carry; 0 if the images were
+/// written without a tag.
 #[derive(Debug)]
 pub(crate) struct Generations(RwLock<Vec<u32>>);
 
@@ -113,8 +116,8 @@ impl Generations {
         }
     }
 
-    /// Returns the seal that an image at this location must have. Only the writer calls this: while
-    /// it does so, no segment is refilled.
+    /// Returns the seal that an image at this location must have. Only the writer calls this, and
+    /// no segment is refilled during the call.
     pub(crate) fn seal_of(&self, location: Location) -> Seal {
         self.spot(location).seal()
     }

@@ -1,12 +1,12 @@
 //! A device of the stack as a storage: a mirror, a cache, a stripe, or any other configured device.
 //!
 //! A device belongs to the one thread of its shard, while any thread may use an index and blocks in
-//! its calls. So each call is a message to the thread of the device, which runs it as a task of its
-//! executor, beside other tasks. In virtual time the executor must not wait for another thread, so
-//! the thread of the device runs the executor only while there are messages, and virtual time
-//! stands still in between ([`serve_virtually`](Serving::serve_virtually)). The storage must never
-//! report a write as durable before the device does: `write_durable` is a write with forced unit
-//! access, `sync` is a flush.
+//! the calls of the index. So each call is a message to the thread of the device, which runs the
+//! call as a task of its executor, beside other tasks. In virtual time the executor must not wait
+//! for another thread, so the thread of the device runs the executor only while there are messages,
+//! and virtual time stands still in between ([`serve_virtually`](Serving::serve_virtually)). The
+//! storage must never report a write as durable before the device does: `write_durable` is a write
+//! with forced unit access, `sync` is a flush.
 
 use std::io;
 use std::rc::Rc;
@@ -21,7 +21,7 @@ use bimetal_rt::{Rt, UringOptions};
 
 use super::{Storage, StorageError};
 
-/// A request on its way to the device's thread.
+/// A request that is sent to the thread of the device.
 struct Job {
     op: Op,
     offset_bytes: u64,
@@ -48,13 +48,13 @@ pub struct Serving(Receiver<Job>);
 pub struct Opened {
     /// The device.
     pub device: Rc<dyn Device>,
-    /// Closes the device and the devices below it, after the storage is dropped. Reports its own
-    /// failures.
+    /// Closes the device and the devices below it, after the storage is dropped. Failures of
+    /// closing are reported by this future itself.
     pub close: LocalFuture<'static, ()>,
 }
 
 impl DeviceStorage {
-    /// Creates a storage and its other end, for a device of this geometry.
+    /// Creates a storage for a device of this geometry, and the other end of that storage.
     ///
     /// # Errors
     /// When no mailbox can be created.
@@ -82,7 +82,8 @@ impl DeviceStorage {
         let thread = std::thread::Builder::new().name("shard".to_owned());
         let thread = thread.spawn(move || {
             if let Err(why) = run(options, open, &ready) {
-                // The thread that called `start` gets the error, unless it already has the storage.
+                // The thread that called `start` gets the error, unless that thread already has the
+                // storage.
                 let _ = ready.send(Err(why));
             }
         });
@@ -157,7 +158,7 @@ impl Storage for DeviceStorage {
         self.ask(Op::Flush, 0, 0, false, Vec::new()).map(drop)
     }
 
-    /// Accepts every length up to that of the device, and changes nothing.
+    /// Accepts every length up to that of the device; the length does not change.
     fn resize(&self, len_bytes: u64) -> Result<(), StorageError> {
         match len_bytes <= self.len_bytes {
             true => Ok(()),
@@ -221,8 +222,8 @@ fn run(
     rt.block_on(async {
         let Opened { device, close } = open(&rt).await?;
         let served = match DeviceStorage::new(device.geometry()) {
-            // If the thread that called `start` is gone, the storage is dropped here, and serving
-            // ends at once.
+            // If the thread that called `start` has ended, the storage is dropped by this
+            // statement, and serving ends immediately.
             Ok((storage, serving)) => {
                 let _ = ready.send(Ok(storage));
                 serving.serve(&rt, device).await

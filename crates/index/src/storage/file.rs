@@ -2,10 +2,10 @@
 //!
 //! The file is opened only once, because its path may name another file a moment later. Each
 //! durable write requests durability for itself (`RWF_DSYNC`). On a file system without direct I/O
-//! the descriptor is an ordinary one, with the same promises. An exclusive lock keeps a second
-//! writer out, and ends with the process, even after a crash. A block device is opened exclusively,
-//! so that it is neither mounted nor served meanwhile. A read-only user has a descriptor that
-//! cannot write and a shared lock, so that no writer changes the file meanwhile.
+//! the file is opened without it, with the same promises. An exclusive lock keeps a second writer
+//! out, and ends with the process, even after a crash. A block device is opened exclusively, so
+//! that it is neither mounted nor served meanwhile. A read-only user has a descriptor that cannot
+//! write and a shared lock, so that no writer changes the file meanwhile.
 
 use super::{Aligned, BLOCK_BYTES, Storage, StorageError};
 use rustix::fs::{FallocateFlags, fallocate};
@@ -129,8 +129,8 @@ impl FileStorage {
 
 impl Drop for FileStorage {
     /// Releases the lock explicitly. Closing the descriptor releases the lock only when no other
-    /// process has that descriptor. A child process that another thread is just starting has it
-    /// until the child executes its own program.
+    /// process holds a copy of that descriptor. A child process that another thread is just
+    /// starting holds a copy until the child executes its own program.
     fn drop(&mut self) {
         // If the unlock fails, the lock ends with the descriptor.
         let _ = self.file.unlock();
@@ -152,7 +152,7 @@ fn refused(error: TryLockError, file: &File) -> io::Error {
 fn holder(file: &File) -> Option<String> {
     let inode = file.metadata().ok()?.ino();
     let locks = std::fs::read_to_string("/proc/locks").ok()?;
-    // 1: FLOCK  ADVISORY  WRITE 1234 fe:00:5678 0 EOF
+    // A line of this file: `1: FLOCK  ADVISORY  WRITE 1234 fe:00:5678 0 EOF`
     let pid = locks.lines().find_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
         let (kind, pid, place) = (words.get(1)?, words.get(4)?, words.get(5)?);
@@ -206,8 +206,8 @@ fn aligned<T>(data: &[u8], act: impl FnOnce(&[u8]) -> T) -> T {
     act(&copy)
 }
 
-/// Writes all data durably. Returns false if the kernel or the file system cannot do so in one
-/// step.
+/// Writes all data durably. Returns false if the kernel or the file system does not support a write
+/// that is durable by itself.
 fn write_all_durable(file: &File, mut offset: u64, mut data: &[u8]) -> io::Result<bool> {
     while !data.is_empty() {
         let part = [io::IoSlice::new(data)];

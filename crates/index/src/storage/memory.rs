@@ -1,17 +1,18 @@
 //! A disk in memory that simulates faults, for the tests and the simulation.
 //!
-//! The fault model. A write goes to a volatile cache and becomes durable by a sync; a durable write
-//! is durable by itself. When the power is cut, each 512-byte sector independently keeps any
+//! The fault model. A write is stored in a volatile cache and becomes durable by a sync; a durable
+//! write is durable by itself. When the power is cut, each 512-byte sector independently keeps any
 //! version that it has had since it was last durable. A durable write in progress leaves each of
-//! its sectors old or new. The disk has any length that it had since the last sync, but no durable
-//! write is cut off. Single operations fail by number, once or from that number on. A failed write
-//! has changed any subset of the sectors in its range. A failed sync leaves each sector of the
-//! cache in one of four states. The sector is durable. Or it is still in the cache for a later
-//! sync. Or it is read as written, but no later sync saves it. Or its last durable content is
-//! restored and is read again. The disk must never lose content that a successful sync covered.
+//! its sectors old or new. After the power cut the disk has any of the lengths that it had since
+//! the last sync, except lengths that would cut off a durable write. Single operations fail by
+//! number, once or from that number on. A failed write has changed any subset of the sectors in its
+//! range. A failed sync leaves each sector of the cache in one of four states: the sector is
+//! durable; or it is still in the cache for a later sync; or it is read as written, but no later
+//! sync makes it durable; or its last durable content is restored, and reads return that content.
+//! The disk must never lose content that a successful sync covered.
 //!
-//! [`Astray`] and [`rot`](MemoryStorage::rot) are beyond that model: a storage with one copy of
-//! everything cannot withstand them, but the faults must be noticed.
+//! [`Astray`] and [`rot`](MemoryStorage::rot) are beyond that model: an index with a single copy of
+//! its content cannot withstand these faults, but must detect them.
 
 use super::{Storage, StorageError};
 use parking_lot::Mutex;
@@ -38,30 +39,31 @@ pub enum Call {
 pub enum Astray {
     /// A write is lost.
     LostWrite,
-    /// A write goes to a location this number of blocks further on, wrapping at the end of the
+    /// A write is stored at a location this number of blocks further on, wrapping at the end of the
     /// disk.
     MisdirectedWrite(u64),
-    /// A read comes from a location this number of blocks further on, wrapping at the end of the
-    /// disk.
+    /// A read returns the content of a location this number of blocks further on, wrapping at the
+    /// end of the disk.
     MisdirectedRead(u64),
 }
 
-/// Faults of a disk. Operations are numbered from 0, and every call counts.
+/// Faults of a disk. Operations are numbered from 0; every call is an operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Operation that a power cut interrupts; it and all later operations fail.
+    /// Number of the operation that a power cut interrupts; this operation and all later ones fail.
     pub power_cut_at: Option<u64>,
-    /// Operation that fails.
+    /// Number of the operation that fails.
     pub fail_at: Option<u64>,
-    /// Kind of call that fails, if only one kind does: the first call of that kind at or after
-    /// `fail_at`.
+    /// If set, only calls of this kind fail: the first call of this kind at or after `fail_at`.
     pub fails_only: Option<Call>,
-    /// True if all operations from `fail_at` on fail; of the kind `fails_only`, if given.
+    /// True if all operations from `fail_at` on fail, or, if `fails_only` is set, all operations of
+    /// that kind.
     pub fails_for_good: bool,
-    /// Number of an operation, and a fault. The first operation at or after that number to which
-    /// the fault can apply goes astray.
+    /// Number of an operation, and a fault. The fault affects the first operation at or after that
+    /// number to which it can apply.
     pub astray_at: Option<(u64, Astray)>,
-    /// Byte range. Only writes that begin in it go astray; any write if `None`.
+    /// Byte range: only writes that begin in it can be lost or misdirected. If `None`, any write
+    /// can.
     pub astray_in: Option<(u64, u64)>,
     /// Maximum length of the disk in bytes.
     pub len_bytes_max: Option<u64>,
@@ -86,7 +88,7 @@ pub struct StorageCounters {
     pub writes: u64,
     /// Bytes written.
     pub written_bytes: u64,
-    /// Number of durable writes and syncs: the device has to flush for each.
+    /// Number of durable writes and syncs; the device has to flush for each of them.
     pub flushes: u64,
     /// Number of calls that failed, because of a fault or without power.
     pub failures: u64,
@@ -114,9 +116,10 @@ struct DiskState {
     current: Vec<u8>,
     /// Versions of each sector since it was last durable, oldest first. Reads return the last one.
     unsynced: Sectors,
-    /// Versions of sectors that a failed sync takes for durable: later syncs do not write them.
+    /// Versions of sectors that the disk wrongly treats as durable since a failed sync: later syncs
+    /// do not write these versions.
     doubtful: Sectors,
-    /// Lengths at the last sync and after it, without the current length.
+    /// Length at the last sync and all later lengths, without the current length.
     lengths: Vec<usize>,
     counts: StorageCounters,
     faults: Faults,
@@ -150,8 +153,8 @@ impl MemoryStorage {
         self.state.lock().faults = faults;
     }
 
-    /// Returns the faults. An astray fault is removed once it has happened, and so is a fault that
-    /// fails one call of a kind.
+    /// Returns the faults that are still to happen. A misdirected or lost operation, and the
+    /// failure of a single call of a kind, are removed once they have happened.
     pub fn faults(&self) -> Faults {
         self.state.lock().faults
     }
@@ -212,8 +215,8 @@ impl MemoryStorage {
         self.state.lock().current.clone()
     }
 
-    /// Returns the disk as it is found when the power is back. `draw` decides its length, and the
-    /// version of each sector that was not durable.
+    /// Returns the disk as it is found when the power is back. `draw` decides the length of that
+    /// disk, and the version of each sector that was not durable.
     pub fn after_power_cut(&self, draw: &mut Draw<'_>) -> MemoryStorage {
         let state = self.state.lock();
         let lengths = state.lengths.iter().copied().chain([state.current.len()]);
@@ -285,7 +288,7 @@ impl DiskState {
         Fate::Works
     }
 
-    /// Returns true if an operation is one that fails. A fault that fails one call of a kind is
+    /// Returns true if an operation must fail. If the fault is for a single call of a kind, it is
     /// removed then.
     fn fails(&mut self, number: u64, call: Call) -> bool {
         let faults = &mut self.faults;
@@ -561,7 +564,7 @@ mod tests {
         assert_eq!(disk.content()[0], 1, "it is read");
         let after = disk.after_power_cut(&mut || 0).content();
         assert_eq!((after[0], after[BLOCK_BYTES]), (0, 2));
-        // A block that is written again is durable.
+        // A block that is rewritten durably is durable.
         disk.write_durable(0, &block(3)).unwrap();
         assert_eq!(disk.after_power_cut(&mut || 0).content()[0], 3);
     }
@@ -587,8 +590,8 @@ mod tests {
         assert_eq!(durable + not_durable + lost, 64);
         assert!(durable > 6 && not_durable > 12 && lost > 6);
         assert_eq!(disk.counts().lost_sectors, lost as u64);
-        // The next sync saves the sectors that are still in the cache, but not those that the disk
-        // takes for durable already.
+        // The next sync makes the sectors durable that are still in the cache, but not those that
+        // the disk already treats as durable.
         disk.sync().unwrap();
         assert!(count(1, 0) > 6 && count(1, 1) > durable + 6);
     }

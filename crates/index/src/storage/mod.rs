@@ -14,7 +14,8 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// Length of a block in bytes. Offsets and lengths of reads and writes are multiples of it.
+/// Length of a block in bytes. Offsets and lengths of reads and writes are multiples of this
+/// length.
 pub const BLOCK_BYTES: usize = 4096;
 
 /// Error of a storage.
@@ -43,9 +44,9 @@ impl std::error::Error for StorageError {}
 
 /// A flat range of bytes. Offsets and lengths are multiples of [`BLOCK_BYTES`].
 ///
-/// Calls block the calling thread. Many threads may read at once, also during a write elsewhere.
-/// All other calls come from one thread at a time. A read during a write of the same range returns
-/// any mixture of old and new sectors.
+/// Calls block the calling thread. Many threads may read at the same time, also during a write
+/// elsewhere. All other calls come from one thread at a time. A read during a write of the same
+/// range returns any mixture of old and new sectors.
 pub trait Storage: Send + Sync {
     /// Returns the current length in bytes.
     fn len_bytes(&self) -> u64;
@@ -71,7 +72,8 @@ pub trait Storage: Send + Sync {
     fn resize(&self, len_bytes: u64) -> Result<(), StorageError>;
 }
 
-/// A storage with a second owner, which inspects it, or uses it after the index.
+/// A storage with a second owner, which inspects the storage, or uses it after the index is
+/// dropped.
 impl<S: Storage + ?Sized> Storage for Arc<S> {
     fn len_bytes(&self) -> u64 {
         (**self).len_bytes()

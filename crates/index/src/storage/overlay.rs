@@ -1,12 +1,12 @@
-//! A storage that is only read, but accepts writes: they stay in memory and are lost with the
-//! overlay. So an index can be opened without write access, or while other processes read it. The
-//! overlay must never write to the storage below.
+//! Overlay of a storage that is only read: the overlay accepts writes, but they stay in memory and
+//! are lost when the overlay is dropped. So an index can be opened without write access, or while
+//! other processes read it. The overlay must never write to the storage below.
 
 use super::{BLOCK_BYTES, Storage, StorageError};
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
 
-/// A storage, and the blocks written over it.
+/// A storage that is only read, and the blocks that were written to the overlay.
 #[derive(Debug)]
 pub struct Overlay<S> {
     below: S,

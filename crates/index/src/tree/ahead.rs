@@ -16,10 +16,11 @@ use std::sync::Arc;
 
 /// Maximum bytes of one read.
 const READ_BYTES_MAX: u64 = 1 << 20;
-/// Maximum gap between two nodes, in bytes, that is read along rather than skipped.
+/// Maximum gap between two nodes, in bytes, that is read together with them; nodes with a larger
+/// gap between them are read separately.
 const GAP_BYTES_MAX: u64 = 32 << 10;
 
-/// Nodes that are read in one read.
+/// Nodes that lie close to each other and are read with one read.
 struct Run {
     offset: u64,
     end: u64,

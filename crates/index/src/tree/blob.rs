@@ -1,9 +1,10 @@
-//! Values out of line: the reference that a row has in place of a long value, and how it is read.
+//! Values out of line: the reference that a row has in place of a long value, and the reading of
+//! that value.
 //!
 //! A reference is the length of the value (8 bytes), its checksum (4), and the ids of the blobs
-//! that hold the value in order (4 each). A blob is freed when no row needs it. Its id is then
-//! reused, for nodes as well. A reader that comes too late detects this by the node that has the id
-//! now, or by the checksum.
+//! that hold the value in order (4 each). A blob is freed when no row needs it. The id of the blob
+//! is then reused, for nodes as well. A reader that follows the reference after that detects the
+//! reuse by the node that now has the id, or by the checksum.
 
 use super::Tree;
 use super::load::ATTEMPTS_MAX;
@@ -24,8 +25,8 @@ pub(crate) struct Reference {
 }
 
 impl Reference {
-    /// Returns the approximate bytes of the reference to a value of `value_bytes` bytes: parts are
-    /// at least 32 KiB long, since segments are at least twice that.
+    /// Returns the approximate length of the reference to a value of `value_bytes` bytes: blobs
+    /// hold at least 32 KiB each, since segments are at least twice that long.
     pub(crate) fn bytes_for(value_bytes: usize) -> usize {
         HEAD_BYTES + value_bytes.div_ceil(32 << 10) * 4
     }
@@ -50,7 +51,7 @@ impl Reference {
         bytes
     }
 
-    /// Decodes a reference; returns `None` if the bytes are not one.
+    /// Decodes a reference; returns `None` if the bytes are not a reference.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Reference> {
         let (head, blobs) = bytes.split_at_checked(HEAD_BYTES)?;
         let (length, crc) = head.split_at(8);
@@ -70,7 +71,8 @@ impl Reference {
 }
 
 impl Tree {
-    /// Replaces the reference in `out` by the value. Returns false if the value was freed.
+    /// Replaces the reference in `out` by the value that it refers to. Returns false if the value
+    /// was freed.
     pub(crate) fn read_blob(&self, out: &mut Vec<u8>) -> Result<bool, Error> {
         let Some(reference) = Reference::decode(out) else {
             return Err(Error::Damaged {
@@ -93,7 +95,7 @@ impl Tree {
         Ok(is_whole)
     }
 
-    /// Returns the content of one blob, or `None` if it was freed. If cleaning moves the blob
+    /// Returns the content of one blob, or `None` if the blob was freed. If cleaning moves the blob
     /// during the read, the read is retried at the new location.
     fn read_where_it_is(&self, blob: NodeId) -> Result<Option<Vec<u8>>, Error> {
         let spot = || {
@@ -120,7 +122,7 @@ impl Tree {
         Ok(None)
     }
 
-    /// Returns the content of one blob, or `None` if a node has its id now.
+    /// Returns the content of one blob, or `None` if the blob's id now belongs to a node.
     fn read_part(&self, blob: NodeId, spot: Spot) -> Result<Option<Vec<u8>>, Error> {
         let bytes = self.read_image(spot.location)?;
         let offset = self.offset(spot.location);

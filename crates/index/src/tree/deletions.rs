@@ -1,10 +1,10 @@
 //! Range deletions that some leaves have not applied yet, as readers see them.
 //!
-//! A deletion of a long range is one entry here from the moment it takes effect; leaves apply it
-//! later, some with each group of batches ([`crate::writer`]). Until then a reader applies it to
-//! the content of a leaf. A reader must ask for deletions with the lock of the leaf held. An entry
-//! is removed only when every leaf has applied it, and a leaf is changed with its lock held; so a
-//! reader finds a deletion in the leaf or here.
+//! A deletion of a long range takes effect as one entry of a list; leaves apply it later, some of
+//! them after each group of batches ([`crate::writer`]). Until then a reader applies the deletion
+//! to the content of a leaf. A reader must ask for deletions with the lock of the leaf held. An
+//! entry is removed from the list only when every leaf has applied the deletion, and a leaf is
+//! changed with its lock held; so a reader finds a deletion in the leaf or in the list.
 
 use crate::node::{Delta, Image, Seq};
 use crate::planted::{Bug, is_planted};
@@ -53,13 +53,14 @@ impl Deletion {
 /// All range deletions that some leaves have not applied yet.
 #[derive(Debug, Default)]
 pub(crate) struct Deletions {
-    /// True if there are any, so that readers of a tree without any pay for one load only.
+    /// True if the list is not empty, so that without range deletions a reader pays only for one
+    /// load.
     has_any: AtomicBool,
     /// Deletions in the order of their batches.
     all: RwLock<Arc<[Deletion]>>,
 }
 
-/// Deletions that one reader sees.
+/// The range deletions that one reader sees.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
     all: Option<Arc<[Deletion]>>,
@@ -67,7 +68,7 @@ pub(crate) struct Seen {
 }
 
 impl Deletions {
-    /// Replaces the deletions that readers find.
+    /// Replaces the list of deletions that readers consult.
     pub(crate) fn set(&self, all: Vec<Deletion>) {
         let has_any = !all.is_empty();
         *self.all.write() = all.into();
@@ -100,7 +101,8 @@ impl Seen {
             .map(|deletion| deletion.seq)
     }
 
-    /// Returns the changes of a leaf since its image, with these deletions applied.
+    /// Returns `delta`, the changes of a leaf since its image was written, with those of these
+    /// deletions added that concern the leaf.
     pub(crate) fn over<'a>(
         &self,
         delta: Option<&'a Delta>,
@@ -131,9 +133,10 @@ fn is_about(deletion: &Deletion, delta: Option<&Delta>, image: Option<&Image>) -
         })
 }
 
-/// Adds a deletion, cut to the given bounds, to the changes of a leaf since its image. An image
-/// whose sequence number, `lsn`, is not below that of the deletion has applied it already, and its
-/// keys may be newer.
+/// Adds a deletion, cut to the given bounds, to the changes of a leaf since its image was written.
+/// `lsn` is the sequence number of the image. If it is not below that of the deletion, the image
+/// already includes the deletion and may have newer keys; then only older versions are removed from
+/// the changes.
 pub(crate) fn take_in(
     delta: &mut Delta,
     deletion: &Deletion,

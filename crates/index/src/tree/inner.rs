@@ -1,8 +1,8 @@
-//! An inner node in memory: separators and children, never changed, only replaced.
+//! An inner node in memory: separators and children. A node is never changed, only replaced.
 //!
 //! Separator `i` is the least key that may be under child `i`. The first child's separator is
-//! empty: every key below the second separator is under it. A search compares eight bytes of each
-//! separator after the common prefix, and whole keys only if these are equal.
+//! empty: every key below the second separator is under the first child. A search compares eight
+//! bytes of each separator after the common prefix, and whole keys only if these bytes are equal.
 
 use crate::error::Error;
 use crate::node::{Builder, Image, Kind, NodeId, Row, Spread, Start, head};
@@ -25,7 +25,7 @@ pub(crate) struct Inner {
     start: Start,
     /// Bytes that all separators but the first begin with.
     prefix: Box<[u8]>,
-    /// Distribution of the heads, without the first.
+    /// Distribution of the heads of the separators, without the head of the first.
     spread: Spread,
     /// Heads and children, which a search reads together.
     entries: Box<[Entry]>,
@@ -39,7 +39,7 @@ struct Entry {
     /// The eight bytes of the separator after the prefix; 0 for the first.
     head: u64,
     child: NodeId,
-    /// End of the separator in `keys`; it begins at the end of the one before.
+    /// End of the separator in `keys`; the separator begins where the previous separator ends.
     key_end: u32,
 }
 
@@ -49,7 +49,8 @@ fn common<'a>(a: &'a [u8], b: &[u8]) -> &'a [u8] {
 }
 
 impl Inner {
-    /// Makes a node of these children, which are in order. The first separator is ignored.
+    /// Creates a node with these children, which must be in order. The separator of the first child
+    /// is ignored.
     pub(crate) fn new(level: u8, children: &[Child]) -> Inner {
         assert!(
             !children.is_empty() && level > 0,
@@ -85,7 +86,7 @@ impl Inner {
         }
     }
 
-    /// Makes the node from its image.
+    /// Creates the node from its image.
     ///
     /// # Errors
     ///
@@ -130,7 +131,8 @@ impl Inner {
         builder.finish_padded(node, self.level, lsn, 0, least_bytes)
     }
 
-    /// Returns a key below all separators that resembles them, so that they pack well together.
+    /// Returns a key that is below all separators but resembles them, so that the keys of the image
+    /// pack well together.
     fn least_like_others(&self) -> Vec<u8> {
         let mut least = self.prefix.to_vec();
         if self.len() > 1 {
@@ -171,8 +173,8 @@ impl Inner {
         size_of::<Inner>() + self.prefix.len() + self.len() * 16 + self.keys.len()
     }
 
-    /// Returns the index of the child that `key` is under: the last whose separator is not above
-    /// the key.
+    /// Returns the index of the child that `key` is under: the last child whose separator is not
+    /// above the key.
     pub(crate) fn find(&self, key: &[u8]) -> usize {
         let others = &self.entries[1..];
         let suffix = match self.start.compare(key, || &self.prefix) {

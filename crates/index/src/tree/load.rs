@@ -1,9 +1,10 @@
 //! Reading images of nodes: a whole node into its slot, or the one image that a reader needs.
 //!
 //! No lock is held during I/O. So when the read completes, the node may have moved, and its
-//! location may belong to another node. A successful read counts, and a failed read is damage, only
-//! if the node is at the same [`Spot`] as before. If memory is short, the node may be evicted
-//! before the thread that has read it tries again; so that thread also gets the content directly.
+//! location may belong to another node. Only if the node is still at the same [`Spot`] is the
+//! content read valid, and a failure of the read a sign of damage. If memory is short, the node may
+//! be evicted before the thread that has read it accesses it again; so that thread also gets the
+//! content directly.
 
 use super::Tree;
 use super::inner::Inner;
@@ -18,7 +19,8 @@ use crate::sync::atomic::Ordering;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Maximum number of reads of an image that moves meanwhile: more indicate damage.
+/// Maximum number of attempts to read an image that moves during each attempt: more attempts
+/// indicate damage.
 pub(super) const ATTEMPTS_MAX: usize = 64;
 
 impl Tree {
@@ -31,7 +33,7 @@ impl Tree {
             };
             let read = self.read_whole(id, &places);
             let mut node = slot.node.write();
-            // If the node has moved, the bytes read may be anything.
+            // If the node has moved meanwhile, the bytes read may be anything.
             let is_there = Places::of(&node, &self.generations).as_ref() == Some(&places);
             if is_there || is_planted(Bug::BelievesOldReads) {
                 let (content, drops_blobs) = read?;
@@ -195,7 +197,8 @@ impl Tree {
         Ok(Content::Inner(Arc::new(self.inner_of(&image, offset)?)))
     }
 
-    /// Returns the inner node of an image, if all its children exist and are distinct.
+    /// Returns the inner node of an image after checking that all its children exist and are
+    /// distinct.
     pub(crate) fn inner_of(&self, image: &Image, offset: u64) -> Result<Inner, Error> {
         let inner = Inner::from_image(image, offset)?;
         let children: BTreeSet<NodeId> = inner.children().collect();
@@ -210,8 +213,8 @@ impl Tree {
         })
     }
 
-    /// Reads a leaf for a reader. Of a leaf with patches it reads only the image that is needed,
-    /// unless the leaf is missed repeatedly.
+    /// Reads a leaf for a reader. If the leaf has patches, reads only the image at `spot`, which
+    /// the reader needs, unless the leaf is missed repeatedly: such a leaf is read whole.
     pub(super) fn fetch(
         &self,
         id: NodeId,
@@ -241,7 +244,7 @@ impl Tree {
     }
 }
 
-/// Images of a leaf that one reader has read, for its next attempt.
+/// Images of a leaf that a reader has read so far, for the reader's next attempt.
 pub(super) struct AtHand<'a> {
     generations: &'a Generations,
     pub whole: Option<Loaded>,
@@ -258,8 +261,8 @@ impl<'a> AtHand<'a> {
         }
     }
 
-    /// Returns the image or patch at `location`, which the current node names; otherwise the spot
-    /// to read it from.
+    /// Returns the image or patch at `location`, which the current node names, if the reader has
+    /// read it. Otherwise returns, as the error, the spot to read it from.
     pub fn piece(&self, location: Location) -> Result<&Image, Spot> {
         let spot = self.generations.spot(location);
         let mut pieces = self.pieces.iter();
@@ -267,8 +270,8 @@ impl<'a> AtHand<'a> {
         found.map(|(_, image)| image).ok_or(spot)
     }
 
-    /// Returns the image of a whole leaf, `Some(None)` if the leaf has none, and `None` if the
-    /// image was not read yet.
+    /// Returns the image of a whole leaf: `Some(None)` if the leaf has no image, and `None` if the
+    /// image is not in memory and was not read yet.
     pub fn image_of<'n>(&'n self, node: &'n Node) -> Option<Option<&'n Image>> {
         match &node.content {
             Content::Leaf(image) => return Some(Some(image)),
@@ -286,13 +289,14 @@ impl<'a> AtHand<'a> {
     }
 }
 
-/// A node that was read.
+/// Content of a node that was read, and the locations that it was read from.
 pub(super) struct Loaded {
     places: Places,
     pub content: Content,
 }
 
-/// Locations of the images of a node that is not in memory, and the node's age.
+/// Locations of the images of a node that is not in memory, and the sequence number at which the
+/// node was last written back.
 #[derive(Debug)]
 pub(super) struct Places {
     image: Spot,
@@ -311,13 +315,13 @@ impl PartialEq for Places {
 }
 
 impl Places {
-    /// Returns the locations, or `None` if there is nothing to read.
+    /// Returns the locations of the images, or `None` if the node is in memory or has no image.
     fn of(node: &Node, generations: &Generations) -> Option<Places> {
         let is_read = !matches!(node.content, Content::Absent) || node.location.is_nowhere();
         (!is_read).then(|| Places::at(node, generations))
     }
 
-    /// Returns the locations; the caller holds the lock of the node.
+    /// Returns the locations of the images. The caller holds the lock of the node.
     fn at(node: &Node, generations: &Generations) -> Places {
         let patches = node.patches().iter();
         Places {

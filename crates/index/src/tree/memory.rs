@@ -1,9 +1,9 @@
-//! Accounting of the memory for content and changes, and eviction when it is too much.
+//! Accounting of the memory for content and changes, and eviction when the budget is exceeded.
 //!
-//! Images and inner nodes that can be read again are evicted: first the ones not used since the
-//! eviction last passed them (CLOCK). Changes are kept; the writer makes room for them. The
-//! eviction visits only nodes in memory, so its cost does not depend on the number of nodes on the
-//! storage. It must never evict content that has not reached the storage.
+//! Images and inner nodes that can be read again are evicted, beginning with those that were not
+//! used since the eviction last inspected them (CLOCK). Changes are kept; the writer makes room for
+//! them. The eviction visits only nodes in memory, so its cost does not depend on the number of
+//! nodes on the storage. It must never evict content that has not reached the storage.
 
 use super::slots::{Content, Node, Slot, Slots};
 use crate::node::NodeId;
@@ -11,8 +11,8 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::collections::VecDeque;
 
-/// Maximum number of nodes that one eviction inspects in a row without evicting one: if all of them
-/// are in use or not yet on the storage, continuing would find no more.
+/// Maximum number of nodes that an eviction inspects in a row without evicting one of them: if all
+/// of these are in use or not yet on the storage, the next nodes probably are too.
 const LOOKS_MAX: usize = 256;
 
 /// Content that an eviction spares although it can be read again.
@@ -30,20 +30,21 @@ pub(crate) struct Memory {
     budget_bytes: u64,
     content_bytes: AtomicU64,
     delta_bytes: AtomicU64,
-    /// Every node with content once, the next to be inspected first; and some that have no content
-    /// any more.
+    /// Nodes for the eviction to inspect, the next one first: every node with content once, and
+    /// some nodes that have no content any more.
     resident: Mutex<VecDeque<NodeId>>,
     /// Length of `resident`.
     residents: AtomicUsize,
     /// Number of misses of leaves with patches.
     misses: AtomicU32,
-    /// True if content stays while the budget allows it.
+    /// True if content stays in memory while the budget allows it; false if it is evicted after
+    /// each operation.
     keeps: bool,
 }
 
 impl Memory {
-    /// Creates the accounting. With `keeps`, content stays while the budget allows it; otherwise
-    /// until the operation has ended.
+    /// Creates the accounting. If `keeps` is true, content stays in memory while the budget allows
+    /// it; otherwise only until the operation that uses it has ended.
     pub(crate) fn new(budget_bytes: u64, keeps: bool) -> Memory {
         Memory {
             budget_bytes,
@@ -64,8 +65,7 @@ impl Memory {
         self.delta_bytes.load(Ordering::Relaxed)
     }
 
-    /// Sets the content of a node, in place of the previous content. The caller holds the lock of
-    /// the slot, as `node` proves.
+    /// Replaces the content of a node. The caller holds the lock of the slot, as `node` proves.
     pub(crate) fn put_content(&self, id: NodeId, slot: &Slot, node: &mut Node, content: Content) {
         self.add_content(content.memory_bytes());
         let before = std::mem::replace(&mut node.content, content);
@@ -76,7 +76,7 @@ impl Memory {
         }
     }
 
-    /// Adds `bytes` of content that the eviction does not visit.
+    /// Adds `bytes` to the accounted content, without listing a node for the eviction.
     pub(crate) fn add_content(&self, bytes: usize) {
         self.content_bytes
             .fetch_add(bytes as u64, Ordering::Relaxed);
@@ -89,8 +89,8 @@ impl Memory {
     }
 
     /// Notes a miss of a leaf with patches. Returns true if the leaf was missed before, and so
-    /// recently that it would still be in memory if it had been kept then: only such a leaf is
-    /// worth reading whole.
+    /// recently that it would still be in memory if it had been read whole at that time: only such
+    /// a leaf is worth reading whole.
     pub(crate) fn is_missed_again(&self, slot: &Slot) -> bool {
         let now = self.misses.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         let before = slot.miss(now);
@@ -98,7 +98,7 @@ impl Memory {
         before != 0 && since <= self.residents.load(Ordering::Relaxed)
     }
 
-    /// Subtracts `bytes` of content that is gone.
+    /// Subtracts `bytes` from the accounted content.
     pub(crate) fn drop_content(&self, bytes: usize) {
         let before = self
             .content_bytes
@@ -129,9 +129,9 @@ impl Memory {
         self.content_bytes() + self.delta_bytes() + bytes <= self.budget_bytes
     }
 
-    /// Evicts content until the budget is kept. First evicts unused content; if [`LOOKS_MAX`]
-    /// inspections find no more of it, evicts any content that can be read again, because a load
-    /// may use all nodes between two rounds.
+    /// Evicts content until the budget is kept: first unused content; then, if [`LOOKS_MAX`]
+    /// inspections find no more unused content, any content that can be read again, because a load
+    /// may use all nodes between two evictions.
     pub(crate) fn evict(&self, slots: &Slots) {
         if !self.excess() {
             return;
@@ -141,9 +141,9 @@ impl Memory {
         self.go_round(slots, &mut resident, Spared::Nothing);
     }
 
-    /// Evicts content until the budget is kept or [`LOOKS_MAX`] inspections in a row find none.
-    /// Visits each node at most once, so that content just read survives it even if the budget
-    /// cannot be kept.
+    /// Evicts content until the budget is kept, or until [`LOOKS_MAX`] inspections in a row have
+    /// evicted none. Visits each node at most once, so that content that was just read stays even
+    /// if the budget cannot be kept.
     fn go_round(&self, slots: &Slots, resident: &mut VecDeque<NodeId>, spared: Spared) {
         let mut looks = LOOKS_MAX;
         for _ in 0..resident.len() {
@@ -162,7 +162,8 @@ impl Memory {
         }
     }
 
-    /// Ends an operation: if content is not kept, evicts all content that can be read again.
+    /// Must be called at the end of each operation: if content is not kept between operations,
+    /// evicts all content that can be read again.
     #[inline]
     pub(crate) fn give_up_kept(&self, slots: &Slots) {
         if !self.keeps {
@@ -176,8 +177,8 @@ impl Memory {
         resident.retain(|id| !self.give_up(slots.get(*id), Spared::Nothing));
     }
 
-    /// Evicts the content of a node, unless it is spared. Returns true if the node has no content
-    /// now.
+    /// Evicts the content of a node, unless it is spared, in use, or not yet on the storage.
+    /// Returns true if the node has no content now.
     fn give_up(&self, slot: &Slot, spared: Spared) -> bool {
         if slot.take_used() && spared == Spared::Used {
             return false;

@@ -2,10 +2,10 @@
 //!
 //! Any number of threads read; one at a time writes ([`crate::writer`]). A reader holds a node's
 //! lock only while it inspects the node. The version of the structure is odd while the structure
-//! changes (a split, a removed node), and even otherwise. A reader that finds another version once
-//! it holds the leaf's lock descends again; while it holds the lock, no change of that leaf can
-//! begin. A reader must never answer from a leaf that no longer covers the key, and never do I/O
-//! with a lock held.
+//! changes (a split, a removed node), and even otherwise. A reader compares the version when it
+//! holds the lock of the leaf, and descends again if the version has changed; while the lock is
+//! held, no change of that leaf can begin. A reader must never answer from a leaf that no longer
+//! covers the key, and never do I/O with a lock held.
 
 mod ahead;
 pub(crate) mod blob;
@@ -34,7 +34,8 @@ use std::sync::{Arc, OnceLock};
 /// Maximum number of levels of a tree; more indicate a cycle.
 const LEVELS_MAX: usize = 16;
 
-/// Maximum memory of a delta, in leaf images; a larger delta is written back early.
+/// Maximum memory of a delta, as a multiple of the length of a leaf image; a larger delta is
+/// written back early.
 const DELTA_NODES_MAX: usize = 8;
 
 /// The tree.
@@ -44,13 +45,14 @@ pub(crate) struct Tree {
     pub slots: Slots,
     pub generations: Arc<Generations>,
     root: AtomicU32,
-    /// Upper bound of the node ids: all are below it.
+    /// Exclusive upper bound of the node ids.
     nodes: AtomicU32,
-    /// Version of the structure; odd while it changes, and forever once a change has panicked.
+    /// Version of the structure; odd while the structure changes, and forever once a change has
+    /// panicked.
     structure: AtomicU64,
     /// Message of the panic that a thread raised while it changed the index.
     poison: OnceLock<String>,
-    /// Sequence number below which readers may have seen leaves that are gone.
+    /// Sequence number below which readers may need versions of leaves that have been removed.
     floor: AtomicU64,
     /// Range deletions that some leaves have not applied yet.
     pub deletions: Deletions,
@@ -63,15 +65,15 @@ pub(crate) struct Tree {
 enum Answer {
     Value,
     Nothing,
-    /// This image is needed: one of several of a leaf with patches.
+    /// The image at this spot, one of several images of a leaf with patches, has to be read first.
     Unread(Spot),
-    /// The value is out of line; its reference is in the buffer.
+    /// The value is out of line; the reference to it is in the buffer.
     OutOfLine,
-    /// The version that this reader would see is not kept any more.
+    /// The version that this reader would see has been dropped.
     TooOld,
 }
 
-/// Path from the root to a leaf: inner nodes, and the index of the child taken in each.
+/// Path from the root to a leaf: the inner nodes, and in each of them the index of the next child.
 pub(crate) type Path = Vec<(NodeId, Arc<Inner>, usize)>;
 
 impl Tree {
@@ -112,7 +114,7 @@ impl Tree {
         node < self.nodes.load(Ordering::Acquire)
     }
 
-    /// Sets the upper bound of the node ids.
+    /// Sets the exclusive upper bound of the node ids.
     pub(crate) fn set_nodes(&self, nodes: NodeId) {
         self.nodes.store(nodes, Ordering::Release);
     }
@@ -122,7 +124,7 @@ impl Tree {
         self.image_reads.load(Ordering::Relaxed)
     }
 
-    /// Changes the structure: readers on their way down start anew.
+    /// Changes the structure: readers that are descending start again.
     pub(crate) fn restructure<T>(&self, change: impl FnOnce() -> T) -> T {
         let before = self.structure.fetch_add(1, Ordering::AcqRel);
         assert!(before.is_multiple_of(2), "one change at a time");
@@ -131,24 +133,25 @@ impl Tree {
         result
     }
 
-    /// Forgets the versions of a removed leaf: readers below `floor` may not find them. Called
-    /// while the structure changes.
+    /// Notes that the versions of a removed leaf are lost: readers at sequence numbers below
+    /// `floor` may not find these versions. Must be called while the structure changes.
     pub(crate) fn forget_before(&self, floor: Seq) {
         self.floor.fetch_max(floor, Ordering::AcqRel);
     }
 
-    /// Returns true if a leaf still has the versions that a reader at `seq` sees, including those
-    /// of leaves that it replaced.
+    /// Returns true if a leaf still has the versions that a reader at `seq` sees, including the
+    /// versions of leaves that this leaf replaced.
     fn is_kept(&self, node: &Node, seq: Seq) -> bool {
         let delta_floor = node.delta.as_ref().map_or(0, |delta| delta.floor());
         let floor = self.floor.load(Ordering::Acquire);
         seq >= node.floor.max(delta_floor).max(floor)
     }
 
-    /// Changes the delta of a leaf, and accounts for its memory. A delta may become empty, because
-    /// the image already has the deletions of all its keys. Such a delta is removed: it has nothing
-    /// to write, and no key of it leads to the leaf. Returns true if the delta has become too long
-    /// for fast lookups and insertions, given images of `node_bytes`. Only the writer calls this.
+    /// Changes the delta of a leaf, and accounts for the delta's memory. A delta may become empty,
+    /// because the image already has the deletions of all keys of the delta. An empty delta is
+    /// removed: it has nothing to write, and no key that leads to the leaf. Returns true if the
+    /// delta has become too long for fast lookups and insertions, given images of `node_bytes`.
+    /// Only the writer calls this.
     pub(crate) fn change_delta(
         &self,
         node: &mut Node,
@@ -174,8 +177,8 @@ impl Tree {
         before <= limit && limit < after
     }
 
-    /// Marks the tree as poisoned, because a thread panicked while it changed the index: no call
-    /// answers any more. Readers on their way down find that the structure has changed.
+    /// Marks the tree as poisoned, because a thread panicked while it changed the index: from now
+    /// on every call fails. Readers that are descending find that the structure has changed.
     pub(crate) fn poison(&self, reason: &str) {
         // Only the first reason counts.
         let _ = self.poison.set(reason.to_owned());
@@ -237,7 +240,8 @@ impl Tree {
         }
     }
 
-    /// Descends to a leaf, and calls `look` with it.
+    /// Descends to the leaf that `place` designates, and calls `look` with the leaf while its lock
+    /// is held.
     pub(crate) fn at_leaf<T>(
         &self,
         place: LeafQuery<'_>,
@@ -256,8 +260,8 @@ impl Tree {
         }
     }
 
-    /// Returns the leaf of a place, or `None` if the structure has changed on the way. Calls `step`
-    /// with every inner node and the index of the child taken.
+    /// Returns the leaf that `place` designates, or `None` if the structure has changed during the
+    /// descent. Calls `step` with every inner node on the path and the index of the child below it.
     fn descend(
         &self,
         place: LeafQuery<'_>,
@@ -339,7 +343,7 @@ impl Tree {
         Ok(edge)
     }
 
-    /// Returns the image of a leaf, or `None` if it has none. Only the writer calls this.
+    /// Returns the image of a leaf, or `None` if the leaf has no image. Only the writer calls this.
     pub(crate) fn leaf_image(&self, id: NodeId) -> Result<Option<Image>, Error> {
         let slot = self.slots.get(id);
         loop {
@@ -368,7 +372,8 @@ impl Tree {
     }
 
     /// Reads the value of `key` that a reader sees into `out`, replacing the content of `out`.
-    /// Returns `Ok(None)` if the version that the reader would see is not kept any more.
+    /// Returns whether the key has a value, or `Ok(None)` if the version that the reader would see
+    /// has been dropped.
     pub(crate) fn get(
         &self,
         key: &[u8],
@@ -397,7 +402,8 @@ impl Tree {
                     if self.read_blob(out)? {
                         return Ok(Some(true));
                     }
-                    // The value was freed since: there is a newer answer.
+                    // The value was freed meanwhile, so the key has a newer version: the lookup is
+                    // retried.
                 }
             }
         }
@@ -407,8 +413,9 @@ impl Tree {
         })
     }
 
-    /// Returns true if a batch after `since` has changed `key`; `None` if that is not known any
-    /// more. A key that was absent at `since` and is absent now may have existed in between.
+    /// Returns true if a batch after `since` has changed `key`; returns `None` if the versions that
+    /// would show it have been dropped. A key that was absent at `since` and is absent now may have
+    /// existed in between.
     pub(crate) fn has_changed(&self, key: &[u8], since: Seq) -> Result<Option<bool>, Error> {
         let mut at_hand = AtHand::new(&self.generations);
         loop {
@@ -425,8 +432,8 @@ impl Tree {
         }
     }
 
-    /// Appends to `out` the rows of a scan that a reader sees in one leaf, and returns where the
-    /// scan continues.
+    /// Appends to `out` the rows of one leaf that a scan sees, and returns where the scan
+    /// continues.
     pub(crate) fn scan_leaf(&self, scan: &LeafScan<'_>, out: &mut Rows) -> Result<Next, Error> {
         let mut at_hand = AtHand::new(&self.generations);
         loop {
@@ -491,13 +498,13 @@ fn out_of_order() -> Error {
     }
 }
 
-/// Sequence number that a reader reads at.
+/// Sequence number at which a reader reads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum AsOf {
-    /// A snapshot, for which all versions that it sees are kept.
+    /// A snapshot: all versions that it sees are kept.
     Held(Seq),
-    /// A reader that only loaded the visible sequence number. Versions that only this number sees
-    /// may be dropped when a leaf is written anew.
+    /// A reader that only loaded the visible sequence number. When a leaf is rewritten, versions
+    /// that are visible only at this sequence number may be dropped.
     Passing(Seq),
 }
 
@@ -514,7 +521,7 @@ impl AsOf {
 pub(crate) enum LeafQuery<'a> {
     /// The leaf that this key belongs to.
     Of(&'a [u8]),
-    /// The leaf that the greatest possible key below this one belongs to.
+    /// The leaf that the greatest possible key below this key belongs to.
     Before(&'a [u8]),
     /// The leaf with the greatest keys.
     Last,
@@ -534,7 +541,8 @@ impl LeafQuery<'_> {
         }
     }
 
-    /// Returns true if the edge of the leaf of this place is in the direction of the scan.
+    /// Returns true if `edge`, an edge of the leaf that this query designates, is further in the
+    /// direction of the scan.
     fn goes_on(&self, edge: &[u8], is_reverse: bool) -> bool {
         match self {
             LeafQuery::Of(key) if is_reverse => edge <= *key,
@@ -545,7 +553,7 @@ impl LeafQuery<'_> {
     }
 }
 
-/// Request of a scan to one leaf.
+/// Query of a scan to one leaf.
 pub(crate) struct LeafScan<'a> {
     pub place: LeafQuery<'a>,
     pub view: View<'a>,
@@ -556,17 +564,18 @@ pub(crate) struct LeafScan<'a> {
 pub(crate) enum Next {
     /// The same leaf has more rows after the last one returned.
     Here,
-    /// The scan continues in the neighbouring leaf, from this key on; in reverse, below it.
+    /// The scan continues in the neighbouring leaf: from this key on, or, in reverse, below this
+    /// key.
     Beyond(Box<[u8]>),
     /// This was the last leaf.
     Nothing,
-    /// The version that this reader would see is not kept any more.
+    /// The version that this reader would see has been dropped.
     TooOld,
 }
 
 /// Looks up a key in a leaf for a reader. `deleted` is the sequence number of a range deletion of
-/// the key that the leaf may not have applied: it hides older versions in the delta and in older
-/// images.
+/// the key that the leaf may not have applied. That deletion hides older versions in the delta, and
+/// versions in older images.
 fn look_up(
     node: &Node,
     key: &[u8],
@@ -601,7 +610,7 @@ fn look_up(
     }
 }
 
-/// Request for a key to the images of a leaf.
+/// Query for a key in the images of a leaf.
 struct Asked<'a> {
     key: &'a [u8],
     seq: Seq,
@@ -630,7 +639,7 @@ fn look_in_pieces(
     Answer::Nothing
 }
 
-/// Looks up a key in an image; returns `None` if the image does not have it.
+/// Looks up a key in an image; returns `None` if the image does not have the key.
 fn look_in(image: &Image, asked: &Asked<'_>, out: &mut Vec<u8>) -> Option<Answer> {
     let (kind, value) = image.find(asked.key, asked.seq)?;
     if asked.deleted.is_some_and(|deleted| image.lsn() < deleted) {
@@ -645,8 +654,9 @@ fn look_in(image: &Image, asked: &Asked<'_>, out: &mut Vec<u8>) -> Option<Answer
     })
 }
 
-/// Returns the sequence number of the last change of `key`: that of the leaf, or `deleted` if it is
-/// newer and not in the leaf yet. Returns `None` if the image is needed to tell.
+/// Returns the sequence number of the last change of `key`: that of the leaf's last change, or
+/// `deleted` if the deletion is newer and not in the leaf yet. Returns `None` if the image has to
+/// be read first.
 fn newest_in(node: &Node, key: &[u8], deleted: Option<Seq>, at_hand: &AtHand<'_>) -> Option<Seq> {
     let in_delta = node.delta.as_ref().and_then(|delta| delta.newest_seq(key));
     if in_delta.is_some() {
@@ -662,8 +672,8 @@ fn newest_in(node: &Node, key: &[u8], deleted: Option<Seq>, at_hand: &AtHand<'_>
     Some(in_image.max(deleted.unwrap_or(0)))
 }
 
-/// Adds the rows of a leaf to a scan. Returns whether the leaf has more, or `None` if the image is
-/// needed.
+/// Adds the rows of a leaf to a scan. Returns whether the leaf has more rows, or `None` if the
+/// image has to be read first.
 fn view_leaf(
     node: &Node,
     scan: &LeafScan<'_>,

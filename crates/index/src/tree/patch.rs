@@ -1,20 +1,20 @@
 //! Patches: changes of a leaf stored beside its image, so that a leaf not in memory need not be
 //! read and written whole for a few changes.
 //!
-//! Patches lie over the image, the newest on top. Memory has a filter for each patch: 16 bits of a
-//! hash of every key in it. So a reader reads the one image that has the answer and hardly ever
-//! another. Content in memory is always the whole leaf, image and patches merged. It must never be
-//! made from an image without the patches over it.
+//! Patches override the image, and newer patches override older ones. Memory has a filter for each
+//! patch: 16 bits of a hash of every key in the patch. So a reader reads the one image or patch
+//! that has the answer, and hardly ever another. Content in memory is always the whole leaf, image
+//! and patches merged. It must never be made from an image without all patches of that image.
 
 use crate::node::{Builder, Delta, Image, Row, Seq, consolidate, seal};
 use crate::segments::Location;
 use std::sync::Arc;
 
-/// Set of keys that a patch may have, by fingerprint.
+/// Set of keys that a patch may have, represented by their fingerprints.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Filter(Option<Arc<[u16]>>);
 
-/// Returns the fingerprint of a key in a filter. It is part of the storage format:
+/// Returns the fingerprint of a key in a filter. The fingerprint is part of the storage format:
 /// docs/format/index.md.
 pub(crate) fn print_of(key: &[u8]) -> u16 {
     crc32c::crc32c(key) as u16
@@ -31,7 +31,8 @@ impl Filter {
         Filter(Some(prints.collect()))
     }
 
-    /// Makes a filter of these fingerprints; with `None`, one that may have every key.
+    /// Creates a filter from fingerprints. With `None`, the filter reports that the patch may have
+    /// any key.
     pub(crate) fn from_prints(prints: Option<Vec<u16>>) -> Filter {
         Filter(prints.map(Arc::from))
     }
@@ -72,8 +73,8 @@ pub(crate) struct Patched {
     pub patches: Vec<Patch>,
     /// Images of this leaf that have not reached the storage.
     pub unflushed: Vec<Placed>,
-    /// True if merging image and patches leaves blobs that no row refers to any more. Only writing
-    /// the leaf anew frees them.
+    /// True if merging the image and the patches leaves blobs that no row refers to any more. Only
+    /// rewriting the leaf frees these blobs.
     pub drops_blobs: bool,
 }
 
@@ -96,8 +97,8 @@ pub(crate) fn placed(images: &[Placed], location: Location) -> Option<&Image> {
     found.map(|(_, image)| image)
 }
 
-/// Merges an image and the patches over it, the oldest first, into a leaf for the location of the
-/// image. Calls `freed` with the references to blobs that are replaced.
+/// Merges an image and its patches, the oldest first, into one image of the whole leaf for the
+/// location `location`. Calls `freed` with the references to blobs that are replaced.
 pub(crate) fn merged(
     image: &Image,
     patches: &[Image],
@@ -130,16 +131,17 @@ pub(crate) fn merged(
 /// Changes to be merged into the image of a leaf in memory.
 pub(crate) struct Changes<'a> {
     pub delta: &'a Delta,
-    /// Sequence number of the leaf with these changes.
+    /// LSN that the leaf has with these changes.
     pub lsn: u64,
-    /// Sequence number from which on readers may see older versions.
+    /// Lowest sequence number of a reader: versions that no reader at this number or above sees are
+    /// dropped.
     pub oldest: Seq,
 }
 
 impl Changes<'_> {
-    /// Merges these changes into an image, for the location of the image, keeping the versions of
-    /// each key that readers may see. The rows go through `builder`, which packs them and reuses
-    /// its memory. Calls `freed` with the references to blobs that are replaced.
+    /// Merges these changes into `image`, for the location `location`, keeping the versions of each
+    /// key that readers may see. The rows pass through `builder`, which packs them and reuses its
+    /// memory. Calls `freed` with the references to blobs that are replaced.
     pub(crate) fn over(
         &self,
         image: &Image,
@@ -150,8 +152,8 @@ impl Changes<'_> {
         builder.clear();
         let mut push = |row: Row<'_>| builder.push(row);
         consolidate(Some(image), self.delta, self.oldest, &mut push, freed);
-        // Rows that packed well alone, keys with a long prefix for instance, need not pack well
-        // with others.
+        // The merged image may be longer than an image on the storage: rows that packed well alone,
+        // for instance keys with a long common prefix, may pack worse together with others.
         let mut bytes = builder.finish_for_memory(image.node(), self.lsn, image.interval());
         seal(&mut bytes, location.stored());
         Image::parse_for_memory(&bytes, location.stored(), image.stored_lsn())

@@ -37,19 +37,19 @@ pub(crate) struct Node {
     pub content: Content,
     /// Changes of a leaf since its image was written.
     pub delta: Option<Box<Delta>>,
-    /// Sequence number from which on the image answers readers correctly.
+    /// Lowest sequence number of a reader for which the image gives correct answers.
     pub floor: Seq,
     /// Sequence number at which the node was last written back.
     pub consolidated_at: Seq,
-    /// Location of the image; `NOWHERE` for a leaf without one, which is empty.
+    /// Location of the image; `NOWHERE` for a leaf without an image, which is empty.
     pub location: Location,
-    /// First log position of the changes in the delta.
+    /// First log position of the changes that are in the delta.
     pub logged_at: u64,
-    /// Number of this delta in the order in which deltas began.
+    /// Number of the leaf's delta in the order in which deltas were begun.
     pub dirty_since: u64,
     /// Additional state of a leaf with patches.
     pub patched: Option<Box<Patched>>,
-    /// Interval between updates, as a power of two of sequence numbers.
+    /// Interval between updates of the leaf in sequence numbers, as the exponent of a power of two.
     pub interval: u8,
     /// True if the content must stay in memory: it has not reached the storage, or it is an inner
     /// node that has changed.
@@ -110,24 +110,26 @@ impl Slot {
         self.used.swap(false, Ordering::Relaxed)
     }
 
-    /// Marks the node as visited by the eviction. Returns true if it was not, so that the caller
-    /// must add it to the list. The caller holds the lock.
+    /// Marks the node as listed for the eviction. Returns true if the node was not listed before:
+    /// then the caller must add it to the list. The caller holds the lock.
     pub(crate) fn enlist(&self) -> bool {
         !self.listed.swap(true, Ordering::Relaxed)
     }
 
-    /// Notes a miss, and returns the time of the one before; 0 if there was none.
+    /// Notes a miss at the time `now`, and returns the time of the previous miss; 0 if there was
+    /// none.
     pub(crate) fn miss(&self, now: u32) -> u32 {
         self.missed_at.swap(now, Ordering::Relaxed)
     }
 
-    /// Marks the node as no longer visited by the eviction. The caller holds the lock.
+    /// Marks the node as not listed for the eviction. The caller holds the lock.
     pub(crate) fn unlist(&self) {
         self.listed.store(false, Ordering::Relaxed);
     }
 }
 
-/// Number of slots in the first chunk; each further chunk has twice as many as the one before.
+/// Number of slots in the first chunk; each further chunk has twice the number of the previous
+/// chunk.
 const FIRST_CHUNK: usize = 1024;
 const CHUNKS: usize = 23;
 
@@ -137,7 +139,8 @@ pub(crate) struct Slots {
     chunks: [OnceLock<Box<[Slot]>>; CHUNKS],
 }
 
-/// Returns the chunk of a slot, its index in it, and the length of the chunk.
+/// Returns the chunk of a node's slot, the index of the slot in that chunk, and the length of the
+/// chunk.
 fn place(node: NodeId) -> (usize, usize, usize) {
     let shifted = node as usize + FIRST_CHUNK;
     let chunk = (shifted / FIRST_CHUNK).ilog2() as usize;
@@ -145,7 +148,7 @@ fn place(node: NodeId) -> (usize, usize, usize) {
     (chunk, shifted - len, len)
 }
 
-/// Upper bound of the node ids: all are below it.
+/// Exclusive upper bound of the node ids.
 pub(crate) const NODES_MAX: NodeId = u32::MAX - FIRST_CHUNK as u32;
 
 impl Slots {

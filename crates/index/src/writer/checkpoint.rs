@@ -1,11 +1,11 @@
-//! Checkpoints: the location of every node, as of one moment, so that the log before it is not
-//! needed.
+//! Checkpoints: the location of every node at one point of the log, so that the log before that
+//! point is not needed.
 //!
-//! A checkpoint is taken (the table of locations is copied, which takes a moment), written in
-//! pieces between commits, and takes effect with the superblock that names it. Until then the
-//! previous checkpoint is in effect, and nothing that it names has been overwritten. No node holds
-//! a location, so a node can move without a change of its parent. Source of this idea: the mapping
-//! table of log-structured file systems and of the Bw-tree.
+//! A checkpoint is taken (the table of locations is copied in memory, which is quick), then written
+//! in pieces between commits, and takes effect when a superblock that names it is written. Until
+//! then the previous checkpoint is in effect, and nothing that the previous checkpoint names is
+//! overwritten. No node holds a location, so a node can move without a change of its parent. Source
+//! of this idea: the mapping table of log-structured file systems and of the Bw-tree.
 
 use super::Writer;
 use super::checkpointer::{TakenCheckpoint, WrittenCheckpoint};
@@ -25,16 +25,17 @@ use std::sync::Arc;
 
 const MAGIC: [u8; 8] = *b"bimetlay";
 const HEAD_BYTES: usize = 32;
-/// Magic of version 2 of the format, whose images do not name their segment generation.
+/// Magic of version 2 of the format, in which images do not name the generation of their segment.
 const OLD_MAGIC: [u8; 8] = *b"bimetmap";
 const OLD_HEAD_BYTES: usize = 24;
 /// Bytes of a patch entry, without its filter.
 const PATCH_BYTES: usize = 16;
-/// Value in place of the number of fingerprints: the filter is not stored.
+/// Stored in place of the number of fingerprints of a patch if the filter of that patch is not
+/// stored.
 const UNKNOWN: u32 = u32::MAX;
 /// Bytes of a range deletion, without its keys.
 const DELETION_BYTES: usize = 16;
-/// Value in place of the length of an end key: the range extends to the end of all keys.
+/// Stored in place of the length of an end key if the deletion extends to the end of all keys.
 const NO_END: u32 = u32::MAX;
 
 /// Content of a checkpoint.
@@ -53,9 +54,9 @@ pub(crate) struct Stored {
 /// Level of detail of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Detail {
-    /// Locations only. Opening reads the patches to make their filters.
+    /// No filters of patches: opening the index reads every patch to compute its filter.
     Places,
-    /// Filters of patches as well, for a checkpoint that is meant to be opened from.
+    /// The filters of patches too, for a checkpoint from which the index is expected to be opened.
     Filters,
 }
 
@@ -108,7 +109,7 @@ impl Stored {
         let count = number(12) as usize;
         let generations_count = if is_old { 0 } else { number(24) as usize };
         let (places, rest) = rest.split_at_checked(count.checked_mul(8)?)?;
-        // This field is zero up to version 5.
+        // This field, the length of the range deletions, is zero up to version 5 of the format.
         let deletions_len = if is_old { 0 } else { number(28) as usize };
         let (generations, rest) = rest.split_at_checked(generations_bytes(generations_count))?;
         let (patches, deletions) = rest.split_at_checked(rest.len().checked_sub(deletions_len)?)?;
@@ -121,7 +122,7 @@ impl Stored {
         let generations: Vec<u32> = names
             .map(|name| u32::from_le_bytes(name.try_into().unwrap_or_default()))
             .collect();
-        // Locations are in segments that existed when the checkpoint was taken.
+        // Every location must be in a segment that existed when the checkpoint was taken.
         let segments = if is_old {
             segments
         } else {
@@ -147,7 +148,8 @@ impl Stored {
         is_whole.then_some(stored)
     }
 
-    /// Reads the checkpoint that a superblock names; returns an empty tree if it names none.
+    /// Reads the checkpoint that `superblock` names; returns an empty tree if `superblock` names
+    /// none.
     pub(crate) fn read(storage: &dyn Storage, superblock: &Superblock) -> Result<Stored, Error> {
         let geometry = &superblock.geometry;
         if superblock.checkpoint.is_empty() {
@@ -164,8 +166,8 @@ impl Stored {
             what: "the checkpoint".to_owned(),
             offset: geometry.segment_offset(superblock.checkpoint[0]),
         };
-        // This check comes before the allocation: a list of existing, distinct segments cannot ask
-        // for more memory than the storage has bytes.
+        // The list of segments is checked before memory is allocated: a list of existing, distinct
+        // segments cannot ask for more memory than the storage has bytes.
         let named: BTreeSet<&u32> = superblock.checkpoint.iter().collect();
         let is_there = named.last().is_some_and(|last| **last < segments);
         if named.len() < superblock.checkpoint.len() || !is_there {
@@ -200,7 +202,7 @@ impl Writer {
         bytes
     }
 
-    /// Returns the approximate bytes of a checkpoint with locations only.
+    /// Returns the approximate length of a checkpoint without filters, in bytes.
     pub(super) fn checkpoint_bytes(&self) -> usize {
         let names_bytes = generations_bytes(self.segments.count());
         let patches_bytes = self.nodes.patched().len() * PATCH_BYTES * 2;
@@ -212,8 +214,8 @@ impl Writer {
         self.checkpointer.is_under_way()
     }
 
-    /// Takes a checkpoint: every image that it names is on the storage when this returns, though
-    /// not durable.
+    /// Takes a checkpoint. When this returns, every image that the checkpoint names has been
+    /// written to the storage, but not necessarily made durable.
     pub(super) fn take_checkpoint(&mut self, detail: Detail) -> Result<(), Error> {
         assert!(!self.is_checkpointing(), "one checkpoint at a time");
         let storage = self.storage();
@@ -224,7 +226,8 @@ impl Writer {
             self.segments.flush_all(&*storage)?;
         }
         self.release_memory();
-        // Deletions that no leaf can lack any more are dropped first, and not listed.
+        // `needed_from` first removes the range deletions that no leaf needs any more, so that the
+        // checkpoint does not list them.
         let needed_from = self.needed_from();
         let mut deletions = Vec::new();
         if !is_planted(Bug::ForgetsDeletions) {
@@ -253,7 +256,8 @@ impl Writer {
             bytes,
             used,
             segments,
-            // During a replay the end of the log is not known, and its tail stays.
+            // The tail never passes the head: during a replay the end of the log is not known yet,
+            // so the tail stays where it is.
             tail: (needed_from + too_late).min(self.log.head()),
             seq: self.log.seq(),
             emptied: self.segments.emptied(),
@@ -262,8 +266,9 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes an image of a tree that has none, even if the tree is empty. If all superblocks and
-    /// checkpoints are lost, only this image proves that nothing is missing before the log.
+    /// Writes an image of the root leaf if the tree has no image yet, even if the tree is empty. If
+    /// all superblocks and checkpoints are lost, only this image proves that no content is missing
+    /// before the log.
     fn write_first_image(&mut self) -> Result<(), Error> {
         let root = self.tree.root();
         let is_leaf = !self.nodes.is_changed(root);
@@ -292,7 +297,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Continues the checkpoint in progress, by one piece or by one sync.
+    /// Continues the checkpoint in progress: writes one piece, or syncs the storage and completes
+    /// the checkpoint.
     pub(super) fn continue_checkpoint(&mut self) -> Result<(), Error> {
         let storage = self.storage();
         if self
@@ -311,7 +317,8 @@ impl Writer {
         self.complete(checkpoint)
     }
 
-    /// Puts a checkpoint into effect, and frees the segments that only the previous one needed.
+    /// Puts a written checkpoint into effect, and frees the segments that only the previous
+    /// checkpoint needed.
     fn complete(&mut self, checkpoint: WrittenCheckpoint) -> Result<(), Error> {
         let storage = self.storage();
         let left = self.log.settle(&*storage, &checkpoint)?;
@@ -333,7 +340,7 @@ impl Writer {
         self.segments.shrink(&*storage, spare)
     }
 
-    /// Takes and completes a checkpoint now.
+    /// Completes the checkpoint in progress, if any, then takes and completes a new checkpoint.
     pub(crate) fn checkpoint_now(&mut self) -> Result<(), Error> {
         while self.is_checkpointing() {
             self.continue_checkpoint()?;
@@ -346,7 +353,7 @@ impl Writer {
     }
 }
 
-/// Returns the bytes of `count` segment generations in a checkpoint.
+/// Returns the number of bytes that `count` segment generations take in a checkpoint.
 fn generations_bytes(count: usize) -> usize {
     (count * 4).next_multiple_of(8)
 }

@@ -1,9 +1,9 @@
-//! The checkpoint in progress, and the state since the last one: the number of changes, and the
-//! origins of the leaves written.
+//! The checkpoint in progress, and the state since the last checkpoint: the number of changes, and
+//! the images that the leaves written since were made from.
 //!
-//! A checkpoint is taken at one moment and written in pieces between commits. It must never be
-//! completed before all its pieces are written. An image written after the checkpoint was taken
-//! must never be treated as part of it.
+//! A checkpoint is taken at one point in time and written in pieces between commits. It must never
+//! be completed before all its pieces are written. An image written after a checkpoint was taken
+//! must never be treated as part of that checkpoint.
 
 use super::unsettled::{LeafSources, Unsettled};
 use crate::error::{At, Error};
@@ -13,9 +13,9 @@ use crate::node::{NodeId, Seq};
 use crate::storage::{Aligned, Storage};
 
 /// Number of changes after which a checkpoint is taken: opening has to replay at least the changes
-/// since the last one.
+/// since the last checkpoint.
 const CHANGES_MAX: u64 = 1 << 20;
-/// Bytes written at a time.
+/// Maximum number of bytes of a checkpoint that are written in one step.
 const PIECE_BYTES: usize = 512 << 10;
 
 /// A checkpoint that was taken and is not written yet.
@@ -25,17 +25,18 @@ pub(super) struct TakenCheckpoint {
     pub bytes: Aligned,
     /// Number of bytes of the content without padding.
     pub used: usize,
-    /// Segments that it is written to, enough for all bytes.
+    /// Segments that the checkpoint is written to; they have room for all its bytes.
     pub segments: Vec<u32>,
-    /// Log position from which the log is needed with this checkpoint.
+    /// Log position from which the log is still needed in addition to this checkpoint.
     pub tail: u64,
-    /// Sequence number of the last batch before it.
+    /// Sequence number of the last batch accepted before the checkpoint was taken.
     pub seq: Seq,
-    /// Segments that held nothing live when it was taken.
+    /// Segments that had no live content when the checkpoint was taken.
     pub emptied: Vec<u32>,
 }
 
-/// Data of a written checkpoint for the superblock, and the segments that it makes free.
+/// Data about a written checkpoint that its superblock needs, and the segments that become free
+/// when the checkpoint takes effect.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct WrittenCheckpoint {
     pub segments: Vec<u32>,
@@ -53,11 +54,11 @@ pub(super) struct WrittenCheckpoint {
 struct UnderWay {
     bytes: Aligned,
     written: usize,
-    /// Result that holds once all bytes are written.
+    /// Data about the checkpoint, valid once all bytes are written.
     then: WrittenCheckpoint,
 }
 
-/// The checkpoint in progress, and the state since the last one.
+/// The checkpoint in progress, and the state since the last checkpoint.
 #[derive(Debug, Default)]
 pub(super) struct Checkpointer {
     under_way: Option<UnderWay>,
@@ -77,13 +78,13 @@ impl Checkpointer {
         self.changes += count;
     }
 
-    /// Returns true if opening would have to replay too many changes.
+    /// Returns true if a checkpoint is due, because opening would have to replay too many changes.
     pub(super) fn is_due(&self) -> bool {
         self.changes >= CHANGES_MAX
     }
 
-    /// Begins to write a taken checkpoint: every image that it names is on the storage, though not
-    /// durable.
+    /// Begins to write a taken checkpoint. Every image that the checkpoint names must have been
+    /// written to the storage, but need not be durable.
     pub(super) fn begin(&mut self, taken: TakenCheckpoint, geometry: &Geometry) {
         assert!(!self.is_under_way(), "one checkpoint at a time");
         let room = taken.segments.len() * geometry.segment_bytes as usize;
@@ -140,8 +141,8 @@ impl Checkpointer {
         Ok(is_left)
     }
 
-    /// Takes the checkpoint in progress, all of which is written. The caller makes it durable and
-    /// names it in a superblock.
+    /// Takes the checkpoint in progress, which must have been written in full. The caller makes the
+    /// checkpoint durable and names it in a superblock.
     pub(super) fn take_written(&mut self) -> Option<WrittenCheckpoint> {
         let checkpoint = self.under_way.take()?;
         assert!(
@@ -151,18 +152,19 @@ impl Checkpointer {
         Some(checkpoint.then)
     }
 
-    /// Notes that a checkpoint is durably in effect. It was taken when `leaves_written` leaves had
-    /// been written.
+    /// Notes that the checkpoint that was taken after `leaves_written` leaves had been written is
+    /// durably in effect.
     pub(super) fn settle(&mut self, leaves_written: u64) {
         self.unsettled.settle(leaves_written);
     }
 
-    /// Returns the origin of images made from `bases` now, traced back as far as known.
+    /// Returns the sources of images that are made from `bases` now: `bases`, and the recorded
+    /// images that `bases` were made from.
     pub(super) fn trace(&self, bases: &[Base], logged_from: u64) -> LeafSources {
         self.unsettled.trace(bases, logged_from)
     }
 
-    /// Notes that a leaf was written, with its origin.
+    /// Notes that `leaf` was written, and the images that it was made from (`origin`).
     pub(super) fn note_leaf(&mut self, leaf: NodeId, origin: LeafSources) {
         self.unsettled.note(leaf, origin);
     }
@@ -180,8 +182,8 @@ mod tests {
         geometry
     }
 
-    /// A checkpoint of `kib` KiB. Each KiB is filled with its number modulo 251; of the last KiB
-    /// one byte is used.
+    /// A checkpoint of `kib` KiB. Each KiB is filled with its number modulo 251; only one byte of
+    /// the last KiB is used.
     fn checkpoint(kib: usize, segments: Vec<u32>) -> TakenCheckpoint {
         let mut bytes = Aligned::zeroed(kib << 10);
         for (number, part) in bytes.chunks_mut(1 << 10).enumerate() {

@@ -1,15 +1,15 @@
-//! Classification of leaves as hot or cold. The hot leaves are the third (or the share that the
-//! options set) with the shortest intervals between updates.
+//! Classification of leaves as hot or cold. The hot leaves are those with the shortest intervals
+//! between updates: a third of all leaves, or the share that the options set.
 //!
-//! Source: the CHC-Tree keeps hot and cold nodes in clusters of 1 to 2. The boundary between them
-//! follows the actual leaves: leaves are counted by interval, and the hot leaves are those below
-//! the interval at which the quota is full.
+//! Source: the CHC-Tree keeps hot and cold nodes in clusters whose sizes have the ratio 1 to 2.
+//! Here the boundary follows the actual leaves: leaves are counted by interval, and the hot leaves
+//! are those with intervals below the one at which the hot share is reached.
 
 use crate::node::Seq;
 
 const CLASSES: usize = 64;
 
-/// Number of leaves per interval.
+/// Number of leaves for each update interval.
 #[derive(Clone, Debug)]
 pub(crate) struct Classes {
     counts: [u64; CLASSES],
@@ -26,9 +26,9 @@ impl Classes {
         }
     }
 
-    /// Counts that a leaf last written back at `before` is written back at `now`. Returns its new
-    /// interval, as a power of two: the mean of its previous interval and of this gap, or the gap
-    /// alone if `before` is 0.
+    /// Records that a leaf whose previous write-back was at `before` is written back at `now`.
+    /// Returns the leaf's new interval, as the exponent of a power of two: the mean of the previous
+    /// interval and the gap between `before` and `now`, or that gap alone if `before` is 0.
     pub(crate) fn observe(&mut self, interval: u8, before: Seq, now: Seq) -> u8 {
         let gap = now.saturating_sub(before).max(1).ilog2() as u8;
         let next = if before == 0 {
@@ -46,11 +46,12 @@ impl Classes {
         next
     }
 
-    /// Returns true if leaves with this interval are within the quota.
+    /// Returns true if leaves with this interval are hot.
     pub(crate) fn is_hot(&self, interval: u8) -> bool {
         let closer: u64 = self.counts[..usize::from(interval) % CLASSES].iter().sum();
         let own = self.counts[usize::from(interval) % CLASSES];
-        // The class at the boundary is hot if at least half of it is within the quota.
+        // The interval at the boundary is hot if more than half of its leaves are within the hot
+        // share.
         (closer as f64 + own as f64 / 2.0) < self.total as f64 * self.hot_share
     }
 }

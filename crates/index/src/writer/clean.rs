@@ -14,19 +14,19 @@ use crate::storage::Aligned;
 use crate::tree::slots::Content;
 use std::sync::Arc;
 
-/// Bytes of a segment scanned at a time.
+/// Number of bytes of a segment that are scanned in one step.
 const PIECE_BYTES: usize = 64 << 10;
-/// Factor by which the bytes of a leaf that is written anew count, because this is more work than
-/// moving it.
+/// Factor by which the bytes of an image count if the leaf is rewritten, because rewriting a leaf
+/// takes more work than moving its image.
 const CONSOLIDATION_WORK: usize = 4;
-/// Number of patches from which a leaf not in memory is read and written anew, rather than its
-/// image moved.
+/// Minimum number of patches for which a leaf that is not in memory is read and rewritten instead
+/// of moving its image.
 const PATCHES_WORTH_READING: usize = 2;
 
 impl Writer {
-    /// Cleans one segment of an overfull cluster of fixed size, if one is worth it. Only one
-    /// segment at a time: if images do not fill segments well, a cluster may never keep to its
-    /// size.
+    /// Cleans one segment of a cluster of fixed size that has too many segments, if a segment is
+    /// worth cleaning. Only one segment is cleaned per call: if images do not fill segments well, a
+    /// cluster may never shrink to its size.
     pub(super) fn clean_clusters(&mut self) -> Result<(), Error> {
         if self.overfull_cluster().is_none() || !self.clean_piece()? {
             return Ok(());
@@ -37,8 +37,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Cleans a piece of the segment with the fewest live bytes. Returns false if no segment is
-    /// worth it.
+    /// Cleans the next piece of the segment being cleaned; if there is none, begins with the
+    /// segment that has the fewest live bytes. Returns false if no segment is worth cleaning.
     pub(super) fn clean_piece(&mut self) -> Result<bool, Error> {
         let mut cleaning = match self.cleaner.take() {
             Some(cleaning) => cleaning,
@@ -181,12 +181,13 @@ impl Writer {
         self.move_bytes(peek, bytes, content, about, stream)
     }
 
-    /// Returns true if a leaf should be written anew instead of moving its image or patch. Writing
-    /// a leaf with its changes and patches takes hardly more work than moving it, and saves writing
-    /// them back or moving them later. A leaf not in memory has to be read for this, so it must
-    /// have a few patches. A patch is shorter than its leaf, so its leaf must have many more. If
-    /// free segments are scarce, the answer is false: cleaning must not take more room than it
-    /// makes.
+    /// Returns true if a leaf should be rewritten instead of moving its image or patch, `peek`.
+    /// Rewriting a leaf with its changes and patches takes hardly more work than moving its image,
+    /// and makes it unnecessary to write the changes back or to move the patches later. For an
+    /// image, the leaf must have changes in memory or a patch; a leaf that is not in memory has to
+    /// be read first, so one patch is not enough. A patch is shorter than its leaf, so for a patch
+    /// the leaf must have many patches. If free segments are scarce, the result is false: cleaning
+    /// must not take more space than it frees.
     fn is_worth_folding(&self, peek: &Peek) -> bool {
         if self.options.paper.is_some() {
             return false;
@@ -204,7 +205,7 @@ impl Writer {
         is_worth_it && has_room && !node.is_pinned
     }
 
-    /// Moves an image of a leaf with patches.
+    /// Moves one image of a leaf with patches: the image of the whole leaf, or a patch.
     fn move_piece(
         &mut self,
         peek: &Peek,
@@ -221,7 +222,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Moves an image. Until the copy has reached the storage, readers need its content from
+    /// Moves an image. Until the new copy has reached the storage, readers need the content from
     /// memory.
     fn move_bytes(
         &mut self,

@@ -1,9 +1,9 @@
-//! State of cleaning between two steps: the segment being cleaned, and how well leaves have packed
-//! recently, which decides whether cleaning is worthwhile.
+//! State of cleaning between two steps: the segment being cleaned, and how well the rows of leaves
+//! have packed recently, which decides whether cleaning is worthwhile.
 //!
-//! The cleaner holds the bytes read from a segment and how far they have been scanned; it moves
-//! nothing itself. It must never continue with the bytes of a segment that has become free: that
-//! segment may be rewritten.
+//! The cleaner holds the bytes read from a segment and the offset up to which they have been
+//! scanned; it moves no content itself. It must never continue with the bytes of a segment that has
+//! become free: that segment may be rewritten.
 
 use crate::footer::{About, Entry, Listed};
 use crate::layout::Geometry;
@@ -12,9 +12,10 @@ use crate::storage::Aligned;
 use std::iter::Peekable;
 use std::vec;
 
-/// Share of the segments in use below which segments are cleaned, however well rows pack.
+/// Minimum share of the segments' space that should be in use: below it, segments are cleaned
+/// however well rows pack.
 const UTILISATION_MIN: f64 = 0.7;
-/// Bytes of images after which earlier observations of packing count half.
+/// Number of image bytes after which the weight of all earlier observations of packing is halved.
 const REMEMBERED_BYTES: u64 = 64 << 20;
 
 /// A segment that is being cleaned.
@@ -24,12 +25,12 @@ pub(super) struct Cleaning {
     bytes: Aligned,
     /// Offset up to which the segment was scanned.
     at: usize,
-    /// Footer entries of images from `at` on, by offset.
+    /// Footer entries of the images that start at `at` or later, by offset.
     said: Peekable<vec::IntoIter<Entry>>,
 }
 
 impl Cleaning {
-    /// Begins to clean a segment with these bytes, from its start on.
+    /// Begins to clean `segment`, whose content is `bytes`, at its start.
     pub(super) fn new(segment: u32, bytes: Aligned, geometry: &Geometry) -> Cleaning {
         let listed = Listed::of(&bytes, geometry, segment);
         let entries = listed.footers.into_iter().flat_map(|footer| footer.entries);
@@ -71,7 +72,8 @@ impl Cleaning {
         assert!(self.at <= self.bytes.len(), "images are in their segment");
     }
 
-    /// Takes the footer entry of the next image, if the entry describes that very image.
+    /// Takes the footer entry at the current offset, if that entry names the node and the LSN of
+    /// `image`.
     pub(super) fn said_of_next(&mut self, image: &Peek) -> Option<About> {
         while self.said.next_if(|entry| entry.at < self.at).is_some() {}
         let said = self.said.next_if(|entry| entry.at == self.at);
@@ -85,7 +87,7 @@ impl Cleaning {
     }
 }
 
-/// Bytes of rows and of the images packed from them, recently.
+/// Number of bytes of recently packed rows, and of the images that they were packed into.
 #[derive(Debug, Default)]
 struct Packing {
     rows: u64,
@@ -102,7 +104,7 @@ impl Packing {
         self.images += image_bytes as u64;
     }
 
-    /// Returns the bytes of an image per byte of its rows; 1 if that is not known yet.
+    /// Returns the number of image bytes per byte of rows; 1 if no image has been packed yet.
     fn packed_part(&self) -> f64 {
         match self.rows {
             0 => 1.0,
@@ -124,13 +126,13 @@ impl Cleaner {
         self.under_way.is_some()
     }
 
-    /// Makes a segment the one being cleaned, in place of any other.
+    /// Makes `cleaning` the segment being cleaned, in place of any other segment.
     pub(super) fn begin(&mut self, cleaning: Cleaning) {
         self.under_way = Some(cleaning);
     }
 
-    /// Takes the segment being cleaned, for one step. A caller that fails does not give it back:
-    /// cleaning begins anew then.
+    /// Takes the segment being cleaned, for one step. A caller whose step fails does not give the
+    /// segment back, so that the cleaning of that segment begins anew.
     pub(super) fn take(&mut self) -> Option<Cleaning> {
         self.under_way.take()
     }
@@ -145,7 +147,8 @@ impl Cleaner {
         is_done
     }
 
-    /// Stops cleaning `segment`: it may be rewritten, so the bytes read from it no longer count.
+    /// Stops cleaning `segment`: the segment has become free and may be rewritten, so the bytes
+    /// read from it are not valid any more.
     pub(super) fn stop(&mut self, segment: u32) {
         self.under_way
             .take_if(|cleaning| cleaning.segment == segment);
@@ -156,8 +159,8 @@ impl Cleaner {
         self.packing.note(rows_bytes, image_bytes);
     }
 
-    /// Returns the minimum share of the segments that should be in use, if the options ask for
-    /// `utilisation`.
+    /// Returns the share of the segments' space below which segments are cleaned. The share is at
+    /// most `utilisation`, the value of the options.
     pub(super) fn utilisation(&self, utilisation: f64) -> f64 {
         let packed_part = self.packing.packed_part();
         packed_part.max(UTILISATION_MIN).min(utilisation)
@@ -206,7 +209,7 @@ mod tests {
     fn footers_are_believed_of_the_image_that_they_mean() {
         let mut cleaning = cleaning(9);
         assert_eq!(cleaning.said_of_next(&image(1, 5)), None, "nothing at 0");
-        // The entry at 64 was not asked for, and is skipped.
+        // The entry at 64 was not taken, and is skipped.
         cleaning.pass(128);
         let about = About::Patch { logged_from: 200 };
         assert_eq!(cleaning.said_of_next(&image(2, 5)), Some(about));
@@ -270,7 +273,7 @@ mod tests {
             packing.note(2 * mib, mib);
         }
         // The first 64 MiB are halved three times, to 8 MiB: an eighth of the 64 MiB that are
-        // counted in the end.
+        // counted at the end of the test.
         assert!(packing.packed_part() < 0.58, "{}", packing.packed_part());
     }
 }

@@ -1,7 +1,7 @@
-//! Making the storage as short as possible, in steps between which others may write: changes go
-//! into nodes, patches into their leaves, and segments are emptied that are not full or are far
-//! from the start. The work of each step is safe when the step ends, so a compaction can end after
-//! any step.
+//! Compaction: makes the storage as short as possible, in steps between which other threads may
+//! write. It writes changes into nodes and patches into their leaves, and empties segments that are
+//! not full or are far from the start of the storage. The result of each step is kept, so a
+//! compaction can end after any step.
 
 use super::Writer;
 use super::maintenance::LEAVES_IN_STEP;
@@ -13,25 +13,26 @@ pub(crate) enum Compacting {
     /// The compaction has begun.
     #[default]
     Begun,
-    /// Leaves are applying range deletions; the number limits the leaves that may still do so.
+    /// Leaves are applying range deletions. The number limits the leaves that may still do so.
     Deletions(u32),
-    /// Changes and patches are being written into leaves, at most into this many more: others may
-    /// bring new changes all the time.
+    /// Changes and patches are being written into leaves. The number limits the leaves that may
+    /// still be written: other threads may bring new changes all the time.
     Leaves(u32),
-    /// The log is being freed before this position, from which on it is in the short ring.
+    /// The part of the log before this position is being freed. From this position on, the log is
+    /// in the short ring at the front of the storage.
     Log(u64),
-    /// Segments that are not dense are being emptied. The number is the count of segments begun
-    /// before: later ones are no denser if images do not fill segments well, so they are left
-    /// alone.
+    /// Segments that are not dense are being emptied. The number is that of the segments begun
+    /// before this stage. Segments begun later are left alone: if images do not fill segments well,
+    /// emptying them again would make none of them denser.
     Segments(u64),
-    /// Content at the end of the storage is being moved to free segments before it, at most this
-    /// many more times: others may write.
+    /// Content at the end of the storage is being moved to free segments before it. The number
+    /// limits the segments that may still be emptied: other threads may write meanwhile.
     End(u32),
     Done,
 }
 
 impl Writer {
-    /// Continues a compaction by one step. Returns false if nothing is left to do.
+    /// Continues a compaction by one step. Returns false if the compaction is complete.
     pub(crate) fn compact_some(&mut self, at: &mut Compacting) -> Result<bool, Error> {
         *at = match *at {
             Compacting::Begun => Compacting::Deletions(self.nodes().saturating_mul(2)),
@@ -56,7 +57,8 @@ impl Writer {
         Ok(*at != Compacting::Done)
     }
 
-    /// Writes a leaf anew that has changes or patches. Returns false if there is none.
+    /// Writes back one leaf that has changes, or rewrites one that has patches. Returns false if no
+    /// leaf has changes or patches.
     fn write_one_anew(&mut self) -> Result<bool, Error> {
         if self.consolidate_oldest()? {
             return Ok(true);
@@ -78,7 +80,8 @@ impl Writer {
         let victim = self.segments.worth_moving(begun);
         if let Some(victim) = victim {
             self.clean_whole(victim)?;
-            // Damaged content cannot be moved, and is not tried again.
+            // A segment with damaged content cannot be emptied, so it is excluded from further
+            // attempts.
             self.segments.leave(victim);
         }
         self.checkpoint_now()?;
@@ -100,7 +103,8 @@ impl Writer {
         if victim.is_some() && self.segments.last_to_move() != victim {
             return Ok(Compacting::End(left - 1));
         }
-        // The previous checkpoint may have occupied the first free segment.
+        // Before the last checkpoint completed, the previous one may have occupied the first free
+        // segment. A further checkpoint is written to that segment instead.
         self.checkpoint_now()?;
         self.segments.trim(&*self.storage())?;
         Ok(Compacting::Done)

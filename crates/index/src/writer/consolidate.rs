@@ -1,10 +1,11 @@
-//! Writing a leaf back: its image and its delta become the rows of its next image, or of several.
+//! Writing a leaf back: the leaf's image and delta are merged into the rows of one new image, or of
+//! several.
 //!
-//! Leaves are written back in the order in which they became dirty. So segments die in the order in
-//! which they were written, and cleaning finds little live content (docs/index.md). A leaf that has
-//! grown is split into even parts, or into full ones if keys were only appended at its end. A leaf
-//! that has become small is merged with its neighbour. Without space, the write must fail and leave
-//! everything unchanged.
+//! Leaves are written back in the order in which they became dirty. So segments lose their live
+//! content in the order in which they were written, and cleaning finds little live content
+//! (docs/index.md). A leaf that has grown is split into even parts, or into full parts if keys were
+//! only appended at its end. A leaf that has become small is merged with its neighbour. Without
+//! space, the write must fail and leave everything unchanged.
 
 use super::Writer;
 use super::unsettled::LeafSources;
@@ -22,14 +23,15 @@ use std::ops::{Bound, Range};
 
 /// Maximum number of versions of a key in an image.
 const VERSIONS_MAX: usize = 1024;
-/// Maximum number of rows of an image, not counting further versions of its last key.
+/// Maximum number of rows of an image, except that all versions of a key stay in one image even
+/// beyond this number.
 const PART_ROWS_MAX: usize = ROWS_MAX / 2;
-/// Maximum number of leaves merged because they are empty: each has to be read.
+/// Maximum number of leaves that are merged because a leaf is empty: each of them has to be read.
 const EMPTY_JOINED_MAX: usize = 16;
 /// Number of rows whose packed length is estimated in one step.
 const ESTIMATED_ROWS: usize = 8192;
 
-/// Rows of the leaves being written anew.
+/// Rows of the leaves being rewritten.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     bytes: Vec<u8>,
@@ -38,11 +40,12 @@ pub(super) struct Scratch {
     freed: Vec<Vec<u8>>,
     /// References to blobs that were written for these rows.
     new_blobs: Vec<Vec<u8>>,
-    /// Parts of the new blobs that readers cannot find yet, with their locations.
+    /// Parts of the new blobs that readers cannot find yet, with the locations of these parts.
     unpublished: Vec<(NodeId, Location)>,
-    /// Sequence number below which a snapshot may miss versions, because a key had too many.
+    /// Sequence number below which a snapshot may miss versions, because some key had too many
+    /// versions.
     floor: Seq,
-    /// Log position from which the changes of the deltas in these rows are in the log.
+    /// Log position from which the log has all changes that deltas contributed to these rows.
     logged_from: u64,
     /// Images of the leaves that these rows are made of.
     bases: Vec<Base>,
@@ -112,8 +115,8 @@ impl Scratch {
         row.end = self.bytes.len();
     }
 
-    /// Returns the row at which a part of `bytes` bytes may be cut in two: the first row of a key,
-    /// as near to the middle as possible. `None` if the part has only one key.
+    /// Returns the row at which to cut `part`, which has `bytes` bytes, in two: the first row of a
+    /// key, as near to the middle as possible. Returns `None` if the part has only one key.
     fn middle_of(&self, part: &Range<usize>, bytes: usize) -> Option<usize> {
         let is_border = |index: &usize| self.row(*index).key != self.row(index - 1).key;
         let borders = (part.start + 1..part.end).filter(is_border);
@@ -140,26 +143,27 @@ impl Scratch {
     }
 }
 
-/// Decision about a version when a leaf is written anew.
+/// Decision about a version of a key when its leaf is rewritten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Kept,
-    /// No reader sees the version.
+    /// The version is dropped: no reader sees it.
     Unseen,
-    /// A reader may see the version, but its key has too many.
+    /// The version is dropped although a reader may see it, because its key has too many versions.
     Beyond,
 }
 
-/// State of judging the versions of one key, the newest first.
+/// State while the versions of one key are judged, from the newest to the oldest.
 #[derive(Debug)]
 struct OfKey {
-    /// Sequence number of the version before this one, which is newer.
+    /// Sequence number of the version judged last, which is the next newer version of the same key.
     newer: Seq,
     kept: usize,
     bytes: usize,
-    /// Maximum bytes of the versions of a key: they stay in one image, which stays in one segment.
+    /// Maximum number of bytes of all versions of a key together: they must fit one image, and the
+    /// image must fit one segment.
     bytes_max: usize,
-    /// Length of a value above which only a reference stays in the image.
+    /// Length of a value above which the image holds only a reference to a blob.
     inline_bytes_max: usize,
 }
 
@@ -174,8 +178,10 @@ impl OfKey {
         }
     }
 
-    /// Judges the next version, of the same key or of another. Readers see a version from its own
-    /// sequence number up to that of the next newer version, exclusive.
+    /// Judges the next version, `row`, which belongs to the same key as the previous version or to
+    /// another key (`is_same_key`). `held` are the sequence numbers of the open readers, in
+    /// ascending order. Readers see a version from its own sequence number up to that of the next
+    /// newer version, exclusive.
     fn judge(&mut self, row: &Row<'_>, is_same_key: bool, held: &[Seq]) -> Verdict {
         let value_bytes = match row.value.len() {
             long if long > self.inline_bytes_max => Reference::bytes_for(long),
@@ -200,7 +206,7 @@ impl OfKey {
     }
 }
 
-/// A node's image that was written.
+/// An image of a leaf that has been written.
 pub(super) struct Written {
     pub id: NodeId,
     pub separator: Box<[u8]>,
@@ -218,8 +224,8 @@ impl Writer {
         Ok(true)
     }
 
-    /// Merges the image and the delta of a leaf, and appends the rows to the scratch. Returns true
-    /// if the delta only adds keys beyond those of the image.
+    /// Merges the image and the delta of a leaf, and appends the resulting rows to the scratch.
+    /// Returns true if the delta only adds keys above the last key of the image.
     fn gather(&mut self, id: NodeId, oldest: Seq) -> Result<bool, Error> {
         let image = self.tree.leaf_image(id)?;
         self.scratch.freed.append(&mut self.tree.dropped_blobs(id)?);
@@ -241,7 +247,8 @@ impl Writer {
             floor,
             ..
         } = &mut self.scratch;
-        // Versions that an earlier image had no room for are lost.
+        // The floor of the leaf covers versions that are lost because an earlier image had no room
+        // for them.
         *floor = node.floor.max(*floor);
         let mut of_key = OfKey::new(
             self.tree.geometry.segment_bytes as usize / 4,
@@ -258,8 +265,8 @@ impl Writer {
                 match of_key.judge(&row, last == Some(row.key), &held) {
                     Verdict::Kept => return push(bytes, rows, row),
                     Verdict::Unseen => {}
-                    // Versions come newest first. A reader that needs an older one has held it for
-                    // too long.
+                    // Versions come newest first, so the last row is the oldest version kept of
+                    // this key. A reader that needs an older version has been open for too long.
                     Verdict::Beyond => {
                         *floor = rows.last().map_or(0, |last| last.seq).max(*floor);
                     }
@@ -296,8 +303,8 @@ impl Writer {
     pub(super) fn consolidate_leaf(&mut self, id: NodeId) -> Result<(), Error> {
         self.has_ids_left()?;
         let path = self.path_of(id)?;
-        // Applying waiting range deletions may leave the leaf no key that leads to it, so the path
-        // is found first.
+        // The path is found first: once the waiting range deletions are applied, the leaf may have
+        // no key that leads to it.
         self.take_in_at(&path, id)?;
         self.scratch.clear();
         let oldest = self.readers.oldest();
@@ -320,12 +327,13 @@ impl Writer {
         for reference in std::mem::take(&mut self.scratch.freed) {
             self.free_blobs(&reference);
         }
-        // This is the last step, because it may be refused; the leaf is written nevertheless.
+        // Writing the inner nodes is the last step, because it may fail; the leaf stays written
+        // even if it does.
         self.write_inners_at_once()
     }
 
-    /// Returns the path to a leaf of which only the id is known. Only the root may have no key that
-    /// leads to it.
+    /// Returns the path to the leaf `id`, found by a key of the leaf. The path is empty if the leaf
+    /// has no key that leads to it, which is allowed only for the root.
     pub(super) fn path_of(&self, id: NodeId) -> Result<Path, Error> {
         match self.a_key_of(id)? {
             Some(key) => Ok(self.tree.path(&key)?.0),
@@ -333,7 +341,7 @@ impl Writer {
         }
     }
 
-    /// Returns a key that leads to the leaf: a key that it has or has had.
+    /// Returns a key that leads to the leaf: a key that the leaf has or has had.
     fn a_key_of(&self, id: NodeId) -> Result<Option<Vec<u8>>, Error> {
         if let Some(delta) = &self.tree.slots.get(id).node.read().delta
             && let Some(key) = a_key_in(delta)
@@ -356,8 +364,8 @@ impl Writer {
         Err(self.misplaced(id, "which is empty and not the root"))
     }
 
-    /// Checks that the rows in the scratch are within the key range of the leaf: otherwise the tree
-    /// would be out of order afterwards.
+    /// Checks that the rows in the scratch are within the key range of the leaf: other rows would
+    /// put the tree out of order.
     fn check_rows_are_within(&self, id: NodeId, range: &KeyRange) -> Result<(), Error> {
         let Some(last) = self.scratch.rows.len().checked_sub(1) else {
             return Ok(());
@@ -378,10 +386,12 @@ impl Writer {
         }
     }
 
-    /// Returns the leaves to write together, whose rows are all in the scratch then: the leaf
-    /// alone; if it has become small and a neighbour fits into one image with it, both; if it has
-    /// become empty, neighbours until a row is found. An emptied leaf is never just left out: only
-    /// an image of its key range proves that older images of it do not count.
+    /// Returns the leaves to write together with the leaf `id`, after adding the rows of all of
+    /// them to the scratch. These are: the leaf alone; or, if the leaf has become small and a
+    /// neighbour fits into one image with it, the leaf and that neighbour; or, if the leaf has
+    /// become empty, the leaf and its neighbours until one of them has a row. An empty leaf is
+    /// never just removed: only an image of its key range proves that older images of that range
+    /// are obsolete.
     fn with_neighbours(
         &mut self,
         id: NodeId,
@@ -427,15 +437,16 @@ impl Writer {
         Ok(both.to_vec())
     }
 
-    /// Returns the leaf at the end of a path, which has no rows, and its neighbours up to the first
-    /// that has rows.
+    /// Returns the leaf at the end of `path`, which has no rows, and its neighbours up to the first
+    /// one that has rows.
     fn beside_nothing(&mut self, path: &Path, oldest: Seq) -> Result<Vec<NodeId>, Error> {
         let Some((_, inner, index)) = path.last() else {
             return Ok(Vec::new());
         };
         let index = *index;
         let (mut start, mut end) = (index, index + 1);
-        // All other gathered leaves are empty, so the order of gathering does not matter.
+        // All leaves gathered before the last one are empty, so the order of gathering does not
+        // matter.
         while self.scratch.rows.is_empty() && end - start < EMPTY_JOINED_MAX {
             let next = if end < inner.len() {
                 end += 1;
@@ -492,15 +503,15 @@ impl Writer {
         }
     }
 
-    /// Returns the row range of each image.
+    /// Returns the range of rows that each image gets.
     fn cuts(&mut self, is_appended: bool) -> Vec<Range<usize>> {
         let rows = self.scratch.rows.len();
         if rows == 0 {
             return std::iter::once(0..0).collect();
         }
         self.lay_out_for_cutting();
-        // The estimate ignores that rows may pack worse in parts than together; an image may be
-        // longer than `node_bytes`.
+        // The estimate ignores that rows may pack worse in parts than together, so an image may
+        // become longer than `node_bytes`.
         let mut packed = 0;
         for start in (0..rows).step_by(ESTIMATED_ROWS) {
             self.builder.clear();
@@ -527,8 +538,9 @@ impl Writer {
             .collect()
     }
 
-    /// Cuts a part again if its image may be too long for a segment: rows that pack well among all
-    /// rows need not do so among those of their part. One key with all its versions always fits.
+    /// Cuts a part again if its image may be too long for a segment: rows that pack well together
+    /// with all rows of the leaf may pack worse within their part. A single key with all its
+    /// versions always fits.
     fn cut_to_fit(&mut self, part: Range<usize>) -> Vec<Range<usize>> {
         let bytes_max = self.tree.geometry.segment_bytes as usize / 2;
         let rows = &self.scratch.rows[part.clone()];
@@ -561,8 +573,8 @@ impl Writer {
         self.builder.clear();
         let separator = match &about {
             About::Leaf { range, .. } => {
-                // Under the paper's rules images have a fixed length, and a rebuild cannot find
-                // them anyway.
+                // Under the paper's rules the key range is left out: images have a fixed length,
+                // and a rebuild cannot find them anyway.
                 if self.options.paper.is_none() {
                     self.builder.set_range(range.clone());
                 }
@@ -635,9 +647,9 @@ impl Writer {
         Ok(())
     }
 
-    /// Publishes the locations of blob parts that have reached the storage. Before that, readers
-    /// must not find them: blob parts are never kept in memory, and their ids were those of other
-    /// blobs, for which slow readers may still search.
+    /// Publishes the locations of blob parts that have reached the storage. Readers must not find
+    /// the parts before that: blob parts are never kept in memory, and their ids may have belonged
+    /// to other blobs, for which slow readers may still search.
     fn publish_blobs(&mut self) {
         for (id, location) in self.scratch.unpublished.drain(..) {
             self.tree.slots.get(id).node.write().location = location;
@@ -690,7 +702,7 @@ impl Writer {
     }
 }
 
-/// Returns a key that a delta has a change of.
+/// Returns a key that the delta changes.
 fn a_key_in(delta: &Delta) -> Option<Vec<u8>> {
     let mut key = None;
     delta.newest(&mut |row| {
@@ -698,7 +710,8 @@ fn a_key_in(delta: &Delta) -> Option<Vec<u8>> {
     });
     key.or_else(|| match &delta.ranges().first()?.start {
         Bound::Included(start) => Some(start.to_vec()),
-        // Ranges in a delta are cut to their leaf and begin with a key that is in it.
+        // A range deletion in a delta is cut to the range of its leaf, and starts with a key of
+        // that range.
         Bound::Excluded(_) | Bound::Unbounded => None,
     })
 }

@@ -1,13 +1,14 @@
 //! Range deletions, applied to a few leaves at a time.
 //!
-//! A deletion that concerns a few leaves is applied to them at once. A longer one takes effect at
-//! once too, because readers look for it beside the leaves
-//! ([`Deletions`](crate::tree::deletions::Deletions)). With each group of batches some leaves apply
-//! it, and each leaf that is rewritten or relogged applies it first. So no commit waits for more
-//! than these leaves, whatever the range. A leaf is read for this only if the deletion is of an
-//! earlier incarnation, because the image may then be newer than the deletion. Checkpoints list the
-//! deletions that leaves may lack, and the log has them behind its tail, for a rebuild. A leaf must
-//! never get an image, or be relogged, as of a batch after a deletion that it has not applied.
+//! A deletion that concerns only a few leaves is applied to them immediately. A deletion of a
+//! longer range also takes effect immediately, because readers consult the list of such deletions
+//! in addition to the leaves ([`Deletions`](crate::tree::deletions::Deletions)). After each group
+//! of batches some leaves apply the deletion, and each leaf that is rewritten or relogged applies
+//! it first. So no commit waits for more than these leaves, however long the range is. A leaf is
+//! read for this only if the deletion is of an earlier incarnation, because the image of the leaf
+//! may then be newer than the deletion. Checkpoints list the deletions that leaves may lack, and
+//! the log has these deletions behind its tail, for a rebuild. A leaf that has not applied a
+//! deletion must never be written or relogged with a sequence number above that of the deletion.
 
 use super::Writer;
 use crate::batch::{Operation, push_operation};
@@ -19,18 +20,19 @@ use crate::tree::Path;
 use crate::tree::deletions::{Bounds, Deletion, take_in};
 use std::ops::Bound;
 
-/// Number of leaves up to which a deletion is applied at once.
+/// Maximum number of leaves of a deletion that is applied immediately.
 const LEAVES_AT_ONCE: usize = 4;
-/// Number of leaves that apply deletions after a group of batches.
+/// Number of leaves that apply waiting deletions after each group of batches.
 pub(super) const LEAVES_IN_TURN: usize = 16;
-/// Maximum number of deletions in the list: a thread with further deletions has to wait.
+/// Maximum number of deletions in the list: a thread that brings further deletions has to wait.
 const WAITING_MAX: usize = 64;
-/// Divisor of the log's bytes that limits the bytes of these deletions, because the log has to hold
-/// all of them.
+/// Divisor of the log's length that limits the total bytes of the waiting deletions, because the
+/// log has to hold all of them.
 const WAITING_SHARE: usize = 16;
 
-/// A deletion that leaves may lack. After every leaf has applied it, it stays in the list until no
-/// leaf needs the log for it: an opening would find such a leaf without the deletion.
+/// A deletion that leaves may lack. After every leaf has applied the deletion, it stays in the list
+/// until no leaf needs the log from the deletion's position or from before it: an opening would
+/// find such a leaf without the deletion.
 #[derive(Debug)]
 struct Waiting {
     deletion: Deletion,
@@ -38,16 +40,17 @@ struct Waiting {
     next: Option<Box<[u8]>>,
     /// Log position of the deletion.
     logged_at: u64,
-    /// True if the deletion is of an earlier incarnation, so that images may be newer.
+    /// True if the deletion was made in an earlier incarnation, so that images may be newer than
+    /// the deletion.
     is_old: bool,
 }
 
-/// All such deletions, in the order of their batches.
+/// All waiting deletions, in the order of their batches.
 #[derive(Debug, Default)]
 pub(super) struct WaitingDeletions(Vec<Waiting>);
 
 impl WaitingDeletions {
-    /// Creates the list from a checkpoint's deletions: they need the log from `logged_at` on.
+    /// Creates the list from the deletions of a checkpoint, which need the log from `logged_at` on.
     pub(super) fn of(stored: Vec<Deletion>, logged_at: u64) -> WaitingDeletions {
         let mut waiting = WaitingDeletions::default();
         for deletion in stored {
@@ -70,13 +73,13 @@ impl WaitingDeletions {
         self.0.insert(at, waiting);
     }
 
-    /// Returns true if the list has a deletion, or one of the same batch that covers it.
+    /// Returns true if the list has `deletion`, or a deletion of the same batch that covers it.
     pub(super) fn has(&self, deletion: &Deletion) -> bool {
         let is_it = |w: &Waiting| w.deletion.seq == deletion.seq && w.deletion.covers(deletion);
         self.0.iter().any(is_it)
     }
 
-    /// Returns true if no leaf lacks any of them.
+    /// Returns true if no leaf lacks any deletion of the list.
     fn is_done(&self) -> bool {
         self.0.iter().all(|waiting| waiting.next.is_none())
     }
@@ -100,8 +103,8 @@ impl WaitingDeletions {
 }
 
 impl Writer {
-    /// Deletes a range: at once if it concerns a few leaves; otherwise as a deletion that the
-    /// leaves apply later.
+    /// Deletes a range. If the range concerns only a few leaves, the deletion is applied to them
+    /// immediately; otherwise the leaves apply it later.
     pub(super) fn delete_range(
         &mut self,
         seq: Seq,
@@ -152,7 +155,7 @@ impl Writer {
         let end = deletion.end.as_deref();
         let mut at = deletion.start.clone();
         while end.is_none_or(|end| *at < *end) {
-            // The range is cut to the leaf, so that it can be relogged for this leaf alone.
+            // The range is cut to each leaf, so that it can be relogged for that leaf alone.
             let edge = self.tree.upper_edge(&at)?;
             let upper = upper_of(end, edge.as_deref());
             self.change_leaf(&at, position, |delta| {
@@ -177,7 +180,7 @@ impl Writer {
         self.tree.deletions.set(lacked.collect());
     }
 
-    /// Returns true if a batch may bring `count` more deletions.
+    /// Returns true if the list has room for `count` more deletions, or is empty.
     pub(crate) fn may_delete(&self, count: usize) -> bool {
         let waiting = &self.deletions;
         let bytes_max =
@@ -186,19 +189,20 @@ impl Writer {
             || (waiting.0.len() + count <= WAITING_MAX && waiting.bytes() < bytes_max)
     }
 
-    /// Makes room for more deletions by one step.
+    /// Takes one step towards making room in the list for more deletions.
     pub(crate) fn advance_deletions(&mut self) -> Result<(), Error> {
         if self.deletions.is_done() {
-            // Every leaf has applied them, but some leaves only in the log: once these leaves are
-            // written, no deletion is needed any more.
+            // Every leaf has applied the deletions, but some leaves have the result only in the
+            // log. Once these leaves are written back, no deletion is needed any more.
             self.consolidate_oldest()?;
             self.needed_from();
         }
-        // Maintenance makes further leaves apply them.
+        // Maintenance makes further leaves apply the deletions.
         self.maintain(1, 0)
     }
 
-    /// Makes `leaves` leaves apply deletions that they lack. Returns false if no leaf lacks any.
+    /// Makes up to `leaves` leaves apply the deletions that they lack. Returns false if no leaf
+    /// lacks any deletion.
     pub(super) fn take_in_some(&mut self, leaves: usize) -> Result<bool, Error> {
         if self.deletions.is_done() {
             return Ok(false);
@@ -268,16 +272,16 @@ impl Writer {
                 waiting.is_old,
                 self.tree.slots.get(id).node.read().consolidated_at,
             );
-            // The leaf applied the deletion when it was written, and later changes are newer. The
-            // latter is not so for a deletion of an earlier incarnation: the replay may have added
-            // older changes since.
+            // A leaf that was written back at or after the batch of the deletion has applied the
+            // deletion, and its later changes are newer. After a deletion of an earlier incarnation
+            // that does not follow: the replay may have added older changes to the leaf.
             if consolidated_at >= deletion.seq && !is_old {
                 continue;
             }
             let lsn = match is_old && consolidated_at < deletion.seq {
                 true => self.tree.leaf_image(id)?.map_or(0, |image| image.lsn()),
-                // The image is of this incarnation, or it is of an earlier one and older than the
-                // deletion.
+                // Either the leaf was written in this incarnation, or its image is of an earlier
+                // incarnation and the deletion is of this one, so that the image is older.
                 false => consolidated_at,
             };
             let has_changes = self.tree.slots.get(id).node.read().delta.is_some();
@@ -290,9 +294,10 @@ impl Writer {
         Ok(())
     }
 
-    /// Relogs at the head of the log the deletions that leaves lack and that the log has before
-    /// `target`, up to a frame of them. They keep the sequence numbers of their batches. Only a
-    /// rebuild needs them, which has no checkpoint. Returns false if there is none.
+    /// Relogs, at the head of the log, deletions that some leaves lack and that the log has before
+    /// `target`, up to one frame of them. The deletions keep the sequence numbers of their batches.
+    /// Only a rebuild, which has no checkpoint, needs them in the log. Returns false if there is no
+    /// such deletion.
     pub(super) fn relog_deletions(&mut self, target: u64) -> Result<bool, Error> {
         let is_due = |w: &Waiting| w.next.is_some() && w.logged_at < target;
         if !self.deletions.0.iter().any(is_due) {
@@ -322,9 +327,9 @@ impl Writer {
         Ok(true)
     }
 
-    /// Returns the first log position that is needed for a deletion that leaves lack. Forgets a
-    /// deletion once all leaves have applied it and its log position is before `leaves_from`, from
-    /// which leaves need the log.
+    /// Returns the first log position that is needed for a deletion that some leaf lacks. Removes
+    /// from the list each deletion that all leaves have applied and whose log position is before
+    /// `leaves_from`, the position from which leaves need the log.
     pub(super) fn deletions_needed_from(&mut self, leaves_from: Option<u64>) -> Option<u64> {
         let is_logged = |w: &Waiting| leaves_from.is_some_and(|from| from <= w.logged_at);
         self.deletions
@@ -334,8 +339,8 @@ impl Writer {
     }
 }
 
-/// Returns the part of a deletion's range that is in the key range of a leaf; its start is in the
-/// leaf.
+/// Returns the part of a deletion's range that is in `range`, the key range of a leaf. The start of
+/// that part is a key of the leaf's range.
 fn shared<'a>(deletion: &'a Deletion, range: &'a KeyRange) -> Option<Bounds<'a>> {
     let start = deletion.start.as_ref().max(range.from.as_ref());
     let (end, edge) = (deletion.end.as_deref(), range.to.as_deref());

@@ -1,25 +1,25 @@
-//! The dirty leaves: the order in which they are written back, the log position from which each
-//! needs the log, and the memory that their changes may take.
+//! The dirty leaves: the order in which they are written back, the log position from which each of
+//! them needs the log, and the memory that their changes may take.
 //!
 //! Both orders are queues. An entry counts only while the leaf still has the same value. When a
 //! leaf is written back, its entries stay in the queues and are dropped when they reach the front.
 //! A queue must never lack an entry for a leaf that has changes, or the log would be truncated
-//! before the changes are in a node. The log order must never be asked for while a replay, which
-//! goes by keys, has left it unsorted.
+//! before the changes are in a node. The queue in log order must never be read while it is
+//! unsorted, as a replay leaves it: a replay adds changes in key order.
 
 use crate::node::NodeId;
 use crate::tree::slots::{Node, Slots};
 use std::collections::VecDeque;
 
-/// Factor by which the loan of memory shrinks after a group, relative to the bytes of the group's
-/// changes: more than these changes take in memory themselves.
+/// Number of bytes by which the memory loan shrinks for each byte of changes in a group of batches:
+/// the loan shrinks by more memory than these changes take themselves.
 const PAID_OFF_SHARE: u64 = 8;
-/// Minimum by which the loan shrinks after a group, so that it ends. Writing back one leaf returns
-/// some five times this amount; writing one with every commit after an opening made those commits a
-/// fifth slower.
+/// Minimum number of bytes by which the memory loan shrinks after a group of batches, so that the
+/// loan ends. Writing back one leaf frees some five times this amount. Writing back a leaf with
+/// every commit after an opening made those commits a fifth slower.
 const PAID_OFF_BYTES: u64 = 256;
 
-/// A leaf, and the first position in the log that is needed for it.
+/// A leaf id, and the log position from which that leaf needs the log.
 pub(super) type Logged = (u64, NodeId);
 
 /// The dirty leaves.
@@ -28,7 +28,7 @@ pub(super) struct DirtyLeaves {
     /// Leaves in the order in which they became dirty, the oldest first. An entry counts if the
     /// leaf's `dirty_since` still equals the number in it.
     by_age: VecDeque<(u64, NodeId)>,
-    /// Leaves by the first log position that is needed for them.
+    /// Leaves by the log position from which each of them needs the log.
     by_log: VecDeque<Logged>,
     /// True if `by_log` is sorted.
     is_ordered: bool,
@@ -36,7 +36,8 @@ pub(super) struct DirtyLeaves {
     begun: u64,
     /// Leaves whose deltas have grown too long for fast lookups and insertions.
     overgrown: Vec<NodeId>,
-    /// Memory lent to changes for now, because the log had many of them, in bytes.
+    /// Memory loan: bytes that changes may take beyond the buffer for a time, because the log had
+    /// many changes when the index was opened.
     taken_up_bytes: u64,
 }
 
@@ -53,9 +54,9 @@ impl DirtyLeaves {
         }
     }
 
-    /// Notes that a leaf is about to get a change that is in the log at `position`. In a replay,
-    /// which goes by keys, the first change of a leaf need not be its oldest, and positions of
-    /// successive leaves need not ascend.
+    /// Notes that a leaf is about to get a change that is in the log at `position`. During a
+    /// replay, which adds changes in key order, the first change of a leaf need not be its oldest,
+    /// and the positions of successive leaves need not ascend.
     pub(super) fn note(&mut self, id: NodeId, node: &mut Node, position: u64) {
         if node.delta.is_none() {
             self.begin(id, node);
@@ -67,8 +68,8 @@ impl DirtyLeaves {
         }
     }
 
-    /// Notes that a leaf is about to get a change that is earlier in the log, at `position`, than
-    /// the changes of other leaves.
+    /// Notes that a leaf is about to get a change whose log position, `position`, is before the
+    /// changes of other leaves.
     pub(super) fn note_late(&mut self, id: NodeId, node: &mut Node, position: u64) {
         let is_new = node.delta.is_none();
         if is_new {
@@ -76,7 +77,7 @@ impl DirtyLeaves {
         }
         if is_new || position < node.logged_at {
             node.logged_at = position;
-            // The entry goes near the front, because the position is old.
+            // The entry is inserted near the front, because the position is old.
             let at = self.by_log.partition_point(|(other, _)| *other <= position);
             self.by_log.insert(at, (position, id));
         }
@@ -108,9 +109,9 @@ impl DirtyLeaves {
         None
     }
 
-    /// Returns the leaf whose changes are first in the log, and their position: no leaf needs the
-    /// log before it. The answer stays the same until that leaf is written back or
-    /// [taken](Self::take_first_logged).
+    /// Returns the leaf whose changes are first in the log, and the log position of these changes:
+    /// no leaf needs the log before that position. The answer stays the same until that leaf is
+    /// written back or [taken](Self::take_first_logged).
     pub(super) fn first_logged(&mut self, slots: &Slots) -> Option<Logged> {
         assert!(self.is_ordered, "a replay ends with the order of the log");
         while let Some((position, id)) = self.by_log.front() {
@@ -124,9 +125,9 @@ impl DirtyLeaves {
         None
     }
 
-    /// Takes the leaf whose changes are first in the log, to relog them. The caller must [put it
-    /// back](Self::put_back) or [note it](Self::logged_again) before the next question from where
-    /// the log is needed.
+    /// Takes the leaf whose changes are first in the log out of the queue, so that its changes can
+    /// be relogged. The caller must [put the leaf back](Self::put_back) or [note its new
+    /// position](Self::logged_again) before the queue is next asked from where the log is needed.
     pub(super) fn take_first_logged(&mut self, slots: &Slots) -> Option<Logged> {
         let first = self.first_logged(slots);
         if first.is_some() {
@@ -135,7 +136,8 @@ impl DirtyLeaves {
         first
     }
 
-    /// Puts back leaves that were not relogged, each before other leaves of the same position.
+    /// Puts leaves that were not relogged back into the queue, each before other leaves of the same
+    /// position.
     pub(super) fn put_back(&mut self, taken: Vec<Logged>) {
         for leaf in taken.into_iter().rev() {
             let at = self.by_log.partition_point(|(other, _)| *other < leaf.0);
@@ -143,8 +145,8 @@ impl DirtyLeaves {
         }
     }
 
-    /// Notes that the changes of these leaves were relogged at `position`, which is behind all
-    /// others.
+    /// Notes that the changes of these leaves were relogged at `position`, which is not before the
+    /// position of any other leaf.
     pub(super) fn logged_again(&mut self, taken: Vec<Logged>, slots: &Slots, position: u64) {
         let last = self.by_log.back();
         assert!(
@@ -157,7 +159,8 @@ impl DirtyLeaves {
         }
     }
 
-    /// Sorts the leaves by the log position that they need: a replay adds them by key.
+    /// Sorts the leaves by the log position from which each of them needs the log, because a replay
+    /// adds leaves in key order.
     pub(super) fn order_by_log(&mut self, slots: &Slots) {
         self.by_log.retain_mut(|(position, id)| {
             let node = slots.get(*id).node.read();
@@ -184,19 +187,21 @@ impl DirtyLeaves {
         self.overgrown.pop();
     }
 
-    /// Returns the bytes of memory that changes may take with a buffer of `buffer_bytes`.
+    /// Returns the number of bytes of memory that changes may take: `buffer_bytes`, or the memory
+    /// loan if that is larger.
     pub(super) fn bytes_max(&self, buffer_bytes: u64) -> u64 {
         buffer_bytes.max(self.taken_up_bytes)
     }
 
-    /// Lets changes take `bytes` of memory even if the buffer is smaller, until the loan is paid
+    /// Lets changes take `bytes` of memory even if the buffer is smaller, until this loan is paid
     /// off.
     pub(super) fn lend(&mut self, bytes: u64) {
         self.taken_up_bytes = bytes;
     }
 
-    /// Reduces the loan of memory that changes got when the index was opened: faster than a group
-    /// can bring new changes, but not so fast that a commit of one change waits for many leaves.
+    /// Reduces the memory loan after a group with `changes_bytes` bytes of changes. The loan
+    /// shrinks faster than a group can bring new changes, but not so fast that a commit of one
+    /// change waits for many leaves.
     pub(super) fn pay_off(&mut self, changes_bytes: u64) {
         let paid_bytes = (changes_bytes * PAID_OFF_SHARE).max(PAID_OFF_BYTES);
         self.taken_up_bytes = self.taken_up_bytes.saturating_sub(paid_bytes);
@@ -250,7 +255,7 @@ mod tests {
             first.expect("a leaf has changes")
         }
 
-        /// Writes leaves back in log order.
+        /// Returns the leaves in log order, writing each of them back.
         fn in_order_of_log(&mut self) -> Vec<Logged> {
             let mut all = Vec::new();
             while let Some((position, id)) = self.first_logged() {
@@ -269,7 +274,7 @@ mod tests {
         leaves.change(7, 30);
         assert_eq!(leaves.oldest(), Some(7));
         assert_eq!(leaves.oldest(), Some(7), "until it is written back");
-        // Leaf 7 becomes dirty anew behind leaf 3, and its first entry no longer counts.
+        // Leaf 7 becomes dirty again behind leaf 3, and its first entry no longer counts.
         leaves.write_back(7);
         leaves.change(7, 40);
         assert_eq!(leaves.oldest(), Some(3));
@@ -286,11 +291,11 @@ mod tests {
         leaves.change(2, 20);
         leaves.change(1, 30);
         assert_eq!(leaves.first_logged(), Some((10, 1)));
-        // Leaf 1 becomes dirty anew behind leaf 2, and its first entry no longer counts.
+        // Leaf 1 becomes dirty again behind leaf 2, and its first entry no longer counts.
         leaves.write_back(1);
         leaves.change(1, 40);
         assert_eq!(leaves.first_logged(), Some((20, 2)));
-        // Late changes are in the log before all of these.
+        // Late changes are in the log before the changes that the leaves have had so far.
         leaves.change_late(2, 15);
         leaves.change_late(3, 5);
         leaves.change_late(4, 17);

@@ -1,11 +1,11 @@
-//! Space in the log: the length of its ring, when its tail has to move, and which changes must
-//! leave the log for that.
+//! Space in the log: the length of its ring, the time at which its tail moves, and the changes that
+//! are written back or relogged so that the tail can move.
 //!
-//! An index begins with a short log. When that is nearly full, the log moves to a longer ring, up
-//! to its maximum length. Only then are changes written back, or relogged
-//! ([`relog`](super::relog)), to free the log. When the log is not needed, or the index is
-//! compacted, it returns to the front of the storage. A batch must never be refused as long as
-//! writing leaves back can make room for it.
+//! An index begins with a short log. When the ring is nearly full, the log moves to a longer ring,
+//! up to the maximum length of the log. Only if no longer ring is possible are changes written
+//! back, or relogged ([`relog`](super::relog)), to free the log. When no part of the log is needed,
+//! or when the index is compacted, the log returns to the ring at the front of the storage. A batch
+//! must never be refused as long as writing leaves back can make room for it.
 
 use super::Writer;
 use super::checkpoint::Detail;
@@ -25,10 +25,10 @@ impl Writer {
         Ok(())
     }
 
-    /// Lengthens the log if it may be longer and the storage has room. Returns false if it does
-    /// not. After a refusal the attempt is repeated when the number of segments has changed, or
-    /// when a waiting batch needs `needed_blocks` blocks: others may have freed space on the file
-    /// system.
+    /// Moves the log to a longer ring if the log may be longer and the storage has room; otherwise
+    /// returns false. After a failed attempt the next one is made only when the number of segments
+    /// has changed, or when a waiting batch needs `needed_blocks` blocks: other programs may have
+    /// freed space on the file system.
     pub(super) fn lengthen_log(&mut self, needed_blocks: u64) -> Result<bool, Error> {
         let Some(blocks) = self.log.rings().longer(&self.tree.geometry, needed_blocks) else {
             return Ok(false);
@@ -57,8 +57,8 @@ impl Writer {
         }
     }
 
-    /// Moves the log back to the front ring. Returns the position from which it is there: its
-    /// previous rings are freed when nothing before that position is needed.
+    /// Moves the log back to the front ring. Returns the log position from which the log is in the
+    /// front ring: the previous rings are freed when nothing before that position is needed.
     pub(super) fn shorten_log(&mut self) -> Result<u64, Error> {
         let places = self.log.rings().all().iter();
         let uses_front = places.clone().any(|ring| ring.place == RingLocation::Front);
@@ -68,8 +68,9 @@ impl Writer {
         Ok(self.log.rings().current().from)
     }
 
-    /// Frees the log before `target`, until one step of leaves was written or relogged, or up to a
-    /// frame more. Returns false if nothing before `target` is needed any more.
+    /// Frees the log before `target` by one step: ends when [`LEAVES_IN_STEP`] leaves have been
+    /// written or relogged, after at most one more frame of relogged leaves. Returns false if
+    /// nothing before `target` is needed any more.
     pub(super) fn free_some_log(&mut self, target: u64) -> Result<bool, Error> {
         let end = self.leaves_freed() + u64::from(LEAVES_IN_STEP);
         while self.leaves_freed() < end {
@@ -81,14 +82,17 @@ impl Writer {
         Ok(true)
     }
 
-    /// Returns the number of leaves written or relogged since the index was opened, plus those that
-    /// applied deletions in their turn.
+    /// Returns the number of leaves written or relogged since the index was opened, plus the leaves
+    /// that applied waiting range deletions.
     pub(super) fn leaves_freed(&self) -> u64 {
         let statistics = &self.statistics;
         statistics.consolidations + statistics.patches + statistics.relogged + statistics.taken_in
     }
 
-    /// Continues the checkpoint in progress, or frees enough of the log to take one.
+    /// Continues the checkpoint in progress, if any. Otherwise, if the log is nearly full and
+    /// cannot be lengthened, frees part of it, in proportion to the `blocks` that the last group
+    /// took, and takes a checkpoint once enough is free. If the log is not nearly full, takes a
+    /// checkpoint if one is due.
     pub(super) fn move_tail(&mut self, blocks: u64) -> Result<(), Error> {
         if self.is_checkpointing() {
             return self.continue_checkpoint();
@@ -116,11 +120,13 @@ impl Writer {
         Ok(())
     }
 
-    /// Makes room in the log for a batch of `bytes` bytes, whatever that takes.
+    /// Makes room in the log for a batch of `bytes` bytes: completes the checkpoint in progress,
+    /// lengthens the log, or writes changes back until the batch fits.
     ///
     /// # Errors
     ///
-    /// [`Error::Full`] if the storage has no room for the content that would have to leave the log.
+    /// [`Error::Full`] if the storage has no room for the changes that would have to be written
+    /// back.
     pub(super) fn make_log_room(&mut self, bytes: usize) -> Result<(), Error> {
         for _ in 0..4 {
             if self.has_log_room(bytes) {

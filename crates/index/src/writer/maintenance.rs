@@ -1,21 +1,23 @@
 //! Schedule of maintenance: a little after every group of batches, in proportion to the work that
 //! the group added.
 //!
-//! Maintenance never changes what readers see. It writes back changes beyond the memory budget,
-//! moves the tail of the log before the log is full, and cleans segments before they run out. If
-//! one of these comes too late, the writer forces it and waits for it.
+//! Maintenance never changes the content that readers see. It writes back changes beyond the memory
+//! budget, moves the tail of the log before the log is full, and cleans segments before free
+//! segments run out. If one of these tasks falls behind, the writer does it immediately and waits
+//! for its completion.
 
 use super::Writer;
 use super::checkpoint::Detail;
 use super::deletions::LEAVES_IN_TURN;
 use crate::error::Error;
 
-/// Number of leaves written in one step, after which others may write.
+/// Number of leaves written in one step; between two steps other threads may write.
 pub(super) const LEAVES_IN_STEP: u32 = 256;
 
 /// Progress of writing back all changes. Other threads may bring new changes between two steps. So
-/// only as many leaves are written as existed at the beginning, in the order in which they became
-/// dirty; this includes all changes from before the beginning.
+/// the number of leaves written is limited to the number that existed at the beginning, and leaves
+/// are written in the order in which they became dirty, which includes all changes from before the
+/// beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum WritingBack {
     #[default]
@@ -28,8 +30,8 @@ pub(crate) enum WritingBack {
 }
 
 impl Writer {
-    /// Does the maintenance after a group that took `blocks` log blocks for `changes_bytes` of
-    /// changes.
+    /// Does the maintenance after a group of batches that took `blocks` blocks of the log, and
+    /// whose changes have `changes_bytes` bytes.
     pub(crate) fn maintain(&mut self, blocks: u64, changes_bytes: u64) -> Result<(), Error> {
         self.dirty.pay_off(changes_bytes);
         self.consolidate_overgrown()?;
@@ -64,9 +66,10 @@ impl Writer {
         Ok(())
     }
 
-    /// Cleans as fast as segments are filled, and reclaims emptied segments, which can be rewritten
-    /// once no checkpoint names them. Otherwise the storage would grow. Also evicts written nodes
-    /// from memory.
+    /// Cleans a piece of a segment if segments need cleaning, and takes or continues a checkpoint
+    /// if free segments are scarce: emptied segments can be rewritten only once no checkpoint names
+    /// them. Must be called as often as segments are filled, or the storage would grow. Also evicts
+    /// written nodes from memory.
     pub(super) fn clean_some(&mut self) -> Result<(), Error> {
         self.release_memory();
         if self.options.paper.is_some() {
@@ -84,14 +87,14 @@ impl Writer {
         }
     }
 
-    /// Returns true if a checkpoint would free much more than it takes.
+    /// Returns true if a checkpoint would free much more space than it takes.
     fn is_worth_a_checkpoint(&self) -> bool {
         let emptied = self.segments.emptied_count() * self.tree.geometry.segment_bytes as usize;
         emptied > (self.checkpoint_bytes() * 6).max(self.tree.geometry.segment_bytes as usize * 2)
     }
 
-    /// Continues writing all changes back into nodes by one step. Returns false when that is done
-    /// and a checkpoint with them is in effect.
+    /// Continues writing all changes back into nodes, by one step. Returns false once all changes
+    /// are written back and a checkpoint that includes them is in effect.
     pub(crate) fn write_back_some(&mut self, at: &mut WritingBack) -> Result<bool, Error> {
         *at = match *at {
             WritingBack::Begun => WritingBack::Deletions(self.nodes().saturating_mul(2)),
@@ -126,9 +129,9 @@ impl Writer {
         Ok(true)
     }
 
-    /// Calls `write` for at most `left` leaves, until one step of leaves was written, including
-    /// those that cleaning wrote. Returns the number of leaves left; `None` if none is left or
-    /// `write` finds none.
+    /// Calls `write` for at most `left` leaves, until one step of leaves was written, including the
+    /// leaves that cleaning wrote. Returns the number of leaves that may still be written; returns
+    /// `None` once that number is 0 or `write` finds no leaf.
     pub(super) fn consolidate_more(
         &mut self,
         mut left: u32,
@@ -171,8 +174,9 @@ mod tests {
         db.write(&batch, Durability::Relaxed).expect("a write");
     }
 
-    /// Other threads wait for one step at most. Writing back ends although they bring changes
-    /// faster than it writes them, and includes all changes from before its beginning.
+    /// Other threads wait for one step at most. Writing back ends although other threads bring
+    /// changes faster than they are written back, and includes all changes from before its
+    /// beginning.
     #[test]
     fn changes_are_written_back_in_steps_that_come_to_an_end() {
         let options = Options {
@@ -211,7 +215,7 @@ mod tests {
             }
         }
         assert!(steps > 10, "{steps} steps");
-        // The last piece cleaned may add some leaves to a step.
+        // Cleaning a piece at the end of a step may add some leaves to the step.
         let most_may_be = u64::from(LEAVES_IN_STEP) * 5 / 4;
         assert!(most <= most_may_be, "{most} leaves in a step");
         let needed_from = shared.with_writer(|writer| Ok(writer.needed_from()));

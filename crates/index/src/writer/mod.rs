@@ -1,11 +1,11 @@
-//! The writer: takes batches into the log and the leaves, and does the maintenance.
+//! The writer: appends batches to the log, applies them to the leaves, and does the maintenance.
 //!
 //! One thread at a time holds the writer; no background thread exists, so maintenance proceeds in
-//! step with the batches that cause it. A batch goes to the log, then to the deltas of its leaves,
-//! then readers see it. Everything else ([`maintenance`]) only moves existing content: deltas into
-//! images, images out of nearly empty segments, and the tail of the log. The writer must never show
-//! readers a change that is not in the log, and never let a checkpoint name an image that is not on
-//! the storage.
+//! step with the batches that cause it. A batch is appended to the log, then applied to the deltas
+//! of its leaves, then made visible to readers. All other work ([`maintenance`]) only moves
+//! existing content: deltas into images, images out of nearly empty segments, and the tail of the
+//! log. The writer must never show readers a change that is not in the log, and never let a
+//! checkpoint name an image that is not on the storage.
 //!
 //! The state of the writer is divided among owners. Each owner alone changes its part and asserts
 //! the invariants of that part: the [log with its superblocks](OpenLog), the [locations of
@@ -69,8 +69,8 @@ pub enum Durability {
     /// [`Options::group_wait_us`] for batches of other threads, so that one flush serves several
     /// batches: fewer flushes, each a little later.
     Group,
-    /// The batch becomes durable some time later, together with everything before it; at the latest
-    /// with the next durable write.
+    /// The batch becomes durable some time after its write returns, together with all batches
+    /// before it; at the latest with the next durable write.
     Relaxed,
 }
 
@@ -87,10 +87,10 @@ pub struct MaintenanceStatistics {
     pub splits: u64,
     /// Leaves that were merged with a neighbour.
     pub joins: u64,
-    /// Values written out of line.
+    /// Long values written as blobs, outside the image of their leaf.
     pub blobs: u64,
-    /// Leaves to which a range deletion was applied later than its commit, because the deletion
-    /// concerned too many leaves for the commit to wait.
+    /// Leaves that applied a range deletion later than its commit, because the deletion concerned
+    /// too many leaves for the commit to wait.
     pub taken_in: u64,
     /// Leaves whose changes were relogged, because the log wrapped around.
     pub relogged: u64,
@@ -107,15 +107,15 @@ pub struct MaintenanceStatistics {
     pub log_rings: u64,
 }
 
-/// Number of node ids that one change of the tree may need: for an even split of a leaf and of
-/// every level above.
+/// Number of node ids that must be available before the tree changes: enough for an even split of a
+/// leaf and of every level above the leaf.
 const IDS_SPARE: usize = 1 << 12;
 
 /// The writer of an index.
 pub(crate) struct Writer {
     /// The tree that readers see.
     pub tree: Arc<Tree>,
-    /// The open readers, and the sequence number that each of them reads at.
+    /// The open readers, and the sequence number at which each of them reads.
     readers: Arc<Readers>,
     /// Options that the index was opened with.
     options: Options,
@@ -123,13 +123,14 @@ pub(crate) struct Writer {
     pub log: OpenLog,
     /// Segments that images are written to, and how much of each is in use.
     pub segments: Segments,
-    /// Location of each node, leaves with patches, and inner nodes that are newer than their image.
+    /// Location of each node, the leaves that have patches, and the inner nodes that are newer than
+    /// their image.
     nodes: NodeTable,
     /// Leaves with changes, and the memory that the changes may take.
     dirty: DirtyLeaves,
     /// Range deletions that some leaves may not have applied yet.
     deletions: WaitingDeletions,
-    /// The checkpoint in progress, and the changes since the last one.
+    /// The checkpoint in progress, and the changes since the last checkpoint.
     checkpointer: Checkpointer,
     /// The segment being cleaned, and the statistics that decide whether to clean one.
     cleaner: Cleaner,
@@ -137,7 +138,7 @@ pub(crate) struct Writer {
     classes: Classes,
     /// Builder of images.
     builder: Builder,
-    /// Rows of the leaves being written anew.
+    /// Rows of the leaves being rewritten.
     scratch: Scratch,
     /// Counters of the maintenance done.
     pub statistics: MaintenanceStatistics,
@@ -201,13 +202,13 @@ impl Writer {
         self.make_log_room(bytes)
     }
 
-    /// Appends a batch to the log, in which [`begin_group`](Self::begin_group) has made room. The
-    /// batch is neither durable nor visible yet.
+    /// Appends a batch to the log. [`begin_group`](Self::begin_group) must have made room for the
+    /// batch. The batch is neither durable nor visible when this returns.
     pub(crate) fn append_to_log(&mut self, operations: &[u8]) -> Result<Seq, Error> {
         self.log.append(&*self.tree.storage, operations)
     }
 
-    /// Writes out all appended batches, and makes them durable if asked.
+    /// Writes out all appended batches, and makes them durable if `durable` is true.
     pub(crate) fn write_log(&mut self, durable: bool) -> Result<(), Error> {
         self.log.write_out(&*self.tree.storage, durable)
     }
@@ -218,10 +219,10 @@ impl Writer {
         self.log.end(&*self.tree.storage)
     }
 
-    /// Appends an image of a node to a stream; returns the location it will have. The changes in an
-    /// image are durable in the log before the image reaches the storage. So a rebuild from images
-    /// alone never finds part of a lost batch. While the log is not durable, images stay in memory
-    /// as long as possible.
+    /// Appends an image of a node to a stream; returns the location that the image will have. The
+    /// changes in an image are durable in the log before the image reaches the storage. So a
+    /// rebuild from images alone never finds part of a lost batch. While the log is not durable,
+    /// images stay in memory as long as possible.
     fn append(
         &mut self,
         class: Class,
@@ -288,18 +289,19 @@ impl Writer {
             Operation::DeleteRange { start, end } => {
                 self.delete_range(seq, (start, end), position)?;
             }
-            // The checkpoint has this deletion, or the log has it in its original form.
+            // A relogged deletion is not applied: the checkpoint has it, or the log has it in its
+            // original form.
             Operation::RangeDeleted { .. } | Operation::End => {}
         }
         Ok(())
     }
 
     /// Applies a range deletion from the log again during replay, before any reader exists. A
-    /// relogged deletion concerned one leaf. A deletion of a batch before the checkpoint is in the
-    /// checkpoint's list, or had few leaves then, and every image of the checkpoint that is newer
-    /// than the deletion includes it. Images written since the replay began look newer than the
-    /// deletion too, but may lack it. So a relogged deletion, or one that had few leaves, is
-    /// applied to its leaves at once.
+    /// relogged deletion concerned only one leaf. A deletion of a batch before the checkpoint
+    /// either is in the checkpoint's list or had only a few leaves at that time, and every image of
+    /// the checkpoint that is newer than the deletion includes it. Images written since the replay
+    /// began look newer than the deletion too, but may lack it. So a relogged deletion, or one that
+    /// had only a few leaves, is applied to its leaves immediately.
     pub(crate) fn replay_deletion(
         &mut self,
         seq: Seq,
@@ -336,9 +338,9 @@ impl Writer {
         unless_full(self.consolidate_beyond_budget())
     }
 
-    /// Ends the replay of the log. Changes may take more than the buffer at this point, because all
-    /// changes since the last checkpoint are in memory again. The groups of batches to come write
-    /// them back, so that opening need not wait for it.
+    /// Ends the replay of the log. At this point changes may take more memory than the buffer,
+    /// because all changes since the last checkpoint are in memory again. Later groups of batches
+    /// write these changes back, so that opening does not wait for it.
     pub(crate) fn end_replay(&mut self) -> Result<(), Error> {
         self.maintain_in_replay()?;
         self.dirty.lend(match self.options.paper {
@@ -351,9 +353,9 @@ impl Writer {
         Ok(())
     }
 
-    /// Begins a new incarnation of the log behind the replayed part. A process may have been killed
-    /// before it made the replayed part durable. Readers see that part from now on, so `begin_log`
-    /// makes it durable: later durable batches must not follow a gap.
+    /// Begins a new incarnation of the log behind the replayed part. The process that wrote the
+    /// replayed part may have been killed before it made that part durable. Readers see the part
+    /// from now on, so it is made durable first: later durable batches must not follow a gap.
     pub(crate) fn begin_log(&mut self) -> Result<(), Error> {
         self.log.begin(&*self.tree.storage)
     }
@@ -381,7 +383,7 @@ impl Writer {
         self.note_change(id, is_overgrown);
     }
 
-    /// Changes the delta of a leaf by a change that is earlier in the log, at `position`, than the
+    /// Applies to the delta of a leaf a change whose log position, `position`, is before the
     /// changes of other leaves.
     fn change_late(&mut self, id: NodeId, position: u64, change: impl FnOnce(&mut Delta)) {
         let mut node = self.tree.slots.get(id).node.write();
@@ -400,8 +402,8 @@ impl Writer {
         self.checkpointer.note_changes(1);
     }
 
-    /// Replays changes of one leaf: the newest of each key, which are in the log at `position` or
-    /// later. No reader exists yet.
+    /// Applies replayed changes to one leaf. `rows` are the newest changes of each key, which are
+    /// in the log at `position` or later. No reader exists yet.
     pub(crate) fn replay_rows(&mut self, leaf: NodeId, rows: &[Row<'_>], position: u64) {
         self.change_delta(leaf, position, |delta| {
             if delta.is_empty() {
@@ -415,12 +417,12 @@ impl Writer {
         self.checkpointer.note_changes(rows.len() as u64 - 1);
     }
 
-    /// Makes everything up to `seq` visible to readers.
+    /// Makes all batches up to `seq` visible to readers.
     pub(crate) fn publish(&self, seq: Seq) {
         self.readers.publish(seq);
     }
 
-    /// Returns an error if the node ids might run out during the next change.
+    /// Returns an error if the node ids might run out during the next change of the tree.
     fn has_ids_left(&self) -> Result<(), Error> {
         match self.nodes.has_ids_left(IDS_SPARE) {
             true => Ok(()),
@@ -430,7 +432,8 @@ impl Writer {
         }
     }
 
-    /// Allocates an id for a new node. The caller has called [`has_ids_left`](Self::has_ids_left).
+    /// Allocates an id for a new node. The caller must have called
+    /// [`has_ids_left`](Self::has_ids_left).
     fn new_id(&mut self) -> NodeId {
         let id = self.nodes.take_id();
         self.tree.set_nodes(self.nodes.end());
@@ -461,8 +464,8 @@ impl Writer {
     }
 
     /// Evicts nodes that can be read again, until memory is within its bound. Code that writes many
-    /// nodes calls `release_memory` on the way: otherwise each of these nodes stays in memory
-    /// until the next batch ends.
+    /// nodes calls `release_memory` in between: otherwise each of these nodes stays in memory until
+    /// the next batch ends.
     pub(crate) fn release_memory(&mut self) {
         self.unpin_flushed();
         self.tree.memory.evict(&self.tree.slots);
@@ -491,7 +494,7 @@ fn not_a_batch() -> Error {
     }
 }
 
-/// Turns [`Error::Full`] into success: without space the caller does less.
+/// Turns [`Error::Full`] into success, for a caller that can do less if the storage has no space.
 pub(crate) fn unless_full(result: Result<(), Error>) -> Result<(), Error> {
     match result {
         Err(Error::Full { .. }) => Ok(()),

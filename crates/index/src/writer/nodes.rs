@@ -46,7 +46,7 @@ impl NodeTable {
         }
     }
 
-    /// Returns the upper bound of the node ids: all are below it.
+    /// Returns the exclusive upper bound of the node ids.
     pub(super) fn end(&self) -> NodeId {
         self.locations.len() as NodeId
     }
@@ -72,14 +72,14 @@ impl NodeTable {
         self.locations[id as usize]
     }
 
-    /// Records the new location of a node's image, `NOWHERE` if it has none any more. Returns the
-    /// previous location.
+    /// Records the new location of a node's image; `NOWHERE` means that the node has no image any
+    /// more. Returns the previous location.
     #[must_use]
     pub(super) fn relocate(&mut self, id: NodeId, location: Location) -> Location {
         std::mem::replace(&mut self.locations[id as usize], location)
     }
 
-    /// Returns true if `count` new nodes can have ids.
+    /// Returns true if ids for `count` new nodes are available.
     pub(super) fn has_ids_left(&self, count: usize) -> bool {
         let needed = count.saturating_sub(self.free_ids.len()) as NodeId;
         self.end() <= NODES_MAX - needed

@@ -1,12 +1,12 @@
 //! The log of the current incarnation, and the superblocks, which say where the log is, from where
 //! it is needed, and which checkpoint replaces the part before that.
 //!
-//! Everything that opening relies on is kept together here, because the parts are only true
-//! together. A superblock names a tail with the checkpoint that makes it the tail, and the rings
-//! with how far the log had come when it began in the last of them. The log must never write to a
-//! ring before both superblocks name that ring. A ring must not be reused before neither superblock
-//! names it. A program that finds only the older superblock intact has to see as much of the log as
-//! the newer one shows.
+//! [`OpenLog`] keeps together all facts that opening relies on, because these facts are only valid
+//! in combination. A superblock names a tail together with the checkpoint that allows it, and the
+//! rings together with the log position that had been reached when the log moved to the last of
+//! them. The log must never write to a ring before both superblocks name that ring. A ring must not
+//! be reused while a superblock names it. A program that finds only the older superblock intact has
+//! to see the same part of the log as the newer superblock shows.
 
 use super::checkpointer::WrittenCheckpoint;
 use crate::batch::END;
@@ -19,7 +19,7 @@ use crate::rings::{Ring, RingLocation, Rings};
 use crate::storage::Storage;
 use std::ops::Range;
 
-/// Segments that a completed checkpoint has left free for other use.
+/// Segments that became free for other use when a checkpoint completed.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Left {
     /// Segments of the previous checkpoint.
@@ -38,10 +38,10 @@ pub(crate) struct OpenLog {
     superblock: Superblock,
     /// Sequence number of the last batch accepted.
     seq: Seq,
-    /// Position at which the log continues in this incarnation; `u64::MAX` until the replay has
+    /// Log position at which this incarnation of the log began; `u64::MAX` until the replay has
     /// ended.
     opened_at: u64,
-    /// Number of segments at the time when no room for a longer log was found.
+    /// Number of segments at the last failed attempt to find room for a longer log.
     refused_at: Option<usize>,
 }
 
@@ -60,7 +60,7 @@ impl OpenLog {
         }
     }
 
-    /// Returns the position of the next frame.
+    /// Returns the log position at which the next frame will be written.
     pub(crate) fn head(&self) -> u64 {
         self.log.head()
     }
@@ -85,7 +85,7 @@ impl OpenLog {
         self.log.ring_blocks()
     }
 
-    /// Returns the number of log blocks that are needed.
+    /// Returns the number of log blocks that are still needed.
     pub(super) fn used_blocks(&self) -> u64 {
         self.log.used_blocks()
     }
@@ -95,12 +95,12 @@ impl OpenLog {
         self.log.free_blocks()
     }
 
-    /// Returns true if everything in the log survives a power cut.
+    /// Returns true if all frames of the log survive a power cut.
     pub(super) fn is_durable(&self) -> bool {
         self.log.is_durable()
     }
 
-    /// Returns true if a batch was accepted before the checkpoint that the superblock names.
+    /// Returns true if the batch `seq` is covered by the checkpoint that the superblock names.
     pub(super) fn is_before_checkpoint(&self, seq: Seq) -> bool {
         seq <= self.superblock.seq_at_tail
     }
@@ -110,8 +110,8 @@ impl OpenLog {
         self.opened_at != u64::MAX
     }
 
-    /// Notes that the log was replayed up to the batch `seq` and to the end of a frame, `end`.
-    /// Everything before `durable_below` was durable when that frame was written.
+    /// Notes that the log was replayed up to the batch `seq` and to `end`, the end of a frame. The
+    /// log before `durable_below` was durable when that frame was written.
     pub(super) fn replayed(&mut self, seq: Seq, end: u64, durable_below: u64) {
         assert!(!self.is_taken_up(), "what comes now is of this opening");
         self.seq = self.seq.max(seq);
@@ -137,8 +137,8 @@ impl OpenLog {
         Ok(())
     }
 
-    /// Appends a batch to the log, which has room for it; returns its sequence number. If too many
-    /// bytes wait to be written, they are written first.
+    /// Appends a batch to the log, which must have room for it, and returns the batch's sequence
+    /// number. If too many bytes are waiting to be written, they are written first.
     pub(super) fn append(
         &mut self,
         storage: &dyn Storage,
@@ -160,19 +160,20 @@ impl OpenLog {
         self.log.write_out(storage, false)
     }
 
-    /// Writes a frame that only says how far the log has come. Earlier frames that said so may be
-    /// gone, and a rebuild must not take images for newer than the log ever was.
+    /// Writes a frame without changes, which only says how far the log has come. Earlier frames
+    /// that said so may have been freed, and a rebuild must not consider images to be newer than
+    /// the log.
     pub(super) fn mark(&mut self, storage: &dyn Storage) -> Result<(), Error> {
         self.log.relog(self.seq, &[END]);
         self.log.write_out(storage, true)
     }
 
-    /// Writes out all waiting batches, and makes the log durable if asked.
+    /// Writes out all waiting batches, and makes the log durable if `durable` is true.
     pub(super) fn write_out(&mut self, storage: &dyn Storage, durable: bool) -> Result<(), Error> {
         self.log.write_out(storage, durable)
     }
 
-    /// Makes everything durable, and records in a superblock where the log ends. A later opening
+    /// Makes the whole log durable, and records in a superblock where the log ends. A later opening
     /// can then tell whether the log is complete.
     pub(super) fn end(&mut self, storage: &dyn Storage) -> Result<(), Error> {
         self.log.write_out(storage, true)?;
@@ -189,8 +190,7 @@ impl OpenLog {
         self.superblock.write(storage)
     }
 
-    /// Writes the rings into the superblock durably: into both superblocks if the rings have
-    /// changed.
+    /// Writes `rings` into the superblock durably: into both superblocks if the rings have changed.
     fn write_rings(&mut self, storage: &dyn Storage, rings: &Rings) -> Result<(), Error> {
         let has_changed = self.superblock.rings != *rings;
         self.superblock.rings = rings.clone();
@@ -201,9 +201,9 @@ impl OpenLog {
         }
     }
 
-    /// Returns the rings that the log needs when nothing before `tail` is needed: only the front
-    /// ring if the whole log is unneeded. During a replay the log is longer than the part read so
-    /// far, so the rings stay as they are then, apart from those before `tail`.
+    /// Returns the rings that are needed if nothing before `tail` is needed: only the front ring if
+    /// no part of the log is needed. During a replay the log is longer than the part read so far,
+    /// so all rings are kept except those before `tail`.
     fn rings_after(&self, tail: u64) -> Rings {
         let needed = self.log.rings().needed_from(tail);
         let is_unneeded = self.is_taken_up() && tail == self.log.head() && self.log.is_durable();
@@ -213,8 +213,8 @@ impl OpenLog {
         }
     }
 
-    /// Writes the superblock that names a checkpoint, which is durable, and its tail. The log
-    /// before that tail is not needed from now on.
+    /// Writes the superblock that names a durable checkpoint and the tail of that checkpoint. From
+    /// then on, the log before that tail is not needed.
     pub(super) fn settle(
         &mut self,
         storage: &dyn Storage,
@@ -228,7 +228,8 @@ impl OpenLog {
             self.superblock.opening_at_tail = self.superblock.opening;
         }
         self.superblock.seq_at_tail = checkpoint.seq;
-        // During a replay the superblock may know a larger durable part than was read so far.
+        // During a replay, the superblock may name a durable part that is longer than the part read
+        // so far.
         let log_durable = &mut self.superblock.log_durable;
         *log_durable = self.log.durable_below().max(*log_durable);
         self.superblock.checkpoint_bytes = checkpoint.used_bytes;
@@ -254,8 +255,8 @@ impl OpenLog {
         left.filter(|segments| !segments.is_empty()).collect()
     }
 
-    /// Moves the log to a ring of `blocks` blocks at `place`. Returns the segments of the previous
-    /// target ring if nothing was ever written to it: they are free for other use.
+    /// Moves the log to a ring of `blocks` blocks at `place`. If nothing was ever written to the
+    /// current ring, it is dropped, and its segments are returned: they are free for other use.
     pub(super) fn go_on_in(
         &mut self,
         storage: &dyn Storage,
@@ -263,7 +264,8 @@ impl OpenLog {
         blocks: u64,
     ) -> Result<Vec<Range<u32>>, Error> {
         assert!(self.is_taken_up(), "what is replayed stays where it is");
-        // A loss before a ring that has begun could not be told from the end of the log.
+        // The log is made durable first: if frames before the start of the new ring were lost, that
+        // could not be distinguished from the end of the log.
         self.log.write_out(storage, true)?;
         let ring = Ring {
             from: self.log.head(),
@@ -278,12 +280,12 @@ impl OpenLog {
         Ok(self.left_since(&before))
     }
 
-    /// Notes that `segments` segments had no room for a longer log.
+    /// Notes that no room for a longer log was found when the storage had `segments` segments.
     pub(super) fn note_refused(&mut self, segments: usize) {
         self.refused_at = Some(segments);
     }
 
-    /// Returns true if `segments` segments had no room for a longer log.
+    /// Returns true if no room for a longer log was found when the storage had `segments` segments.
     pub(super) fn was_refused(&self, segments: usize) -> bool {
         self.refused_at == Some(segments)
     }
@@ -344,7 +346,7 @@ mod tests {
         }
     }
 
-    /// Reads the superblocks from a storage, the newer one first.
+    /// Reads both superblocks from a storage, the newer one first.
     fn superblocks(storage: &MemoryStorage) -> Vec<Superblock> {
         let content = storage.content();
         Superblock::all_of(&content[..2 * BLOCK_BYTES]).expect("they are of this version")
@@ -425,7 +427,8 @@ mod tests {
         }
         log.mark(&storage).expect("it is marked");
         assert_eq!((log.tail(), log.head()), (1, 2));
-        // The mark is behind the tail. The rings have not changed, so one superblock is written.
+        // The frame that `mark` wrote is behind the tail. The rings have not changed, so only one
+        // superblock is written.
         let left = log.settle(&storage, &checkpoint(4, 1, 1));
         let expected = Left {
             checkpoint: vec![3],
@@ -455,7 +458,7 @@ mod tests {
         assert_eq!(left, Ok(expected));
         let newest = &superblocks(&storage)[0];
         assert_eq!(newest.rings.all(), [in_segment_1(5)]);
-        // No part of the log is known to be of this incarnation, and the durable part stays
+        // No part of the log is known to belong to this incarnation, and the durable part stays
         // durable.
         assert_eq!((newest.log_durable, newest.opening_at_tail), (9, 0));
         log.begin(&storage).expect("it begins");

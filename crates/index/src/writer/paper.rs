@@ -1,6 +1,6 @@
 //! The writer's decisions that differ under the paper's rules ([`crate::paper`]): the cluster and
-//! the form in which a node is written, the size of nodes, and the time when a cluster is cleaned.
-//! Without those rules each method here returns the engine's own choice.
+//! the form in which a node is written, the size of nodes, and the time at which a cluster is
+//! cleaned. Without those rules each method of this module returns the engine's own choice.
 
 use super::Writer;
 use crate::error::Error;
@@ -8,14 +8,15 @@ use crate::node::HEADER_BYTES;
 use crate::segments::Class;
 use crate::tree::inner::{CHILD_BYTES, CHILDREN_MAX, Child};
 
-/// Numbers of children in the parts of an inner node that has too many.
+/// How the children of an inner node that has too many are divided among several inner nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ChildrenShares {
     /// Maximum number of children of an inner node.
     pub max: usize,
-    /// Maximum number of children of a part; all parts have about the same number.
+    /// Maximum number of children of one of the parts; all parts have about the same number.
     pub part: usize,
-    /// Number of children up to which parts are filled one after the other, instead of evenly.
+    /// If set, each part is filled with this number of children before the next part begins;
+    /// otherwise the children are divided evenly.
     pub filled: Option<usize>,
 }
 
@@ -28,7 +29,7 @@ impl Writer {
         }
     }
 
-    /// Returns the stream that a leaf with this interval is written to.
+    /// Returns the stream that a leaf with this update interval is written to.
     pub(super) fn leaf_class(&self, interval: u8) -> Class {
         let is_hot = self.classes.is_hot(interval) && self.has_hot_room();
         let class = if is_hot { Class::Hot } else { Class::Cold };
@@ -50,7 +51,8 @@ impl Writer {
         }
     }
 
-    /// Returns true unless the hot cluster has a fixed size and holds as many live bytes as it may.
+    /// Returns true unless the hot cluster has a fixed size and has reached its limit of live
+    /// bytes.
     fn has_hot_room(&self) -> bool {
         let sizes = self.options.paper.iter().flat_map(|rules| rules.sizes());
         let hot = sizes.filter(|(cluster, _)| *cluster == Class::Hot);
@@ -61,7 +63,8 @@ impl Writer {
         })
     }
 
-    /// Returns the minimum length of an image in a stream, and sets whether the builder packs it.
+    /// Returns the minimum length of an image in `stream`, and sets whether the builder packs the
+    /// image.
     pub(super) fn lay_out(&mut self, stream: Class) -> usize {
         let is_packed = |rules: &crate::paper::PaperRules| rules.is_packed(stream);
         let is_plain = self.options.paper.is_some_and(|rules| !is_packed(&rules));
@@ -69,12 +72,13 @@ impl Writer {
         if is_plain { self.options.node_bytes } else { 0 }
     }
 
-    /// Returns the number of bytes per leaf if keys are only appended at the end.
+    /// Returns the number of bytes to which each leaf is filled if keys are only appended at the
+    /// end.
     pub(super) fn appended_bytes(&self) -> usize {
         let node_bytes = self.options.node_bytes;
         match &self.options.paper {
             Some(rules) => ((node_bytes - HEADER_BYTES) as f64 * rules.fill) as usize,
-            // Rows may pack worse alone, so some room is left.
+            // The rows of one leaf may pack worse than all rows together, so some room is left.
             None => node_bytes / 8 * 7,
         }
     }
@@ -85,7 +89,7 @@ impl Writer {
         self.builder.set_plain(self.options.paper.is_some());
     }
 
-    /// Returns how many children each inner node gets that is made of `children`.
+    /// Returns the numbers of children of the inner nodes that `children` are divided among.
     pub(super) fn children_shares(&self, children: &[Child], is_appended: bool) -> ChildrenShares {
         let Some(rules) = &self.options.paper else {
             return ChildrenShares {
@@ -105,8 +109,8 @@ impl Writer {
         }
     }
 
-    /// Writes changed inner nodes at once under the paper's rules; otherwise they wait for a
-    /// checkpoint.
+    /// Writes changed inner nodes immediately under the paper's rules; otherwise they are written
+    /// with the next checkpoint.
     pub(super) fn write_inners_at_once(&mut self) -> Result<(), Error> {
         match self.options.paper {
             Some(_) => self.write_inners(),
@@ -114,7 +118,7 @@ impl Writer {
         }
     }
 
-    /// Returns the cluster that has more segments than it may, if clusters have fixed sizes.
+    /// Returns a cluster of fixed size that has too many segments, if there is one.
     pub(super) fn overfull_cluster(&self) -> Option<Class> {
         let mut sizes = self.options.paper.iter().flat_map(|rules| rules.sizes());
         let overfull =

@@ -1,10 +1,10 @@
-//! Writing the changes of a leaf as a patch, if little of it has changed.
+//! Writing the changes of a leaf as a patch, if only a little of the leaf has changed.
 //!
-//! Without patches each write-back would write the whole leaf. With them, a leaf that is not in
-//! memory is neither read nor written whole, and a leaf in memory is merged there and not written
-//! whole. Only after several patches is the leaf written whole, so this cost arises once instead of
-//! with each write-back (docs/index.md). In memory a leaf is always one image, so readers that find
-//! it there never look at patches.
+//! Without patches each write-back would write the whole leaf. With patches, a leaf that is not in
+//! memory is neither read nor written whole, and a leaf in memory is merged with the changes there
+//! but not written whole. A leaf is written whole only after several patches, so the cost of a
+//! whole image arises once instead of with each write-back (docs/index.md). In memory a leaf is
+//! always one image, so a reader that finds the leaf in memory never reads patches.
 
 use super::Writer;
 use crate::error::Error;
@@ -20,14 +20,15 @@ pub(crate) const PATCHES_MAX: usize = 8;
 const PATCH_SHARE: usize = 4;
 /// Maximum number of rows in a patch.
 const PATCH_ROWS_MAX: usize = ROWS_MAX / 2 / PATCHES_MAX - 1024;
-/// Divisor of the image's bytes that limits all patches of a leaf not in memory: to write such a
-/// leaf whole, it must be read too.
+/// Divisor of the image's bytes that limits the total bytes of all patches of a leaf that is not in
+/// memory. Writing such a leaf whole also requires reading it.
 const PATCHES_SHARE_AWAY: usize = 2;
-/// The same divisor for a leaf in memory: its patches only save writing, which is worth less space.
+/// Divisor of the image's bytes that limits the total bytes of all patches of a leaf in memory.
+/// Patches of such a leaf save only writing, not reading, so they may take less space.
 const PATCHES_SHARE_AT_HAND: usize = 4;
-/// Number of eighths by which the limits of leaves are spread in each direction, so that leaves
-/// first written together are not all written anew together. Otherwise commits would be slow at
-/// that time, and a third faster in between.
+/// Number of eighths by which the patch limits of leaves are spread in each direction, so that
+/// leaves first written together are not all rewritten together. Without the spread, commits are
+/// slow at that time, and a third faster in between.
 const PATCHES_SPREAD_EIGHTHS: usize = 2;
 
 /// A patch that was written.
@@ -39,8 +40,8 @@ struct Written {
 }
 
 impl Writer {
-    /// Writes the changes of a leaf as a patch, if that is worthwhile. Returns false if nothing was
-    /// done.
+    /// Writes the changes of a leaf as a patch, if that is worthwhile. Returns false if no patch
+    /// was written.
     pub(super) fn write_patch(&mut self, id: NodeId) -> Result<bool, Error> {
         let oldest = self.readers.oldest();
         if self.options.paper.is_some() || !self.is_worth_a_patch(id, oldest) {
@@ -78,7 +79,8 @@ impl Writer {
         let Some(delta) = node.delta.as_deref() else {
             return false;
         };
-        // An image that has not reached the storage yet is pinned in its current state.
+        // A leaf whose image has not reached the storage yet is pinned in its current state, and
+        // gets no patch.
         let is_stored = !node.location.is_nowhere() && !node.is_pinned;
         if !is_stored || node.patches().len() >= PATCHES_MAX {
             return false;
@@ -96,9 +98,9 @@ impl Writer {
         bytes * PATCH_SHARE <= image && all * all_share * 8 <= image * eighths_of(id)
     }
 
-    /// Returns the content of a leaf in memory merged with its changes, and `Absent` for a leaf
-    /// that is not in memory. Returns `None` if the changes drop a reference to a blob: only
-    /// writing the leaf anew frees the blob.
+    /// Returns the content of a leaf in memory merged with its changes, or `Absent` for a leaf that
+    /// is not in memory. Returns `None` if the changes drop a reference to a blob: only rewriting
+    /// the leaf frees that blob.
     fn content_with_changes(&mut self, id: NodeId, oldest: Seq) -> Option<Content> {
         let node = self.tree.slots.get(id).node.read();
         let (Content::Leaf(image), Some(delta)) = (&node.content, node.delta.as_deref()) else {
@@ -125,8 +127,8 @@ impl Writer {
         }
     }
 
-    /// Turns the changes of a leaf into a patch. `content` is the leaf's content in memory, merged
-    /// with them.
+    /// Replaces the delta of a leaf by the written patch. `content` is the leaf's content in
+    /// memory, merged with the delta.
     fn install_patch(&mut self, id: NodeId, written: Written, content: Content, oldest: Seq) {
         let Written {
             image,
@@ -141,14 +143,15 @@ impl Writer {
         let memory = &self.tree.memory;
         let mut node = self.tree.slots.get(id).node.write();
         let before = node.content_bytes();
-        // Another thread may have read or evicted the leaf since. An evicted leaf must not come
-        // back without this patch.
+        // Another thread may have read or evicted the leaf meanwhile. A leaf that has been evicted
+        // stays evicted: content without this patch must not return to memory.
         node.content = match node.content {
             Content::Absent => Content::Absent,
             Content::Leaf(_) | Content::Inner(_) => content,
         };
         let patched = node.patched.get_or_insert_default();
-        // There is one such list for each leaf, and most have one or two patches.
+        // The list is kept as short as possible, because every leaf with patches has one, and most
+        // of these leaves have only one or two patches.
         patched.patches.reserve_exact(1);
         patched.patches.push(patch);
         patched.unflushed.reserve_exact(1);
@@ -161,8 +164,8 @@ impl Writer {
         node.interval = interval;
     }
 
-    /// Releases the patches of a leaf in its state `before`: its new image includes them, or the
-    /// leaf is gone.
+    /// Releases the patches that a leaf had in the state `before`, because its new image includes
+    /// them or the leaf has been removed.
     pub(super) fn release_patches(&mut self, id: NodeId, before: &Node) {
         self.nodes.note_whole(id);
         for patch in before.patches() {
@@ -170,8 +173,8 @@ impl Writer {
         }
     }
 
-    /// Notes that an image of a leaf with patches was written elsewhere. Readers find the image in
-    /// memory until it has reached the storage.
+    /// Notes that one image of a leaf with patches (the image of the whole leaf, or a patch) was
+    /// moved. Readers find the moved image in memory until it has reached the storage.
     pub(super) fn move_patched(&mut self, id: NodeId, from: Location, to: Location, image: Image) {
         let memory = &self.tree.memory;
         let mut node = self.tree.slots.get(id).node.write();
@@ -195,7 +198,8 @@ impl Writer {
         }
     }
 
-    /// Drops the memory copy of an image of a leaf with patches, which has reached the storage.
+    /// Drops the memory copy of one image of a leaf with patches, after that image has reached the
+    /// storage.
     pub(super) fn patch_flushed(&self, id: NodeId, location: Location) {
         let memory = &self.tree.memory;
         let mut node = self.tree.slots.get(id).node.write();
@@ -212,16 +216,16 @@ impl Writer {
     }
 }
 
-/// Returns the share of the patch limit that applies to this leaf, in eighths; it is the same each
-/// time.
+/// Returns the share of the patch limit that applies to this leaf, in eighths; the share depends
+/// only on the id, so that it is the same each time.
 fn eighths_of(id: NodeId) -> usize {
     let part = id as usize % (2 * PATCHES_SPREAD_EIGHTHS + 1);
     8 - PATCHES_SPREAD_EIGHTHS + part
 }
 
-/// Returns the bytes of the keys and values of a delta if it can be a patch. A patch requires that
-/// no reader sees older versions, that no value is long enough for a blob, and that the delta has
-/// no range deletions.
+/// Returns the number of bytes of the keys and values of a delta, or `None` if the delta cannot be
+/// written as a patch. A patch requires that no reader sees older versions, that no value is long
+/// enough for a blob, and that the delta has no range deletions.
 fn patch_bytes(delta: &Delta, oldest: Seq, value_bytes_max: usize) -> Option<usize> {
     if !delta.ranges().is_empty() || delta.is_empty() || delta.rows() > PATCH_ROWS_MAX {
         return None;

@@ -1,10 +1,11 @@
 //! Making room in the log: changes that exist only in the log are relogged, densely, before the
 //! ring wraps around to them.
 //!
-//! A commit of one change fills a block of the log; the change itself is a hundredth of it. To
-//! write a leaf back only because the log wraps around would cost a whole image for one change. So
-//! the leaf's delta is relogged together with many others. If deltas take a large part of the log
-//! themselves, relogging them would never end, and leaves are written back instead.
+//! A commit of one change fills a block of the log, although the change itself is a hundredth of
+//! the block. Writing a leaf back only because the log wraps around would cost a whole image for
+//! one change. So the leaf's delta is relogged together with many other deltas. If the deltas would
+//! themselves take a large part of the log, relogging would never end, and leaves are written back
+//! instead.
 
 use super::Writer;
 use super::deletions::LEAVES_IN_TURN;
@@ -17,15 +18,15 @@ use crate::planted::{Bug, is_planted};
 use crate::storage::BLOCK_BYTES;
 use std::ops::Bound;
 
-/// Approximate maximum of the bytes of operations in a frame of relogged records; in a short log it
-/// is a fraction of the log.
+/// Approximate maximum number of bytes of operations in a frame of relogged records; in a short log
+/// the maximum is a fraction of the log.
 const FRAME_BYTES_MAX: usize = 60 << 10;
 /// Minimum number of frames of relogged records that fit the log.
 const FRAMES_MIN: usize = 32;
 
 impl Writer {
-    /// Returns the first log position that is needed by a leaf, or by a range deletion that some
-    /// leaf has not applied; the head if there is none.
+    /// Returns the first log position that is needed by a leaf, or for a range deletion that some
+    /// leaf has not applied. Returns the head of the log if no part of the log is needed.
     pub(super) fn needed_from(&mut self) -> u64 {
         let leaves_from = self.leaves_needed_from();
         let deletions_from = self.deletions_needed_from(leaves_from);
@@ -33,7 +34,7 @@ impl Writer {
         needed_from.unwrap_or(self.log.head())
     }
 
-    /// Returns the first log position that a leaf needs, if any does.
+    /// Returns the first log position that a leaf needs; `None` if no leaf needs the log.
     fn leaves_needed_from(&mut self) -> Option<u64> {
         let first = self.dirty.first_logged(&self.tree.slots);
         first.map(|(position, _)| position)
@@ -67,8 +68,8 @@ impl Writer {
         if !self.may_relog() {
             match self.is_needed_before(target) {
                 true => self.consolidate_first_logged()?,
-                // There is no room to relog deletions, so leaves apply them, and are written for
-                // it.
+                // There is no room to relog deletions. So leaves apply them, and are then written
+                // back.
                 false => _ = self.take_in_some(LEAVES_IN_TURN)?,
             }
         } else if !self.relog_deletions(target)? {
@@ -80,8 +81,8 @@ impl Writer {
     /// Writes back the leaf whose changes are first in the log.
     fn consolidate_first_logged(&mut self) -> Result<(), Error> {
         if let Some((_, id)) = self.dirty.first_logged(&self.tree.slots) {
-            // The leaf stays in the queue until it is written, because the queue tells from where
-            // the log is needed.
+            // The leaf stays in the queue until it is written, because the queue determines from
+            // where the log is needed.
             self.write_leaf_back(id)?;
         }
         Ok(())
@@ -99,9 +100,10 @@ impl Writer {
             && let Some((position, id)) = self.dirty.first_logged(&self.tree.slots)
             && position < target
         {
-            // A relogged delta counts as of now, so the leaf first applies waiting deletions. This
-            // may move the leaf forward in the queue, where it stays the first, unless none of its
-            // changes remain.
+            // A relogged delta gets the current sequence number, so the leaf must apply waiting
+            // range deletions first. A deletion may have an earlier log position than the delta;
+            // the leaf stays the first in the queue nevertheless, unless none of its changes
+            // remain.
             self.take_in_of(id)?;
             let first = self.dirty.first_logged(&self.tree.slots);
             if first.is_none_or(|(_, first)| first != id) {
@@ -117,8 +119,8 @@ impl Writer {
         }
         let blocks = (records.len() / BLOCK_BYTES + 2) as u64;
         if leaves.is_empty() || self.log.free_blocks() < blocks {
-            // The first delta is too long for any frame, or the records are too long for the free
-            // room.
+            // The first delta is too long for any frame, or the free part of the log is too short
+            // for the records.
             self.dirty.put_back(leaves);
             return self.consolidate_first_logged();
         }

@@ -1,10 +1,9 @@
 //! Changes of the tree's structure: the effect of splitting, merging or emptying a leaf on the
-//! nodes above.
+//! nodes above that leaf.
 //!
 //! A change is planned in full, then carried out in one step, during which readers wait. Inner
-//! nodes are replaced in memory and written with the next checkpoint. After a crash the change
-//! takes effect from that checkpoint on; until then the old images and the log give the same
-//! content.
+//! nodes are replaced in memory and written with the next checkpoint. If the process crashes before
+//! that checkpoint is in effect, the old images and the log give the same content.
 
 use super::Writer;
 use super::consolidate::Written;
@@ -25,7 +24,8 @@ pub(super) struct Change {
 }
 
 impl Writer {
-    /// Plans the change that replaces `leaves`, at the end of `path`, by `written`.
+    /// Plans the change of the nodes above when the images `written` replace the neighbouring
+    /// leaves `leaves`, which are at the end of `path`.
     pub(super) fn plan(
         &mut self,
         mut path: Path,
@@ -60,8 +60,8 @@ impl Writer {
         change
     }
 
-    /// Plans that `id` has these children, including the splits, removals and replacements above it
-    /// that this requires.
+    /// Plans that the inner node `id` gets these children, including the splits, removals and
+    /// replacements that this requires in the nodes above.
     fn plan_above(
         &mut self,
         change: &mut Change,
@@ -113,14 +113,14 @@ impl Writer {
         above
     }
 
-    /// Returns true if one inner node can have all these children.
+    /// Returns true if one inner node can hold all these children.
     fn fits_a_node(&self, children: &[Child], is_appended: bool) -> bool {
         let is_few = children.len() <= self.children_shares(children, is_appended).max;
         is_few && children_bytes(children) <= self.inner_bytes_max()
     }
 
-    /// Returns the maximum bytes of an inner node's children: its image has to fit a segment even
-    /// if they pack badly.
+    /// Returns the maximum number of bytes of an inner node's children: the image of the node has
+    /// to fit a segment even if the children pack badly.
     fn inner_bytes_max(&self) -> usize {
         self.tree.geometry.segment_bytes as usize / 2
     }
@@ -161,8 +161,8 @@ impl Writer {
         tree.restructure(|| {
             self.install_leaves(written, interval, floor);
             if ids.is_empty() {
-                // The keys of the leaves belong to a neighbour now, which does not know the floor
-                // of these leaves.
+                // The key ranges of the leaves belong to a neighbour now, whose floor does not
+                // include that of these leaves.
                 tree.forget_before(floor);
             }
             for leaf in leaves.iter().filter(|leaf| !ids.contains(leaf)) {
@@ -225,7 +225,7 @@ impl Writer {
     }
 }
 
-/// Returns the bytes of children in an unpacked image.
+/// Returns the number of bytes that children take in an unpacked image.
 fn children_bytes(children: &[Child]) -> usize {
     children
         .iter()
@@ -233,8 +233,8 @@ fn children_bytes(children: &[Child]) -> usize {
         .sum()
 }
 
-/// Splits children into parts of `share` children, or of fewer if those would have more than three
-/// quarters of `bytes_max`.
+/// Splits children into parts of `share` children each, or of fewer children where `share` of them
+/// would take more than three quarters of `bytes_max`.
 fn parts_of(children: &[Child], share: usize, bytes_max: usize) -> impl Iterator<Item = &[Child]> {
     let mut rest = children;
     std::iter::from_fn(move || {

@@ -1,10 +1,11 @@
-//! Origins of the leaves written since the last checkpoint.
+//! Sources of the leaves written since the last checkpoint: the images that each of them was made
+//! from.
 //!
-//! A power cut may leave several images of a leaf half written, one made from the other. A rebuild
-//! then goes back to the image that the checkpoint names. So each image also names that one, and
-//! the log position from which the log has all later changes. Only the latest leaves are remembered
-//! here: images written long ago have reached the storage, and if they have not, the loss is only a
-//! little certainty.
+//! A power cut may leave several images of a leaf half written, each made from the one before. A
+//! rebuild then falls back to the image that the checkpoint names. So each new image names not only
+//! its direct bases but also that older image, and the log position from which the log has all
+//! later changes. Only the latest leaves are remembered: images written long ago have normally
+//! reached the storage, and if some have not, the rebuild only loses a little certainty.
 
 use crate::footer::Base;
 use crate::node::NodeId;
@@ -12,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Maximum number of leaves remembered.
 const LEAVES_MAX: usize = 1024;
-/// Maximum number of bases of a leaf.
+/// Maximum number of base images recorded for a leaf.
 pub(super) const BASES_MAX: usize = 64;
 
 /// Images that a leaf was made from.
@@ -24,7 +25,7 @@ pub(super) struct LeafSources {
 }
 
 impl LeafSources {
-    /// Adds the bases of `other`, from which a base was itself made.
+    /// Adds the bases of `other`, the sources of an image that is itself a base of this leaf.
     fn reach_back(&mut self, other: &LeafSources) {
         for base in &other.bases {
             if self.bases.len() < BASES_MAX && !self.bases.contains(base) {
@@ -35,7 +36,7 @@ impl LeafSources {
     }
 }
 
-/// Origins of recent leaves, in the order in which the leaves were written.
+/// Sources of the recently written leaves, and the order in which these leaves were written.
 #[derive(Debug, Default)]
 pub(super) struct Unsettled {
     origins: BTreeMap<NodeId, (u64, LeafSources)>,
@@ -44,7 +45,8 @@ pub(super) struct Unsettled {
 }
 
 impl Unsettled {
-    /// Returns the origin of images made from `bases` now, traced back as far as known.
+    /// Returns the sources of images that are made from `bases` now: `bases`, and the recorded
+    /// images that `bases` were made from.
     pub(super) fn trace(&self, bases: &[Base], logged_from: u64) -> LeafSources {
         let mut origin = LeafSources {
             bases: bases.to_vec(),
@@ -58,7 +60,7 @@ impl Unsettled {
         origin
     }
 
-    /// Notes that a leaf was written, with its origin.
+    /// Notes that `leaf` was written, and the images that it was made from (`origin`).
     pub(super) fn note(&mut self, leaf: NodeId, origin: LeafSources) {
         self.written += 1;
         self.origins.insert(leaf, (self.written, origin));
@@ -84,7 +86,8 @@ impl Unsettled {
         self.written
     }
 
-    /// Forgets the first `written` leaves: a checkpoint that includes them is in effect.
+    /// Forgets the first `written` leaves written, because a checkpoint that includes them is in
+    /// effect.
     pub(super) fn settle(&mut self, written: u64) {
         while self.order.front().is_some_and(|(at, _)| *at <= written) {
             self.forget_first();

@@ -1,4 +1,4 @@
-//! Golden images byte by byte, written by hand from docs/format/index-node.md. The checksums come
+//! Golden images, written byte by byte by hand from docs/format/index-node.md. The checksums come
 //! from an independent bitwise CRC32C in Python:
 //!
 //! ```text
@@ -11,7 +11,8 @@
 //!     return c ^ 0xffffffff       # crc32c(b"123456789") == 0xe3069283
 //! ```
 //!
-//! A released version of the format is never changed here; a new one is added.
+//! The images of a released version of the format must never be changed; a new version adds new
+//! images.
 
 use super::model::contents;
 use bimetal_index::node::{
@@ -186,7 +187,7 @@ fn bytes(page: &str) -> Vec<u8> {
 
 type Version = (&'static [u8], Seq, Kind, &'static [u8]);
 
-/// Builds an image of the rows and compares it with the page, then parses the page.
+/// Builds an image of the rows, compares it with the expected page, and then parses the page.
 fn check(page: &str, plain: bool, rows: &[Version], numbers: (u32, u8, u64, u8), location: u64) {
     let mut builder = Builder::new(plain);
     for &(key, seq, kind, value) in rows {
@@ -302,7 +303,7 @@ fn a_leaf_with_its_range() {
     assert_eq!(image.range(), Some(range));
     let others = Image::parse(&bytes(LEAF), 0x1000).expect("the page is right");
     assert_eq!(others.range(), None);
-    // Only leaves have a range: inner nodes and patches must not.
+    // Only a leaf may have a key range; an inner node or a patch with a range is refused.
     for (at, byte) in [(10, 1), (9, 2)] {
         let mut page = bytes(LEAF_WITH_RANGE);
         page[at] = byte;
@@ -319,7 +320,8 @@ fn a_leaf_with_its_range() {
     assert!(Image::parse(&page, 64).is_err(), "it ends before its rows");
 }
 
-/// A patch contains all its values inline, and every reader sees its rows.
+/// A patch must have all its values inline and no sequence numbers, so that every reader sees its
+/// rows. Other patches are refused.
 #[test]
 fn a_patch_of_other_rows_is_refused() {
     let refused = |at: usize, byte: u8| {
@@ -341,7 +343,8 @@ fn a_patch_of_other_rows_is_refused() {
     assert!(matches!(refused(11, 3), ImageError::Malformed(_)));
 }
 
-/// Changes one byte of the leaf's page and seals it again; returns the error of parsing it.
+/// Changes one byte of the leaf's page and recomputes the seal. Returns the error of parsing the
+/// page.
 fn refused(at: usize, byte: u8) -> ImageError {
     let mut page = bytes(LEAF);
     assert_ne!(page[at], byte, "this would change nothing");
@@ -356,7 +359,7 @@ fn another_version_is_refused() {
     assert_eq!(refused(8, 2), ImageError::Version(2));
 }
 
-/// An image left by an earlier generation of the segment at the same location is refused.
+/// An image that remains at its location from an earlier generation of the segment is refused.
 #[test]
 fn an_image_of_another_filling_is_refused() {
     let mut page = bytes(LEAF);
@@ -431,8 +434,8 @@ fn a_value_beyond_its_limit_is_refused() {
         });
     }
     let mut built = builder.finish(0, 0, 0, 0);
-    // The header is followed by 2 bytes of keys, and boundaries of 3 bytes; the second becomes
-    // 65,537.
+    // After the header come 2 bytes of keys, and then boundaries of 3 bytes each. The second
+    // boundary becomes 65,537.
     assert_eq!(built[66..75], [0, 0, 0, 0, 0, 1, 0xff, 0xff, 1]);
     built[69] = 1;
     seal(&mut built, 0);

@@ -1,5 +1,6 @@
-//! Tests of delta, fold and view against a list of all changes in order. A reader sees the last
-//! change of a key among those that are not newer than the reader.
+//! Tests of deltas, consolidation (`fold`) and views against a list of all changes in order. A
+//! reader sees the last change of a key among the changes that are not newer than the reader's
+//! sequence number.
 
 use super::model::{Versions, contents, image, key};
 use bimetal_index::node::{
@@ -14,7 +15,7 @@ use std::ops::{Bound, RangeBounds};
 /// Number of distinct keys of a test.
 const KEYS: u16 = 24;
 
-/// Highest sequence number of a version in an image; those of the deltas are above.
+/// Highest sequence number of a version in an image. Versions in deltas have higher numbers.
 const BASE_SEQ_MAX: Seq = 8;
 
 type Edge = Bound<Vec<u8>>;
@@ -56,7 +57,7 @@ fn slice(edge: &Edge) -> Bound<&[u8]> {
     edge.as_ref().map(Vec::as_slice)
 }
 
-/// The versions of an image, the changes since, and the keys that occur.
+/// The versions in an image, the later changes, and the keys of both.
 #[derive(Clone, Debug)]
 struct History {
     keys: Vec<Vec<u8>>,
@@ -73,7 +74,8 @@ fn edge(style: usize) -> impl Strategy<Value = Edge> {
 }
 
 fn change(style: usize) -> impl Strategy<Value = What> {
-    // Lengths are around the capacity of a slot, and long enough to make the heap move.
+    // Value lengths are below and above the capacity of a slot; some are long enough to make the
+    // heap move.
     let value = (any::<u8>(), 0..40_usize).prop_map(|(byte, len)| vec![byte; len]);
     let key = (0..KEYS).prop_map(move |n| key(style, n));
     prop_oneof![
@@ -123,8 +125,8 @@ fn base_of(style: usize, rows: &[(u16, Seq, u8, u8)], versioned: bool) -> Versio
     rows.iter().map(row).collect()
 }
 
-/// Assigns sequence numbers to changes: a batch advances them by a few, and readers lag some
-/// batches.
+/// Assigns sequence numbers to changes. Each batch advances the sequence number by a few, and the
+/// oldest reader lags a few batches behind.
 fn in_order(changes: Vec<(u64, u64, What)>) -> Vec<Change> {
     let (mut seq, mut prune_at) = (BASE_SEQ_MAX + 1, BASE_SEQ_MAX);
     let change = |(step, lag, what): (u64, u64, What)| {
@@ -162,13 +164,14 @@ impl History {
             .map_or(BASE_SEQ_MAX, |change| change.prune_at)
     }
 
-    /// Returns the last change of `key` that a reader at `seq` sees.
+    /// Returns the last change of `key` that a reader at the sequence number `seq` sees.
     fn change(&self, key: &[u8], seq: Seq) -> Option<&Change> {
         let seen = |change: &&Change| change.seq <= seq && change.touches(key);
         self.changes.iter().rev().find(seen)
     }
 
-    /// Returns the value of `key` that a reader sees in image and delta.
+    /// Returns the version of `key` that a reader at the sequence number `seq` sees in the image
+    /// and the delta; `None` if there is none or it is a deletion.
     fn visible(&self, key: &[u8], seq: Seq) -> Option<(Kind, Vec<u8>)> {
         let base = || super::model::visible(&self.base, key, seq).map(|(_, what)| what.clone());
         let newest = self.change(key, seq).map(Change::kind_and_value);
@@ -238,7 +241,8 @@ fn apply(delta: &mut Delta, change: &Change) {
     }
 }
 
-/// Returns the expected result of [`Delta::find`] if `change` is the last change.
+/// Returns the expected result of [`Delta::find`] if `change` is the last change that the reader
+/// sees.
 fn found(change: Option<&Change>) -> (bool, Option<Vec<u8>>) {
     let value = change.and_then(|change| match &change.what {
         What::Version(_, Kind::Put, value) => Some(value.clone()),
@@ -275,7 +279,7 @@ proptest! {
         }
     }
 
-    /// Readers below `prune_at` get correct answers down to the floor of the delta.
+    /// Readers below `prune_at` still get correct answers, down to the floor of the delta.
     #[test]
     fn a_delta_knows_how_far_back_it_answers(history in history()) {
         let delta = history.delta();
@@ -413,8 +417,8 @@ fn a_delta_that_is_written_over_stays_small() {
         delta.insert(b"a key that is long", seq, Kind::Put, &[7; 100], seq);
     }
     assert_eq!((delta.rows(), delta.floor()), (1, 9999));
-    // One slot of 32 bytes and 110 bytes of heap, each with up to twice the capacity, and the
-    // struct.
+    // The delta has one slot of 32 bytes and 110 bytes of heap, both with up to twice the capacity,
+    // and the struct itself.
     assert!(delta.memory_bytes() < 700, "{}", delta.memory_bytes());
 }
 
@@ -426,7 +430,7 @@ fn a_delta_counts_all_that_it_holds() {
     for n in 0..1000_u64 {
         delta.insert(&n.to_be_bytes(), 1, Kind::Put, &[7; 20], 0);
     }
-    // Each row takes a slot of 32 bytes and the value, and not much more.
+    // Each row needs a slot of 32 bytes and the bytes of its value, and little more.
     let bytes = delta.memory_bytes() - empty;
     assert!((52_000..66_000).contains(&bytes), "{bytes}");
     let edge = vec![b'x'; 3000];

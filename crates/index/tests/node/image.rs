@@ -1,4 +1,4 @@
-//! Tests of images: reading returns exactly the rows that were written.
+//! Tests of images of nodes: reading an image returns exactly the rows that were written.
 
 use super::model::{LOCATION, build, contents, image, probes, versions, visible};
 use bimetal_index::node::{
@@ -118,7 +118,8 @@ proptest! {
         prop_assert_eq!(Image::peek(&bytes), None);
     }
 
-    /// Malformed bytes with a valid checksum: from a bug elsewhere, or made on purpose.
+    /// Malformed bytes with a valid checksum, as from a bug in another program or made on purpose,
+    /// can be parsed and queried without a panic.
     #[test]
     fn whatever_is_sealed_can_be_asked(
         versions in versions(0..40),
@@ -129,7 +130,8 @@ proptest! {
         let mut bytes = build(&versions, plain, 1);
         let len = bytes.len();
         for (at, byte) in changes {
-            // Magic, version and length stay: without them parsing ends at once.
+            // Magic, version and length are not changed, because otherwise parsing would end
+            // immediately.
             let at = if at < 100 { 9 + at % 55 } else { at % len };
             if !(12..16).contains(&at) && at > 8 {
                 bytes[at] = byte;
@@ -237,8 +239,9 @@ fn children_are_found_by_their_numbers() {
 
 #[test]
 fn numbers_are_packed() {
-    // 600 consecutive keys as offsets of 2 bytes, over a base of 8 bytes; values of 8 bytes that
-    // differ by less than 2^16; the header: 64 + 600 * 2 + 8 + 600 * 2 = 2472, in granules.
+    // An image of 600 consecutive keys and values of 8 bytes has a header of 64 bytes, the keys as
+    // offsets of 2 bytes over a base of 8 bytes, and the values, which differ by less than 2^16, in
+    // 2 bytes each: 64 + 600 * 2 + 8 + 600 * 2 = 2472 bytes, rounded up to granules.
     let mut builder = Builder::new(false);
     let mut plain = Builder::new(true);
     for n in 0..600_u64 {

@@ -1,4 +1,5 @@
-//! Tests of the tree's nodes against a plain model, and of their bytes against the format page.
+//! Tests of the index's nodes against a simple model, and of the nodes' bytes against the
+//! documented format.
 
 mod golden;
 mod history;

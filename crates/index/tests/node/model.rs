@@ -1,4 +1,4 @@
-//! Model of a node: an ordered map of versions, without any of the node's own code; and the rows
+//! Model of a node, an ordered map of versions that uses none of the node's own code; and the rows
 //! that the tests use.
 
 use bimetal_index::node::{Builder, Image, Kind, NodeId, Row, Seq, seal};
@@ -10,10 +10,10 @@ use std::collections::BTreeMap;
 /// Versions in the order of an image.
 pub type Versions = BTreeMap<(Vec<u8>, Reverse<Seq>), (Kind, Vec<u8>)>;
 
-/// Location for which the images of the tests are sealed.
+/// Location that the seals of all images in these tests contain.
 pub const LOCATION: u64 = 0x0123_4567_89ab_cdef;
 
-/// Returns the version of `key` that a reader at `seq` sees.
+/// Returns the version of `key` that a reader at the sequence number `seq` sees.
 pub fn visible<'a>(
     versions: &'a Versions,
     key: &[u8],
@@ -63,11 +63,12 @@ pub fn contents(image: &Image) -> Versions {
     versions
 }
 
-/// Returns the key number `n` in a style that an application might use. There are so few keys that
-/// they repeat.
+/// Returns the key with the number `n` in a style that an application might use. The tests use few
+/// numbers, so that keys repeat.
 pub fn key(style: usize, n: u16) -> Vec<u8> {
     let n64 = u64::from(n);
-    // The product is spread like a hash, but injective: the factor is odd.
+    // The product is spread like a hash, but different numbers give different products, since the
+    // factor is odd.
     let spread = n64.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     match style {
         0 => n64.to_be_bytes().to_vec(),
@@ -76,7 +77,8 @@ pub fn key(style: usize, n: u16) -> Vec<u8> {
         3 => [n64.to_be_bytes(), spread.to_be_bytes()].concat(),
         4 => format!("users/by-name/{n}").into_bytes(),
         5 => format!("t{n:05}").into_bytes(),
-        // Strings of 0 to 5 bytes over a small alphabet, so that one is often a prefix of another.
+        // Strings of 0 to 5 bytes over a small alphabet, so that one string is often a prefix of
+        // another.
         6 => {
             let digit = |i: u32| [0, 1, 0xff][(n as usize / 3_usize.pow(i)) % 3];
             (0..u32::from(n % 6)).map(|i| digit(i + 1)).collect()
@@ -90,7 +92,7 @@ pub fn key(style: usize, n: u16) -> Vec<u8> {
 
 pub const KEY_STYLES: usize = 11;
 
-/// Returns the value number `n` in a style that an application might use.
+/// Returns the value with the number `n` in a style that an application might use.
 pub fn value(style: usize, n: u16) -> Vec<u8> {
     match style {
         0 => Vec::new(),
@@ -109,12 +111,12 @@ pub fn value(style: usize, n: u16) -> Vec<u8> {
 
 pub const VALUE_STYLES: usize = 8;
 
-/// Kind of sequence numbers that the versions of a test have.
+/// The kinds of versions and sequence numbers in a test.
 #[derive(Clone, Copy, Debug)]
 pub enum Ages {
-    /// Only sequence number 0, only puts.
+    /// Only puts with the sequence number 0.
     Plain,
-    /// Only sequence number 0, some values out of line.
+    /// Only the sequence number 0, with some values out of line.
     Blobs,
     /// Several versions of a key, of every kind.
     Versions,
@@ -129,7 +131,7 @@ pub fn versions(rows: std::ops::Range<usize>) -> impl Strategy<Value = Versions>
         let mut made = Versions::new();
         for (n, seq, kind, v) in rows {
             let seq = match ages {
-                // Both small sequence numbers and those of an old database.
+                // Some sequence numbers are small, and others are those of an old database.
                 Ages::Versions if seq > 0 => seq + u64::from(start % 2) * (1 << 40),
                 _ => 0,
             };
@@ -149,8 +151,8 @@ pub fn versions(rows: std::ops::Range<usize>) -> impl Strategy<Value = Versions>
     })
 }
 
-/// Returns keys around those of the versions: each key, prefixes and extensions of it, and its
-/// neighbours.
+/// Returns keys to look up: each key of `versions`, its neighbours, and prefixes and extensions of
+/// it.
 pub fn probes(versions: &Versions) -> Vec<Vec<u8>> {
     let mut probes = vec![Vec::new(), vec![0], vec![0xff; 30]];
     for (key, _) in versions.keys() {

@@ -1,6 +1,6 @@
-//! A disk behind the page cache of Linux: written data is in the cache until a sync. A failed sync
-//! leaves pages that differ from the disk but are marked clean (fsync(2): the error is reported
-//! once).
+//! A disk behind the page cache of Linux: written data stays in the cache until a sync. A failed
+//! sync leaves pages in the cache that differ from the disk but are marked clean (fsync(2): the
+//! error is reported once).
 
 use super::Disk;
 use bimetal_index::storage::memory::MemoryStorage;
@@ -25,13 +25,13 @@ struct CachedState {
     /// Offsets of the blocks that the next sync saves.
     dirty: BTreeSet<u64>,
     sync_fails: bool,
-    /// Number of calls until the power is cut; `None` if it is not to be cut.
+    /// Number of calls until the power is cut; `None` if no power cut is planned.
     calls_left: Option<u64>,
     calls: u64,
 }
 
 impl Cached {
-    /// Makes the next sync fail and save nothing.
+    /// Makes the next sync fail without writing any data to the disk.
     pub fn fail_sync(&self) {
         self.state.lock().expect("a lock").sync_fails = true;
     }
@@ -50,12 +50,12 @@ impl Cached {
         }
     }
 
-    /// Cuts the power after `calls` calls. From then on all calls fail and have no effect.
+    /// Cuts the power after `calls` more calls. All later calls fail and have no effect.
     pub fn cut_power_after(&self, calls: u64) {
         self.state.lock().expect("a lock").calls_left = Some(calls);
     }
 
-    /// Returns the number of calls so far that read or changed something.
+    /// Returns the number of calls that have read or changed the disk.
     pub fn calls(&self) -> u64 {
         self.state.lock().expect("a lock").calls
     }

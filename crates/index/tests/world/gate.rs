@@ -1,5 +1,5 @@
-//! A disk that delays writers, and groups of batches made with it: the leader, the followers and
-//! their order are known then.
+//! A disk that can delay writers, and group commits that are arranged with it, so that the leader,
+//! the followers and their order are known.
 
 use super::Disk;
 use bimetal_index::storage::{Storage, StorageError};
@@ -73,8 +73,8 @@ fn begin(gate: &Gate) -> Db {
     db
 }
 
-/// Makes one writer the leader and delays it until the others are in the queue in their order;
-/// these make one group.
+/// Makes one writer the leader of a group and delays it until the other writers are in the queue,
+/// in the order of `others`. The other writers then form one group.
 fn in_one_group(
     gate: &Gate,
     db: &Db,
@@ -104,8 +104,8 @@ fn in_one_group(
     });
 }
 
-/// Checks that a durable batch behind a relaxed one of the same group survives a power cut,
-/// together with the relaxed one.
+/// Checks that a durable batch that follows a relaxed batch in the same group survives a power cut,
+/// together with the relaxed batch.
 pub fn followers(begins: Beginning<'_>) {
     let gate = Gate::default();
     let db = begin(&gate);
@@ -127,7 +127,8 @@ pub fn followers(begins: Beginning<'_>) {
     }
 }
 
-/// Checks that the first of two transactions wins if both write one key and commit in one group.
+/// Checks that the first of two transactions wins if both write the same key and commit in one
+/// group.
 pub fn rivals(begins: Beginning<'_>) {
     let gate = Gate::default();
     let db = begin(&gate);

@@ -1,6 +1,6 @@
-//! Lives of an index that tests share, each from a seed or a number: a sequence of operations and
-//! failures, compared with the map. The tests of the tests (`src/planted/`) run the same lives with
-//! bugs planted.
+//! Lives of an index that several tests share. A life is a sequence of operations and failures,
+//! determined by a seed or a number, whose results are compared with a map. The tests in
+//! `src/planted/` run the same lives with deliberate bugs, to check that the lives detect them.
 
 use super::cached::Cached;
 use super::mishap::{Mishap, Mishaps};
@@ -10,7 +10,7 @@ use bimetal_index::{Db, Durability, Error, MaintenanceStatistics, Options, Snaps
 use std::ops::Bound;
 use std::sync::Arc;
 
-/// Writes until the disk stops, or until `batches` batches are written.
+/// Writes until the disk stops working, or until `batches` batches are written.
 pub fn write_some(world: &mut World, shape: &Shape, draw: &mut Draw, batches: u64) {
     for _ in 0..batches {
         let relaxed = draw.once_in(3);
@@ -36,7 +36,7 @@ pub fn cut(disk: &Disk, draw: &mut Draw) -> Disk {
     let (mut stretch, mut choice) = (0, 0);
     let mut choose = || match keeps {
         0 => 0,
-        // Long writes are lost as a whole, or kept.
+        // A long write is either lost or kept as a whole.
         1 if stretch > 0 => {
             stretch -= 1;
             choice
@@ -51,7 +51,7 @@ pub fn cut(disk: &Disk, draw: &mut Draw) -> Disk {
     Arc::new(disk.after_power_cut(&mut choose))
 }
 
-/// Runs lives that end with a power cut; the openings after it may be cut as well.
+/// Runs lives that end with a power cut. The openings after the power cut may be cut as well.
 pub fn crash(seed: u64, options: fn(&mut Draw) -> Options, reached: &mut MaintenanceStatistics) {
     let mut draw = Draw::new(seed);
     let options = options(&mut draw);
@@ -68,7 +68,7 @@ pub fn crash(seed: u64, options: fn(&mut Draw) -> Options, reached: &mut Mainten
         write_some(&mut world, &shape, &mut draw, 300);
         add_up(reached, &world.db.statistics().maintenance);
         let mut disk = cut(&world.disk, &mut draw);
-        // Opening writes too, and may be cut like any other operation.
+        // An opening writes, too, and may be cut like any other operation.
         for _ in 0..draw.below(3) {
             disk.set_faults(Faults {
                 power_cut_at: Some(draw.below(12)),
@@ -88,7 +88,8 @@ pub fn crash(seed: u64, options: fn(&mut Draw) -> Options, reached: &mut Mainten
         if let Err(error) = world.reopen(disk) {
             panic!("seed {seed}: {error}");
         }
-        // The check has read all leaves; most programs that open an index have read none.
+        // The check above has read all leaves. Half of the time the index is opened again, so that
+        // no leaf is in memory, as in most programs.
         if draw.once_in(2) {
             let disk = world.disk.clone();
             let opened = world.open_again(disk);
@@ -109,9 +110,9 @@ fn add_up(sum: &mut MaintenanceStatistics, statistics: &MaintenanceStatistics) {
     sum.log_rings += statistics.log_rings;
 }
 
-/// Runs a life in which one change fails and a power cut ends it. Writing must end with the failure
-/// and not before, reading must continue, and durable batches must be there. Returns false if the
-/// life was over before the failure.
+/// Runs lives in which the change with the given number fails and a power cut ends the life.
+/// Writing must stop with the failure and not before, reading must continue, and durable batches
+/// must be present. Returns false if a life ended before the failure.
 pub fn failure(number: u64) -> bool {
     let failures = (0..3).map(|keeps| failure_and_cut(number, keeps));
     failures.fold(true, |all, happened| all & happened)
@@ -155,23 +156,23 @@ fn failure_and_cut(number: u64, keeps: u64) -> bool {
     storage.has_happened()
 }
 
-/// Returns a batch of 60,000 bytes, all of them `number`. Its values are short enough to stay in
-/// leaves: a value out of line would be written at once, and the log made durable before that.
+/// Returns a batch of 60,000 bytes, each of which is `number`. The values are short enough to stay
+/// in leaves: a value out of line would be written immediately, after making the log durable.
 fn long_batch(key: u8, number: u8) -> Vec<Change> {
     let put = |index: u8| Change::Put(vec![key, index], vec![number; 1000]);
     (0..60).map(put).collect()
 }
 
-/// Options under which relaxed writes go to the log alone, and only an explicit request makes the
-/// log durable.
+/// Returns options under which relaxed writes are written only to the log, and only an explicit
+/// request makes the log durable.
 fn nothing_but_the_log() -> Options {
     Options {
-        // Memory for all changes: writing one back would make the log durable.
+        // All changes fit into memory: writing back a leaf would make the log durable.
         memory_bytes: 16 << 20,
         buffer_bytes: 8 << 20,
         log_bytes: 4 << 20,
         // Filling a segment or writing a value out of line would make the log durable, too. Nodes
-        // are so long that no leaf is written for its length.
+        // are so long that no leaf is written because of its length.
         node_bytes: 256 << 10,
         segment_bytes: 4 << 20,
         inline_value_bytes: 1000,
@@ -179,8 +180,8 @@ fn nothing_but_the_log() -> Options {
     }
 }
 
-/// Runs lives of long batches that become durable much later, so that a power cut finds several
-/// frames of the log that are not durable, and leaves some of them.
+/// Runs lives of long batches that become durable much later, so that a power cut affects several
+/// frames of the log that are not durable, and keeps some of them.
 pub fn relaxed(seed: u64) {
     let mut draw = Draw::new(seed);
     let mut world = World::new(nothing_but_the_log()).expect("an index on an empty disk");
@@ -205,9 +206,9 @@ pub fn relaxed(seed: u64) {
     }
 }
 
-/// A power cut loses the first of several frames and leaves the others. The log then grows up to
-/// the position of the second frame. If `number` is odd, a checkpoint lets the log begin there, so
-/// that no newer frame precedes that position.
+/// A power cut loses the first of several frames and keeps the others. The log then grows up to the
+/// position of the second frame. If `number` is odd, a checkpoint makes the log start at that
+/// position, so that no newer frame precedes it.
 pub fn leftover(number: u64) {
     let mut world = World::new(nothing_but_the_log()).expect("an index on an empty disk");
     let first = world.write(&[], Durability::Durable);
@@ -219,8 +220,8 @@ pub fn leftover(number: u64) {
             written.expect("a write");
         }
     };
-    // Five of these batches are more than a frame takes, so this is one frame and the beginning of
-    // a second.
+    // Five of these batches are longer than a frame, so the nine batches are one frame and the
+    // beginning of a second.
     write(&mut world, 0, 9);
     let mut sectors = 0;
     let mut lose_a_block = || {
@@ -244,9 +245,9 @@ pub fn leftover(number: u64) {
     world.reopen(disk).expect("it opens");
 }
 
-/// A sync fails, and another program opens the index. It sees in the page cache data that the disk
-/// does not have and that no sync will save. Changes that it makes on top of this data must survive
-/// a power cut.
+/// A sync fails, and another program opens the index. The program reads data from the page cache
+/// that is not on the disk and that no later sync will write. Changes that the program makes on top
+/// of this data must survive a power cut.
 pub fn failed_sync(number: u64) {
     let storage = Cached::default();
     let options = nothing_but_the_log();
@@ -254,8 +255,8 @@ pub fn failed_sync(number: u64) {
     let mut world = World::over(disk, storage.clone(), options).expect("an index");
     let first = world.write(&[], Durability::Durable);
     first.expect("a write");
-    // Five of these batches are more than a frame takes: at least one frame waits for the sync, and
-    // one is not written.
+    // Five of these batches are longer than a frame, so at least one frame is written and waits for
+    // the sync, and one is not written yet.
     for batch in 0..6 + number as u8 {
         let written = world.write(&long_batch(batch, batch), Durability::Relaxed);
         written.expect("a write");
@@ -328,7 +329,7 @@ pub fn ordered_map(seed: u64, options: fn(&mut Draw) -> Options, operations: usi
                     let disk = world.disk.clone();
                     world.reopen(disk).expect("it opens");
                     if draw.once_in(2) {
-                        // This opening has no leaf in memory.
+                        // After another opening, no leaf is in memory.
                         let disk = world.disk.clone();
                         world.db = Db::open(disk, &world.options).expect("it opens");
                     }
@@ -356,7 +357,7 @@ pub fn small() -> Options {
     }
 }
 
-/// A small index with every kind of structure, and a log that is not empty.
+/// Returns a small index with every kind of structure, and with a log that is not empty.
 pub fn example() -> World {
     let mut world = World::new(small()).expect("an index");
     let shape = Shape {
@@ -382,15 +383,15 @@ pub fn key_of(number: u64) -> Vec<u8> {
     number.to_be_bytes().to_vec()
 }
 
-/// Returns a value that does not pack, so that the number of leaves follows from the lengths of
-/// values.
+/// Returns a value that cannot be packed, so that the number of leaves follows from the lengths of
+/// the values.
 pub fn value_of(number: u64) -> Vec<u8> {
     let mut draw = Draw::new(number);
     (0..5).flat_map(|_| draw.number().to_le_bytes()).collect()
 }
 
-/// An index of `records` records with a leaf for ten of them, and so little memory for changes that
-/// leaves are written all the time.
+/// Returns an index of `records` records with about ten records in each leaf, and with so little
+/// memory for changes that leaves are written continually.
 pub fn many_leaves(records: u64) -> World {
     let options = Options {
         buffer_bytes: 64 << 10,
@@ -408,9 +409,10 @@ pub fn many_leaves(records: u64) -> World {
     world
 }
 
-/// Deletes ranges of many leaves. Before all leaves have applied a deletion there are stops, each
-/// after some commits, and the log wraps around several times. Calls `at_stop` at each stop.
-/// Returns the number of leaves that applied deletions in their turn.
+/// Deletes ranges of many leaves. Before all leaves have applied a deletion, the index is stopped
+/// several times, each time after some commits, and the log wraps around several times. Calls
+/// `at_stop` at each stop. Returns the number of leaves that applied a deletion later than its
+/// commit.
 pub fn long_deletions(seed: u64, records: u64, at_stop: &mut dyn FnMut(&World)) -> u64 {
     let mut draw = Draw::new(seed);
     let mut world = many_leaves(records);
@@ -422,7 +424,7 @@ pub fn long_deletions(seed: u64, records: u64, at_stop: &mut dyn FnMut(&World)) 
             1 => Change::DeleteRange(key_of(first), Some(key_of(first + records / 3))),
             _ => Change::DeleteRange(key_of(first), None),
         };
-        // The order within one batch counts: the deletion also deletes keys that the batch puts
+        // The order within one batch matters: the deletion also deletes keys that the batch puts
         // before it.
         let put = |number: u64| Change::Put(key_of(number), value_of(round));
         let changes = [put(first + 1), change, put(first + 2)];
@@ -458,9 +460,9 @@ pub fn all(db: &Db) -> Result<Map, Error> {
     Ok(pairs.into_iter().collect())
 }
 
-/// Changes written bytes, one at a time. A power cut might have torn the last frame of the log, so
-/// the content without it is a right answer as well. Returns how many times opening or reading was
-/// refused.
+/// Changes written bytes, one at a time, and opens and reads the index. A power cut might have torn
+/// the last frame of the log, so the content without that frame is also a right answer. Returns the
+/// number of changes for which opening or reading was refused.
 pub fn changed_bytes(step: usize) -> usize {
     let world = example();
     let content = world.disk.content();

@@ -1,4 +1,4 @@
-//! A disk on which one change fails, chosen by its number: reads are not counted.
+//! A disk on which one chosen change fails. Changes are numbered in order; reads are not counted.
 
 use super::Disk;
 use bimetal_index::storage::{BLOCK_BYTES, Storage, StorageError};
@@ -14,11 +14,11 @@ pub enum Mishap {
     Fails,
     /// A write is acknowledged, and nothing is written.
     Lost,
-    /// A write is acknowledged, and goes this number of blocks too far.
+    /// A write is acknowledged, but written this number of blocks behind its offset.
     Misdirected(u64),
-    /// A write is acknowledged, and only the first sector of each block is written.
+    /// A write is acknowledged, but only the first sector of each block is written.
     Torn,
-    /// There is no space, once or from now on.
+    /// A growth fails for lack of space, either once or from this change on.
     Full { for_good: bool },
 }
 
@@ -29,7 +29,7 @@ struct MishapState {
     has_happened: bool,
 }
 
-/// The disk. Clones share it.
+/// A disk whose clones share its content and the planned failure.
 #[derive(Clone, Debug)]
 pub struct Mishaps {
     disk: Disk,
@@ -37,7 +37,7 @@ pub struct Mishaps {
 }
 
 impl Mishaps {
-    /// Makes the change with this number, counted from now on, fail.
+    /// Creates a disk on which the change with the number `number`, counted from now on, fails.
     pub fn at(disk: Disk, number: u64, mishap: Mishap) -> Mishaps {
         let state = MishapState {
             planned: Some((number, mishap)),
@@ -59,7 +59,8 @@ impl Mishaps {
         self.state.lock().expect("a lock").planned = None;
     }
 
-    /// Counts a change. Returns its failure, if one is due and can happen to this sort of change.
+    /// Counts a change. Returns the planned failure if it is due and can happen to this kind of
+    /// change.
     fn count(&self, can: impl Fn(Mishap) -> bool) -> Option<Mishap> {
         let mut state = self.state.lock().expect("a lock");
         let number = state.changes;

@@ -1,5 +1,4 @@
-//! An index beside the model that it is compared with, for tests that assert: a difference fails
-//! the test.
+//! An index together with the model that it is compared with. Any difference fails the test.
 
 #![allow(
     dead_code,
@@ -29,7 +28,7 @@ use std::sync::Arc;
 /// A disk that outlives the index on it.
 pub type Disk = Arc<MemoryStorage>;
 
-/// An index beside its expected content.
+/// An index together with its expected content.
 pub struct World {
     pub disk: Disk,
     pub db: Db,
@@ -43,7 +42,7 @@ impl World {
         World::over(disk.clone(), disk, options)
     }
 
-    /// Creates an index that reaches its disk through `storage`.
+    /// Creates an index that accesses `disk` through `storage`.
     pub fn over(
         disk: Disk,
         storage: impl Storage + 'static,
@@ -72,9 +71,10 @@ impl World {
     }
 
     /// Opens the index on a disk and compares it with the history. Batches that were not durable
-    /// may be gone, and must not come back then.
+    /// may be missing, and must then remain missing.
     pub fn reopen(&mut self, disk: Disk) -> Result<(), Error> {
-        // This acts as if the process had been killed: the old index may be on the same disk.
+        // The old index is abandoned as if its process had been killed, because it may be on the
+        // same disk.
         self.db.clone().abandon();
         let verified = bimetal_index::verify(&disk, &mut |_, _| {})?;
         assert_eq!(verified.problems, [], "what is found is whole");
@@ -90,14 +90,14 @@ impl World {
         self.check_all()
     }
 
-    /// Opens the index on a storage, as after a kill, without checking it.
+    /// Opens the index on a storage, as after a kill, without comparing it with the history.
     pub fn open_again(&mut self, storage: impl Storage + 'static) -> Result<(), Error> {
         self.db.clone().abandon();
         self.db = Db::open(storage, &self.options)?;
         Ok(())
     }
 
-    /// Compares all content with the map, by scans in both directions.
+    /// Compares the whole content with the map, by scans in both directions.
     pub fn check_all(&self) -> Result<(), Error> {
         check_scan(&self.db, self.now(), (Bound::Unbounded, Bound::Unbounded))
     }

@@ -1,5 +1,5 @@
-//! A disk that remembers its history, so that a block can revert to an earlier version: the effect
-//! of a lost write.
+//! A disk that remembers all earlier versions of its blocks, so that a block can revert to an
+//! earlier version, as after a lost write.
 
 use super::{Change, Disk, Draw, History, Map, NUMBER_KEY, World, collect};
 use bimetal_index::storage::memory::MemoryStorage;
@@ -9,19 +9,19 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex};
 
-/// Returns the whole content of the index on a disk, or the error of opening or reading it.
+/// Returns the whole content of the index on a disk, or the error of opening or reading the index.
 fn found(disk: Disk, options: &Options) -> Result<Map, Error> {
     let db = Db::open(disk, options)?;
     let all = collect(&mut db.scan((Bound::Unbounded, Bound::Unbounded)))?;
     Ok(all.into_iter().collect())
 }
 
-/// Checks that opening finds the content as of some batch, or reports damage. Returns false for
-/// damage.
+/// Checks that an opening finds the content after some batch of the history, or reports damage.
+/// Returns false if it reports damage.
 pub fn assert_not_wrong(disk: Disk, options: &Options, history: &History, how: &str) -> bool {
     match found(disk, options) {
         Ok(map) => {
-            // Every batch puts its number, so the moment is known.
+            // Every batch puts its own number, which tells which batch was the last one found.
             let number = map
                 .get(NUMBER_KEY)
                 .and_then(|number| number[..].try_into().ok());
@@ -33,7 +33,8 @@ pub fn assert_not_wrong(disk: Disk, options: &Options, history: &History, how: &
             true
         }
         Err(Error::Damaged { .. } | Error::NotAnIndex { .. }) => false,
-        // A location may be beyond the end of the shortened storage.
+        // A location read from an old block may be beyond the end of the storage, which has been
+        // shortened since.
         Err(Error::Storage {
             source: StorageError::OutOfRange,
             ..
@@ -82,8 +83,8 @@ impl Storage for Remembers {
     }
 }
 
-/// Checks that every key has its current value, since the log is intact, or that reading it reports
-/// damage. Returns false if any damage is reported.
+/// Checks that every key has its current value, since the log is intact, or that reading the key
+/// reports damage. Returns false if any damage is reported.
 fn assert_right_or_refused(disk: Disk, world: &World, how: &str) -> bool {
     let is_damage = |error: &Error| matches!(error, Error::Damaged { .. });
     let db = match Db::open(disk, &world.options) {
@@ -115,34 +116,36 @@ pub enum Part {
     Segments,
 }
 
-/// Maximum number of earlier versions of a block that are tried.
+/// Maximum number of earlier versions that are tried for each block.
 const OLDS_MAX: usize = 4;
-/// Number of keys, enough for many leaves.
+/// Number of keys, large enough for many leaves.
 const KEYS: u64 = 2400;
 const BATCH: u64 = 8;
 
-/// Reverts one block at a time to an earlier version. Returns how often that is harmless, and how
-/// often it is noticed.
+/// Reverts one block at a time to an earlier version. Returns the number of cases in which this is
+/// harmless, and the number of cases in which the damage is noticed.
 pub fn blocks_come_back(options: Options, part: Part) -> (u64, u64) {
     let storage = Remembers::default();
     let disk = storage.disk.clone();
     let mut world = World::over(disk, storage.clone(), options).expect("an index");
     let mut draw = Draw::new(4);
     let put = |key: u64, number: u64| {
-        // Values have one length, so that images of a leaf have one too, and take the same
-        // locations again.
+        // All values have the same length, so that the images of a leaf also have the same length
+        // and use the same locations again.
         Change::Put(key.to_be_bytes().to_vec(), vec![number as u8; 20])
     };
-    // This loop runs until the log has wrapped around more than once, and segments have been
+    // The loop runs until the log has wrapped around more than once and segments have been
     // refilled.
     for number in 0..400 {
-        // The keys are neighbours, and enough of a leaf that it is written whole.
+        // The keys are adjacent, and are a large enough part of a leaf that the leaf is written
+        // whole.
         let first = draw.below(KEYS / BATCH) * BATCH;
         let changes: Vec<Change> = (first..first + BATCH).map(|key| put(key, number)).collect();
         let written = world.write(&changes, Durability::Durable);
         written.expect("a write");
         if part == Part::Segments && number % 25 == 24 {
-            // All leaves are written in order, so that each takes a location that it had before.
+            // All leaves are written in order, so that each leaf uses a location that it had
+            // before.
             for first in (0..KEYS).step_by(100) {
                 let all: Vec<Change> = (first..first + 100).map(|key| put(key, number)).collect();
                 world.write(&all, Durability::Durable).expect("a write");

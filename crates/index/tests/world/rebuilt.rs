@@ -1,4 +1,4 @@
-//! Helpers to rebuild a damaged index, and to inspect the result.
+//! Helper functions that rebuild a damaged index and inspect the result.
 
 use super::{Disk, Map, collect};
 use bimetal_index::storage::Storage;
@@ -11,7 +11,8 @@ pub fn map_of(db: &Db) -> Map {
     pairs.expect("a scan").into_iter().collect()
 }
 
-/// Rebuilds an index; returns the report, and the content of the new index.
+/// Rebuilds the index on `disk`. Returns the report of the rebuild, and the content of the new
+/// index.
 pub fn built_anew(disk: &dyn Storage, options: &Options) -> Result<(Rebuilt, Map), Error> {
     let made = Disk::default();
     let rebuilt = rebuild(disk, None, made.clone(), 8, options, &mut |_, _, _| {})?;
@@ -29,7 +30,8 @@ pub fn is_in(lost: &[Lost], key: &[u8]) -> Option<Loss> {
     of_key.next().map(|lost| lost.loss)
 }
 
-/// Finds images of nodes, live or not: their offsets and lengths.
+/// Finds the images of nodes, whether they are live or not. Returns the offset and the length of
+/// each image.
 pub fn images(content: &[u8]) -> Vec<(usize, usize)> {
     let magic = content.windows(4).enumerate().step_by(64);
     let starts = magic.skip(1).map(|(at, _)| at);
@@ -42,7 +44,8 @@ pub fn images(content: &[u8]) -> Vec<(usize, usize)> {
         .collect()
 }
 
-/// Returns the seeds of `BIMETAL_REBUILDS`, such as `1000..2000`, or the usual ones.
+/// Returns the range of seeds in `BIMETAL_REBUILDS`, such as `1000..2000`, or `usual` if it is not
+/// set.
 pub fn seeds_or(usual: Range<u64>) -> Range<u64> {
     let seeds = std::env::var("BIMETAL_REBUILDS").ok();
     let seeds = seeds.as_deref().and_then(|seeds| {

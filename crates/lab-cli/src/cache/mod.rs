@@ -1,5 +1,5 @@
-//! `bimetal-lab cache`: runs replacement policies over traces, and shows the results as a table,
-//! records or a page with plots.
+//! `bimetal-lab cache`: simulates replacement policies on traces, and prints the results as a table
+//! or as records, or writes them as a page with plots.
 
 mod page;
 mod records;
@@ -19,21 +19,21 @@ use bimetal_trace::{Accesses, Key, Reader, Sample};
 
 use crate::trace::ReadArgs;
 
-/// Minimum number of sampled pages for which a cache is estimated without a warning. If a sample is
-/// expected to hold n pages of the cache, it holds n +- sqrt(n). The estimate is therefore that of
-/// a cache of slightly different size: within a tenth for 100 pages. docs/cache-simulation.md has
-/// the measured errors.
+/// Minimum number of sampled pages in a simulated cache for which the estimate needs no warning. If
+/// a sample is expected to hold n pages of the cache, it actually holds n +- sqrt(n). The estimate
+/// is therefore exact for a cache of a slightly different size: within a tenth for 100 pages.
+/// docs/cache-simulation.md has the measured errors.
 const SIMULATED_PAGES_MIN: usize = 100;
 
 /// Arguments of the verb `bimetal-lab cache`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Traces; each one is simulated separately
+    /// The traces, each of which is simulated separately
     #[arg(long = "trace", value_name = "FILE", required = true, num_args = 1..)]
     traces: Vec<PathBuf>,
     #[command(flatten)]
     read: ReadArgs,
-    /// Replacement policies; the message for an unknown name lists all names
+    /// Replacement policies; an unknown name is answered with the list of all names
     #[arg(
         long,
         value_name = "NAME,..",
@@ -41,8 +41,8 @@ pub(crate) struct Args {
         default_value = "lru,arc,bimetal"
     )]
     policy: Vec<Spec>,
-    /// Cache sizes in pages (objects with `--key record`), or as a share of the distinct ones, such
-    /// as 10%
+    /// Cache sizes in pages (in objects with `--key record`), or as a share of the distinct pages
+    /// or objects in the trace, such as 10%
     #[arg(
         long,
         value_name = "SIZE,..",
@@ -58,7 +58,8 @@ pub(crate) struct Args {
         default_value = "none"
     )]
     ftl: Vec<Ftl>,
-    /// Unit of an access: every page of a request, or the whole request, identified by its offset
+    /// Unit of an access: `page` counts every page of a request as an access, `record` counts the
+    /// whole request as one access to an object that its offset identifies
     #[arg(long, value_name = "WHAT", default_value = "page")]
     key: KeyArg,
     /// Number of pages in an erase block
@@ -74,11 +75,12 @@ pub(crate) struct Args {
     /// Time to erase a block, in microseconds
     #[arg(long, value_name = "US", default_value = "1500", value_parser = parse_cost)]
     erase_us: f64,
-    /// Simulate only this share of the pages, with caches scaled down alike, and estimate the rest:
-    /// for long traces, from 0.1 down to 0.001. Only with `--ftl none`
+    /// Simulate only this share of the pages, with caches that are smaller by the same factor, and
+    /// estimate the results for all pages; useful for long traces, with rates from 0.1 down to
+    /// 0.001; only with `--ftl none`
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     sample: Option<f64>,
-    /// Number of runs at a time [default: one for each core]
+    /// Number of concurrent runs [default: one for each core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     jobs: Option<u16>,
     /// Print the results as a JSON list of records
@@ -114,7 +116,7 @@ fn parse_cost(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "expected microseconds, 0 or more".to_owned())
 }
 
-/// A trace and the results of all runs over it.
+/// Results of all runs over one trace.
 struct Compared {
     /// Name of the trace file.
     trace: String,
@@ -122,7 +124,7 @@ struct Compared {
     format: &'static str,
     /// Number of reads, writes and trims.
     counts: [u64; 3],
-    /// Number of distinct pages, estimated if the trace is sampled.
+    /// Number of distinct pages. It is an estimate if the trace is sampled.
     footprint_pages: usize,
     /// Number of reads and writes in the sample.
     sampled_accesses: u64,
@@ -163,9 +165,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Refuses a sample together with a flash device: the cost of an erase block depends on all
-/// accesses close in time, so a device with a translation layer cannot be scaled down with the
-/// sample.
+/// Refuses a sample together with a simulated flash device. The cost of an erase block depends on
+/// all accesses that are close in time, so a device with a translation layer cannot be scaled down
+/// with the sample.
 fn check_sample(args: &Args) -> Result<()> {
     if args.sample.is_none() {
         return Ok(());
@@ -184,8 +186,8 @@ fn check_sample(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Warns if caches are estimated from so few pages that the error may exceed the differences
-/// compared. `sampled_pages` is the number of all distinct pages of the sample.
+/// Prints a warning if the smallest cache is estimated from so few pages that the error may exceed
+/// the differences between policies. `sampled_pages` is the number of distinct pages in the sample.
 fn warn_of_few_pages(trace: &str, jobs: &[Job], rate: f64, sampled_pages: usize) {
     let sizes = jobs.iter().map(|job| job.size_pages);
     let Some(size_pages) = sizes.min().filter(|_| rate < 1.0) else {
@@ -197,7 +199,7 @@ fn warn_of_few_pages(trace: &str, jobs: &[Job], rate: f64, sampled_pages: usize)
     }
     let enough = rate * SIMULATED_PAGES_MIN as f64 / simulated_pages.max(1) as f64;
     let advice = if enough < 1.0 {
-        // Round up to the next percent.
+        // The suggested rate is rounded up to the next percent.
         format!("take --sample {} or more", (enough * 100.0).ceil() / 100.0)
     } else {
         "leave --sample out".to_owned()
@@ -214,7 +216,7 @@ fn run_trace(args: &Args, path: &std::path::Path) -> Result<Compared> {
             let page_bytes = args.read.page_bytes();
             (Key::Page { page_bytes }, page_bytes, args.block_pages)
         }
-        // Each object is its own block: neighbouring names have no relation.
+        // Each object is an erase block of its own, because adjacent object names are not related.
         KeyArg::Record => (Key::Record, 1, 1),
     };
     let mut reader = Reader::open(path, &args.read.options(unit_bytes))?;

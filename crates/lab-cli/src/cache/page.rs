@@ -1,7 +1,7 @@
-//! Results of the runs as one HTML page: a verdict, plots, and all values in tables.
+//! Results of the runs as one HTML page: a summary sentence, plots, and all values in tables.
 //!
-//! The page must load nothing: no script, no font, no picture from anywhere. The same runs give the
-//! same bytes, so there is no date in it.
+//! The page must not load anything: no scripts, fonts or pictures. The same runs must produce the
+//! same bytes, so the page contains no date.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use super::{Args, Compared, KeyArg, Row};
 use bimetal_lab::plot::{COLOURS, Mark, Plot, STYLE, Series, escaped, short};
 use bimetal_sim::cache::{Ftl, Outcome};
 
-/// Returns the whole page.
+/// Returns the complete HTML page.
 pub(super) fn html(args: &Args, compared: &[Compared]) -> String {
     let policies: Vec<&str> = args.policy.iter().map(|policy| policy.name()).collect();
     let page = Page {
@@ -33,13 +33,14 @@ pub(super) fn html(args: &Args, compared: &[Compared]) -> String {
 struct Page<'a> {
     args: &'a Args,
     policies: Vec<&'a str>,
-    /// Index of the policy with which the others are compared.
+    /// Index of the policy with which the other policies are compared.
     base: usize,
     /// Name of the cached unit.
     unit: &'static str,
 }
 
-/// Quantity to plot over the cache sizes.
+/// Function that computes the value to plot from the outcome of a run and the outcome of the base
+/// policy.
 type Measure<'m> = &'m dyn Fn(&Outcome, &Outcome) -> Option<f64>;
 
 impl Page<'_> {
@@ -74,11 +75,11 @@ impl Page<'_> {
         self.policies[self.base]
     }
 
-    /// Writes the geometric mean of device time over all traces and sizes, for each policy and
-    /// device.
+    /// Writes a summary: for each policy and device, the geometric mean over all traces and sizes
+    /// of the device time relative to the base policy.
     fn verdict(&self, out: &mut String, compared: &[Compared]) {
         let runs = compared.len() * self.args.size.len();
-        // A single run has no mean, and the first plot shows it.
+        // With a single trace and size there is no mean, and the first plot shows the only value.
         if self.policies.len() < 2 || runs < 2 {
             return;
         }
@@ -123,7 +124,8 @@ impl Page<'_> {
         out.push_str("</tbody></table></div>\n");
     }
 
-    /// Returns the device time of a policy relative to the base, wherever both are positive.
+    /// Returns the device times of a policy relative to those of the base policy, for all traces
+    /// and sizes for which this ratio exists.
     fn ratios(&self, compared: &[Compared], policy: usize, ftl: usize) -> Vec<f64> {
         let mut ratios = Vec::new();
         for of in compared {
@@ -136,7 +138,8 @@ impl Page<'_> {
         ratios
     }
 
-    /// Returns the run of a policy: jobs are ordered by device, then size, then policy.
+    /// Returns the run with the given device, size and policy. The runs of a trace are ordered by
+    /// device, then size, then policy.
     fn row<'c>(&self, of: &'c Compared, ftl: usize, size: usize, policy: usize) -> &'c Row {
         &of.rows[(ftl * self.args.size.len() + size) * self.policies.len() + policy]
     }
@@ -224,7 +227,7 @@ impl Page<'_> {
         }
     }
 
-    /// Writes a plot, unless it would be empty.
+    /// Writes a plot, unless the plot would have no values.
     fn plot(
         &self,
         out: &mut String,
@@ -320,7 +323,7 @@ impl Page<'_> {
         out.push_str("</table></div></details>\n");
     }
 
-    /// Writes the rows of one device and size, the fastest marked.
+    /// Writes the table rows for one device and cache size. The fastest policy is marked.
     fn group(&self, out: &mut String, of: &Compared, (ftl, name): (usize, &str), size: usize) {
         let time = |policy| self.row(of, ftl, size, policy).outcome.device_time_us;
         let least = (0..self.policies.len()).map(time).fold(f64::MAX, f64::min);
@@ -356,18 +359,19 @@ impl Page<'_> {
         }
     }
 
-    /// Returns the colour mark of a policy, by which it is found in the plots.
+    /// Returns a mark in the colour that a policy has in the plots.
     fn swatch(&self, policy: usize) -> String {
         format!("<i class=\"swatch c{}\"></i>", policy % COLOURS)
     }
 }
 
-/// Returns device time as a share of that of `base`; `None` if the latter is 0.
+/// Returns the device time of `outcome` divided by that of `base`; `None` if the device time of
+/// `base` is 0.
 fn relative_time(outcome: &Outcome, base: &Outcome) -> Option<f64> {
     (base.device_time_us > 0.0).then(|| outcome.device_time_us / base.device_time_us)
 }
 
-/// Returns the geometric mean and the largest ratio; `None` for an empty list.
+/// Returns the geometric mean and the maximum of the ratios; `None` for an empty list.
 fn mean_and_worst(ratios: &[f64]) -> Option<(f64, f64)> {
     if ratios.is_empty() {
         return None;
@@ -394,7 +398,7 @@ fn put(out: &mut String, what: std::fmt::Arguments<'_>) {
     writeln!(out, "{what}").expect("text can always be added to a string");
 }
 
-/// Quotes a word of a command line for a shell.
+/// Quotes a word of a command line for use in a shell.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./,:=%+@".contains(c);
     match !word.is_empty() && word.chars().all(plain) {
@@ -415,8 +419,8 @@ mod tests {
         args: Args,
     }
 
-    /// Returns a page of `lru` and `arc` at the sizes 10 and 20; over a real drive `arc` needs half
-    /// the time.
+    /// Returns the page for the policies `lru` and `arc` and the sizes 10 and 20. On a simulated
+    /// flash device, `arc` takes half the device time of `lru`.
     fn page() -> String {
         let words = "x --trace t --policy lru,arc --size 10,20 --ftl none,page";
         let args = Command::parse_from(words.split(' ')).args;
@@ -485,7 +489,7 @@ mod tests {
             "{verdict}"
         );
         assert!(page.contains("70 reads, 30 writes of 200 distinct"));
-        // Two devices, two sizes, two policies.
+        // The page has rows for two devices, two sizes and two policies.
         assert_eq!(page.matches("<td>0.4000</td>").count(), 8);
     }
 

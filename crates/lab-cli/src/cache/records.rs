@@ -1,6 +1,6 @@
-//! Results of the runs as JSON, CSV and a table for the terminal.
+//! Results of the runs as JSON, as CSV and as a table for the terminal.
 //!
-//! All three have the same values, and JSON has the names that checks rely on.
+//! All three formats contain the same values. Scripts rely on the names in the JSON records.
 
 use std::io::Write;
 
@@ -11,7 +11,7 @@ use super::{Compared, Row};
 use bimetal_console::table::{Align, Table};
 use bimetal_sim::cache::miniature_pages;
 
-/// Returns a record for each run over each trace.
+/// Returns one record for each run over each trace.
 pub(super) fn all(compared: &[Compared], rate: f64) -> Vec<Value> {
     rows_of(compared)
         .map(|(of, row)| record(of, row, rate))
@@ -61,7 +61,7 @@ fn csv_field(value: &Value) -> String {
     }
 }
 
-/// Prints the records as CSV, with the names first.
+/// Prints the records as CSV, with the names of the columns in the first line.
 pub(super) fn print_csv(out: &mut impl Write, compared: &[Compared], rate: f64) -> Result<()> {
     for (number, record) in all(compared, rate).iter().enumerate() {
         let fields = record.as_object().context("a record is an object")?;

@@ -1,5 +1,5 @@
-//! `bimetal-lab run`, `plan`, `report`, `compare` and `restore`: runs the experiments of a file, in
-//! virtual time or on this machine, and reports and compares the results.
+//! `bimetal-lab run`, `plan`, `report`, `compare` and `restore`: executes the runs of an experiment
+//! file, in virtual time or on this machine, and reports and compares the results.
 
 mod native;
 mod stack;
@@ -29,7 +29,7 @@ use crate::output::status_of;
 /// The verbs of experiments from a file.
 #[derive(clap::Subcommand)]
 pub(crate) enum Verb {
-    /// Execute the missing runs of an experiment file, and report on all runs.
+    /// Execute the runs of an experiment file that have no result yet, and report on all runs.
     Run {
         /// The experiment file
         #[arg(value_name = "FILE")]
@@ -37,15 +37,15 @@ pub(crate) enum Verb {
         /// Folder for the results [default: FILE with the extension .results]
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
-        /// Number of runs at a time [default: one for each core]
+        /// Number of concurrent runs [default: one for each core]
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
         jobs: Option<u16>,
         /// Print the report as JSON
         #[arg(long)]
         json: bool,
     },
-    /// Show the axes of an experiment file and the estimated time of its runs, without running
-    /// them.
+    /// Show the axes of an experiment file and the estimated duration of its remaining runs,
+    /// without executing them.
     Plan {
         /// The experiment file
         #[arg(value_name = "FILE")]
@@ -59,7 +59,7 @@ pub(crate) enum Verb {
     },
     /// Undo the changes that a killed run has left on this machine.
     Restore,
-    /// Run as the first program of a guest, and execute the run that the folder requests.
+    /// Act as the first program of a guest, and execute the run that the folder requests.
     #[command(hide = true)]
     Guest {
         /// The folder of the run
@@ -78,15 +78,15 @@ pub(crate) enum Verb {
         #[arg(long)]
         csv: bool,
     },
-    /// Compare two folders of results, cell by cell.
+    /// Compare the results in two folders, cell by cell.
     Compare {
-        /// Folder with the results to compare against
+        /// Folder with the results that B is compared with
         #[arg(value_name = "A")]
         before: PathBuf,
-        /// Folder with the results to compare
+        /// Folder with the results that are compared with A
         #[arg(value_name = "B")]
         after: PathBuf,
-        /// Exit with status 1 if a result changes beyond noise and by more than this, such as
+        /// Exit with status 1 if a result changes by more than noise and by more than RULE, such as
         /// "value<-5%"
         #[arg(long = "fail-if", value_name = "RULE")]
         rules: Vec<Rule>,
@@ -96,7 +96,7 @@ pub(crate) enum Verb {
     },
 }
 
-/// Runs the verb. The exit status is 1 when a comparison breaks a rule.
+/// Runs the verb. The exit status is 1 if a comparison violates a rule.
 pub(crate) fn run(verb: &Verb) -> Result<ExitCode> {
     match verb {
         Verb::Run {
@@ -147,7 +147,7 @@ fn run_in_virtual_time(plan: &Plan, folder: &Path, threads: Option<u16>) -> Resu
     let threads = threads.map_or_else(all_cores, usize::from);
     let mut made = results.made(plan)?;
     loop {
-        // The missing runs depend on the results so far.
+        // The set of missing runs depends on the results so far.
         let missing = missing(&jobs(plan, &made), &made);
         if missing.is_empty() {
             return Ok(results);
@@ -168,7 +168,7 @@ fn make_runs(results: &Results, missing: &[Job<'_>], threads: usize) -> Result<V
     Ok(made?)
 }
 
-/// Writes the three files of a report, and prints one of them.
+/// Writes a report to three files (JSON, CSV and HTML), and prints it as JSON or as a table.
 fn write_report(results: &Results, plan: &Plan, folder: &Path, as_json: bool) -> Result<ExitCode> {
     let outcomes = results.outcomes(plan)?;
     let summary = summary(plan, &outcomes);
@@ -198,7 +198,7 @@ fn report(folder: &Path, as_json: bool, as_csv: bool) -> Result<ExitCode> {
     write_report(&results, &plan, folder, as_json)
 }
 
-/// Returns the axes that have more than one value, and always the load axis.
+/// Returns the axes that have more than one value. The workload axis is always included.
 fn varying(summary: &Summary) -> Vec<&'static str> {
     let varies = |axis: &&str| summary.axes[*axis].len() > 1 || *axis == "workload";
     AXES.into_iter().filter(varies).collect()
@@ -223,7 +223,7 @@ fn table_of(summary: &Summary) -> Table {
         let mut row: Vec<String> = axes.iter().map(|axis| cell.choice[*axis].clone()).collect();
         let mut figures = figures_of(cell);
         if !summary.backend.has_times() {
-            // Columns for the result, its interval, its unit and the ratio.
+            // The four columns are the result, its interval, its unit and the ratio.
             figures[..4].fill("-".to_owned());
         }
         row.extend(figures);

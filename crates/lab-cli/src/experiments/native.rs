@@ -1,5 +1,5 @@
-//! `bimetal-lab` on this machine and in guests: the runs are executed one after another in a
-//! dedicated thread, while the calling thread waits for signals.
+//! Experiments on this machine and in guests. A dedicated thread executes the runs one after
+//! another, while the calling thread waits for signals.
 
 use std::io::Write;
 use std::path::Path;
@@ -21,14 +21,15 @@ use bimetal_rt::real_time::Signals;
 use bimetal_rt::{Rt, UringOptions};
 use futures_util::future::{Either, select};
 
-/// Estimated time to prepare a run and to restore the machine after it.
+/// Estimated time in ns to prepare a run and to restore the machine after it.
 const AROUND_A_RUN_NS: u64 = 1_000_000_000;
 
-/// Factor by which a run is slower in a guest; the boot time is added.
+/// Factor by which a run takes longer in a guest. The time to boot the guest is added.
 const GUEST_FACTOR: u64 = 10;
 const BOOT_NS: u64 = 5_000_000_000;
 
-/// Runs `bimetal-lab restore`, which undoes the changes of a killed run and prints each of them.
+/// Runs `bimetal-lab restore`, which undoes the changes that a killed run has left on this machine,
+/// and prints each restored setting.
 pub(crate) fn restore() -> Result<ExitCode> {
     let names = native::restore()?;
     let mut out = std::io::stdout().lock();
@@ -41,7 +42,8 @@ pub(crate) fn restore() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Restores, as far as this user may, the settings that a killed run changed, and reports each.
+/// Restores the settings that a killed run has changed, as far as this user is permitted to, and
+/// reports each.
 pub(crate) fn restore_what_is_left() -> Result<()> {
     if !native::is_left_to_us() {
         return Ok(());
@@ -52,8 +54,8 @@ pub(crate) fn restore_what_is_left() -> Result<()> {
     Ok(())
 }
 
-/// Estimates the duration of the missing runs, from finished runs of the same load where there are
-/// any.
+/// Estimates the duration of the missing runs in ns. Where finished runs of the same load exist,
+/// the estimate is based on their durations.
 pub(crate) fn estimate_ns(missing: &[Job<'_>], made: &[Outcome]) -> u64 {
     let of = |job: &Job<'_>| {
         let load = &job.cell.settings.workload;
@@ -79,8 +81,8 @@ pub(crate) fn run(plan: &Plan, folder: &Path, threads: Option<u16>) -> Result<Re
     let (signal, outcome) = until_signal(|stop| make_runs(plan, &results, stop))?;
     match (signal, outcome) {
         (false, outcome) => outcome?,
-        // After a signal, the error of the interrupted run matters only if some of its changes to
-        // the machine are left.
+        // After a signal, the error of the interrupted run is reported only if the run has left
+        // changes on the machine.
         (true, Err(error)) if native::is_left_to_us() => return Err(error),
         (true, _) => bail!("interrupted; everything is put back, and the same command goes on"),
     }
@@ -105,8 +107,8 @@ pub(crate) fn run_in_guests(plan: &Plan, folder: &Path, threads: Option<u16>) ->
     outcome.map(|()| results)
 }
 
-/// Runs `work` in a dedicated thread while the calling thread waits for signals; a signal tells
-/// `work` to stop. Returns whether a signal came, and the result of `work`.
+/// Runs `work` in a dedicated thread while the calling thread waits for signals. A signal sets the
+/// flag that tells `work` to stop. Returns whether a signal was received, and the result of `work`.
 fn until_signal(
     work: impl FnOnce(Arc<AtomicBool>) -> Result<()> + Send,
 ) -> Result<(bool, Result<()>)> {
@@ -116,7 +118,8 @@ fn until_signal(
         ..UringOptions::default()
     })
     .context("cannot start the runtime")?;
-    // Take over the signals before the thread starts: the thread inherits the blocked signals.
+    // Signals are blocked before the thread starts, so that the thread inherits the blocked
+    // signals.
     let signals = Signals::termination(&rt).context("cannot take over signals")?;
     let stop = Arc::new(AtomicBool::new(false));
     let (done, heard) = mailbox().context("a mailbox")?;
@@ -125,7 +128,7 @@ fn until_signal(
         let stop_work = Arc::clone(&stop);
         let working = scope.spawn(move || {
             let outcome = work(stop_work);
-            // The receiver lives until this thread is joined.
+            // The receiver lives until the thread has been joined, so the send succeeds.
             let _ = done.send(());
             outcome
         });
@@ -147,10 +150,10 @@ fn until_signal(
     Ok((signal, outcome))
 }
 
-/// Opens the results folder for runs that each need exclusive use of this machine.
+/// Opens the results folder for runs that need exclusive use of this machine.
 ///
 /// # Errors
-/// If the machine is not available exclusively, or the folder has runs of another kernel.
+/// When exclusive use is not possible, or when the folder has results from another kernel.
 pub(crate) fn alone_on_this_machine(
     plan: &Plan,
     folder: &Path,
@@ -173,7 +176,8 @@ pub(crate) fn alone_on_this_machine(
     Ok(Results::create(folder, plan)?)
 }
 
-/// Refuses runs of another kernel: results of two kernels are not comparable.
+/// Returns an error if the folder has results from another kernel, because results from different
+/// kernels are not comparable.
 fn check_kernel(made: &[Outcome], folder: &Path, now: &str) -> Result<()> {
     let machines = made.iter().filter_map(|run| run.machine.as_ref());
     for machine in machines {
@@ -207,7 +211,7 @@ fn make_missing(
     })
 }
 
-/// Executes the missing runs with `run`, one after another, and saves each.
+/// Executes the missing runs one after another with `run`, and saves each result.
 ///
 /// # Errors
 /// The first run that cannot be executed or saved.

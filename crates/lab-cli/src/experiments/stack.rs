@@ -1,5 +1,5 @@
-//! `bimetal-lab` on devices of our own stack: the runs are executed one after another in real time,
-//! each in its own runtime.
+//! Experiments on devices of bimetal's own stack. The runs are executed one after another in real
+//! time, each in a runtime of its own.
 
 use std::path::Path;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use bimetal_rt::{Rt, UringOptions};
 
 use super::native::{alone_on_this_machine, one_by_one};
 
-/// Buffer memory of a run.
+/// Size of the memory for the buffers of a run.
 const POOL_BYTES: usize = 256 << 20;
 
 /// Executes the missing runs of a plan.
@@ -46,19 +46,19 @@ fn run_alone(job: &Job<'_>) -> Result<Outcome, RunError> {
     let rt = Rt::real_time(UringOptions {
         pool_bytes: POOL_BYTES,
         seed: job.seed,
-        // No busy-polling: the CPU time of an experiment must be that of its I/O.
+        // Busy-polling is off, because the measured CPU time must be that of the I/O.
         spin: Duration::ZERO,
         ..UringOptions::default()
     })
     .map_err(failed("cannot set up io_uring"))?;
     let signals = Signals::termination(&rt).map_err(failed("cannot take over signals"))?;
     let stop = async {
-        // If waiting for a signal fails, the run stops as for a signal.
+        // If waiting for a signal fails, the run stops in the same way as after a signal.
         let _ = signals.next().await;
     };
     let (choice, settings) = (&job.cell.choice, &job.cell.settings);
     let outcome = rt.block_on(stack::run(&rt, choice, settings, job.seed, stop));
-    // Flushers and timers run until the runtime ends.
+    // Flushing tasks and timers of the stack run until the runtime is ended.
     rt.end();
     outcome
 }

@@ -1,8 +1,8 @@
-//! The path from the file layer to the device: bios of whole blocks into a queue over the device,
-//! with counters.
+//! The path from the file layer to the device: sends bios of whole blocks to a queue above the
+//! device, and counts them.
 //!
-//! Models do not fail, but a device of this machine may. A load then continues as if its requests
-//! had been done, and the caller must discard the results.
+//! A modelled device never fails, but a real device may. After an error, the load continues as if
+//! its requests had succeeded, and the caller must discard the results.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -16,11 +16,11 @@ use bimetal_rt::{Buf, Instant, Payload, Rt};
 
 use crate::latency::{Latencies, Recorder};
 
-/// Size in bytes of a block and of a page.
+/// Size in bytes of a block, and also of a page.
 pub(crate) const BLOCK_BYTES: u64 = 4096;
 
-/// Maximum number of write bios in the queue. The kernel bounds requests, after merging (128 in
-/// each direction); this queue bounds bios, and 4096 bios of 4 KiB are 32 requests of maximum
+/// Maximum number of write bios in the queue. The kernel limits requests after merging (128 in each
+/// direction), but this queue limits bios: 4096 bios of 4 KiB are 32 requests of the maximum
 /// length.
 pub(crate) const WRITE_BIOS_MAX: u64 = 4096;
 
@@ -62,12 +62,12 @@ impl Disk {
         }
     }
 
-    /// Returns the latencies of bios so far.
+    /// Returns the latencies of all bios so far.
     pub(crate) fn latencies(&self) -> Latencies {
         self.latency.borrow().latencies()
     }
 
-    /// Returns the first error of the device.
+    /// Returns the first error of the device, if there is one.
     pub(crate) fn failure(&self) -> Option<IoError> {
         self.failure.get()
     }
@@ -88,17 +88,18 @@ impl Disk {
         self.counts.set(counts);
     }
 
-    /// Reserves a slot for a write bio; waits if the queue is full.
+    /// Reserves a slot for a write bio, and waits for a slot if the queue is full.
     pub(crate) async fn place_for_write(&self) -> Permit {
         self.writes.acquire(1).await
     }
 
-    /// Returns true if most slots for writes are in use, so that a flusher should pause.
+    /// Returns true if more than seven eighths of the slots for write bios are in use, so that a
+    /// flusher should pause.
     pub(crate) fn is_congested(&self) -> bool {
         self.writes.free() < WRITE_BIOS_MAX / 8
     }
 
-    /// Reads blocks for a task.
+    /// Reads blocks on behalf of a task.
     pub(crate) async fn read(&self, block: u32, blocks: u32, task: u32) {
         let bytes = u64::from(blocks) * BLOCK_BYTES;
         self.count(|counts| counts.read_bytes += bytes);
@@ -106,7 +107,7 @@ impl Disk {
         self.submit(request, task).await;
     }
 
-    /// Writes blocks for a task.
+    /// Writes blocks on behalf of a task.
     pub(crate) async fn write(&self, block: u32, blocks: u32, task: u32) {
         let bytes = u64::from(blocks) * BLOCK_BYTES;
         self.count(|counts| counts.written_bytes += bytes);
@@ -115,7 +116,7 @@ impl Disk {
         self.submit(request, task).await;
     }
 
-    /// Makes all completed writes durable.
+    /// Makes all completed writes durable, on behalf of a task.
     pub(crate) async fn flush(&self, task: u32) {
         self.count(|counts| counts.flushes += 1);
         self.submit(Request::flush(), task).await;

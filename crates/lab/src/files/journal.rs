@@ -1,21 +1,23 @@
-//! Journal of metadata: transactions, and their blocks in the ring. This module does no I/O.
+//! Journal of metadata, as in ext3 and ReiserFS: the transactions, and the locations of their
+//! blocks in the ring of the journal. This module does no I/O.
 //!
-//! One transaction is open and collects changes while the previous one is being committed. A commit
-//! consists of descriptors, the changed blocks, and a commit block, contiguous in a ring. Before
-//! the ring is overwritten, a checkpoint must write its blocks to their home locations.
+//! The open transaction collects changes while the previous transaction is being committed. A
+//! commit writes descriptors, the changed blocks, and a commit block, contiguously in the ring.
+//! Before the ring is overwritten, a checkpoint must write the blocks in the ring to their home
+//! locations.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::pages::FileId;
 
-/// Number of blocks that one descriptor lists, with tags of 8 bytes.
+/// Number of blocks that one descriptor lists; each entry has 8 bytes.
 const BLOCKS_IN_DESCRIPTOR: usize = 500;
 
-/// Changes that become durable together.
+/// Metadata changes that become durable together.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Transaction {
-    /// Blocks of metadata.
+    /// Changed blocks of metadata.
     pub blocks: BTreeSet<u32>,
     /// Files whose new data must be on the device before the commit.
     pub files: BTreeSet<FileId>,
@@ -28,14 +30,14 @@ pub(crate) struct Journal {
     used: u32,
     blocks_max: usize,
     running: Transaction,
-    /// Number of commits begun and done.
+    /// Number of commits begun, and number of commits completed.
     begun: u64,
     done: u64,
 }
 
 impl Journal {
-    /// Creates an empty journal in these blocks of the device. A transaction may use up to a
-    /// quarter of them, and no more than `blocks_max`.
+    /// Creates an empty journal whose ring has these blocks of the device. A transaction may have
+    /// at most `blocks_max` blocks, and at most a quarter of the ring.
     pub(crate) fn new(ring: Range<u32>, blocks_max: usize) -> Journal {
         let quarter = (ring.len() / 4).max(1);
         Journal {
@@ -54,7 +56,8 @@ impl Journal {
         self.running.blocks.insert(block);
     }
 
-    /// Adds a file that has new data in new blocks.
+    /// Adds a file with newly allocated blocks to the open transaction: its data must be written
+    /// before the commit.
     pub(crate) fn order(&mut self, file: FileId) {
         self.running.files.insert(file);
     }
@@ -64,7 +67,7 @@ impl Journal {
         self.running.files.remove(&file);
     }
 
-    /// Returns true if the open transaction should be committed before it takes more blocks.
+    /// Returns true if the open transaction must be committed before it accepts more blocks.
     pub(crate) fn is_full(&self) -> bool {
         self.running.blocks.len() >= self.blocks_max
     }
@@ -74,7 +77,7 @@ impl Journal {
         self.running.blocks.contains(&block)
     }
 
-    /// Ends the open transaction and returns it for the commit; `None` if it has no changes.
+    /// Closes the open transaction and returns it to be committed; `None` if it has no changes.
     pub(crate) fn begin_commit(&mut self) -> Option<Transaction> {
         if self.running == Transaction::default() {
             return None;
@@ -83,7 +86,7 @@ impl Journal {
         Some(std::mem::take(&mut self.running))
     }
 
-    /// Marks the last begun commit as durable.
+    /// Marks the commit that was begun last as durable.
     pub(crate) fn end_commit(&mut self) {
         self.done += 1;
     }
@@ -93,19 +96,19 @@ impl Journal {
         self.begun + u64::from(self.running != Transaction::default())
     }
 
-    /// Returns the number of commits done.
+    /// Returns the number of completed commits.
     pub(crate) fn commits(&self) -> u64 {
         self.done
     }
 
-    /// Returns true if the ring would have less than a quarter free for a transaction of `blocks`
-    /// blocks, so that a checkpoint must come first.
+    /// Returns true if a transaction of `blocks` blocks would leave less than a quarter of the ring
+    /// free, so that a checkpoint must precede the transaction.
     pub(crate) fn needs_checkpoint(&self, blocks: usize) -> bool {
         let length = self.ring.len() as u32;
         self.used + Journal::length(blocks) > length - length / 4
     }
 
-    /// Marks every block in the ring as written to its home location.
+    /// Frees the whole ring, after all its blocks have been written to their home locations.
     pub(crate) fn has_been_checkpointed(&mut self) {
         self.used = 0;
     }
@@ -114,8 +117,8 @@ impl Journal {
         (blocks + blocks.div_ceil(BLOCKS_IN_DESCRIPTOR).max(1) + 1) as u32
     }
 
-    /// Returns the blocks of the ring for a transaction of `blocks` blocks, in write order; the
-    /// last one is the commit block.
+    /// Allocates the blocks of the ring for a transaction of `blocks` blocks. Returns them in write
+    /// order; the last block is the commit block.
     pub(crate) fn places(&mut self, blocks: usize) -> Vec<u32> {
         let length = Journal::length(blocks).min(self.ring.len() as u32);
         self.used += length;
@@ -136,8 +139,8 @@ impl Journal {
 mod tests {
     use super::*;
 
-    /// In a ring of 16 blocks, a transaction of 3 blocks takes 5, and at most 12 blocks may be in
-    /// use.
+    /// In a ring of 16 blocks, a transaction of 3 blocks uses 5 blocks, and at most 12 blocks may
+    /// be in use.
     #[test]
     fn the_ring_goes_round_and_asks_for_a_checkpoint() {
         let mut journal = Journal::new(100..116, 1000);

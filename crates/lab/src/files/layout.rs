@@ -1,10 +1,11 @@
 //! The layout of files, and the metadata blocks that an operation changes: the part of a file
 //! system that determines its I/O.
 //!
-//! Three layouts, as models (`docs/lab.md`): ext2 and ext3 with block groups, tables of inodes,
-//! indirect blocks and directory blocks; ReiserFS with one tree, whose leaves hold a file's
-//! metadata, its tail, and directory entries. This module does no I/O: an operation returns the
-//! metadata blocks that it touches. It must never give a block to two files.
+//! There are models of three file systems (`docs/lab.md`): ext2 and ext3 with block groups, inode
+//! tables, indirect blocks and directory blocks, and ReiserFS with one tree, whose leaves contain
+//! the metadata, tails and directory entries of files. This module does no I/O: an operation
+//! returns the metadata blocks that it reads and changes. The module must never allocate a block to
+//! two files.
 
 use std::collections::BTreeSet;
 
@@ -16,12 +17,12 @@ use super::tree::Tree;
 /// A kind of file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FileSystemKind {
-    /// No journal; data are written in long bios.
+    /// No journal; data is written in bios of many pages.
     Ext2,
-    /// A journal of metadata, in ordered mode; data are written one page per bio.
+    /// A journal of metadata in ordered mode; data is written in bios of one page.
     Ext3,
-    /// A tree with a journal of metadata, in ordered mode; the tails of small files are in the
-    /// leaves.
+    /// A tree, with a journal of metadata in ordered mode. The tails of small files are in the
+    /// leaves of the tree.
     Reiserfs,
 }
 
@@ -42,22 +43,23 @@ impl FileSystemKind {
     }
 }
 
-/// Maximum number of pages in one bio: 512 KiB.
+/// Maximum number of pages in one bio, which is 512 KiB.
 pub(crate) const BIO_PAGES_MAX: u32 = 128;
-/// Number of blocks in a group: the number of bits in a bitmap block.
+/// Number of blocks in a block group, equal to the number of bits in its bitmap block.
 const GROUP_BLOCKS: u32 = 32_768;
 const INODES_IN_BLOCK: u32 = 32;
 const INODES_IN_GROUP: u32 = 8_192;
 const TABLE_BLOCKS: u32 = INODES_IN_GROUP / INODES_IN_BLOCK;
-/// Number of directory entries of some 24 bytes in a block.
+/// Number of directory entries in a block; an entry has about 24 bytes.
 const ENTRIES_IN_BLOCK: u32 = 170;
-/// Number of blocks that an inode lists directly, and that an indirect block lists.
+/// Number of blocks that an inode lists directly, and number of blocks that an indirect block
+/// lists.
 const DIRECT_PAGES: u32 = 12;
 const INDIRECT_PAGES: u32 = 1024;
-/// Size above which a file has no tail in the tree.
+/// Maximum size in bytes of a file with a tail in the tree.
 const TAIL_FILE_BYTES_MAX: u64 = 16 << 10;
-/// Number of parts of a block group. The task number of the writer selects the part in which a file
-/// of ext2 or ext3 begins, so that files of different writers are kept apart.
+/// Number of parts of a block group. A file of ext2 or ext3 starts in the part that the task number
+/// of its writer selects, so that files of different writers do not interleave.
 const COLOURS: u32 = 16;
 /// Marker for a page whose content is in a leaf of the tree.
 const TAIL: u32 = u32::MAX;
@@ -77,16 +79,16 @@ fn look(block: u32) -> Touch {
     }
 }
 
-/// A file: its directory entry, inode and blocks.
+/// A file: the numbers of its directory entry and its inode, and its blocks.
 struct File {
     directory: u32,
     entry: u32,
     inode: u32,
     size_bytes: u64,
-    /// Block of each page, or [`TAIL`].
+    /// Block of each page of the file, or [`TAIL`] for a page whose content is in the tree.
     blocks: Vec<u32>,
     indirect: Vec<u32>,
-    /// Reiserfs: the item in the tree.
+    /// Number of the file's item in the tree; `None` except for ReiserFS.
     item: Option<usize>,
 }
 
@@ -96,7 +98,8 @@ struct Directory {
     inode: u32,
     blocks: Vec<u32>,
     entries: Numbers,
-    /// Reiserfs: block after the last allocation, where the next file begins.
+    /// For ReiserFS, the block after the last allocated block, where the search for the next file
+    /// starts.
     next_goal: u32,
 }
 
@@ -128,13 +131,13 @@ impl Numbers {
 pub(crate) struct FileSystemLayout {
     kind: FileSystemKind,
     space: Space,
-    /// Allocator of the inodes of each group.
+    /// Allocator of the inode numbers of each block group.
     inodes: Vec<Numbers>,
     directories: Vec<Directory>,
-    /// Files by `FileId` - 1.
+    /// Files; the file with number `n` is at index `n - 1`.
     files: Vec<Option<File>>,
     free_files: Vec<FileId>,
-    /// Blocks of the inode tables that have been used. A block that was never used need not be
+    /// Blocks of the inode tables that have been used. A block that has never been used need not be
     /// read.
     used_tables: BTreeSet<u32>,
     tree: Tree,
@@ -163,7 +166,8 @@ impl FileSystemLayout {
             let end = (start + own).min(blocks);
             (start..end).for_each(|block| space.take(block));
         }
-        // The journal skips the metadata blocks at the start of each group that it covers.
+        // The range of the journal may include metadata blocks at the start of block groups, which
+        // the journal does not use.
         let inside = journal.start..journal.end.min(blocks);
         let own: Vec<u32> = inside.filter(|block| space.is_free(*block)).collect();
         own.iter().for_each(|block| space.take(*block));
@@ -194,12 +198,13 @@ impl FileSystemLayout {
         self.journal.clone()
     }
 
-    /// Creates a directory. Directories are top-level ones, which are spread over the groups.
+    /// Creates a directory, and returns its number. All directories are at the top level, where
+    /// ext2 and ext3 spread them over the block groups.
     pub(crate) fn make_directory(&mut self, touches: &mut Vec<Touch>) -> Result<u32, Full> {
         let groups = self.inodes.len() as u32;
         let number = self.directories.len() as u32;
-        // Steps of the golden ratio (0.618) of the number of groups keep any number of directories
-        // apart.
+        // Successive directories are 0.618 (the golden ratio) of the number of groups apart, which
+        // spreads any number of directories evenly.
         let step = ((f64::from(groups) * 0.618) as u32).max(1);
         let group = number.wrapping_mul(step) % groups;
         let inode = self.take_inode(group, touches)?;
@@ -226,7 +231,7 @@ impl FileSystemLayout {
         Ok(inode)
     }
 
-    /// Returns a change of the inode-table block that holds this inode.
+    /// Returns a change of the inode-table block that contains this inode.
     fn table_touch(&mut self, inode: u32) -> Touch {
         let (group, index) = (inode / INODES_IN_GROUP, inode % INODES_IN_GROUP);
         let block = group * GROUP_BLOCKS + 4 + index / INODES_IN_BLOCK;
@@ -275,8 +280,8 @@ impl FileSystemLayout {
         }
     }
 
-    /// Adds a change of the directory block that holds the entry. Allocates the block if the
-    /// directory lacks it.
+    /// Adds a change of the directory block that contains the entry. Allocates the block if the
+    /// directory does not have it yet.
     fn touch_entry(
         &mut self,
         directory: u32,
@@ -334,7 +339,7 @@ impl FileSystemLayout {
         self.touch_bitmap(block, touches);
     }
 
-    /// Adds the blocks that must be read to find the file by its name.
+    /// Adds the metadata blocks that must be read to find the file by its name.
     pub(crate) fn look_up(&self, file: FileId, touches: &mut Vec<Touch>) {
         let of = self.file(file);
         let directory = &self.directories[of.directory as usize];
@@ -344,7 +349,7 @@ impl FileSystemLayout {
         touches.push(look(self.home(file)));
     }
 
-    /// Returns the block of the file's metadata: of its inode, or of its item in the tree.
+    /// Returns the block that contains the file's inode, or for ReiserFS its item in the tree.
     fn home(&self, file: FileId) -> u32 {
         let of = self.file(file);
         match of.item {
@@ -356,8 +361,8 @@ impl FileSystemLayout {
         }
     }
 
-    /// Adds a change of the block of the file's inode or item, which is written when the file is
-    /// synced.
+    /// Adds a change of the block that contains the file's inode or item, which must be written
+    /// when the file is synced.
     pub(crate) fn touch_home(&self, file: FileId, touches: &mut Vec<Touch>) {
         touches.push(change(self.home(file)));
     }
@@ -367,14 +372,14 @@ impl FileSystemLayout {
         self.file(file).size_bytes
     }
 
-    /// Returns the block of a page of the file; `None` if the page has no block, or is in a leaf of
-    /// the tree.
+    /// Returns the block of a page of the file; `None` if the page is past the end of the file, or
+    /// its content is in the tree.
     pub(crate) fn block_of(&self, file: FileId, page: u32) -> Option<u32> {
         let block = self.file(file).blocks.get(page as usize).copied();
         block.filter(|block| *block != TAIL)
     }
 
-    /// Adds the blocks that must be in memory to locate a page.
+    /// Adds the metadata blocks that must be in memory to find the block of a page.
     pub(crate) fn touch_map(&self, file: FileId, page: u32, touches: &mut Vec<Touch>) {
         let of = self.file(file);
         let is_tail = of.blocks.get(page as usize) == Some(&TAIL);
@@ -388,14 +393,16 @@ impl FileSystemLayout {
         }
     }
 
-    /// Returns true if a read bio ends before this page, because another metadata block lists it.
+    /// Returns true if a read bio must end before this page, because a different indirect block
+    /// lists the page.
     pub(crate) fn breaks_before(&self, page: u32) -> bool {
         self.kind != FileSystemKind::Reiserfs
             && page >= DIRECT_PAGES
             && (page - DIRECT_PAGES).is_multiple_of(INDIRECT_PAGES)
     }
 
-    /// Grows the file to the given size, and allocates blocks for its pages. `task` is the writer.
+    /// Grows the file to the given size, and allocates blocks for its new pages. `task` is the task
+    /// number of the writer.
     pub(crate) fn grow(
         &mut self,
         file: FileId,
@@ -409,7 +416,7 @@ impl FileSystemLayout {
         }
         let pages = u32::try_from(size_bytes.div_ceil(4096)).map_err(|_| Full)?;
         let tail_page = self.tail_page(size_bytes);
-        // A page that was a tail in the tree may need a block now.
+        // The last page may have been a tail in the tree, and may need a block now.
         let first = (self.file(file).blocks.len() as u32).saturating_sub(1);
         for page in first..pages {
             let old = self.file(file).blocks.get(page as usize).copied();
@@ -445,7 +452,7 @@ impl FileSystemLayout {
         Ok(())
     }
 
-    /// Returns the page whose content is in the tree when the file has this size.
+    /// Returns the page whose content is in the tree if the file has this size.
     fn tail_page(&self, size_bytes: u64) -> Option<u32> {
         let has_tail = self.kind == FileSystemKind::Reiserfs
             && size_bytes <= TAIL_FILE_BYTES_MAX
@@ -453,8 +460,8 @@ impl FileSystemLayout {
         has_tail.then_some((size_bytes / 4096) as u32)
     }
 
-    /// Allocates a block for a page: after the block of the previous page or, for the first block
-    /// of a file, where files of its directory begin.
+    /// Allocates a block for a page. The search starts after the block of the previous page, or for
+    /// the first block of a file, where files of its directory start.
     fn place_page(
         &mut self,
         file: FileId,
@@ -505,8 +512,8 @@ impl FileSystemLayout {
         }
     }
 
-    /// Removes the file, and returns its indirect blocks. Its number can be reused after
-    /// [`forget`](Self::forget).
+    /// Removes the file, and returns its indirect blocks. The number of the file is reused only
+    /// after [`forget`](Self::forget).
     pub(crate) fn remove(&mut self, file: FileId, touches: &mut Vec<Touch>) -> Vec<u32> {
         let of = self.files[file as usize - 1]
             .take()
@@ -566,7 +573,8 @@ impl FileSystemLayout {
     }
 }
 
-/// Returns the number of blocks of a journal, as `mke2fs` chooses it.
+/// Returns the number of blocks of a journal on a device of `blocks` blocks, as `mke2fs` chooses
+/// it.
 fn journal_blocks(blocks: u32) -> u32 {
     match blocks {
         0..32_768 => 1024,
@@ -582,9 +590,9 @@ mod tests {
     use super::*;
     use bimetal_rt::Rng;
 
-    /// Files are created, grown and removed at random. No block has two owners (the bitmap asserts
-    /// it), and each page has a block. In the end all blocks are free again, except those of the
-    /// directory and the tree.
+    /// Files are created, grown and removed at random. No block is allocated to two files (the
+    /// bitmap asserts this), and each page has a block. At the end, all blocks are free except
+    /// those of the directory and the tree.
     #[test]
     fn blocks_are_given_once_and_come_back() {
         for (_, kind) in FileSystemKind::ALL {
@@ -632,7 +640,8 @@ mod tests {
         }
     }
 
-    /// The file has 12 pages, an indirect block, 1,024 pages, and another indirect block.
+    /// The blocks of the file are 12 pages, an indirect block, 1,024 pages, and another indirect
+    /// block with the remaining pages.
     #[test]
     fn indirect_blocks_lie_between_the_pages_that_they_name() {
         let mut layout = FileSystemLayout::new(FileSystemKind::Ext2, 100_000);

@@ -1,11 +1,11 @@
-//! A virtual file layer: programs create, read, write and remove files, and a file system's bios
-//! are sent to the device below.
+//! A virtual file layer: programs create, read, write and remove files, and the layer sends the
+//! bios of a file system to the device below.
 //!
-//! It has a page cache with Linux's read-ahead and write-back ([`bimetal_policy`] decides), the
-//! layout of one of three file systems, and a journal for those that have one, over the stack's
-//! real `queue` layer. Pages have no content: the layer models only the cost of an access, and must
-//! never be asked for data. The rules, and their simplifications compared with a kernel, are in
-//! `docs/lab.md`.
+//! The layer consists of a page cache with Linux's read-ahead and write-back (decided by
+//! [`bimetal_policy`]), the layout of one of three file systems, and a journal if the file system
+//! has one. Below the layer is the real `queue` layer of the stack. Pages have no content: the
+//! layer models only the cost of an access, so data must never be requested from it. `docs/lab.md`
+//! describes the rules, and their simplifications compared with a kernel.
 
 mod disk;
 mod journal;
@@ -38,28 +38,28 @@ use touch::{Full, Touch};
 pub use layout::FileSystemKind;
 pub use pages::FileId;
 
-/// Task number of commits, for schedulers that distinguish tasks.
+/// Task number of journal commits, for schedulers that distinguish tasks.
 const JOURNAL_TASK: u32 = 1;
-/// Task number of the flusher, which writes on behalf of all programs.
+/// Task number of the flusher, which writes dirty pages on behalf of all programs.
 const FLUSHER_TASK: u32 = 0;
 /// Task number of the first program of a workload.
 pub const FIRST_TASK: u32 = 2;
 
-/// CPU time of a program's calls, in ns.
+/// CPU time of the calls of a program, in ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuCosts {
-    /// Cost of a call that reads or writes.
+    /// CPU time of a call that reads or writes.
     pub call_ns: u64,
-    /// Cost of finding and copying each page of such a call.
+    /// CPU time of finding and copying one page in a call that reads or writes.
     pub page_ns: u64,
-    /// Cost of a call with a name: open, create, remove.
+    /// CPU time of a call with a file name: open, create, remove.
     pub name_ns: u64,
-    /// Cost of a character that a program reads or writes by itself.
+    /// CPU time that a program spends on one character that it reads or writes individually.
     pub character_ns: u64,
 }
 
 impl CpuCosts {
-    /// No modelled cost, for a real clock, which already includes the CPU time.
+    /// No modelled CPU time, for runs with a real clock, which already includes the CPU time.
     pub const NONE: CpuCosts = CpuCosts {
         call_ns: 0,
         page_ns: 0,
@@ -69,7 +69,7 @@ impl CpuCosts {
 }
 
 impl Default for CpuCosts {
-    /// Returns the costs on a processor of 2.4 GHz: about 5,000 cycles for a call, 4,000 for a
+    /// Returns the CPU times on a processor of 2.4 GHz: about 5,000 cycles for a call, 4,000 for a
     /// page, 24,000 for a name, and 30 for a character.
     fn default() -> CpuCosts {
         CpuCosts {
@@ -84,17 +84,17 @@ impl Default for CpuCosts {
 /// Configuration of a file layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FilesConfig {
-    /// Kind of file system: its layout and its journal.
+    /// Kind of file system, which determines the layout and the journal.
     pub kind: FileSystemKind,
     /// Size of the page cache in pages.
     pub memory_pages: u32,
     /// Maximum read-ahead window in pages; 0 disables read-ahead.
     pub read_ahead_pages: u64,
-    /// Way in which written data reach the device.
+    /// When written data must reach the device.
     pub write_mode: WriteMode,
-    /// Whether commits, syncs and written-through writes flush the device's cache.
+    /// Whether commits, syncs and write-through writes flush the cache of the device.
     pub barriers: bool,
-    /// CPU costs of programs' calls.
+    /// CPU times of the calls of programs.
     pub cpu: CpuCosts,
 }
 
@@ -109,7 +109,7 @@ impl From<Full> for NoSpace {
     }
 }
 
-/// A program, and the CPU time that it has used but not yet waited for.
+/// A program of a workload, and the CPU time that it has used but not yet waited for.
 #[derive(Clone, Copy, Debug)]
 pub struct Program {
     task: u32,
@@ -117,7 +117,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// Creates the program with this number, counted from 0, of a workload.
+    /// Creates program number `number` of a workload, counted from 0.
     pub fn new(number: u32) -> Program {
         Program {
             task: FIRST_TASK + number,
@@ -145,8 +145,8 @@ impl OpenFile {
     }
 }
 
-/// Smallest CPU time for which a program waits at once, so that a page found in memory costs no
-/// timer.
+/// CPU time at which a program waits immediately. Smaller amounts accumulate, so that a page found
+/// in memory needs no timer.
 const PAID_AT_ONCE_NS: u64 = 200_000;
 
 /// Virtual file layer; see the module. Clones refer to the same file system.
@@ -161,7 +161,7 @@ struct Inner {
     layout: RefCell<FileSystemLayout>,
     write_back: RefCell<WriteBack>,
     journal: Option<RefCell<Journal>>,
-    /// Notified when pages have been read or written, and when a commit begins or ends.
+    /// Signalled when pages have been read or written, and when a commit begins or ends.
     changed: Event,
     flusher: Event,
     flusher_wanted: Cell<bool>,
@@ -197,8 +197,8 @@ impl Files {
             commit_wanted: Cell::new(false),
         };
         let files = Files(Rc::new(inner));
-        // These tasks end only with the runtime, which the creator of the file layer must end after
-        // reading the counters.
+        // These tasks end only with the runtime. The creator of the file layer must end the runtime
+        // after it has read the counters.
         rt.spawn(files.clone().flush_when_woken()).detach();
         rt.spawn(files.clone().flush_by_timer()).detach();
         if files.0.journal.is_some() {
@@ -207,7 +207,8 @@ impl Files {
         files
     }
 
-    /// Returns the number of flushes so far, and of bytes read from and written to the device.
+    /// Returns the number of flushes, of bytes read from the device, and of bytes written to the
+    /// device so far.
     pub fn device_traffic(&self) -> (u64, u64, u64) {
         let counts = self.0.disk.counts();
         (counts.flushes, counts.read_bytes, counts.written_bytes)
@@ -223,12 +224,13 @@ impl Files {
         self.0.disk.until_idle().await;
     }
 
-    /// Returns the first error of the device; after one, no result is meaningful.
+    /// Returns the first error of the device, if there is one. After an error, no result is
+    /// meaningful.
     pub fn device_failure(&self) -> Option<IoError> {
         self.0.disk.failure()
     }
 
-    /// Returns the number of blocks of 4 KiB of the device.
+    /// Returns the size of the device in blocks of 4 KiB.
     pub fn device_blocks(&self) -> u32 {
         self.0.disk.blocks()
     }
@@ -240,19 +242,20 @@ impl Files {
         self.0.disk.read(block, blocks, program.task).await;
     }
 
-    /// Writes blocks of the device directly, overwriting any content of the file system.
+    /// Writes blocks of the device directly, which overwrites any content of the file system.
     pub async fn write_device(&self, block: u32, blocks: u32, program: &mut Program) {
         self.spend(program, self.0.config.cpu.call_ns).await;
         self.pay(program).await;
         self.0.disk.write(block, blocks, program.task).await;
     }
 
-    /// Returns the CPU time of a character that a program reads or writes by itself, in ns.
+    /// Returns the CPU time in ns that a program spends on one character that it reads or writes
+    /// individually.
     pub fn character_ns(&self) -> u64 {
         self.0.config.cpu.character_ns
     }
 
-    /// Charges the program with `ns` of CPU time.
+    /// Charges the program with `ns` of CPU time. Waits only when enough CPU time has accumulated.
     pub async fn spend(&self, program: &mut Program, ns: u64) {
         program.owed_ns += ns;
         if program.owed_ns >= PAID_AT_ONCE_NS {
@@ -318,7 +321,7 @@ impl Files {
         self.0.layout.borrow().size_bytes(file)
     }
 
-    /// Removes a file. Its dirty pages are never written.
+    /// Removes a file. Dirty pages of the file that are not being written yet are never written.
     pub async fn remove(&self, file: FileId, program: &mut Program) {
         self.spend(program, self.0.config.cpu.name_ns).await;
         self.until_journal_has_room().await;
@@ -348,12 +351,13 @@ impl Files {
         }
     }
 
-    /// Drops every clean page, as between two passes of a benchmark.
+    /// Drops every clean page from the page cache, as between two passes of a benchmark.
     pub fn drop_caches(&self) {
         self.0.cache.borrow_mut().drop_clean();
     }
 
-    /// Reads metadata blocks into memory, and changes those that an operation changes.
+    /// Reads the metadata blocks of an operation into memory, and marks the blocks that the
+    /// operation changes.
     async fn touch_all(&self, mut touches: Vec<Touch>, program: &mut Program) {
         touches.sort_by_key(|touch| (touch.block, !touch.is_new, !touch.changes));
         touches.dedup_by(|next, first| {
@@ -412,8 +416,8 @@ impl Files {
         self.0.changed.until(is_here).await;
     }
 
-    /// Adds a page to the cache, and waits until the cache has room for it. Returns false if
-    /// another task has added the page meanwhile.
+    /// Adds a page to the cache, and waits while the cache has no room for it. Returns false if the
+    /// page is already in the cache.
     async fn take_in(&self, file: FileId, page: u32, state: PageState) -> bool {
         loop {
             {
@@ -448,5 +452,5 @@ impl Files {
 
 /// Number of processors of the modelled machine.
 const PROCESSORS: u64 = 4;
-/// Number of blocks at which a ReiserFS transaction is full and must be committed.
+/// Number of blocks at which a ReiserFS transaction counts as full and must be committed.
 const REISERFS_TRANSACTION_BLOCKS: usize = 900;

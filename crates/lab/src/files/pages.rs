@@ -1,9 +1,9 @@
 //! Page cache: the pages of each file that are in memory, and their states.
 //!
-//! Pages have 4 KiB but no content, because in an experiment only times and counts matter. Memory
-//! has a fixed number of slots; a new page takes one, and evicts the least recently used clean page
-//! if none is free. Dirty pages, and pages being read or written, stay. The cache must never hold
-//! more pages than it has slots, and never lose a dirty page.
+//! A page represents 4 KiB but has no content, because experiments need only times and counts. The
+//! cache has a fixed number of slots. A new page uses a free slot, or else evicts the least
+//! recently used clean page. Dirty pages, and pages being read or written, are never evicted. The
+//! cache must never hold more pages than it has slots, and must never lose a dirty page.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -14,7 +14,7 @@ use bimetal_policy::write_back::Pages;
 /// Number of a file.
 pub type FileId = u32;
 
-/// File that represents the metadata: its page n is block n of the device.
+/// File number that represents the metadata: page n of this file is block n of the device.
 pub(crate) const METADATA: FileId = 0;
 
 /// State of a page.
@@ -22,13 +22,13 @@ pub(crate) const METADATA: FileId = 0;
 pub(crate) enum PageState {
     /// Being read from the device.
     Reading,
-    /// Same as on the device.
+    /// Equal to the content on the device.
     Clean,
     /// Changed in memory.
     Dirty,
-    /// Changed, and not to be written before the journal has committed the change.
+    /// Changed in memory; must not be written before the journal has committed the change.
     Held,
-    /// Being written to the device; `again` if the page was changed since the write began.
+    /// Being written to the device. `again` tells that the page was changed after the write began.
     Writing { again: bool },
     /// Like `Writing { again: true }`, but the page becomes `Held` when the write completes.
     WritingHeld,
@@ -39,7 +39,7 @@ struct PageFrame {
     file: FileId,
     page: u32,
     state: PageState,
-    /// Whether an access to this page starts the next read-ahead.
+    /// Whether an access to the page triggers the next read-ahead.
     marked: bool,
 }
 
@@ -48,9 +48,9 @@ struct PageFrame {
 struct FilePages {
     places: BTreeMap<u32, u32>,
     dirty: BTreeSet<u32>,
-    /// Time since which the file has had a dirty page.
+    /// Time at which the file got its first page that is still dirty.
     dirty_since_ns: u64,
-    /// Page at which the next pass over the dirty pages starts.
+    /// Page at which the next pass that writes dirty pages starts.
     next_page: u32,
     /// Number of pages being read or written.
     under_way: u32,
@@ -61,10 +61,10 @@ pub(crate) struct PageCache {
     places: Vec<PageFrame>,
     free: Vec<u32>,
     links: Links,
-    /// Clean pages, the most recently used one at the front.
+    /// Clean pages in the order of their last use, the most recently used at the front.
     clean: List,
     files: BTreeMap<FileId, FilePages>,
-    /// Files with dirty pages, ordered by the time since which they have had one.
+    /// Files with dirty pages, ordered by the time since which each file has had dirty pages.
     dirty_files: BTreeSet<(u64, FileId)>,
     dirty_pages: u64,
     under_way_pages: u64,
@@ -93,7 +93,7 @@ impl PageCache {
         }
     }
 
-    /// Returns the page counts on which the write-back policy decides.
+    /// Returns the numbers of pages from which the write-back policy decides.
     pub(crate) fn counts(&self) -> Pages {
         Pages {
             available: self.places.len() as u64,
@@ -112,7 +112,8 @@ impl PageCache {
         self.files.get(&file)?.places.get(&page).copied()
     }
 
-    /// Records an access to a page. Returns true if the page was marked, and removes the mark.
+    /// Records an access to a page. Returns true if the page was marked as a trigger of read-ahead,
+    /// and removes the mark.
     pub(crate) fn touch(&mut self, file: FileId, page: u32) -> bool {
         let Some(place) = self.place(file, page) else {
             return false;
@@ -131,7 +132,7 @@ impl PageCache {
         }
     }
 
-    /// Returns the first of the `within` pages after `page` that is not in the cache.
+    /// Returns the first page that is not in the cache among the `within` pages after `page`.
     pub(crate) fn hole(&self, file: FileId, page: u64, within: u64) -> Option<u64> {
         let of = self.files.get(&file);
         let is_here = |at: u64| {
@@ -198,8 +199,9 @@ impl PageCache {
         self.files.get_mut(&file).expect("a page's file is known")
     }
 
-    /// Marks a page as changed, which must be in the cache and not being read. Returns true if it
-    /// was clean before.
+    /// Marks a page as changed. The page must be in the cache and must not be being read. With
+    /// `held`, the page must not be written before [`release`](Self::release). Returns true if the
+    /// page was clean before.
     pub(crate) fn change(&mut self, file: FileId, page: u32, now_ns: u64, held: bool) -> bool {
         let place = self.place(file, page).expect("what changes is here");
         let old = self.places[place as usize].state;
@@ -251,7 +253,7 @@ impl PageCache {
         }
     }
 
-    /// Allows a held page to be written.
+    /// Allows a held page to be written, after its change has been committed.
     pub(crate) fn release(&mut self, file: FileId, page: u32, now_ns: u64) {
         let Some(place) = self.place(file, page) else {
             return;
@@ -268,8 +270,8 @@ impl PageCache {
         }
     }
 
-    /// Takes up to `pages` dirty pages of a file, and marks them as being written. Begins where the
-    /// last pass ended, and wraps around to the start of the file.
+    /// Marks up to `pages` dirty pages of a file as being written, and returns them. Starts where
+    /// the last pass ended, and wraps around to the start of the file.
     pub(crate) fn take_dirty(&mut self, file: FileId, pages: u64) -> Vec<u32> {
         let Some(of) = self.files.get_mut(&file) else {
             return Vec::new();
@@ -289,7 +291,7 @@ impl PageCache {
         taken
     }
 
-    /// Takes the dirty pages of a file in this range, in order, and marks them as being written.
+    /// Marks the dirty pages of a file in this range as being written, and returns them in order.
     pub(crate) fn take_dirty_in(&mut self, file: FileId, pages: Range<u32>) -> Vec<u32> {
         let dirty = self.files.get(&file).map(|of| of.dirty.range(pages));
         let taken: Vec<u32> = dirty.into_iter().flatten().copied().collect();
@@ -326,8 +328,8 @@ impl PageCache {
         }
     }
 
-    /// Returns the files with dirty pages, each after the time since which it has had one, oldest
-    /// first.
+    /// Returns the files with dirty pages, oldest first, each preceded by the time since which the
+    /// file has had dirty pages.
     pub(crate) fn oldest_dirty(&self) -> impl Iterator<Item = (u64, FileId)> + '_ {
         self.dirty_files.iter().copied()
     }
@@ -337,8 +339,8 @@ impl PageCache {
         self.files.get(&file).is_some_and(|of| of.under_way > 0)
     }
 
-    /// Drops the pages of a file, dirty ones included. Pages being read or written stay, and are
-    /// clean on completion.
+    /// Drops the pages of a file, including dirty pages. Pages being read or written stay in the
+    /// cache, and become clean on completion.
     pub(crate) fn drop_file(&mut self, file: FileId) {
         let Some(of) = self.files.get(&file) else {
             return;
@@ -349,7 +351,8 @@ impl PageCache {
         }
     }
 
-    /// Drops a page in the same way as [`drop_file`](Self::drop_file).
+    /// Drops a page, even if it is dirty. A page being read or written stays in the cache, and
+    /// becomes clean on completion.
     pub(crate) fn drop_page(&mut self, file: FileId, page: u32) {
         let Some(place) = self.place(file, page) else {
             return;
@@ -373,7 +376,7 @@ impl PageCache {
         }
     }
 
-    /// Drops every clean page, as between two phases of a benchmark.
+    /// Drops every clean page from the cache, as between two phases of a benchmark.
     pub(crate) fn drop_clean(&mut self) {
         while let Some(place) = self.clean.pop_back(&mut self.links) {
             let PageFrame { file, page, .. } = self.places[place as usize];
@@ -423,8 +426,8 @@ mod tests {
         assert_eq!(here(&cache, 1), [0, 2]);
     }
 
-    /// The first pass takes 2 of the dirty pages 1, 2, 8 and 9. The second starts after them, and
-    /// wraps around.
+    /// Of the dirty pages 1, 2, 8 and 9, the first pass writes two. The second pass starts after
+    /// these two pages, and wraps around.
     #[test]
     fn passes_go_round_a_file() {
         let mut cache = PageCache::new(9);
@@ -469,8 +472,8 @@ mod tests {
         assert_eq!(cache.counts().dirty, 1);
     }
 
-    /// A held page is not dirty until it is released. A page that is changed while being written is
-    /// held again on completion.
+    /// A held page does not count as dirty until it is released. A page that is changed while it is
+    /// being written is held again on completion.
     #[test]
     fn held_pages_wait_for_the_journal() {
         let mut cache = PageCache::new(2);

@@ -1,4 +1,4 @@
-//! Reading files: from memory, from the device, and ahead.
+//! Reading of files: from the page cache, from the device, and by read-ahead.
 
 use bimetal_policy::read_ahead::Window;
 
@@ -15,9 +15,9 @@ pub(super) struct Run {
     pub pages: u32,
 }
 
-/// Returns the fewest runs that cover these pairs of page and block, in order. A run ends where the
-/// next page or block is not adjacent, after `pages_max` pages, and where `breaks_before` returns
-/// true.
+/// Groups these pairs of a page and its block, in order, into the smallest number of runs. A run
+/// ends if the next page or block is not adjacent, after `pages_max` pages, and before a page for
+/// which `breaks_before` returns true.
 pub(super) fn runs(
     pages: impl Iterator<Item = (u32, u32)>,
     pages_max: u32,
@@ -44,7 +44,7 @@ pub(super) fn runs(
 }
 
 impl Files {
-    /// Reads a range of a file, in one call; the range is cut at the end of the file.
+    /// Reads a range of a file in one call. The range is truncated at the end of the file.
     pub async fn read(&self, open: &mut OpenFile, offset: u64, bytes: u64, program: &mut Program) {
         let end = (offset + bytes).min(self.size_bytes(open.file));
         self.spend(program, self.0.config.cpu.call_ns).await;
@@ -59,7 +59,7 @@ impl Files {
         }
     }
 
-    /// Reads one page: the first of the `requested` pages that remain of a request.
+    /// Reads one page of a request, of which `requested` pages remain, including this page.
     async fn read_page(
         &self,
         open: &mut OpenFile,
@@ -91,8 +91,8 @@ impl Files {
         }
     }
 
-    /// Starts to read the pages of a window that are not in memory. The `needed` page waits for a
-    /// free slot; other pages are skipped if none is free.
+    /// Starts to read the pages of a read-ahead window that are not in memory. Waits for a free
+    /// slot for the page `needed`; skips other pages if no slot is free.
     async fn start_reading(
         &self,
         file: FileId,
@@ -108,7 +108,7 @@ impl Files {
             let block = self.0.layout.borrow().block_of(file, page);
             let state = match block {
                 Some(_) => PageState::Reading,
-                // The tail is in the leaf, which is in memory now.
+                // The page is a tail, whose content is in a leaf that is already in memory.
                 None => PageState::Clean,
             };
             let is_in = match needed == Some(page) {
@@ -157,7 +157,7 @@ impl Files {
         self.0.changed.notify();
     }
 
-    /// Waits until a page is in memory, so that a part of it can be changed.
+    /// Reads a page into memory and waits for it, so that a part of the page can be changed.
     pub(super) async fn bring_page(&self, file: FileId, page: u32, program: &mut Program) {
         while self.0.cache.borrow().state(file, page).is_none() {
             self.pay(program).await;

@@ -1,8 +1,8 @@
-//! Free blocks of the device: a bitmap, searched upwards from a goal.
+//! Free blocks of the device, as a bitmap that is searched upwards from a goal block.
 
 /// Bitmap of free blocks; see the module.
 pub(crate) struct Space {
-    /// A bit for each block, set when it is in use.
+    /// One bit for each block, set if the block is in use.
     words: Vec<u64>,
     blocks: u32,
     free: u32,
@@ -12,7 +12,7 @@ impl Space {
     /// Creates a bitmap with all blocks free.
     pub(crate) fn new(blocks: u32) -> Space {
         let mut words = vec![0; (blocks as usize).div_ceil(64)];
-        // Mark the bits after the last block as in use.
+        // Mark the bits of the last word that stand for no block as in use.
         for block in blocks as usize..words.len() * 64 {
             words[block / 64] |= 1 << (block % 64);
         }
@@ -56,8 +56,8 @@ impl Space {
         self.free += 1;
     }
 
-    /// Allocates the first free block at or after `goal`, or else the first free block of the
-    /// device.
+    /// Allocates the first free block from `goal` on, or else the first free block of the device.
+    /// Returns `None` if no block is free.
     pub(crate) fn take_near(&mut self, goal: u32) -> Option<u32> {
         let goal = if goal < self.blocks { goal } else { 0 };
         let block = self

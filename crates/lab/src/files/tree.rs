@@ -1,19 +1,19 @@
-//! Leaves of ReiserFS's tree: the metadata and the tails of files, packed into blocks.
+//! Leaves of the tree of ReiserFS, which pack the metadata and the tails of files into blocks.
 //!
-//! This is a model. A new item goes into the leaf that is being filled, and an item that outgrows
-//! its leaf moves there. Leaves are not merged. Of the inner nodes, only those directly above the
-//! leaves exist; they are changed when a leaf is added or freed.
+//! This is a model. The tree fills one leaf at a time: new items, and items that outgrow their
+//! leaf, are added to that leaf. Leaves are not merged. The only inner nodes are those directly
+//! above the leaves, which change when a leaf is added or freed.
 
 use super::space::Space;
 use super::touch::{Full, Touch};
 
-/// Number of bytes of a leaf for items and their heads.
+/// Number of bytes of a leaf that items and their headers can use.
 const LEAF_BYTES: u32 = 4096 - 24;
-/// Number of bytes of a file's metadata (44) and of two item heads.
+/// Number of bytes of a file's metadata (44) and of two item headers.
 const ITEM_BYTES: u32 = 44 + 2 * 24;
 /// Maximum length of an item. ReiserFS splits a longer item; only its last part is modelled.
 const ITEM_BYTES_MAX: u32 = LEAF_BYTES;
-/// Number of leaves under an inner node.
+/// Number of leaves below an inner node.
 const LEAVES_IN_NODE: usize = 150;
 
 struct Leaf {
@@ -92,8 +92,8 @@ impl Tree {
         self.leaves[leaf].as_mut().expect("an item has a leaf")
     }
 
-    /// Sets the number of bytes of tail and pointers of an item. Moves the item if its leaf has no
-    /// room.
+    /// Sets the number of bytes that an item needs for its tail and block pointers. Moves the item
+    /// if its leaf has no room.
     pub(crate) fn resize(
         &mut self,
         space: &mut Space,
@@ -124,8 +124,8 @@ impl Tree {
         self.leave(space, leaf, bytes, touches);
     }
 
-    /// Removes an item of `bytes` bytes from a leaf. Frees the leaf if it has no items left, unless
-    /// it is being filled.
+    /// Removes an item of `bytes` bytes from a leaf. Frees the leaf if it has no other item and is
+    /// not the leaf being filled.
     fn leave(&mut self, space: &mut Space, leaf: usize, bytes: u32, touches: &mut Vec<Touch>) {
         let is_filling = self.filling == Some(leaf);
         let of = self.leaf_mut(leaf);
@@ -143,8 +143,8 @@ impl Tree {
         touches.push(changed(bitmap_of(block), false));
     }
 
-    /// Adds an item of `bytes` bytes to the leaf that is being filled, or to a new leaf if that has
-    /// no room. Returns the leaf.
+    /// Adds an item of `bytes` bytes to the leaf being filled, or to a new leaf if that leaf has no
+    /// room. Returns the leaf.
     fn leaf_with_room(
         &mut self,
         space: &mut Space,
@@ -204,7 +204,7 @@ impl Tree {
     }
 }
 
-/// Returns the bitmap block that covers this block.
+/// Returns the bitmap block whose bits include this block.
 fn bitmap_of(block: u32) -> u32 {
     block / 32_768 * 32_768
 }
@@ -213,8 +213,8 @@ fn bitmap_of(block: u32) -> u32 {
 mod tests {
     use super::*;
 
-    /// A leaf of 4072 bytes holds 44 items of 92 bytes. The 45th item begins a new leaf. When all
-    /// items of the first leaf have been removed, its block is free again.
+    /// A leaf of 4072 bytes has room for 44 items of 92 bytes, so the 45th item starts a new leaf.
+    /// After all items of the first leaf have been removed, its block is free.
     #[test]
     fn a_leaf_is_filled_and_given_back() {
         let mut space = Space::new(1000);
@@ -227,7 +227,7 @@ mod tests {
         let first_leaf = tree.leaf_of(items[0]);
         assert!(items.iter().all(|item| tree.leaf_of(*item) == first_leaf));
         assert_ne!(tree.leaf_of(last), first_leaf);
-        // Two leaves and the node over them.
+        // Two leaves and the inner node above them are in use.
         assert_eq!(space.free_blocks(), 997);
         for item in items {
             tree.remove(&mut space, item, &mut touches);
@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(space.free_blocks(), 998);
     }
 
-    /// Two items with tails of 2000 bytes take 4184 bytes, more than a leaf.
+    /// Two items with tails of 2000 bytes need 4184 bytes, more than a leaf has.
     #[test]
     fn an_item_that_no_longer_fits_moves() {
         let mut space = Space::new(1000);

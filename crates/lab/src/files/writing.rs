@@ -1,5 +1,5 @@
-//! Writing files: into memory, and from memory to the device, by writers, the flusher, the timer
-//! and the journal.
+//! Writing of files: into the page cache, and from the page cache to the device by writers, the
+//! flusher, the timer and the journal.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use super::{FLUSHER_TASK, Files, JOURNAL_TASK, NoSpace, Program};
 const CONGESTION_WAIT: Duration = Duration::from_millis(100);
 
 impl Files {
-    /// Writes a range of a file, in one call. A write past the end grows the file, and must not
+    /// Writes a range of a file in one call. A write past the end grows the file, and must not
     /// leave a hole.
     ///
     /// # Errors
@@ -59,7 +59,8 @@ impl Files {
         Ok(())
     }
 
-    /// Changes a page. With `has_old`, reads its old content first if that is not in memory.
+    /// Changes a page. With `has_old`, first reads the old content of the page, if the page is not
+    /// in memory.
     async fn change_page(&self, file: FileId, page: u32, has_old: bool, program: &mut Program) {
         loop {
             let state = self.0.cache.borrow().state(file, page);
@@ -73,7 +74,7 @@ impl Files {
             }
         }
         if self.0.layout.borrow().block_of(file, page).is_none() {
-            // The tail is part of the leaf, which has been changed.
+            // The page is a tail, which is part of a leaf that has already been marked as changed.
             return;
         }
         let is_due = {
@@ -116,16 +117,16 @@ impl Files {
         }
     }
 
-    /// Waits until fewer pages are being written, but no longer than `most`.
+    /// Waits until the number of pages being written decreases, but no longer than `most`.
     async fn until_less_is_under_way(&self, most: Duration) {
         let before = self.0.cache.borrow().counts().under_way;
         let less = || self.0.cache.borrow().counts().under_way < before;
-        // The caller checks the counts again in both cases.
+        // The caller checks the counts again, whether they have changed or the time is over.
         let _ = self.0.rt.timeout(most, self.0.changed.until(less)).await;
     }
 
-    /// Starts to write up to `pages` dirty pages, beginning with the file that has been dirty for
-    /// longest. Returns the number of pages.
+    /// Starts to write up to `pages` dirty pages, first those of the file that has had dirty pages
+    /// for the longest time. Returns the number of pages.
     async fn write_oldest(&self, pages: u64, task: u32) -> u64 {
         let mut left = pages;
         while left > 0 {
@@ -138,11 +139,11 @@ impl Files {
         pages - left
     }
 
-    /// Sends pages of a file that are marked as being written to the device.
+    /// Sends pages of a file to the device. The pages must be marked as being written.
     async fn write_pages(&self, file: FileId, pages: &[u32], task: u32) {
         let runs = {
             let layout = self.0.layout.borrow();
-            // Look the blocks up before the first wait, because the file may be removed during it.
+            // Find the blocks before the first wait, because the file may be removed during a wait.
             let at = |page: &u32| match file {
                 METADATA => (*page, *page),
                 _ => {
@@ -178,7 +179,7 @@ impl Files {
         self.0.rt.spawn_eager(write).detach();
     }
 
-    /// Writes dirty pages in the background, when woken, until few pages are dirty.
+    /// Task of the flusher: whenever it is woken, writes dirty pages until few pages are dirty.
     pub(super) async fn flush_when_woken(self) {
         loop {
             let wanted = &self.0.flusher_wanted;
@@ -196,7 +197,7 @@ impl Files {
         }
     }
 
-    /// Writes pages that have been dirty for long, by a timer.
+    /// Task of the flusher's timer: periodically writes pages that have been dirty for long.
     pub(super) async fn flush_by_timer(self) {
         let mut next_ns = self.0.write_back.borrow().next_timer_ns(0, 0);
         loop {
@@ -231,7 +232,7 @@ impl Files {
         }
     }
 
-    /// Waits until the open transaction accepts more blocks.
+    /// Waits until the open transaction of the journal accepts more blocks.
     pub(super) async fn until_journal_has_room(&self) {
         let Some(journal) = &self.0.journal else {
             return;
@@ -243,7 +244,8 @@ impl Files {
         }
     }
 
-    /// Commits every 5 seconds (every 30 for ReiserFS), and on request.
+    /// Task of the journal: commits every 5 seconds (for ReiserFS every 30 seconds), and on
+    /// request.
     pub(super) async fn commit_by_timer(self) {
         let interval = match self.0.config.kind {
             FileSystemKind::Reiserfs => Duration::from_secs(30),
@@ -252,7 +254,7 @@ impl Files {
         loop {
             let wanted = &self.0.commit_wanted;
             let asked = self.0.committer.until(|| wanted.replace(false));
-            // Commit in both cases: after a request, and after the interval.
+            // Commit whether a request or the end of the interval has ended the wait.
             let _ = self.0.rt.timeout(interval, asked).await;
             self.commit().await;
         }
@@ -285,8 +287,8 @@ impl Files {
         self.0.changed.notify();
     }
 
-    /// Writes a transaction into the ring. Writes its last block, the commit block, after all
-    /// others have completed.
+    /// Writes a transaction to these blocks of the ring. The last block, the commit block, is
+    /// written after all other writes have completed.
     async fn write_journal(&self, places: &[u32]) {
         let Some((last, others)) = places.split_last() else {
             return;
@@ -306,8 +308,8 @@ impl Files {
         }
     }
 
-    /// Allows committed blocks to be written to their home locations, except blocks that the open
-    /// transaction has changed again.
+    /// Allows the blocks of a committed transaction to be written to their home locations, except
+    /// blocks that the open transaction has changed again.
     fn release(&self, transaction: &Transaction) {
         let now_ns = self.0.rt.now().as_ns();
         let journal = self.0.journal.as_ref().map(|journal| journal.borrow());
@@ -329,7 +331,8 @@ impl Files {
         self.0.changed.until(is_written).await;
     }
 
-    /// Waits until a file, and the metadata needed to find it, are on the device (`fsync`).
+    /// Waits until the data of a file, and the metadata needed to find the data, are on the device
+    /// (`fsync`).
     pub async fn sync_file(&self, file: FileId, program: &mut Program) {
         self.pay(program).await;
         self.write_all_of(file, program.task).await;
@@ -337,7 +340,7 @@ impl Files {
         self.sync_metadata(file, program).await;
     }
 
-    /// Waits until the changed metadata of a file is on the device, or in its journal.
+    /// Waits until the changed metadata of a file is on the device or in the journal.
     pub(super) async fn sync_metadata(&self, file: FileId, program: &mut Program) {
         if self.0.journal.is_some() {
             return self.sync_changed_metadata(program).await;
@@ -359,7 +362,7 @@ impl Files {
         }
     }
 
-    /// Waits until all changed metadata is on the device, or in its journal.
+    /// Waits until all changed metadata is on the device or in the journal.
     pub(super) async fn sync_changed_metadata(&self, program: &mut Program) {
         self.pay(program).await;
         let Some(journal) = &self.0.journal else {
@@ -372,7 +375,7 @@ impl Files {
         self.0.changed.until(is_done).await;
     }
 
-    /// Waits until everything is on the device, and no request is in flight (`sync`).
+    /// Waits until all dirty pages are on the device and no request is in flight (`sync`).
     pub async fn sync(&self, program: &mut Program) {
         self.pay(program).await;
         loop {

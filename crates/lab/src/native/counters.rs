@@ -1,6 +1,6 @@
-//! Counters of the kernel's block layer for one device, from its tracepoints. If tracepoints are
-//! not available, the counters come from the device's own statistics, which distinguish fewer
-//! kinds.
+//! Counters of the kernel's block layer for one device, from tracepoints. If tracepoints are not
+//! available, the counters come from the statistics file of the device, which distinguishes fewer
+//! kinds of events.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -11,10 +11,10 @@ use super::disk::Disk;
 use super::{NativeError, io_error, sys};
 use crate::outcome::Direction;
 
-/// Folder of the block layer's tracepoints, where their ids are.
+/// Folder with the identifiers of the block layer's tracepoints.
 const EVENTS: &str = "/sys/kernel/tracing/events/block";
 
-/// Tracepoints to count, in the order in which `Way::with` takes their values.
+/// Tracepoints to count, in the order in which `Way::with` expects their values.
 const TRACEPOINTS: [&str; 6] = [
     "block_bio_queue",
     "block_bio_backmerge",
@@ -23,14 +23,15 @@ const TRACEPOINTS: [&str; 6] = [
     "block_split",
     "block_rq_issue",
 ];
-/// Filters for the direction of requests. `rwbs` (`blk_fill_rwbs`) begins with the operation, after
-/// an F if the cache is flushed first. A flush alone is FF as a request, and FW without sectors as
-/// a bio.
+/// Tracepoint filters for the direction of a request. The field `rwbs` (`blk_fill_rwbs`) starts
+/// with the operation, after an F if the device flushes its cache first. A flush without data is FF
+/// as a request, and FW without sectors as a bio.
 const READS: &str = "rwbs ~ \"R*\"";
 const WRITES: &str = "(rwbs ~ \"W*\" || rwbs ~ \"FW*\")";
 const FLUSHES: &str = "rwbs ~ \"FF*\"";
 
-/// Counters of one tracepoint and filter, one for each processor.
+/// Counter of the events of one tracepoint that match a filter, with one kernel counter for each
+/// processor.
 struct Counter(Vec<File>);
 
 impl Counter {
@@ -104,7 +105,7 @@ impl Tracepoints {
     }
 }
 
-/// Returns the numbers of a list such as `0-2,5`.
+/// Parses a list of numbers and ranges such as `0-2,5`.
 fn numbers_in(list: &str) -> Vec<u32> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -113,7 +114,7 @@ fn numbers_in(list: &str) -> Vec<u32> {
     list.split(',').filter_map(range).flatten().collect()
 }
 
-/// Counters of a device that count from the creation of this value.
+/// Counters of a device that start at zero when this value is created.
 pub(super) struct Counters {
     disk: Disk,
     tracepoints: Result<Tracepoints, NativeError>,
@@ -125,7 +126,7 @@ pub(super) struct Counted {
     pub reads: Direction,
     pub writes: Direction,
     pub flushes: u64,
-    /// Source of the values, in words.
+    /// Description of the source of the values.
     pub by: String,
 }
 
@@ -164,7 +165,7 @@ impl Counters {
     }
 }
 
-/// Statistics of a device, from its file `stat` (`Documentation/block/stat.rst`).
+/// Statistics of a device, from its file `stat` in sysfs (`Documentation/block/stat.rst`).
 #[derive(Clone, Copy)]
 struct Statistics {
     ways: [Way; 2],
@@ -190,8 +191,8 @@ impl Statistics {
         })
     }
 
-    /// Parses the fields: requests, merges, sectors and time of reads, then the same of writes.
-    /// Flushes are the sixteenth field.
+    /// Parses the fields of the file: the number of requests, merges, sectors and the time of
+    /// reads, followed by the same for writes. The number of flushes is the sixteenth field.
     fn parse(text: &str) -> Option<Statistics> {
         let fields: Vec<u64> = text
             .split_whitespace()
@@ -220,8 +221,8 @@ impl Way {
         }
     }
 
-    /// Returns the counts that the statistics alone give. All merges count as back merges, and the
-    /// number of bios is the number of completed requests plus merges.
+    /// Returns the counters of one direction from the statistics only. All merges are reported as
+    /// back merges, and the number of bios is the number of completed requests plus merges.
     fn alone(self) -> Direction {
         Direction {
             bios: self.completed + self.merges,
@@ -259,8 +260,8 @@ mod tests {
         assert_eq!(numbers_in("0"), [0]);
     }
 
-    /// Statistics of a loop device: 7 reads, 1 merge, 40 sectors; 9 writes, 3 merges, 80 sectors; 2
-    /// flushes.
+    /// The text is the statistics of a loop device: 7 reads, 1 merge, 40 sectors; 9 writes, 3
+    /// merges, 80 sectors; 2 flushes.
     #[test]
     fn statistics_are_read_by_their_places() {
         let text = "7 1 40 3 9 3 80 5 0 8 8 0 0 0 0 2 1\n";

@@ -1,5 +1,5 @@
-//! A block device by its number, and checks that it is not in use, because a run overwrites all of
-//! it.
+//! A block device of the machine, and the checks that it is not in use, because a run overwrites
+//! the whole device.
 
 use std::fs;
 use std::os::linux::fs::MetadataExt;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::{NativeError, io_error};
 
-/// A device number, as the kernel shows it.
+/// A device number, consisting of a major and a minor number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DeviceNumber {
     pub major: u32,
@@ -32,13 +32,13 @@ impl DeviceNumber {
         })
     }
 
-    /// Returns the number in the form of the kernel's tracepoints.
+    /// Returns the device number as the kernel's tracepoints encode it.
     pub(super) fn in_traces(self) -> u64 {
         u64::from(self.major) << 20 | u64::from(self.minor)
     }
 }
 
-/// A whole block device.
+/// A whole block device, not a partition.
 #[derive(Clone, Debug)]
 pub(super) struct Disk {
     pub path: PathBuf,
@@ -70,8 +70,8 @@ impl Disk {
         })
     }
 
-    /// Returns the size of the device in bytes. The kernel counts sectors of 512 bytes, whatever
-    /// the device's sector size is.
+    /// Returns the size of the device in bytes. The kernel reports sectors of 512 bytes, whatever
+    /// the sector size of the device is.
     pub(super) fn size_bytes(&self) -> Result<u64, NativeError> {
         let path = self.folder.join("size");
         let sectors = super::sysfs::read(&path)?.parse::<u64>();
@@ -79,7 +79,7 @@ impl Disk {
         Ok(sectors.saturating_mul(512))
     }
 
-    /// Refuses a device that is in use.
+    /// Returns an error if the device or one of its partitions is in use.
     pub(super) fn check_unused(&self) -> Result<(), NativeError> {
         let mut numbers = vec![self.number];
         let mut holders = vec![self.folder.join("holders")];
@@ -102,7 +102,7 @@ impl Disk {
         if let Some(place) = mounted_at(&text("/proc/self/mountinfo")?, &numbers, number_of) {
             return self.in_use(&format!("it is mounted at {place}"));
         }
-        // A kernel without swap has no such file.
+        // A kernel without swap support does not have this file.
         let swaps = text("/proc/swaps").unwrap_or_default();
         if let Some(path) = swap_on(&swaps, &numbers, number_of) {
             return self.in_use(&format!("{path} is swap"));
@@ -117,7 +117,7 @@ impl Disk {
         self.check_exclusive()
     }
 
-    /// Refuses a device that the kernel does not open exclusively (`O_EXCL`).
+    /// Returns an error if the kernel refuses to open the device exclusively (`O_EXCL`).
     fn check_exclusive(&self) -> Result<(), NativeError> {
         let exclusive = fs::OpenOptions::new()
             .read(true)
@@ -141,16 +141,16 @@ impl Disk {
     }
 }
 
-/// Returns the number of the block device at a path.
+/// Returns the device number of the block device at a path; `None` if there is no block device.
 fn number_of(path: &str) -> Option<DeviceNumber> {
     let metadata = fs::metadata(path).ok()?;
     let is_device = metadata.file_type().is_block_device();
     is_device.then(|| DeviceNumber::of_stat(metadata.st_rdev()))
 }
 
-/// Returns the mount point of one of these devices, from `mountinfo` (proc(5)). The third field is
-/// the device number of the file system, which for btrfs is not the number of a disk. The second
-/// field after ` - ` is the path of the device.
+/// Returns the mount point of a file system on one of these devices, from `mountinfo` (proc(5)).
+/// The third field of a line is the device number of the file system, which for btrfs is not the
+/// number of a disk. The second field after ` - ` is the path of the device.
 fn mounted_at(
     mountinfo: &str,
     numbers: &[DeviceNumber],
@@ -167,7 +167,7 @@ fn mounted_at(
     })
 }
 
-/// Returns the path of one of these devices that is used as swap, from `/proc/swaps`.
+/// Returns the path of a swap device that is one of these devices, from `/proc/swaps`.
 fn swap_on(
     swaps: &str,
     numbers: &[DeviceNumber],

@@ -1,4 +1,5 @@
-//! File systems: made by their own tools, and mounted in a mount namespace of this thread.
+//! File systems of the kernel, created by their own tools, and mounted in the mount namespace of
+//! this thread.
 
 use std::ffi::CStr;
 use std::fs;
@@ -9,18 +10,18 @@ use rustix::mount::{MountFlags, UnmountFlags};
 
 use super::{NativeError, io_error};
 
-/// A kind of file system that can be made.
+/// A kind of file system that can be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Kind {
-    /// Name on the axis `file_system`, and for `mount(2)`.
+    /// Name of the file system on the axis `file_system` of a plan, and for `mount(2)`.
     pub name: &'static str,
     tool: &'static str,
     package: &'static str,
-    /// Options with which the tool asks no question, and leaves no work for the background.
+    /// Options that keep the tool from asking questions and from leaving work for the background.
     arguments: &'static [&'static str],
-    /// Options that set the UUID.
+    /// Form of the options that set the UUID.
     identity: Identity,
-    /// Mount options, in addition to those of the run.
+    /// Mount options in addition to those that every run uses.
     options: &'static CStr,
 }
 
@@ -66,8 +67,8 @@ pub(super) const KINDS: [Kind; 6] = [
         package: "btrfs-progs",
         arguments: &["-q", "-f", "-K"],
         identity: Identity::Btrfs,
-        // Without this option, btrfs discards freed space on its own, which is I/O that the load
-        // has not requested.
+        // Without this option, btrfs discards freed space by itself, which is I/O that the load has
+        // not requested.
         options: c"nodiscard",
     },
     Kind {
@@ -91,10 +92,10 @@ impl Kind {
         check_program(self.tool, self.name, self.package, folders)
     }
 
-    /// Makes the file system on a device, and returns the command.
+    /// Creates the file system on a device, and returns the command that created it.
     ///
     /// # Errors
-    /// The messages of the tool.
+    /// The messages of the tool, if it fails.
     pub(super) fn make(&self, device: &Path, uuid: &str) -> Result<String, NativeError> {
         let mut arguments: Vec<String> = self.arguments.iter().map(|&of| of.to_owned()).collect();
         let own = match self.identity {
@@ -139,10 +140,10 @@ impl Kind {
         }
     }
 
-    /// Mounts the file system.
+    /// Mounts the file system at a path.
     ///
     /// # Errors
-    /// Those of `mount(2)`.
+    /// The errors of `mount(2)`.
     pub(super) fn mount(
         &self,
         device: &Path,
@@ -180,7 +181,8 @@ pub(super) fn uuid(digits: &str) -> String {
     .join("-")
 }
 
-/// Checks that `program`, which makes `what` and is part of `package`, is in one of `folders`.
+/// Checks that `program` is in one of `folders`. `what` is the thing that needs the program, and
+/// `package` the package that contains it, for the error message.
 pub(super) fn check_program(
     program: &str,
     what: &str,
@@ -195,9 +197,10 @@ pub(super) fn check_program(
     }
 }
 
-/// Returns the search path of programs, including the folders for system administration.
+/// Returns the search path for programs, including the folders with programs for system
+/// administration.
 pub(super) fn path_of_tools() -> std::ffi::OsString {
-    // The first program of a guest has no `PATH`.
+    // In a guest, the environment of the first program does not contain `PATH`.
     let mut path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
     path.push(":/usr/sbin:/sbin");
     path
@@ -210,13 +213,13 @@ pub(super) struct Mounted {
 }
 
 impl Mounted {
-    /// Returns the root of the file system.
+    /// Returns the path at which the file system is mounted.
     pub(super) fn root(&self) -> &Path {
         &self.place
     }
 
-    /// Returns the options that the kernel reports: those of the mount, and those of the file
-    /// system.
+    /// Returns the options that the kernel reports: the options of the mount, and the options of
+    /// the file system.
     ///
     /// # Errors
     /// If the file system is not in the mount table.
@@ -238,7 +241,7 @@ impl Mounted {
     /// Unmounts the file system, which writes all remaining dirty data.
     ///
     /// # Errors
-    /// Those of `umount(2)`.
+    /// The errors of `umount(2)`.
     pub(super) fn unmount(mut self) -> Result<(), NativeError> {
         self.is_mounted = false;
         rustix::mount::unmount(&self.place, UnmountFlags::empty()).map_err(|source| {
@@ -253,8 +256,8 @@ impl Mounted {
 impl Drop for Mounted {
     fn drop(&mut self) {
         if self.is_mounted {
-            // A failure has been reported already. Detach the mount, so that the device is released
-            // as soon as it is no longer in use.
+            // The value is dropped after a failure that has already been reported. Detach the
+            // mount, so that the kernel releases the device when the mount is no longer in use.
             let _ = rustix::mount::unmount(&self.place, UnmountFlags::DETACH);
         }
     }

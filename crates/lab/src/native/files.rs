@@ -1,8 +1,9 @@
-//! Real files on a mounted file system, and the blocks of a real device, for the loads.
+//! Real files on a mounted file system, and the blocks of a real device, as the file layer of a
+//! load.
 //!
-//! File calls are ordinary system calls through the page cache. Calls to the device itself bypass
-//! the page cache (`O_DIRECT`), over io_uring. The layer tracks file sizes from its writes, so that
-//! a load adds no system call to ask for them.
+//! File calls are ordinary system calls through the page cache. Calls on the device itself bypass
+//! the page cache (`O_DIRECT`) and use io_uring. The layer computes file sizes from its own writes,
+//! so that a load makes no system call to query sizes.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -22,10 +23,10 @@ use super::programs::{Programs, Threads};
 use crate::files::{FileId, Program};
 use crate::layer::{FileLayer, LoadError};
 
-/// Maximum number of bytes of one call; longer calls are split.
+/// Maximum number of bytes of one system call; longer calls are split.
 const CALL_BYTES_MAX: u64 = 4 << 20;
 
-/// The device itself, for loads without a file system.
+/// The device itself, for loads that run without a file system.
 pub(super) struct RawDevice {
     pub file: real_time::File,
     pub blocks: u32,
@@ -43,12 +44,12 @@ struct Inner {
     device: Option<RawDevice>,
     programs: Programs,
     stop: Arc<AtomicBool>,
-    /// Content of all writes, generated from the seed.
+    /// Content that is used for all writes, generated from the seed.
     bytes: Arc<Vec<u8>>,
     payload: Buf,
     next: Cell<u32>,
     files: RefCell<BTreeMap<FileId, Known>>,
-    /// The file that each program opened last.
+    /// For each program, the file that it opened last.
     last: RefCell<BTreeMap<u32, OpenFile>>,
 }
 
@@ -65,7 +66,7 @@ pub(super) struct OpenFile {
     file: Arc<File>,
 }
 
-/// Parameters of a layer.
+/// Parameters for the creation of a layer of real files.
 pub(super) struct LayerParameters {
     /// The root of the mounted file system.
     pub root: PathBuf,
@@ -73,9 +74,9 @@ pub(super) struct LayerParameters {
     pub device: Option<RawDevice>,
     /// Whether the load has many programs, each of which needs a thread for its calls.
     pub has_many_programs: bool,
-    /// Set when the run is to stop.
+    /// Flag that is set when the run must stop.
     pub stop: Arc<AtomicBool>,
-    /// Seed of the content of writes.
+    /// Seed from which the content of writes is generated.
     pub seed: u64,
 }
 
@@ -89,7 +90,7 @@ impl RealFiles {
         };
         let payload = match place.device {
             Some(_) => {
-                // Use the buffer pool, because its memory is aligned as the device requires.
+                // The memory of the buffer pool is aligned as the device requires.
                 let mut own = rt.pool().alloc_now(CALL_BYTES_MAX as usize);
                 own.copy_from_slice(&bytes);
                 own.freeze()
@@ -110,7 +111,7 @@ impl RealFiles {
         })))
     }
 
-    /// Closes every file, so that the file system can be unmounted.
+    /// Closes every open file, so that the file system can be unmounted.
     pub(super) fn close(&self) {
         self.0.programs.close();
         self.0.last.borrow_mut().clear();
@@ -162,8 +163,8 @@ impl RealFiles {
         drop(before);
     }
 
-    /// Returns an open file for a write: the file that the program opened last, or else opens
-    /// `file`.
+    /// Returns `file`, open for a write. Opens the file unless it is the file that the program
+    /// opened last.
     async fn at_hand(&self, file: FileId, program: &mut Program) -> Result<OpenFile, LoadError> {
         let last = self.0.last.borrow().get(&program.task()).cloned();
         match last {
@@ -185,7 +186,7 @@ fn failed(what: &str, source: io::Error) -> LoadError {
     }
 }
 
-/// Splits a range into pieces that are short enough for one call.
+/// Splits a range into pieces of the maximum length of one system call.
 fn pieces(offset: u64, bytes: u64) -> impl Iterator<Item = (u64, u64)> {
     let starts = (0..bytes).step_by(CALL_BYTES_MAX as usize);
     starts.map(move |at| (offset + at, CALL_BYTES_MAX.min(bytes - at)))
@@ -247,8 +248,8 @@ impl FileLayer for RealFiles {
     }
 
     async fn use_characters(&self, count: u64, _program: &mut Program) {
-        // Pass each character through a register, like a program that takes one at a time. The
-        // compiler must not optimize the loop away.
+        // Load each character separately, like a program that processes one character at a time.
+        // `black_box` keeps the compiler from removing the loop.
         for character in self.0.bytes.iter().cycle().take(count as usize) {
             std::hint::black_box(*character);
         }
@@ -363,8 +364,8 @@ impl FileLayer for RealFiles {
     async fn remove(&self, file: FileId, program: &mut Program) -> Result<(), LoadError> {
         let path = self.path_of(file)?;
         {
-            // Close the file first: removing an open file costs more, and takes effect only when
-            // the file is closed.
+            // Close the file before its removal: removing an open file costs more, and the kernel
+            // frees its blocks only when the file is closed.
             let mut last = self.0.last.borrow_mut();
             if last
                 .get(&program.task())
@@ -388,7 +389,7 @@ impl FileLayer for RealFiles {
     }
 }
 
-/// Checks that a call has transferred all `bytes` bytes.
+/// Converts the result of a call to an error if fewer than `bytes` bytes were transferred.
 fn whole(outcome: io::Result<usize>, bytes: u64) -> io::Result<()> {
     match outcome? as u64 == bytes {
         true => Ok(()),

@@ -1,6 +1,6 @@
-//! Loop devices of this program alone: a new one for each run, because a reduced depth stays with a
-//! loop device for as long as the device exists. A device is recorded in the journal before it is
-//! created.
+//! Loop devices for this program alone. Each run creates a new loop device, because a reduced queue
+//! depth stays with a device for as long as the device exists. A device is recorded in the journal
+//! before it is created.
 
 use std::fs::File;
 use std::path::Path;
@@ -9,7 +9,7 @@ use super::NativeError;
 use super::journal::{Change, Journal};
 use super::loops::{self, Loop};
 
-/// First number to try: other programs that look for a free device take the lowest.
+/// Lowest number to try for a new loop device; other programs use the lowest free number.
 const NUMBER_MIN: u32 = 64;
 const NUMBER_MAX: u32 = 1 << 16;
 

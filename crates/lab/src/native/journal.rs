@@ -1,9 +1,9 @@
 //! Journal of changes to the machine. Each change is recorded before it is made, so that it can be
-//! undone: at the end of a run, after an error, or by the next program if this one was killed.
+//! undone: at the end of a run, after an error, or by the next program if this program is killed.
 //!
 //! The journal is one file in `/run`, which lives as long as the kernel's settings: a restart of
-//! the machine discards both. A lock file beside it permits changes to one program at a time.
-//! Nothing may be changed that is not in the journal first.
+//! the machine discards both. A lock file beside the journal ensures that only one program makes
+//! changes at a time. A change must never be made before it is in the journal.
 
 use std::fs::{self, File};
 use std::io;
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{NativeError, io_error, loops, sysfs};
 
-/// Maximum time to wait until the kernel releases the resources of a killed program, and the
+/// Maximum time to wait until the kernel has released the resources of a killed program, and the
 /// interval between attempts.
 const LET_GO_MOST: Duration = Duration::from_secs(60);
 const LET_GO_STEP: Duration = Duration::from_millis(20);
@@ -25,18 +25,18 @@ const LET_GO_STEP: Duration = Duration::from_millis(20);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
-    /// A setting of the kernel, and its old value.
+    /// A changed setting of the kernel.
     Setting {
         /// File of the setting.
         path: PathBuf,
-        /// Old value.
+        /// Value before the change.
         old: String,
     },
-    /// A loop device that was created, and the file below it.
+    /// A loop device that was created.
     Loop {
         /// Number of the loop device.
         number: u32,
-        /// File below the loop device.
+        /// File that backs the loop device.
         file: PathBuf,
     },
     /// A file that was created.
@@ -44,17 +44,17 @@ pub enum Change {
         /// Path of the file.
         path: PathBuf,
     },
-    /// A cgroup that was created, and the cgroup from which this process moved into it.
+    /// A cgroup that was created, into which this process moved.
     Group {
         /// Folder of the created cgroup.
         path: PathBuf,
-        /// Folder of the previous cgroup.
+        /// Folder of the cgroup to which this process belonged before.
         from: PathBuf,
     },
 }
 
 impl Change {
-    /// Undoes the change. Does nothing if it is undone already.
+    /// Undoes the change. Succeeds without effect if the change has already been undone.
     fn undo(&self) -> Result<(), NativeError> {
         match self {
             Change::Setting { path, old } => put_back(path, old),
@@ -74,7 +74,7 @@ impl Change {
     }
 }
 
-/// Writes a setting back, unless its device no longer exists.
+/// Restores the old value of a setting, unless its device no longer exists.
 fn put_back(path: &Path, old: &str) -> Result<(), NativeError> {
     match sysfs::read(path) {
         Ok(now) if now == old => return Ok(()),
@@ -88,7 +88,7 @@ fn put_back(path: &Path, old: &str) -> Result<(), NativeError> {
 fn leave_group(path: &Path, from: &Path) -> Result<(), NativeError> {
     let inside = path.join("cgroup.procs");
     let me = std::process::id().to_string();
-    // A cgroup that no longer exists has no members.
+    // A cgroup that no longer exists has no members, so a read error needs no handling.
     let members = fs::read_to_string(&inside).unwrap_or_default();
     if members.lines().any(|member| member == me) {
         let back = from.join("cgroup.procs");
@@ -97,7 +97,7 @@ fn leave_group(path: &Path, from: &Path) -> Result<(), NativeError> {
     until_free(|| gone(fs::remove_dir(path), path))
 }
 
-/// Converts the result of a removal: a file that does not exist counts as removed.
+/// Converts the result of a removal: the removal of a file that does not exist counts as a success.
 fn gone(result: io::Result<()>, path: &Path) -> Result<(), NativeError> {
     match result {
         Err(source) if source.kind() != io::ErrorKind::NotFound => Err(io_error(path, source)),
@@ -105,7 +105,8 @@ fn gone(result: io::Result<()>, path: &Path) -> Result<(), NativeError> {
     }
 }
 
-/// Retries while the kernel returns `EBUSY`, as it does while it tears down a killed program.
+/// Retries `attempt` while the kernel returns `EBUSY`, which it may do until it has released the
+/// resources of a killed program.
 fn until_free(attempt: impl Fn() -> Result<(), NativeError>) -> Result<(), NativeError> {
     let first = attempt();
     if !is_busy(&first) {
@@ -136,16 +137,16 @@ fn is_busy(outcome: &Result<(), NativeError>) -> bool {
     matches!(outcome, Err(NativeError::Io { error, .. }) if error.kind() == io::ErrorKind::ResourceBusy)
 }
 
-/// Changes that have not been undone, and the lock that permits new ones.
+/// The journal of the changes that have not been undone, and the lock that permits new changes.
 pub struct Journal {
     path: PathBuf,
     changes: Vec<Change>,
-    /// Lock file, locked for as long as it is open.
+    /// Lock file. The lock is held as long as this file is open.
     _lock: File,
 }
 
 impl Journal {
-    /// Takes the lock, and reads the changes that a killed program has left.
+    /// Takes the lock, and reads the changes that a killed program has not undone.
     ///
     /// # Errors
     /// If another program holds the lock, or the folder cannot be used.
@@ -175,13 +176,13 @@ impl Journal {
         })
     }
 
-    /// Returns true if `folder` has a journal with changes, as far as this user can see.
+    /// Returns true if `folder` contains a journal of changes that is visible to this user.
     pub fn is_left(folder: &Path) -> bool {
         folder.join("journal.json").exists()
     }
 
-    /// Returns true while a program holds the lock. The changes in `folder` then belong to that
-    /// program.
+    /// Returns true if a running program holds the lock, so that the changes in the journal in
+    /// `folder` belong to that program.
     pub fn is_held(folder: &Path) -> bool {
         let lock = File::open(folder.join("lock"));
         let asks = FlockOperation::NonBlockingLockShared;
@@ -201,7 +202,7 @@ impl Journal {
     /// Records a change before it is made.
     ///
     /// # Errors
-    /// If the journal cannot be written; the change must not be made then.
+    /// If the journal cannot be written. The change must not be made in that case.
     pub fn record(&mut self, change: Change) -> Result<(), NativeError> {
         self.changes.push(change);
         self.write()
@@ -216,11 +217,12 @@ impl Journal {
         self.write()
     }
 
-    /// Undoes all but the first `keep` changes, the last one first, and returns their descriptions.
-    /// A change that cannot be undone stays in the journal, and the others are undone nevertheless.
+    /// Undoes all changes except the first `keep`, starting with the newest, and returns
+    /// descriptions of the undone changes. A change that cannot be undone stays in the journal, and
+    /// the remaining changes are still undone.
     ///
     /// # Errors
-    /// The first failure.
+    /// The first error of a change that cannot be undone.
     pub fn undo_to(&mut self, keep: usize) -> Result<Vec<String>, NativeError> {
         let mut names = Vec::new();
         let mut left = Vec::new();
@@ -248,8 +250,8 @@ impl Journal {
             return gone(fs::remove_file(&self.path), &self.path);
         }
         let text = serde_json::to_string_pretty(&self.changes).expect("changes are plain data");
-        // Replace the file atomically, so that a killed program leaves either the old list or the
-        // new one.
+        // Replace the file atomically, so that a killed program leaves either the old or the new
+        // list of changes.
         let begun = self.path.with_extension("part");
         fs::write(&begun, text).map_err(|source| io_error(&begun, source))?;
         fs::rename(&begun, &self.path).map_err(|source| io_error(&self.path, source))

@@ -1,4 +1,5 @@
-//! The kernel's loop devices, by number: creation, configuration over a file, and removal.
+//! The kernel's loop devices, identified by number: creation, configuration with a backing file,
+//! and removal.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -9,14 +10,15 @@ use super::{NativeError, io_error, sys};
 
 const CONTROL: &str = "/dev/loop-control";
 
-/// A loop device over a file.
+/// A loop device with a backing file.
 pub(super) struct Loop {
     pub(super) path: PathBuf,
-    /// Open for as long as the device is needed, because the last close detaches the backing file.
+    /// Open loop device. It must stay open as long as the device is needed, because the last close
+    /// detaches the backing file.
     pub(super) file: File,
 }
 
-/// Opens the device that creates and removes loop devices.
+/// Opens the control device, through which loop devices are created and removed.
 pub(super) fn control() -> Result<File, NativeError> {
     let path = Path::new(CONTROL);
     File::open(path).map_err(|source| io_error(path, source))
@@ -35,12 +37,12 @@ pub(super) fn check() -> Result<(), NativeError> {
     control().map(|_| ())
 }
 
-/// Returns true if a loop device of this number exists.
+/// Returns true if a loop device with this number exists.
 pub(super) fn exists(number: u32) -> bool {
     block_folder(number).exists()
 }
 
-/// Creates the loop device of a number. Returns false if another program has created it already.
+/// Creates the loop device with this number. Returns false if the device already exists.
 pub(super) fn add(control: &File, number: u32) -> Result<bool, NativeError> {
     match sys::loop_add(control, number) {
         Ok(()) => Ok(true),
@@ -49,7 +51,8 @@ pub(super) fn add(control: &File, number: u32) -> Result<bool, NativeError> {
     }
 }
 
-/// Configures a loop device over `backing`, bypassing the page cache.
+/// Configures a loop device with the file `backing`, which the device accesses without the page
+/// cache.
 pub(super) fn configure(number: u32, backing: &Path) -> Result<Loop, NativeError> {
     let path = node(number);
     let file = open(&path)?;
@@ -72,7 +75,8 @@ fn open(path: &Path) -> Result<File, NativeError> {
     file.map_err(|source| io_error(path, source))
 }
 
-/// Removes a loop device. A device over another file belongs to another program and is left alone.
+/// Removes a loop device. Does nothing if the device has another backing file, because it then
+/// belongs to another program.
 ///
 /// # Errors
 /// `ResourceBusy` while any program has the device open.
@@ -83,8 +87,8 @@ pub(super) fn remove(number: u32, backing: &Path) -> Result<(), NativeError> {
     }
     match fs::read_to_string(block_folder(number).join("loop/backing_file")) {
         Ok(file) if Path::new(file.trim_end()) != backing => return Ok(()),
-        // The kernel detaches the file when the last user closes the device, which is this program
-        // here.
+        // The kernel detaches the backing file when the last user closes the device, which is the
+        // temporary open of this call.
         Ok(_) => sys::loop_clear(&open(&path)?).map_err(|source| io_error(&path, source))?,
         Err(_) => {}
     }

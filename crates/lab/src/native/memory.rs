@@ -1,6 +1,7 @@
-//! Limits the memory of a run to less than that of the machine: a cgroup with a memory limit, and a
-//! limit on the dirty pages of one device, in the same proportion as in Linux 2.6.26. It must never
-//! change a setting of the whole machine.
+//! Limits the memory of a run to less than the memory of the machine, with a cgroup that has a
+//! memory limit, and with a limit on the dirty pages of one device. The limit on dirty pages is the
+//! same fraction of memory as in Linux 2.6.26. This module must never change a setting of the whole
+//! machine.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,19 +9,20 @@ use std::path::{Path, PathBuf};
 use super::journal::{Change, Journal};
 use super::{NativeError, io_error, sysfs};
 
-/// Name of the cgroup.
+/// Name of the cgroup of a run.
 const NAME: &str = "bimetal-lab";
-/// Divisor of memory for the limit on dirty pages: a tenth, as in Linux 2.6.26 (`dirty_ratio`).
+/// Divisor of the memory limit that gives the limit on dirty pages: a tenth, as in Linux 2.6.26
+/// (`dirty_ratio`).
 pub(super) const DIRTY_PART: u64 = 10;
 
-/// Location of the memory cgroups.
+/// Paths of the memory cgroups of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Groups {
-    /// Folder in which the run's cgroup is created.
+    /// Folder in which the cgroup of a run is created.
     top: PathBuf,
     /// Folder of the cgroup of this process.
     own: PathBuf,
-    /// Name of the file with the limit.
+    /// Name of the file with the memory limit of a cgroup.
     limit: &'static str,
 }
 
@@ -48,8 +50,9 @@ impl Groups {
         Ok(groups)
     }
 
-    /// Finds the cgroups from `mountinfo` and `cgroup` (proc(5), cgroups(7)): version 1 has a mount
-    /// for the memory controller, version 2 has one for all controllers.
+    /// Finds the memory cgroups from the texts of `mountinfo` and `cgroup` (proc(5), cgroups(7)).
+    /// Version 1 of cgroups has a separate mount for the memory controller; version 2 has one mount
+    /// for all controllers.
     fn of(mountinfo: &str, cgroup: &str) -> Option<Groups> {
         let mount = |kind: &str, option: &str| {
             mountinfo.lines().find_map(|line| {
@@ -82,13 +85,15 @@ impl Groups {
         })
     }
 
-    /// Moves this process into a cgroup limited to `bytes` bytes of memory.
+    /// Moves this process to a new cgroup with a limit of `bytes` bytes of memory. Returns the path
+    /// of the file with the limit.
     ///
     /// # Errors
     /// If the kernel refuses.
     pub(super) fn enter(&self, bytes: u64, journal: &mut Journal) -> Result<PathBuf, NativeError> {
         let path = self.top.join(NAME);
-        // A process in a container may not see its own cgroup; then it moves back to the top.
+        // A process in a container may not see its own cgroup. It then moves back to the top cgroup
+        // after the run.
         let from = if self.own.exists() {
             &self.own
         } else {

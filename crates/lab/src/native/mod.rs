@@ -1,11 +1,11 @@
-//! Runs on this machine: the same loads over the kernel's own schedulers and file systems, on a
-//! loop device or on a given block device.
+//! Runs on this machine: the same loads as in virtual time, over the kernel's own schedulers and
+//! file systems, on a loop device or on a given block device.
 //!
 //! Every setting is written, read back, and read again just before the load. A setting that reads
-//! back a different value ends the run with an error that names it. Every change is recorded in a
-//! journal first, and undone after each run. Mounts are in a mount namespace of this thread, so
-//! they end with the thread in any case. This module must never change a setting that affects more
-//! than the device of the run.
+//! back a different value ends the run with an error that names the setting. Every change is
+//! recorded in a journal first, and undone after each run. Mounts are in a mount namespace of this
+//! thread, so they disappear at the latest when the thread ends. This module must never change a
+//! setting that affects more than the device of the run.
 
 mod counters;
 mod disk;
@@ -46,10 +46,10 @@ fn io_error(path: &Path, source: io::Error) -> NativeError {
     }
 }
 
-/// Refuses a plan that this machine cannot run, without changing anything.
+/// Checks that this machine can run a plan, without changing anything.
 ///
 /// # Errors
-/// The first thing that is missing or in use.
+/// The first requirement that is not met, or the first device in use.
 pub fn check(plan: &Plan) -> Result<(), NativeError> {
     if !rustix::process::geteuid().is_root() {
         return Err(NativeError::Refused(
@@ -79,8 +79,8 @@ fn check_settings(settings: &Settings) -> Result<(), NativeError> {
         NativeDevice::Loop { backing, .. } => {
             loops::check()?;
             check_backing(backing)?;
-            // All loop devices have the same schedulers, so `loop0` stands for the device to be
-            // created.
+            // All loop devices offer the same schedulers, so `loop0` is checked in place of the
+            // loop device that the run will create.
             match Path::new("/sys/block/loop0/queue/scheduler").exists() {
                 true => check_scheduler(&settings.scheduler.name, Path::new("/sys/block/loop0")),
                 false => Ok(()),
@@ -89,7 +89,7 @@ fn check_settings(settings: &Settings) -> Result<(), NativeError> {
     }
 }
 
-/// Checks that the programs of a run are in these folders.
+/// Checks that the programs that a run needs are in these folders.
 fn check_programs(settings: &Settings, folders: &[PathBuf]) -> Result<(), NativeError> {
     if settings.file_system != NO_FILE_SYSTEM {
         kind_of(&settings.file_system)?.check(folders)?;
@@ -109,7 +109,7 @@ fn check_scheduler(name: &str, folder: &Path) -> Result<(), NativeError> {
     known_scheduler(name, &text)
 }
 
-/// Checks that a scheduler is in the list of `queue/scheduler`.
+/// Checks that `list`, the content of a device's `queue/scheduler`, contains a scheduler.
 fn known_scheduler(name: &str, list: &str) -> Result<(), NativeError> {
     let known = sysfs::choices(list);
     match known.contains(&name) {
@@ -169,13 +169,13 @@ pub fn kernel_release() -> Result<String, NativeError> {
 }
 
 /// Returns true if a killed program has left changes that this user may undo. Changes of a running
-/// program do not count.
+/// program are not counted.
 pub fn is_left_to_us() -> bool {
     let folder = Path::new(FOLDER);
     rustix::process::geteuid().is_root() && Journal::is_left(folder) && !Journal::is_held(folder)
 }
 
-/// Undoes the changes that a killed program has left, and returns their descriptions.
+/// Undoes the changes that a killed program has left, and returns descriptions of the changes.
 ///
 /// # Errors
 /// If another program is changing this machine, or a change cannot be undone.
@@ -187,8 +187,8 @@ pub fn restore() -> Result<Vec<String>, NativeError> {
     }
 }
 
-/// Right to change this machine while runs are executed. A session belongs to the thread that
-/// creates it.
+/// Exclusive right of this program to change the machine while it executes runs. A session belongs
+/// to the thread that creates it.
 pub struct Session {
     journal: Journal,
     stop: Arc<AtomicBool>,
@@ -197,7 +197,7 @@ pub struct Session {
 
 impl Session {
     /// Takes the lock, undoes the changes that a killed program has left, and gives this thread a
-    /// mount namespace of its own. `stop` ends a run at the next call of its load.
+    /// private mount namespace. When `stop` is set, a run ends at the next call of its load.
     ///
     /// # Errors
     /// If another program is changing this machine.
@@ -216,7 +216,7 @@ impl Session {
         })
     }
 
-    /// Runs a cell with a seed, and undoes the changes of the run.
+    /// Runs a cell with a seed, and then undoes all changes of the run.
     ///
     /// # Errors
     /// If the machine cannot execute the run, or the load fails.
@@ -245,8 +245,8 @@ impl Session {
         Ok(outcome)
     }
 
-    /// Returns the file below a loop device. A file in a folder is created on first use, for all
-    /// runs.
+    /// Returns the backing file of a loop device; `None` for another device. If the plan names a
+    /// folder, the file is created in the folder at the first run, and is used by all runs.
     fn backing(&mut self, settings: &Settings) -> Result<Option<PathBuf>, NativeError> {
         let NativeDevice::Loop { backing, .. } = device_of(settings)? else {
             return Ok(None);
@@ -258,7 +258,7 @@ impl Session {
             }
             Backing::Folder { path, size_bytes } => (path, *size_bytes),
         };
-        // The kernel names the file of a loop device by its full path.
+        // The kernel reports the backing file of a loop device by its absolute path.
         let full = folder
             .canonicalize()
             .map_err(|source| io_error(folder, source))?;
@@ -278,7 +278,7 @@ impl Session {
         Ok(Some(path))
     }
 
-    /// Undoes all changes.
+    /// Undoes all changes of the session.
     ///
     /// # Errors
     /// If a change cannot be undone.

@@ -1,8 +1,8 @@
-//! Programs that block in the kernel independently: one thread for each program, which executes the
-//! calls of the program one after another.
+//! Executes the calls of the programs of a load. Programs that must block in the kernel
+//! independently have a thread each, which executes the calls of its program in order.
 //!
-//! A load of one program makes its calls on the thread of the load, as any program does. In a load
-//! of many programs, a call of one must not block the others.
+//! A load of one program makes its calls on the thread of the load. In a load of many programs, a
+//! call of one program must not block the other programs.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -15,16 +15,16 @@ use bimetal_rt::Rt;
 use bimetal_rt::mailbox::{Sender, mailbox};
 use bimetal_rt::sync::Event;
 
-/// Stack size of a thread, which executes single calls.
+/// Stack size in bytes of the thread of a program, which executes only single calls.
 const STACK_BYTES: usize = 256 << 10;
 
 type Call = Box<dyn FnOnce() + Send>;
 
-/// Threads that execute the calls of programs.
+/// Where the calls of programs are executed.
 pub(super) enum Programs {
-    /// The thread of the load itself.
+    /// On the thread of the load itself.
     One,
-    /// A thread for each program.
+    /// On a separate thread for each program.
     Many(Threads),
 }
 
@@ -41,7 +41,7 @@ impl Programs {
         }
     }
 
-    /// Ends the threads, each after its last call.
+    /// Ends the threads of programs, each after its last call.
     pub(super) fn close(&self) {
         if let Programs::Many(threads) = self {
             threads.close();
@@ -52,7 +52,7 @@ impl Programs {
 /// Threads of programs; see the module.
 pub(super) struct Threads {
     running: RefCell<BTreeMap<u32, Running>>,
-    /// Sender of a message for each completed call.
+    /// Sender that signals the completion of each call.
     bell: Arc<Sender<()>>,
     done: Rc<Event>,
 }
@@ -68,7 +68,7 @@ impl Threads {
         let mut letters = heard.listen(rt)?;
         let done = Rc::new(Event::new());
         let rung = Rc::clone(&done);
-        // This task ends when the threads have ended and the last sender is dropped.
+        // This task ends when all threads have ended, which drops the last sender.
         rt.spawn(async move {
             while letters.next().await.is_some() {
                 rung.notify();
@@ -93,7 +93,8 @@ impl Threads {
         let call = Box::new(move || {
             let outcome = call();
             *answer.lock().expect("nobody panics with it") = Some(outcome);
-            // The send fails only if the load has been abandoned and no task receives any more.
+            // The send fails only if the load has been abandoned, so that no task receives any
+            // longer.
             let _ = bell.send(());
         });
         self.calls_of(program)?
@@ -103,12 +104,13 @@ impl Threads {
         self.done.until_some(taken).await
     }
 
-    /// Returns the channel to a program's thread. The first call of a program starts its thread.
+    /// Returns the channel to the thread of a program. Starts the thread at the first call of the
+    /// program.
     fn calls_of(&self, program: u32) -> io::Result<mpsc::Sender<Call>> {
         if let Some(running) = self.running.borrow().get(&program) {
             return Ok(running.calls.clone());
         }
-        // The channel holds at most one call, because a program has at most one call in flight.
+        // The channel needs no bound, because a program has at most one call in flight.
         let (calls, asked) = mpsc::channel::<Call>();
         let thread = std::thread::Builder::new()
             .name(format!("program {program}"))
@@ -126,8 +128,8 @@ impl Threads {
         let running = std::mem::take(&mut *self.running.borrow_mut());
         for (_, Running { calls, thread }) in running {
             drop(calls);
-            // A thread that panicked has printed its message; the caller that waits for its result
-            // notices that it is missing.
+            // A thread that has panicked has already printed its message, and the caller that waits
+            // for its result notices that the result is missing.
             let _ = thread.join();
         }
     }

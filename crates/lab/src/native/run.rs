@@ -1,4 +1,4 @@
-//! One run: the device is prepared, the load runs on it, and the counters are recorded.
+//! Executes one run: prepares the device, runs the load on it, and records the counters.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -27,52 +27,53 @@ use crate::settings::{SCHEMA, Settings, run_id};
 use crate::workload::tool::Tool;
 use crate::workload::{Measured, Resolved, World};
 
-/// Resources of a run.
+/// Resources that a run borrows from its session.
 pub(super) struct Bench<'s> {
     pub journal: &'s mut Journal,
     pub stop: &'s Arc<AtomicBool>,
     pub kernel: &'s str,
-    /// The file below a loop device.
+    /// Backing file of the loop device, if the run uses a loop device.
     pub backing: Option<PathBuf>,
 }
 
 /// The device of a run.
 struct Device {
     disk: Disk,
-    /// Open for the duration of the run; closing it releases a loop device.
+    /// Open device. It stays open for the duration of the run; closing it releases a loop device.
     file: File,
-    /// Whether the device is created for the run. Its queue settings then need not be recorded,
+    /// Whether the device was created for this run. Its queue settings need not be recorded then,
     /// because they disappear with the device.
     is_ours: bool,
     name: String,
 }
 
 impl Device {
-    /// Returns the folder of the limits on dirty pages of the device.
+    /// Returns the folder of the device's limits on dirty pages.
     fn bdi(&self) -> PathBuf {
         self.disk.folder.join("bdi")
     }
 }
 
-/// Settings that have been written, with their values, to be verified later.
+/// Settings that have been written, with their values, to be checked again before the load.
 #[derive(Default)]
 struct Written(Vec<(PathBuf, String)>);
 
-/// Mounts the tracing file systems in the mount namespace of this thread, unless they are mounted.
-/// Without them, fewer counters are available, and the outcome of a run says so.
+/// Mounts the tracing file systems in the mount namespace of this thread, if they are not mounted.
+/// Without tracing file systems, fewer counters are available, which the outcome of a run records.
 pub(super) fn mount_tracing() {
     for (kind, place, inside) in [
         ("tracefs", "/sys/kernel/tracing", "events"),
         ("debugfs", "/sys/kernel/debug", "block"),
     ] {
         if !Path::new(place).join(inside).exists() {
-            // If this fails, the code that needs the file system reports the error.
+            // A failure is not handled here, because the code that needs the file system reports
+            // it.
             let _ = rustix::mount::mount(kind, place, kind, MountFlags::empty(), None);
         }
     }
 }
 
-/// Creates a file with its space allocated, so that no run pays for the allocation.
+/// Creates a file and allocates its space, so that the allocation takes no time during a run.
 pub(super) fn make_file(path: &Path, size_bytes: u64) -> Result<(), NativeError> {
     let file = File::create_new(path).map_err(|source| io_error(path, source))?;
     rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, size_bytes)
@@ -148,15 +149,16 @@ fn ready_device(bench: &mut Bench<'_>, settings: &Settings) -> Result<Device, Na
     }
 }
 
-/// Limits the queue depth of the device. Without a scheduler, `nr_requests` is the depth of the
-/// device itself, which stays when a scheduler is selected later. The limit cannot be undone, so it
-/// is set only on a device that is removed after the run.
+/// Limits the queue depth of the device. While the scheduler is `none`, `nr_requests` sets the
+/// depth of the device itself, and a scheduler that is selected later does not change this depth.
+/// The limit cannot be undone, so this is called only for a device that is removed after the run.
 fn set_depth(disk: &Disk, depth: u32) -> Result<(), NativeError> {
     sysfs::set(&disk.folder.join("queue/scheduler"), "none")?;
     sysfs::set(&disk.folder.join("queue/nr_requests"), &depth.to_string())
 }
 
-/// Checks the queue depth of the device, which only debugfs shows, and returns it.
+/// Checks the queue depth of the device, which the kernel shows only in debugfs, and returns it as
+/// text.
 fn verify_depth(disk: &Disk, depth: u32) -> Result<String, NativeError> {
     let name = disk.folder.file_name().unwrap_or_default();
     let path = Path::new("/sys/kernel/debug/block")
@@ -178,8 +180,8 @@ fn verify_depth(disk: &Disk, depth: u32) -> Result<String, NativeError> {
 }
 
 impl Written {
-    /// Writes a setting, and remembers it for [`verify`](Self::verify). With a journal, records the
-    /// old value first.
+    /// Writes a setting, and remembers its value for [`verify`](Self::verify). If there is a
+    /// journal, first records the old value.
     fn set(
         &mut self,
         journal: Option<&mut Journal>,
@@ -197,8 +199,8 @@ impl Written {
         Ok(())
     }
 
-    /// Checks all settings again, because a later one may have changed an earlier one. Returns
-    /// their values.
+    /// Checks the values of all settings again, because writing one setting may have changed
+    /// another. Returns the values.
     fn verify(&self) -> Result<BTreeMap<String, String>, NativeError> {
         let mut all = BTreeMap::new();
         for (path, value) in &self.0 {
@@ -209,7 +211,7 @@ impl Written {
     }
 }
 
-/// Writes the settings of the block layer. The read-ahead window comes last, because other settings
+/// Writes the settings of the block layer. Sets the read-ahead window last, because other settings
 /// change it.
 fn tune(
     bench: &mut Bench<'_>,
@@ -237,8 +239,8 @@ fn tune(
     };
     written.set(None, queue.join("write_cache"), cache)?;
     let throttle = queue.join("wbt_lat_usec");
-    // A kernel without writeback throttling has nothing to disable. A scheduler may have disabled
-    // it already.
+    // A kernel without writeback throttling has no such setting, and a scheduler may already have
+    // disabled the throttling.
     if throttle.exists() && sysfs::read(&throttle)? != "0" {
         written.set(None, throttle, "0")?;
     }
@@ -252,30 +254,30 @@ fn tune(
 }
 
 /// Limits the dirty pages of a device. The kernel stores the limit as a fraction of the dirty pages
-/// that all memory may have, which changes with the free memory, and a load like Postmark is
-/// written in rounds of about that size. So the limit is set last, just before the load, and its
-/// resulting value is among the settings of the run.
+/// that are allowed for the whole memory, which depends on the free memory, and a load like
+/// Postmark is written in rounds of about the size of the limit. So the limit is set last, just
+/// before the load, and the resulting value is recorded among the settings of the run.
 fn limit_dirty(bdi: &Path, settings: &Settings, written: &mut Written) -> Result<(), NativeError> {
     let bytes = u64::from(settings.memory_pages) * 4096 / DIRTY_PART;
     written.set(None, bdi.join("strict_limit"), "1")?;
-    // A loop device keeps the lower limit of its previous user, and the upper limit must not be
-    // below it.
+    // A loop device may still have the lower limit of its previous user, which must not exceed the
+    // new upper limit.
     sysfs::set(&bdi.join("min_ratio_fine"), "0")?;
     written.set(None, bdi.join("max_bytes"), &bytes.to_string())?;
-    // The kernel stores the limit as a fraction, which must not change any more.
+    // The kernel stores the limit as a fraction, which must not change until the load.
     let part = bdi.join("max_ratio_fine");
     let found = sysfs::read(&part)?;
-    // The kernel gives a device a share of the dirty pages, in proportion to its writes. Without a
-    // lower limit, the share of this device would depend on the writes of other devices, and begin
+    // The kernel assigns a device a share of the allowed dirty pages, in proportion to its writes.
+    // Without a lower limit, the share would depend on the writes to other devices, and would start
     // near zero for a new device.
     written.set(None, bdi.join("min_ratio_fine"), &found)?;
     written.0.push((part, found));
     Ok(())
 }
 
-/// Records all queue settings that a run may change, of a device that outlives the run. They are
-/// restored in reverse order: first the scheduler, which sets others, then its parameters, and the
-/// read-ahead window last.
+/// Records all queue settings that a run may change, for a device that outlives the run. Settings
+/// are restored in the reverse order of their records: first the scheduler, which changes other
+/// settings, then its parameters, and the read-ahead window last.
 fn remember_queue(journal: &mut Journal, disk: &Disk) -> Result<(), NativeError> {
     let queue = disk.folder.join("queue");
     let mut paths = vec![queue.join("read_ahead_kb"), queue.join("wbt_lat_usec")];
@@ -295,9 +297,9 @@ fn remember_queue(journal: &mut Journal, disk: &Disk) -> Result<(), NativeError>
 
 /// Records the limits on dirty pages, which a loop device keeps for its next user.
 ///
-/// The lower limit must never be above the upper one, so it is cleared first and restored last. The
-/// kernel stores `max_bytes` as a fraction of the dirty pages allowed at that moment, so the
-/// fraction is restored.
+/// The lower limit must never exceed the upper limit, so the lower limit is cleared first and
+/// restored last. The kernel stores `max_bytes` as a fraction of the dirty pages that are allowed
+/// at that time, so the fraction is restored instead of `max_bytes`.
 fn remember_limits(journal: &mut Journal, disk: &Disk) -> Result<(), NativeError> {
     let bdi = disk.folder.join("bdi");
     let (lower, upper) = (bdi.join("min_ratio_fine"), bdi.join("max_ratio_fine"));
@@ -322,14 +324,14 @@ type Measurement = (Measured, Counted, u64);
 fn runtime(settings: &Settings, seed: u64) -> Result<Rt, NativeError> {
     let is_raw = settings.file_system == NO_FILE_SYSTEM;
     let options = UringOptions {
-        // Only requests to the device use the pool: at most a thousand at a time, each of which
-        // waits until the pool has a buffer for it.
+        // Only requests to the device itself use the pool. There are at most a thousand at a time,
+        // and each waits until the pool has a buffer.
         pool_bytes: if is_raw { 64 << 20 } else { 1 << 20 },
         seed,
         register: false,
-        // The measurements are those of this driver.
+        // Always use io_uring, so that all measurements use the same driver.
         driver: DriverChoice::Uring,
-        // No busy-polling, so that the CPU time of an experiment is that of its I/O.
+        // No busy-polling, so that the measured CPU time is the CPU time of the I/O.
         spin: Duration::ZERO,
         ..UringOptions::default()
     };
@@ -339,7 +341,8 @@ fn runtime(settings: &Settings, seed: u64) -> Result<Rt, NativeError> {
     })
 }
 
-/// Drops the cached pages of the device itself, which a tool may just have read and written.
+/// Drops the cached pages of the device itself. A tool may have read and written the device just
+/// before.
 fn forget_pages(device: &Device) -> Result<(), NativeError> {
     let path = &device.disk.path;
     device
@@ -425,7 +428,8 @@ fn on_file_system(
     forget_pages(device)?;
     let is_sync = settings.write_mode == "through";
     let mounted = kind.mount(path, &Path::new(FOLDER).join("mount"), is_sync)?;
-    // A file system over several devices has its own limits and its own read-ahead window.
+    // A btrfs file system, which can span several devices, has its own limits on dirty pages and
+    // its own read-ahead window.
     let own = PathBuf::from(format!("/sys/fs/btrfs/{uuid}/bdi"));
     let mut limited = vec![device.bdi()];
     if own.exists() {
@@ -487,8 +491,8 @@ fn measure(
     Ok((measured, counters.stop()?, elapsed_ns))
 }
 
-/// Runs the load in an external program, in the folder `root`, or on the device if the load has no
-/// file system. All written data are durable when this returns.
+/// Runs the load in an external program, in the folder `root`, or on the device itself if the load
+/// uses no file system. When this returns, all written data is durable.
 fn measure_tool(
     rt: &Rt,
     tool: &Tool,

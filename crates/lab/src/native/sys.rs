@@ -1,7 +1,7 @@
-//! System calls that the libraries in use do not offer: loop devices, counters of tracepoints, and
-//! a private mount namespace.
+//! System calls that the libraries in use do not provide: for loop devices, for counters of
+//! tracepoints, and for a private mount namespace.
 //!
-//! Each call takes integers, or a structure that lives as long as the call. This module must never
+//! Each call passes integers, or a structure that lives as long as the call. This module must never
 //! make a decision.
 
 use std::ffi::CStr;
@@ -14,11 +14,11 @@ const LOOP_CLR_FD: libc::Ioctl = 0x4C01;
 const LOOP_CONFIGURE: libc::Ioctl = 0x4C0A;
 const LOOP_CTL_ADD: libc::Ioctl = 0x4C80;
 const LOOP_CTL_REMOVE: libc::Ioctl = 0x4C81;
-/// The last close of the device detaches the backing file.
+/// Flag: the last close of the device detaches the backing file.
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
 const LO_FLAGS_DIRECT_IO: u32 = 16;
 
-/// `struct loop_config`, with the `struct loop_info64` inside it.
+/// `struct loop_config`, including its `struct loop_info64`.
 #[repr(C)]
 struct LoopConfig {
     fd: u32,
@@ -38,7 +38,8 @@ const PERF_TYPE_TRACEPOINT: u64 = 2;
 const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 8;
 const PERF_EVENT_IOC_ENABLE: libc::Ioctl = 0x2400;
 const PERF_EVENT_IOC_SET_FILTER: libc::Ioctl = 0x4008_2406;
-/// Number of words of the first version of `struct perf_event_attr`, which every kernel accepts.
+/// Number of 8-byte words of the first version of `struct perf_event_attr`, which every kernel
+/// accepts.
 const PERF_ATTR_WORDS: usize = 8;
 
 fn answer(result: libc::c_int) -> io::Result<()> {
@@ -48,7 +49,7 @@ fn answer(result: libc::c_int) -> io::Result<()> {
     }
 }
 
-/// Creates the loop device of a number, through `/dev/loop-control`.
+/// Creates the loop device with this number, through `/dev/loop-control`.
 pub(super) fn loop_add(control: &File, number: u32) -> io::Result<()> {
     // SAFETY: takes integers; the descriptor is open.
     answer(unsafe {
@@ -60,15 +61,15 @@ pub(super) fn loop_add(control: &File, number: u32) -> io::Result<()> {
     })
 }
 
-/// Removes the loop device of a number, which must not be in use.
+/// Removes the loop device with this number, which must not be in use.
 pub(super) fn loop_remove(control: &File, number: u32) -> io::Result<()> {
     let number = libc::c_ulong::from(number);
     // SAFETY: takes integers; the descriptor is open.
     answer(unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_REMOVE, number) })
 }
 
-/// Attaches a file to a loop device, bypassing the page cache, until the last user closes the
-/// device.
+/// Attaches a backing file to a loop device, which accesses the file without the page cache. The
+/// file stays attached until the last user closes the device.
 pub(super) fn loop_configure(device: &File, backing: &File) -> io::Result<()> {
     let config = LoopConfig {
         fd: backing.as_raw_fd() as u32,
@@ -84,14 +85,15 @@ pub(super) fn loop_configure(device: &File, backing: &File) -> io::Result<()> {
     answer(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, &raw const config) })
 }
 
-/// Detaches the file from a loop device, as soon as no program has the device open.
+/// Makes the kernel detach the backing file from a loop device as soon as no program has the device
+/// open.
 pub(super) fn loop_clear(device: &File) -> io::Result<()> {
     // SAFETY: takes integers; the descriptor is open.
     answer(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CLR_FD, 0) })
 }
 
 /// Gives this thread a private mount namespace: later mounts are visible only to this thread and
-/// its children, and end with them.
+/// its children, and disappear when they end.
 pub(super) fn own_mounts() -> io::Result<()> {
     // SAFETY: takes flags; descriptors stay shared.
     answer(unsafe { libc::unshare(libc::CLONE_NEWNS) })?;
@@ -100,12 +102,13 @@ pub(super) fn own_mounts() -> io::Result<()> {
     Ok(rustix::mount::mount_change("/", private | all)?)
 }
 
-/// Opens and starts a counter of a tracepoint on one processor. Its value is read as eight bytes.
+/// Opens and starts a counter of a tracepoint on one processor. Reading the file returns the count
+/// as eight bytes.
 pub(super) fn count_events(tracepoint: u64, filter: &CStr, processor: u32) -> io::Result<File> {
     let mut words = [0_u64; PERF_ATTR_WORDS];
     words[0] = PERF_TYPE_TRACEPOINT | (size_of_val(&words) as u64) << 32;
     words[1] = tracepoint;
-    // `disabled`, the first of the flags: the counter does not count before its filter is set.
+    // The flag `disabled`: the counter does not count until its filter is set.
     words[5] = 1;
     // SAFETY: the structure has the length that it states, and lives until the call returns; -1
     // stands for every process and for no group.
@@ -135,8 +138,9 @@ pub(super) fn count_events(tracepoint: u64, filter: &CStr, processor: u32) -> io
 mod tests {
     use super::*;
 
-    /// `linux/loop.h` has two numbers of 4 bytes, 232 bytes of `loop_info64`, and 64 reserved
-    /// bytes. The flags are the last number before the names, 52 bytes into `loop_info64`.
+    /// The structure in `linux/loop.h` has two numbers of 4 bytes, `loop_info64` with 232 bytes,
+    /// and 64 reserved bytes. The flags are the last number before the names, at offset 52 of
+    /// `loop_info64`.
     #[test]
     fn the_structure_is_that_of_the_kernel() {
         assert_eq!(size_of::<LoopConfig>(), 4 + 4 + 232 + 64);

@@ -1,22 +1,24 @@
-//! Settings of the kernel as files: read, written, and read back.
+//! Settings of the kernel in files, which are read, written, and read back.
 
 use std::fs;
 use std::path::Path;
 
 use super::{NativeError, io_error};
 
-/// Tolerance for a limit in bytes that is read back right after the write. The kernel stores the
-/// limit as a fraction of the dirty pages that all memory may have, which changes with the free
-/// memory.
+/// Tolerance, as a fraction, for a limit in bytes that is read back directly after the write. The
+/// kernel stores the limit as a fraction of the dirty pages that are allowed for the whole memory,
+/// which depends on the free memory.
 const ROUNDED_BY: f64 = 0.05;
 
-/// Returns the value of a setting. In a list of choices, the value is the choice in brackets.
+/// Returns the value of a setting. If the file contains a list of choices, the value is the choice
+/// in brackets.
 pub(super) fn read(path: &Path) -> Result<String, NativeError> {
     let text = fs::read_to_string(path).map_err(|source| io_error(path, source))?;
     Ok(chosen(text.trim()).to_owned())
 }
 
-/// Returns `mq-deadline` for `none [mq-deadline] kyber`, and a text without brackets unchanged.
+/// Returns the choice in brackets, such as `mq-deadline` for `none [mq-deadline] kyber`. Returns a
+/// text without brackets unchanged.
 fn chosen(text: &str) -> &str {
     let inside = text
         .split_once('[')
@@ -24,7 +26,7 @@ fn chosen(text: &str) -> &str {
     inside.map_or(text, |(inside, _)| inside)
 }
 
-/// Returns the choices of a list such as `none [mq-deadline] kyber`.
+/// Returns all choices of a list such as `none [mq-deadline] kyber`.
 pub(super) fn choices(text: &str) -> Vec<&str> {
     let bare = |word: &'_ str| word.starts_with('[') && word.ends_with(']');
     text.split_whitespace()
@@ -38,7 +40,7 @@ pub(super) fn choices(text: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Writes a setting, and reads it back.
+/// Writes a setting, and checks that it reads back the same value.
 ///
 /// # Errors
 /// If the setting cannot be written, or reads back a different value.
@@ -92,8 +94,9 @@ mod tests {
         );
     }
 
-    /// A limit of 6,710,886 bytes reads back as 6,708,015 or 6,636,171, because the kernel stores a
-    /// fraction. A window of 128 KiB that reads back as 2,560 has not been accepted.
+    /// A limit of 6,710,886 bytes may read back as 6,708,015 or 6,636,171, because the kernel
+    /// stores a fraction. A read-ahead window of 128 KiB that reads back as 2,560 has not been
+    /// accepted.
     #[test]
     fn only_large_numbers_are_rounded() {
         assert!(is_same("6710886", "6708015"));

@@ -1,7 +1,7 @@
 //! Runs external programs on the device of a run, and reads their output.
 //!
-//! The programs are children of this thread, in its cgroup and its mount namespace. Each must end
-//! before the run does: a program that still runs when the run is to stop is killed.
+//! The programs are children of this thread, in its cgroup and its mount namespace. Each program
+//! must end before the run does: a program that still runs when the run must stop is killed.
 
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -21,20 +21,21 @@ use crate::workload::tool::{Printed, Step};
 
 /// Interval at which the stop flag is checked.
 const LOOK: Duration = Duration::from_millis(100);
-/// Maximum output of a program; each of the programs prints less than a hundredth of it.
+/// Maximum number of bytes that a program may print; no supported program prints a hundredth of
+/// this.
 const PRINTED_BYTES_MAX: usize = 16 << 20;
 
-/// Environment in which programs run.
+/// Environment in which external programs run.
 pub(super) struct Scene<'s> {
     /// Working directory of the programs.
     pub folder: &'s Path,
-    /// Set when the run is to stop.
+    /// Flag that is set when the run must stop.
     pub stop: &'s AtomicBool,
-    /// Clock in ns.
+    /// Function that returns the present time in ns.
     pub now_ns: &'s dyn Fn() -> u64,
 }
 
-/// Runs the steps one after another, and returns the output of each.
+/// Runs the steps in order, and returns the output of each step.
 ///
 /// # Errors
 /// If a program cannot be started or fails; `Interrupted` when `stop` is set.
@@ -73,10 +74,10 @@ pub(super) struct Ended {
     pub complaint: String,
 }
 
-/// Runs a step until its program ends, successfully or not.
+/// Runs a step until its program ends, whether it succeeds or fails.
 ///
 /// # Errors
-/// If the program cannot be started or prints without end; `Interrupted` when `stop` is set.
+/// If the program cannot be started or prints too much; `Interrupted` when `stop` is set.
 pub(super) fn run_to_end(step: &Step, scene: &Scene<'_>) -> Result<Ended, RunError> {
     let failed = |error: io::Error| {
         RunError::Native(NativeError::Io {
@@ -87,18 +88,19 @@ pub(super) fn run_to_end(step: &Step, scene: &Scene<'_>) -> Result<Ended, RunErr
     let child = Command::new(step.program)
         .args(&step.arguments)
         .env("PATH", path_of_tools())
-        // The output is parsed with numbers in the form of the C locale.
+        // The parser of the output expects numbers in the format of the C locale.
         .env("LC_ALL", "C")
         .current_dir(scene.folder)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        // The program may have children, which are killed with it.
+        // The program may start children, which must be killed together with it.
         .process_group(0)
         .spawn();
     let mut child = Killed(child.map_err(failed)?);
     if let Some(mut input) = child.0.stdin.take() {
-        // A program that does not read its input reports the reason at its end.
+        // A write error is ignored, because a program that does not read its input reports the
+        // reason when it ends.
         let _ = input.write_all(step.input.as_bytes());
     }
     let (printed, complaint) = read_all(&mut child.0, scene).map_err(|error| match error {
@@ -118,7 +120,7 @@ struct Killed(Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {
-        // If the child has ended and has been waited for, there is nothing to kill.
+        // A child that has already ended need not be killed.
         if matches!(self.0.try_wait(), Ok(None)) {
             kill_with_its_own(&self.0);
             let _ = self.0.wait();
@@ -126,11 +128,11 @@ impl Drop for Killed {
     }
 }
 
-/// Kills all processes that remain in the process group of a child. The number of the group is that
-/// of the child.
+/// Kills all remaining processes in the process group of a child. The number of the group is the
+/// process number of the child.
 fn kill_with_its_own(child: &Child) {
     if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-        // The group may be empty.
+        // An error is ignored, because the group may be empty.
         let _ = kill_process_group(group, Signal::KILL);
     }
 }
@@ -166,7 +168,7 @@ impl Output {
     }
 }
 
-/// Reads all of the child's standard output and standard error.
+/// Reads the child's standard output and standard error until both end.
 fn read_all(child: &mut Child, scene: &Scene<'_>) -> Result<(Printed, String), Stopped> {
     let (Some(mut out), Some(mut err)) = (child.stdout.take(), child.stderr.take()) else {
         return Err(Stopped::Failed(io::ErrorKind::BrokenPipe.into()));
@@ -189,7 +191,8 @@ fn read_all(child: &mut Child, scene: &Scene<'_>) -> Result<(Printed, String), S
         ];
         let ready = poll(&mut fds, Some(&look)).map_err(|error| Stopped::Failed(error.into()))?;
         if ready == 0 && child.try_wait().map_err(Stopped::Failed)?.is_some() {
-            // Processes that the child has left behind keep the pipes open, and print nothing.
+            // The child has ended, but its own children may still run and keep the pipes open
+            // without printing.
             kill_with_its_own(child);
         }
         let [to_read, to_hear] = fds.each_ref().map(|fd| !fd.revents().is_empty());
@@ -223,7 +226,7 @@ mod tests {
         }
     }
 
-    /// Runs a script with a clock that advances by one each time it is read.
+    /// Runs a shell script, with a clock that advances by 1 ns at each call.
     fn ran_until(script: &str, stop: bool) -> Result<Printed, RunError> {
         let looks = std::cell::Cell::new(0);
         let now_ns = || {
@@ -268,14 +271,14 @@ mod tests {
 
     #[test]
     fn what_a_program_leaves_behind_is_not_waited_for() {
-        // The background process keeps the pipe open, prints nothing, and would never end.
+        // The background process keeps the pipe open, prints nothing, and does not end by itself.
         let printed = ran("(trap '' HUP; exec sleep infinity) & echo gone").unwrap();
         assert_eq!(printed.text, "gone\n");
     }
 
     #[test]
     fn a_program_is_killed_when_the_run_stops() {
-        // The command would never end.
+        // The command would never end by itself.
         let error = ran_until("cat /dev/zero | cat >/dev/null", true).unwrap_err();
         assert!(matches!(error, RunError::Load(LoadError::Interrupted)));
     }

@@ -1,4 +1,4 @@
-//! Devices of an experiment file, and their resolved settings for each backend.
+//! Devices in an experiment file, and their resolved settings for each backend.
 
 use std::path::PathBuf;
 
@@ -11,12 +11,12 @@ use crate::device::{
     check_depth, written,
 };
 
-/// Maximum size of a flash device, because a run keeps tables of all its pages in memory.
+/// Maximum size in bytes of a flash device, because a run keeps tables of all its pages in memory.
 const FLASH_BYTES_MAX: u64 = 256 << 30;
-/// Queue depths that a loop device can have: from the kernel's minimum to the default of the
-/// device.
+/// Queue depths that a loop device can have, from the minimum of the kernel to the default of the
+/// loop driver.
 const LOOP_DEPTHS: std::ops::RangeInclusive<u32> = 4..=128;
-/// Default queue depth of a modelled device and of a device of our stack.
+/// Default queue depth of a modelled device and of a device of this project's stack.
 const NCQ_DEPTH: u32 = 31;
 
 #[derive(Deserialize)]
@@ -73,7 +73,7 @@ impl Kind {
         }
     }
 
-    /// Returns the backend of runs on a device of this kind.
+    /// Returns the backend that supports a device of this type.
     fn backend(self) -> Backend {
         match self {
             Kind::Stack => Backend::Stack,
@@ -106,7 +106,7 @@ impl FileDevice {
         }
     }
 
-    /// Refuses keys that the type of device does not have.
+    /// Returns an error if the device has a key that its type does not support.
     fn check_keys(&self, known: &[&str]) -> Result<(), String> {
         let given = [
             ("profile", self.profile.is_some()),
@@ -221,7 +221,8 @@ impl FileDevice {
         })
     }
 
-    /// Refuses to overwrite a path unless the plan says `overwrite = true`.
+    /// Returns an error unless the plan allows with `overwrite = true` that the path is
+    /// overwritten.
     fn check_overwrite(&self, path: &std::path::Path) -> Result<(), String> {
         match self.overwrite {
             true => Ok(()),

@@ -1,5 +1,5 @@
-//! Groups of vertical bars with their intervals: one group for each choice on one axis, and in a
-//! group one bar for each choice on another axis.
+//! Groups of vertical bars with intervals. Each group stands for a choice on one axis, and each bar
+//! of a group for a choice on another axis.
 
 use super::scale::{Scale, short};
 use super::{COLOURS, LEFT, WIDTH, escaped, put};
@@ -8,9 +8,9 @@ const HEIGHT: f64 = 270.0;
 const RIGHT: f64 = 404.0;
 const TOP: f64 = 30.0;
 const BOTTOM: f64 = 226.0;
-/// Fraction of a group's width that its bars fill.
+/// Fraction of the width of a group that its bars fill.
 const FILLED: f64 = 0.82;
-/// Approximate width of a character.
+/// Approximate width of a character in units of the drawing.
 const LETTER: f64 = 6.9;
 
 /// A bar.
@@ -33,9 +33,10 @@ pub struct Bars {
     pub groups: Vec<String>,
     /// The names of the bars in a group.
     pub names: Vec<String>,
-    /// Styles of the bars: the same number looks the same in every drawing of a page.
+    /// Style of each bar of a group. The same style number looks the same in all drawings of a
+    /// page.
     pub styles: Vec<usize>,
-    /// Bars of each group; `None` where there was no run.
+    /// Bars of each group; `None` for a combination without runs.
     pub bars: Vec<Vec<Option<Bar>>>,
 }
 
@@ -113,8 +114,8 @@ impl Bars {
         );
     }
 
-    /// Returns the rows of the legend: the style, the name and the horizontal position of each
-    /// entry.
+    /// Returns the rows of the legend. An entry consists of a style, a name, and a horizontal
+    /// position.
     fn legend_rows(&self) -> Vec<Vec<(usize, &str, f64)>> {
         let mut rows: Vec<Vec<(usize, &str, f64)>> = vec![Vec::new()];
         let mut x = LEFT;
@@ -134,7 +135,8 @@ impl Bars {
     }
 }
 
-/// Returns the interval of a bar as a stroke with caps; empty if the interval has no length.
+/// Draws the interval of a bar as a vertical line with caps. Returns an empty text if the interval
+/// has no length.
 fn interval(bar: &Bar, y: &Scale, middle: f64, cap: f64) -> String {
     if bar.low >= bar.high {
         return String::new();
@@ -177,7 +179,8 @@ mod tests {
         })
     }
 
-    /// The axis from 0 to 100 is 196 units long: a value of 50 takes 98 units, and 25 takes 49.
+    /// The axis from 0 to 100 is 196 units long, so a value of 50 is 98 units high, and 25 is 49
+    /// units high.
     #[test]
     fn bars_are_as_high_as_their_values_and_a_gap_has_none() {
         let bars = Bars {
@@ -193,7 +196,7 @@ mod tests {
             .skip(1)
             .filter_map(|piece| piece.split_once("height=\"")?.1.split('"').next())
             .collect();
-        // Three bars, and two in the legend.
+        // The heights of three bars of data, and of two boxes in the legend.
         assert_eq!(heights, ["98.0", "49.0", "176.4", "10", "10"]);
         assert!(svg.contains("a&lt;b"));
         assert_eq!(

@@ -1,5 +1,5 @@
-//! Heat map of latencies over time: a column for each interval, and a row for each latency class.
-//! The more requests a cell has, the darker it is, on a logarithmic scale.
+//! Heat map of latencies over time, with a column for each time interval and a row for each latency
+//! class. The more requests a cell counts, the darker it is, on a logarithmic scale.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ const HEIGHT: f64 = 200.0;
 const RIGHT: f64 = 404.0;
 const TOP: f64 = 24.0;
 const BOTTOM: f64 = 166.0;
-/// Number of shades. Each shade is a CSS class of the page (`h1` is the lightest).
+/// Number of shades. Each shade is a CSS class of the page, from `h1` for the lightest.
 const SHADES: usize = 5;
 
 /// A heat map.
@@ -20,12 +20,12 @@ pub struct Heat<'m> {
     pub label: String,
     /// Length of an interval in ns.
     pub interval_ns: u64,
-    /// Cells in order: interval, latency class, and number of requests.
+    /// Cells in order, each with its interval, its latency class, and its number of requests.
     pub map: &'m [(u16, u8, u64)],
 }
 
 impl Heat<'_> {
-    /// Returns the heat map as SVG; empty if there was no request.
+    /// Returns the heat map as SVG; an empty text if there are no requests.
     pub fn svg(&self) -> String {
         let classes = self.map.iter().map(|cell| cell.1);
         let (Some(least), Some(most)) = (classes.clone().min(), classes.max()) else {
@@ -47,7 +47,7 @@ impl Heat<'_> {
         out
     }
 
-    /// Draws one path for each shade; adjacent cells of the same shade are one rectangle.
+    /// Draws one path for each shade. Adjacent cells of the same shade in a row are one rectangle.
     fn shades(&self, out: &mut String, x: &Scale, y: &Scale) {
         let most = self.map.iter().map(|cell| cell.2).max().unwrap_or(1).max(2);
         let shade_of = |count: u64| {
@@ -85,8 +85,8 @@ impl Heat<'_> {
         }
     }
 
-    /// Draws a line at each power of ten. The line above which a device counts as frozen looks
-    /// different.
+    /// Draws a horizontal line at each power of ten. The line at [`FREEZE_NS`], above which a
+    /// device is considered frozen, has a different style.
     fn latencies(&self, out: &mut String, y: &Scale, [least, most]: [f64; 2]) {
         let decades = (3..12).map(|power| 10_u64.pow(power));
         for ns in decades.filter(|ns| (least..=most).contains(&(*ns as f64))) {
@@ -169,7 +169,8 @@ mod tests {
         assert_eq!(dark.matches('z').count(), 2, "{dark}");
         let faint = svg.split("class=\"h1\" d=\"").nth(1).unwrap();
         assert_eq!(faint.split('"').next().unwrap().matches('z').count(), 1);
-        // The drawing is five intervals of 1 ms wide; the first rectangle covers three of them.
+        // The drawing is as wide as five intervals of 1 ms, and the first rectangle covers three of
+        // them.
         let across = (RIGHT - LEFT) / 5.0;
         assert!(dark.starts_with(&format!("M{LEFT:.1} ")), "{dark}");
         assert!(

@@ -1,8 +1,9 @@
 //! Plots as SVG text: lines over several sizes, and bars for a single size.
 //!
-//! A plot is part of a page, which defines the colours (`c0` to `c7`, by theme); it loads nothing
-//! else. A line is identified by colour, marker and dash, and by its name at its end, so it is
-//! readable without colour and without a legend. A plot must never draw outside its frame.
+//! A plot is embedded in a page, which defines the colours (`c0` to `c7`, by theme), and loads
+//! nothing else. Each line has its own colour, marker and dash pattern, and its name at its end, so
+//! a plot is readable without colour and without a legend. A plot must never draw outside its
+//! frame.
 
 use std::fmt::Write;
 
@@ -13,7 +14,8 @@ mod scale;
 pub use scale::short;
 use scale::{Scale, spread};
 
-/// Returns marks at round numbers along a curve, and marks without a label at its ends.
+/// Returns marks with labels at round values of a curve from `least` to `most`, and marks without
+/// labels at both ends.
 pub fn round_marks(least: f64, most: f64) -> Vec<Mark> {
     let ticks = Scale::over([least, most].into_iter(), false, (0.0, 1.0)).ticks();
     let inside = ticks
@@ -37,37 +39,37 @@ pub fn round_marks(least: f64, most: f64) -> Vec<Mark> {
 /// Style sheet of pages with plots: colours by theme, tables, and highlighting under the pointer.
 pub const STYLE: &str = include_str!("page.css");
 
-/// Sizes in units of the drawing; a unit is about one pixel on a phone.
+/// Dimensions in units of the drawing; a unit is about one pixel on a phone.
 const WIDTH: f64 = 410.0;
 const HEIGHT: f64 = 310.0;
 const LEFT: f64 = 52.0;
 const TOP: f64 = 26.0;
 const BOTTOM: f64 = 54.0;
-/// Minimum distance between the baselines of names.
+/// Minimum vertical distance between the names of lines.
 const LINE_HEIGHT: f64 = 13.5;
-/// Approximate width of a character of a name.
+/// Approximate width of a character of the name of a line.
 const LETTER: f64 = 7.3;
-/// Minimum distance between the centres of labels under the axis.
+/// Minimum distance between the centres of labels below the horizontal axis.
 const X_LABEL_GAP: f64 = 44.0;
-/// Number of colours of the page.
+/// Number of colours that a page defines.
 pub const COLOURS: usize = 8;
 
 /// One line of a plot.
 pub struct Series {
-    /// Name at the end of the line.
+    /// Name, which is drawn at the end of the line.
     pub name: String,
-    /// Style of the line: the same number looks the same in every plot of a page.
+    /// Style of the line. The same style number looks the same in all plots of a page.
     pub style: usize,
-    /// Points from left to right.
+    /// Points (x, y) from left to right.
     pub points: Vec<(f64, f64)>,
 }
 
 /// A mark on the horizontal axis.
 pub struct Mark {
-    /// Value at which the mark is.
+    /// Value on the axis at which the mark is drawn.
     pub x: f64,
-    /// Two lines of label: the value, and the quantity of which it is a share. Without a value, the
-    /// mark is only a stroke.
+    /// Two lines of the label: the value, and the quantity of which the value is a fraction. If the
+    /// first line is empty, the mark is only a stroke.
     pub lines: [String; 2],
 }
 
@@ -77,17 +79,17 @@ pub struct Plot {
     pub y_label: String,
     /// Quantity along the horizontal axis, with its unit.
     pub x_label: String,
-    /// Marks along the horizontal axis. With a single mark, the series are drawn as bars.
+    /// Marks along the horizontal axis. If there is only one mark, the series are drawn as bars.
     pub marks: Vec<Mark>,
-    /// The lines.
+    /// Lines of the plot.
     pub series: Vec<Series>,
-    /// Value with which the others are compared.
+    /// Value with which the other values are compared, drawn as a separate line.
     pub reference: Option<f64>,
-    /// Whether the axis of values must begin at 0.
+    /// Whether the vertical axis must start at 0.
     pub from_zero: bool,
     /// Whether the horizontal axis is logarithmic.
     pub by_factors: bool,
-    /// Whether the points have markers; a curve of many points is clearer without them.
+    /// Whether points are drawn with markers. A curve with many points is clearer without markers.
     pub has_points: bool,
 }
 
@@ -144,8 +146,7 @@ impl Plot {
         }
     }
 
-    /// Draws the horizontal axis with its marks. A label that would touch the previous label is
-    /// left out.
+    /// Draws the horizontal axis with its marks. Omits a label that would touch the previous label.
     fn under(&self, out: &mut String, x: &Scale, right: f64) {
         let bottom = HEIGHT - BOTTOM;
         put(
@@ -185,8 +186,8 @@ impl Plot {
         );
     }
 
-    /// Returns a plot of a single size: the values as bars, with names before and numbers after
-    /// them.
+    /// Returns the plot of a single size as SVG: the values as horizontal bars, with names on the
+    /// left and numbers on the right.
     fn bars(&self) -> String {
         const ROW: f64 = 22.0;
         let left = self.names_width();
@@ -229,8 +230,8 @@ impl Plot {
     }
 }
 
-/// Draws a line and a number at each round value, up to `right`. At the value `without`, draws only
-/// the number, because the caller draws a line there.
+/// Draws a horizontal line and a number at each round value, up to the position `right`. Omits the
+/// line at the value `without`, where the caller draws a line of its own.
 fn grid(out: &mut String, y: &Scale, right: f64, without: Option<f64>) {
     for tick in y.ticks() {
         let at = y.at(tick);
@@ -299,7 +300,7 @@ fn draw_line(out: &mut String, series: &Series, x: &Scale, y: &Scale, has_points
     out.push_str("</g>\n");
 }
 
-/// Returns the path of a marker by style: circle, square, triangle or diamond.
+/// Returns the path of the marker of a style: a circle, square, triangle or diamond.
 fn marker(style: usize, x: f64, y: f64) -> String {
     match style % 4 {
         0 => format!(
@@ -312,7 +313,7 @@ fn marker(style: usize, x: f64, y: f64) -> String {
     }
 }
 
-/// Draws the name beside the end of its line, with a stroke from the line to the name.
+/// Draws the name of a line beside its end, with a stroke that connects the line and the name.
 fn draw_name(out: &mut String, series: &Series, right: f64, (end, label): (f64, f64)) {
     put(
         out,
@@ -371,7 +372,8 @@ mod tests {
         }
     }
 
-    /// Returns the numbers after `key` in each piece of `svg` that contains it.
+    /// Splits `svg` at `before`, and returns the number after `key` in each piece that contains
+    /// `key`.
     fn numbers(svg: &str, before: &str, key: &str) -> Vec<f64> {
         let pieces = svg.split(before).skip(1);
         let values = pieces.filter_map(|piece| piece.split_once(key)?.1.split('"').next());

@@ -1,25 +1,27 @@
-//! Mapping of values to positions in a drawing, ticks at round numbers, and short forms of numbers.
+//! Axes that map values to positions in a drawing, ticks at round numbers, and short forms of
+//! numbers.
 //!
-//! Any finite values must give finite positions, including equal values, zeros and a single value.
+//! Finite values must always give finite positions, even if all values are equal or zero, or there
+//! is only one value.
 
 /// Approximate number of ticks of an axis.
 const TICKS: f64 = 5.0;
 /// Minimum length of an axis as a fraction of its largest value.
 const LEAST_RANGE: f64 = 0.1;
 
-/// An axis.
+/// Axis that maps values to positions in a drawing.
 pub(super) struct Scale {
     from: f64,
     to: f64,
-    /// Positions of both ends.
+    /// Positions of both ends of the axis.
     at: (f64, f64),
     logarithmic: bool,
     step: f64,
 }
 
 impl Scale {
-    /// Creates an axis between round numbers that contains all `values`. The axis begins at 0 if
-    /// `from_zero` is set, or if that takes less than half of its length.
+    /// Creates an axis between round numbers that contains all `values`. The axis starts at 0 if
+    /// `from_zero` is set, or if the smallest value is less than half of the largest.
     pub(super) fn over(
         values: impl Iterator<Item = f64>,
         from_zero: bool,
@@ -42,7 +44,7 @@ impl Scale {
         }
     }
 
-    /// Creates a logarithmic axis. All values must be above 0.
+    /// Creates a logarithmic axis for values above 0.
     pub(super) fn logarithmic(values: impl Iterator<Item = f64>, at: (f64, f64)) -> Scale {
         let (least, most) = ends(values.map(|value| value.max(f64::MIN_POSITIVE).ln()));
         Scale {
@@ -54,7 +56,7 @@ impl Scale {
         }
     }
 
-    /// Creates an axis from the smallest to the largest of the values.
+    /// Creates an axis that extends exactly from the smallest to the largest value.
     pub(super) fn from_end_to_end(values: impl Iterator<Item = f64>, at: (f64, f64)) -> Scale {
         let (least, most) = ends(values);
         Scale {
@@ -66,7 +68,7 @@ impl Scale {
         }
     }
 
-    /// Returns the position of a value, clamped to the axis.
+    /// Returns the position of a value. A value outside the axis is mapped to the nearest end.
     pub(super) fn at(&self, value: f64) -> f64 {
         let value = match self.logarithmic {
             true => value.max(f64::MIN_POSITIVE).ln(),
@@ -76,7 +78,7 @@ impl Scale {
         self.at.0 + share * (self.at.1 - self.at.0)
     }
 
-    /// Returns round numbers along the axis.
+    /// Returns the round numbers at which the axis has ticks.
     pub(super) fn ticks(&self) -> Vec<f64> {
         let count = ((self.to - self.from) / self.step).round() as u32;
         (0..=count)
@@ -84,7 +86,7 @@ impl Scale {
             .collect()
     }
 
-    /// Formats a tick with enough digits to distinguish it from its neighbours.
+    /// Formats the number of a tick with enough digits to distinguish it from its neighbours.
     pub(super) fn show(&self, tick: f64) -> String {
         if self.to.abs() >= 1000.0 {
             return short(tick);
@@ -94,7 +96,7 @@ impl Scale {
     }
 }
 
-/// Returns the smallest and the largest finite value; 0 and 0 if there is none.
+/// Returns the smallest and the largest finite value; zeroes if there is no finite value.
 fn ends(values: impl Iterator<Item = f64>) -> (f64, f64) {
     let of = |ends: Option<(f64, f64)>, value: f64| match ends {
         Some((least, most)) => Some((least.min(value), most.max(value))),
@@ -115,7 +117,7 @@ fn widened(least: f64, most: f64) -> (f64, f64) {
     (least - lacking / 2.0, most + lacking / 2.0)
 }
 
-/// Returns 1, 2 or 5 times a power of ten: the smallest that is at least `step`.
+/// Returns the smallest number that is at least `step` and is 1, 2 or 5 times a power of ten.
 fn round_step(step: f64) -> f64 {
     let power = 10f64.powf(step.max(1e-12).log10().floor());
     let first = [1.0, 2.0, 5.0].into_iter().map(|factor| factor * power);
@@ -146,8 +148,9 @@ pub fn short(value: f64) -> String {
     format!("{text}{unit}")
 }
 
-/// Moves positions apart, as little as possible, until neighbours have a distance of `gap`, inside
-/// of the range `within`. The distance is smaller if the range has too little room.
+/// Moves positions apart, as little as possible, so that neighbours have at least the distance
+/// `gap` and all positions are in the range `within`. If the range is too short, the distance is
+/// smaller.
 pub(super) fn spread(places: &[f64], gap: f64, within: (f64, f64)) -> Vec<f64> {
     let mut order: Vec<usize> = (0..places.len()).collect();
     order.sort_by(|a, b| places[*a].total_cmp(&places[*b]));
@@ -182,7 +185,8 @@ mod tests {
 
     #[test]
     fn what_hardly_differs_is_drawn_close() {
-        // The minimum range is a tenth of 1, so 0.001 takes at most a hundredth of the 100 units.
+        // The axis is at least a tenth of the value 1 long, so a difference of 0.001 is at most a
+        // hundredth of its 100 units.
         let scale = Scale::over([0.999, 1.0].into_iter(), false, (0.0, 100.0));
         let apart = scale.at(1.0) - scale.at(0.999);
         assert!(apart > 0.0 && apart <= 1.0, "{apart}");
@@ -230,12 +234,13 @@ mod tests {
 
     #[test]
     fn places_are_spread_as_little_as_it_takes() {
-        // 10 and 11 conflict, 50 does not; 99 is moved back inside of 0 to 95.
+        // The positions 10 and 11 are too close, and 50 is not affected. The position 99 is moved
+        // into the range of 0 to 95.
         assert_eq!(
             spread(&[11.0, 50.0, 10.0, 99.0], 5.0, (0.0, 95.0)),
             [15.0, 50.0, 10.0, 95.0]
         );
-        // Five positions in a range that has room for three.
+        // Five positions in a range that has room for three positions at this distance.
         let tight = spread(&[0.0; 5], 10.0, (0.0, 20.0));
         assert_eq!(tight, [0.0, 5.0, 10.0, 15.0, 20.0]);
     }

@@ -1,5 +1,5 @@
-//! Report of a plan, for people and for programs: medians with intervals, ratios to the baseline,
-//! and counters, as JSON, as CSV and as one page.
+//! Report of a plan: medians with intervals, ratios to the baseline, and counters. For programs the
+//! report is JSON and CSV, and for people one page.
 
 mod page;
 
@@ -18,10 +18,10 @@ use crate::workload::Resolved;
 
 pub use page::html;
 
-/// Version of the report's JSON.
+/// Version of the JSON format of the report.
 pub const SCHEMA: u32 = 1;
 
-/// Summary of a cell.
+/// Summary of all runs of a cell.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CellSummary {
     /// Choice on each axis.
@@ -30,22 +30,22 @@ pub struct CellSummary {
     pub runs: usize,
     /// Unit of the main metric.
     pub unit: String,
-    /// Main metric.
+    /// Median and interval of the main metric.
     pub value: Estimate,
     /// Whether the interval of the main metric is as narrow as the plan requires.
     pub is_narrow: bool,
-    /// Main metric of each run, in the order of seeds.
+    /// Main metric of each run, in the order of the seeds.
     pub values: Vec<f64>,
-    /// Ratio of the main metric to that of the baseline cell, paired by seed; `None` for the
-    /// baseline itself.
+    /// Ratio of the main metric to the main metric of the baseline cell, from pairs of runs with
+    /// the same seed; `None` for the baseline cell itself.
     pub ratio: Option<Ratio>,
-    /// Medians of the other metrics.
+    /// Median of each other metric, by name.
     pub figures: BTreeMap<String, f64>,
-    /// Curves of the first seed.
+    /// Curves of the run with the first seed, by name.
     pub curves: BTreeMap<String, Vec<(f64, f64)>>,
-    /// Medians of the counters of reads.
+    /// Counters of reads, each the median over the runs.
     pub reads: Direction,
-    /// Medians of the counters of writes.
+    /// Counters of writes, each the median over the runs.
     pub writes: Direction,
     /// Median number of flushes.
     pub flushes: u64,
@@ -53,22 +53,22 @@ pub struct CellSummary {
     pub seeks: u64,
     /// Median duration of a run, in ns.
     pub elapsed_ns: u64,
-    /// Latencies of bios, if known: medians over the seeds, and the maps of the first seed.
+    /// Latencies of bios, if known: medians over the runs, and the maps of the first run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency: Option<Latencies>,
     /// Median of this program's CPU time per issued request in ns, for runs that measure it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_ns_per_request: Option<u64>,
-    /// Delay of emulated devices behind their models: the sum of events, the median of the means,
-    /// and the maximum of all runs.
+    /// Delay of emulated devices behind their models: the sum of the events, the median of the mean
+    /// delays, and the maximum delay over all runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lateness: Option<Lateness>,
 }
 
 impl CellSummary {
-    /// Returns true if an emulated device was so late that the cell shows this machine as much as
-    /// the model: the mean delay is more than a twentieth of the median latency of reads or of
-    /// writes, whichever is smaller.
+    /// Returns true if the mean delay of an emulated device behind its model is more than a
+    /// twentieth of the smaller of two medians: the median latency of reads and of writes. The
+    /// result of such a cell depends on this machine as much as on the model.
     pub fn is_late(&self) -> bool {
         let (Some(lateness), Some(latency)) = (self.lateness, &self.latency) else {
             return false;
@@ -79,30 +79,31 @@ impl CellSummary {
     }
 }
 
-/// Divisor of the median latency: a mean delay above the quotient makes an emulated device late.
+/// Divisor of the median latency: an emulated device is late if its mean delay exceeds the
+/// quotient.
 const LATE_PARTS: u64 = 20;
 
-/// Comparison of a load of ours with an external program that makes the same load.
+/// Comparison of a load of this project with the same load made by an external program.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Check {
-    /// Choices of the cell of our load.
+    /// Choices of the cell with the load of this project.
     pub choice: Choice,
-    /// Name of the program.
+    /// Name of the external program.
     pub program: String,
     /// Unit of the main metric.
     pub unit: String,
-    /// Main metric of our load, and of the program.
+    /// Main metric of this project's load, and of the external program.
     pub values: (Estimate, Estimate),
-    /// Median numbers of bios of our load, and of the program.
+    /// Median number of bios of this project's load, and of the external program.
     pub bios: (u64, u64),
-    /// Median numbers of issued requests of our load, and of the program.
+    /// Median number of issued requests of this project's load, and of the external program.
     pub issued: (u64, u64),
 }
 
-/// Summary of a plan.
+/// Summary of the runs of a plan.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Summary {
-    /// Version of this format.
+    /// Version of the format of this summary.
     pub schema: u32,
     /// Name of the plan.
     pub name: String,
@@ -110,18 +111,18 @@ pub struct Summary {
     pub id: String,
     /// Backend of the runs.
     pub backend: Backend,
-    /// Release of the kernel of the runs, if they were made on a machine.
+    /// Release of the kernel of the runs; `None` for runs in virtual time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel: Option<String>,
-    /// Number of runs of the plan, and of runs that have been made.
+    /// Number of runs that the plan requires, and number of runs that have been made.
     pub runs: (usize, usize),
-    /// Names on each axis.
+    /// Names of the choices on each axis.
     pub axes: BTreeMap<String, Vec<String>>,
-    /// Choices of the baseline.
+    /// Choices of the baseline cell.
     pub baseline: Choice,
     /// Cells, in the order of the plan.
     pub cells: Vec<CellSummary>,
-    /// Comparisons of our loads with external programs that make the same loads.
+    /// Comparisons of loads of this project with the same loads made by external programs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<Check>,
 }
@@ -161,8 +162,8 @@ pub fn summary(plan: &Plan, outcomes: &[Outcome]) -> Summary {
     }
 }
 
-/// Compares each cell of an external program with the cell of our own version of the same load. The
-/// two cells have the same choice on every other axis.
+/// Compares each cell of an external program with the cell of this project's version of the same
+/// load. The two cells have the same choice on every other axis.
 fn checks(plan: &Plan, cells: &[CellSummary]) -> Vec<Check> {
     let summed = |choice: &Choice| cells.iter().find(|cell| cell.choice == *choice);
     let check = |theirs: &Cell| {
@@ -242,7 +243,7 @@ fn cell_summary(
     })
 }
 
-/// Returns the medians of the latencies of bios, and the maps of the first run.
+/// Returns the medians of the latencies of bios over the runs, and the maps of the first run.
 fn latency(own: &[&Outcome]) -> Option<Latencies> {
     let all: Vec<&Latencies> = own.iter().filter_map(|run| run.latency.as_ref()).collect();
     let first = all.first()?;
@@ -288,13 +289,13 @@ fn lateness(own: &[&Outcome]) -> Option<Lateness> {
     })
 }
 
-/// Returns the median of a counter.
+/// Returns the median of a counter over the runs.
 fn median_count(own: &[&Outcome], of: impl Fn(&Outcome) -> u64) -> u64 {
     let all: Vec<f64> = own.iter().map(|outcome| of(outcome) as f64).collect();
     median(&all).map_or(0, |median| median.round() as u64)
 }
 
-/// Returns the counters of one direction, each the median of that counter alone.
+/// Returns the counters of one direction. Each counter is the median of this counter over the runs.
 fn direction(own: &[&Outcome], of: fn(&Outcome) -> Direction) -> Direction {
     let count = |what: fn(&Direction) -> u64| median_count(own, |outcome| what(&of(outcome)));
     Direction {
@@ -309,7 +310,7 @@ fn direction(own: &[&Outcome], of: fn(&Outcome) -> Direction) -> Direction {
     }
 }
 
-/// Returns a CSV table with a heading, and a line with every counter for each run.
+/// Returns a CSV table with a heading and one line for each run, which contains all counters.
 pub fn csv(outcomes: &[Outcome]) -> String {
     let mut out = AXES.join(",");
     out.push_str(",seed,value,unit,elapsed_ns");
@@ -357,8 +358,8 @@ pub fn csv(outcomes: &[Outcome]) -> String {
     out
 }
 
-/// Appends the latencies of bios, the CPU time of the program and the delay of emulated devices. A
-/// field is empty if its value is not known.
+/// Appends the latencies of bios, the CPU time of this program, and the delay of emulated devices,
+/// as CSV fields. A field is empty if its value is unknown.
 fn latency_fields(out: &mut String, outcome: &Outcome) {
     let latency = outcome.latency.as_ref();
     let mut values: Vec<Option<u64>> = Vec::new();
@@ -388,7 +389,7 @@ fn latency_fields(out: &mut String, outcome: &Outcome) {
     out.push('\n');
 }
 
-/// Names of the counters of one direction.
+/// Names of the counters of one direction in the heading of the CSV table.
 const COUNTS: [&str; 8] = [
     "bios",
     "back_merges",

@@ -1,7 +1,7 @@
-//! The report as one page: bars with intervals, numbers of enqueued and dequeued requests, curves,
-//! and a table of all metrics.
+//! The report as one HTML page: bars with intervals, numbers of enqueued and dequeued requests,
+//! curves, heat maps, and a table of all metrics.
 //!
-//! The page must load nothing: no script, no font, and no picture. The same runs give the same
+//! The page must load nothing: no script, no font, and no picture. The same runs must give the same
 //! bytes.
 
 use bimetal_block::units::{show_count, show_ns};
@@ -15,20 +15,20 @@ use crate::plot::heat::Heat;
 use crate::plot::{Plot, STYLE, Series, escaped, round_marks, short};
 use crate::statistics::Ratio;
 
-/// Maximum number of points of a curve with markers.
+/// Maximum number of points of a curve that is drawn with markers.
 const POINTS_MAX: usize = 24;
 /// Minimum number of bios of a direction for which a heat map is drawn.
 const MAPPED_MIN: u64 = 200;
-/// Maximum number of heat maps that are shown expanded.
+/// Maximum number of heat maps that the page shows expanded.
 const OPEN_MAX: usize = 12;
 
-/// Returns the whole page.
+/// Returns the report as an HTML page.
 pub fn html(summary: &Summary) -> String {
     let page = Page::new(summary);
     let mut out = page.head();
     page.checks(&mut out);
     for (title, cells) in page.figures() {
-        // A single bar shows no more than its row of the table.
+        // A drawing with a single bar shows no more than a row of the table.
         if cells.len() > 1 {
             page.figure_group(&mut out, &title, &cells);
         }
@@ -42,7 +42,8 @@ pub fn html(summary: &Summary) -> String {
 
 struct Page<'s> {
     summary: &'s Summary,
-    /// Axis whose choices are groups of bars, and axis whose choices are the bars of a group.
+    /// Axis whose choices are the groups of bars, and axis whose choices are the bars of each
+    /// group.
     group_axis: &'static str,
     bar_axis: &'static str,
 }
@@ -50,7 +51,7 @@ struct Page<'s> {
 impl<'s> Page<'s> {
     fn new(summary: &'s Summary) -> Page<'s> {
         let varies = |axis: &&&str| summary.axes[**axis].len() > 1;
-        // The axes that readers compare first come first.
+        // Axes in the order in which readers usually compare them.
         let order = [
             "scheduler",
             "file_system",
@@ -58,7 +59,8 @@ impl<'s> Page<'s> {
             "write_mode",
             "device",
         ];
-        // Loads have different units, so no drawing contains two loads.
+        // The axis of loads is not used here: loads have different units, so a drawing contains
+        // only one load.
         let mut varying = order.iter().filter(varies);
         let bar_axis = varying.next().copied().unwrap_or("scheduler");
         let rest = match bar_axis {
@@ -125,7 +127,7 @@ impl<'s> Page<'s> {
         )
     }
 
-    /// Returns the choices that are the same in all cells.
+    /// Returns, as text, the choices that all cells have in common.
     fn fixed(&self) -> String {
         let mut words = Vec::new();
         for axis in AXES {
@@ -139,7 +141,7 @@ impl<'s> Page<'s> {
         }
     }
 
-    /// Returns the cells of each group of drawings. Cells of a group have the same title.
+    /// Returns the groups of drawings, each with its title and its cells.
     fn figures(&self) -> Vec<(String, Vec<&'s CellSummary>)> {
         let mut figures: Vec<(Vec<&str>, Vec<&CellSummary>)> = Vec::new();
         for cell in &self.summary.cells {
@@ -155,8 +157,9 @@ impl<'s> Page<'s> {
             .collect()
     }
 
-    /// Returns the choices that form the title of a cell's group: the load, the device, and other
-    /// axes that vary. Axes that are drawn as bars or groups of bars are left out.
+    /// Returns the choices that form the title of the group of a cell: the load, the device, and
+    /// choices on other axes that vary. Omits the two axes that are drawn as bars and groups of
+    /// bars.
     fn common(&self, cell: &'s CellSummary) -> Vec<&'s str> {
         let order = [
             "workload",
@@ -252,13 +255,13 @@ impl<'s> Page<'s> {
         );
     }
 
-    /// Returns the position of a bar's name on its axis, which determines its colour.
+    /// Returns the index of a choice on the axis of bars, which determines the colour of its bars.
     fn style_of(&self, name: &str) -> usize {
         let all = &self.summary.axes[self.bar_axis];
         all.iter().position(|known| known == name).unwrap_or(0)
     }
 
-    /// Draws a plot for each curve of each load, with a line for each cell.
+    /// Draws one plot for each curve of each load, with one line for each cell.
     fn curves(&self, out: &mut String) {
         let mut curves: Vec<(&str, &str)> = Vec::new();
         for cell in &self.summary.cells {
@@ -279,7 +282,7 @@ impl<'s> Page<'s> {
         out.push_str("</div>\n");
     }
 
-    /// Draws the plot of one curve, whose name is `Y against X`.
+    /// Draws the plot of one curve. The name of the curve has the form `Y against X`.
     fn curve(&self, out: &mut String, workload: &str, name: &str) {
         let cells = self.summary.cells.iter();
         let own: Vec<&CellSummary> = cells
@@ -322,7 +325,7 @@ impl<'s> Page<'s> {
         );
     }
 
-    /// Draws heat maps of the latencies of bios, for each cell and direction.
+    /// Draws a heat map of the latencies of bios for each cell and direction with enough bios.
     fn latencies(&self, out: &mut String) {
         let all: Vec<&CellSummary> = self.summary.cells.iter().collect();
         let mut drawings = Vec::new();
@@ -340,7 +343,8 @@ impl<'s> Page<'s> {
         if drawings.is_empty() {
             return;
         }
-        // Many expanded heat maps would push the table far down.
+        // If there are many heat maps, show them collapsed, so that the table below is easy to
+        // find.
         let open = if drawings.len() <= OPEN_MAX {
             " open"
         } else {
@@ -356,7 +360,8 @@ impl<'s> Page<'s> {
         );
     }
 
-    /// Returns the choices that distinguish a cell from the others.
+    /// Returns the name of the line of a cell: its choices on the axes on which other cells have
+    /// other choices.
     fn line_name(&self, cell: &CellSummary, others: &[&CellSummary]) -> String {
         let differs = |axis: &str| {
             others
@@ -375,7 +380,8 @@ impl<'s> Page<'s> {
         }
     }
 
-    /// Writes a table that compares our loads with external programs that make the same loads.
+    /// Writes a table that compares loads of this project with the same loads made by external
+    /// programs.
     fn checks(&self, out: &mut String) {
         let checks = &self.summary.checks;
         if checks.is_empty() {
@@ -503,14 +509,14 @@ impl<'s> Page<'s> {
         *out += &format!("<tr>{choices}{figures}</tr>\n");
     }
 
-    /// Returns the axes with more than one choice, and in any case the axis of the load.
+    /// Returns the axes with more than one choice, and always the axis of the load.
     fn varying(&self) -> impl Iterator<Item = &'static str> {
         let axes = &self.summary.axes;
         let varies = move |axis: &&'static str| axes[*axis].len() > 1 || *axis == "workload";
         AXES.into_iter().filter(varies)
     }
 
-    /// Writes a table of the metrics that only some loads have.
+    /// Writes a table of the metrics other than the main metric, which differ between loads.
     fn figures_table(&self, out: &mut String) {
         out.push_str(
             "<details><summary>Figures of the loads</summary><div class=\"wide\"><table><tbody>",
@@ -565,7 +571,7 @@ fn cell_of(tag: &str, text: &str) -> String {
     format!("<{tag}>{}</{tag}>", escaped(text))
 }
 
-/// Returns a choice in the form in which it is shown beside others.
+/// Returns the text with which the page shows a choice.
 fn shown<'t>(axis: &str, name: &'t str) -> &'t str {
     match (axis, name) {
         ("read_ahead", "0B") => "no read-ahead",
@@ -628,7 +634,7 @@ mod tests {
         }
     }
 
-    /// An emulated device is late if its mean delay is more than a twentieth of the median latency.
+    /// An emulated device is late if its mean delay is more than a twentieth of its median latency.
     #[test]
     fn a_late_device_is_marked() {
         let plan = Plan::parse(Path::new("p.toml"), PLAN).unwrap();
@@ -690,7 +696,8 @@ mod tests {
             })
             .collect();
         let summary = super::super::summary(&plan, &runs);
-        // Two schedulers by two file systems, each compared with the cell of the same choices.
+        // Two schedulers times two file systems, each compared with the cell that has the same
+        // choices on these axes.
         assert_eq!(summary.checks.len(), 4);
         for check in &summary.checks {
             assert_eq!(
@@ -703,8 +710,8 @@ mod tests {
         assert_eq!(page.matches("<td>1.50</td>").count(), 4);
     }
 
-    /// Two file systems by two schedulers give three drawings of four bars, each with two colours
-    /// in its legend.
+    /// Two file systems times two schedulers give three drawings, each with four bars and two boxes
+    /// in the legend.
     #[test]
     fn there_is_a_bar_for_every_cell() {
         assert_eq!(page().matches("class=\"bar\"").count(), 3 * (4 + 2));

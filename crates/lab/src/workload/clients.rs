@@ -1,11 +1,11 @@
 //! Clients of a file server, in the manner of Dbench. Each client creates, writes, reads and
-//! removes files in a directory of its own, as fast as it is served, for a fixed time. The load
-//! does this once for each number of clients.
+//! removes files in its own directory, as fast as its calls complete, for a fixed time. The load is
+//! measured once for each number of clients.
 //!
-//! The steps are a mix drawn from the seed, not a recording: of 20 steps, 7 write a chunk to the
-//! last file of the client's list, 6 read a chunk of a file, 3 create a file, 3 remove a file, and
-//! 1 syncs the last file. Files have up to 1 MiB, and chunks 4 to 64 KiB. Alternatively, each
-//! client repeats a recording (a load file).
+//! The steps are a mix drawn from the seed: of 20 steps, 7 write a chunk to the last file of the
+//! client's list, 6 read a chunk of a file, 3 create a file, 3 remove a file, and 1 syncs the last
+//! file. A file has up to 1 MiB, and a chunk 4 to 64 KiB. Alternatively, each client repeats
+//! recorded calls (a load file).
 
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ use super::{Measured, World, mb_per_s, sum};
 use crate::files::{FileId, Program};
 use crate::layer::{FileLayer, LoadError};
 
-/// Maximum length of a file.
+/// Maximum length of a file in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Maximum number of files of a client.
 const FILES_MAX: usize = 100;
@@ -34,7 +34,7 @@ pub struct Clients {
     pub counts: Vec<u32>,
     /// Duration of each measurement in seconds.
     pub seconds: u64,
-    /// Load file that each client repeats; a mix if absent.
+    /// Path of the load file that each client repeats; if absent, clients run the random mix.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub script: Option<PathBuf>,
     /// CRC-32C that the load file must have, in hexadecimal digits.
@@ -43,7 +43,7 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// Refuses invalid parameters.
+    /// Checks that the parameters are valid.
     ///
     /// # Errors
     /// A description of the mistake.
@@ -61,7 +61,7 @@ impl Clients {
         sum::check_digits(self.crc32c.as_deref())
     }
 
-    /// Runs the load.
+    /// Runs the load and returns its metrics.
     ///
     /// # Errors
     /// If the device is full, or the layer fails.
@@ -102,7 +102,7 @@ impl Clients {
         Ok(Some(Rc::new(LoadFile::read(path)?)))
     }
 
-    /// Returns the total rate of `count` clients, and the latencies of their steps.
+    /// Runs `count` clients, and returns their total rate and the latencies of their steps.
     async fn with<F: FileLayer>(
         &self,
         world: &World<F>,
@@ -136,7 +136,8 @@ impl Clients {
             });
         }
         world.rt.sleep_until(until).await;
-        // On a busy machine the sleep may take longer than requested.
+        // Use the actual duration, because on a busy machine the sleep may take longer than
+        // requested.
         let rate = mb_per_s(bytes.get(), world.rt.now().ns_since(begun));
         tasks.join().await;
         world.files.sync(&mut Program::new(0)).await?;

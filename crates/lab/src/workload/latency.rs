@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
 
-/// Maximum latency that is recorded: an hour. A longer one is recorded as this.
+/// Maximum latency that is recorded, an hour; longer latencies are recorded as an hour.
 const LONGEST_NS: u64 = 3_600_000_000_000;
 
 /// Histogram of latencies in ns, to three digits.
@@ -31,7 +31,8 @@ impl Latency {
         self.0.add(&other.0).expect("the same bounds");
     }
 
-    /// Returns the mean, quantiles and the maximum in ms, by name.
+    /// Returns the mean, the quantiles and the maximum in ms, as metrics whose names start with
+    /// `of`.
     pub(super) fn figures(&self, of: &str) -> BTreeMap<String, f64> {
         let ms = |ns: f64| ns / 1e6;
         let at = |quantile: f64| ms(self.0.value_at_quantile(quantile) as f64);

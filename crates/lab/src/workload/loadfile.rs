@@ -1,9 +1,9 @@
-//! Recorded calls of clients of a file server, in the format of Dbench's load files: a line for
-//! each call, with recorded names and offsets.
+//! Recorded calls of the clients of a file server, in the format of Dbench's load files: one line
+//! for each call, with the recorded names and offsets.
 //!
-//! Load files of versions 2 to 4 are supported: `NTCreateX \clients\client1\a.doc 0x40 0x2 9938`,
-//! with or without a time before the call and a status after it. Calls on attributes or locks move
-//! no data and have no effect. Recorded times are ignored.
+//! Versions 2 to 4 of load files are supported: `NTCreateX \clients\client1\a.doc 0x40 0x2 9938`,
+//! with or without a time before the call and a status after it. Calls on attributes or locks
+//! transfer no data and are ignored. Recorded times are ignored, too.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,14 +15,14 @@ use super::latency::Latency;
 use crate::files::{FileId, Program};
 use crate::layer::{FileLayer, LoadError};
 
-/// Maximum length of a load file.
+/// Maximum length of a load file in bytes.
 const BYTES_MAX: u64 = 256 << 20;
-/// Maximum offset of a read or write.
+/// Maximum offset of a read or write in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 30;
-/// Maximum length of a read or write.
+/// Maximum length of a read or write in bytes.
 const CALL_BYTES_MAX: u64 = 16 << 20;
 
-/// Option bit and dispositions of `NTCreateX`.
+/// Option bit for directories, and values of the disposition, in the call `NTCreateX`.
 const IS_DIRECTORY: u64 = 1;
 const SUPERSEDE: u64 = 0;
 const OPEN: u64 = 1;
@@ -30,7 +30,7 @@ const CREATE: u64 = 2;
 const OVERWRITE: u64 = 4;
 const OVERWRITE_IF: u64 = 5;
 
-/// Index of a name.
+/// Index of a path in [`LoadFile::names`].
 type Name = usize;
 
 /// A recorded call.
@@ -58,18 +58,18 @@ enum Call {
     Remove(Name),
     RemoveTree(Name),
     Rename(Name, Name),
-    /// A call without effect on data.
+    /// A call that transfers no data, or that failed in the recording; it is not executed.
     Ask,
 }
 
-/// A parsed load file.
+/// Parsed content of a load file.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct LoadFile {
     calls: Vec<Call>,
     names: Vec<String>,
 }
 
-/// Returns the words of a line, which are separated by blanks or enclosed in quotation marks.
+/// Splits a line into words, which are separated by blanks or enclosed in quotation marks.
 fn words(line: &str) -> Vec<&str> {
     let mut words = Vec::new();
     let mut rest = line.trim_start();
@@ -92,7 +92,7 @@ fn number(word: &str) -> Option<i64> {
     }
 }
 
-/// Words after the name of a call, which are taken one after another.
+/// Iterator over the words of a line after the name of the call.
 struct Words<'a>(std::slice::Iter<'a, &'a str>);
 
 impl<'a> Words<'a> {
@@ -113,7 +113,8 @@ impl<'a> Words<'a> {
         u64::try_from(number).map_err(|_| format!("{what} is negative"))
     }
 
-    /// Returns false if the recorded call failed. A call without a status succeeded.
+    /// Parses the status of a call. Returns false if the recorded call failed; a call without a
+    /// status counts as successful.
     fn is_success(&mut self) -> bool {
         self.0.next().is_none_or(|status| {
             let ok = ["NT_STATUS_OK", "SUCCESS", "*"].contains(status);
@@ -155,7 +156,7 @@ impl Parser {
         };
         let mut words = Words(rest.iter());
         let parsed = self.call(&call.to_ascii_uppercase(), &mut words)?;
-        // A call that failed has moved no data.
+        // A recorded call that failed transferred no data, so it is not executed.
         let is_done = parsed == Call::Ask || words.is_success();
         self.file
             .calls
@@ -171,7 +172,7 @@ impl Parser {
             "FLUSH" => Call::Flush(words.number("the handle")?),
             "UNLINK" => {
                 let name = self.name(words.word("the name")?);
-                // Some versions have attributes after the name.
+                // In some versions, a word with attributes follows the name.
                 let attributes = words
                     .0
                     .clone()
@@ -205,7 +206,7 @@ impl Parser {
         if disposition > OVERWRITE_IF {
             return Err(format!("no disposition {disposition} is known"));
         }
-        // The recorded open failed because the file did not exist.
+        // A negative handle means that the recorded open failed, because the file did not exist.
         if handle < 0 {
             return Ok(Call::Ask);
         }
@@ -218,7 +219,7 @@ impl Parser {
     }
 }
 
-/// Parses a read or a write, with the number of bytes that were moved.
+/// Parses the arguments of a read or a write, including the number of bytes that were transferred.
 fn moved(is_read: bool, words: &mut Words<'_>) -> Result<Call, String> {
     let handle = words.number("the handle")?;
     let offset = words.count("the offset")?;
@@ -278,7 +279,7 @@ impl LoadFile {
         path.rsplit_once('/').map_or("", |(directory, _)| directory)
     }
 
-    /// Returns true if `name` is `tree`, or is inside of it.
+    /// Returns true if `name` is the directory `tree` or is inside this directory.
     fn is_in(&self, name: Name, tree: Name) -> bool {
         let rest = self.names[name].strip_prefix(&*self.names[tree]);
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -293,7 +294,7 @@ pub(super) struct Player<'a, F: FileLayer> {
     directories: BTreeMap<&'a str, u32>,
     files: BTreeMap<Name, FileId>,
     open: BTreeMap<i64, (FileId, F::Open)>,
-    /// Number of bytes read and written.
+    /// Total number of bytes read and written.
     bytes: u64,
 }
 
@@ -310,8 +311,8 @@ impl<'a, F: FileLayer> Player<'a, F> {
         }
     }
 
-    /// Executes the calls of the load file until the time `until`, from the beginning again and
-    /// again. Passes the number of bytes that each call moves to `moved`.
+    /// Executes the calls of the load file repeatedly until the time `until`. Passes the number of
+    /// bytes that each call has transferred to `moved`.
     ///
     /// # Errors
     /// If the device is full, or the layer fails.
@@ -337,7 +338,7 @@ impl<'a, F: FileLayer> Player<'a, F> {
                 }
             }
             if self.bytes == bytes_before {
-                // The loop might never end, because no time passes.
+                // Calls that transfer no data may take no time, so the loop might never end.
                 let why = "the load file reads and writes nothing of what it has opened";
                 return Err(LoadError::Trace(why.to_owned()));
             }
@@ -389,7 +390,7 @@ impl<'a, F: FileLayer> Player<'a, F> {
                 Ok(())
             }
             Call::Rename(from, to) => {
-                // A rename removes the file that had the new name.
+                // A rename replaces a file that already has the new name.
                 if self.files.contains_key(&from) {
                     self.remove(to).await?;
                 }
@@ -424,7 +425,8 @@ impl<'a, F: FileLayer> Player<'a, F> {
         }
         let open = match self.files.get(&name) {
             Some(file) => files.open(*file, &mut self.program).await?,
-            // A recording may begin with files that it has not created.
+            // A recording may open files that existed before its start, so the first open creates
+            // the file.
             None if makes || empties => {
                 let directory = self.directory(self.file.directory_of(name)).await?;
                 files.create(directory, &mut self.program).await?
@@ -442,7 +444,7 @@ impl<'a, F: FileLayer> Player<'a, F> {
         let Some((file, _)) = self.open.get(&handle) else {
             return Ok(());
         };
-        // A file must have no hole, so a write beyond the end begins at the end.
+        // Files must not have holes, so a write beyond the end of the file starts at the end.
         let from = offset.min(files.size_bytes(*file));
         let length = offset + bytes - from;
         files.write(*file, from, length, &mut self.program).await?;

@@ -1,9 +1,9 @@
-//! Loads: programs over the file layer, driven by a seed.
+//! Loads: programs that run on the file layer and draw their random choices from a seed.
 //!
 //! A load has one main metric, by which cells are compared, and other metrics. The preparation of a
-//! load is not measured. A load on files ends when its written data is on the device. The same load
-//! runs in virtual time and on this machine: it uses only the clock and the [layer](crate::layer)
-//! that it is given.
+//! load is not measured. A load on files ends when its written data is on the device. A load is the
+//! same in virtual time and on a real machine: it uses only the clock and the [layer](crate::layer)
+//! that it receives.
 
 pub mod clients;
 mod latency;
@@ -36,49 +36,51 @@ use tool::Tool;
 /// Environment of a load.
 #[derive(Clone)]
 pub struct World<F> {
-    /// Runtime, which has the clock.
+    /// Runtime, which provides the clock.
     pub rt: Rt,
     /// The file layer.
     pub files: F,
-    /// Seed of the load's random choices.
+    /// Seed of the random choices of the load.
     pub seed: u64,
 }
 
-/// Approximate cost in ns of simulating a page that a program reads or writes.
+/// Approximate CPU time in ns of simulating a page that a program reads or writes.
 const PAGE_ESTIMATE_NS: u64 = 1_500;
-/// Approximate cost in ns of simulating a page of one large file, whose pages do not fit into the
-/// processor's caches.
+/// Approximate CPU time in ns of simulating a page of one large file. The state of these pages does
+/// not fit into the caches of the processor.
 const STREAM_PAGE_ESTIMATE_NS: u64 = 8_000;
 
-/// Approximate time in ns of a page on a real machine, which depends on the machine and its device.
+/// Approximate time in ns of reading or writing a page on a real machine, for an unknown machine
+/// and device.
 const NATIVE_PAGE_ESTIMATE_NS: u64 = 30_000;
-/// Approximate time in ns to prepare a device and restore it.
+/// Approximate time in ns of preparing a device for a run and restoring it afterwards.
 const NATIVE_RUN_ESTIMATE_NS: u64 = 1_500_000_000;
 
-/// Maximum number of operations. It is more than any user would wait for, and no estimate computed
-/// from it overflows.
+/// Maximum number of operations of a load. No user would wait for more, and estimates computed from
+/// it do not overflow.
 const OPERATIONS_MAX: u64 = 1_000_000_000;
 
-/// Measurements of a load.
+/// Metrics that a load has measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// Main metric. A higher value is better, except for a latency (unit `ms`).
     pub value: f64,
     /// Unit of the main metric.
     pub unit: String,
-    /// Other metrics, by names that end in their unit.
+    /// Other metrics, by name. A name ends in the unit of its metric.
     pub figures: BTreeMap<String, f64>,
-    /// Curves by name: points of the position on the horizontal axis and the value.
+    /// Curves, by name. Each point consists of the position on the horizontal axis and the value.
     pub curves: BTreeMap<String, Vec<(f64, f64)>>,
 }
 
-/// A load in the form of an experiment file.
+/// A load as written in an experiment file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Workload {
-    /// See [`postmark`].
+    /// The load of the module [`postmark`].
     Postmark {
-        /// One of SS, SL, LS and LL, whose parameters the other fields override.
+        /// Name of a predefined load (SS, SL, LS or LL), whose parameters the other fields
+        /// override.
         load: Option<String>,
         /// Minimum length of a file.
         low: Option<Size>,
@@ -88,32 +90,32 @@ pub enum Workload {
         files: Option<u64>,
         /// Number of transactions.
         transactions: Option<u64>,
-        /// Time at which everything is made durable.
+        /// When all data is made durable.
         sync: Option<postmark::Sync>,
     },
-    /// See [`sweep`].
+    /// The load of the module [`sweep`].
     Sweep {
         /// Number of positions at which the rate is measured.
         points: Option<u64>,
-        /// Bytes read at each position.
+        /// Number of bytes read at each position.
         bytes: Option<Size>,
-        /// Bytes of a request.
+        /// Length of a request in bytes.
         request: Option<Size>,
         /// Number of reads at random positions.
         accesses: Option<u64>,
     },
-    /// See [`stream`].
+    /// The load of the module [`stream`].
     Stream {
         /// Length of the file.
         size: Size,
-        /// Number of chunks read at random.
+        /// Number of chunks read at random offsets.
         seeks: Option<u64>,
     },
-    /// See [`requests`].
+    /// The load of the module [`requests`].
     Requests {
         /// Order and direction of the requests.
         pattern: Pattern,
-        /// Bytes of a request.
+        /// Length of a request in bytes.
         request: Option<Size>,
         /// Number of requests in flight.
         depth: Option<u32>,
@@ -121,40 +123,40 @@ pub enum Workload {
         span: Option<Size>,
         /// Number of requests.
         count: Option<u64>,
-        /// Whether to repeat rounds of requests until they are steady.
+        /// Whether to repeat rounds of requests until the rates of the rounds are steady.
         steady: Option<bool>,
     },
-    /// See [`replay`].
+    /// The load of the module [`replay`].
     Replay {
         /// Path of the trace.
         trace: PathBuf,
         /// Format of the trace.
         format: Option<String>,
-        /// CRC-32C that the trace must have.
+        /// CRC-32C that the trace file must have.
         crc32c: Option<String>,
-        /// Maximum number of requests.
+        /// Maximum number of requests to replay.
         count: Option<u64>,
-        /// Arrival times of the requests.
+        /// When the requests arrive.
         arrivals: Option<replay::Arrivals>,
         /// Factor by which the replay is faster than the recording.
         speed: Option<f64>,
         /// Maximum number of requests in flight.
         depth: Option<u32>,
     },
-    /// See [`clients`].
+    /// The load of the module [`clients`].
     Clients {
-        /// Numbers of clients.
+        /// Numbers of clients; each number is measured separately.
         counts: Vec<u32>,
         /// Duration of each measurement.
         time: Option<Time>,
-        /// Load file of Dbench that each client repeats; a mix if absent.
+        /// Dbench load file that each client repeats; if absent, clients run a random mix.
         script: Option<PathBuf>,
         /// CRC-32C that the load file must have.
         crc32c: Option<String>,
     },
-    /// See [`tool`].
+    /// The load of the module [`tool`].
     Tool {
-        /// Name of the load that the program makes.
+        /// Name of another load of the plan, which an external program makes.
         of: String,
     },
 }
@@ -163,25 +165,25 @@ pub enum Workload {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum Resolved {
-    /// See [`postmark`].
+    /// The load of the module [`postmark`].
     Postmark(Postmark),
-    /// See [`sweep`].
+    /// The load of the module [`sweep`].
     Sweep(Sweep),
-    /// See [`stream`].
+    /// The load of the module [`stream`].
     Stream(Stream),
-    /// See [`requests`].
+    /// The load of the module [`requests`].
     Requests(Requests),
-    /// See [`replay`].
+    /// The load of the module [`replay`].
     Replay(Replay),
-    /// See [`clients`].
+    /// The load of the module [`clients`].
     Clients(Clients),
-    /// See [`tool`].
+    /// The load of the module [`tool`].
     Tool(Tool),
 }
 
 impl Workload {
-    /// Fills in all defaults, and multiplies the size of a load that can be scaled by `scale`.
-    /// `named` returns the other loads of the file.
+    /// Fills in all defaults, and multiplies the size of the load by `scale` if the load can be
+    /// scaled. `named` returns another load of the file by its name.
     ///
     /// # Errors
     /// A description of the mistake.
@@ -308,7 +310,8 @@ impl Resolved {
                 .saturating_mul(STREAM_PAGE_ESTIMATE_NS),
             Resolved::Requests(load) => load.estimated_pages().saturating_mul(PAGE_ESTIMATE_NS),
             Resolved::Replay(load) => load.count.saturating_mul(PAGE_ESTIMATE_NS),
-            // A client moves about 10,000 pages in a second of its own time, or waits.
+            // In a second of its time, a client reads and writes about 10,000 pages, or fewer if it
+            // waits.
             Resolved::Clients(load) => {
                 load.seconds * load.counts.len() as u64 * 10_000 * PAGE_ESTIMATE_NS
             }
@@ -316,7 +319,7 @@ impl Resolved {
         }
     }
 
-    /// Returns the approximate time of a run on an unknown machine, in ns.
+    /// Returns the approximate duration of a run on an unknown real machine, in ns.
     pub fn estimated_native_ns(&self) -> u64 {
         let pages = match self {
             Resolved::Tool(tool) => return tool.of.estimated_native_ns(),
@@ -334,7 +337,7 @@ impl Resolved {
         moving.saturating_add(NATIVE_RUN_ESTIMATE_NS)
     }
 
-    /// Runs the load.
+    /// Runs the load and returns its metrics.
     ///
     /// # Errors
     /// If the device is full, or the layer fails.
@@ -388,7 +391,7 @@ async fn run_postmark<F: FileLayer>(
     files.pay(&mut program).await;
     let removed = rt.now();
     files.sync(&mut program).await?;
-    // The removal of the files does not count; the sync of the transactions' data does.
+    // The time of the removal of the files is not measured, but the time of the final sync is.
     let syncing_ns = match load.sync {
         postmark::Sync::Transactions => 0,
         postmark::Sync::Removal => rt.now().ns_since(removed),

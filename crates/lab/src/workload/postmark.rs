@@ -1,9 +1,9 @@
-//! Postmark: the small files of a mail server. The files are created first. Each transaction then
-//! reads a file or appends to one, and creates a file or removes one. At the end all files are
-//! removed.
+//! Postmark: the small files of a mail server. The load creates files, and then executes
+//! transactions. Each transaction reads a file or appends to one, and creates a file or removes
+//! one. At the end, the load removes all files.
 //!
-//! Source: `postmark` 1.5 (`run_transactions`), with its defaults: both choices equally likely, one
-//! directory, sizes uniform between the bounds.
+//! Source: `postmark` 1.5 (`run_transactions`) with its defaults: in each transaction both choices
+//! are equally likely, there is one directory, and file sizes are uniform between the bounds.
 
 use bimetal_rt::Rng;
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ use super::OPERATIONS_MAX;
 use crate::files::{FileId, Program};
 use crate::layer::{FileLayer, LoadError};
 
-/// The four loads of the paper, by their names in experiment files.
+/// The four predefined loads, which are from the paper, by their names in experiment files.
 pub const NAMED: [(&str, Postmark); 4] = [
     ("SS", Postmark::new(9 << 10, 15 << 10, 10_000, 100_000)),
     ("SL", Postmark::new(9 << 10, 15 << 10, 100_000, 100_000)),
@@ -20,33 +20,32 @@ pub const NAMED: [(&str, Postmark); 4] = [
     ("LL", Postmark::new(100 << 10, 3 << 20, 4_250, 10_000)),
 ];
 
-/// A Postmark load.
+/// Parameters of a Postmark load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Postmark {
-    /// Minimum length of a file.
+    /// Minimum length of a file in bytes.
     pub low_bytes: u64,
-    /// Maximum length of a file.
+    /// Maximum length of a file in bytes.
     pub high_bytes: u64,
     /// Number of files at the start.
     pub files: u64,
     /// Number of transactions.
     pub transactions: u64,
-    /// Time at which everything is made durable.
+    /// When all data is made durable.
     #[serde(default, skip_serializing_if = "Sync::is_behind_transactions")]
     pub sync: Sync,
 }
 
-/// Time at which everything is made durable. The original program never syncs, so the user of the
-/// load must choose.
+/// When all data is made durable. The original program never syncs, so the plan must choose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sync {
-    /// After the transactions, and again after the removal of all files: the measured time includes
-    /// the write of data that the transactions have left in memory.
+    /// After the transactions, and again after the removal of all files. The measured time includes
+    /// writing the data that the transactions have left in memory.
     #[default]
     Transactions,
-    /// Only after the removal of all files: data that is still in memory at the removal is never
-    /// written.
+    /// Only after the removal of all files. Data that is still in memory when its file is removed
+    /// is never written.
     Removal,
 }
 
@@ -61,20 +60,20 @@ impl Sync {
 pub struct Tally {
     /// Number of transactions completed.
     pub transactions: u64,
-    /// Bytes that the program read.
+    /// Number of bytes that the program read.
     pub read_bytes: u64,
-    /// Bytes that the program wrote.
+    /// Number of bytes that the program wrote.
     pub written_bytes: u64,
-    /// Files created, including those at the start.
+    /// Number of files created, including those at the start.
     pub created: u64,
-    /// Files removed by transactions.
+    /// Number of files that transactions removed.
     pub removed: u64,
 }
 
-/// Maximum length of a file that a plan may specify.
+/// Maximum length in bytes that a plan may specify for a file.
 const FILE_BYTES_MAX: u64 = 1 << 40;
 
-/// Size of the buffer through which the program reads, as with C's stdio.
+/// Size in bytes of the buffer through which the program reads, as with C's stdio.
 const BUFFER_BYTES: u64 = 4096;
 
 impl Postmark {
@@ -89,7 +88,7 @@ impl Postmark {
         }
     }
 
-    /// Returns one of the paper's loads by name.
+    /// Returns a predefined load by its name.
     ///
     /// # Errors
     /// A message, if no load has this name.
@@ -100,7 +99,7 @@ impl Postmark {
             .ok_or_else(|| format!("no load `{name}`, expected one of SS, SL, LS, LL"))
     }
 
-    /// Refuses invalid parameters.
+    /// Checks that the parameters are valid.
     ///
     /// # Errors
     /// A description of the mistake.
@@ -119,8 +118,8 @@ impl Postmark {
         Ok(())
     }
 
-    /// Returns the load with its numbers of files and transactions multiplied by `scale`, at least
-    /// ten of each.
+    /// Returns the load with its numbers of files and of transactions multiplied by `scale`; both
+    /// are at least ten.
     pub fn scaled(self, scale: f64) -> Postmark {
         let times = |count: u64| ((count as f64 * scale).round() as u64).max(10);
         Postmark {
@@ -130,15 +129,15 @@ impl Postmark {
         }
     }
 
-    /// Returns the approximate number of pages that the program reads and writes: half of the
-    /// transactions read a file, half append to one, and half create one.
+    /// Returns the approximate number of pages that the program reads and writes. Half of the
+    /// transactions read a file, half append to a file, and half create a file.
     pub(crate) fn estimated_pages(&self) -> u64 {
         let pages_of_file = (self.low_bytes + self.high_bytes) / 2 / BUFFER_BYTES + 1;
         let moved = self.files + self.transactions + self.transactions / 4;
         moved.saturating_mul(pages_of_file)
     }
 
-    /// Creates the files.
+    /// Creates the files that exist at the start.
     ///
     /// # Errors
     /// If the device is full, or the layer fails.
@@ -227,10 +226,10 @@ impl Postmark {
         Ok(())
     }
 
-    /// Removes all files.
+    /// Removes all remaining files.
     ///
     /// # Errors
-    /// When the layer fails.
+    /// If the layer fails.
     pub async fn clean_up(
         &self,
         files: &impl FileLayer,
@@ -244,7 +243,7 @@ impl Postmark {
     }
 }
 
-/// Files that currently exist.
+/// Files that currently exist, and their directory.
 pub struct Pool {
     directory: u32,
     files: Vec<FileId>,

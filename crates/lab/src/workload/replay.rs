@@ -1,9 +1,9 @@
 //! Replay of a trace on a device, without a file system: at the recorded times, or as fast as the
 //! device completes requests.
 //!
-//! With recorded times, a latency begins when the request is due, not when a slot is free for it.
-//! Otherwise the latencies of a device that falls behind would not include the delay of its
-//! requests.
+//! With recorded times, the latency of a request is measured from the time at which the request is
+//! due, not from the time at which it gets a slot. Otherwise the latencies of a device that falls
+//! behind would not include the waiting time of requests.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -21,39 +21,39 @@ use super::{Measured, World, sum};
 use crate::files::Program;
 use crate::layer::{FileLayer, LoadError};
 
-/// Default number of requests taken from a trace, and its maximum.
+/// Default and maximum of the number of requests that are replayed from a trace.
 pub(super) const COUNT_USUAL: u64 = 100_000;
 const COUNT_MAX: u64 = 10_000_000;
-/// Default number of requests in flight.
+/// Default of the maximum number of requests in flight.
 pub(super) const DEPTH_USUAL: u32 = 64;
 /// Maximum number of blocks of a call; a longer request is split into several calls.
 const CALL_BLOCKS_MAX: u64 = 1024;
 
-/// Arrival times of requests.
+/// When requests arrive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Arrivals {
-    /// As recorded in the trace.
+    /// At the times recorded in the trace.
     #[default]
     Recorded,
-    /// As soon as a slot for a request in flight is free.
+    /// As soon as a slot for a request in flight is free (a closed loop).
     Closed,
 }
 
-/// A load that replays a trace.
+/// Parameters of a load that replays a trace.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Replay {
     /// Path of the trace.
     pub trace: PathBuf,
-    /// Name of the trace format; detected if absent.
+    /// Name of the format of the trace; detected if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<String>,
-    /// CRC-32C that the trace must have, in hexadecimal digits.
+    /// CRC-32C that the trace file must have, in hexadecimal digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub crc32c: Option<String>,
-    /// Maximum number of requests taken from the trace.
+    /// Maximum number of requests to replay.
     pub count: u64,
-    /// Arrival times of the requests.
+    /// When the requests arrive.
     pub arrivals: Arrivals,
     /// Factor by which the replay is faster than the recording.
     pub speed: f64,
@@ -61,7 +61,7 @@ pub struct Replay {
     pub depth: u32,
 }
 
-/// A request of the trace, in blocks of the device.
+/// A request of the trace, converted to blocks of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Due {
     time_ns: u64,
@@ -71,7 +71,7 @@ struct Due {
 }
 
 impl Replay {
-    /// Refuses invalid parameters.
+    /// Checks that the parameters are valid.
     ///
     /// # Errors
     /// A description of the mistake.
@@ -94,7 +94,7 @@ impl Replay {
         named.transpose()
     }
 
-    /// Runs the load.
+    /// Runs the load and returns its metrics.
     ///
     /// # Errors
     /// If the trace cannot be read or has a wrong checksum, or the layer fails.
@@ -122,7 +122,7 @@ impl Replay {
             bytes += u64::from(due.blocks) * 4096;
             let begins = match self.arrivals {
                 Arrivals::Recorded => due_at,
-                // The request had no slot before.
+                // In a closed loop, a request arrives when it gets its slot.
                 Arrivals::Closed => world.rt.now(),
             };
             let (due, replayed) = (*due, Rc::clone(&replayed));
@@ -152,8 +152,8 @@ impl Replay {
         Ok(self.measured(figures, rate))
     }
 
-    /// Returns the measurements. With recorded times the rate is given, so the main metric is the
-    /// latency.
+    /// Returns the metrics. With recorded arrival times, the rate is determined by the trace, so
+    /// the main metric is the mean latency.
     fn measured(&self, figures: BTreeMap<String, f64>, rate: f64) -> Measured {
         let (value, unit) = match self.arrivals {
             Arrivals::Recorded => (figures["latency_mean_ms"], "ms"),
@@ -167,7 +167,7 @@ impl Replay {
         }
     }
 
-    /// Waits until a request is due, and returns that time.
+    /// Waits until a request is due, and returns the time at which it is due.
     async fn until_due<F: FileLayer>(
         &self,
         world: &World<F>,
@@ -187,7 +187,7 @@ impl Replay {
     }
 
     /// Reads the requests of the trace, for a device of `device_blocks` blocks. Also returns the
-    /// number of trims, which are left out, and the number of lines of the trace that are not
+    /// number of trims, which are not replayed, and the number of lines of the trace that are not
     /// requests.
     fn read(&self, device_blocks: u32) -> Result<(Vec<Due>, u64, u64), LoadError> {
         let options = Options {
@@ -219,15 +219,15 @@ impl Replay {
     }
 }
 
-/// Converts a record to blocks of the device. An address beyond the device wraps around. A request
-/// that crosses the end of the device is cut.
+/// Converts a record to blocks of the device. An offset beyond the end of the device wraps around.
+/// A request that crosses the end of the device is truncated.
 fn on_device(record: &Record, first_ns: u64, device_blocks: u32) -> Due {
     let first = record.offset_bytes / 4096;
     let last = (record.offset_bytes + record.length_bytes - 1) / 4096;
     let block = (first % u64::from(device_blocks)) as u32;
     let room = u64::from(device_blocks - block);
     Due {
-        // Some traces are slightly out of order.
+        // Some traces are slightly out of order, so a record may be earlier than the first one.
         time_ns: record.time_ns.saturating_sub(first_ns),
         is_write: record.op == Op::Write,
         block,
@@ -253,7 +253,8 @@ impl<F: FileLayer> Replayed<F> {
     }
 
     async fn ask(&self, due: Due) -> Result<(), LoadError> {
-        // A trace does not say which program made a request.
+        // A trace does not record which program made a request, so all requests are from one
+        // program.
         let mut program = Program::new(0);
         let files = &self.world.files;
         let end = u64::from(due.block) + u64::from(due.blocks);
@@ -291,7 +292,7 @@ mod tests {
         assert_eq!(of(0, 1), (0, 1));
         assert_eq!(of(4095, 2), (0, 2));
         assert_eq!(of(8192, 4096), (2, 1));
-        // Block 205 becomes block 5 after two wraps.
+        // The device has 100 blocks, so block 205 wraps around to block 5.
         assert_eq!(of(205 * 4096, 8192), (5, 2));
         assert_eq!(of(98 * 4096, 10 * 4096), (98, 2), "it ends with the device");
         assert_eq!(of((3 << 44) + 512, 512).1, 1);

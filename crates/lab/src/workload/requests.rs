@@ -1,9 +1,9 @@
-//! Random or sequential requests, as in a job of fio, with a fixed number in flight and without a
-//! file system.
+//! Random or sequential requests, as in a job of fio, with a fixed number of requests in flight and
+//! without a file system.
 //!
-//! The performance of new flash does not last. The requests can therefore be made in rounds, on a
-//! device that was written twice before, until the rounds are steady (SNIA, Solid State Storage
-//! Performance Test Specification).
+//! New flash is faster than flash that has been written. The requests can therefore be made in
+//! rounds, on a device that was written twice before, until the rates of the rounds are steady
+//! (SNIA, Solid State Storage Performance Test Specification).
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -18,9 +18,10 @@ use crate::files::Program;
 use crate::layer::{FileLayer, LoadError};
 use crate::statistics::{STEADY_ROUNDS, Steadiness};
 
-/// Maximum number of rounds.
+/// Maximum number of rounds of requests.
 const ROUNDS_MAX: u64 = 25;
-/// Number of times that the device is written before the rounds, and the size of these writes.
+/// Number of times that the device is written before the rounds, and length of these writes in
+/// blocks.
 const FILLS: u64 = 2;
 const FILL_BLOCKS: u32 = 32;
 
@@ -38,26 +39,27 @@ pub enum Pattern {
     Write,
 }
 
-/// A load of requests to the device.
+/// Parameters of a load of requests to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Requests {
     /// Order and direction of the requests.
     pub pattern: Pattern,
-    /// Bytes of a request.
+    /// Length of a request in bytes.
     pub request_bytes: u64,
-    /// Number of requests in flight, each from a task of its own.
+    /// Number of requests in flight, each made by its own task.
     pub depth: u32,
-    /// Length of the part of the device that is used; 0 for the whole device.
+    /// Length in bytes of the part of the device that is used; 0 means the whole device.
     pub span_bytes: u64,
-    /// Number of requests, or of requests of each round if there are rounds.
+    /// Number of requests; with rounds, number of requests in each round.
     pub count: u64,
-    /// Whether to repeat rounds until they are steady, on a device that was written before.
+    /// Whether to write the device first, and to repeat rounds of requests until the rates are
+    /// steady.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub steady: bool,
 }
 
 impl Requests {
-    /// Refuses invalid parameters.
+    /// Checks that the parameters are valid.
     ///
     /// # Errors
     /// A description of the mistake.
@@ -77,8 +79,8 @@ impl Requests {
     }
 
     /// Returns the approximate number of calls: the initial writes, and half of the maximum number
-    /// of rounds. The initial writes of a whole device are not included, because its size is not
-    /// known here.
+    /// of rounds. If the load uses the whole device, the initial writes are not included, because
+    /// the size of the device is not known here.
     pub(super) fn estimated_pages(&self) -> u64 {
         let fill_calls = self.span_bytes.div_ceil(4096 * u64::from(FILL_BLOCKS)) * FILLS;
         match self.steady {
@@ -90,7 +92,7 @@ impl Requests {
         }
     }
 
-    /// Runs the load.
+    /// Runs the load and returns its metrics.
     ///
     /// # Errors
     /// If the layer fails.
@@ -107,8 +109,8 @@ impl Requests {
         }
     }
 
-    /// Repeats rounds until they are steady, or their number is the maximum. Returns the
-    /// measurements of the last rounds.
+    /// Repeats rounds until their rates are steady, or until the maximum number of rounds. Returns
+    /// the metrics of the last rounds.
     async fn until_steady<F: FileLayer>(
         &self,
         world: &World<F>,
@@ -150,7 +152,7 @@ impl Requests {
         Ok(measured)
     }
 
-    /// Writes all slots of the device sequentially, [`FILLS`] times.
+    /// Writes the used part of the device sequentially, [`FILLS`] times.
     async fn fill<F: FileLayer>(&self, world: &World<F>, slots: u64) -> Result<(), LoadError> {
         let mut program = Program::new(0);
         let blocks = (slots * (self.request_bytes / 4096)) as u32;
@@ -163,7 +165,7 @@ impl Requests {
         Ok(())
     }
 
-    /// Executes the requests of the round `number`.
+    /// Executes the requests of round number `number`, and returns their latencies and duration.
     async fn round<F: FileLayer>(
         &self,
         world: &World<F>,
@@ -215,7 +217,7 @@ struct Round {
 }
 
 impl Round {
-    /// Returns the rate in requests per second.
+    /// Returns the rate of the round in requests per second.
     fn rate(&self, load: &Requests) -> f64 {
         load.count as f64 / (self.ns as f64 / 1e9).max(f64::MIN_POSITIVE)
     }
@@ -233,16 +235,17 @@ impl Round {
     }
 }
 
-/// A task that makes requests, one at a time.
+/// A task that makes requests, one after another.
 struct Job<F> {
     load: Requests,
-    /// Number of positions for a request on the device.
+    /// Number of positions at which a request can start: the used part of the device divided by the
+    /// length of a request.
     slots: u64,
     world: World<F>,
     rng: Rng,
-    /// Number of requests of earlier rounds, after which sequential requests continue.
+    /// Number of requests in earlier rounds. Sequential requests continue after them.
     first: u64,
-    /// Number of requests that all tasks have begun.
+    /// Number of requests of the round that all tasks together have begun.
     next: Rc<Cell<u64>>,
     latency: Rc<RefCell<Latency>>,
 }

@@ -1,5 +1,5 @@
-//! One large file, as in Bonnie: written by characters and by blocks, rewritten, read by characters
-//! and by blocks, and read at random.
+//! One large file, as in Bonnie: written character by character and in blocks, rewritten, read
+//! character by character and in blocks, and read at random offsets.
 
 use bimetal_rt::Rng;
 use serde::{Deserialize, Serialize};
@@ -8,20 +8,20 @@ use super::{Measured, OPERATIONS_MAX, World, mb_per_s};
 use crate::files::Program;
 use crate::layer::{FileLayer, LoadError};
 
-/// Bytes of a call.
+/// Number of bytes of a read or write call.
 const CHUNK_BYTES: u64 = 8192;
 
-/// A load on one large file.
+/// Parameters of a load on one large file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stream {
     /// Length of the file in bytes.
     pub bytes: u64,
-    /// Number of chunks read at random.
+    /// Number of chunks read at random offsets.
     pub seeks: u64,
 }
 
 impl Stream {
-    /// Refuses invalid parameters.
+    /// Checks that the parameters are valid.
     ///
     /// # Errors
     /// A description of the mistake.
@@ -35,8 +35,9 @@ impl Stream {
         }
     }
 
-    /// Returns the load with its length, in whole chunks, and its number of seeks multiplied by
-    /// `scale`. The minimum is 1 MiB and ten seeks, or the original values if they are smaller.
+    /// Returns the load with its length and its number of seeks multiplied by `scale`. The length
+    /// is rounded down to whole chunks. The minimum is 1 MiB and ten seeks, or the original value
+    /// if it is smaller.
     pub(super) fn scaled(self, scale: f64) -> Stream {
         let bytes = (self.bytes as f64 * scale) as u64 / CHUNK_BYTES * CHUNK_BYTES;
         let seeks = (self.seeks as f64 * scale) as u64;
@@ -46,13 +47,13 @@ impl Stream {
         }
     }
 
-    /// Returns the number of pages that are moved: each page is written twice, rewritten, and read
-    /// twice.
+    /// Returns the number of pages that are read and written: each page of the file is written
+    /// twice, rewritten, and read twice.
     pub(super) fn estimated_pages(&self) -> u64 {
         self.bytes / 4096 * 6 + self.seeks * 2
     }
 
-    /// Runs the load.
+    /// Runs the load and returns its metrics.
     ///
     /// # Errors
     /// If the device is full, or the layer fails.
@@ -175,7 +176,7 @@ impl Stream {
         Ok(mb_per_s(self.bytes, world.rt.now().ns_since(begun)))
     }
 
-    /// Reads chunks at random positions, and returns their number per second.
+    /// Reads chunks at random offsets, and returns the number of chunks per second.
     async fn seek<F: FileLayer>(
         &self,
         world: &World<F>,

@@ -1,12 +1,12 @@
-//! Checksums of files that a load reads. A plan refers to the content of a file, because its path
-//! may have other content later.
+//! Checksums of files that a load reads. A plan contains the checksum of a file, because the file
+//! at a path may have other content later.
 
 use std::io::Read as _;
 use std::path::Path;
 
 use crate::layer::LoadError;
 
-/// Refuses a malformed checksum in a plan.
+/// Checks that a checksum in a plan is well-formed.
 ///
 /// # Errors
 /// A description of the mistake.
@@ -18,7 +18,7 @@ pub(super) fn check_digits(wanted: Option<&str>) -> Result<(), String> {
     }
 }
 
-/// Refuses a file whose CRC-32C is not `wanted`, in hexadecimal digits.
+/// Checks that a file has the CRC-32C `wanted`, in hexadecimal digits; `None` accepts any content.
 ///
 /// # Errors
 /// If the checksum differs, or the file cannot be read.

@@ -1,5 +1,5 @@
-//! A scan of the whole device, as in HD Tach: the rate of sequential reads at positions from start
-//! to end, and the latency of random reads. It uses no file system.
+//! A scan of the whole device, as in HD Tach, without a file system: the rate of sequential reads
+//! at positions from start to end, and the latency of random reads.
 
 use bimetal_rt::Rng;
 use serde::{Deserialize, Serialize};
@@ -9,21 +9,21 @@ use super::{Measured, OPERATIONS_MAX, World, mb_per_s};
 use crate::files::Program;
 use crate::layer::{FileLayer, LoadError};
 
-/// A load that scans the device.
+/// Parameters of a load that scans the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sweep {
     /// Number of positions at which the rate is measured.
     pub points: u64,
-    /// Bytes that are read at each position.
+    /// Number of bytes that are read at each position.
     pub bytes: u64,
-    /// Bytes of a request.
+    /// Length of a sequential request in bytes.
     pub request_bytes: u64,
     /// Number of reads of 4 KiB at random positions.
     pub accesses: u64,
 }
 
 impl Sweep {
-    /// Refuses invalid parameters.
+    /// Checks that the parameters are valid.
     ///
     /// # Errors
     /// A description of the mistake.
@@ -43,13 +43,14 @@ impl Sweep {
         Ok(())
     }
 
-    /// Returns the number of requests, each of which costs about as much to simulate as a page.
+    /// Returns the number of requests. Simulating a request costs about as much as simulating a
+    /// page.
     pub(super) fn estimated_pages(&self) -> u64 {
         let requests = self.points * self.bytes.div_ceil(self.request_bytes);
         requests + self.accesses
     }
 
-    /// Runs the load.
+    /// Runs the load and returns its metrics.
     ///
     /// # Errors
     /// If the layer fails.
@@ -86,8 +87,8 @@ impl Sweep {
         })
     }
 
-    /// Returns the rate of sequential reads from a block on. The first request only positions the
-    /// device and is not timed, unless it is the only one.
+    /// Returns the rate of sequential reads that start at block `from`. The first request is not
+    /// timed, because it only moves the device to the position, unless it is the only request.
     async fn rate_at<F: FileLayer>(
         &self,
         world: &World<F>,

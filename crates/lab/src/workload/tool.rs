@@ -1,10 +1,10 @@
-//! Loads that are made by well-known external programs: `postmark`, `dbench`, `bonnie++` and `fio`,
-//! as packaged in Debian.
+//! Loads that well-known external programs make: `postmark`, `dbench`, `bonnie++` and `fio`, as
+//! packaged in Debian.
 //!
-//! They check our own loads: an external program makes the same load, with the same parameters, on
-//! the same device, and the report compares the two. The programs make system calls, so they need a
-//! real kernel. Their output is not under our control: unexpected output must end the run with an
-//! error that describes it, and must never become a metric.
+//! External programs check the loads of this project: a program makes the same load, with the same
+//! parameters, on the same device, and the report compares both results. The programs make system
+//! calls, so they need a real kernel. The format of their output may change: unexpected output must
+//! end the run with an error that describes the output, and must never become a metric.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,7 +18,7 @@ use crate::layer::LoadError;
 /// A load that an external program makes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Tool {
-    /// Our own version of the load.
+    /// The same load as implemented in this project.
     pub of: Box<Resolved>,
 }
 
@@ -33,17 +33,18 @@ pub struct Step {
     pub input: String,
 }
 
-/// Output of a program, with the times at which it was printed.
+/// Output of a program, and the times at which it was printed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Printed {
     /// The whole output.
     pub text: String,
-    /// Length of the output after each read, and the time of the read in ns since the start.
+    /// For each read of the output, the total length read so far, and the time in ns since the
+    /// start of the program.
     pub seen: Vec<(usize, u64)>,
 }
 
 impl Printed {
-    /// Returns the time at which a word had been printed.
+    /// Returns the time in ns at which a word of the output was read completely.
     fn at_ns(&self, word: &str) -> Result<u64, String> {
         let from = self
             .text
@@ -58,10 +59,10 @@ impl Printed {
 }
 
 impl Tool {
-    /// Returns the program for a load.
+    /// Returns the load as made by an external program.
     ///
     /// # Errors
-    /// A message, if no program can make the load.
+    /// A message, if no external program can make the load.
     pub fn new(of: Resolved) -> Result<Tool, String> {
         match &of {
             Resolved::Postmark(load) if load.sync != postmark::Sync::Removal => Err(
@@ -97,7 +98,7 @@ impl Tool {
         }
     }
 
-    /// Refuses files that the program needs if they are missing, or are not those of the plan.
+    /// Checks that the files that the program needs exist and have the checksums of the plan.
     ///
     /// # Errors
     /// A description of the problem.
@@ -108,8 +109,8 @@ impl Tool {
         }
     }
 
-    /// Returns the executions of the program, in order, in a folder or on a device of
-    /// `device_bytes` bytes.
+    /// Returns the executions of the program, in order. `place` is a folder, or the path of a
+    /// device of `device_bytes` bytes.
     pub fn steps(&self, place: &Path, device_bytes: u64, seed: u64) -> Vec<Step> {
         let program = self.program().0;
         let step = |arguments: Vec<String>| Step {
@@ -128,7 +129,7 @@ impl Tool {
                 ),
             }],
             Resolved::Clients(load) => {
-                // The program has a different working directory, so the path must be absolute.
+                // The program runs in a different working directory, so the path must be absolute.
                 let script = load.script.clone().unwrap_or_default();
                 let script = std::path::absolute(&script).unwrap_or(script);
                 let script = script.display().to_string();
@@ -146,7 +147,8 @@ impl Tool {
                 load.counts.iter().map(of).collect()
             }
             Resolved::Stream(load) => {
-                // bonnie++ requires a file of twice the memory size that it is given.
+                // bonnie++ requires that the file is twice as long as the memory size in its option
+                // `-r`.
                 let mib = load.bytes >> 20;
                 let options = format!(
                     "-q -n 0 -u root -s {mib} -r {} -z {seed} -m bimetal -d",
@@ -170,7 +172,7 @@ impl Tool {
                      --iodepth={} --size={span} --number_ios={} --randseed={seed}",
                     load.request_bytes, load.depth, load.count
                 );
-                // fio treats a colon as a separator of file names.
+                // In a file name, fio treats a colon as a separator of several names.
                 let file = format!("--filename={}", place.replace(':', "\\:"));
                 vec![step(words(&options, [file]))]
             }
@@ -178,7 +180,8 @@ impl Tool {
         }
     }
 
-    /// Returns the measurements of the programs. `sync_ns` is the duration of the sync after them.
+    /// Parses the metrics from the output of all executions. `sync_ns` is the duration of the sync
+    /// that followed the executions.
     ///
     /// # Errors
     /// A description of unexpected or missing output.
@@ -216,8 +219,8 @@ impl Tool {
     }
 }
 
-/// Minimum file size for bonnie++: its file, and the half of it that is given as memory, must be
-/// whole numbers of MiB.
+/// Minimum file size in bytes for bonnie++, whose file size and memory size must be whole numbers
+/// of MiB; the memory size is half of the file size.
 const BONNIE_BYTES_MIN: u64 = 4 << 20;
 
 fn words<const N: usize>(options: &str, rest: [String; N]) -> Vec<String> {
@@ -251,8 +254,8 @@ fn throughput(text: &str) -> Result<f64, String> {
     Ok(rate.ok_or("it printed no throughput")?)
 }
 
-/// Fields of the line that bonnie++ prints (format 1.98), in KiB per second, and our names for
-/// them.
+/// Fields of the line that bonnie++ prints (format 1.98), with rates in KiB per second, and the
+/// names of the corresponding metrics.
 const BONNIE: [(usize, &str); 5] = [
     (9, "write_characters_mb_per_s"),
     (11, "write_blocks_mb_per_s"),
@@ -268,7 +271,7 @@ fn bonnie(text: &str) -> Result<Measured, String> {
         .find(|line| line.starts_with("1.98,"))
         .ok_or("it printed no line of format 1.98")?;
     let fields: Vec<&str> = line.split(',').collect();
-    // A measurement that was too short is `+++++`, or empty.
+    // bonnie++ prints `+++++` or an empty field for a measurement that was too short.
     let number = |at: usize| fields.get(at).and_then(|field| field.parse::<f64>().ok());
     let rates = BONNIE
         .iter()
@@ -283,7 +286,7 @@ fn bonnie(text: &str) -> Result<Measured, String> {
     of(*value, "MB/s", &figures)
 }
 
-/// The part of fio's JSON that is used.
+/// The fields of fio's JSON output that are used.
 #[derive(Deserialize)]
 struct Fio {
     jobs: Vec<FioJob>,
@@ -402,7 +405,7 @@ mod tests {
             file.arguments.join(" "),
             "-q -n 0 -u root -s 64 -r 32 -z 7 -m bimetal -d /m"
         );
-        // The whole device, or the part of it that the load uses.
+        // fio gets the size of the whole device, or of the part of the device that the load uses.
         for (span_bytes, size) in [(0, "--size=1073741824"), (1 << 20, "--size=1048576")] {
             let arguments = steps(requests(Pattern::RandomWrite, span_bytes))
                 .remove(0)
@@ -434,7 +437,8 @@ mod tests {
         }
     }
 
-    /// Output of postmark 1.53 with invented times: 2 s of transactions, and half a second of sync.
+    /// The output is that of postmark 1.53, with invented times: 2 s of transactions, and half a
+    /// second of sync.
     #[test]
     fn postmark_is_timed_by_its_words() {
         let pieces = [
@@ -459,7 +463,7 @@ mod tests {
         assert!(why.contains("Performing"), "{why}");
     }
 
-    /// Output that ends with the last lines of dbench 4.0.
+    /// The output ends with the last lines of dbench 4.0.
     #[test]
     fn dbench_has_a_rate_for_each_number_of_clients() {
         let of = |rate: &str| {
@@ -483,8 +487,8 @@ mod tests {
         assert!(why.contains("throughput"), "{why}");
     }
 
-    /// Lines of bonnie++ 2.00a (format 1.98). Rates are in KiB/s, and plus signs stand for a
-    /// measurement that was too short.
+    /// The output is lines of bonnie++ 2.00a (format 1.98). Rates are in KiB/s, and plus signs mean
+    /// a measurement that was too short.
     #[test]
     fn bonnie_has_the_rates_that_were_measured() {
         let tool = Tool::new(Resolved::Stream(Stream {
@@ -510,7 +514,7 @@ mod tests {
         );
     }
 
-    /// The parsed parts of the output of fio 3.33.
+    /// The text contains the parsed parts of the output of fio 3.33.
     #[test]
     fn fio_says_how_many_and_how_long() {
         let text = r#"note

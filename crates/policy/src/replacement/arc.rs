@@ -1,5 +1,5 @@
-//! ARC: two LRU lists, of pages used once and of pages used more often, whose sizes follow the hits
-//! among the pages recently evicted from each.
+//! ARC: two LRU lists, one of pages used once and one of pages used more often. The target sizes of
+//! the two lists follow the hits on pages that were recently evicted from each list.
 //!
 //! Source: Megiddo and Modha, FAST 2003, figure 4, with the ratio of the ghosts as a real number.
 
@@ -83,7 +83,8 @@ impl Arc {
         self.place[page as usize] = Where::Nowhere;
     }
 
-    /// Moves one page from the cache to its ghost list (REPLACE in the paper).
+    /// Evicts one page from the cache and moves it to the ghost list of its LRU list (REPLACE in
+    /// the paper).
     fn replace(&mut self, for_often_ghost: bool, out: &mut Vec<PageId>) {
         let once = self.once.len() as f64;
         let from_once = !self.once.is_empty()
@@ -102,12 +103,13 @@ impl Arc {
         }
     }
 
-    /// Makes room for a page that is in no list (case IV of the paper).
+    /// Makes room for a page that is neither held nor remembered (case IV of the paper).
     fn make_room_for_new(&mut self, out: &mut Vec<PageId>) {
         let first = self.once.len() + self.once_ghost.len();
         let all = first + self.often.len() + self.often_ghost.len();
         if first >= self.capacity && self.once_ghost.is_empty() {
-            // T1 is the whole cache: its page is not worth remembering.
+            // The list of pages used once (T1) fills the whole cache, so its oldest page is evicted
+            // without being remembered.
             if let Some(page) = self.once.back() {
                 self.take(page);
                 out.push(page);

@@ -1,7 +1,8 @@
-//! Belady's optimum: the victim is the page whose next use is the latest. The policy knows the
-//! future, so it is a bound for experiments and never a policy of a live cache.
+//! Belady's optimum: the victim is the page whose next use is the furthest in the future. The
+//! policy must know the future accesses, so it is a bound for experiments and never a policy of a
+//! live cache.
 //!
-//! Source: Belady 1966 (MIN). It minimises misses, not device time.
+//! Source: Belady 1966 (MIN). The policy minimizes misses, not device time.
 
 use super::PageId;
 use super::dirty::Dirty;
@@ -11,9 +12,9 @@ use crate::lists::grow;
 use std::sync::Arc;
 
 /// Returns, for each access of a trace, the index of the next access to the same page, or
-/// `u32::MAX` if there is none.
+/// `u32::MAX` if there is no such access.
 ///
-/// `pages` are the accessed pages.
+/// `pages` are the accessed pages in the order of the trace.
 pub fn next_uses(pages: impl DoubleEndedIterator<Item = PageId> + ExactSizeIterator) -> Vec<u32> {
     let mut next = vec![u32::MAX; pages.len()];
     let mut seen: Vec<u32> = Vec::new();
@@ -35,7 +36,7 @@ pub(super) struct Belady {
 }
 
 impl Belady {
-    /// Creates the policy; `next` is the result of [`next_uses`] for the accesses that will be
+    /// Creates the policy. `next` is the result of [`next_uses`] for the accesses that will be
     /// made.
     pub(super) fn new(next: Arc<[u32]>, capacity: usize) -> Belady {
         Belady {
@@ -49,7 +50,8 @@ impl Belady {
     fn rank(&mut self, page: PageId) {
         let next = self.now.checked_sub(1).and_then(|at| self.next.get(at));
         let next = next.map_or(u32::MAX, |next| *next);
-        // The page with the latest next use is on top; a page without one is later than all.
+        // The page with the latest next use is on top. A page without a next use ranks above all
+        // others.
         self.held.set(page, u64::from(u32::MAX - next));
     }
 }

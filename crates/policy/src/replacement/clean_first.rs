@@ -1,8 +1,9 @@
 //! CF-LRU and LRU-WSR: variants of LRU that prefer to evict clean pages, since the eviction of a
 //! dirty page costs a write to flash.
 //!
-//! Sources: Park et al., 2004 (CF-LRU: clean pages first within a window at the old end, here 33 %
-//! of the pages); Jung et al., 2008 (LRU-WSR: a dirty page is spared once, and then is cold).
+//! Sources: Park et al., 2004, for CF-LRU, which evicts clean pages first within a window of the
+//! oldest pages (33 % of the pages in this implementation). Jung et al., 2008, for LRU-WSR, which
+//! spares a dirty page once and marks it as cold; a cold page is evicted unless it is used again.
 
 use super::PageId;
 use super::dirty::Dirty;
@@ -26,7 +27,8 @@ pub(super) struct CleanFirst {
     place: Vec<Where>,
     /// Pages outside the window.
     recent: List,
-    /// The clean and the dirty pages of the window, each with the oldest at the back.
+    /// The clean pages and the dirty pages of the window, in two lists with the oldest page at the
+    /// back.
     clean: List,
     dirty: List,
 }
@@ -61,7 +63,7 @@ impl CleanFirst {
         self.place[page as usize] = Where::Recent;
     }
 
-    /// Moves old pages into the window until it has its size.
+    /// Moves the oldest pages outside the window into it until the window has its full size.
     fn fill_window(&mut self, dirty: &Dirty) {
         while self.clean.len() + self.dirty.len() < self.window_max
             && self.recent.len() > self.capacity - self.window_max
@@ -117,7 +119,8 @@ impl Order for CleanFirst {
     }
 
     fn dirtiness_changed(&mut self, page: PageId, dirty: bool) {
-        // The page moves to the old end of its new list: it has been in the window for some time.
+        // The page enters the list of clean pages as the oldest page, because it is already in the
+        // window of old pages.
         if self.place[page as usize] == Where::Dirty && !dirty {
             self.take(page);
             self.clean.push_back(&mut self.links, page);

@@ -1,9 +1,9 @@
-//! CLOCK-Pro: the idea of LIRS on one ring with three hands and no list that moves on a hit.
+//! CLOCK-Pro: approximates LIRS on one ring of pages with three hands. A hit moves no page.
 //!
 //! Source: Jiang, Chen and Zhang, USENIX 2005. A cold page that is used in its test period becomes
-//! hot; a page evicted in its test period is remembered. The target number of cold pages grows with
-//! every reuse of an evicted page in its test period, and shrinks with every test period that ends
-//! without a use.
+//! hot. A page evicted in its test period is remembered. The target number of cold pages grows when
+//! an evicted page is used again in its test period, and shrinks when a test period ends without a
+//! use.
 
 use super::PageId;
 use super::dirty::Dirty;
@@ -12,7 +12,7 @@ use crate::lists::{Links, List, NONE, grow};
 
 /// The page is on the ring.
 const ON_RING: u8 = 1;
-/// The page is held; a page on the ring that is not held is remembered in its test period.
+/// The page is held. A page on the ring that is not held is remembered in its test period.
 const HELD: u8 = 2;
 const HOT: u8 = 4;
 const USED: u8 = 8;
@@ -23,11 +23,11 @@ const TEST: u8 = 16;
 #[derive(Debug)]
 pub(super) struct ClockPro {
     capacity: usize,
-    /// Target number of cold pages among the held ones.
+    /// Target number of cold pages among the pages held.
     cold_target: usize,
     links: Links,
-    /// The ring, cut open where new pages are inserted: the front is its head, and hands move from
-    /// the back to the front and wrap around.
+    /// The pages of the ring, as a list whose front is the position where pages are inserted. Hands
+    /// move from the back to the front and then wrap around to the back.
     ring: List,
     state: Vec<u8>,
     hand_hot: u32,
@@ -67,7 +67,7 @@ impl ClockPro {
         self.state[page as usize] & (ON_RING | HELD) == ON_RING
     }
 
-    /// Returns the page after `page` in the direction of the hands.
+    /// Returns the page after `page` in the direction in which the hands move.
     fn after(&self, page: PageId) -> u32 {
         match self.links.prev(page) {
             NONE => self.ring.back().unwrap_or(NONE),
@@ -87,7 +87,7 @@ impl ClockPro {
         self.state[page as usize] = ON_RING | state;
     }
 
-    /// Removes `page` from the ring; hands that point to it advance.
+    /// Removes `page` from the ring, and advances each hand that points to it.
     fn take(&mut self, page: PageId) {
         let next = match self.after(page) {
             next if next == page => NONE,
@@ -112,7 +112,7 @@ impl ClockPro {
         }
     }
 
-    /// Lowers the target of cold pages after a test period that ended without a use.
+    /// Lowers the target number of cold pages after a test period that ended without a use.
     fn test_ended(&mut self) {
         self.cold_target = self.cold_target.saturating_sub(1).max(1);
     }
@@ -208,8 +208,8 @@ impl ClockPro {
         }
     }
 
-    /// Moves a used cold page to the head: as a hot page if it was in its test period, otherwise as
-    /// a cold page in a new one.
+    /// Moves a used cold page to the head of the ring. The page becomes hot if it was in its test
+    /// period, otherwise it stays cold and begins a new test period.
     fn promote_or_retry(&mut self, page: PageId, in_test: bool) {
         self.take(page);
         if in_test {
@@ -222,7 +222,8 @@ impl ClockPro {
         }
     }
 
-    /// Turns hot pages cold while there are more than the target of cold pages allows.
+    /// Turns hot pages cold while their number exceeds the capacity minus the target number of cold
+    /// pages.
     fn balance(&mut self) {
         while self.hot > self.capacity.saturating_sub(self.cold_target).max(1) {
             let before = self.hot;
@@ -260,7 +261,7 @@ impl Order for ClockPro {
         while self.len() >= self.capacity {
             self.evict(dirty, out);
         }
-        // Eviction may have forgotten the page, so check this afterwards.
+        // The eviction above may have forgotten the page, so this check must follow it.
         if self.is_gone(page) {
             self.uncount(page);
             self.take(page);
@@ -269,7 +270,8 @@ impl Order for ClockPro {
             self.put(page, HELD | HOT);
             self.balance();
         } else if self.hot < self.capacity.saturating_sub(self.cold_target) && self.cold == 0 {
-            // The first pages of all become hot while there is room for hot ones.
+            // While the cache fills for the first time, pages become hot as long as there is room
+            // for hot pages.
             self.hot += 1;
             self.put(page, HELD | HOT);
         } else {

@@ -1,10 +1,11 @@
-//! The eviction order of a write buffer: pages are evicted in clusters (an erase block, a part of
-//! one, or a page), and the victim cluster is chosen by size, by age, or by both.
+//! The eviction order of a write buffer. Pages are evicted in clusters (an erase block, a part of
+//! an erase block, or a single page), and the victim cluster is chosen by size, by age, or by both.
 //!
-//! Sources: FAB, Jo et al., 2006 (the cluster with most pages; among equals the oldest); CLC, Park
-//! et al., MASCOTS 2008 (the largest among the clusters that are not the most recent, here 10 %);
-//! block LRU with the compensation of BPLRU, Kim and Ahn, FAST 2008 (a cluster written from its
-//! first to its last page in sequence moves to the old end). This code does not know dirtiness.
+//! Sources: FAB, Jo et al., 2006, evicts the cluster with the most pages, and the oldest among
+//! equals. CLC, Park et al., MASCOTS 2008, evicts the largest cluster that is not among the most
+//! recently used ones (10 % of the clusters in this implementation). Block LRU with the
+//! compensation of BPLRU, Kim and Ahn, FAST 2008, moves a cluster that was written in sequence from
+//! its first to its last page to the old end. The module knows nothing about dirtiness.
 
 use super::{Access, PageAddress, PageId};
 use crate::lists::{Links, List, NONE, grow};
@@ -18,29 +19,30 @@ pub(super) enum Choice {
     LargestCold,
     /// The least recently used cluster.
     Oldest,
-    /// The least recently used cluster, but a sequentially written one before all others (BPLRU).
+    /// The least recently used cluster, except that a cluster written in sequence is evicted before
+    /// all others (BPLRU).
     OldestOrSequential,
-    /// A part of a cluster: the least recently used page, and the cold pages of its cluster.
+    /// The least recently used page, together with the other cold pages of its cluster.
     Cold,
 }
 
-/// The inverse of the share of hot clusters in CLC: one in 10.
+/// In CLC, one of this number of clusters is hot.
 const HOT_SHARE: usize = 10;
-/// Cold pages are those last used in the older 3/4 of the time since the last use of the oldest
-/// page.
+/// The time since the last use of the oldest page is divided in this ratio, 3/4: a page last used
+/// in the older 3/4 of that time is cold.
 const COLD_SHARE: (u64, u64) = (3, 4);
 
 #[derive(Clone, Copy, Debug)]
 struct Cluster {
     pages: List,
-    /// True for a cluster in the list of recent clusters; other clusters are in a list by size. A
-    /// cluster without pages is in neither.
+    /// True for a cluster in the list of recent clusters. Any other cluster with pages is in a list
+    /// by size.
     is_recent: bool,
-    /// The offset that would continue a sequence of writes from the first page; [`NONE`] after a
-    /// write out of sequence.
+    /// The offset at which a write continues the sequence that began with the cluster's first page;
+    /// [`NONE`] after a write out of sequence.
     next_in_sequence: u32,
-    /// The value of `Clusters::left` after the last eviction of this cluster; `None` if it was
-    /// never evicted, or the value was taken since.
+    /// The value of `Clusters::left` after the last eviction of the cluster; `None` if the cluster
+    /// was never evicted, or its eviction has been reported.
     left_at: Option<u64>,
 }
 
@@ -58,26 +60,28 @@ pub(super) struct Clusters {
     len: usize,
     clusters: Vec<Cluster>,
     cluster_links: Links,
-    /// Clusters by recency: all of them, or the hot ones of CLC.
+    /// Clusters in order of recency: all clusters, or only the hot ones under CLC.
     recent: List,
-    /// Clusters by their number of pages, each list by recency.
+    /// Lists of clusters, indexed by the number of pages of a cluster. Each list is in order of
+    /// recency.
     by_count: Vec<List>,
     /// All lists of `by_count` above this index are empty.
     most: usize,
     /// Number of clusters with pages.
     count: usize,
-    /// For [`Choice::Cold`]: pages by recency, and the time of each page's last use, in accesses.
+    /// Fields for [`Choice::Cold`]: pages in order of recency, and the time of each page's last
+    /// use, counted in accesses.
     age_links: Links,
     by_age: List,
     used_at: Vec<u64>,
     now: u64,
-    /// Number of pages evicted in clusters so far.
+    /// Number of pages that `evict` has evicted since the order was created.
     left: u64,
 }
 
 impl Clusters {
-    /// Creates an order with clusters of `size` pages, limited to the erase block of
-    /// `pages_per_block`.
+    /// Creates an order with clusters of `size` pages, but at most `pages_per_block` pages, the
+    /// size of an erase block.
     pub(super) fn new(choice: Choice, size: u32, pages_per_block: u32) -> Clusters {
         let pages_per_block = pages_per_block.max(1);
         let size = size.clamp(1, pages_per_block);
@@ -177,7 +181,7 @@ impl Clusters {
         }
         let (cluster, _) = self.homes[page as usize];
         let was_recent = self.clusters[cluster as usize].is_recent;
-        // A cluster in the recent list keeps its position there.
+        // The removal does not change the position of a cluster in the list of recent clusters.
         if !was_recent {
             self.unlist(cluster);
         }
@@ -199,8 +203,8 @@ impl Clusters {
         }
     }
 
-    /// Evicts all pages of one cluster and appends them, the most recently used first; under
-    /// [`Choice::Cold`] only the cold pages of the cluster.
+    /// Evicts one cluster and appends its pages, the most recently used page first. Under
+    /// [`Choice::Cold`], evicts only the cold pages of the cluster.
     pub(super) fn evict(&mut self, out: &mut Vec<PageId>) {
         let from = out.len();
         match self.choice {
@@ -214,8 +218,9 @@ impl Clusters {
         }
     }
 
-    /// Returns the number of pages evicted in clusters since the cluster of `page` was, if no page
-    /// of that cluster is held. Each eviction is reported once.
+    /// Returns the number of pages that were evicted since the last eviction of the cluster of
+    /// `page`. Returns `None` if a page of the cluster is held, or the eviction has been reported
+    /// before.
     pub(super) fn take_left_since(&mut self, page: PageId) -> Option<u64> {
         let (cluster, _) = self.homes[page as usize];
         let cluster = &mut self.clusters[cluster as usize];
@@ -272,7 +277,7 @@ impl Clusters {
         by_count.or_else(|| self.recent.back())
     }
 
-    /// Removes a cluster from its list; does nothing for one without pages.
+    /// Removes a cluster from its list. Does nothing for a cluster that is in no list.
     fn unlist(&mut self, cluster: u32) {
         let Cluster {
             pages, is_recent, ..
@@ -325,7 +330,8 @@ impl Clusters {
         self.most = self.most.max(count);
     }
 
-    /// Moves CLC's hot clusters to the lists by size while they exceed their share.
+    /// Moves the least recently used hot clusters of CLC to the lists by size while the hot
+    /// clusters exceed their share.
     fn cool(&mut self) {
         while self.recent.len() > (self.count / HOT_SHARE).max(1) {
             let Some(cluster) = self.recent.pop_back(&mut self.cluster_links) else {
@@ -335,8 +341,8 @@ impl Clusters {
         }
     }
 
-    /// Follows the sequence of writes into a cluster; returns true when `page` is the last page of
-    /// the sequence.
+    /// Tracks whether the pages of a cluster are written in sequence. Returns true if `page`
+    /// completes a sequence from the first to the last page of the cluster.
     fn ends_sequence(&mut self, cluster: u32, page: PageId) -> bool {
         let (_, offset) = self.homes[page as usize];
         let next = &mut self.clusters[cluster as usize].next_in_sequence;

@@ -1,8 +1,8 @@
-//! A binary heap of pages by a key that may change while they are in it: the smallest key is on
-//! top.
+//! A binary heap of pages with the smallest key on top. The key of a page may change while the page
+//! is in the heap.
 //!
-//! It is for policies whose order is a number, not a list. Equal keys are popped in the order of
-//! ids.
+//! Policies that rank pages by a number use this heap instead of a list. Equal keys are popped in
+//! the order of page ids.
 
 use super::PageId;
 use crate::lists::{NONE, grow};
@@ -33,7 +33,7 @@ impl Heap {
         self.entries.first().map(|(_, page)| *page)
     }
 
-    /// Inserts `page`, or changes its key.
+    /// Inserts `page` with the given key, or changes the key of `page`.
     pub(super) fn set(&mut self, page: PageId, key: u64) {
         let mut at = self.at[page as usize] as usize;
         if at == NONE as usize {

@@ -1,16 +1,18 @@
 //! LIRS: pages are ranked by the distance between their last two uses, not by the last use alone.
 //!
-//! Source: Jiang and Zhang, SIGMETRICS 2002: stack S, queue Q, 1 % of the pages for resident HIR
-//! pages (at least one). S is bounded at twice the capacity: beyond that, the page that was evicted
-//! first is forgotten.
+//! Source: Jiang and Zhang, SIGMETRICS 2002. A LIR page has a small distance and is always held; a
+//! HIR page has a large distance, and is resident if it is held. Stack S orders pages by recency,
+//! and queue Q holds the resident HIR pages, 1 % of all pages (at least one). S is bounded at twice
+//! the capacity: beyond that, the page that was evicted first is forgotten.
 //!
-//! At one point the code follows the simulator that the expected values of the tests come from,
-//! instead of the paper's pseudo code: a use of a resident HIR page that is no longer in S turns
-//! the LIR page at the bottom of S into a HIR page, and the next new page takes its place among the
-//! LIR pages. The used page may then find no place in Q (which has one place below 200 pages); it
-//! is held in limbo, in S only, until it is used again or its frame is needed. That simulator
-//! counts a page in limbo as held and reuses its frame at once; with `limbo_is_free` this code does
-//! so too, only to compare with the simulator's tables.
+//! At one point the code follows the simulator from which the expected values of the tests are
+//! taken, instead of the paper's pseudo code. If a resident HIR page that is no longer in S is
+//! used, the LIR page at the bottom of S becomes a HIR page, and the next new page takes its place
+//! among the LIR pages. Q, which has a single place below 200 pages, may then have no place for the
+//! used page. Such a page is in limbo: it is held and in S, but not in Q, until it is used again or
+//! its frame is needed. The simulator counts a page in limbo as held, but reuses its frame
+//! immediately. With `limbo_is_free` the code does the same, only to compare with the simulator's
+//! tables.
 
 use super::PageId;
 use super::dirty::Dirty;
@@ -19,11 +21,11 @@ use crate::lists::{Links, List, grow};
 
 /// The page is in S.
 const STACKED: u8 = 1;
-/// The page is a LIR page: it has a small distance and is always held.
+/// The page is a LIR page: the distance between its uses is small, and it is always held.
 const LIR: u8 = 2;
-/// The page is in Q: held, with a large distance.
+/// The page is in Q: it is held, although the distance between its uses is large.
 const QUEUED: u8 = 4;
-/// The page is in limbo: held in S only, though not a LIR page.
+/// The page is in limbo: it is held and in S, but it is neither a LIR page nor in Q.
 const LIMBO: u8 = 8;
 
 /// LIRS.
@@ -38,17 +40,17 @@ pub(super) struct Lirs {
     queue_links: Links,
     queue: List,
     limbo: List,
-    /// Pages of S that are not held, the last evicted one in front.
+    /// Pages of S that are no longer held, the most recently evicted page first.
     gone: List,
     lir_len: usize,
     state: Vec<u8>,
-    /// True when pages in limbo count as held but have no frame.
+    /// True if a page in limbo counts as held, but uses no frame.
     limbo_is_free: bool,
 }
 
 impl Lirs {
-    /// Creates the order. `limbo_is_free` is only for comparisons with published tables that count
-    /// so.
+    /// Creates the order. `limbo_is_free` serves only to compare with published tables that count a
+    /// page in limbo as held although it uses no frame.
     pub(super) fn new(capacity: usize, limbo_is_free: bool) -> Lirs {
         let mut order = Lirs {
             capacity,
@@ -84,7 +86,7 @@ impl Lirs {
         self.state[page as usize] == STACKED
     }
 
-    /// Moves `page` to the top of S, or inserts it there.
+    /// Moves `page` to the top of S, or inserts it at the top if it is not in S.
     fn stack_up(&mut self, page: PageId) {
         if self.has(page, STACKED) {
             self.stack.refresh(&mut self.stack_links, page);
@@ -104,8 +106,8 @@ impl Lirs {
         self.unset(page, QUEUED);
     }
 
-    /// Removes `page` from S, and forgets it if it is not held. A page in limbo moves to Q, at the
-    /// end of the next victim.
+    /// Removes `page` from S, and forgets it if it is not held. A page in limbo moves to the end of
+    /// Q from which pages are evicted.
     fn unstack(&mut self, page: PageId) {
         if self.is_gone(page) {
             self.gone.remove(&mut self.queue_links, page);
@@ -121,7 +123,7 @@ impl Lirs {
         self.unset(page, STACKED);
     }
 
-    /// Removes pages from the bottom of S until a LIR page is there or S is empty.
+    /// Removes pages from the bottom of S until the bottom page is a LIR page or S is empty.
     fn prune(&mut self) {
         while let Some(page) = self.stack.back() {
             if self.has(page, LIR) {
@@ -145,8 +147,9 @@ impl Lirs {
         self.prune();
     }
 
-    /// Frees a place among the LIR pages after a use of `page`, which was in Q only and is on top
-    /// of S now. The demoted LIR page takes a place in Q: that of `page` if Q has no other.
+    /// Demotes a LIR page after a use of `page`, which was in Q only and is now on top of S. The
+    /// demoted page needs a place in Q. If Q has only one place, `page` gives it up and is in
+    /// limbo.
     fn demote_after(&mut self, page: PageId, out: &mut Vec<PageId>) {
         if self.lir_len < self.lir_max {
             return;
@@ -164,7 +167,8 @@ impl Lirs {
         self.demote();
     }
 
-    /// Makes `page`, which is in S and not in Q, a LIR page, and demotes another one if necessary.
+    /// Makes `page`, which is in S and not in Q, a LIR page, and demotes another LIR page if there
+    /// are too many.
     fn promote(&mut self, page: PageId) {
         self.set(page, LIR);
         self.lir_len += 1;
@@ -173,7 +177,7 @@ impl Lirs {
         }
     }
 
-    /// Evicts the oldest page of Q; if it is in S, it stays there as a remembered page.
+    /// Evicts the oldest page of Q. If the page is in S, it stays there as a remembered page.
     fn leave(&mut self, out: &mut Vec<PageId>) {
         if self.queue.is_empty() {
             self.demote();
@@ -185,8 +189,8 @@ impl Lirs {
         self.forget_frame(page, out);
     }
 
-    /// Hands out `page`, which is no longer held; if it is in S, it stays there as a remembered
-    /// page.
+    /// Appends `page`, which is no longer held, to the evicted pages. If the page is in S, it stays
+    /// there as a remembered page.
     fn forget_frame(&mut self, page: PageId, out: &mut Vec<PageId>) {
         if self.has(page, STACKED) {
             self.gone.push_front(&mut self.queue_links, page);
@@ -194,7 +198,7 @@ impl Lirs {
         out.push(page);
     }
 
-    /// Frees a frame if all are in use; pages in limbo are evicted first.
+    /// Evicts a page if all frames are in use; pages in limbo are evicted first.
     fn make_room(&mut self, out: &mut Vec<PageId>) {
         if self.len() >= self.capacity {
             self.give_up(out);
@@ -256,7 +260,8 @@ impl Order for Lirs {
             if self.has(page, LIMBO) {
                 self.limbo.remove(&mut self.queue_links, page);
                 self.unset(page, LIMBO);
-                // The LIR page that is demoted for it needs a place in Q.
+                // The used page becomes a LIR page. The LIR page that is demoted for it needs a
+                // place in Q.
                 let demotes = self.lir_len >= self.lir_max;
                 if demotes && self.queue.len() >= self.queue_max {
                     self.leave(out);
@@ -276,7 +281,8 @@ impl Order for Lirs {
         if self.is_gone(page) {
             self.stack_up(page);
             self.gone.remove(&mut self.queue_links, page);
-            // Mark the page as no longer `gone`, so that pruning does not remove it meanwhile.
+            // The page is marked as a LIR page before room is made, so that pruning S does not
+            // remove it.
             self.set(page, LIR);
             self.make_room(out);
             self.promote(page);
@@ -320,7 +326,7 @@ impl Order for Lirs {
             self.unset(page, LIMBO);
         }
         if was_hir && self.has(page, STACKED) {
-            // The remaining entry is a remembered page, and is removed as one.
+            // The page's entry in S is now that of a page that is not held, and is removed as such.
             self.gone.push_front(&mut self.queue_links, page);
         }
         let was_lir = self.has(page, LIR);

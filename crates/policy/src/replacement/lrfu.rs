@@ -1,9 +1,9 @@
-//! LRFU: every use counts, and its weight is halved after a fixed number of later accesses; the
-//! victim is the page with the smallest sum.
+//! LRFU: each use of a page has a weight, which is halved after a fixed number of later accesses.
+//! The victim is the page with the smallest sum of weights.
 //!
-//! Source: Lee et al., IEEE Transactions on Computers 2001: F(x) = (1/2)^(lambda x). Sums are kept
-//! as log2(sum at the last use) + lambda * (time of the last use), which orders pages the same way
-//! at any time, so a page is ranked only when it is used.
+//! Source: Lee et al., IEEE Transactions on Computers 2001: F(x) = (1/2)^(lambda x). A sum is
+//! stored as the rank log2(sum at the last use) + lambda * (time of the last use). The order of the
+//! ranks does not change with time, so a page is ranked only when it is used.
 
 use super::PageId;
 use super::dirty::Dirty;
@@ -15,7 +15,7 @@ use crate::lists::grow;
 #[derive(Debug)]
 pub(super) struct Lrfu {
     capacity: usize,
-    /// Number of halvings of a use per later access: 0 is LFU, 1 is LRU.
+    /// Number of times that the weight of a use is halved per later access: 0 is LFU, 1 is LRU.
     lambda: f64,
     now: f64,
     /// The rank of every held page.
@@ -36,7 +36,7 @@ impl Lrfu {
 
     fn rank(&mut self, page: PageId, rank: f64) {
         self.ranks[page as usize] = rank;
-        // Ranks are not negative, and the bit patterns of such numbers sort like the numbers.
+        // The bit patterns of non-negative floating-point numbers sort like the numbers themselves.
         self.held.set(page, rank.max(0.0).to_bits());
     }
 }
@@ -62,7 +62,7 @@ impl Order for Lrfu {
     fn hit(&mut self, page: PageId, _dirty: &Dirty, _out: &mut Vec<PageId>) {
         self.now += 1.0;
         let age = self.lambda * self.now;
-        // 1 for this use, plus the decayed previous sum.
+        // The new sum is 1 for this use, plus the decayed previous sum.
         let sum = 1.0 + (self.ranks[page as usize] - age).exp2();
         self.rank(page, sum.log2() + age);
     }

@@ -1,7 +1,7 @@
 //! LRU-K with K = 2: the victim is the page whose second-to-last use is the oldest.
 //!
-//! Source: O'Neil, O'Neil and Weikum, SIGMOD 1993, without a correlated reference period. The uses
-//! of evicted pages are remembered, for at most `capacity` pages (the retained information).
+//! Source: O'Neil, O'Neil and Weikum, SIGMOD 1993, without a correlated reference period. The use
+//! times of up to `capacity` evicted pages are remembered (the retained information).
 
 use super::PageId;
 use super::dirty::Dirty;
@@ -15,7 +15,7 @@ pub(super) struct LruK {
     capacity: usize,
     /// Number of accesses so far, which serves as the time.
     now: u64,
-    /// Times of the last and the second-to-last use; 0 for none.
+    /// Times of the last and the second-to-last use of each page; 0 if there was no such use.
     uses: Vec<(u64, u64)>,
     held: Heap,
     links: Links,
@@ -44,8 +44,8 @@ impl LruK {
         }
     }
 
-    /// Ranks `page` by its second-to-last use; pages used once are evicted before the others, the
-    /// oldest of them first.
+    /// Ranks `page` by its second-to-last use. Pages used once are evicted before all other pages,
+    /// in the order of their use.
     fn rank(&mut self, page: PageId) {
         let (last, before) = self.uses[page as usize];
         let key = if before == 0 { last } else { 1 << 63 | before };
@@ -104,7 +104,7 @@ impl Order for LruK {
 
     fn insert_cold(&mut self, page: PageId) {
         self.uncover(page);
-        // This time is not later than any use.
+        // The page is ranked as if it had been used once, at the earliest possible time.
         self.uses[page as usize] = (1, 0);
         self.rank(page);
     }

@@ -1,31 +1,31 @@
 //! Replacement policies of a buffer cache. A policy decides which pages are held, which of them are
 //! dirty, and which pages are evicted together when room is needed.
 //!
-//! One object drives a trace simulator and the live cache; both must see the same sequence, so the
-//! contract is narrow:
+//! The same policy drives a trace simulator and the live cache. Both must make the same sequence of
+//! decisions, so the contract is narrow:
 //!
-//! - **Pages are dense ids.** The driver interns addresses. It calls [`Replacement::introduce`]
-//!   once for every id before its first access and passes the location of the page (erase block and
-//!   offset). Arrays grow only there; no other call allocates, apart from the driver's own
-//!   [`Evictions`]. Any other call about an id that was never introduced is a bug of the driver,
-//!   and panics.
-//! - **`access` decides at once.** It returns hit or miss and appends the evicted pages to the
+//! - **Pages are dense ids.** The driver assigns an id to each address. It calls
+//!   [`Replacement::introduce`] once for every id before its first access and passes the location
+//!   of the page (erase block and offset). Arrays grow only in that call; no other call allocates,
+//!   apart from the driver's own [`Evictions`]. Any other call with an id that was never introduced
+//!   is a bug of the driver, and panics.
+//! - **`access` decides immediately.** It returns hit or miss and appends the evicted pages to the
 //!   list. Afterwards the page is held, and dirty if the access was a write. A write covers a whole
 //!   page.
 //! - **A group is one unit of writing.** Pages of a group marked `write` are dirty data of one
 //!   erase block (or one page) and are written to the device together, in ascending order of
-//!   address. A page marked `stays` is still held and clean from now on; the others are no longer
-//!   held. A `padded` group is a whole erase block: pages that are neither in the group nor in the
-//!   cache are read first and written with it.
-//! - **The policy owns dirtiness.** A page is dirty from a write access until it is handed out with
-//!   `write`, or the driver calls [`Replacement::cleaned`] (it wrote the page for a flush) or
-//!   [`Replacement::remove`] (its content is discarded). The driver is responsible for writes in
-//!   flight: it keeps a page that was handed out until it is on the device, and serves reads of it
-//!   from there.
+//!   address. A page marked `stays` is still held, and is clean from then on; the other pages of
+//!   the group are no longer held. A `padded` group is a whole erase block: the driver reads the
+//!   pages that are neither in the group nor in the cache, and writes them with the group.
+//! - **The policy owns dirtiness.** A page is dirty from a write access until it is evicted with
+//!   the mark `write`, or the driver calls [`Replacement::cleaned`] (the driver wrote the page for
+//!   a flush) or [`Replacement::remove`] (the content is discarded). The driver is responsible for
+//!   writes in flight: it keeps the content of an evicted dirty page until the content is on the
+//!   device, and serves reads from that copy.
 //! - **Ids are reused** only after `remove`, or while [`Replacement::remembers`] returns false.
-//! - **Costs are reported, not known.** [`Replacement::cost`] reports measured costs of the device;
-//!   policies that weigh reads against writes use them, the others ignore them. No policy reads the
-//!   time.
+//! - **Costs are reported, not known.** The driver reports measured costs of the device with
+//!   [`Replacement::cost`]. Policies that weigh reads against writes use these costs, other
+//!   policies ignore them. No policy reads a clock.
 //!
 //! A policy must never do I/O, read a clock, hash with a random seed, or keep more pages than its
 //! capacity.
@@ -93,15 +93,15 @@ pub enum DeviceCost {
     Read {
         /// Pages read.
         pages: u32,
-        /// Time for all of them.
+        /// Time of the whole operation, in microseconds.
         time_us: f64,
     },
-    /// A write of pages that the policy handed out, including the work that the device did because
-    /// of it.
+    /// A write of pages that the policy evicted. The time includes the internal work that the write
+    /// caused in the device.
     Flush {
         /// Pages written.
         pages: u32,
-        /// Time for all of them.
+        /// Time of the whole operation, in microseconds.
         time_us: f64,
     },
 }
@@ -122,16 +122,16 @@ pub struct Leaving {
 pub struct Group<'a> {
     /// The pages of the group, in no particular order.
     pub pages: &'a [Leaving],
-    /// True when the whole erase block must be written and its missing pages read first (BPLRU's
-    /// page padding).
+    /// True when the driver must read the missing pages of the erase block and write the whole
+    /// block (the page padding of BPLRU).
     pub padded: bool,
 }
 
-/// A caller-owned list of groups, appended to by the policy.
+/// A list of groups of evicted pages. The caller owns the list, and the policy appends to it.
 #[derive(Clone, Debug, Default)]
 pub struct Evictions {
     pages: Vec<Leaving>,
-    /// The end of each group in `pages`, and whether the group is padded.
+    /// For each group, the end of its pages in `pages`, and whether the group is padded.
     ends: Vec<(usize, bool)>,
 }
 
@@ -166,7 +166,7 @@ impl Evictions {
         self.pages.push(Leaving { page, write, stays });
     }
 
-    /// Ends the group that is being built; without a page there is no group.
+    /// Ends the group that is being built. A group without pages is dropped.
     pub(crate) fn end(&mut self, padded: bool) {
         if self.pages.len() > self.ends.last().map_or(0, |(end, _)| *end) {
             self.ends.push((self.pages.len(), padded));
@@ -179,42 +179,44 @@ impl Evictions {
 pub struct Occupancy {
     /// Number of pages held.
     pub held: usize,
-    /// Number of dirty pages among them.
+    /// Number of dirty pages among the pages held.
     pub dirty: usize,
-    /// Number of pages that the write buffer may hold, for a policy with two buffers.
+    /// Number of pages that the write buffer may hold; `None` for a policy with a single buffer.
     pub write_target: Option<f64>,
-    /// Number of pages that the write buffer holds, for a policy with two buffers.
+    /// Number of pages that the write buffer holds; `None` for a policy with a single buffer.
     pub write_held: Option<usize>,
 }
 
-/// A replacement policy. The contract is at the head of the module.
+/// A replacement policy. The documentation of the module contains the contract.
 pub trait Replacement: Send {
     /// Returns the number of pages that the policy may hold, at least 1.
     fn capacity(&self) -> usize;
 
-    /// Announces that ids stay below `ids`, so that arrays are allocated once.
+    /// Announces that all ids will be below `ids`, so that arrays are allocated only once.
     fn reserve(&mut self, ids: usize);
 
-    /// Makes `page` known before its first access. `place` matters to policies with erase blocks.
+    /// Introduces `page` before its first access. Policies that consider erase blocks use its
+    /// location `place`.
     fn introduce(&mut self, page: PageId, place: PageAddress);
 
-    /// Accesses an introduced page, and appends the pages evicted for it to `out`.
+    /// Accesses an introduced page, and appends the pages that are evicted to make room for it to
+    /// `out`.
     fn access(&mut self, page: PageId, access: Access, out: &mut Evictions) -> Outcome;
 
-    /// Records that the driver wrote `page` to the device by its own decision; the page is clean,
-    /// held or not.
+    /// Records that the driver wrote `page` to the device by its own decision. The page is clean
+    /// then, whether it is held or not.
     fn cleaned(&mut self, page: PageId);
 
-    /// Discards the content of `page`, which is then neither held nor remembered.
+    /// Discards `page` and its content. The page is then neither held nor remembered.
     fn remove(&mut self, page: PageId);
 
     /// Reports a cost of the device.
     fn cost(&mut self, cost: DeviceCost) {
-        // Most policies consider pages, not time.
+        // By default a cost is ignored, since most policies do not consider time.
         let _ = cost;
     }
 
-    /// Returns true if the policy uses the costs that [`Replacement::cost`] reports.
+    /// Returns true if the policy uses the costs that [`Replacement::cost`] reports to it.
     fn weighs_costs(&self) -> bool {
         false
     }

@@ -1,12 +1,15 @@
 //! Policies by name, so that a name means the same policy on a command line, in a configuration and
 //! in an experiment.
 //!
-//! Dashes between the words of a plain name are ignored. A pair is `abm-READ-WRITE[-POINTER]`. READ
-//! is any plain policy over pages. WRITE is `fab`, `clc`, `lru`, `cold` or `page`; all except
-//! `page` work on erase blocks or, as in `clc:8`, on clusters of the given number of pages;
-//! `fab+pad`, `clc+pad` and `lru+pad` write whole erase blocks where that pays. POINTER is `ghost`
-//! (the paper's rule, the default), `cost`, `marginal` or `fixedNN` for NN percent of the pages to
-//! the write buffer.
+//! Dashes between the words of a plain name are ignored. The name of a pair of buffers is
+//! `abm-READ-WRITE[-POINTER]`:
+//!
+//! - READ is any plain policy over pages.
+//! - WRITE is `fab`, `clc`, `lru`, `cold` or `page`. All except `page` evict whole erase blocks or,
+//!   as in `clc:8`, clusters of the given number of pages. `fab+pad`, `clc+pad` and `lru+pad` write
+//!   whole erase blocks where that costs less.
+//! - POINTER is `ghost` (the paper's rule, the default), `cost`, `marginal`, or `fixedNN` to give
+//!   NN percent of the pages to the write buffer.
 
 use super::Replacement;
 use super::abm::Abm;
@@ -30,7 +33,8 @@ use super::w_tinylfu::WTinyLfu;
 use std::fmt;
 use std::str::FromStr;
 
-/// The decay rate of LRFU: between LRU and LFU, in the range that its authors found best.
+/// Decay rate of LRFU, which determines its position between LRU and LFU; within the range that its
+/// authors found best.
 const LRFU_LAMBDA: f64 = 0.001;
 
 /// A policy over single pages.
@@ -54,7 +58,7 @@ enum Page {
     Ref,
 }
 
-/// A row of a table: name, policy, and description with source.
+/// A row of a table of policies: the name, the policy, and the description with its source.
 type Row<T> = (&'static str, T, &'static str);
 
 const PAGES: &[Row<Page>] = &[
@@ -147,12 +151,12 @@ enum Kind {
     Page(Page),
     Clustered(Choice, bool),
     Belady,
-    /// The pair that suits the device: [`Granularity::default_pair`].
+    /// The pair that suits the device's write granularity: [`Granularity::default_pair`].
     Bimetal,
     Abm(Pair),
 }
 
-/// Two buffers and the pointer between them.
+/// A read buffer, a write buffer, and the pointer that divides the capacity between them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Pair {
     read: Page,
@@ -164,28 +168,28 @@ struct Pair {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct WriteSide {
     choice: Choice,
-    /// Number of pages in a cluster; `None` for the erase block.
+    /// Number of pages in a cluster; `None` if a cluster is an erase block.
     cluster_pages: Option<u32>,
-    /// True when whole erase blocks are written where that pays.
+    /// True if whole erase blocks are written where that costs less.
     pads: bool,
 }
 
-/// The unit that is best written at a time, which depends on the inner workings of the device.
+/// The unit in which a device is written at the lowest cost. It depends on the internals of the
+/// device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Granularity {
-    /// Single pages: it does not matter which pages were written together.
+    /// Single pages: the cost does not depend on which pages are written together.
     Page,
-    /// Single pages, but better with their neighbours: a page-mapped SSD, whose garbage collection
-    /// costs less when data written together is overwritten together, or a disk, which saves a
-    /// seek.
+    /// Pages with their neighbours. A page-mapped SSD has less garbage collection if data written
+    /// together is also overwritten together; a disk saves seeks.
     #[default]
     Cluster,
-    /// Erase blocks: log-block and block-mapped layers, which copy the rest of a block of which a
+    /// Erase blocks: a log-block or block-mapped layer copies the rest of an erase block of which a
     /// part was written.
     Block,
 }
 
-/// The error that no granularity has this name.
+/// The error for a name that is not the name of a granularity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownGranularity(String);
 
@@ -215,7 +219,7 @@ impl FromStr for Granularity {
 }
 
 impl Granularity {
-    /// Returns the pair that the name `bimetal` means for such a device.
+    /// Returns the name of the pair that `bimetal` selects for a device of this granularity.
     pub fn default_pair(self) -> &'static str {
         match self {
             Granularity::Page => "abm-s3fifo-page-marginal",
@@ -225,7 +229,7 @@ impl Granularity {
     }
 }
 
-/// The error that no policy has this name.
+/// The error for a name that is not the name of a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownPolicy(String);
 
@@ -243,7 +247,7 @@ impl fmt::Display for UnknownPolicy {
 
 impl std::error::Error for UnknownPolicy {}
 
-/// Returns every plain policy: its name, and its description with source.
+/// Returns the name of every plain policy, and its description with the source.
 pub fn catalogue() -> impl Iterator<Item = (&'static str, &'static str)> {
     let pages = PAGES.iter().map(|(name, _, what)| (*name, *what));
     let clustered = CLUSTERED.iter().map(|(name, _, what)| (*name, *what));
@@ -291,7 +295,7 @@ fn parse_write(text: &str) -> Option<WriteSide> {
         "cold" => Choice::Cold,
         _ => return None,
     };
-    // Padding fills up the erase block, of which no other page may be dirty then.
+    // Padding writes a whole erase block, so no dirty page of the block may remain in the buffer.
     let whole = cluster_pages.is_none() && choice != Choice::Cold;
     (whole || !pads).then_some(WriteSide {
         choice,
@@ -352,23 +356,24 @@ pub struct Build {
     pub capacity: usize,
     /// Number of pages in an erase block.
     pub pages_per_block: u32,
-    /// The unit that is best written at a time; the default policy depends on it.
+    /// The unit in which the device is written at the lowest cost, on which the default policy
+    /// depends.
     pub granularity: Granularity,
-    /// The cost of reading a page in microseconds until measured costs arrive.
+    /// Cost of reading a page in microseconds, used until costs have been measured.
     pub read_us: f64,
-    /// The cost of writing a page in microseconds until measured costs arrive.
+    /// Cost of writing a page in microseconds, used until costs have been measured.
     pub flush_us: f64,
-    /// Counts as the published tables do, even where a real cache cannot; only for comparisons of
-    /// hit ratios (see the head of the LIRS policy).
+    /// True to count pages as the published tables do, even where a real cache could not hold these
+    /// pages. Only for comparisons of hit ratios (see the head of the LIRS policy).
     pub as_tables: bool,
-    /// The future accesses, as [`super::next_uses`] returns them, for Belady's optimum; without
-    /// them that policy assumes that no page is used again.
+    /// The next use of each future access, as [`super::next_uses`] returns them, for Belady's
+    /// optimum. Without them, that policy assumes that no page is used again.
     pub next_uses: Option<std::sync::Arc<[u32]>>,
 }
 
 impl Default for Build {
-    /// Returns parameters for one page, erase blocks of 64 pages, the times of SLC flash, and no
-    /// future accesses.
+    /// Returns parameters for a capacity of one page, erase blocks of 64 pages, the page times of
+    /// SLC flash, and no future accesses.
     fn default() -> Build {
         Build {
             capacity: 1,
@@ -427,7 +432,7 @@ impl Spec {
     }
 }
 
-/// Builds a page policy as a whole cache, with calls to its order resolved at compile time.
+/// Builds a page policy as a whole cache; calls to the policy's order are resolved at compile time.
 fn page_policy(page: Page, capacity: usize, as_tables: bool) -> Box<dyn Replacement> {
     fn whole<O: Order + 'static>(capacity: usize, order: O) -> Box<dyn Replacement> {
         Box::new(Paged::new(capacity, order))

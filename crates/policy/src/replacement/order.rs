@@ -1,9 +1,10 @@
-//! The core of a policy over single pages: the order in which pages are evicted, without regard to
-//! groups.
+//! The core of a policy over single pages: the order in which pages are evicted, one page at a
+//! time.
 //!
-//! A shell calls an order ([`super::shells`] for one buffer, [`super::abm`] for the read side of
-//! two), so every policy over pages can be a whole cache or a part of one. An order must never hold
-//! more pages than its capacity when a call returns; evicted pages are appended to `out`.
+//! Two kinds of caller, the shells, use an order: [`super::shells`] for a cache of one buffer, and
+//! [`super::abm`] for the read side of two buffers. So every policy over pages can be a whole cache
+//! or a part of one. An order must never hold more pages than its capacity when a call returns. It
+//! appends evicted pages to `out`.
 
 use super::PageId;
 use super::dirty::Dirty;
@@ -22,33 +23,34 @@ pub(super) trait Order: Send {
     /// Returns true if `page` is held or remembered.
     fn remembers(&self, page: PageId) -> bool;
 
-    /// Sets the location of a page, for orders that consider erase blocks.
+    /// Sets the location of a page. Only orders that consider erase blocks use the location.
     fn place(&mut self, _page: PageId, _place: super::PageAddress) {}
 
     /// Records a use of a held page.
     fn hit(&mut self, page: PageId, dirty: &Dirty, out: &mut Vec<PageId>);
 
-    /// Inserts a page that is not held; when the order is full, evicts another page first. While
-    /// there is room, no page is evicted for a page that is not remembered.
+    /// Inserts a page that is not held. If the order is full, evicts another page first. While
+    /// there is room, the insertion of a page that is not remembered evicts no page.
     fn insert(&mut self, page: PageId, dirty: &Dirty, out: &mut Vec<PageId>);
 
     /// Records that a held page became clean or dirty without being used.
     fn dirtiness_changed(&mut self, _page: PageId, _dirty: bool) {}
 
-    /// Evicts one page, to make room elsewhere; does nothing when no page is held.
+    /// Evicts one page, to make room outside this order; does nothing if no page is held.
     fn evict(&mut self, dirty: &Dirty, out: &mut Vec<PageId>);
 
-    /// Inserts a page that is not held at the position of the next victim (write eviction delay).
-    /// There must be room.
+    /// Inserts a page that is not held as the next victim (write eviction delay). The order must
+    /// not be full.
     fn insert_cold(&mut self, page: PageId);
 
-    /// Sets the number of pages that the order may hold: at least 1, and no fewer than it holds.
+    /// Sets the maximum number of pages, which must be at least 1 and not below the number held.
     fn resize(&mut self, capacity: usize);
 
-    /// Removes `page`, which is then neither held nor remembered.
+    /// Removes `page`. The page is then neither held nor remembered.
     fn remove(&mut self, page: PageId);
 
-    /// Announces the next access to `page`; offline orders count accesses here.
+    /// Announces the next access, to `page`. Orders that know the future count accesses in this
+    /// call.
     fn tick(&mut self, _page: PageId) {}
 }
 

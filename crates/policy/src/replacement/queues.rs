@@ -1,4 +1,5 @@
-//! FIFO, LRU, CLOCK and SIEVE: one list of pages, and the effect of a use on a page in it.
+//! FIFO, LRU, CLOCK and SIEVE: policies with a single list of pages, which differ in the effect
+//! that a use has on a page.
 //!
 //! Sources: CLOCK, Corbato 1968; SIEVE, Zhang et al., NSDI 2024.
 
@@ -14,7 +15,7 @@ pub(super) enum Use {
     Nothing,
     /// The page moves to the front (LRU).
     Refreshes,
-    /// The page is spared once when it would be evicted (CLOCK with one bit).
+    /// The use spares the page once when it would be evicted (CLOCK with one bit).
     Spares,
 }
 
@@ -107,16 +108,16 @@ impl Order for SingleList {
     }
 }
 
-/// SIEVE: a queue in the order of arrival that is never reordered, and a hand that moves from the
-/// oldest to the newest page, spares pages used since it passed them, and evicts the first unused
-/// one.
+/// SIEVE: a queue in order of arrival that is never reordered, and a hand that moves from the
+/// oldest to the newest page. The hand spares each page that was used since the hand last passed
+/// it, and evicts the first page that was not.
 #[derive(Debug)]
 pub(super) struct Sieve {
     capacity: usize,
     links: Links,
     pages: List,
     state: Vec<u8>,
-    /// The page where the search resumes; [`NONE`] for the oldest page.
+    /// The page at which the search for a victim resumes; [`NONE`] for the oldest page.
     hand: u32,
 }
 
@@ -188,7 +189,7 @@ impl Order for Sieve {
     }
 
     fn insert_cold(&mut self, page: PageId) {
-        // The page becomes the oldest one, and the hand examines it next.
+        // The page becomes the oldest page, and the hand examines it next.
         self.pages.push_back(&mut self.links, page);
         self.state[page as usize] = HELD;
         self.hand = page;

@@ -1,8 +1,9 @@
 //! REF: pages of erase blocks from which pages were evicted recently are evicted first, so that a
-//! log-block FTL gets writes to few blocks at a time.
+//! log-block FTL receives writes to few blocks at a time.
 //!
-//! Source: Seo and Shin, IEEE Transactions on Consumer Electronics 2008. The victim window is the
-//! oldest third of the LRU list; the number of victim blocks is that of [`super::victim_blocks`].
+//! Source: Seo and Shin, IEEE Transactions on Consumer Electronics 2008. Victims are chosen from a
+//! window, the oldest third of the LRU list; [`super::victim_blocks`] bounds the number of blocks
+//! from which they come.
 
 use super::dirty::Dirty;
 use super::order::Order;

@@ -1,9 +1,9 @@
 //! S3-FIFO: a small FIFO from which most pages are evicted unused, a main FIFO with second chances,
-//! and a memory of the pages evicted from the small one.
+//! and a memory of the pages that were evicted from the small FIFO.
 //!
-//! Source: Yang et al., SOSP 2023: 10 % small, the memory as long as the main queue, two uses for
-//! promotion. As in the authors' later code, pages go straight to the main queue while the cache
-//! fills for the first time and the small queue is full.
+//! Source: Yang et al., SOSP 2023. The small FIFO has 10 % of the pages, the memory has the length
+//! of the main FIFO, and two uses promote a page. As in the authors' later code, while the cache
+//! fills for the first time, new pages enter the main FIFO once the small FIFO is full.
 
 use super::PageId;
 use super::dirty::Dirty;
@@ -18,9 +18,9 @@ enum Where {
     Ghost,
 }
 
-/// Number of uses in the small queue after which a page is promoted.
+/// Number of uses in the small FIFO from which on a page is promoted to the main FIFO.
 const MOVES_ON: u8 = 2;
-/// Maximum number of uses counted for second chances in the main queue.
+/// Maximum number of uses that count as second chances in the main FIFO.
 const CHANCES_MAX: u8 = 3;
 
 #[derive(Clone, Copy, Debug)]
@@ -79,8 +79,8 @@ impl S3Fifo {
         }
     }
 
-    /// Evicts one page from the small queue; returns false if all of its pages were promoted
-    /// instead.
+    /// Evicts one page from the small FIFO. Returns false if all pages of the small FIFO were
+    /// promoted to the main FIFO instead.
     fn leave_small(&mut self, out: &mut Vec<PageId>) -> bool {
         while let Some(page) = self.small.pop_back(&mut self.links) {
             if self.state[page as usize].uses < MOVES_ON {

@@ -1,8 +1,8 @@
-//! Segmented LRU: a page is promoted by one segment with every use and demoted by one when the
-//! segment overflows, so pages used once never displace pages that were used often.
+//! Segmented LRU: each use promotes a page by one segment, and a segment that overflows demotes its
+//! oldest page by one segment. So pages used once never displace pages that were used often.
 //!
-//! Source: Karedla, Love and Wherry 1994, with any number of segments. New pages go to the lowest
-//! segment with room; if none has room, to the lowest one.
+//! Source: Karedla, Love and Wherry 1994, with any number of segments. A new page enters the lowest
+//! segment that has room, or the lowest segment if none has.
 
 use super::PageId;
 use super::dirty::Dirty;
@@ -25,7 +25,7 @@ pub(super) struct Segmented {
 }
 
 impl Segmented {
-    /// Creates segments in the proportion of `shares`, lowest first.
+    /// Creates segments with sizes in the proportion of `shares`, the lowest segment first.
     pub(super) fn new(shares: &[usize], capacity: usize) -> Segmented {
         let mut order = Segmented {
             capacity,
@@ -50,9 +50,10 @@ impl Segmented {
         self.segments.iter().find_map(List::back)
     }
 
-    /// Demotes a page of `segment` if it exceeds its limit, and continues downwards; a page of the
-    /// lowest segment is evicted. A segment that receives no demoted page may stay above its limit,
-    /// as the lowest one does when the sizes do not divide evenly.
+    /// Demotes a page of `segment` if the segment exceeds its limit, and repeats this for each
+    /// lower segment that thereby exceeds its limit. The lowest segment evicts a page instead. A
+    /// segment to which no page is demoted may stay above its limit, as the lowest segment does
+    /// when the sizes do not divide evenly.
     fn settle(&mut self, segment: usize, out: &mut Vec<PageId>) {
         let mut at = segment;
         while self.segments[at].len() > self.limits[at] {
@@ -126,7 +127,7 @@ impl Order for Segmented {
         let whole: usize = self.shares.iter().sum();
         self.limits.clear();
         let shares = self.shares.iter();
-        // With room for at least one page, a page is never demoted by its own use.
+        // Every segment has room for at least one page, so a use never demotes the used page.
         let limits = shares.map(|share| (capacity * share / whole).max(1));
         self.limits.extend(limits);
     }

@@ -1,14 +1,15 @@
-//! Whole policies made of one order, over single pages or over clusters of reads and writes alike.
+//! Whole policies made of one order: an order over single pages, or over clusters that contain both
+//! clean and dirty pages.
 //!
-//! A shell combines an order with dirtiness: it asks its order which pages to evict, and knows
-//! which of them must be written.
+//! A shell adds dirtiness to an order: the order decides which pages to evict, and the shell knows
+//! which of these pages must be written.
 
 use super::clusters::Clusters;
 use super::dirty::Dirty;
 use super::order::Order;
 use super::{Access, Evictions, Occupancy, Outcome, PageAddress, PageId, Replacement};
 
-/// One buffer of single pages.
+/// A cache of one buffer whose pages are evicted one at a time.
 pub(super) struct Paged<O> {
     capacity: usize,
     order: O,
@@ -105,12 +106,12 @@ impl<O: Order> Replacement for Paged<O> {
     }
 }
 
-/// One buffer whose pages are evicted in clusters.
+/// A cache of one buffer whose pages are evicted in clusters.
 pub(super) struct Clustered {
     capacity: usize,
     clusters: Clusters,
-    /// BPLRU: true when the missing pages of an erase block are read, and the whole block is
-    /// written.
+    /// True for BPLRU: when pages of an erase block are written, the missing pages are read first,
+    /// and the whole block is written.
     pads: bool,
     dirty: Dirty,
     leaving: Vec<PageId>,

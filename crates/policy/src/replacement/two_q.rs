@@ -1,8 +1,8 @@
-//! 2Q: new pages pass through a FIFO; only pages that are used again after their eviction from it
-//! enter the LRU.
+//! 2Q: new pages pass through a FIFO. Only pages that are used again after their eviction from the
+//! FIFO enter the LRU list.
 //!
-//! Source: Johnson and Shasha, VLDB 1994 (full version): Ain holds 25 % of the pages, Aout
-//! remembers 50 %.
+//! Source: Johnson and Shasha, VLDB 1994 (full version): the FIFO (Ain) holds 25 % of the pages,
+//! and the memory of pages evicted from it (Aout) has 50 %.
 
 use super::PageId;
 use super::dirty::Dirty;
@@ -110,7 +110,8 @@ impl Order for TwoQ {
             self.evict(dirty, out);
         }
         if was_out {
-            // The LRU stays within its own share, even while the FIFO is below its share.
+            // The LRU list stays within its share, even while the FIFO is smaller than its own
+            // share.
             if self.main.len() >= self.capacity - self.in_max {
                 self.evict_main(out);
             }

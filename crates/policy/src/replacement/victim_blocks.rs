@@ -1,15 +1,15 @@
-//! The few erase blocks from which REF evicts, and the pages of each block in its window.
+//! The erase blocks from which REF currently evicts, and the pages of each block in REF's window.
 //!
-//! This module only keeps lists; the policy over it is [`super::recently_evicted`].
+//! This module only maintains lists; the policy that uses them is [`super::recently_evicted`].
 
 use super::{PageAddress, PageId};
 use crate::lists::{Links, List, NONE, grow};
 use std::collections::VecDeque;
 
-/// Maximum number of victim blocks: about the number of spare log blocks of a log-block FTL.
+/// Maximum number of victim blocks, about the number of spare log blocks of a log-block FTL.
 const VICTIMS: usize = 4;
 
-/// Window pages by block, and the victim blocks.
+/// The pages of the window by erase block, and the victim blocks.
 #[derive(Debug, Default)]
 pub(super) struct VictimBlocks {
     block_of: Vec<u32>,
@@ -32,7 +32,7 @@ impl VictimBlocks {
     pub(super) fn place(&mut self, page: PageId, place: PageAddress) {
         self.block_of[page as usize] = place.block;
         let blocks = place.block as usize + 1;
-        // The largest offset bounds the number of pages of a block.
+        // The largest offset seen bounds the number of pages of a block in the window.
         grow(
             &mut self.by_count,
             place.offset as usize + 2,
@@ -73,8 +73,8 @@ impl VictimBlocks {
         }
     }
 
-    /// Returns the page to evict: the oldest window page of a victim block. When no victim block
-    /// has one, the block with most window pages becomes a victim block.
+    /// Returns the page to evict: the oldest window page of a victim block. If no victim block has
+    /// a window page, the block with the most window pages becomes a victim block.
     pub(super) fn victim(&mut self) -> Option<PageId> {
         let known = self.victims.iter();
         let oldest = |block: &u32| self.pages[*block as usize].back();

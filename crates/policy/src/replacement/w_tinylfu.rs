@@ -1,11 +1,13 @@
-//! W-TinyLFU: a small LRU window in front of a segmented LRU. A page moves from the window to the
-//! main area only if it was used more often than the page it would replace.
+//! W-TinyLFU: a small LRU window in front of a segmented LRU, the main area. When the main area is
+//! full, a page that leaves the window replaces a page of the main area only if it was used more
+//! often than that page.
 //!
-//! Source: Einziger, Friedman and Manes, 2017: 1 % window, main area 20 % probation and 80 %
-//! protected, counts in a sketch, halved after 32 uses per page of the main area. As in the
-//! simulator that the expected values of the tests come from, a page is counted when it is
-//! inserted, when it is compared at the end of the window, and with every use in the main area, and
-//! the sketch is a counting Bloom filter that increments all counters of a page.
+//! Source: Einziger, Friedman and Manes, 2017. The window has 1 % of the pages; the main area is
+//! divided into 20 % probation and 80 % protected. Use counts are kept in a sketch and halved after
+//! 32 counted uses per page of the main area. Two details follow the simulator from which the
+//! expected values of the tests are taken: a page is counted when it is inserted, when it is
+//! compared at the end of the window, and at every use in the main area; and the sketch is a
+//! counting Bloom filter that increments all counters of a page.
 
 use super::PageId;
 use super::dirty::Dirty;
@@ -15,17 +17,17 @@ use crate::lists::{Links, List, grow};
 
 /// Relative sizes of the probation and the protected segment.
 const MAIN_SHARES: [usize; 2] = [1, 4];
-/// Number of counted accesses per page of the main area after which all counts are halved.
+/// Number of counted uses per page of the main area after which all counters are halved.
 const SAMPLE: usize = 32;
-/// Number of counters per page of the main area: a Bloom filter with an error rate of one in a
-/// thousand.
+/// Number of counters per page of the main area: that of a Bloom filter with an error rate of one
+/// in a thousand.
 const COUNTERS_PER_PAGE: f64 = 14.378;
-/// Maximum number of counters; beyond some million pages there are fewer per page.
+/// Maximum number of counters. Beyond some million pages there are fewer counters per page.
 const COUNTERS_MAX: usize = 1 << 27;
 /// Number of counters that each page uses.
 const PROBES: u64 = 10;
 
-/// An approximate use count of each page, with ageing: a counting Bloom filter.
+/// An approximate use count of each page, which ages: a counting Bloom filter.
 #[derive(Debug, Default)]
 struct Sketch {
     counters: Vec<u16>,
@@ -43,7 +45,7 @@ impl Sketch {
 
     /// Returns the indexes of a page's counters.
     fn places(&self, page: PageId) -> impl Iterator<Item = usize> + use<> {
-        // The finaliser of splitmix64: adjacent ids get unrelated indexes.
+        // The finalizer of splitmix64, so that adjacent page ids map to unrelated counters.
         let mut mixed = (u64::from(page) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -64,7 +66,8 @@ impl Sketch {
         }
     }
 
-    /// Counts an access, and halves all counters after `sample` accesses.
+    /// Advances the age of the sketch by one use, and halves all counters after every `sample`
+    /// uses.
     fn age(&mut self, sample: usize) {
         self.since += 1;
         if self.since >= sample {

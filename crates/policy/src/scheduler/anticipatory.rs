@@ -1,8 +1,10 @@
-//! Anticipatory: after a read the disk waits a moment for the next read of the same task, which is
-//! likely to be near, and batches of reads and of writes alternate by time.
+//! Anticipatory: after a read completes, the disk stays idle for a moment to wait for the next read
+//! of the same task, which is likely to be near. Batches of reads and batches of writes alternate
+//! by time.
 //!
 //! Source: `block/as-iosched.c` of Linux 2.6.26, and Iyer and Druschel (*Anticipatory scheduling*,
-//! SOSP 2001). "Sync" is a read or a write that a task waits for, "async" any other write.
+//! SOSP 2001). A "sync" request is a read, or a write that a task waits for; an "async" request is
+//! any other write.
 
 use super::head::Head;
 use super::lanes::{Expiries, Lane};
@@ -11,14 +13,14 @@ use super::{Bio, DispatchList, MS_NS, Requests, Scheduler, Tag, Task};
 
 /// Exclusive upper bound of a counted think time.
 const THINK_NS_MAX: u64 = 20 * MS_NS;
-/// Distance behind the head beyond which a request starts a new sweep.
+/// Distance behind the head, in sectors, beyond which a request is left for the next sweep.
 const BACK_SECTORS_MAX: u64 = 1024 * 1024;
 /// Factor by which the cost of a backward seek is multiplied.
 const BACK_PENALTY: u64 = 2;
-/// Distance ahead of the head within which a request is close at once; behind the head half of it
-/// applies. It doubles with each millisecond of waiting.
+/// Distance ahead of the head, in sectors, within which a request is close without any wait. Behind
+/// the head, half of this distance applies. The distance doubles with each millisecond of waiting.
 const CLOSE_SECTORS: u64 = 8192;
-/// Milliseconds of waiting after which every request is close.
+/// Number of milliseconds of waiting after which every request counts as close.
 const CLOSE_MS_MAX: u64 = 20;
 
 /// Parameters of Anticipatory.
@@ -28,11 +30,11 @@ pub struct AnticipatoryParameters {
     pub read_expire_ns: u64,
     /// Age from which an async request is dispatched first.
     pub write_expire_ns: u64,
-    /// Length of a batch of sync requests while async ones wait.
+    /// Maximum duration of a batch of sync requests while async requests wait.
     pub read_batch_expire_ns: u64,
-    /// Length of a batch of async requests while sync ones wait.
+    /// Maximum duration of a batch of async requests while sync requests wait.
     pub write_batch_expire_ns: u64,
-    /// Time that the disk waits for the next request of a task; 0 disables waiting.
+    /// Time for which the disk waits for the next request of a task; 0 disables waiting.
     pub antic_expire_ns: u64,
 }
 
@@ -49,7 +51,7 @@ impl Default for AnticipatoryParameters {
     }
 }
 
-/// A kind of request, and also of the batch that contains it.
+/// The kind of a request, and of a batch, which contains requests of one kind only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Async,
@@ -76,7 +78,7 @@ struct History {
     /// True when the task has made a sync request before.
     started: bool,
     exited: bool,
-    /// The time of the last completion of one of its requests.
+    /// Time at which the task's most recent request completed.
     ended_ns: Option<u64>,
     /// The sector behind the task's last sync request.
     end_sector: u64,
@@ -89,11 +91,11 @@ struct History {
 enum Waiting {
     /// The disk is not kept idle.
     Off,
-    /// The disk waits for the completion of the task's request that the device has.
+    /// The disk waits for the completion of the task's request that is at the device.
     ForCompletion,
-    /// The disk waits for the task's next request, until the given time.
+    /// The disk waits for the task's next request, at most until the given time.
     ForNext { until_ns: u64 },
-    /// The wait is over, and the next request is dispatched without another one.
+    /// The wait has ended, and the next request is dispatched without a further wait.
     Over,
 }
 
@@ -106,35 +108,38 @@ pub struct Anticipatory {
     /// The next request in the sweep of each kind.
     next: [Option<Tag>; 2],
     last_sector: [u64; 2],
-    /// The time of the last check of the oldest request's age, for each kind.
+    /// Time at which the age of the oldest request was last checked, for each kind.
     looked_ns: [u64; 2],
     batch: Kind,
-    /// True when the kind has changed, and requests of the other kind are still in flight.
+    /// True when the batch has changed its kind, and requests of the previous kind are still in
+    /// flight.
     changed: bool,
-    /// True when a batch of sync requests has begun, and none of them has completed.
+    /// True when a batch of sync requests has begun, and none of its requests has completed.
     fresh: bool,
     batch_expires_ns: u64,
-    /// Number of requests that a batch of async ones may have, and the number that this one has
-    /// left.
+    /// `write_quota` is the number of requests that a batch of async requests may dispatch.
+    /// `writes_left` is the part of the quota that the current batch has not used.
     write_quota: u64,
     writes_left: u64,
-    /// True when the batch of async requests was without any for a time, so that its length says
-    /// nothing.
+    /// True when the current batch of async requests had used up its quota, or had no request,
+    /// while no sync request waited. Its duration must then not reduce the quota.
     idled: bool,
     /// Number of requests on the list or with the device.
     under_way: usize,
     waiting: Waiting,
-    /// The task of the last dispatched sync request, if no async one was dispatched since.
+    /// Task of the last dispatched request; `None` if that request was async.
     awaited: Option<Task>,
-    /// The time of that request's completion.
+    /// Time of the latest completion of a request of the `awaited` task; `None` if none has
+    /// completed since the last dispatch.
     awaited_done_ns: Option<u64>,
     tasks: Vec<History>,
-    /// Means over all new tasks.
+    /// Means of the first think times and the first seek distances of all tasks, used for a task
+    /// that has no mean of its own yet.
     think_ns: SlowMean,
     seek_sectors: SlowMean,
-    /// Share of new tasks that make no further request.
+    /// Share of new tasks that make no second request while the disk waits.
     ends_at_once: Share,
-    /// Share of exited tasks after which no other task continues nearby.
+    /// Share of exited tasks after which no other task requests a sector nearby.
     nobody_follows: Share,
 }
 
@@ -205,8 +210,8 @@ impl Anticipatory {
         timed && (now_ns > self.batch_expires_ns || used_up)
     }
 
-    /// Returns the oldest request of `kind` if it has expired. Checks no more often than once per
-    /// expiry time.
+    /// Returns the oldest request of `kind` if it has expired. Requests of one kind are checked at
+    /// most once per expiry time.
     fn expired(&mut self, kind: Kind, now_ns: u64) -> Option<Tag> {
         let expire_ns = self.expire_ns(kind);
         let looked_ns = &mut self.looked_ns[kind as usize];
@@ -218,7 +223,8 @@ impl Anticipatory {
         self.lanes[kind as usize].expired(&self.expiries, now_ns)
     }
 
-    /// Returns the request to dispatch, once a change of batch permits it.
+    /// Returns the request to dispatch, and begins a new batch if the current batch is over; `None`
+    /// if the disk should wait.
     fn choose(&mut self, requests: &Requests, now_ns: u64) -> Option<Tag> {
         let (reads, writes) = (self.has(Kind::Sync), self.has(Kind::Async));
         if !(reads && writes && self.is_batch_over(now_ns)) {
@@ -243,7 +249,8 @@ impl Anticipatory {
         self.lanes[self.batch as usize].oldest()
     }
 
-    /// Begins the next batch, which starts with the oldest request of its kind.
+    /// Begins the next batch. The caller dispatches the oldest request of the new batch's kind
+    /// first.
     fn begin_batch(&mut self, reads: bool, writes: bool, now_ns: u64) {
         let to_writes = writes && (!reads || self.batch == Kind::Sync);
         let kind = if to_writes { Kind::Async } else { Kind::Sync };
@@ -257,8 +264,8 @@ impl Anticipatory {
         self.looked_ns[kind as usize] = now_ns;
     }
 
-    /// Returns true if the batch has begun: all requests of the other kind in flight have
-    /// completed.
+    /// Completes a change of batch once all requests of the previous kind in flight have completed.
+    /// Returns true if no change is pending.
     fn settle_change(&mut self, now_ns: u64) -> bool {
         if self.changed && self.under_way == 0 {
             self.changed = false;
@@ -295,8 +302,8 @@ impl Anticipatory {
         list.push_sorted(tag, requests);
     }
 
-    /// Returns true if waiting for the task of the last request is better than dispatching
-    /// `candidate`.
+    /// Returns true if waiting for the task of the last dispatched request is better than
+    /// dispatching `candidate`.
     fn should_wait(&mut self, candidate: Option<Tag>, requests: &Requests, now_ns: u64) -> bool {
         let Some(task) = self.awaited else {
             return false;
@@ -323,7 +330,9 @@ impl Anticipatory {
             return true;
         }
         if let Some(bio) = bio.filter(|b| b.is_sync() && self.is_close(&history, b, now_ns)) {
-            // Cooperating tasks share one history, and one of them continues for another.
+            // A near request of another task shows that the two tasks cooperate, so the request is
+            // added to the history of the awaited task, and counts as a continuation of that task
+            // if it has exited.
             if history.exited {
                 self.nobody_follows.note(false);
             }
@@ -343,7 +352,8 @@ impl Anticipatory {
         }
     }
 
-    /// Returns true if `bio` is so near that a wait for the task of `history` is not worthwhile.
+    /// Returns true if `bio` is so near the head that waiting for the task of `history` is not
+    /// worthwhile.
     fn is_close(&self, history: &History, bio: &Bio, now_ns: u64) -> bool {
         let done_ns = self
             .awaited_done_ns
@@ -396,7 +406,8 @@ impl Anticipatory {
         }
     }
 
-    /// Learns from a sync request of a task, or of a task that cooperates with it.
+    /// Updates the think time and seek distance of `task` with a sync request of the task itself,
+    /// or of another task that cooperates with it.
     fn note_request(&mut self, task: Task, bio: &Bio, now_ns: u64) {
         if !bio.is_sync() {
             return;
@@ -426,8 +437,9 @@ impl Anticipatory {
         self.history(task).think_ns.add(think_ns);
     }
 
-    /// Adapts the quota of async requests to the time of a batch. This happens when the first sync
-    /// request after a batch completes, and with it all requests that the device has delayed.
+    /// Adapts the quota of async requests to the duration of the last async batch. The caller does
+    /// this when the first sync request after the batch completes, because by then the device has
+    /// also completed the writes that it had delayed.
     fn tune_quota(&mut self, now_ns: u64) {
         let limit_ns = self.parameters.write_batch_expire_ns;
         let took_ns = (now_ns + limit_ns).saturating_sub(self.batch_expires_ns);

@@ -1,7 +1,7 @@
 //! Schedulers and their parameters by name, for configurations and experiments.
 //!
-//! A new scheduler is a line in each of these lists. This module must decide nothing about
-//! requests.
+//! A new scheduler adds one line to each list in this module. The module must not contain any
+//! scheduling decision.
 
 use super::{
     Anticipatory, AnticipatoryParameters, Bfq, BfqParameters, Cfq, CfqParameters, Deadline,
@@ -18,7 +18,7 @@ pub enum SchedulerChoice {
     Deadline(DeadlineParameters),
     /// Deadline, applied to each priority class.
     MqDeadline(MqDeadlineParameters),
-    /// Waits for the next request of the task that read last.
+    /// Keeps the disk idle for a moment to wait for the next request of the task that read last.
     Anticipatory(AnticipatoryParameters),
     /// A slice of time for each task.
     Cfq(CfqParameters),
@@ -56,8 +56,8 @@ impl SchedulerChoice {
         "flash",
     ];
 
-    /// Returns the scheduler with the given name and its default parameters; `None` if there is
-    /// none.
+    /// Returns the scheduler with the given name and its default parameters; `None` if no scheduler
+    /// has this name.
     pub fn named(name: &str) -> Option<SchedulerChoice> {
         Some(match name {
             "noop" => SchedulerChoice::Noop,
@@ -72,8 +72,8 @@ impl SchedulerChoice {
         })
     }
 
-    /// Returns the parameters by name, without the units in their fields' names, in the order of
-    /// the documentation.
+    /// Returns the names and values of the scheduler's parameters, in the order of the
+    /// documentation. The names are those of the fields without the unit.
     pub fn parameters(&mut self) -> Vec<(&'static str, Parameter<'_>)> {
         use Parameter::{Count, Sectors, TimeNs};
         match self {

@@ -1,5 +1,5 @@
-//! Deadline: sweeps of ascending sectors, interrupted for expired requests, and reads before
-//! writes.
+//! Deadline: requests are dispatched in sweeps of ascending sectors, reads before writes. A sweep
+//! is interrupted for requests that have expired.
 //!
 //! Source: `block/deadline-iosched.c` of Linux 2.6.26.
 
@@ -13,16 +13,17 @@ pub struct DeadlineParameters {
     pub read_expire_ns: u64,
     /// Age from which a write is dispatched first when a new batch begins.
     pub write_expire_ns: u64,
-    /// Number of requests of a batch.
+    /// Maximum number of requests in a batch.
     pub fifo_batch: u64,
-    /// Number of batches of reads that are dispatched before waiting writes.
+    /// Number of batches of reads that may be dispatched while writes wait.
     pub writes_starved: u64,
-    /// True when bios may be prepended to requests.
+    /// True if a bio may be prepended to a waiting request.
     pub front_merges: bool,
 }
 
 impl Default for DeadlineParameters {
-    /// Returns 500 ms, 5 s, 16 requests, 2 batches, true.
+    /// Returns 500 ms for reads, 5 s for writes, batches of 16 requests, 2 batches of reads before
+    /// a batch of writes, and front merges.
     fn default() -> DeadlineParameters {
         DeadlineParameters {
             read_expire_ns: 500 * MS_NS,
@@ -49,11 +50,12 @@ pub struct Deadline {
     parameters: DeadlineParameters,
     lanes: [Lane; 2],
     expiries: Expiries,
-    /// The request that follows the last dispatched one in its direction.
+    /// The request that follows the last dispatched request in ascending sector order, with its
+    /// direction.
     next: Option<(Direction, Tag)>,
-    /// Number of requests of the batch so far.
+    /// Number of requests dispatched in the current batch.
     batching: u64,
-    /// Number of batches of reads since writes began to wait.
+    /// Number of batches of reads that were dispatched while writes were waiting.
     starved: u64,
     /// The sector behind the last dispatched request.
     last_sector: u64,
@@ -81,7 +83,7 @@ impl Deadline {
     fn continued(&mut self, requests: &Requests) -> Option<(Direction, Tag)> {
         let (direction, tag) = self.next?;
         if requests[tag].bio.start_sector != self.last_sector {
-            // A seek ends a batch in this version.
+            // In Linux 2.6.26, a seek ends the batch.
             self.batching = self.batching.saturating_add(self.parameters.fifo_batch);
         }
         (self.batching < self.parameters.fifo_batch).then_some((direction, tag))
@@ -104,8 +106,8 @@ impl Deadline {
         }
     }
 
-    /// Returns the first request of a batch: the oldest if it has expired or no sweep is in
-    /// progress, otherwise the next one of the sweep.
+    /// Returns the first request of a new batch: the oldest request if it has expired or no sweep
+    /// is in progress, otherwise the next request of the sweep.
     fn first(&mut self, now_ns: u64) -> Option<(Direction, Tag)> {
         let direction = self.turn()?;
         let lane = self.lane(direction);

@@ -1,4 +1,4 @@
-//! The list between a scheduler and the device.
+//! The list of requests between a scheduler and the device.
 //!
 //! Source: `block/elevator.c` of Linux 2.6.26 (`elv_dispatch_sort`, `elv_dispatch_add_tail`,
 //! `elv_next_request`).
@@ -6,15 +6,16 @@
 use super::{Requests, Tag};
 use std::collections::VecDeque;
 
-/// Requests that a scheduler has dispatched and that have not been issued to the device.
+/// Requests that a scheduler has dispatched and that the device has not received yet.
 #[derive(Clone, Debug)]
 pub struct DispatchList {
     list: VecDeque<Tag>,
-    /// The requests among them that the queue has not noted yet.
+    /// The requests of the list that the request queue has not taken note of yet.
     new: Vec<Tag>,
-    /// The expected position of a disk's head: sorting begins there and wraps once.
+    /// Expected position of the disk's head. The sort order begins at this sector and wraps once.
     boundary_sector: u64,
-    /// The last request pushed at the tail, which has set the boundary before it is issued.
+    /// The last request appended at the tail of the list. While it is in the list, the boundary
+    /// remains at its end, and requests issued before it do not move the boundary.
     at_tail: Option<Tag>,
 }
 
@@ -46,8 +47,9 @@ impl DispatchList {
         self.new.push(tag);
     }
 
-    /// Inserts `tag` in the order of one ascending sweep that starts at the boundary and wraps to
-    /// the lowest sector, but never before a request of the other direction.
+    /// Inserts `tag` in the order of one ascending sweep that starts at the boundary sector and
+    /// then continues at the lowest sector. The request never passes a request of the other
+    /// direction.
     pub fn push_sorted(&mut self, tag: Tag, requests: &Requests) {
         let bio = requests[tag].bio;
         let place = |sector: u64| (sector < self.boundary_sector, sector);
@@ -65,12 +67,13 @@ impl DispatchList {
         self.new.push(tag);
     }
 
-    /// Returns a request that was added and not yet returned by this function.
+    /// Removes and returns a request that this function has not returned since the request was
+    /// added.
     pub(super) fn take_new(&mut self) -> Option<Tag> {
         self.new.pop()
     }
 
-    /// Removes and returns the first request, for the device.
+    /// Removes and returns the first request, to be issued to the device.
     pub(super) fn pop(&mut self, requests: &Requests) -> Option<Tag> {
         let tag = self.list.pop_front()?;
         if self.at_tail.is_none_or(|tail| tail == tag) {

@@ -1,10 +1,11 @@
-//! Flash: reads first and in order of arrival, writes in batches of the device's write unit.
+//! Flash: reads are dispatched first and in order of arrival, writes in batches of the device's
+//! write unit.
 //!
-//! This scheduler is not from Linux. A flash device has no head, so sorting gains nothing; but it
-//! has units that are written, and later erased, as one, and its reads wait behind a program or an
-//! erase operation. So reads never wait for order, writes are collected by unit, and while there
-//! are reads the device has about one unit of writes at a time. A write must never wait without a
-//! bound. The rules are in `docs/schedulers.md`.
+//! This scheduler is not from Linux. A flash device has no head, so sorting reads gains nothing.
+//! But a flash device writes, and later erases, whole units, and its reads wait behind program and
+//! erase operations. Therefore reads never wait to be sorted, writes are collected by unit, and
+//! while there are reads the device has about one unit of writes at a time. A write must never wait
+//! without a bound. The rules are in `docs/schedulers.md`.
 
 use super::sorted::Sorted;
 use super::{Bio, Direction, DispatchList, MS_NS, Requests, Scheduler, Tag};
@@ -15,16 +16,18 @@ use crate::lists::{Links, List};
 pub struct FlashParameters {
     /// The device's preferred write size, aligned.
     pub write_unit_sectors: u64,
-    /// Time for which an async write is held for its unit to fill.
+    /// Maximum time for which an async write is held until its unit is full.
     pub fill_wait_ns: u64,
     /// Age from which a write is dispatched before reads.
     pub write_expire_ns: u64,
-    /// Number of reads between two batches of such writes.
+    /// Number of reads dispatched between two batches of writes that have reached
+    /// `write_expire_ns`.
     pub reads_between: u64,
 }
 
 impl Default for FlashParameters {
-    /// Returns 128 KiB, 2 ms, 100 ms, 16 reads.
+    /// Returns a write unit of 128 KiB, a hold time of 2 ms, an expiry age of 100 ms, and 16 reads
+    /// between two batches of expired writes.
     fn default() -> FlashParameters {
         FlashParameters {
             write_unit_sectors: 256,
@@ -48,7 +51,8 @@ struct Unit {
 #[derive(Clone, Copy, Debug)]
 struct Batch {
     unit: u64,
-    /// The sector and the tag behind which the batch continues.
+    /// Start sector and tag of the last dispatched write of the batch; `None` before the first
+    /// write.
     after: Option<(u64, Tag)>,
     /// True when the batch is dispatched before reads.
     urgent: bool,
@@ -59,22 +63,23 @@ struct Batch {
 pub struct Flash {
     parameters: FlashParameters,
     links: Links,
-    /// Waiting reads, the newest in front, as in the two lists below.
+    /// Waiting reads in order of arrival, the newest first.
     reads: List,
-    /// Waiting sync writes, and waiting async writes (`lazy`).
+    /// Waiting sync writes (`sync`) and waiting async writes (`lazy`), each in order of arrival,
+    /// the newest first.
     sync: List,
     lazy: List,
     sorted: Sorted,
-    /// Units with writes, by number.
+    /// Units with waiting writes, in ascending order of unit number.
     units: Vec<Unit>,
-    /// The full units among them, in the order in which they became full.
+    /// Numbers of the full units, in the order in which the units became full.
     full: Vec<u64>,
     batch: Option<Batch>,
     reads_under_way: usize,
     write_sectors_under_way: u64,
     /// Number of reads since the last urgent batch.
     reads_since: u64,
-    /// The time from which the oldest async write is no longer held for its unit to fill.
+    /// Time from which the oldest async write is no longer held until its unit is full.
     wake_at_ns: Option<u64>,
 }
 
@@ -117,7 +122,7 @@ impl Flash {
         (fifo, &mut self.links)
     }
 
-    /// Returns the index of the unit, or the index at which it would be inserted.
+    /// Returns the index of the unit `unit` in `units`, or the index at which it would be inserted.
     fn place_of(&self, unit: u64) -> usize {
         self.units.partition_point(|other| other.number < unit)
     }
@@ -153,8 +158,8 @@ impl Flash {
         }
     }
 
-    /// Returns true if a batch of writes may begin: while there are reads, only if the device has
-    /// less than one unit of writes.
+    /// Returns true if a batch of writes may begin: always while there are no reads, otherwise only
+    /// if less than one unit of writes is at the device.
     fn may_begin(&self) -> bool {
         let nobody_reads = self.reads.is_empty() && self.reads_under_way == 0;
         nobody_reads || self.write_sectors_under_way < self.parameters.write_unit_sectors
@@ -168,7 +173,8 @@ impl Flash {
             .min_by_key(|tag| r[*tag].arrived_ns)
     }
 
-    /// Returns the unit of the oldest write, if that has expired and reads have had their share.
+    /// Returns the unit of the oldest write if the write has expired, and no read waits or enough
+    /// reads were dispatched since the last batch of expired writes.
     fn overdue(&self, r: &Requests, now_ns: u64) -> Option<u64> {
         let reads_had_theirs =
             self.reads.is_empty() || self.reads_since >= self.parameters.reads_between;
@@ -179,7 +185,8 @@ impl Flash {
         (now_ns >= due_ns).then(|| self.unit_of(&r[oldest].bio))
     }
 
-    /// Returns the unit that is written next when there are no reads.
+    /// Returns the unit to write next if no write has expired: a full unit, otherwise the unit of a
+    /// sync write or of an async write whose hold time has passed.
     fn ready(&self, r: &Requests, now_ns: u64) -> Option<u64> {
         if let Some(unit) = self.full.first() {
             return Some(*unit);
@@ -192,7 +199,7 @@ impl Flash {
         Some(self.unit_of(&r[tag].bio))
     }
 
-    /// Returns the next write of the batch; if there is none, ends the batch.
+    /// Returns the next write of the batch; ends the batch if it has no more writes.
     fn go_on(&mut self, r: &Requests) -> Option<Tag> {
         let batch = self.batch?;
         let first_sector = batch.unit * self.parameters.write_unit_sectors;
@@ -207,14 +214,15 @@ impl Flash {
         next
     }
 
-    /// Returns true if two writes are of one unit, end in it, and are both sync or both async.
+    /// Returns true if two writes start in the same unit, both end in that unit, and both are sync
+    /// or both are async.
     fn may_join(&self, a: &Bio, b: &Bio) -> bool {
         let last_sector = a.end_sector().max(b.end_sector()) - 1;
         let last_unit = last_sector / self.parameters.write_unit_sectors;
         a.is_sync() == b.is_sync() && self.unit_of(a) == last_unit && self.unit_of(b) == last_unit
     }
 
-    /// Returns the write next to `tag`, if the two may be merged.
+    /// Returns the write that `beside` finds next to `tag`, if the two writes may be merged.
     fn neighbour(
         &self,
         tag: Tag,
@@ -311,7 +319,8 @@ impl Scheduler for Flash {
         write.then(|| self.sorted.at(bio.end_sector()))?
     }
 
-    /// Returns false for a merge that would make a write begin in one unit and end in another.
+    /// Returns false if merging `bio` into a write would combine different units, or a sync with an
+    /// async write.
     fn may_merge(&self, tag: Tag, bio: &Bio, requests: &Requests) -> bool {
         let into = requests[tag].bio;
         into.direction == Direction::Read || self.may_join(&into, bio)
@@ -362,7 +371,7 @@ impl Scheduler for Flash {
             list.push(tag, requests);
             return true;
         }
-        // The remaining writes wait for a completion, or are held for their units to fill.
+        // Every waiting write waits for a completion, or is held until its unit is full.
         let lazy = self.lazy.back().filter(|_| self.may_begin());
         let kept_ns = self.parameters.fill_wait_ns;
         self.wake_at_ns = lazy.map(|tag| requests[tag].arrived_ns.saturating_add(kept_ns));

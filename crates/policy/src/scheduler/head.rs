@@ -1,24 +1,25 @@
-//! The choice of the request nearest to the head of a disk: a short backward seek is acceptable, a
-//! long one is not, and beyond that a new sweep starts from the lowest sector.
+//! The choice of the request nearest to the head of a disk. A short backward seek is acceptable, a
+//! long one is not. If all requests are far behind the head, a new sweep starts from the lowest
+//! sector.
 //!
 //! Source: `as_choose_req` and `cfq_choose_req` of Linux 2.6.26.
 
 use super::sorted::Sorted;
 use super::{Requests, Tag};
 
-/// The position of the head, and the rules of backward seeks.
+/// The position of a disk's head, and the parameters of backward seeks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Head {
     /// The sector behind the last dispatched request.
     pub(super) sector: u64,
-    /// Distance behind the head beyond which a request starts a new sweep.
+    /// Distance behind the head, in sectors, beyond which a request is left for the next sweep.
     pub(super) back_sectors_max: u64,
     /// Factor by which the cost of a backward seek is multiplied.
     pub(super) back_penalty: u64,
 }
 
 impl Head {
-    /// Returns the cost of a seek to `sector`; `None` if it is too far behind.
+    /// Returns the cost of a seek to `sector`; `None` if the sector is too far behind the head.
     fn cost(&self, sector: u64) -> Option<u64> {
         match sector.checked_sub(self.sector) {
             Some(ahead) => Some(ahead),
@@ -29,8 +30,8 @@ impl Head {
         }
     }
 
-    /// Returns the nearer of two requests; if both are equally near, the one at the higher sector;
-    /// if both are too far behind, the one at the lower sector.
+    /// Returns the request nearer to the head. If both are equally near, returns the request at the
+    /// higher sector; if both are too far behind, the request at the lower sector.
     pub(super) fn nearer(&self, a: Option<Tag>, b: Option<Tag>, r: &Requests) -> Option<Tag> {
         let (Some(first), Some(second)) = (a, b) else {
             return a.or(b);
@@ -46,13 +47,15 @@ impl Head {
         if first_is_nearer { a } else { b }
     }
 
-    /// Returns the request to follow `last`, which may still be in `sorted`.
+    /// Returns the request to dispatch after `last`. `last` may still be in `sorted`, and is not
+    /// returned.
     pub(super) fn following(&self, last: Tag, sorted: &Sorted, r: &Requests) -> Option<Tag> {
         let (before, after) = Head::neighbours(last, sorted, r);
         self.nearer(after, before, r)
     }
 
-    /// Returns the request for metadata if only one of the two is, otherwise the nearer one.
+    /// Returns the metadata request if exactly one of the two requests is for metadata, otherwise
+    /// the request nearer to the head.
     pub(super) fn better(&self, a: Option<Tag>, b: Option<Tag>, r: &Requests) -> Option<Tag> {
         let metadata = |tag: Option<Tag>| tag.is_some_and(|tag| r[tag].bio.metadata);
         match (metadata(a), metadata(b)) {
@@ -62,13 +65,15 @@ impl Head {
         }
     }
 
-    /// Returns the request to follow `last`, which may still be in `sorted`; metadata is preferred.
+    /// Returns the request to dispatch after `last`, preferring a request for metadata. `last` may
+    /// still be in `sorted`, and is not returned.
     pub(super) fn better_following(&self, last: Tag, sorted: &Sorted, r: &Requests) -> Option<Tag> {
         let (before, after) = Head::neighbours(last, sorted, r);
         self.better(after, before, r)
     }
 
-    /// Returns the requests before and after `last`; after the highest comes the lowest.
+    /// Returns the requests before and after `last` in sector order. After the highest request, the
+    /// order continues with the lowest.
     pub(super) fn neighbours(
         last: Tag,
         sorted: &Sorted,

@@ -1,28 +1,33 @@
-//! Kyber: requests in order of arrival, and only as many with the device as it completes in time.
+//! Kyber: requests are dispatched in order of arrival, and the number of requests at the device is
+//! limited to the number that it completes in time.
 //!
-//! Source: `block/kyber-iosched.c` of Linux 6.1. Reads and writes are domains with tokens of their
-//! own. When the device completes a tenth of a domain's requests late, it is congested, and domains
-//! that are better than their targets give up tokens. Kyber must never hold a request back while
-//! its domain has a free token.
+//! Source: `block/kyber-iosched.c` of Linux 6.1. Reads and writes are two domains, each with its
+//! own tokens; a request needs a token while it is at the device. A device that completes a tenth
+//! of a domain's requests late is congested. Domains whose latencies are below their targets then
+//! give up tokens. Kyber must never hold a request back while the request's domain has a free
+//! token.
 
 use super::{Direction, DispatchList, MS_NS, Requests, Scheduler, Tag};
 use crate::lists::{Links, List};
 
 /// Maximum and initial number of tokens of each domain.
 const TOKENS_MAX: [u64; 2] = [256, 128];
-/// Number of requests of a domain before the other one gets its turn.
+/// Maximum number of consecutive requests of one domain (reads, writes) before the other domain has
+/// its turn.
 const BATCH: [u64; 2] = [16, 8];
-/// Number of histogram buckets per target latency: each is a quarter of the target.
+/// Number of histogram buckets per target latency: each bucket spans a quarter of the target.
 const QUARTERS: u64 = 4;
-/// Number of buckets: up to twice the target, and longer latencies count in the last bucket.
+/// Number of histogram buckets. They cover twice the target latency; the last bucket also counts
+/// longer latencies.
 const BUCKETS: usize = 8;
-/// Number of buckets with latencies within the target.
+/// Number of buckets that count latencies within the target.
 const GOOD_BUCKETS: usize = 4;
-/// Number of samples from which a percentile is taken.
+/// Number of samples in a histogram that suffices for a percentile.
 const SAMPLES: u64 = 500;
-/// Time after the first check of a domain from which fewer samples suffice.
+/// Once this much time has passed since a percentile of a domain was first requested, fewer than
+/// [`SAMPLES`] samples suffice.
 const SAMPLES_WAIT_NS: u64 = 1000 * MS_NS;
-/// Time from the first completion after an adjustment to the next adjustment of tokens.
+/// Time between the first completion after an adjustment of the tokens and the next adjustment.
 const WINDOW_NS: u64 = 100 * MS_NS;
 
 /// Parameters of Kyber.
@@ -59,7 +64,8 @@ impl Histogram {
         self.0.iter().sum()
     }
 
-    /// Returns the bucket of the given percentile, and clears the histogram.
+    /// Returns the index of the bucket that contains the given percentile, and clears the
+    /// histogram.
     fn take_percentile(&mut self, percent: u64) -> usize {
         let mut left = (self.samples() * percent).div_ceil(100);
         let buckets = std::mem::take(self).0;
@@ -79,17 +85,19 @@ struct Domain {
     target_ns: u64,
     /// The waiting requests, the newest in front.
     fifo: List,
-    /// Number of requests that may be with the device at a time.
+    /// Maximum number of the domain's requests at the device at a time.
     tokens: u64,
-    /// Number of requests that are with the device.
+    /// Number of the domain's requests at the device.
     in_use: u64,
-    /// Latencies from arrival (`total`) and from dispatch (`device`) to completion.
+    /// Histograms of the latency until completion, from arrival (`total`) and from dispatch
+    /// (`device`).
     total: Histogram,
     device: Histogram,
-    /// The time until which a percentile waits for samples; the two histograms share it, as in the
-    /// kernel.
+    /// Time from which a percentile is computed even from few samples. Both histograms share this
+    /// time, as in the kernel.
     wait_until_ns: Option<u64>,
-    /// The previous percentile of `total`, for the next congestion without a newer one.
+    /// Last percentile of `total`, kept for a later congestion for which no newer percentile
+    /// exists.
     kept: Option<usize>,
 }
 
@@ -107,8 +115,8 @@ impl Domain {
         }
     }
 
-    /// Returns a percentile of a histogram that has enough samples, or has had the time to get
-    /// them.
+    /// Returns a percentile of the histogram if it has enough samples, or if the wait for samples
+    /// has ended and it has at least one; otherwise `None`.
     fn percentile(
         histogram: &mut Histogram,
         wait_until_ns: &mut Option<u64>,
@@ -127,14 +135,15 @@ impl Domain {
         Some(histogram.take_percentile(percent))
     }
 
-    /// Returns true if the device has completed a tenth of the requests late.
+    /// Returns true if the device has completed at least a tenth of the domain's requests later
+    /// than the target.
     fn is_late(&mut self, now_ns: u64) -> bool {
         let p90 = Domain::percentile(&mut self.device, &mut self.wait_until_ns, 90, now_ns);
         p90.is_some_and(|bucket| bucket >= GOOD_BUCKETS)
     }
 
-    /// Sets the tokens in proportion to the 99th percentile relative to the target; reduces them
-    /// only while the device is congested.
+    /// Scales the number of tokens by the ratio of the 99th percentile of the latency to the
+    /// target. The number is reduced only while the device is congested.
     fn adjust(&mut self, congested: bool, tokens_max: u64, now_ns: u64) {
         let p99 = Domain::percentile(&mut self.total, &mut self.wait_until_ns, 99, now_ns);
         let p99 = if congested {
@@ -164,7 +173,7 @@ pub struct Kyber {
     dispatched_ns: Vec<u64>,
     /// The domain whose turn it is.
     current: usize,
-    /// Number of requests that the current domain has had in its turn.
+    /// Number of requests that the current domain has dispatched in its turn.
     batching: u64,
     /// The time of the next adjustment of tokens.
     adjust_at_ns: Option<u64>,
@@ -186,13 +195,14 @@ impl Kyber {
         }
     }
 
-    /// Returns the number of requests of a direction that may be with the device at a time.
+    /// Returns the maximum number of requests of a direction at the device at a time.
     pub fn tokens(&self, direction: Direction) -> u64 {
         self.domains[direction as usize].tokens
     }
 
-    /// Adjusts the tokens when it is time. No relevant event happens between that time and the next
-    /// call, so the adjustment is computed then, as if it were that time.
+    /// Adjusts the tokens if the time of the adjustment has passed. No event that affects the
+    /// result happens between that time and the next call, so the adjustment is computed in the
+    /// next call, for the time at which it was due.
     fn adjust(&mut self, now_ns: u64) {
         let Some(at_ns) = self.adjust_at_ns.filter(|at_ns| *at_ns <= now_ns) else {
             return;
@@ -207,7 +217,7 @@ impl Kyber {
         }
     }
 
-    /// Returns the oldest request of the current domain, if that has a free token.
+    /// Returns the oldest request of the current domain if the domain has a free token.
     fn take(&mut self) -> Option<Tag> {
         let domain = &mut self.domains[self.current];
         if domain.in_use >= domain.tokens {
@@ -219,8 +229,8 @@ impl Kyber {
         Some(tag)
     }
 
-    /// Returns the next request: of the current batch, or the first of another batch, which may be
-    /// of the same domain.
+    /// Returns the next request: from the current batch if possible, otherwise the first request of
+    /// a new batch, which may be of the same domain.
     fn choose(&mut self) -> Option<Tag> {
         if self.batching < BATCH[self.current]
             && let Some(tag) = self.take()

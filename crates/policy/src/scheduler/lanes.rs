@@ -1,11 +1,12 @@
-//! Requests of one kind both by sector and by age, used by the deadline schedulers, Anticipatory,
-//! CFQ and BFQ: a sweep follows the sectors, and the oldest request is at the head of the FIFO.
+//! Requests of one kind, indexed both by sector and by age. The deadline schedulers, Anticipatory,
+//! CFQ and BFQ dispatch by sector, and by age if the oldest request has expired.
 
 use super::Tag;
 use super::sorted::Sorted;
 use crate::lists::{Links, List};
 
-/// The expiry time of each request, and the links of the FIFOs, shared by lanes over the same tags.
+/// The expiry time of each request, and the list links of the FIFOs, shared by all lanes of a
+/// scheduler.
 #[derive(Clone, Debug)]
 pub(super) struct Expiries {
     links: Links,
@@ -80,8 +81,8 @@ impl Lane {
         self.sorted.insert(start_sector, tag);
     }
 
-    /// Removes `absorbed`. The survivor takes its position in the FIFO if `absorbed` would have
-    /// expired sooner.
+    /// Removes the request `absorbed`. If `absorbed` would have expired sooner than `survivor`, the
+    /// survivor takes over the expiry time and the FIFO position of `absorbed`.
     pub(super) fn absorbed(&mut self, survivor: Tag, absorbed: Tag, at: u64, e: &mut Expiries) {
         if e.expires_ns(absorbed) < e.expires_ns(survivor) {
             self.fifo.remove(&mut e.links, survivor);

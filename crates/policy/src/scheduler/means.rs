@@ -1,23 +1,26 @@
-//! Decaying means of a task's behaviour, in the kernel's fixed point, by which Anticipatory and CFQ
-//! predict whether its next request is worth waiting for.
+//! Decaying means of a task's behaviour, in the kernel's fixed point. Anticipatory, CFQ and BFQ use
+//! the means to predict whether a task's next request is worth waiting for.
 //!
 //! Source: `as_update_thinktime`, `as_update_seekdist` of `block/as-iosched.c` in Linux 2.6.26, and
-//! the same in `block/cfq-iosched.c`.
+//! the same functions in `block/cfq-iosched.c`.
 
-/// The number one in the fixed point.
+/// The number one in the fixed-point representation of means and weights.
 const ONE: u64 = 256;
 
-/// Maximum by which a counted seek exceeds four times the mean, while there are few samples.
+/// Number of sectors by which a recorded seek may exceed four times the mean while there are few
+/// samples. A longer seek is recorded as this maximum.
 const SEEK_MORE_SECTORS_FEW: u64 = 2 * 1024 * 1024;
-/// The same maximum once there are enough samples, so that an outlier does not spoil the mean.
+/// Number of sectors by which a recorded seek may exceed four times the mean once there are enough
+/// samples. The limit keeps an outlier from distorting the mean.
 const SEEK_MORE_SECTORS: u64 = 2 * 1024 * 64;
-/// The weight of samples from which on they are enough.
+/// Total sample weight above which a mean has enough samples for the smaller limit of a seek.
 const ENOUGH: u64 = 80;
 
-/// A mean in which a new sample weighs one eighth, and the previous ones seven.
+/// A decaying mean: a new sample has a weight of one eighth, all previous samples together seven
+/// eighths.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Mean {
-    /// The weight of all samples so far, which approaches [`ONE`].
+    /// Total weight of all samples recorded, which approaches [`ONE`].
     samples: u64,
     total: u64,
     mean: u64,
@@ -31,7 +34,7 @@ impl Mean {
         self.mean = self.total.saturating_add(ONE / 2) / self.samples;
     }
 
-    /// Adds a seek distance, clipped.
+    /// Adds a seek distance, limited so that an outlier does not dominate the mean.
     pub(super) fn add_seek(&mut self, sectors: u64) {
         let few = self.samples < ENOUGH;
         let more = if few {
@@ -42,7 +45,8 @@ impl Mean {
         self.add(sectors.min(self.mean.saturating_mul(4).saturating_add(more)));
     }
 
-    /// Returns the mean; `None` unless its samples weigh more than `weight`, of 256.
+    /// Returns the mean, or `None` if the total sample weight (full scale 256) does not exceed
+    /// `weight`.
     pub(super) fn get_above(&self, weight: u64) -> Option<u64> {
         (self.samples > weight).then_some(self.mean)
     }
@@ -53,7 +57,7 @@ impl Mean {
     }
 }
 
-/// A mean over all tasks, which starts at zero, so that a few samples have little effect.
+/// A decaying mean over all tasks. It starts at zero, so a few samples have little effect.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SlowMean {
     total: u64,
@@ -70,7 +74,7 @@ impl SlowMean {
     }
 }
 
-/// The decaying share of cases in which an event happens, of [`Share::ALWAYS`].
+/// The decaying share of cases in which an event happens; [`Share::ALWAYS`] is the full scale.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Share(u64);
 
@@ -92,19 +96,20 @@ mod tests {
 
     #[test]
     fn a_mean_is_the_kernels() {
-        // samples 256/8 = 32, total 256*100/8 = 3200, mean (3200+128)/32 = 104.
+        // Total weight: 256/8 = 32. Total: 256*100/8 = 3200. Mean: (3200+128)/32 = 104.
         let mut mean = Mean::default();
         assert_eq!(mean.get(), None);
         mean.add(100);
         assert_eq!(mean.get(), Some(104));
-        // samples (224+256)/8 = 60, total (22400+0)/8 = 2800, mean 2928/60 = 48.
+        // Total weight: (224+256)/8 = 60. Total: (22400+0)/8 = 2800. Mean: 2928/60 = 48.
         mean.add(0);
         assert_eq!(mean.get(), Some(48));
     }
 
     #[test]
     fn an_odd_seek_is_cut_off() {
-        // The first sample is cut to 4*0 + 2 Mi: total 2 Mi * 32, samples 32.
+        // The first sample is limited to 4*0 + 2 Mi sectors, so the total is 2 Mi * 32, and the
+        // total weight is 32.
         let mut seeks = Mean::default();
         seeks.add_seek(u64::MAX);
         assert_eq!(seeks.get(), Some((2 * 1024 * 1024 * 32 + 128) / 32));

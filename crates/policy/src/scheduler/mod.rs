@@ -1,23 +1,25 @@
-//! The queue in front of a device: it decides which requests are merged, which one is issued next,
-//! and when waiting is better.
+//! The queue in front of a device: it decides which requests are merged, which request is issued
+//! next, and when the device is kept idle.
 //!
-//! A [`RequestQueue`] takes bios, merges them into requests, holds them back while it is plugged, and
-//! issues requests to the device in the order that a [`Scheduler`] decides. The same objects run in
-//! a live stack and in virtual time, so the contract is narrow:
+//! A [`RequestQueue`] accepts bios, merges them into requests, holds requests back while it is
+//! plugged, and issues requests to the device in the order that a [`Scheduler`] decides. The same
+//! objects run in a live stack and in virtual time, so the contract is narrow:
 //!
-//! - **The caller owns tags.** A bio is known by a tag below the bound given to [`RequestQueue::new`]; the
-//!   request that it starts has the same tag. A tag is free again when the request that contains
-//!   its bio has completed. So the number of tags bounds every list here, arrays have their size
-//!   from the start, and adding a request allocates nothing once the sorted arrays have grown. A
-//!   tag out of bounds or in use is a bug of the caller, and panics.
-//! - **Time is an argument.** Every call gets the time in nanoseconds since any fixed start, never
-//!   less than the time of the previous call. If a decision is deferred, [`RequestQueue::wake_at_ns`]
-//!   returns until when; the caller asks again then, and after every bio and completion.
-//! - **The caller handles flushes.** A flush waits until the queue is empty; no request overtakes
-//!   it here.
+//! - **The caller owns tags.** A bio is identified by a tag below the bound given to
+//!   [`RequestQueue::new`]; the request that the bio starts has the same tag. The tag is free again
+//!   when the request that contains the bio has completed. The number of tags therefore bounds
+//!   every list in this module, arrays are allocated at their full size, and adding a request
+//!   allocates nothing once the sorted arrays have grown. A tag that is out of bounds or in use is
+//!   a bug of the caller and causes a panic.
+//! - **Time is an argument.** Every call is given the time in nanoseconds since any fixed start,
+//!   which must not be less than the time of the previous call. If a decision is deferred,
+//!   [`RequestQueue::wake_at_ns`] returns the time until which it is deferred. The caller asks for
+//!   the next request at that time, and after every bio and every completion.
+//! - **The caller handles flushes.** The caller delays a flush until the queue is empty; the queue
+//!   itself knows no flushes.
 //!
-//! A scheduler must never do I/O, read a clock, or lose a request: every request that is added is
-//! dispatched once, or absorbed by a request that is, provided that time advances.
+//! A scheduler must never do I/O, read a clock, or lose a request: every added request is either
+//! dispatched once or absorbed by another request that is dispatched, provided that time advances.
 //!
 //! The rules, parameters and sources of every scheduler are in `docs/schedulers.md`.
 
@@ -52,16 +54,18 @@ pub use noop::Noop;
 pub use queue::{Added, DirectionCounters, Plugging, QueueCounters, QueueParameters, RequestQueue};
 pub use requests::{Bio, Bios, Direction, Priority, Request, Requests};
 
-/// A bio's number, assigned by the caller, and the number of the request that it starts.
+/// The number of a bio, assigned by the caller. A request has the tag of the bio that started it.
 pub type Tag = u32;
 
-/// The dense number of a task that submits bios. Per-task arrays grow to the largest one seen.
+/// The number of a task that submits bios. Tasks should be numbered densely from 0, since per-task
+/// arrays grow to the largest number.
 pub type Task = u32;
 
-/// Nanoseconds in a millisecond, the unit in which the kernel's parameters are known.
+/// Number of nanoseconds in a millisecond, the unit of the kernel's parameters.
 const MS_NS: u64 = 1_000_000;
 
-/// A policy that decides the order of requests. The contract is at the head of the module.
+/// A policy that decides the order of requests. The documentation of the module contains the
+/// contract.
 pub trait Scheduler: Send {
     /// Returns the scheduler's name.
     fn name(&self) -> &'static str;
@@ -69,42 +73,43 @@ pub trait Scheduler: Send {
     /// Adds a new request.
     fn add(&mut self, tag: Tag, requests: &Requests, now_ns: u64);
 
-    /// Returns the request to which `bio` could be prepended: of the same direction, and starting
-    /// where the bio ends. The queue checks sizes.
+    /// Returns a request to which `bio` could be prepended: a request of the same direction that
+    /// starts where the bio ends. The queue checks the length of the merged request.
     fn front_candidate(&self, bio: &Bio, requests: &Requests) -> Option<Tag> {
         let _ = (bio, requests);
         None
     }
 
-    /// Returns false if `bio` must not be merged into the request, though their sectors are
+    /// Returns false if `bio` must not be merged into the request `tag`, although their sectors are
     /// adjacent.
     fn may_merge(&self, tag: Tag, bio: &Bio, requests: &Requests) -> bool {
         let _ = (tag, bio, requests);
         true
     }
 
-    /// Returns the request before `tag` in this scheduler's order, which may absorb it.
+    /// Returns the request before `tag` in the scheduler's order, which may absorb `tag`.
     fn former(&self, tag: Tag, requests: &Requests) -> Option<Tag>;
 
-    /// Returns the request after `tag` in this scheduler's order, which it may absorb.
+    /// Returns the request after `tag` in the scheduler's order, which `tag` may absorb.
     fn latter(&self, tag: Tag, requests: &Requests) -> Option<Tag>;
 
-    /// Records that a bio was prepended to `tag`, which had started at `old_start_sector`.
+    /// Records that a bio was prepended to the request `tag`, which started at `old_start_sector`
+    /// before.
     fn grew_in_front(&mut self, tag: Tag, old_start_sector: u64, requests: &Requests) {
         let _ = (tag, old_start_sector, requests);
     }
 
-    /// Records that a bio of `sectors` sectors was appended to `tag`.
+    /// Records that a bio of `sectors` sectors was appended to the request `tag`.
     fn grew_behind(&mut self, tag: Tag, sectors: u32, requests: &Requests) {
         let _ = (tag, sectors, requests);
     }
 
-    /// Removes `absorbed`, which follows `survivor` and is being absorbed by it. The call comes
-    /// before the merge, so both requests still have their old contents.
+    /// Removes the request `absorbed`, which is adjacent behind `survivor` and is about to be
+    /// merged into it. Both requests still have their contents from before the merge.
     fn absorbed(&mut self, survivor: Tag, absorbed: Tag, requests: &Requests);
 
-    /// Moves the next requests to the list for the device; returns false if none should be issued
-    /// now.
+    /// Moves one or more requests to the list for the device; returns false if no request should be
+    /// issued now.
     fn dispatch(&mut self, requests: &Requests, now_ns: u64, list: &mut DispatchList) -> bool;
 
     /// Records that `tag` was issued from the list to the device.
@@ -123,12 +128,13 @@ pub trait Scheduler: Send {
     }
 
     /// Returns the time at which to call `dispatch` again even if no request has arrived or
-    /// completed; `None` if there is none.
+    /// completed; `None` if there is no such time.
     fn wake_at_ns(&self) -> Option<u64> {
         None
     }
 
-    /// Returns the number of requests added and not yet moved to the list or absorbed.
+    /// Returns the number of requests that were added and have been neither dispatched to the list
+    /// nor absorbed.
     fn waiting(&self) -> usize;
 }
 

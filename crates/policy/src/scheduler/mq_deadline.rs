@@ -1,8 +1,8 @@
-//! mq-deadline: the rules of Deadline, applied to each priority class.
+//! mq-deadline: the rules of Deadline, applied within each priority class.
 //!
-//! Source: `block/mq-deadline.c` of Linux 6.1. Unlike in 2.6.26, a seek does not end a batch.
-//! Requests of a lower class wait while a higher one has any, in the queue or with the device, but
-//! for this reason none waits longer than `prio_aging_expire`.
+//! Source: `block/mq-deadline.c` of Linux 6.1. Unlike in Linux 2.6.26, a seek does not end a batch.
+//! Requests of a lower class wait while a higher class has requests in the queue or at the device,
+//! but no longer than `prio_aging_expire`.
 
 use super::lanes::{Expiries, Lane};
 use super::{
@@ -14,12 +14,12 @@ use super::{
 pub struct MqDeadlineParameters {
     /// Parameters shared with Deadline.
     pub deadline: DeadlineParameters,
-    /// Age from which a request of a lower class is dispatched before higher classes.
+    /// Age from which a request of a lower priority class is dispatched before higher classes.
     pub prio_aging_expire_ns: u64,
 }
 
 impl Default for MqDeadlineParameters {
-    /// Returns Deadline's defaults, and 10 s.
+    /// Returns the default parameters of Deadline, and a `prio_aging_expire_ns` of 10 s.
     fn default() -> MqDeadlineParameters {
         MqDeadlineParameters {
             deadline: DeadlineParameters::default(),
@@ -32,9 +32,10 @@ impl Default for MqDeadlineParameters {
 #[derive(Clone, Debug)]
 struct Class {
     lanes: [Lane; 2],
-    /// The request that follows the last dispatched one in its direction.
+    /// The request that follows the last dispatched request in ascending sector order, with its
+    /// direction.
     next: Option<(Direction, Tag)>,
-    /// Number of requests that wait or are with the device.
+    /// Number of requests of the class that wait or are at the device.
     unfinished: usize,
 }
 
@@ -68,10 +69,10 @@ pub struct MqDeadline {
     /// The classes: real time, best effort, idle.
     classes: [Class; 3],
     expiries: Expiries,
-    /// The direction of the batch; the classes share it and the batch length.
+    /// Direction and length of the current batch, shared by all classes.
     direction: Direction,
     batching: u64,
-    /// Number of batches of reads since writes began to wait.
+    /// Number of batches of reads that were dispatched while writes were waiting.
     starved: u64,
 }
 
@@ -88,7 +89,7 @@ impl MqDeadline {
         }
     }
 
-    /// Returns the request that `class` would dispatch, if it arrived no later than
+    /// Returns the request that `class` would dispatch next, if that request arrived no later than
     /// `arrived_ns_max`.
     fn choose(&mut self, class: usize, now_ns: u64, arrived_ns_max: u64) -> Option<Tag> {
         let swept = self.classes[class].swept(self.direction);
@@ -102,13 +103,13 @@ impl MqDeadline {
         (arrived_ns <= arrived_ns_max).then_some(tag)
     }
 
-    /// Begins a batch in `class`: with the oldest request, if it is due or no sweep is in progress,
-    /// otherwise with the next one of the sweep.
+    /// Begins a batch in `class` and returns its first request: the oldest request if it has
+    /// expired or no sweep is in progress, otherwise the next request of the sweep.
     fn begin(&mut self, class: usize, now_ns: u64) -> Option<Tag> {
         let direction = self.turn(class)?;
         let class = &self.classes[class];
         let lane = class.lane(direction);
-        // A request is due exactly at its expiry here, and only after it in 2.6.26.
+        // mq-deadline treats a request as expired at its expiry time, Linux 2.6.26 only after it.
         let due = lane.expired(&self.expiries, now_ns.saturating_add(1));
         let tag = due.or(class.swept(direction)).or(lane.oldest())?;
         self.direction = direction;
@@ -133,7 +134,7 @@ impl MqDeadline {
         }
     }
 
-    /// Returns a request that has waited too long for higher classes.
+    /// Returns a request of a lower class that has waited longer than `prio_aging_expire_ns`.
     fn aged(&mut self, now_ns: u64) -> Option<Tag> {
         let waiting = self.classes.iter().filter(|c| c.unfinished > 0).count();
         let arrived_ns_max = now_ns.checked_sub(self.parameters.prio_aging_expire_ns)?;
@@ -143,7 +144,7 @@ impl MqDeadline {
         (1..self.classes.len()).find_map(|class| self.choose(class, now_ns, arrived_ns_max))
     }
 
-    /// Returns the request that the highest class with an unfinished request dispatches.
+    /// Returns the next request of the highest class that has an unfinished request.
     fn highest(&mut self, now_ns: u64) -> Option<Tag> {
         let class = self.classes.iter().position(|c| c.unfinished > 0)?;
         self.choose(class, now_ns, now_ns)

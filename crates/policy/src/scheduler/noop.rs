@@ -1,7 +1,7 @@
-//! Noop: first come, first served, after merging.
+//! Noop: requests are issued in order of arrival, after merging.
 //!
-//! Source: `block/noop-iosched.c` of Linux 2.6.26. It is for devices that sort better than the host
-//! can, or to which order does not matter.
+//! Source: `block/noop-iosched.c` of Linux 2.6.26. Noop is for devices that sort requests better
+//! than the host can, and for devices on which the order does not matter.
 
 use super::{DispatchList, Requests, Scheduler, Tag};
 use crate::lists::{Links, List, NONE};

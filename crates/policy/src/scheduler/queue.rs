@@ -1,4 +1,4 @@
-//! The request layer: merging, plugging and counting in front of any scheduler.
+//! The request layer in front of any scheduler: it merges, plugs and counts requests.
 //!
 //! Source: `block/blk-core.c`, `block/blk-merge.c` and `block/elevator.c` of Linux 2.6.26
 //! (`__make_request`, `elv_merge`, `attempt_merge`, `blk_plug_device`).
@@ -7,25 +7,27 @@ use super::requests::RequestState;
 use super::sorted::Sorted;
 use super::{Bio, Bios, Direction, DispatchList, MS_NS, Request, Requests, Scheduler, Tag, Task};
 
-/// The rule by which the device is kept idle to collect requests for merging and sorting.
+/// The rule for plugging a queue, which means to hold its requests back so that more of them can be
+/// merged and sorted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plugging {
-    /// Never.
+    /// The queue is never plugged.
     Off,
-    /// The first request into an empty queue plugs it. The queue is unplugged when `requests`
-    /// requests wait, after `delay_ns`, by a bio marked `sync`, and by [`RequestQueue::unplug`].
+    /// The first request into an empty queue plugs the queue. The queue is unplugged when
+    /// `requests` requests wait, when `delay_ns` has passed, by a bio marked `sync`, and by
+    /// [`RequestQueue::unplug`].
     Device {
-        /// Number of waiting requests that unplugs the queue.
+        /// Number of waiting requests at which the queue is unplugged.
         requests: usize,
-        /// Maximum time for which the first request is held.
+        /// Maximum time for which the queue remains plugged.
         delay_ns: u64,
     },
 }
 
-/// Parameters of a queue; the defaults are those of Linux 2.6.26.
+/// Parameters of a request queue. The defaults are those of Linux 2.6.26.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueParameters {
-    /// Maximum length of a request after a merge.
+    /// Maximum length in sectors that a request may reach by merging.
     pub request_sectors_max: u32,
     /// The plugging rule.
     pub plugging: Plugging,
@@ -49,24 +51,24 @@ impl Default for QueueParameters {
 pub enum Added {
     /// The bio started a request.
     New,
-    /// The bio was appended to this request.
+    /// The bio was appended to the request with this tag.
     Back(Tag),
-    /// The bio was prepended to this request.
+    /// The bio was prepended to the request with this tag.
     Front(Tag),
 }
 
 /// Counters of a queue in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DirectionCounters {
-    /// Bios added, without the rests of split ones.
+    /// Number of bios added, not counting the remainders of split bios.
     pub bios: u64,
-    /// Rests of split bios.
+    /// Number of remainders of split bios added.
     pub splits: u64,
     /// Bios appended to a request.
     pub back_merges: u64,
     /// Bios prepended to a request.
     pub front_merges: u64,
-    /// Requests absorbed by another one.
+    /// Number of requests absorbed by another request.
     pub request_merges: u64,
     /// Requests issued to the device.
     pub issued: u64,
@@ -80,8 +82,8 @@ impl DirectionCounters {
         self.back_merges + self.front_merges + self.request_merges
     }
 
-    /// Returns the number of requests that are neither absorbed nor issued: bios - merges +
-    /// splits - issued. When there are none, issued = bios - merges + splits.
+    /// Returns the number of requests that have been neither absorbed nor issued: bios - merges +
+    /// splits - issued. An empty queue therefore has issued = bios - merges + splits.
     pub fn queued(&self) -> u64 {
         self.bios + self.splits - self.merges() - self.issued
     }
@@ -104,31 +106,33 @@ impl QueueCounters {
         }
     }
 
-    /// Returns the number of requests in the queue, of both directions.
+    /// Returns the number of requests in the queue, both reads and writes.
     pub fn queued(&self) -> u64 {
         self.reads.queued() + self.writes.queued()
     }
 }
 
-/// A scheduler with the request layer in front of it. The contract is at the head of
-/// [the module](super).
+/// A scheduler with the request layer in front of it. The documentation of [the module](super)
+/// contains the contract.
 pub struct RequestQueue {
     scheduler: Box<dyn Scheduler>,
     parameters: QueueParameters,
     requests: Requests,
     list: DispatchList,
-    /// Waiting requests by the sector behind them, per direction, to find the request that a bio
-    /// can be appended to.
+    /// Waiting requests of each direction, indexed by the sector at which a request ends, to find
+    /// the request to which a bio can be appended.
     ends: [Sorted; 2],
-    /// The request that the last bio was merged into, which is tried first.
+    /// The request that the last bio was merged into, which is the first candidate for the next
+    /// bio.
     last_merge: Option<Tag>,
-    /// The time until which the device is kept idle.
+    /// Time until which the queue is plugged; `None` if it is not plugged.
     plugged_until_ns: Option<u64>,
     counts: QueueCounters,
 }
 
 impl RequestQueue {
-    /// Creates a queue for bios with tags below `tags`, over a scheduler built for the same number.
+    /// Creates a queue for bios with tags below `tags`. The scheduler must have been created for
+    /// the same number of tags.
     pub fn new(
         scheduler: Box<dyn Scheduler>,
         tags: usize,
@@ -146,8 +150,8 @@ impl RequestQueue {
         }
     }
 
-    /// Adds `bio` under `tag`. The caller must [split](Bio::split) a bio longer than the maximum
-    /// length of a request.
+    /// Adds `bio` under `tag`. The caller must [split](Bio::split) a bio that is longer than the
+    /// maximum length of a request.
     ///
     /// # Panics
     /// If the tag is in use, or the bio is empty, too long, or exceeds the largest possible sector.
@@ -174,7 +178,8 @@ impl RequestQueue {
         added
     }
 
-    /// Returns the next request for the device, if one should be issued now.
+    /// Removes and returns the next request to issue to the device; `None` if no request should be
+    /// issued now.
     pub fn next(&mut self, now_ns: u64) -> Option<Tag> {
         if self.plugged_until_ns.is_some_and(|until| now_ns < until) {
             return None;
@@ -194,11 +199,11 @@ impl RequestQueue {
         Some(tag)
     }
 
-    /// Completes the request `tag`; appends its bios to `out` in ascending order of sector, and
-    /// frees their tags.
+    /// Completes the request `tag`: appends the tags of its bios to `out` in ascending order of
+    /// sector, and frees these tags.
     ///
     /// # Panics
-    /// If the request is not with the device.
+    /// If the request is not at the device.
     pub fn complete(&mut self, tag: Tag, now_ns: u64, out: &mut Vec<Tag>) {
         self.requests
             .step(tag, RequestState::Issued, RequestState::Merged);
@@ -212,8 +217,8 @@ impl RequestQueue {
         self.plugged_until_ns = None;
     }
 
-    /// Returns the time at which to ask for the next request, even if no bio has arrived and no
-    /// request has completed.
+    /// Returns the time at which the caller must call [`RequestQueue::next`] even if no bio has
+    /// arrived and no request has completed; `None` if there is no such time.
     pub fn wake_at_ns(&self) -> Option<u64> {
         self.plugged_until_ns
             .or_else(|| self.scheduler.wake_at_ns())
@@ -224,12 +229,12 @@ impl RequestQueue {
         self.scheduler.task_exited(task);
     }
 
-    /// Returns the request that the bio `tag` started, as it is now.
+    /// Returns the request that the bio `tag` started, in its current state.
     pub fn request(&self, tag: Tag) -> &Request {
         &self.requests[tag]
     }
 
-    /// Returns the bios of the request `tag`, in ascending order of sector.
+    /// Returns the tags of the bios of the request `tag`, in ascending order of sector.
     pub fn bios(&self, tag: Tag) -> Bios<'_> {
         self.requests.bios(tag)
     }
@@ -261,7 +266,8 @@ impl RequestQueue {
         }
     }
 
-    /// Excludes the requests that the scheduler has dispatched from further merges.
+    /// Marks the requests that the scheduler has just dispatched, so that they are not merged any
+    /// more.
     fn note_listed(&mut self) {
         assert!(!self.list.is_empty(), "a dispatch of nothing");
         while let Some(tag) = self.list.take_new() {
@@ -286,9 +292,9 @@ impl RequestQueue {
         );
     }
 
-    /// Merges the bio into a waiting request, if one fits. The candidates are, in this order, the
-    /// request that the last bio was merged into, the one that ends where the bio starts, and the
-    /// one that starts where the bio ends.
+    /// Merges the bio into a waiting request, if a suitable request exists. The candidates, in this
+    /// order, are the request that the last bio was merged into, the request that ends where the
+    /// bio starts, and the request that starts where the bio ends.
     fn merge(&mut self, tag: Tag, bio: &Bio) -> Option<Added> {
         let (into, behind) = self.merge_candidate(bio)?;
         if self.is_too_large(into, bio.sectors) {
@@ -303,7 +309,8 @@ impl RequestQueue {
         }
     }
 
-    /// Returns the candidate request, and whether the bio would be appended to it.
+    /// Returns the candidate request for merging `bio`, and true if the bio would be appended,
+    /// false if prepended.
     fn merge_candidate(&self, bio: &Bio) -> Option<(Tag, bool)> {
         let allowed = |into: &Tag| self.may_merge(*into, bio);
         if let Some(last) = self.last_merge.filter(allowed) {
@@ -330,7 +337,8 @@ impl RequestQueue {
             && self.scheduler.may_merge(into, bio, &self.requests)
     }
 
-    /// Returns true if the request would become too long; it is then excluded from further merges.
+    /// Returns true if the request `into` would become too long with `sectors` more sectors; in
+    /// this case, excludes the request from further merges.
     fn is_too_large(&mut self, into: Tag, sectors: u32) -> bool {
         let sectors = self.requests[into].bio.sectors.saturating_add(sectors);
         let too_large = sectors > self.parameters.request_sectors_max;
@@ -345,7 +353,7 @@ impl RequestQueue {
         self.requests.close(tag);
     }
 
-    /// Removes the request from the indexes in which a bio looks for a merge.
+    /// Removes the request `tag` from the indexes of merge candidates.
     fn forget_end(&mut self, tag: Tag) {
         let bio = self.requests[tag].bio;
         self.ends[bio.direction as usize].remove(bio.end_sector(), tag);
@@ -378,7 +386,8 @@ impl RequestQueue {
         }
     }
 
-    /// Merges two requests, if the second begins where the first ends.
+    /// Merges the request `second` into `first`, if `second` starts where `first` ends and the
+    /// merged request is not too long.
     fn merge_requests(&mut self, first: Tag, second: Tag) {
         let (a, b) = (self.requests[first], self.requests[second]);
         let meet = a.bio.direction == b.bio.direction && a.bio.end_sector() == b.bio.start_sector;

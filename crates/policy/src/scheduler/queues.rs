@@ -1,13 +1,14 @@
-//! The assignment of bios to queues for schedulers with a queue per task: CFQ and BFQ.
+//! The assignment of bios to queues in CFQ and BFQ, the schedulers with one queue per task.
 
 use super::lanes::Lane;
 use super::{Bio, Priority, Requests, Tag};
 
-/// Number of queues shared by all tasks: async writes have one queue for each of 8 real-time
-/// levels, 8 best-effort levels, and idle. The queues of tasks follow.
+/// Number of queues for async writes, which all tasks share: one queue for each of 8 real-time
+/// levels, one for each of 8 best-effort levels, and one for the idle class. The queues of the
+/// tasks have the indexes from this number on.
 pub(super) const ASYNC_QUEUES: usize = 17;
 
-/// The class of a queue, the highest first.
+/// The priority class of a queue, in descending order of priority.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rank {
     RealTime,
@@ -16,7 +17,8 @@ pub(super) enum Rank {
     Idle,
 }
 
-/// Returns the queue of a bio: that of its task if the bio is sync.
+/// Returns the index of the queue of a bio: its task's queue if the bio is sync, otherwise the
+/// shared queue of its priority.
 pub(super) fn queue_of(bio: &Bio) -> usize {
     if bio.is_sync() {
         return ASYNC_QUEUES + bio.task as usize;
@@ -28,7 +30,8 @@ pub(super) fn queue_of(bio: &Bio) -> usize {
     }
 }
 
-/// Returns the class of a bio, and its level there: 0 is the most urgent, 7 the least.
+/// Returns the priority class of a bio, and the level within the class: 0 is the most urgent, 7 the
+/// least.
 pub(super) fn rank_of(bio: &Bio) -> (Rank, u64) {
     match bio.priority {
         Priority::RealTime(level) => (Rank::RealTime, u64::from(level.min(7))),
@@ -37,9 +40,10 @@ pub(super) fn rank_of(bio: &Bio) -> (Rank, u64) {
     }
 }
 
-/// Queues of requests by sector: a bio or a request is merged only with requests of its own queue.
+/// A set of queues whose requests are sorted by sector. Bios and requests are merged only within
+/// one queue.
 pub(super) trait Queues {
-    /// Returns the requests of a queue, if it exists.
+    /// Returns the requests of the queue with this index, if the queue exists.
     fn lane(&self, queue: usize) -> Option<&Lane>;
 
     /// Returns the request to which `bio` could be prepended.

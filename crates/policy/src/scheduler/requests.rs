@@ -1,4 +1,5 @@
-//! The requests of a queue, one slot for each tag, and the bios that each consists of.
+//! The requests of a queue, with one slot for each tag, and the bios of which each request
+//! consists.
 
 use super::{Tag, Task};
 use crate::lists::NONE;
@@ -15,11 +16,11 @@ pub enum Direction {
 /// The I/O priority of a task, the most urgent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Priority {
-    /// Before all other classes; level 0 is the most urgent, 7 the least.
+    /// The class before all other classes. Level 0 is the most urgent, 7 the least.
     RealTime(u8),
-    /// The usual class; levels as above.
+    /// The usual class. Level 0 is the most urgent, 7 the least.
     BestEffort(u8),
-    /// Only when no other class wants the device.
+    /// The class that is served only when no other class has requests.
     Idle,
 }
 
@@ -34,7 +35,7 @@ impl Default for Priority {
     }
 }
 
-/// A unit of I/O from the upper layers: sectors of 512 bytes, all read or all written.
+/// A unit of I/O from the upper layers: a range of 512-byte sectors that is read or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bio {
     /// First sector.
@@ -43,15 +44,15 @@ pub struct Bio {
     pub sectors: u32,
     /// The direction of the transfer.
     pub direction: Direction,
-    /// True when a task waits for it. Reads always count as such.
+    /// True when a task waits for the bio. Every read counts as sync, whatever this field says.
     pub sync: bool,
     /// True for the file system's own metadata.
     pub metadata: bool,
-    /// The task that submitted it.
+    /// The task that submitted the bio.
     pub task: Task,
-    /// The priority of that task.
+    /// The priority of the task.
     pub priority: Priority,
-    /// True for the rest of a bio that was split, which counts as a split and not as a bio.
+    /// True for the remainder of a bio that was split. It is counted as a split, not as a bio.
     pub continued: bool,
 }
 
@@ -70,7 +71,7 @@ impl Bio {
         }
     }
 
-    /// Returns a write of `task` at normal priority that no task waits for.
+    /// Returns an async write of `task` at normal priority: no task waits for it.
     pub fn write(task: Task, start_sector: u64, sectors: u32) -> Bio {
         Bio {
             direction: Direction::Write,
@@ -89,7 +90,8 @@ impl Bio {
         self.sync || self.direction == Direction::Read
     }
 
-    /// Returns the first `sectors_max` sectors, and the rest, if any, to be added in turn.
+    /// Returns a bio of the first `sectors_max` sectors, and a bio of the remaining sectors, if
+    /// any. The caller adds both to the queue, the first one first.
     pub fn split(&self, sectors_max: u32) -> (Bio, Option<Bio>) {
         let sectors = self.sectors.min(sectors_max.max(1));
         let rest = Bio {
@@ -118,20 +120,21 @@ pub(super) enum RequestState {
     Merged,
 }
 
-/// The unit of work for the device: one bio, or several consecutive ones.
+/// The unit of work for the device: one bio, or several bios with consecutive sectors.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// The whole range, with the other attributes of the bio that started the request.
+    /// The whole sector range of the request. The other attributes are those of the bio that
+    /// started the request.
     pub bio: Bio,
-    /// The time when the request was added, or the earliest such time of the requests it has
-    /// absorbed.
+    /// Time at which the request was added. If the request has absorbed others, the earliest such
+    /// time among all of them.
     pub arrived_ns: u64,
-    /// The first and the last of its bios in order of sector.
+    /// The first and the last bio of the request in order of sector.
     first: Tag,
     last: Tag,
     pub(super) state: RequestState,
-    /// True when no bio and no request may be merged with it any more, because a merge would have
-    /// been too large.
+    /// True when an attempted merge would have made the request too long. No further bio or request
+    /// may then be merged with the request.
     pub(super) complete: bool,
 }
 
@@ -139,7 +142,7 @@ pub struct Request {
 #[derive(Clone, Debug)]
 pub struct Requests {
     slots: Vec<Request>,
-    /// For each bio, the next one of its request.
+    /// For each bio, the next bio of the same request in order of sector.
     next: Vec<Tag>,
 }
 
@@ -165,7 +168,7 @@ impl Requests {
         self.slots.len()
     }
 
-    /// Returns the bios of a request, in ascending order of sector.
+    /// Returns the tags of the bios of the request `tag`, in ascending order of sector.
     pub fn bios(&self, tag: Tag) -> Bios<'_> {
         Bios {
             requests: self,
@@ -173,7 +176,7 @@ impl Requests {
         }
     }
 
-    /// Stores a bio under a free tag. It has no request yet.
+    /// Stores a bio under a free tag. The bio is not part of a request yet.
     pub(super) fn take(&mut self, tag: Tag, bio: Bio) {
         let slot = &mut self.slots[tag as usize];
         assert_eq!(slot.state, RequestState::Free, "tag {tag} is in use");
@@ -211,7 +214,8 @@ impl Requests {
         slot.bio.sectors += front.sectors;
     }
 
-    /// Merges the request `absorbed`, which follows the request `tag`, into that.
+    /// Merges the request `absorbed`, which is adjacent behind the request `tag`, into the request
+    /// `tag`.
     pub(super) fn absorb(&mut self, tag: Tag, absorbed: Tag) {
         let other = self[absorbed];
         let last = self[tag].last;
@@ -235,7 +239,7 @@ impl Requests {
         self.slots[tag as usize].complete = true;
     }
 
-    /// Appends the tags of the request's bios to `out`, and frees them.
+    /// Appends the tags of the bios of the request `tag` to `out`, and frees these tags.
     pub(super) fn free(&mut self, tag: Tag, out: &mut Vec<Tag>) {
         let from = out.len();
         out.extend(self.bios(tag));

@@ -1,8 +1,8 @@
-//! Requests in ascending order of sector, where the kernel has a red-black tree.
+//! Requests in ascending order of sector, in a sorted array where the kernel has a red-black tree.
 //!
-//! There are never more requests than the caller's tags, a few hundred, so an array with binary
-//! search is smaller and faster than a tree and allocates nothing once it has grown. Requests at
-//! the same sector are in order of their tags.
+//! The number of requests is bounded by the number of the caller's tags, a few hundred. For this
+//! number an array with binary search is smaller and faster than a tree, and it allocates nothing
+//! once it has grown. Requests at the same sector are in order of their tags.
 
 use super::Tag;
 use crate::lists::take_at;
@@ -35,7 +35,7 @@ impl Sorted {
         self.entries.insert(at, (sector, tag));
     }
 
-    /// Removes `tag` at `sector`; returns false if it is not in the array.
+    /// Removes the request `tag` at `sector`; returns false if it is not in the array.
     pub(super) fn remove(&mut self, sector: u64, tag: Tag) -> bool {
         let found = self.entries.binary_search(&(sector, tag));
         found.map(|at| take_at(&mut self.entries, at)).is_ok()
@@ -46,7 +46,8 @@ impl Sorted {
         self.entries.first().map(|entry| entry.1)
     }
 
-    /// Returns the request after the position of `tag` at `sector`, which need not be in the array.
+    /// Returns the request after the position of (`sector`, `tag`). The request `tag` itself need
+    /// not be in the array.
     pub(super) fn after(&self, sector: u64, tag: Tag) -> Option<Tag> {
         let at = self
             .entries
@@ -54,14 +55,14 @@ impl Sorted {
         self.entries.get(at).map(|entry| entry.1)
     }
 
-    /// Returns the request before the position of `tag` at `sector`, which need not be in the
-    /// array.
+    /// Returns the request before the position of (`sector`, `tag`). The request `tag` itself need
+    /// not be in the array.
     pub(super) fn before(&self, sector: u64, tag: Tag) -> Option<Tag> {
         let at = self.lower_bound((sector, tag)).checked_sub(1)?;
         Some(self.entries[at].1)
     }
 
-    /// Returns the first request at `sector` or above.
+    /// Returns the first request that starts at `sector` or above.
     pub(super) fn from(&self, sector: u64) -> Option<Tag> {
         let entry = self.entries.get(self.lower_bound((sector, 0)))?;
         Some(entry.1)

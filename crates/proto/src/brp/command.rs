@@ -1,4 +1,5 @@
-//! Requests: one to a frame, or merged into a jumbo command (section "Commands").
+//! Encoding and decoding of requests: one request per frame, or several requests merged into one
+//! command frame (section "Commands").
 
 use super::frame::{Head, Outbound};
 use super::wire::{
@@ -45,19 +46,19 @@ impl Request {
         }
     }
 
-    /// Returns the end of the range (exclusive). The range of a request that was not validated may
-    /// end anywhere.
+    /// Returns the exclusive end of the range, saturated at `u64::MAX`. The range of a request that
+    /// was not validated may exceed the volume.
     pub fn end_bytes(&self) -> u64 {
         self.offset_bytes
             .saturating_add(u64::from(self.length_bytes))
     }
 
-    /// Whether the request may be one of several in a command.
+    /// Returns true when the request may be merged with others into one command.
     pub fn may_merge(&self) -> bool {
         self.op.may_merge(self.length_bytes)
     }
 
-    /// Whether the change has to be durable when it is answered.
+    /// Returns true when the change must be durable before it is answered.
     pub fn has_fua(&self) -> bool {
         self.flags & request_flag::FUA != 0
     }
@@ -89,10 +90,13 @@ impl Request {
     }
 }
 
-/// Appends the head and the entries of a command; the data of its writes follows in their order.
+/// Appends the head and the entries of a command to `out`. The caller must send the data of the
+/// command's writes after them, in the order of the entries. `in_turn` asks the target to handle
+/// the requests one at a time.
 ///
 /// # Panics
-/// When the command is not one that may be sent.
+/// When the command is invalid: no or too many requests, requests that may not be merged, or too
+/// much data.
 pub fn encode_command(
     outbound: &mut Outbound,
     out: &mut Vec<u8>,
@@ -114,12 +118,14 @@ pub fn encode_command(
     outbound.frame(out, head, &entries, data_bytes as u32);
 }
 
-/// Checks the head of a command by itself, and returns the length of its entries.
+/// Checks the head of a command, whose entries may not have arrived yet, and returns the length of
+/// the entries in bytes. `merge` is true when merging was negotiated.
 pub(super) fn entries_bytes(head: &Head, merge: bool) -> Result<usize, ProtocolError> {
     head.entries_bytes(REQUEST_BYTES, merge, command_flag::IN_TURN)
 }
 
-/// Reads the entries of a command into `requests`.
+/// Decodes and checks the entries of a command, and stores them in `requests`. `crc` is true when
+/// checks were negotiated.
 pub(super) fn decode_entries(
     head: &Head,
     entries: &[u8],

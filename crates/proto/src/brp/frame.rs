@@ -1,5 +1,5 @@
-//! The head of a frame, and the two properties that span frames: the sequence number and the check
-//! (section "Transport and bytes").
+//! The head of a frame, and its sequence number and check, which protect the order and the content
+//! of the frames of a connection (section "Transport and bytes").
 
 use super::wire::{
     DATA_BYTES_MAX, ENTRIES_MAX, HEAD_BYTES, ProtocolError, feature, kind, u16_at, u32_at,
@@ -10,13 +10,12 @@ pub fn check_of(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes)
 }
 
-/// Continues a CRC-32C: `check` is that of the preceding bytes.
+/// Continues a CRC-32C over `bytes`: `check` is the CRC-32C of the bytes before them.
 pub fn check_appended(check: u32, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(check, bytes)
 }
 
-/// The head of a frame as received. Whether its lengths agree with each other has not been checked
-/// yet.
+/// Head of a frame as received. Its lengths have not been checked against each other yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     /// Kind of the frame, see [`kind`].
@@ -45,13 +44,14 @@ impl Head {
         })
     }
 
-    /// Whether the frame carries requests or results.
+    /// Returns true when the frame carries requests or results.
     pub fn has_entries(&self) -> bool {
         matches!(self.kind, kind::COMMAND | kind::RESPONSE)
     }
 
     /// Checks the number of entries and the flags of a command or a response, and returns the
-    /// length of its entries of `entry_bytes` each.
+    /// length of its entries, of `entry_bytes` bytes each. `merge` is true when frames may have
+    /// more than one entry.
     pub(super) fn entries_bytes(
         &self,
         entry_bytes: usize,
@@ -68,7 +68,7 @@ impl Head {
         Ok(count * entry_bytes)
     }
 
-    /// Checks the length of the body against the entries and the data that they announce.
+    /// Checks that the body is as long as the entries and the data that the entries announce.
     pub(super) fn check_length(
         &self,
         entries_bytes: usize,
@@ -97,18 +97,19 @@ impl Outbound {
         Outbound::default()
     }
 
-    /// Records that the connection has become a path with these features.
+    /// Records that the connection has become a path, for which `features` were negotiated.
     pub fn open(&mut self, features: u32) {
         self.crc = features & feature::CRC != 0;
     }
 
-    /// Whether commands and responses carry checks.
+    /// Returns true when commands and responses carry checks.
     pub fn has_checks(&self) -> bool {
         self.crc
     }
 
-    /// Appends a frame. `checked` is the body of a control frame, or the entries. The caller sends
-    /// the `data_bytes` bytes of data behind them itself.
+    /// Appends the head and the `checked` part of a frame to `out`: the body of a control frame, or
+    /// the entries of a command or a response. The caller must send the `data_bytes` bytes of data
+    /// after them.
     pub fn frame(
         &mut self,
         out: &mut Vec<u8>,
@@ -139,7 +140,7 @@ impl Outbound {
     }
 }
 
-/// Sequence state of one direction at its receiver.
+/// Sequence state of one direction of a connection, at its receiver.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Order {
     sequence: u32,
@@ -147,8 +148,8 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// Accepts the next frame: `bytes` begins with its head, and `checked_bytes` bytes of its body
-    /// are covered by the check.
+    /// Checks the sequence number and the check of the next frame. `bytes` begins with the head of
+    /// the frame; the check covers the head and the first `checked_bytes` bytes of the body.
     pub(super) fn take(
         &mut self,
         head: &Head,

@@ -1,5 +1,5 @@
-//! The first frames of a connection: `HELLO`, and `WELCOME`, `REFUSED` or a list (section
-//! "Greeting").
+//! The first frames of a connection: the initiator's `HELLO`, and the target's answer, which is
+//! `WELCOME`, `REFUSED` or a list of exports (section "Greeting").
 
 use super::command::Request;
 use super::frame::Outbound;
@@ -60,7 +60,8 @@ impl Hello {
         outbound.control(out, kind::HELLO, &body);
     }
 
-    /// Whether `body` offers only versions above this one. The rest of its layout is then unknown.
+    /// Returns true when the `HELLO` in `body` offers only versions above [`VERSION`]. The layout
+    /// of the rest of the body is then unknown.
     pub(super) fn is_later(body: &[u8]) -> bool {
         body.len() >= 12 && body[..8] == HELLO_MAGIC && u16_at(body, 8) > VERSION
     }
@@ -110,7 +111,7 @@ impl Hello {
 /// The target's description of the volume and the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Welcome {
-    /// The features that were agreed on for this path.
+    /// Features that were negotiated for this path.
     pub features: u32,
     /// Random identifier of the target's process, drawn when it started.
     pub instance: [u8; 16],
@@ -128,7 +129,7 @@ pub struct Welcome {
     pub range_bytes_max: u32,
     /// Maximum number of requests that the target has in progress for a path.
     pub requests_max: u32,
-    /// Maximum number of data bytes of these requests.
+    /// Maximum number of data bytes of the requests that the target has in progress for a path.
     pub data_bytes_max: u32,
     /// See [`right`].
     pub rights: u32,
@@ -190,7 +191,7 @@ impl Welcome {
     /// Checks the fields against their limits.
     ///
     /// # Errors
-    /// The first field outside its limits.
+    /// [`ProtocolError::BadField`] with the name of the first field outside its limits.
     pub fn check(&self) -> Result<(), ProtocolError> {
         let block = self.block_bytes;
         let wrong = if !block.is_power_of_two() || block > MERGED_BYTES_MAX {
@@ -216,21 +217,21 @@ impl Welcome {
         Err(ProtocolError::BadField(wrong))
     }
 
-    /// Whether a right or property is set.
+    /// Returns true when a right or property is set.
     pub fn has(&self, right: u32) -> bool {
         self.rights & right != 0
     }
 
-    /// Whether a feature was agreed on.
+    /// Returns true when a feature was negotiated.
     pub fn agreed(&self, feature: u32) -> bool {
         self.features & feature != 0
     }
 
-    /// Checks whether a request may be carried out (section "Commands"). The target checks before
-    /// it carries the request out, and the initiator before it sends it.
+    /// Checks whether a request may be carried out (section "Commands"). The target validates each
+    /// received request, and the initiator validates a request before sending it.
     ///
     /// # Errors
-    /// The status to answer with.
+    /// The status with which the request is answered.
     pub fn validate(&self, request: &Request) -> Result<(), Status> {
         if request.op.changes() && self.has(right::READ_ONLY) {
             return Err(Status::ReadOnly);
@@ -271,7 +272,7 @@ pub enum RefusalCode {
     UnknownExport = 2,
     /// Too many connections, sessions or paths.
     Full = 3,
-    /// The session has seen this path number, or a higher one.
+    /// The session already had a path with this number or a higher one.
     StalePath = 4,
     /// The target is shutting down.
     Shutdown = 5,
@@ -368,7 +369,7 @@ impl Listed {
         outbound.control(out, kind::LISTING, &[]);
     }
 
-    /// Decodes an export, or the end of the list (`None`).
+    /// Decodes the description of an export; returns `None` for the end of the list.
     pub(super) fn decode(body: &[u8]) -> Result<Option<Listed>, ProtocolError> {
         if body.is_empty() {
             return Ok(None);

@@ -1,9 +1,9 @@
-//! Message boundaries and the permitted order of messages, at both ends (section "States").
+//! Decodes the messages of a stream and checks their order, at both ends (section "States").
 //!
-//! Both readers look at the bytes that have been received and not yet consumed. They return a
-//! message and its length, or report that it is not complete. The data of commands and responses is
-//! not part of the message and follows it. The readers keep none of the bytes, so the fragmentation
-//! of a stream cannot make a difference.
+//! There is one reader for each end. It is given the bytes that have been received and not yet
+//! consumed, and returns a message and its length, or reports that the message is not complete. The
+//! data of commands and responses is not part of the message and follows it. The readers keep none
+//! of the bytes, so the fragmentation of a stream makes no difference.
 
 use super::command::{self, Request};
 use super::frame::{Head, Order};
@@ -19,11 +19,11 @@ use super::wire::{
 pub enum ToTarget {
     /// The greeting.
     Hello(Hello),
-    /// A greeting that offers only versions unknown here.
+    /// A greeting that offers only versions above the supported one.
     LaterVersion,
-    /// Requests, which have been put into the caller's vector; their data follows.
+    /// Requests, which have been stored in the caller's vector. Their data follows in the stream.
     Command {
-        /// Whether the requests are to be handled one at a time.
+        /// True when the target must handle the requests one at a time.
         in_turn: bool,
     },
     /// Request to fence the path of this number.
@@ -45,11 +45,12 @@ pub enum ToInitiator {
     ListEnd,
     /// The fenced path of this number has ended.
     Fenced(u32),
-    /// Results, which have been put into the caller's vector; their data follows.
+    /// Results, which have been stored in the caller's vector. Their data follows in the stream.
     Response,
 }
 
-/// Accepts a control frame if it is complete, and returns its length including the head.
+/// Checks a control frame if it is complete, and returns its length including the head; returns
+/// `None` if it is incomplete.
 fn control(order: &mut Order, head: &Head, unread: &[u8]) -> Result<Option<usize>, ProtocolError> {
     let body_bytes = head.body_bytes as usize;
     if head.count != 0 || head.flags != 0 {
@@ -90,17 +91,18 @@ impl TargetInbound {
         TargetInbound::default()
     }
 
-    /// Records that the connection has become a path with these features.
+    /// Records that the connection has become a path, for which `features` were negotiated.
     pub fn open(&mut self, features: u32) {
         self.open = true;
         self.merge = features & feature::MERGE != 0;
         self.order.crc = features & feature::CRC != 0;
     }
 
-    /// Reads the next message; the requests of a command are put into `requests`.
+    /// Decodes the message at the start of `unread`, and stores the requests of a command in
+    /// `requests`. Returns the message and its length, or `None` when it is incomplete.
     ///
     /// # Errors
-    /// The connection has to end.
+    /// A violation of the protocol, after which the connection must end.
     pub fn next(
         &mut self,
         unread: &[u8],
@@ -161,7 +163,7 @@ pub struct InitiatorInbound {
 }
 
 impl InitiatorInbound {
-    /// Creates the reader in its state before the answer to a greeting that offered these features.
+    /// Creates the reader for the answer to a `HELLO` that offered the features `offered`.
     pub fn new(offered: u32) -> InitiatorInbound {
         InitiatorInbound {
             offered,
@@ -178,15 +180,16 @@ impl InitiatorInbound {
         assert!(self.fenced <= FENCES_MAX, "fences have a bound");
     }
 
-    /// Whether another fence may be sent.
+    /// Returns true when another fence may be sent.
     pub fn may_fence(&self) -> bool {
         self.fenced < FENCES_MAX
     }
 
-    /// Reads the next message; the results of a response are put into `completions`.
+    /// Decodes the message at the start of `unread`, and stores the results of a response in
+    /// `completions`. Returns the message and its length, or `None` when it is incomplete.
     ///
     /// # Errors
-    /// The connection has to end.
+    /// A violation of the protocol, after which the connection must end.
     pub fn next(
         &mut self,
         unread: &[u8],

@@ -1,4 +1,5 @@
-//! Results: one per frame, or all finished ones merged into one frame (section "Responses").
+//! Encoding and decoding of results: one result per frame, or all finished results merged into one
+//! frame (section "Responses").
 
 use super::command::Request;
 use super::frame::{Head, Outbound};
@@ -63,10 +64,11 @@ impl Completion {
     }
 }
 
-/// Appends the head and the entries of a response; the data follows in the same order.
+/// Appends the head and the entries of a response to `out`. The caller must send the data of the
+/// results after them, in the order of the entries.
 ///
 /// # Panics
-/// When the response is not one that may be sent.
+/// When the response is invalid: no or too many results, or too much data.
 pub fn encode_response(outbound: &mut Outbound, out: &mut Vec<u8>, completions: &[Completion]) {
     let data_bytes: u64 = completions.iter().map(|c| u64::from(c.length_bytes)).sum();
     assert!(
@@ -79,12 +81,14 @@ pub fn encode_response(outbound: &mut Outbound, out: &mut Vec<u8>, completions: 
     outbound.frame(out, head, &entries, data_bytes as u32);
 }
 
-/// Checks the head of a response by itself, and returns the length of its entries.
+/// Checks the head of a response, whose entries may not have arrived yet, and returns the length of
+/// the entries in bytes. `merge` is true when merging was negotiated.
 pub(super) fn entries_bytes(head: &Head, merge: bool) -> Result<usize, ProtocolError> {
     head.entries_bytes(COMPLETION_BYTES, merge, 0)
 }
 
-/// Reads the entries of a response into `completions`.
+/// Decodes and checks the entries of a response, and stores them in `completions`. `crc` is true
+/// when checks were negotiated.
 pub(super) fn decode_entries(
     head: &Head,
     entries: &[u8],
@@ -104,16 +108,16 @@ pub(super) fn decode_entries(
     head.check_length(entries.len(), data_bytes)
 }
 
-/// A run of one kind in the answer to an extents request.
+/// A range that is all data or all hole, in the response to an extents request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// Length of the run.
     pub length_bytes: u32,
-    /// Whether the run holds data; otherwise it is a hole that reads as zeroes.
+    /// True when the run holds data; false for a hole, which reads as zeroes.
     pub data: bool,
 }
 
-/// Encodes the data of an extents response. Runs beyond [`RUNS_MAX`] are left out.
+/// Encodes the data of an extents response. Runs beyond [`RUNS_MAX`] are omitted.
 pub fn encode_runs(runs: &[Run]) -> Vec<u8> {
     let mut out = Vec::with_capacity(runs.len().min(RUNS_MAX) * RUN_BYTES);
     for run in runs.iter().take(RUNS_MAX) {
@@ -126,8 +130,8 @@ pub fn encode_runs(runs: &[Run]) -> Vec<u8> {
 /// Decodes the data of an extents response.
 ///
 /// # Errors
-/// A length that such data cannot have; an empty run; a run of unknown kind; runs beyond the
-/// requested range.
+/// A length that is not the length of 1 to [`RUNS_MAX`] runs; an empty run; a run of unknown kind;
+/// runs beyond the requested range.
 pub fn decode_runs(request: &Request, data: &[u8]) -> Result<Vec<Run>, ProtocolError> {
     let count = data.len() / RUN_BYTES;
     if !(1..=RUNS_MAX).contains(&count) || count * RUN_BYTES != data.len() {

@@ -48,7 +48,7 @@ impl Path {
             .set(left.expect("a request that ends was started"));
     }
 
-    /// Whether the path is fenced, so that no further request is accepted from it.
+    /// Returns true when the path is fenced, so that no further request is accepted from it.
     pub fn is_fenced(&self) -> bool {
         self.fenced.get()
     }
@@ -58,7 +58,8 @@ impl Path {
         self.under_way.get()
     }
 
-    /// Whether no request of the path is in progress or can start any more.
+    /// Returns true when the path is fenced or closed, so that no request can start, and no request
+    /// of the path is in progress.
     pub fn is_over(&self) -> bool {
         (self.fenced.get() || self.closed.get()) && self.under_way.get() == 0
     }
@@ -88,10 +89,10 @@ impl Sessions {
         }
     }
 
-    /// Adds a connection to a session as a path.
+    /// Adds a connection to a session, as the path `number`.
     ///
     /// # Errors
-    /// The refusal to answer with.
+    /// The refusal with which the connection is answered.
     pub fn open(&self, session: [u8; 16], number: u32) -> Result<Rc<Path>, Refusal> {
         let mut sessions = self.sessions.borrow_mut();
         let known = sessions.entry(session).or_default();
@@ -115,9 +116,9 @@ impl Sessions {
         Ok(path)
     }
 
-    /// Fences a path of the session that `asker` belongs to. Returns `None` when there is no such
-    /// path: it has ended. The caller must cut the returned path and wait until it [is
-    /// over](Path::is_over).
+    /// Fences path `number` of the session that `asker` belongs to. Returns `None` when the session
+    /// no longer has that path. The caller must cut the connection of the returned path and wait
+    /// until the path [is over](Path::is_over).
     pub fn fence(&self, asker: &Path, number: u32) -> Option<Rc<Path>> {
         let sessions = self.sessions.borrow();
         let known = sessions.get(&asker.session)?;
@@ -126,8 +127,8 @@ impl Sessions {
         Some(Rc::clone(path))
     }
 
-    /// Closes a path whose connection has ended and whose requests have all ended. The path is
-    /// removed, and with the last path its session.
+    /// Closes a path whose connection and requests have all ended. Removes the path, and also the
+    /// session if this was its last path.
     ///
     /// # Panics
     /// When a request of the path is still in progress.
@@ -148,7 +149,7 @@ impl Sessions {
         self.sessions.borrow().len()
     }
 
-    /// Whether no session has a path.
+    /// Returns true when no session has a path.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

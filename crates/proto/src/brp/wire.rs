@@ -1,6 +1,6 @@
-//! Numbers of the wire, limits, and the protocol violations that a peer can commit.
+//! Numbers of the BRP wire format, limits, and the protocol violations that a peer can commit.
 
-/// The version of `docs/brp.md` that is spoken here.
+/// Version of the protocol (`docs/brp.md`) that this crate implements.
 pub const VERSION: u16 = 1;
 /// The first bytes of a `HELLO`'s body.
 pub const HELLO_MAGIC: [u8; 8] = *b"BRPhello";
@@ -139,7 +139,7 @@ impl Op {
         Op::ALL.into_iter().find(|op| *op as u8 == number)
     }
 
-    /// Whether the operation changes content.
+    /// Returns true when the operation changes content.
     pub fn changes(self) -> bool {
         matches!(self, Op::Write | Op::Discard | Op::WriteZeroes)
     }
@@ -153,7 +153,7 @@ impl Op {
         }
     }
 
-    /// Whether a request of this length may be one of several in a command.
+    /// Returns true when a request of this length may be merged with others into one command.
     pub fn may_merge(self, length_bytes: u32) -> bool {
         !matches!(self, Op::Flush | Op::Extents) && length_bytes <= MERGED_BYTES_MAX
     }
@@ -183,7 +183,7 @@ pub enum Status {
     Corrupt = 8,
     /// The device behind the target is offline.
     Offline = 9,
-    /// The device did not answer; a write may still happen.
+    /// The device did not answer; a write may still take effect.
     Timeout = 10,
     /// The request was not carried out because the target is shutting down.
     Shutdown = 11,
@@ -218,7 +218,7 @@ pub enum ProtocolError {
     /// The stream does not begin as a BRP connection does.
     #[error("not a BRP peer")]
     NotBrp,
-    /// A frame whose kind is not permitted here.
+    /// A frame whose kind is not permitted in the current state of the connection.
     #[error("frame of kind {0} where none may be")]
     UnexpectedFrame(u8),
     /// A frame was lost or duplicated.
@@ -250,7 +250,8 @@ pub enum ProtocolError {
     /// A response of the wrong length.
     #[error("a response of {0} bytes")]
     WrongLength(u32),
-    /// A path that asks for too many fences, or that fences itself.
+    /// A path that requests too many fences, or the fence of itself; a message about a fence that
+    /// was not requested.
     #[error("a fence that may not be")]
     BadFence,
     /// A list with too many entries.
@@ -258,22 +259,22 @@ pub enum ProtocolError {
     EndlessList,
 }
 
-/// Decodes the little-endian number at an offset of a record whose length is known.
+/// Decodes the little-endian number at offset `at` of a record whose length has been checked.
 pub(super) fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])
 }
 
-/// As [`u16_at`].
+/// Decodes a number like [`u16_at`].
 pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// As [`u16_at`].
+/// Decodes a number like [`u16_at`].
 pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
 }
 
-/// Returns the 16 bytes at an offset of a record whose length is known.
+/// Returns the 16 bytes at offset `at` of a record whose length has been checked.
 pub(super) fn id_at(bytes: &[u8], at: usize) -> [u8; 16] {
     let mut id = [0; 16];
     id.copy_from_slice(&bytes[at..at + 16]);

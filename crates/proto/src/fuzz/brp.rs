@@ -15,7 +15,7 @@ use crate::brp::wire::{
 };
 
 const SIZE_BYTES: u64 = 1 << 20;
-/// Maximum number of bytes that may be held of an incomplete frame.
+/// Maximum number of bytes of an incomplete frame that must be held until the rest arrives.
 const UNREAD_BYTES_MAX: usize = HEAD_BYTES
     + if CONTROL_BYTES_MAX > ENTRIES_MAX * REQUEST_BYTES {
         CONTROL_BYTES_MAX
@@ -40,8 +40,8 @@ fn welcome(features: u32, instance: u8, rights: u32) -> Welcome {
 }
 
 /// Fuzzes a target with the stream of an initiator: the greeting and the messages after it. Most of
-/// the stream is built from the bytes with valid sequence numbers and checks, so that not every
-/// input is rejected there.
+/// the stream is built from the fuzzer's bytes with valid sequence numbers and checks, so that the
+/// target does not reject every input for these.
 pub fn brp_target(data: &[u8]) {
     let mut input = Input::new(data);
     let choice = input.byte();
@@ -116,7 +116,8 @@ fn command(input: &mut Input<'_>, outbound: &mut Outbound, stream: &mut Vec<u8>)
     stream.extend(vec![0x5a; data_bytes as usize]);
 }
 
-/// Result of a target for a stream: its messages, its requests with their validity, and its end.
+/// Result of reading a stream at a target: the messages, the requests with their validity, and the
+/// end of the stream.
 type Taken = (
     Vec<ToTarget>,
     Vec<(Request, bool)>,
@@ -169,8 +170,8 @@ fn take(stream: &[u8], fragment_bytes: usize) -> Taken {
     (messages, taken_requests, end)
 }
 
-/// Checks that an accepted command follows the rules of its frame, and that valid requests lie in
-/// the volume.
+/// Checks that an accepted command follows the rules of its frame, and that its valid requests lie
+/// in the volume. Returns the number of data bytes that follow the command.
 fn check_command(requests: &[Request], path: &Welcome) -> u64 {
     let data_bytes = requests.iter().map(|r| u64::from(r.data_bytes())).sum();
     assert!((1..=ENTRIES_MAX).contains(&requests.len()) && data_bytes <= u64::from(DATA_BYTES_MAX));
@@ -187,7 +188,7 @@ fn check_command(requests: &[Request], path: &Welcome) -> u64 {
     data_bytes
 }
 
-/// Fuzzes a session with the messages of its targets: paths that come and go, expected and
+/// Fuzzes a session with the messages of its targets: paths that come up and go down, expected and
 /// unexpected answers, fences, and instances that die. A target's reader must accept everything
 /// that the session sends.
 pub fn brp_initiator(data: &[u8]) {
@@ -208,7 +209,7 @@ pub fn brp_initiator(data: &[u8]) {
     }
 }
 
-/// The data of writes, whose content does not matter here.
+/// Data of writes. Its content does not matter for these fuzzers.
 #[derive(Clone, Default)]
 struct Nothing;
 
@@ -218,12 +219,12 @@ impl Data for Nothing {
     }
 }
 
-/// One path: both ends' frame state, and the fences that its target was asked for.
+/// One path: the frame state of both ends, and the fences that were requested over the path.
 struct Line {
     target: TargetInbound,
     outbound: Outbound,
     inbound: InitiatorInbound,
-    /// Paths whose end this one was asked for.
+    /// Broken paths whose fence was requested over this path.
     fences: Vec<u32>,
 }
 
@@ -279,7 +280,7 @@ impl SessionOf {
         }
     }
 
-    /// A connection to an instance becomes a path.
+    /// Makes a new connection to an instance of the target a path.
     fn path_up(&mut self, instance: u8) {
         if self.lines.len() == 4 {
             return;
@@ -386,7 +387,8 @@ impl SessionOf {
         }
     }
 
-    /// Makes one send, and reads it as a target.
+    /// Makes one send of the initiator over a path, and reads it as the target does. Returns false
+    /// if there was nothing to send.
     fn send_over(&mut self, path: u32) -> bool {
         let mut sending = Sending::default();
         if !self.initiator.next_send(path, &mut sending) {
@@ -417,7 +419,7 @@ impl SessionOf {
         true
     }
 
-    /// Answers a request over a path, usually one that the path carried.
+    /// Answers requests over a path, usually requests that the path carried.
     fn respond(&mut self, input: &mut Input<'_>) {
         let Some(path) = self.path(input) else {
             return;
@@ -480,7 +482,7 @@ impl SessionOf {
         }
     }
 
-    /// Sends arbitrary bytes over a path, which few paths survive.
+    /// Delivers arbitrary bytes to the initiator over a path, which usually breaks the path.
     fn noise(&mut self, input: &mut Input<'_>) {
         let Some(path) = self.path(input) else {
             return;

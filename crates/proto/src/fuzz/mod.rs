@@ -1,11 +1,11 @@
 //! Entry points of the fuzzers in `fuzz/`: one function for each end of each protocol.
 //!
 //! The functions are built with the feature `fuzzing`, and for the tests of this crate, which run
-//! them over seeded random bytes; no program contains them. Each function returns for all valid
-//! behaviour and panics on an error: a panic of a codec, memory beyond its bound, acceptance of an
-//! invalid request, an end that is not permanent, or a stream whose meaning depends on its
-//! fragmentation. The functions must never narrow the fuzzer's input: every choice comes from the
-//! bytes.
+//! them over seeded random bytes; no program contains them. Each function returns normally if the
+//! code under test behaves correctly. It panics on an error: a panic of a codec, memory beyond its
+//! bound, acceptance of an invalid request, a connection that continues after an error, or a stream
+//! whose meaning depends on its fragmentation. The functions must never narrow the fuzzer's input:
+//! every choice comes from the bytes.
 
 mod brp;
 mod nbd;
@@ -15,7 +15,7 @@ mod tests;
 pub use brp::{brp_initiator, brp_target};
 pub use nbd::{nbd_client, nbd_server};
 
-/// Bytes from which choices are made in order; zeroes when they are used up.
+/// Input of a fuzzer, from which choices are made byte by byte; zeroes once the bytes are used up.
 struct Input<'a> {
     rest: &'a [u8],
 }
@@ -58,7 +58,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Takes `len` bytes, or the remaining ones if there are fewer.
+    /// Returns the next `len` bytes of the input, or all remaining bytes if there are fewer.
     fn take(&mut self, len: usize) -> &'a [u8] {
         let (taken, rest) = self.rest.split_at(len.min(self.rest.len()));
         self.rest = rest;
@@ -66,9 +66,9 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Feeds a stream in fragments of `fragment_bytes`. `step` gets the bytes that have arrived and
-/// were not consumed. It returns the number of bytes that it has consumed, `None` when it needs
-/// more, or an error when the stream is over.
+/// Feeds `stream` to `step` in fragments of `fragment_bytes`. `step` gets the bytes that have
+/// arrived and were not consumed. It returns the number of bytes that it has consumed, `None` when
+/// it needs more bytes, or an error that ends the stream.
 fn in_fragments<E>(
     stream: &[u8],
     fragment_bytes: usize,

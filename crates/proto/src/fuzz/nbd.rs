@@ -17,8 +17,8 @@ use crate::nbd::{
 };
 
 const SIZE_BYTES: u64 = 1 << 20;
-/// Maximum size of the answer to one option here: the name and description of each export with
-/// their heads, or the information of one export.
+/// Maximum size of the answer to one option, for the directory [`Two`]: the name and description of
+/// each export with their heads, or the information of one export.
 const ANSWER_BYTES_MAX: usize = 1024;
 
 /// Directory of two exports; the second one is read-only.
@@ -52,8 +52,8 @@ struct Served {
 }
 
 /// Fuzzes a server with the stream of a client: the handshake, with or without mandatory TLS, and
-/// the requests behind it. Most of the stream is built from the bytes as options and requests with
-/// valid heads, so that not every input is rejected at the first wrong byte.
+/// the requests after it. Most of the stream is built from the fuzzer's bytes as options and
+/// requests with valid heads, so that not every input is rejected at the first wrong byte.
 pub fn nbd_server(data: &[u8]) {
     let mut input = Input::new(data);
     let choice = input.byte();
@@ -160,7 +160,8 @@ fn serve(stream: &[u8], fragment_bytes: usize, requires_tls: bool) -> Served {
     }
 }
 
-/// Takes one request, or some of the data that belongs to the previous one.
+/// Consumes one request, or a part of the data of the previous request. Returns the number of bytes
+/// consumed, or `None` when more bytes are needed.
 fn transmission(
     unread: &[u8],
     session: &ServerSession,
@@ -211,8 +212,8 @@ struct Asked {
     end: Result<(), ProtocolError>,
 }
 
-/// Fuzzes a client with the stream of a server: the handshake, and replies to one request each,
-/// whose kind also comes from the bytes.
+/// Fuzzes a client with the stream of a server: the handshake, and replies to a request whose kind
+/// also comes from the fuzzer's bytes.
 pub fn nbd_client(data: &[u8]) {
     let mut input = Input::new(data);
     let choice = input.byte();
@@ -234,8 +235,8 @@ pub fn nbd_client(data: &[u8]) {
 fn server_stream(input: &mut Input<'_>, choice: u8, request: &Request) -> Vec<u8> {
     let mut stream = b"NBDMAGICIHAVEOPT\0\x03".to_vec();
     if choice & 1 != 0 {
-        // The options that lead into transmission, so that replies are reached: structured replies,
-        // no context, GO.
+        // Send successful answers to the options that lead into transmission, so that replies are
+        // reached: structured replies, the context `base:allocation`, and GO.
         let mut reply = |option: u32, kind: u32, data: &[u8]| {
             stream.extend(OPTION_REPLY_MAGIC.to_be_bytes());
             stream.extend(option.to_be_bytes());
@@ -273,7 +274,8 @@ fn server_stream(input: &mut Input<'_>, choice: u8, request: &Request) -> Vec<u8
     stream
 }
 
-/// Appends a chunk with a valid magic, close to the request that it answers.
+/// Appends a structured reply chunk with a valid magic and with offsets near the range of the
+/// request that it answers.
 fn chunk(input: &mut Input<'_>, request: &Request, stream: &mut Vec<u8>) {
     let kind = [0_u16, 1, 2, 5, 0x8001, 0x8002, 6, 0x8003][input.below(8)];
     let offset = request.offset_bytes + u64::from(input.byte() & 0x3f);

@@ -1,4 +1,4 @@
-//! Runs the fuzzers over seeded random bytes, so that they run wherever the tests do.
+//! Runs the fuzzers over seeded random bytes, so that they also run as ordinary tests.
 
 /// Numbers from a seed (SplitMix64).
 struct Draw(u64);

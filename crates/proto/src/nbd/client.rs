@@ -1,10 +1,11 @@
-//! The client's side of the handshake.
+//! The client's end of the handshake.
 //!
-//! It follows one fixed plan: TLS if it is wanted, structured replies, then the `base:allocation`
-//! context, then `GO` with a request for the block sizes; `EXPORT_NAME` if the server does not know
-//! `GO` or fixed newstyle. The client continues without features that the server refuses, and the
-//! outcome says so. The machine must never enter transmission with block sizes or flags that it did
-//! not check.
+//! The client requests features in a fixed order: TLS if it is wanted, structured replies, the
+//! `base:allocation` context, and finally `GO` with the block sizes. If the server does not know
+//! `GO` or fixed newstyle, the client sends `EXPORT_NAME` instead. The client continues without the
+//! optional features that the server refuses; the resulting [`ClientSession`] says which were
+//! negotiated. The client must never enter transmission with block sizes or flags that it did not
+//! check.
 
 use super::fields::{Fields, gather, string};
 use super::request::{ExportInfo, Negotiated};
@@ -24,34 +25,35 @@ pub struct Wishes {
     pub structured_replies: bool,
     /// Ask for `base:allocation`; needs structured replies.
     pub base_allocation: bool,
-    /// Ask for TLS before anything else, and go no further without it.
+    /// Request TLS before anything else, and end the handshake without TLS.
     pub tls: bool,
 }
 
-/// The caller's next step after [`ClientHandshake::feed`]. In every case the output must be sent
-/// first.
+/// Next step for the caller after [`ClientHandshake::feed`]. The caller must send the output first,
+/// whatever the step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientProgress {
     /// Receive more bytes.
     NeedMore,
-    /// Begin TLS, and [continue](ClientHandshake::secured) inside it. The rest of the input came
-    /// outside of TLS and must not be used: either the server violates the protocol, or an attacker
-    /// is in between.
+    /// Begin TLS, and continue inside TLS with [`ClientHandshake::secured`]. The rest of the input
+    /// was received in plain text and must not be used: either the server violates the protocol, or
+    /// an attacker has inserted it.
     StartTls,
     /// Send requests; the rest of the input belongs to the replies.
     Transmission(ClientSession),
-    /// Close the connection: the server refused. The output contains the abort option.
+    /// Close the connection, since the server refused the client. The output contains the abort
+    /// option.
     Refused(Refusal),
 }
 
 /// The outcome of a handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientSession {
-    /// Size, flags and block sizes. Where the server advertised no block sizes these are the
-    /// document's defaults for clients: 512 bytes minimum (1 where the size is no multiple of
-    /// that), 4 KiB preferred, 32 MiB maximum payload.
+    /// Size, flags and block sizes. If the server advertised no block sizes, these are the defaults
+    /// of the NBD document for clients: a minimum of 512 bytes (1 byte if the size is no multiple
+    /// of 512), 4 KiB preferred, and a maximum payload of 32 MiB.
     pub info: ExportInfo,
-    /// Whether the server advertised its block sizes.
+    /// True when the server advertised its block sizes.
     pub block_sizes_advertised: bool,
     /// The other negotiated features.
     pub negotiated: Negotiated,
@@ -64,7 +66,7 @@ pub struct Refusal {
     pub option: u32,
     /// The error, see [`rep`].
     pub reply_type: u32,
-    /// The server's words, may be empty; invalid UTF-8 is replaced.
+    /// Message of the server, which may be empty; invalid UTF-8 is replaced.
     pub message: String,
 }
 
@@ -89,7 +91,7 @@ pub struct ClientHandshake {
     wishes: Wishes,
     /// The option whose reply is pending.
     pending: u32,
-    /// Replies to the pending option so far.
+    /// Number of replies to the pending option received so far.
     replies: u32,
     negotiated: Negotiated,
     export: Option<(u64, u16)>,
@@ -97,14 +99,14 @@ pub struct ClientHandshake {
 }
 
 impl ClientHandshake {
-    /// Most bytes of input the machine ever holds.
+    /// Maximum number of input bytes that the handshake buffers.
     pub const BUFFER_MAX_BYTES: usize = OPTION_REPLY_DATA_MAX_BYTES;
 
-    /// Begins a handshake; the server speaks first.
+    /// Begins a handshake. The server sends the first message.
     ///
     /// # Panics
-    /// If the export's name exceeds 4096 bytes or contains NUL, or if `base_allocation` is wished
-    /// without structured replies.
+    /// If the export's name exceeds 4096 bytes or contains NUL, or if `base_allocation` is
+    /// requested without structured replies.
     pub fn new(wishes: Wishes) -> Self {
         let name = &wishes.export_name;
         assert!(
@@ -124,18 +126,18 @@ impl ClientHandshake {
         }
     }
 
-    /// Bytes of input held at the moment, at most [`Self::BUFFER_MAX_BYTES`].
+    /// Returns the number of buffered input bytes, at most [`Self::BUFFER_MAX_BYTES`].
     pub fn buffered_bytes(&self) -> usize {
         self.partial.len()
     }
 
-    /// Takes bytes from the server and appends the bytes to send to `out`.
+    /// Consumes bytes from the server, and appends the bytes to send to `out`.
     ///
-    /// Returns the number of bytes of `input` taken (all of them with `NeedMore`) and the next
-    /// step.
+    /// Returns the number of bytes of `input` that were consumed (all of them with `NeedMore`) and
+    /// the next step.
     ///
     /// # Errors
-    /// Any breach of the protocol; close the connection.
+    /// Any violation of the protocol; close the connection.
     pub fn feed(
         &mut self,
         input: &[u8],
@@ -391,7 +393,7 @@ impl ClientHandshake {
                 };
                 self.block_sizes = Some([min, preferred, max]);
             }
-            // A client must ignore information that it does not know; it requested nothing else.
+            // A client must ignore information that it does not know, although it requested none.
             _ => return Ok(()),
         }
         if fields.rest().is_empty() {
@@ -404,7 +406,7 @@ impl ClientHandshake {
     fn export_name_answer(&mut self, message: &[u8]) -> Result<ClientProgress, ProtocolError> {
         let mut fields = Fields::new(message);
         self.export = fields.u64().zip(fields.u16());
-        // Block sizes that a failed GO sent before its error do not count.
+        // Block sizes that the server sent for `GO` before refusing it do not count.
         self.block_sizes = None;
         Ok(ClientProgress::Transmission(self.session()?))
     }
@@ -461,7 +463,7 @@ impl ClientHandshake {
         self.ask(opt::SET_META_CONTEXT, &parts, out);
     }
 
-    /// Appends an option whose data is the concatenation of `parts` and waits for its replies.
+    /// Appends an option whose data is the concatenation of `parts`, and expects its replies next.
     fn ask(&mut self, option: u32, parts: &[&[u8]], out: &mut Vec<u8>) {
         let length_bytes: usize = parts.iter().map(|part| part.len()).sum();
         let length_bytes = u32::try_from(length_bytes).expect("an option is short");

@@ -42,10 +42,11 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Moves bytes from `input` (from `*consumed` on) into `partial` until it holds `need` bytes.
+/// Moves bytes of `input`, from offset `*consumed` on, to `partial` until `partial` holds `need`
+/// bytes.
 ///
-/// Returns whether it does. Only bytes that were really received are stored: an announced length
-/// alone reserves no memory.
+/// Returns true when `partial` holds `need` bytes. Only received bytes are stored: an announced
+/// length alone reserves no memory.
 pub(super) fn gather(
     partial: &mut Vec<u8>,
     need: usize,
@@ -59,7 +60,8 @@ pub(super) fn gather(
     partial.len() == need
 }
 
-/// A string of the protocol: UTF-8 without NUL (section "Conventions").
+/// Decodes a string of the protocol: UTF-8 without NUL (section "Conventions"). Returns `None` for
+/// other bytes.
 pub(super) fn string(bytes: &[u8]) -> Option<&str> {
     let text = std::str::from_utf8(bytes).ok()?;
     (!text.contains('\0')).then_some(text)

@@ -4,15 +4,15 @@
 //! NetworkBlockDevice/nbd); item documentation names its sections. `docs/nbd.md` of this repository
 //! lists the supported and the refused parts of the protocol.
 //!
-//! - [`wire`]: numbers and small types of the wire, limits, [`ProtocolError`];
-//! - [`ServerHandshake`] and [`ClientHandshake`]: option negotiation on either end;
+//! - [`wire`]: numbers and small types of the wire format, limits, [`ProtocolError`];
+//! - [`ServerHandshake`] and [`ClientHandshake`]: option negotiation at either end;
 //! - [`request`]: the request header, its validation, and the bounds of an export;
 //! - [`reply`]: encoders for the server's replies;
 //! - [`reply_decoder`]: decoding and checking of replies at the client.
 //!
-//! A [`ProtocolError`] always means that the connection must be ended. A mistake that can be
-//! answered within the protocol is answered (an error reply to an option, an [`Errno`] to a
-//! request) and is no `ProtocolError`.
+//! A [`ProtocolError`] always means that the connection must be ended. An error that can be
+//! answered within the protocol (with an error reply to an option, or an [`Errno`] to a request) is
+//! answered and is no `ProtocolError`.
 
 mod client;
 mod fields;

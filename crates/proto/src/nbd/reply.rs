@@ -1,7 +1,7 @@
 //! Encoders for the server's replies.
 //!
-//! The hot ones (a simple reply, the head of a data chunk) return arrays, so that answering a
-//! request allocates nothing. The caller sends the payload right behind the head.
+//! The encoders on the hot path (a simple reply, the head of a data chunk) return arrays, so that
+//! answering a request allocates nothing. The caller sends the payload directly after the head.
 
 use super::request::Request;
 use super::wire::{
@@ -18,7 +18,8 @@ pub struct Extent {
     pub status: u32,
 }
 
-/// A simple reply; the data of a successful read follows it (section "Simple reply message").
+/// Encodes a simple reply. The data of a successful read follows the reply (section "Simple reply
+/// message").
 pub fn simple_reply(cookie: u64, error: Option<Errno>) -> [u8; SIMPLE_REPLY_BYTES] {
     let mut bytes = [0; SIMPLE_REPLY_BYTES];
     bytes[0..4].copy_from_slice(&SIMPLE_REPLY_MAGIC.to_be_bytes());
@@ -27,7 +28,8 @@ pub fn simple_reply(cookie: u64, error: Option<Errno>) -> [u8; SIMPLE_REPLY_BYTE
     bytes
 }
 
-/// The header of a chunk in the first 20 bytes of an array of `N`, the rest zero.
+/// Returns an array of `N` bytes, of which the first 20 are the header of a chunk and the rest is
+/// zero.
 fn chunk_head<const N: usize>(kind: u16, cookie: u64, payload_bytes: u32, done: bool) -> [u8; N] {
     let mut bytes = [0; N];
     let flags = if done { reply_flag::DONE } else { 0 };
@@ -39,12 +41,12 @@ fn chunk_head<const N: usize>(kind: u16, cookie: u64, payload_bytes: u32, done: 
     bytes
 }
 
-/// The chunk that ends a reply without content; always the last one.
+/// Encodes the chunk that ends a reply without content. It is always the last chunk of its reply.
 pub fn none_chunk(cookie: u64) -> [u8; CHUNK_HEADER_BYTES] {
     chunk_head(chunk::NONE, cookie, 0, true)
 }
 
-/// The head of a data chunk; `data_bytes` bytes of data follow it.
+/// Encodes the head of a data chunk, which `data_bytes` bytes of data must follow.
 ///
 /// # Panics
 /// If `data_bytes` is 0 or does not fit the chunk's length field.
@@ -58,7 +60,7 @@ pub fn offset_data_head(cookie: u64, offset_bytes: u64, data_bytes: u32, done: b
     bytes
 }
 
-/// A hole chunk: `hole_bytes` bytes from `offset_bytes` on read as zeroes.
+/// Encodes a hole chunk, which says that `hole_bytes` bytes from `offset_bytes` on read as zeroes.
 ///
 /// # Panics
 /// If `hole_bytes` is 0.
@@ -70,14 +72,14 @@ pub fn offset_hole_chunk(cookie: u64, offset_bytes: u64, hole_bytes: u32, done: 
     bytes
 }
 
-/// An error chunk without a message, always the last chunk of its reply.
+/// Encodes an error chunk without a message, which is always the last chunk of its reply.
 pub fn error_chunk(cookie: u64, error: Errno) -> [u8; 26] {
     let mut bytes: [u8; 26] = chunk_head(chunk::ERROR, cookie, 6, true);
     bytes[20..24].copy_from_slice(&error.to_wire().to_be_bytes());
     bytes
 }
 
-/// Appends an error chunk with a message for people, cut to 4096 bytes.
+/// Appends an error chunk with a message for people, truncated to 4096 bytes.
 pub fn error_chunk_with_message(
     out: &mut Vec<u8>,
     cookie: u64,
@@ -93,7 +95,7 @@ pub fn error_chunk_with_message(
     out.extend_from_slice(message.as_bytes());
 }
 
-/// An error chunk for one offset inside the request, without a message.
+/// Encodes an error chunk for one offset inside the request, without a message.
 pub fn error_offset_chunk(cookie: u64, error: Errno, offset_bytes: u64, done: bool) -> [u8; 34] {
     let mut bytes: [u8; 34] = chunk_head(chunk::ERROR_OFFSET, cookie, 14, done);
     bytes[20..24].copy_from_slice(&error.to_wire().to_be_bytes());
@@ -101,16 +103,16 @@ pub fn error_offset_chunk(cookie: u64, error: Errno, offset_bytes: u64, done: bo
     bytes
 }
 
-/// Cuts a message at a character boundary so that it fits a string of the protocol.
+/// Truncates a message at a character boundary to the maximum length of a string of the protocol.
 fn cut(message: &str) -> &str {
     &message[..message.floor_char_boundary(STRING_MAX_BYTES)]
 }
 
-/// Appends a block status chunk with consecutive extents from the request's offset on.
+/// Appends a block status chunk with consecutive extents, which start at the request's offset.
 ///
 /// # Panics
-/// If there are no extents, more than [`EXTENTS_MAX`], or one has length 0; [`fit_extents`]
-/// ensures all but the last.
+/// If there are no extents, more than [`EXTENTS_MAX`], or an extent has length 0. [`fit_extents`]
+/// prevents all but the last.
 pub fn block_status_chunk(
     out: &mut Vec<u8>,
     cookie: u64,
@@ -133,12 +135,12 @@ pub fn block_status_chunk(
     }
 }
 
-/// Cuts a list of extents to the length allowed in the reply to `request` (section "Structured
+/// Truncates a list of extents to the length allowed in the reply to `request` (section "Structured
 /// reply types").
 ///
-/// With `REQ_ONE` only the first extent remains, no longer than the request. Without it, extents
-/// that start behind the request's end are removed, and extents that would exceed [`EXTENTS_MAX`]
-/// or `max_payload_bytes`; the client asks again for the missing extents.
+/// With `REQ_ONE` only the first extent remains, cut to the length of the request. Without
+/// `REQ_ONE`, extents that start beyond the request's end are removed, and so are extents beyond
+/// [`EXTENTS_MAX`] or `max_payload_bytes`; the client requests the missing extents again.
 pub fn fit_extents(request: &Request, max_payload_bytes: u32, extents: &mut Vec<Extent>) {
     if request.flags & command_flag::REQ_ONE != 0 {
         extents.truncate(1);

@@ -1,10 +1,10 @@
-//! Decoding and checking the server's replies at the client.
+//! Decodes and checks the server's replies at the client.
 //!
-//! Only the fixed part of a reply is decoded here. What varies in length (data, extents, an error
-//! message) is announced by [`ReplyHeader::payload_bytes`] and received by the caller, data
-//! straight into the buffer of the request. The header alone proves little: before the caller
-//! believes it, [`check_reply`] has to compare it with the request it belongs to, and
-//! [`ReadCoverage`] has to see every content chunk of a read.
+//! This module decodes only the fixed part of a reply. [`ReplyHeader::payload_bytes`] announces the
+//! part of variable length (data, extents, an error message). The caller receives that part; data
+//! is received directly into the buffer of the request. A header must not be trusted by itself.
+//! Before the caller uses it, [`check_reply`] must compare it with its request, and
+//! [`ReadCoverage`] must record every content chunk of a read.
 
 use super::fields::{Fields, gather};
 use super::reply::Extent;
@@ -23,11 +23,11 @@ pub const REPLY_HEADER_MAX_BYTES: usize = CHUNK_HEADER_BYTES + 12;
 pub struct ReplyHeader {
     /// The request the message belongs to.
     pub cookie: u64,
-    /// Whether this is the last message for its request.
+    /// True when this is the last message for its request.
     pub done: bool,
-    /// Bytes that follow the fixed part in the stream.
+    /// Number of bytes that follow the fixed part in the stream.
     ///
-    /// A simple reply does not say; there it is 0, see [`simple_payload_bytes`].
+    /// A simple reply does not state its payload, so the number is 0; use [`simple_payload_bytes`].
     pub payload_bytes: u32,
     /// Content of the message.
     pub body: ReplyBody,
@@ -63,16 +63,16 @@ pub enum ReplyBody {
         error: Errno,
         /// Length of the message.
         message_bytes: u16,
-        /// Whether the offset of the error follows the message, see [`error_offset_bytes`].
+        /// True when the offset of the error follows the message, see [`error_offset_bytes`].
         has_offset: bool,
     },
 }
 
 /// Decodes the fixed part of a reply at the start of `input`.
 ///
-/// Returns the header with its size, or `None` if `input` is too short; at most
-/// [`REPLY_HEADER_MAX_BYTES`] are ever needed. `structured_replies` tells whether structured
-/// replies were negotiated.
+/// Returns the header and the size of the fixed part, or `None` if `input` is too short; at most
+/// [`REPLY_HEADER_MAX_BYTES`] are needed. `structured_replies` is true when structured replies were
+/// negotiated.
 ///
 /// # Errors
 /// A wrong magic; a chunk that was not negotiated, is of unknown type, or has a length or content
@@ -154,8 +154,8 @@ fn check_chunk(kind: u16, done: bool, length_bytes: u32) -> Result<u32, Protocol
             )
         }
         chunk::ERROR_OFFSET => ((14..=14 + message_max_bytes).contains(&length_bytes), 6),
-        // All error chunks begin alike, and unknown ones still fail the request. Their further
-        // fields are unknown, so they get the room of a message more.
+        // All error chunks begin with the same fields, and an unknown error chunk still fails its
+        // request. The other fields of an unknown error chunk may be as long as a second message.
         kind if kind & chunk::ERROR_BIT != 0 => {
             ((6..=6 + 2 * message_max_bytes).contains(&length_bytes), 6)
         }
@@ -168,7 +168,7 @@ fn check_chunk(kind: u16, done: bool, length_bytes: u32) -> Result<u32, Protocol
     }
 }
 
-/// The fixed fields of a chunk, `None` if they have not all arrived.
+/// Decodes the fixed fields of a chunk; returns `None` if they have not all arrived.
 fn chunk_body(kind: u16, fields: &mut Fields<'_>) -> Option<ReplyBody> {
     Some(match kind {
         chunk::NONE => ReplyBody::None,
@@ -183,7 +183,7 @@ fn chunk_body(kind: u16, fields: &mut Fields<'_>) -> Option<ReplyBody> {
             context_id: fields.u32()?,
         },
         _ => ReplyBody::Error {
-            // An error chunk without an error is a failure all the same.
+            // An error chunk with the error number 0 is a failure, too.
             error: Errno::from_wire(fields.u32()?).unwrap_or(Errno::Inval),
             message_bytes: fields.u16()?,
             has_offset: kind == chunk::ERROR_OFFSET,
@@ -191,9 +191,9 @@ fn chunk_body(kind: u16, fields: &mut Fields<'_>) -> Option<ReplyBody> {
     })
 }
 
-/// Collects the fixed part of replies from fragments of the stream.
+/// Collects the fixed parts of replies from fragments of the stream.
 ///
-/// Holds at most [`REPLY_HEADER_MAX_BYTES`] and never takes a byte of a payload.
+/// The decoder holds at most [`REPLY_HEADER_MAX_BYTES`] and never consumes a byte of a payload.
 #[derive(Debug)]
 pub struct ReplyDecoder {
     structured_replies: bool,
@@ -214,23 +214,24 @@ impl ReplyDecoder {
         self.partial.len()
     }
 
-    /// Takes bytes of the stream up to the end of a fixed part.
+    /// Consumes bytes of the stream up to the end of the fixed part of a reply.
     ///
-    /// Returns how many bytes were taken and the header, if it is complete. The caller then has to
-    /// take the header's payload from the stream before it feeds again.
+    /// Returns the number of bytes consumed, and the header if it is complete. After a header, the
+    /// caller must consume its payload from the stream before it calls this again.
     ///
     /// # Errors
     /// See [`decode_reply_header`]; close the connection.
     pub fn feed(&mut self, input: &[u8]) -> Result<(usize, Option<ReplyHeader>), ProtocolError> {
         if self.partial.is_empty() {
-            // The usual case: the whole fixed part is there, and nothing is copied.
+            // In the common case the whole fixed part is in `input`, and no byte is copied.
             if let Some((header, taken)) = decode_reply_header(input, self.structured_replies)? {
                 return Ok((taken, Some(header)));
             }
         }
         let mut consumed = 0;
-        // The sizes at which a fixed part can be complete. Going from one to the next never takes
-        // more than the fixed part, because each step knows that the part is longer.
+        // The sizes that a fixed part can have, or at which more of it is known, in ascending
+        // order. If the part is not complete at one size, it is longer, so reading up to the next
+        // size never consumes a payload byte.
         for need_bytes in [4, SIMPLE_REPLY_BYTES, CHUNK_HEADER_BYTES, 24, 26, 28, 32] {
             if need_bytes < self.partial.len() {
                 continue;
@@ -249,8 +250,8 @@ impl ReplyDecoder {
     }
 }
 
-/// Bytes of data behind a simple reply: those of a successful read (section "Simple reply
-/// message").
+/// Returns the number of data bytes that follow a simple reply. Only a successful read has data
+/// (section "Simple reply message").
 pub fn simple_payload_bytes(request: &Request, error: Option<Errno>) -> u32 {
     let has_data = error.is_none() && request.command() == Some(Command::Read);
     if has_data { request.length_bytes } else { 0 }
@@ -260,8 +261,9 @@ pub fn simple_payload_bytes(request: &Request, error: Option<Errno>) -> u32 {
 ///
 /// # Errors
 /// A simple reply to a read although structured replies were negotiated, or to a block status
-/// request without an error; a chunk type the request cannot have; content outside the request's
-/// range; extents of a context that was not selected, or several despite `REQ_ONE`.
+/// request without an error; a chunk type that the request cannot have; content outside the
+/// request's range; extents of a context that was not selected, or several extents despite
+/// `REQ_ONE`.
 pub fn check_reply(
     request: &Request,
     negotiated: &Negotiated,
@@ -304,7 +306,7 @@ pub fn check_reply(
     }
 }
 
-/// Whether a stretch lies inside the request's range.
+/// Checks that a range lies inside the request's range.
 fn inside(request: &Request, offset_bytes: u64, length_bytes: u32) -> Result<(), ProtocolError> {
     let end = offset_bytes.checked_add(u64::from(length_bytes));
     let fits = offset_bytes >= request.offset_bytes
@@ -318,8 +320,8 @@ fn inside(request: &Request, offset_bytes: u64, length_bytes: u32) -> Result<(),
     }
 }
 
-/// The offset in the payload of an error chunk that has one, and which must lie in the request's
-/// range (section "Structured reply types").
+/// Returns the offset in the payload of an error chunk that has an offset. It must lie in the
+/// request's range (section "Structured reply types").
 ///
 /// # Errors
 /// A payload without the offset, or an offset outside the request.
@@ -336,12 +338,13 @@ pub fn error_offset_bytes(
     inside(request, offset, 0).map(|()| offset)
 }
 
-/// Decodes and checks the payload of a block status chunk: consecutive extents from the request's
-/// offset on.
+/// Decodes and checks the payload of a block status chunk: consecutive extents, which start at the
+/// request's offset.
 ///
 /// # Errors
-/// A payload that is no whole number of descriptors; an extent of length 0; more than one, or one
-/// beyond the request, with `REQ_ONE`; an extent that begins behind the request's end.
+/// A payload that is no whole number of descriptors; an extent of length 0; an extent that begins
+/// beyond the request's end; with `REQ_ONE`, several extents, or an extent that ends beyond the
+/// request's end.
 pub fn extents(request: &Request, payload: &[u8]) -> Result<Vec<Extent>, ProtocolError> {
     let malformed = ProtocolError::MalformedChunk(chunk::BLOCK_STATUS);
     let (pairs, rest) = payload.as_chunks::<8>();
@@ -373,8 +376,8 @@ pub fn extents(request: &Request, payload: &[u8]) -> Result<Vec<Extent>, Protoco
 
 /// Record of the parts of a structured read that have arrived.
 ///
-/// A server may send content in any order but not twice, and may declare success only when nothing
-/// is missing. Without this check, old bytes in a buffer could pass for data of the export.
+/// A server may send content in any order but not twice, and may declare success only when no part
+/// is missing. Without this check, old bytes in a buffer could be mistaken for data of the export.
 #[derive(Clone, Debug)]
 pub struct ReadCoverage {
     request: Request,
@@ -384,8 +387,8 @@ pub struct ReadCoverage {
 }
 
 impl ReadCoverage {
-    /// Most separate stretches a reply may have open, a bound on memory; a reply in ascending
-    /// order has one.
+    /// Maximum number of separate ranges of a read that have arrived, which bounds the memory. If
+    /// the chunks of a reply arrive in ascending order, there is one range.
     pub const RANGES_MAX: usize = 1024;
 
     /// Nothing of `request` has arrived.
@@ -397,11 +400,11 @@ impl ReadCoverage {
         }
     }
 
-    /// Notes a content chunk.
+    /// Records a content chunk.
     ///
     /// # Errors
-    /// A stretch that is empty, outside the request or overlapping; a second one despite `DF`;
-    /// more than [`Self::RANGES_MAX`] separate stretches.
+    /// A chunk that is empty, outside the request or overlaps an earlier chunk; a second chunk
+    /// despite `DF`; more than [`Self::RANGES_MAX`] separate ranges.
     pub fn add(&mut self, offset_bytes: u64, length_bytes: u32) -> Result<(), ProtocolError> {
         inside(&self.request, offset_bytes, length_bytes)?;
         self.chunks = self.chunks.saturating_add(1);
@@ -428,7 +431,8 @@ impl ReadCoverage {
         Ok(())
     }
 
-    /// Checks, when a reply without errors is done, that nothing is missing.
+    /// Checks that no part of the read is missing. Call this when a reply without errors is
+    /// complete.
     ///
     /// # Errors
     /// [`ProtocolError::IncompleteRead`].

@@ -1,7 +1,8 @@
-//! The request header and what makes a request valid.
+//! The request header, and the validation of requests.
 //!
 //! Validation is one pure function, so that every connection of every transport refuses the same
-//! requests with the same error numbers, and so that the client can check itself before it sends.
+//! requests with the same error numbers, and so that a client can check its requests before it
+//! sends them.
 
 use super::fields::Fields;
 use super::wire::{
@@ -9,7 +10,7 @@ use super::wire::{
     REQUEST_BYTES, REQUEST_MAGIC, command_flag, transmission_flag,
 };
 
-/// Facts about an export that bound the requests to it (sections "Transmission flags" and "Size
+/// Properties of an export that limit its requests (sections "Transmission flags" and "Size
 /// constraints").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExportInfo {
@@ -26,7 +27,7 @@ pub struct ExportInfo {
 }
 
 impl ExportInfo {
-    /// An export with the document's default size constraints.
+    /// Returns an export with the default size constraints of the NBD document.
     pub fn with_default_blocks(size_bytes: u64, transmission_flags: u16) -> Self {
         ExportInfo {
             size_bytes,
@@ -37,10 +38,10 @@ impl ExportInfo {
         }
     }
 
-    /// Checks the three sizes against section "Size constraints", and `HAS_FLAGS`.
+    /// Checks the three sizes against section "Size constraints", and that `HAS_FLAGS` is set.
     ///
     /// # Errors
-    /// [`ProtocolError::BadExportInfo`] if one of them is not allowed.
+    /// [`ProtocolError::BadExportInfo`] if one of these checks fails.
     pub fn check(&self) -> Result<(), ProtocolError> {
         let (min, preferred) = (self.min_block_bytes, self.preferred_block_bytes);
         let good = min.is_power_of_two()
@@ -56,7 +57,7 @@ impl ExportInfo {
         }
     }
 
-    /// Returns the same export with only those flags that the negotiated features permit.
+    /// Returns the same export with only the flags that the negotiated features permit.
     ///
     /// `HAS_FLAGS` is always set, `SEND_DF` needs structured replies, and `SEND_FAST_ZERO` needs
     /// `SEND_WRITE_ZEROES` (section "Transmission flags").
@@ -71,13 +72,13 @@ impl ExportInfo {
         self
     }
 
-    /// Whether a transmission flag is set.
+    /// Returns true when a transmission flag is set.
     pub fn offers(&self, flag: u16) -> bool {
         self.transmission_flags & flag != 0
     }
 }
 
-/// Features that the handshake negotiated, besides the export.
+/// Features that the handshake negotiated in addition to the export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Negotiated {
     /// Reads are answered with structured replies.
@@ -99,7 +100,7 @@ pub struct Request {
     pub cookie: u64,
     /// Offset from the start of the export; not checked yet.
     pub offset_bytes: u64,
-    /// Length of the effect; not checked yet.
+    /// Length of the range that the command concerns; not checked yet.
     pub length_bytes: u32,
 }
 
@@ -109,8 +110,8 @@ impl Request {
         Command::from_wire(self.command_wire)
     }
 
-    /// Bytes that follow the header on the wire and must be taken from the stream whether or not
-    /// the request is valid.
+    /// Returns the number of bytes that follow the header on the wire. They must be consumed from
+    /// the stream whether or not the request is valid.
     pub fn payload_bytes(&self) -> u32 {
         if self.command() == Some(Command::Write) {
             self.length_bytes
@@ -119,22 +120,23 @@ impl Request {
         }
     }
 
-    /// Whether a command flag is set.
+    /// Returns true when a command flag is set.
     pub fn has(&self, flag: u16) -> bool {
         self.flags & flag != 0
     }
 
-    /// The end of the range, `None` if it does not fit 64 bits.
+    /// Returns the exclusive end of the range; `None` if it does not fit 64 bits.
     pub fn end_bytes(&self) -> Option<u64> {
         self.offset_bytes.checked_add(u64::from(self.length_bytes))
     }
 }
 
-/// Decodes a request header. Only what would lose the stream is checked, see [`validate`].
+/// Decodes a request header. Checks only for errors after which the rest of the stream cannot be
+/// decoded; see [`validate`] for the other checks.
 ///
 /// # Errors
 /// A wrong magic, or a write whose payload exceeds [`PAYLOAD_HARD_MAX_BYTES`] (section "Size
-/// constraints" allows to take that for an attack).
+/// constraints" permits a server to treat such a write as an attack).
 pub fn decode_request(bytes: &[u8; REQUEST_BYTES]) -> Result<Request, ProtocolError> {
     let (magic, request) = split_request(bytes).expect("28 bytes hold all fields");
     if magic != REQUEST_MAGIC {
@@ -174,11 +176,12 @@ pub fn encode_request(request: &Request) -> [u8; REQUEST_BYTES] {
 /// Decides whether a request may be carried out on an export (sections "Command flags", "Request
 /// types" and "Error values").
 ///
-/// `info` is the export as negotiated ([`ExportInfo::negotiated`]). `NBD_CMD_DISC` is always
-/// valid: it has no reply that could say otherwise.
+/// `info` is the export as negotiated ([`ExportInfo::negotiated`]). `NBD_CMD_DISC` is always valid,
+/// since it has no reply that could carry an error.
 ///
 /// # Errors
-/// The error number to reply with. Checked in this order, the first that applies:
+/// The error number to reply with. The checks are made in this order, and the first that fails
+/// decides:
 /// - unknown command, or a flag that is unknown, not offered or not for this command: `Inval`;
 /// - a write, trim or write-zeroes on a read-only export: `Perm`;
 /// - a command that was not offered or negotiated: `Inval`;
@@ -208,10 +211,10 @@ pub fn validate(
     Ok(command)
 }
 
-/// The flags that `command` may carry.
+/// Returns the flags that `command` may carry.
 fn allowed_flags(command: Command, info: &ExportInfo, negotiated: &Negotiated) -> u16 {
-    // Clients are known to set FUA on commands that write nothing, and section "Command flags"
-    // demands to accept it on all of them once it is offered.
+    // Some clients set FUA on commands that write nothing, and section "Command flags" requires a
+    // server that offers FUA to accept it on all commands.
     let mut allowed = if info.offers(transmission_flag::SEND_FUA) {
         command_flag::FUA
     } else {
@@ -274,7 +277,7 @@ fn validate_range(
         match command {
             Command::Read if negotiated.structured_replies => return Err(Errno::Overflow),
             Command::Read | Command::Write => return Err(Errno::Inval),
-            // These have no payload: any length inside the export will do.
+            // The other commands have no payload, so any length inside the export is valid.
             _ => {}
         }
     }

@@ -1,10 +1,10 @@
 //! The server's end of the handshake: fixed newstyle option haggling.
 //!
-//! The machine takes the client's bytes in any fragments and appends its answers to the caller's
-//! buffer. It stores at most one option's data (see [`ServerHandshake::BUFFER_MAX_BYTES`]), only
-//! as it arrives, and takes a bounded number of options, so a client can neither make it grow nor
-//! keep it busy for ever. It must never enter the transmission phase for an export that the
-//! directory does not hold.
+//! The machine consumes the client's bytes in any fragments and appends its answers to the caller's
+//! buffer. It stores the data of at most one option (see [`ServerHandshake::BUFFER_MAX_BYTES`]),
+//! allocates memory only for bytes that have arrived, and accepts a bounded number of options, so a
+//! client can neither make the machine grow nor keep it busy for ever. The machine must never enter
+//! the transmission phase for an export that the directory does not hold.
 
 use super::fields::{Fields, gather, string};
 use super::request::{ExportInfo, Negotiated};
@@ -22,14 +22,14 @@ pub struct Export<'a> {
     pub name: &'a str,
     /// For people, may be empty, at most 4096 bytes.
     pub description: &'a str,
-    /// Size, flags and block sizes. Flags that depend on the negotiation are masked here.
+    /// Size, flags and block sizes. The handshake clears flags that depend on the negotiation.
     pub info: ExportInfo,
 }
 
 /// The exports of a server. They must stay the same during one handshake.
 pub trait ExportDirectory {
-    /// The export at `index`; the directory ends at the first `None`. The export at 0 is the
-    /// default, which clients name by the empty string.
+    /// Returns the export at `index`, or `None` at the end of the directory. The export at index 0
+    /// is the default, which clients request with the empty name.
     fn export(&self, index: usize) -> Option<Export<'_>>;
 }
 
@@ -40,11 +40,11 @@ pub enum ServerProgress {
     NeedMore,
     /// One option was answered: send the output, then feed the rest of the input.
     Answered,
-    /// Send the output, then begin TLS, and continue with the machine inside it. If input is left,
-    /// do not feed it, but end the connection: a client sends nothing before TLS, so an attacker
-    /// has injected it.
+    /// Send the output, then begin TLS, and continue to feed the machine with bytes received inside
+    /// TLS. If a part of the input has not been consumed, end the connection instead: a client
+    /// sends nothing before TLS, so an attacker has injected that part.
     StartTls,
-    /// Send the output, then serve requests; the rest of the input belongs to them.
+    /// Send the output, then serve requests; the rest of the input belongs to the requests.
     Transmission(ServerSession),
     /// Send the output, then close: the client aborted.
     Closed,
@@ -86,7 +86,7 @@ enum Phase {
         option: u32,
         length_bytes: usize,
     },
-    /// The verdict does not depend on the data, which is dropped as it comes.
+    /// The verdict does not depend on the option's data, which is discarded as it arrives.
     Skip {
         option: u32,
         left_bytes: usize,
@@ -98,9 +98,9 @@ enum Phase {
 /// TLS state of the handshake (NBD, section "TLS support").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tls {
-    /// TLS is not supported: the document's NOTLS mode.
+    /// TLS is not supported: the NOTLS mode of the NBD document.
     Off,
-    /// TLS must begin before anything else: the document's FORCEDTLS mode.
+    /// TLS must begin before anything else: the FORCEDTLS mode of the NBD document.
     Required,
     /// TLS has begun.
     Begun,
@@ -121,7 +121,7 @@ pub struct ServerHandshake {
 }
 
 impl ServerHandshake {
-    /// Most bytes of input the machine ever holds.
+    /// Maximum number of input bytes that the handshake buffers.
     pub const BUFFER_MAX_BYTES: usize = OPTION_DATA_MAX_BYTES;
 
     /// Begins a handshake: appends the greeting to `out` (section "Newstyle negotiation").
@@ -153,15 +153,15 @@ impl ServerHandshake {
         }
     }
 
-    /// Bytes of input held at the moment, at most [`Self::BUFFER_MAX_BYTES`].
+    /// Returns the number of buffered input bytes, at most [`Self::BUFFER_MAX_BYTES`].
     pub fn buffered_bytes(&self) -> usize {
         self.partial.len()
     }
 
-    /// Takes bytes from the client and appends answers to `out`.
+    /// Consumes bytes from the client and appends answers to `out`.
     ///
-    /// Returns the number of bytes of `input` that were taken, and the caller's next step. At most
-    /// one option is answered per call, which bounds the output of a call by the size of one
+    /// Returns the number of bytes of `input` that were consumed, and the caller's next step. At
+    /// most one option is answered per call, which bounds the output of a call by the size of one
     /// answer.
     ///
     /// # Errors
@@ -264,7 +264,7 @@ impl ServerHandshake {
             return Err(ProtocolError::NeedsFixedNewstyle(option));
         }
         if option == opt::SET_META_CONTEXT {
-            // The option replaces the earlier selection even when it fails.
+            // `SET_META_CONTEXT` replaces the earlier selection even when it fails.
             self.allocation_export = None;
         }
         self.phase = if self.tls == Tls::Required {
@@ -275,11 +275,12 @@ impl ServerHandshake {
         Ok(())
     }
 
-    /// As `receive_option`, while TLS has to begin first.
+    /// Decides like `receive_option`, but before TLS has begun, although it is required: only
+    /// `STARTTLS` and `ABORT` are permitted.
     fn receive_without_tls(option: u32, length_bytes: u32) -> Result<Phase, ProtocolError> {
         match option {
             opt::STARTTLS | opt::ABORT => Self::receive_option(option, length_bytes),
-            // An error cannot be answered here.
+            // `EXPORT_NAME` has no error reply, so the connection ends.
             opt::EXPORT_NAME => Err(ProtocolError::NeedsTls),
             _ if length_bytes as usize > OPTION_SKIP_MAX_BYTES => {
                 Err(ProtocolError::OptionTooLarge {
@@ -315,7 +316,7 @@ impl ServerHandshake {
             verdict,
         };
         Ok(match option {
-            // An error cannot be answered here, so too long a name ends the connection.
+            // `EXPORT_NAME` has no error reply, so a name that is too long ends the connection.
             opt::EXPORT_NAME if length_bytes > STRING_MAX_BYTES => return Err(too_large),
             opt::EXPORT_NAME => store,
             opt::ABORT => skip(ACK),
@@ -374,8 +375,8 @@ impl ServerHandshake {
         Ok(self.conclude(option, verdict, out))
     }
 
-    /// Starts TLS. Anything negotiated before would be unauthenticated and must not count; the
-    /// assertion checks that there is nothing. The client's handshake flags stay.
+    /// Starts TLS. Features negotiated before TLS would be unauthenticated and must not count; the
+    /// assertion checks that there are none. The client's handshake flags stay.
     fn start_tls(&mut self, out: &mut Vec<u8>) -> ServerProgress {
         put_reply(out, opt::STARTTLS, rep::ACK, &[]);
         assert!(
@@ -396,7 +397,8 @@ impl ServerHandshake {
         ServerProgress::Answered
     }
 
-    /// Enters transmission the old way (section "Newstyle negotiation").
+    /// Answers `EXPORT_NAME`, the original way to enter transmission (section "Newstyle
+    /// negotiation").
     fn export_name(
         &mut self,
         data: Fields<'_>,
@@ -415,7 +417,8 @@ impl ServerHandshake {
         Ok(ServerProgress::Transmission(session))
     }
 
-    /// Answers `INFO` and `GO` up to the final reply.
+    /// Answers `INFO` or `GO`, except for the final reply. Returns the session with the export, or
+    /// the final reply for an error.
     fn describe(
         &self,
         option: u32,
@@ -467,7 +470,8 @@ impl ServerHandshake {
         Ok(session)
     }
 
-    /// Answers both metadata context options up to the final reply (section "Metadata querying").
+    /// Answers `LIST_META_CONTEXT` or `SET_META_CONTEXT`, and returns the final reply (section
+    /// "Metadata querying").
     fn meta_context(
         &mut self,
         option: u32,
@@ -487,7 +491,8 @@ impl ServerHandshake {
         if count > META_QUERIES_MAX {
             return Err((rep::ERR_TOO_BIG, "too many queries"));
         }
-        // Without queries everything is listed, and nothing is selected.
+        // Without queries, `LIST_META_CONTEXT` lists every context and `SET_META_CONTEXT` selects
+        // none.
         let mut matched = listing && count == 0;
         for _ in 0..count {
             let query = take_string(&mut data)?;
@@ -511,14 +516,14 @@ impl ServerHandshake {
         Ok(ACK)
     }
 
-    /// Returns the session that transmission on `export` would have now.
+    /// Returns the session for transmission on `export` with the features negotiated so far.
     fn session(&self, index: usize, export: &Export<'_>) -> ServerSession {
         let info = export.info.negotiated(self.structured_replies);
         assert!(
             info.check().is_ok() && info.max_payload_bytes <= PAYLOAD_HARD_MAX_BYTES,
             "export {index} has block sizes or a payload that the protocol does not allow"
         );
-        // Contexts hold only for the export they were selected for.
+        // A context counts only for the export for which it was selected.
         let selected = self.allocation_export == Some(index);
         ServerSession {
             export_index: index,
@@ -548,12 +553,12 @@ fn all(exports: &dyn ExportDirectory) -> impl Iterator<Item = (usize, Export<'_>
     (0..).map_while(|index| exports.export(index).map(|export| (index, export)))
 }
 
-/// The export of a name; the first export answers to the empty name.
+/// Returns the export with this name, and its index. The empty name means the first export.
 fn find<'a>(exports: &'a dyn ExportDirectory, name: &str) -> Option<(usize, Export<'a>)> {
     all(exports).find(|(_, export)| name.is_empty() || export.name == name)
 }
 
-/// Answers `LIST` up to the final reply.
+/// Answers `LIST`, and returns the final reply.
 fn list(out: &mut Vec<u8>, exports: &dyn ExportDirectory) -> Verdict {
     for (_, export) in all(exports) {
         let name_bytes = (export.name.len() as u32).to_be_bytes();

@@ -1,7 +1,7 @@
-//! Numbers and small types of the NBD wire, and the limits this implementation sets.
+//! Numbers and small types of the NBD wire format, and the limits that this implementation sets.
 //!
-//! All integers of the protocol are big-endian. Values that an unknown party may send outside the
-//! defined set (options, reply types, chunk types, flags) are plain constants, not enums.
+//! All integers of the protocol are big-endian. Values for which a peer may send numbers outside
+//! the defined set (options, reply types, chunk types, flags) are plain constants, not enums.
 
 use thiserror::Error;
 
@@ -35,31 +35,34 @@ pub const OPTION_REPLY_HEADER_BYTES: usize = 20;
 /// Zero padding after the answer to `NBD_OPT_EXPORT_NAME` unless `NO_ZEROES` was negotiated.
 pub const EXPORT_NAME_PADDING_BYTES: usize = 124;
 
-/// Longest string either side may send, in bytes (section "Conventions").
+/// Maximum length of a string that either side may send, in bytes (section "Conventions").
 pub const STRING_MAX_BYTES: usize = 4096;
-/// Longest option data the server stores. Longer data is skipped and answered with
+/// Maximum length of option data that the server stores. Longer data is skipped and answered with
 /// `NBD_REP_ERR_TOO_BIG`.
 pub const OPTION_DATA_MAX_BYTES: usize = 64 << 10;
-/// Longest option data the server skips. Longer data ends the connection.
+/// Maximum length of option data that the server skips. Longer data ends the connection.
 pub const OPTION_SKIP_MAX_BYTES: usize = 16 << 20;
-/// Most options the server takes in one handshake before it ends the connection.
+/// Maximum number of options in one handshake; a further option makes the server end the
+/// connection.
 pub const OPTIONS_MAX: u32 = 1024;
-/// Most metadata context queries in one option; more are answered with `NBD_REP_ERR_TOO_BIG`.
+/// Maximum number of metadata context queries in one option. The server answers more queries with
+/// `NBD_REP_ERR_TOO_BIG`.
 pub const META_QUERIES_MAX: u32 = 64;
-/// Longest data of an option reply the client stores; longer data ends the connection.
+/// Maximum length of option reply data that the client stores. Longer data ends the connection.
 pub const OPTION_REPLY_DATA_MAX_BYTES: usize = 16 << 10;
-/// Most replies the client takes for one option before it ends the connection.
+/// Maximum number of replies to one option; a further reply makes the client end the connection.
 pub const OPTION_REPLIES_MAX: u32 = 1024;
-/// Largest payload of a write request or data chunk that does not end the connection, in bytes.
+/// Maximum payload of a write request or data chunk in bytes; a larger payload ends the connection.
 ///
-/// Twice the 32 MiB that the document asks everyone to tolerate (section "Size constraints").
+/// This is twice the 32 MiB that the NBD document asks every implementation to accept (section
+/// "Size constraints").
 pub const PAYLOAD_HARD_MAX_BYTES: u32 = 64 << 20;
-/// Largest payload where no other limit was agreed (section "Size constraints"), in bytes.
+/// Maximum payload in bytes if no other limit was negotiated (section "Size constraints").
 pub const PAYLOAD_DEFAULT_MAX_BYTES: u32 = 32 << 20;
-/// Most extents in one block status chunk (section "Structured reply types").
+/// Maximum number of extents in one block status chunk (section "Structured reply types").
 pub const EXTENTS_MAX: u32 = 1 << 20;
 
-/// The only metadata context that exists here (section "The `base:` metadata namespace").
+/// The only metadata context that is supported (section "The `base:` metadata namespace").
 pub const BASE_ALLOCATION: &str = "base:allocation";
 /// The id under which the server offers [`BASE_ALLOCATION`]; clients treat it as opaque.
 pub const BASE_ALLOCATION_ID: u32 = 1;
@@ -84,7 +87,7 @@ pub mod opt {
     pub const LIST_META_CONTEXT: u32 = 9;
     /// Selects metadata contexts.
     pub const SET_META_CONTEXT: u32 = 10;
-    /// Asks for extended headers, an experimental extension that is not spoken.
+    /// Requests extended headers, an experimental extension that is not supported.
     pub const EXTENDED_HEADERS: u32 = 11;
 }
 
@@ -114,7 +117,7 @@ pub mod rep {
     pub const ERR_UNKNOWN: u32 = ERR_BIT + 6;
     /// The server is shutting down.
     pub const ERR_SHUTDOWN: u32 = ERR_BIT + 7;
-    /// The server insists on the client's knowing the block sizes.
+    /// The server requires the client to request the block sizes.
     pub const ERR_BLOCK_SIZE_REQD: u32 = ERR_BIT + 8;
     /// The option or its answer is too large.
     pub const ERR_TOO_BIG: u32 = ERR_BIT + 9;
@@ -136,7 +139,8 @@ pub mod info {
 pub mod handshake_flag {
     /// Fixed newstyle is spoken.
     pub const FIXED_NEWSTYLE: u16 = 1 << 0;
-    /// The padding after the answer to `NBD_OPT_EXPORT_NAME` may be, or is to be, left out.
+    /// As a server flag: the padding after the answer to `NBD_OPT_EXPORT_NAME` may be omitted. As a
+    /// client flag: the padding must be omitted.
     pub const NO_ZEROES: u16 = 1 << 1;
 }
 
@@ -237,7 +241,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// The command of a wire value, `None` if the value is not defined.
+    /// Returns the command of a wire value; `None` if the value is not defined.
     pub fn from_wire(value: u16) -> Option<Command> {
         Some(match value {
             0 => Command::Read,
@@ -252,7 +256,7 @@ impl Command {
         })
     }
 
-    /// Whether the command changes the export's content.
+    /// Returns true when the command changes the export's content.
     pub fn writes(self) -> bool {
         matches!(self, Command::Write | Command::Trim | Command::WriteZeroes)
     }
@@ -281,9 +285,9 @@ pub enum Errno {
 }
 
 impl Errno {
-    /// The error of a wire value; `None` is success.
+    /// Returns the error of a wire value; `None` for success.
     ///
-    /// An undefined value counts as [`Errno::Inval`], as section "Error values" asks.
+    /// An undefined value counts as [`Errno::Inval`], as section "Error values" requires.
     pub fn from_wire(value: u32) -> Option<Errno> {
         Some(match value {
             0 => return None,
@@ -304,7 +308,7 @@ impl Errno {
     }
 }
 
-/// A breach of the protocol after which the connection must end.
+/// A violation of the protocol after which the connection must end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ProtocolError {
     /// A message does not start with its magic number.
@@ -319,7 +323,7 @@ pub enum ProtocolError {
     /// The client used an option other than `EXPORT_NAME` without having set fixed newstyle.
     #[error("option {0} without fixed newstyle")]
     NeedsFixedNewstyle(u32),
-    /// The client used `EXPORT_NAME`, which has no error, before TLS.
+    /// The client used `EXPORT_NAME`, which has no error reply, before TLS had begun.
     #[error("an export was opened before TLS had begun")]
     NeedsTls,
     /// Option data beyond [`OPTION_SKIP_MAX_BYTES`].
@@ -330,16 +334,17 @@ pub enum ProtocolError {
         /// The announced length.
         length_bytes: u32,
     },
-    /// More than [`OPTIONS_MAX`] options, or [`OPTION_REPLIES_MAX`] replies to one option.
+    /// More than [`OPTIONS_MAX`] options, or more than [`OPTION_REPLIES_MAX`] replies to one
+    /// option.
     #[error("the handshake does not end")]
     EndlessHandshake,
-    /// `NBD_OPT_EXPORT_NAME` named no export, which cannot be answered.
+    /// `NBD_OPT_EXPORT_NAME`, which has no error reply, requested an unknown export.
     #[error("no such export")]
     UnknownExport,
     /// The handshake is over; further bytes belong to the transmission phase.
     #[error("the handshake is already over")]
     HandshakeOver,
-    /// The server is too old for what the client will not do without.
+    /// The server is too old to support TLS, which the client requires.
     #[error("the server knows no TLS")]
     NoTls,
     /// The server answered an option other than the pending one.
@@ -350,7 +355,7 @@ pub enum ProtocolError {
         /// The option the reply names.
         got: u32,
     },
-    /// A reply type that the pending option cannot have, or one at a wrong place.
+    /// A reply type that the pending option cannot have, or not at this point.
     #[error("unexpected reply type {reply_type:#x} to option {option}")]
     UnexpectedReply {
         /// The pending option.
@@ -372,7 +377,7 @@ pub enum ProtocolError {
     /// A write whose payload exceeds [`PAYLOAD_HARD_MAX_BYTES`].
     #[error("a payload of {0} bytes")]
     PayloadTooLarge(u32),
-    /// A structured reply that was not negotiated, or a simple one where it is forbidden.
+    /// A structured reply that was not negotiated, or a simple reply where it is forbidden.
     #[error("a reply of the wrong kind")]
     WrongReplyKind,
     /// A chunk of a type that is unknown or that the request cannot have.
@@ -381,7 +386,7 @@ pub enum ProtocolError {
     /// A chunk whose length or content contradicts its type.
     #[error("malformed chunk of type {0:#x}")]
     MalformedChunk(u16),
-    /// A chunk outside the range of its request, or overlapping an earlier one.
+    /// A chunk outside the range of its request, or overlapping an earlier chunk.
     #[error("a chunk outside its request, or an overlapping one")]
     ChunkOutOfRange,
     /// A read that was declared complete without all its data.

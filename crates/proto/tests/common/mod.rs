@@ -1,5 +1,5 @@
-//! Helpers that several test files share: a directory of two exports, and writers of messages,
-//! which define the protocol's layouts and numbers independently of the crate's constants.
+//! Helpers that several test files share: a directory of two exports, and encoders of messages. The
+//! encoders define the protocol's layouts and numbers independently of the crate's constants.
 
 use bimetal_proto::nbd::{
     Export, ExportDirectory, ExportInfo, ProtocolError, ServerHandshake, ServerProgress,
@@ -8,7 +8,7 @@ use bimetal_proto::nbd::{
 /// `HAS_FLAGS | SEND_FLUSH | SEND_FUA | SEND_TRIM | SEND_WRITE_ZEROES | SEND_DF | CAN_MULTI_CONN`
 /// `| SEND_CACHE | SEND_FAST_ZERO`, by the bit numbers of section "Transmission flags".
 pub const FLAGS: u16 = 0b1101_1110_1101;
-/// The same without `SEND_DF` (bit 7).
+/// [`FLAGS`] without `SEND_DF` (bit 7).
 pub const FLAGS_WITHOUT_DF: u16 = 0b1101_0110_1101;
 
 pub fn info(size_bytes: u64) -> ExportInfo {
@@ -109,8 +109,8 @@ pub fn types(bytes: &[u8]) -> Vec<u32> {
     replies(bytes).into_iter().map(|reply| reply.1).collect()
 }
 
-/// The outcome of a conversation: the server's output behind its greeting, the input bytes
-/// that it left, and its last progress or error.
+/// The outcome of a conversation: the server's output after its greeting, the input bytes that it
+/// did not consume, and its last progress or error.
 #[derive(Debug, PartialEq)]
 pub struct Outcome {
     pub out: Vec<u8>,
@@ -153,7 +153,7 @@ pub fn serve_with(exports: &dyn ExportDirectory, input: &[u8], fragment_bytes: u
     Outcome { out, left, end }
 }
 
-/// Client flags `FIXED_NEWSTYLE | NO_ZEROES`, then `options`, all at once.
+/// Feeds a server the client flags `FIXED_NEWSTYLE | NO_ZEROES` and then `options`, in one piece.
 pub fn serve(options: &[&[u8]]) -> Outcome {
     serve_with(
         &Two,

@@ -1,4 +1,4 @@
-//! Tests of one end step by step, and of two ends over an in-memory wire under any schedule.
+//! Tests of one end step by step, and of two ends over an in-memory wire under arbitrary schedules.
 
 use std::collections::VecDeque;
 
@@ -26,7 +26,7 @@ fn data_is_cut_to_the_smaller_buffer_and_takes_a_credit_each() {
     assert_eq!(flow.next_message(0), None);
     assert_eq!(flow.next_message(5000), message(0, 4096));
     assert_eq!(flow.next_message(904), message(1, 904));
-    // There is a buffer but no credit: no completed send would help.
+    // There is a buffer but no credit, so the completion of a send would not help.
     assert_eq!(flow.next_message(1), None);
     assert!(!flow.waits_for_sent(true) && !flow.is_settled());
     flow.sent(0);
@@ -116,14 +116,14 @@ fn breaches_are_found() {
     assert_eq!(flow.arrive(0, 1, Some(0)), Ok(None));
     assert_eq!(flow.arrive(1, 1, Some(0)), Ok(None));
     assert_eq!(flow.arrive(2, 1, Some(0)), Err(Breach::NoCredit));
-    // Taking the data is not enough: the other end must get the credit.
+    // Consuming the data is not enough: the other end must first get the credit back.
     assert_eq!(flow.take(1), Some(0));
     assert_eq!(flow.arrive(2, 1, Some(0)), Err(Breach::NoCredit));
     assert_eq!(flow.next_message(1).unwrap().word, 1);
     assert_eq!(flow.arrive(2, 1, Some(0)), Ok(None));
 }
 
-/// A message on the wire. `start` and `bytes` identify its data by stream offset.
+/// A message on the wire. Its data is `bytes` bytes of the stream from offset `start` on.
 #[derive(Clone, Copy, Debug)]
 struct OnWire {
     slot: Option<u16>,
@@ -137,17 +137,17 @@ struct End {
     flow: Flow,
     /// Posted receives, oldest first.
     posted: VecDeque<u16>,
-    /// Bytes that the program still wants to send, has handed over, and has read.
+    /// Numbers of bytes that the program sends in total, has sent, and has received.
     wants_bytes: u64,
     sent_bytes: u64,
     read_bytes: u64,
-    /// Stream offsets of the first bytes in the receive buffers, by slot.
+    /// Stream offset of the first byte in each receive buffer, by slot.
     starts: Vec<u64>,
-    /// Messages in flight to the other end, in order, and messages that have arrived but are not
-    /// acknowledged.
+    /// `wire`: messages in flight to the other end, in order. `unacknowledged`: messages that have
+    /// arrived but are not acknowledged.
     wire: VecDeque<OnWire>,
     unacknowledged: VecDeque<OnWire>,
-    /// Messages that the device has received, with their buffers, and the program has not
+    /// Messages, with their receive buffers, that the device has received and the program has not
     /// processed.
     completed: VecDeque<(u16, OnWire)>,
 }
@@ -167,7 +167,8 @@ impl End {
         }
     }
 
-    /// Sends one message if it may; a message without data only if none with data can be sent.
+    /// Sends one message if permitted: a message with data or, if there can be none, a message
+    /// without data.
     fn send(&mut self) -> bool {
         let left = (self.wants_bytes - self.sent_bytes) as usize;
         let on_wire = match self.flow.next_message(left) {
@@ -198,7 +199,7 @@ impl End {
         true
     }
 
-    /// Completes the oldest send: the device learns that the message has arrived.
+    /// Completes the oldest send, as when the device learns that its message has arrived.
     fn acknowledge(&mut self) -> bool {
         let Some(message) = self.unacknowledged.pop_front() else {
             return false;
@@ -210,7 +211,8 @@ impl End {
         true
     }
 
-    /// Takes a message off the wire of `from` into the device. Fails if no receive is posted.
+    /// Moves a message from the wire of `from` to the device of this end. Fails if no receive is
+    /// posted.
     fn receive(&mut self, from: &mut End) -> Result<bool, String> {
         let Some(message) = from.wire.pop_front() else {
             return Ok(false);
@@ -248,8 +250,8 @@ impl End {
     }
 }
 
-/// Runs a schedule, then continues fairly until nothing moves. `extra` is added to the number of
-/// posted receives.
+/// Runs a schedule, then continues fairly until no end makes progress. `extra` is added to the
+/// number of posted receives.
 fn run(shape: Shape, schedule: &[u8], extra: i32) -> Result<(), String> {
     let (a, b) = (
         terms(shape.credits.0, 4096),
@@ -367,10 +369,10 @@ fn every_receive_is_needed() {
         buffer_bytes: 4096,
         wants: (2 * 4096, 2 * 4096),
     };
-    // Even numbers are actions of the first end: 0 sends, 4 receives in its device, 10 processes,
-    // 0xfc reads. Both ends send all they have. Then the first end reads a message and gives its
-    // credit back without data, twice. Its four messages are received while the program of the
-    // second end is busy elsewhere: 5.
+    // Even numbers are actions of the first end: 0 sends a message, 4 receives one in its device,
+    // 10 processes one, and 0xfc reads. First both ends send all their data. Then the first end
+    // twice reads a message and gives its credit back in a message without data. Its four messages
+    // are then received by the device of the second end (5), whose program does not process them.
     let schedule = [0, 0, 1, 1, 4, 4, 10, 0xfc, 0, 10, 0xfc, 0, 5, 5, 5, 5];
     assert_eq!(run(shape, &schedule, 0), Ok(()));
     let overrun = Err("no receive is posted".to_owned());

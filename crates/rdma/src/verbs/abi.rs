@@ -1,7 +1,7 @@
-//! The structures that libibverbs and librdmacm share with their callers, as far as they are used
-//! here: the application binary interface of rdma-core (`infiniband/verbs.h`, `rdma/rdma_cma.h`),
-//! which has been stable since its version 1.1 of 2007. Where only the first fields of a structure
-//! are needed, only those are declared, and the structure is never created or moved here.
+//! The structures that libibverbs and librdmacm share with their callers, as far as this crate uses
+//! them: the application binary interface of rdma-core (`infiniband/verbs.h`, `rdma/rdma_cma.h`),
+//! which has been stable since its version 1.1 of 2007. If only the first fields of a structure are
+//! needed, only these are declared, and the structure is never created or moved by this crate.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -12,7 +12,8 @@ pub(super) struct Context {
     pub(super) ops: ContextOps,
 }
 
-/// `struct ibv_context_ops`: the functions that the header calls without a symbol of the library.
+/// `struct ibv_context_ops`: functions that the inline code of the header calls through the context
+/// instead of through a symbol of the library.
 #[repr(C)]
 pub(super) struct ContextOps {
     _before_poll: [*mut c_void; 11],
@@ -71,8 +72,8 @@ pub(super) struct Sge {
     pub(super) lkey: u32,
 }
 
-/// `struct ibv_send_wr`. The immediate data is followed by unions for operations that are not used
-/// here.
+/// `struct ibv_send_wr`. After the immediate data it has unions for operations that this crate does
+/// not use.
 #[repr(C)]
 pub(super) struct SendRequest {
     pub(super) wr_id: u64,
@@ -160,7 +161,7 @@ pub(super) struct ConnParam {
     pub(super) qp_num: u32,
 }
 
-/// `struct rdma_cm_event`; of the union at its end, only the part for connections.
+/// `struct rdma_cm_event`. Of the union at its end, only the variant for connections is declared.
 #[repr(C)]
 pub(super) struct CmEvent {
     pub(super) id: *mut CmId,
@@ -193,8 +194,8 @@ mod tests {
 
     use super::*;
 
-    /// Sizes and offsets as a C compiler computes them from the headers of rdma-core, on a 64-bit
-    /// machine.
+    /// Checks the sizes and offsets that a C compiler computes from the headers of rdma-core on a
+    /// 64-bit machine.
     #[test]
     fn the_layout_is_that_of_the_headers() {
         assert_eq!(size_of::<SendRequest>(), 128);

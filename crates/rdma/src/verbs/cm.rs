@@ -1,4 +1,4 @@
-//! RDMA CM: identifiers, which become connections, and the events that happen to them.
+//! RDMA CM: identifiers, which become connections, and the events of these identifiers.
 
 use std::ffi::{CStr, c_int};
 use std::io;
@@ -13,17 +13,17 @@ use super::abi::{self, ConnParam, PS_TCP};
 use super::checked;
 use super::library::{Library, the_library};
 
-/// Timeout in milliseconds of the address and route resolution.
+/// Timeout of the resolution of an address and of a route, in milliseconds.
 const RESOLVE_MS: c_int = 4000;
-/// Number of transport retries before a connection breaks: the maximum.
+/// Number of transport retries before a connection breaks: the maximum that the protocol permits.
 const RETRIES: u8 = 7;
-/// Number of retries of a message that finds no receive posted. The credits ensure that one is
-/// always posted, so the first such event is an error of an end.
+/// Number of retries of a message that finds no receive posted. The credits ensure that a receive
+/// is always posted, so the first such event is an error of one of the ends.
 const RNR_RETRIES: u8 = 0;
 /// Maximum length of the private data that RDMA CM can deliver, in bytes.
 const PRIVATE_BYTES_MAX: usize = 255;
 
-/// The source of events.
+/// A channel from which the events of identifiers are read.
 pub(crate) struct CmChannel {
     library: &'static Library,
     raw: NonNull<abi::CmChannel>,
@@ -40,13 +40,13 @@ pub(crate) enum Happened {
     Request,
     /// The connection is established.
     Established,
-    /// The other end has ended the connection, or is gone.
+    /// The other end has ended the connection or is no longer reachable.
     Disconnected,
-    /// The other end rejected the connection, or has no listener there.
+    /// The other end rejected the connection, or nothing listens at its address.
     Rejected,
     /// The connection or its setup has failed.
     Failed,
-    /// An event that is irrelevant here.
+    /// An event that does not matter to this crate.
     Other,
 }
 
@@ -65,10 +65,11 @@ impl CmChannel {
     /// Creates a channel.
     ///
     /// # Errors
-    /// `Unsupported` without the libraries; the kernel's error if the machine has no RDMA.
+    /// `Unsupported` if the libraries are not installed or the machine has no RDMA; the text says
+    /// which.
     pub(crate) fn new() -> io::Result<Rc<CmChannel>> {
         let library = the_library()?;
-        // SAFETY: takes nothing; the result is checked.
+        // SAFETY: the call takes nothing; the result is checked.
         let raw = unsafe { (library.rdma_create_event_channel)() };
         let raw = NonNull::new(raw).ok_or_else(|| {
             let error = io::Error::last_os_error();
@@ -82,19 +83,19 @@ impl CmChannel {
         Ok(Rc::new(channel))
     }
 
-    /// Returns the descriptor that is readable when there is an event.
+    /// Returns the descriptor, which is readable when there is an event.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the channel lives as long as `self`, and its descriptor as long as it.
+        // SAFETY: the channel lives as long as `self`, and the descriptor as long as the channel.
         unsafe { BorrowedFd::borrow_raw(self.raw.as_ref().fd) }
     }
 
-    /// Takes the next event, if there is one.
+    /// Takes the next event; returns `None` if there is none.
     ///
     /// # Errors
-    /// Those of the kernel.
+    /// The errors of the kernel.
     pub(crate) fn next(self: &Rc<CmChannel>) -> io::Result<Option<CmEvent>> {
         let mut event: *mut abi::CmEvent = ptr::null_mut();
-        // SAFETY: the channel is alive, and the pointer is written to by the call alone.
+        // SAFETY: the channel is alive, and only this call writes to the pointer.
         let result = unsafe { (self.library.rdma_get_cm_event)(self.raw.as_ptr(), &raw mut event) };
         if result != 0 {
             let error = io::Error::last_os_error();
@@ -103,10 +104,10 @@ impl CmChannel {
                 _ => Err(error),
             };
         }
-        // SAFETY: the call has given an event, which stays as it is until it is acknowledged.
+        // SAFETY: the call has returned an event, which does not change until it is acknowledged.
         let seen = unsafe { self.read(&*event) };
-        // SAFETY: the event was given by the call above and is acknowledged once; nothing points at
-        // it.
+        // SAFETY: the call above has returned the event, which is acknowledged only once; no
+        // reference to the event is left.
         unsafe { (self.library.rdma_ack_cm_event)(event) };
         Ok(Some(seen))
     }
@@ -114,7 +115,7 @@ impl CmChannel {
     /// Converts an event of the library.
     ///
     /// # Safety
-    /// The event is one that the library has just given.
+    /// `event` has just been returned by the library and has not been acknowledged.
     unsafe fn read(self: &Rc<CmChannel>, event: &abi::CmEvent) -> CmEvent {
         let happened = match event.event {
             0 => Happened::AddressResolved,
@@ -127,13 +128,14 @@ impl CmChannel {
             1 | 3 | 6 | 7 | 11 => Happened::Failed,
             _ => Happened::Other,
         };
-        // SAFETY: the library knows every number of an event, and its texts are never freed.
+        // SAFETY: the library returns a text for every event number, and never frees these texts.
         let name = unsafe { CStr::from_ptr((self.library.rdma_event_str)(event.event)) };
         let name = name.to_string_lossy();
         let name = name.trim_start_matches("RDMA_CM_EVENT_");
         let words = match event.status {
             0 => name.to_lowercase(),
-            // Errors are negative numbers; the fabric's reasons for a rejection are positive ones.
+            // Errors are negative numbers; the reasons that the fabric gives for a rejection are
+            // positive numbers.
             status if status < 0 => {
                 let error = io::Error::from_raw_os_error(-status);
                 format!("{}: {error}", name.to_lowercase())
@@ -166,7 +168,8 @@ impl CmChannel {
 
 impl Drop for CmChannel {
     fn drop(&mut self) {
-        // SAFETY: every identifier holds its channel, so none is left; this is the last use.
+        // SAFETY: every identifier holds its channel, so no identifier is left; this is the last
+        // use of the channel.
         unsafe { (self.library.rdma_destroy_event_channel)(self.raw.as_ptr()) };
     }
 }
@@ -178,14 +181,14 @@ pub(crate) struct CmId {
 }
 
 impl CmId {
-    /// Creates an identifier whose events come from `channel`.
+    /// Creates an identifier whose events are read from `channel`.
     ///
     /// # Errors
-    /// Those of the kernel.
+    /// The errors of the kernel.
     pub(crate) fn new(channel: &Rc<CmChannel>) -> io::Result<CmId> {
         let mut raw: *mut abi::CmId = ptr::null_mut();
         let create = channel.library.rdma_create_id;
-        // SAFETY: the channel is alive; the pointer is written to by the call alone.
+        // SAFETY: the channel is alive, and only this call writes to the pointer.
         let result = unsafe { create(channel.raw.as_ptr(), &raw mut raw, ptr::null_mut(), PS_TCP) };
         checked(result, "cannot make an RDMA identifier")?;
         let raw = NonNull::new(raw).expect("a call that succeeds gives an identifier");
@@ -199,12 +202,12 @@ impl CmId {
         self.channel.library
     }
 
-    /// Returns the channel that its events come from.
+    /// Returns the channel from which the identifier's events are read.
     pub(crate) fn channel(&self) -> &Rc<CmChannel> {
         &self.channel
     }
 
-    /// Returns the raw identifier for calls, and its device once that is known.
+    /// Returns the raw identifier, and its device, which is null until it is known.
     pub(super) fn raw(&self) -> (*mut abi::CmId, *mut abi::Context) {
         // SAFETY: the identifier lives as long as `self`.
         (self.raw.as_ptr(), unsafe { self.raw.as_ref().verbs })
@@ -213,7 +216,7 @@ impl CmId {
     /// Listens at an address.
     ///
     /// # Errors
-    /// Those of the kernel: `ENODEV` where no device has this address.
+    /// The errors of the kernel: `ENODEV` if no device has this address.
     pub(crate) fn listen(&self, address: SocketAddr, backlog: c_int) -> io::Result<()> {
         let mut address = socket_address(address);
         let start = (&raw mut address).cast();
@@ -225,16 +228,16 @@ impl CmId {
         checked(listens, "cannot listen")
     }
 
-    /// Returns the port that it is bound to.
+    /// Returns the port that the identifier is bound to.
     pub(crate) fn port(&self) -> u16 {
         // SAFETY: the identifier is alive and has been bound.
         u16::from_be(unsafe { (self.library().rdma_get_src_port)(self.raw.as_ptr()) })
     }
 
-    /// Starts to resolve the device that leads to an address.
+    /// Starts to resolve an address: to find the device that leads to it.
     ///
     /// # Errors
-    /// Those of the kernel.
+    /// The errors of the kernel.
     pub(crate) fn resolve_address(&self, address: SocketAddr) -> io::Result<()> {
         let mut address = socket_address(address);
         let start = (&raw mut address).cast();
@@ -247,57 +250,60 @@ impl CmId {
     /// Starts to resolve the route.
     ///
     /// # Errors
-    /// Those of the kernel.
+    /// The errors of the kernel.
     pub(crate) fn resolve_route(&self) -> io::Result<()> {
         // SAFETY: the identifier is alive.
         let result = unsafe { (self.library().rdma_resolve_route)(self.raw.as_ptr(), RESOLVE_MS) };
         checked(result, "cannot resolve the route")
     }
 
-    /// Starts to connect. The queues of the identifier have been created.
+    /// Starts to connect. The queues of the identifier must have been created.
     ///
     /// # Errors
-    /// Those of the kernel.
+    /// The errors of the kernel.
     pub(crate) fn connect(&self, private: &[u8]) -> io::Result<()> {
         let mut param = conn_param(private);
-        // SAFETY: the identifier is alive; the words and the private data are read during the call.
+        // SAFETY: the identifier is alive; the parameters and the private data are read only during
+        // the call.
         let result = unsafe { (self.library().rdma_connect)(self.raw.as_ptr(), &raw mut param) };
         checked(result, "cannot connect")
     }
 
-    /// Accepts a connection request. The queues of the identifier have been created.
+    /// Accepts a connection request. The queues of the identifier must have been created.
     ///
     /// # Errors
-    /// Those of the kernel.
+    /// The errors of the kernel.
     pub(crate) fn accept(&self, private: &[u8]) -> io::Result<()> {
         let mut param = conn_param(private);
-        // SAFETY: as of `connect`.
+        // SAFETY: the identifier is alive; the parameters and the private data are read only during
+        // the call.
         let result = unsafe { (self.library().rdma_accept)(self.raw.as_ptr(), &raw mut param) };
         checked(result, "cannot accept")
     }
 
-    /// Rejects a connection request. An error only means that the client is already gone.
+    /// Rejects a connection request. Errors are ignored: they mean that the client has already
+    /// disconnected.
     pub(crate) fn reject(&self) {
         // SAFETY: the identifier is alive; there is no private data.
         unsafe { (self.library().rdma_reject)(self.raw.as_ptr(), ptr::null(), 0) };
     }
 
-    /// Ends the connection: all posted work requests are flushed, and the other end is notified. An
-    /// error only means that there is no connection any more.
+    /// Ends the connection: all posted work requests are flushed, and the other end is notified.
+    /// Errors are ignored: they mean that the connection has already ended.
     pub(crate) fn disconnect(&self) {
         // SAFETY: the identifier is alive.
         unsafe { (self.library().rdma_disconnect)(self.raw.as_ptr()) };
     }
 
-    /// Moves its events to a channel of its own.
+    /// Moves the events of the identifier to a new channel of its own.
     ///
     /// # Errors
-    /// Those of the kernel.
+    /// The errors of the kernel.
     pub(crate) fn with_own_channel(mut self) -> io::Result<CmId> {
         let channel = CmChannel::new()?;
         let migrate = self.library().rdma_migrate_id;
-        // SAFETY: both are alive, and no event of the identifier is unacknowledged: `next` never
-        // leaves one.
+        // SAFETY: the identifier and both channels are alive, and no event of the identifier is
+        // unacknowledged, since `next` acknowledges every event.
         let result = unsafe { migrate(self.raw.as_ptr(), channel.raw.as_ptr()) };
         checked(result, "cannot take a connection over")?;
         self.channel = channel;
@@ -307,13 +313,14 @@ impl CmId {
 
 impl Drop for CmId {
     fn drop(&mut self) {
-        // SAFETY: this is the last use, its queue pair is gone (`Queues` holds the identifier), and
-        // every event of it has been acknowledged. An error would say that it is none.
+        // SAFETY: this is the last use of the identifier. Its queue pair has been destroyed
+        // (`Queues` holds the identifier), and every event of it has been acknowledged. An error
+        // would mean that it is not a valid identifier.
         unsafe { (self.library().rdma_destroy_id)(self.raw.as_ptr()) };
     }
 }
 
-/// Returns the parameters of a connection. They point to the private data without copying it.
+/// Returns the parameters of a connection, which point to the private data without copying it.
 fn conn_param(private: &[u8]) -> ConnParam {
     assert!(private.len() <= PRIVATE_BYTES_MAX, "the words are short");
     ConnParam {
@@ -342,7 +349,7 @@ fn socket_address(address: SocketAddr) -> libc::sockaddr_storage {
             inet.sin_addr.s_addr = u32::from_ne_bytes(v4.ip().octets());
         }
         SocketAddr::V6(v6) => {
-            // SAFETY: as above.
+            // SAFETY: the storage is larger than and aligned for every socket address.
             let inet = unsafe { &mut *(&raw mut storage).cast::<libc::sockaddr_in6>() };
             inet.sin6_family = libc::AF_INET6 as libc::sa_family_t;
             inet.sin6_port = v6.port().to_be();

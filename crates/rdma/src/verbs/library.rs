@@ -1,5 +1,5 @@
-//! The two RDMA libraries, opened at first use. A program with this transport therefore also runs
-//! where they are not installed, and is built without their headers.
+//! The two RDMA libraries, which are opened at first use. A program with this transport therefore
+//! also runs on machines without the libraries, and is built without their headers.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::io;
@@ -9,10 +9,11 @@ use super::abi::{
     CmChannel, CmEvent, CmId, CompletionChannel, ConnParam, Context, Cq, Mr, Pd, QpInit,
 };
 
-/// Declares the functions, each under its own name, of libraries that are never closed.
+/// Declares the functions of libraries that are never closed, each as a field with the function's
+/// name.
 macro_rules! functions {
     ($($library:literal { $(fn $name:ident($($argument:ty),*) $(-> $result:ty)?;)* })*) => {
-        /// See the module.
+        /// Functions of the two RDMA libraries.
         pub(super) struct Library {
             $($(pub(super) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*)*
         }
@@ -22,8 +23,8 @@ macro_rules! functions {
                 $($(
                     let $name = symbol(library($library)?, $library, concat!(stringify!($name), "\0"))?;
                 )*)*
-                // SAFETY: each address is that of the function of this name, and the types are
-                // those that its header declares.
+                // SAFETY: each address is that of the function of this name, and the type is the
+                // one that the function's header declares.
                 Ok(unsafe {
                     Library {
                         $($($name: std::mem::transmute::<
@@ -74,10 +75,11 @@ functions! {
     }
 }
 
-/// Returns the libraries.
+/// Returns the functions of the libraries, which the first call opens.
 ///
 /// # Errors
-/// `Unsupported` where they cannot be opened; the text says which, and what to install.
+/// `Unsupported` if a library cannot be opened; the text names the library and the package to
+/// install.
 pub(super) fn the_library() -> io::Result<&'static Library> {
     static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
     let opened = LIBRARY.get_or_init(Library::open);
@@ -87,8 +89,8 @@ pub(super) fn the_library() -> io::Result<&'static Library> {
 }
 
 fn library(name: &CStr) -> Result<*mut c_void, String> {
-    // SAFETY: the name ends with NUL. What the library runs when it is opened is what every program
-    // that is linked with it runs.
+    // SAFETY: the name ends with NUL. Opening the library runs the same initialisation code as in
+    // every program that is linked with it.
     let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if handle.is_null() {
         let why = last_error();
@@ -110,7 +112,7 @@ fn symbol(library: *mut c_void, name: &CStr, symbol: &'static str) -> Result<*mu
 }
 
 fn last_error() -> String {
-    // SAFETY: the text, if there is one, stays until the next call of this family on this thread.
+    // SAFETY: the text, if there is one, is valid until this thread calls a `dl` function again.
     unsafe {
         let text = libc::dlerror();
         if text.is_null() {

@@ -1,8 +1,8 @@
-//! Safe wrappers of the verbs and RDMA CM: the part that a connection needs.
+//! Safe wrappers of the parts of verbs and RDMA CM that a connection needs.
 //!
 //! This module may use `unsafe`: it hands memory to a device, through C libraries. It must never
-//! touch a buffer that the device may touch, nor free one before the queue pair that knows of it is
-//! gone. It knows nothing of credits or streams.
+//! access a buffer that the device owns, nor free a buffer before the queue pair that uses it has
+//! been destroyed. It knows nothing of credits or streams.
 
 mod abi;
 mod cm;

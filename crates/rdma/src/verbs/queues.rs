@@ -17,7 +17,7 @@ use super::library::{Library, the_library};
 const POLLED: usize = 16;
 /// Page size of registered memory.
 const PAGE_BYTES: usize = 4096;
-/// Bits of a work request ID: the kind of the request, and the number of its buffer.
+/// Bits of a work request ID: the kind of the request. The low bits are the number of its buffer.
 const SEND: u64 = 1 << 32;
 const IDLE_SEND: u64 = 2 << 32;
 const RECEIVE: u64 = 3 << 32;
@@ -29,7 +29,7 @@ pub(crate) struct Depths {
     pub(crate) receives: u16,
     /// Number of send buffers.
     pub(crate) sends: u16,
-    /// Maximum number of messages without data in flight.
+    /// Maximum number of messages without data that are in flight.
     pub(crate) idle_sends: u16,
     /// Size of each buffer in bytes: whole pages.
     pub(crate) buffer_bytes: usize,
@@ -77,18 +77,18 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout, and `Queues` has unregistered it before.
+        // SAFETY: the memory was allocated with this layout, and `Queues` has ended its
+        // registration before.
         unsafe { std::alloc::dealloc(self.start.as_ptr(), self.layout) };
     }
 }
 
-/// A queue pair with its resources. Receive buffers and send buffers are each numbered from 0.
+/// A queue pair and its resources. Receive buffers and send buffers are each numbered from 0.
 pub(crate) struct Queues {
     library: &'static Library,
     id: CmId,
     depths: Depths,
-    /// Whether each buffer is owned by the device: first the receive buffers, then the send
-    /// buffers.
+    /// True for each buffer that the device owns: first the receive buffers, then the send buffers.
     lent: RefCell<Vec<bool>>,
     region: Region,
     pd: NonNull<Pd>,
@@ -98,7 +98,7 @@ pub(crate) struct Queues {
     qp: NonNull<abi::Qp>,
 }
 
-/// The resources created so far, which are released if the rest fails.
+/// Resources created so far, which are released if a later resource cannot be created.
 struct Parts {
     library: &'static Library,
     pd: *mut Pd,
@@ -109,8 +109,9 @@ struct Parts {
 
 impl Drop for Parts {
     fn drop(&mut self) {
-        // SAFETY: each was made by the library, nothing uses it any more, and it is given back
-        // once, after what stands on it. An error would say that something still does.
+        // SAFETY: the library created each resource, and each is released once, after the resources
+        // that depend on it, when nothing uses it any more. An error would mean that a resource is
+        // still in use.
         unsafe {
             if !self.cq.is_null() {
                 (self.library.ibv_destroy_cq)(self.cq);
@@ -132,7 +133,7 @@ impl Queues {
     /// Creates the queues of an identifier whose device is known.
     ///
     /// # Errors
-    /// Those of the kernel, mostly about locked memory.
+    /// The errors of the kernel, mostly about locked memory.
     pub(crate) fn new(id: CmId, depths: Depths) -> io::Result<Queues> {
         let library = the_library()?;
         let (raw_id, context) = id.raw();
@@ -148,9 +149,9 @@ impl Queues {
             channel: ptr::null_mut(),
             cq: ptr::null_mut(),
         };
-        // SAFETY: the device of a live identifier is open; every result is checked before it is
-        // used; the region is all of the memory that is registered, and is freed after it has been
-        // unregistered.
+        // SAFETY: the device of a live identifier is open, and every result is checked before it is
+        // used. The region is exactly the memory that is registered, and is freed after its
+        // registration has ended.
         unsafe {
             parts.pd = (library.ibv_alloc_pd)(context);
             let pd = made(parts.pd, "cannot make a protection domain")?;
@@ -192,19 +193,19 @@ impl Queues {
         &self.id
     }
 
-    /// Returns the descriptor that is readable when the [armed](Self::arm) queue has a new
+    /// Returns the descriptor, which is readable when the [armed](Self::arm) queue has a new
     /// completion.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the channel lives as long as `self`, and its descriptor as long as it.
+        // SAFETY: the channel lives as long as `self`, and the descriptor as long as the channel.
         unsafe { BorrowedFd::borrow_raw(self.channel.as_ref().fd) }
     }
 
     /// Requests one notification of a new completion, either of receives alone or of all work
-    /// requests. A failure is always notified, because it flushes the receives. Completions from
-    /// before this call may not be notified.
+    /// requests. A failure always causes a notification, because it flushes the receives.
+    /// Completions from before this call may cause none.
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     pub(crate) fn arm(&self, receives_alone: bool) -> io::Result<()> {
         let cq = self.cq.as_ptr();
         // SAFETY: the queue is alive, and its device has this function.
@@ -215,14 +216,14 @@ impl Queues {
         posted(result, "cannot ask for a notice")
     }
 
-    /// Takes a notification. Returns false when there is none.
+    /// Takes a notification; returns false when there is none.
     ///
     /// # Errors
-    /// Those of the kernel.
+    /// The errors of the kernel.
     pub(crate) fn take_notice(&self) -> io::Result<bool> {
         let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
         let get = self.library.ibv_get_cq_event;
-        // SAFETY: the channel is alive; both pointers are written to by the call alone.
+        // SAFETY: the channel is alive, and only this call writes to the two pointers.
         let result = unsafe { get(self.channel.as_ptr(), &raw mut cq, &raw mut context) };
         if result != 0 {
             let error = io::Error::last_os_error();
@@ -231,13 +232,13 @@ impl Queues {
                 _ => Err(error),
             };
         }
-        // SAFETY: one notice of this queue, the only one of the channel, was given.
+        // SAFETY: the call has returned one event of this queue, the only queue of the channel.
         unsafe { (self.library.ibv_ack_cq_events)(cq, 1) };
         Ok(true)
     }
 
     /// Polls for completions and passes them to `each`, oldest first. Returns false when there was
-    /// none.
+    /// no completion.
     ///
     /// # Errors
     /// When the device reports that it is broken.
@@ -258,7 +259,7 @@ impl Queues {
         Ok(count > 0)
     }
 
-    /// Decodes a completion, and takes its buffer back from the device.
+    /// Decodes a completion, and records that the device no longer owns its buffer.
     fn done(&self, entry: &Completion) -> Done {
         let (kind, slot) = (entry.wr_id & !0xffff, entry.wr_id as u16);
         match kind {
@@ -267,7 +268,7 @@ impl Queues {
             _ => {}
         }
         if entry.status != abi::WC_SUCCESS {
-            // SAFETY: the library has a text for every number, and never frees it.
+            // SAFETY: the library has a text for every status number, and never frees these texts.
             let words = unsafe { CStr::from_ptr((self.library.ibv_wc_status_str)(entry.status)) };
             return Err(words.to_string_lossy().into_owned());
         }
@@ -288,16 +289,17 @@ impl Queues {
         usize::from(self.depths.receives) + usize::from(slot)
     }
 
-    /// Records whether the device owns a buffer.
+    /// Records that a buffer is handed to the device (`lent`), or that it has come back.
     fn lend(&self, index: usize, lent: bool) {
         let before = std::mem::replace(&mut self.lent.borrow_mut()[index], lent);
         assert_ne!(before, lent, "a buffer goes to the device and comes back");
     }
 
-    /// Returns the address of a buffer that the device does not own, so no other party touches it.
+    /// Returns the address of a buffer that the device does not own, so that only the caller
+    /// accesses it.
     fn buffer(&self, index: usize) -> *mut u8 {
         assert!(!self.lent.borrow()[index], "the device has this buffer");
-        // SAFETY: the region has a buffer for each place of `lent`.
+        // SAFETY: the region has one buffer for each index of `lent`.
         unsafe {
             self.region
                 .start
@@ -309,10 +311,10 @@ impl Queues {
     /// Posts a receive into a buffer.
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     ///
     /// # Panics
-    /// When the buffer is posted already.
+    /// When the buffer is already posted.
     pub(crate) fn post_receive(&self, slot: u16) -> io::Result<()> {
         assert!(slot < self.depths.receives, "there is such a buffer");
         let index = usize::from(slot);
@@ -324,8 +326,8 @@ impl Queues {
             num_sge: 1,
         };
         let (qp, mut bad) = (self.qp.as_ptr(), ptr::null_mut());
-        // SAFETY: the queue pair is alive and its device has this function; the request is copied
-        // by the call, and the buffer stays where it is and untouched until its completion.
+        // SAFETY: the queue pair is alive and its device has this function. The call copies the
+        // request, and the buffer is neither moved nor accessed until the completion.
         let result = unsafe {
             let post = (*(*qp).context).ops.post_recv;
             post(qp, &raw mut request, &raw mut bad)
@@ -335,10 +337,10 @@ impl Queues {
         Ok(())
     }
 
-    /// Copies the data of a completed receive out of its buffer, from offset `from` on.
+    /// Copies the data of a completed receive to `out`, from offset `from` of the buffer on.
     ///
     /// # Panics
-    /// When the buffer is posted, or shorter.
+    /// When the buffer is posted, or is too short.
     pub(crate) fn copy_received(&self, slot: u16, from: usize, out: &mut [u8]) {
         assert!(slot < self.depths.receives, "there is such a buffer");
         assert!(
@@ -346,18 +348,19 @@ impl Queues {
             "it is so long"
         );
         let start = self.buffer(usize::from(slot));
-        // SAFETY: the bytes lie in the buffer, which was initialised when it was made and is not
-        // with the device; `out` is other memory.
+        // SAFETY: the bytes lie in the buffer, which was initialised when it was allocated and is
+        // not owned by the device; `out` is other memory.
         unsafe { ptr::copy_nonoverlapping(start.add(from), out.as_mut_ptr(), out.len()) };
     }
 
-    /// Fills the first `bytes` bytes of a buffer and sends them with an immediate word.
+    /// Fills the first `bytes` bytes of a buffer by calling `fill`, and sends them with an
+    /// immediate word.
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     ///
     /// # Panics
-    /// When the buffer is in flight, or shorter.
+    /// When the buffer is in flight, or is too short.
     pub(crate) fn send(
         &self,
         slot: u16,
@@ -367,8 +370,8 @@ impl Queues {
     ) -> io::Result<()> {
         assert!(bytes <= self.depths.buffer_bytes, "it is so long");
         let index = self.send_index(slot);
-        // SAFETY: the bytes lie in the buffer, which was initialised when it was made and is not
-        // with the device; the slice is gone when this call is.
+        // SAFETY: the bytes lie in the buffer, which was initialised when it was allocated and is
+        // not owned by the device; the slice does not outlive this call.
         fill(unsafe { std::slice::from_raw_parts_mut(self.buffer(index), bytes) });
         let mut sge = self.sge(index, bytes);
         self.post_send(SEND | u64::from(slot), Some(&mut sge), word)?;
@@ -376,10 +379,10 @@ impl Queues {
         Ok(())
     }
 
-    /// Sends an immediate word without data.
+    /// Sends a message without data, which consists of an immediate word.
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     pub(crate) fn send_idle(&self, word: u32) -> io::Result<()> {
         self.post_send(IDLE_SEND, None, word)
     }
@@ -407,7 +410,8 @@ impl Queues {
             unused: [0; 11],
         };
         let (qp, mut bad) = (self.qp.as_ptr(), ptr::null_mut());
-        // SAFETY: as of `post_receive`.
+        // SAFETY: the queue pair is alive and its device has this function. The call copies the
+        // request, and the buffer is neither moved nor accessed until the completion.
         let result = unsafe {
             let post = (*(*qp).context).ops.post_send;
             post(qp, &raw mut request, &raw mut bad)
@@ -418,8 +422,8 @@ impl Queues {
 
 impl Drop for Queues {
     fn drop(&mut self) {
-        // SAFETY: the queue pair goes first, and then nothing is with the device any more; every
-        // notice has been acknowledged when it was taken.
+        // SAFETY: the queue pair is destroyed first, after which the device owns no buffer; every
+        // event was acknowledged when it was taken.
         unsafe { (self.library.rdma_destroy_qp)(self.id.raw().0) };
         drop(Parts {
             library: self.library,

@@ -1,12 +1,13 @@
-//! Memory for long-lived content: pieces of one size, carved from areas that the kernel may back
-//! with huge pages.
+//! Allocator of memory for long-lived content: pieces of one size, carved from areas that the
+//! kernel may back with huge pages.
 //!
-//! The content of a device in memory is accessed at random. On small pages nearly every access
-//! misses the TLB, and pieces on the heap have the reference counts of their handles scattered
-//! between them. An area is one huge page of x86-64 and is mapped when its first piece is needed,
-//! so content that was never written takes no memory, except for the rest of one area.
+//! The content of a memory device is accessed at random. On small pages nearly every access misses
+//! the TLB, and on the heap the pieces would be interleaved with the reference counts of their
+//! handles. An area is one huge page of x86-64. An area is mapped only when one of its pieces is
+//! needed, so content that was never written takes no memory, except for the unused pieces of one
+//! area.
 //!
-//! The allocator must never unmap an area of which a piece is in use.
+//! The allocator must never unmap an area that has a piece in use.
 
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
@@ -22,7 +23,7 @@ struct Free {
     is_new: bool,
 }
 
-/// An allocator of pieces; see the module.
+/// Allocator of pieces of one size, carved from areas of the size of a huge page.
 pub(super) struct Areas {
     piece_bytes: usize,
     free: Vec<Free>,
@@ -31,8 +32,8 @@ pub(super) struct Areas {
 }
 
 impl Areas {
-    /// Creates an allocator of pieces of `piece_bytes`, a power of two from [`super::ALIGNMENT`] to
-    /// the size of an area.
+    /// Creates an allocator of pieces of `piece_bytes`, which must be a power of two from
+    /// [`super::ALIGNMENT`] to `AREA_BYTES`.
     pub(super) fn new(piece_bytes: usize) -> Areas {
         assert!(
             piece_bytes.is_power_of_two() && (super::ALIGNMENT..=AREA_BYTES).contains(&piece_bytes),
@@ -53,7 +54,7 @@ impl Areas {
         AREA_BYTES / self.piece_bytes
     }
 
-    /// Takes a piece filled with zeroes; returns `None` when the kernel has no memory.
+    /// Allocates a piece filled with zeroes; returns `None` when the kernel has no memory.
     pub(super) fn take(&mut self) -> Option<NonNull<u8>> {
         if self.free.is_empty() {
             self.map()?;
@@ -67,7 +68,7 @@ impl Areas {
         Some(start)
     }
 
-    /// Returns a piece to the allocator. The caller must have no handle to it any more.
+    /// Frees a piece. The caller must not access the piece afterwards.
     pub(super) fn give_back(&mut self, start: NonNull<u8>) {
         self.free.push(Free {
             start,
@@ -76,8 +77,9 @@ impl Areas {
         let used = self.used_of(start);
         *used -= 1;
         let is_empty = *used == 0;
-        // Keep one area more than needed, so that a single piece that is taken and returned
-        // repeatedly maps no area.
+        // Unmap the empty area only while the other areas have enough free pieces for a whole area.
+        // Otherwise, a single piece that is allocated and freed repeatedly would map and unmap an
+        // area each time.
         if is_empty && self.free.len() >= 2 * self.pieces_of_area() {
             self.unmap(area_of(start));
         }
@@ -91,7 +93,8 @@ impl Areas {
     fn map(&mut self) -> Option<()> {
         let area = map_aligned()?;
         let piece_bytes = self.piece_bytes;
-        // The last piece is taken first, so that addresses ascend.
+        // `take` pops pieces from the end of the list, so the pieces are added in descending order
+        // and handed out at ascending addresses.
         let pieces = (0..self.pieces_of_area()).rev().map(|place| Free {
             // SAFETY: the pieces of an area are inside it.
             start: unsafe { area.add(place * piece_bytes) },
@@ -113,7 +116,8 @@ impl Areas {
 impl Drop for Areas {
     fn drop(&mut self) {
         for (area, used) in std::mem::take(&mut self.used) {
-            // Every block holds the pool, which holds this allocator, so no piece is in use.
+            // Every block in use keeps the pool alive, and the pool owns this allocator, so no
+            // piece is in use.
             assert_eq!(used, 0, "nobody has a piece of the area");
             unmap(area, AREA_BYTES);
         }
@@ -150,12 +154,13 @@ fn map_aligned() -> Option<NonNull<u8>> {
     NonNull::new(area as *mut u8)
 }
 
-/// Unmaps a part of a mapping of this module that is not in use.
+/// Unmaps `bytes` bytes from address `start`, which must lie in a mapping of this module and must
+/// not be in use.
 fn unmap(start: usize, bytes: usize) {
     if bytes == 0 {
         return;
     }
-    // SAFETY: the caller guarantees that the part is not in use.
+    // SAFETY: the caller guarantees that the range is mapped by this module and not in use.
     let result = unsafe { libc::munmap(start as *mut libc::c_void, bytes) };
     assert_eq!(result, 0, "unmapping memory failed");
 }

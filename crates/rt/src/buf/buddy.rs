@@ -1,21 +1,22 @@
 //! A binary buddy allocator over page numbers. It knows no addresses and owns no memory.
 //!
-//! Single pages, which most requests use, are not merged at once when they are freed: a few are
-//! kept in a ready list and reused, the last one first, while the processor's caches still hold
-//! them. They are merged when no free block satisfies an allocation.
+//! Single pages, which most requests use, are not merged immediately when they are freed: a few are
+//! kept in a ready list and reused, the most recently freed page first, while the processor's
+//! caches still hold its content. The pages of the ready list are merged when no free block
+//! satisfies an allocation.
 
 const NONE: u32 = u32::MAX;
 
-/// The state of a page at which no free block starts; other states are the order of the free block
-/// that starts there.
+/// State of a page at which no free block starts. A page at which a free block starts has the order
+/// of that block as its state.
 const NOT_FREE: u8 = u8::MAX;
 /// The state of a page in the ready list.
 const READY: u8 = NOT_FREE - 1;
 /// Maximum number of pages in the ready list.
 const READY_MAX: usize = 128;
 
-/// Free blocks of each order in doubly linked lists threaded through per-page links, so that
-/// taking, freeing and merging cost a few array accesses.
+/// Buddy allocator. The free blocks of each order form a doubly linked list through per-page links,
+/// so allocating, freeing and merging cost a few array accesses.
 pub(super) struct Buddy {
     /// The state of each page: the order of the free block that starts there, `NOT_FREE` or
     /// `READY`.
@@ -23,7 +24,7 @@ pub(super) struct Buddy {
     next: Vec<u32>,
     previous: Vec<u32>,
     heads: Vec<u32>,
-    /// The ready list: single pages that are free and not in the lists.
+    /// The ready list: single free pages that are not in the lists of free blocks.
     ready: Vec<u32>,
     used: usize,
 }
@@ -49,7 +50,8 @@ impl Buddy {
         buddy
     }
 
-    /// Allocates a block of `pages` pages, a power of two; returns `None` when there is none.
+    /// Allocates a block of `pages` pages, a power of two; returns `None` when no free block is
+    /// large enough.
     pub(super) fn alloc(&mut self, pages: usize) -> Option<usize> {
         let page = match self.ready.pop() {
             Some(page) if pages == 1 => {
@@ -68,7 +70,8 @@ impl Buddy {
         Some(page)
     }
 
-    /// Takes a block from the lists, and splits a larger one if necessary.
+    /// Removes a block of `pages` pages from the lists of free blocks; splits a larger block if
+    /// necessary.
     fn split(&mut self, pages: usize) -> Option<usize> {
         let wanted = pages.trailing_zeros() as usize;
         let found = (wanted..self.heads.len()).find(|&order| self.heads[order] != NONE)?;
@@ -101,7 +104,7 @@ impl Buddy {
         }
     }
 
-    /// Puts a block into the lists, merged with its free neighbours.
+    /// Merges a block with its free neighbours and adds the result to the lists of free blocks.
     fn merge(&mut self, page: usize, pages: usize) {
         let (mut page, mut order) = (page, pages.trailing_zeros() as usize);
         while order + 1 < self.heads.len() {

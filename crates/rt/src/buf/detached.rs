@@ -1,9 +1,9 @@
 //! Buffers that belong to no pool, so that they can move to another thread.
 //!
-//! A [`Buf`](super::Buf) counts its handles and refers to its pool without locks, which ties it to
-//! its thread. Data that crosses between threads is copied once, into heap memory with a single
-//! owner and no other reference; the other thread's pool takes that memory over without a copy. The
-//! memory is aligned like every buffer, so direct I/O can use it.
+//! A [`Buf`](super::Buf) counts its handles and refers to its pool without locks, so it must stay
+//! on its thread. Data that crosses between threads is copied once, into heap memory that has a
+//! single owner and no other reference. The receiving thread's pool takes over this memory without
+//! a copy. The memory is aligned like every buffer, so direct I/O can use it.
 
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
@@ -11,14 +11,15 @@ use std::rc::Rc;
 
 use super::{Block, BufMut, BufPool, Home, Payload, heap_bytes, heap_layout};
 
-/// A buffer on the heap with one owner, and no pool.
+/// Heap buffer that has a single owner and belongs to no pool, so it can move to another thread.
 pub struct DetachedBuf {
     start: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: it is the only handle to memory of the global allocator, which any thread may use and
-// free; no pool, no count of handles and no operation of a ring refers to this memory.
+// SAFETY: a `DetachedBuf` is the only handle to its memory, which comes from the global allocator,
+// so any thread may use and free it. No pool, no count of handles and no operation of a ring refers
+// to this memory.
 unsafe impl Send for DetachedBuf {}
 
 impl DetachedBuf {
@@ -36,8 +37,8 @@ impl DetachedBuf {
 impl Drop for DetachedBuf {
     fn drop(&mut self) {
         let layout = heap_layout(heap_bytes(self.len));
-        // SAFETY: allocated by `DetachedBuf::gather` with the layout of the same length, which
-        // never changes; `BufPool::attach` prevents the drop of buffers that it takes over.
+        // SAFETY: `DetachedBuf::gather` allocated the memory with the layout for `len`, which never
+        // changes. `BufPool::attach` takes over the memory without running this drop.
         unsafe { std::alloc::dealloc(self.start.as_ptr(), layout) };
     }
 }
@@ -49,12 +50,13 @@ impl std::fmt::Debug for DetachedBuf {
 }
 
 impl DetachedBuf {
-    /// Copies bytes; returns `None` when no memory can be allocated.
+    /// Returns a copy of `bytes`, or `None` when no memory can be allocated.
     pub fn copy_of(bytes: &[u8]) -> Option<DetachedBuf> {
         DetachedBuf::gather(bytes.len(), std::iter::once(bytes))
     }
 
-    /// Copies slices whose total length is `len` bytes.
+    /// Copies `slices`, whose total length must be `len` bytes, into a new buffer; returns `None`
+    /// when no memory can be allocated.
     fn gather<'a>(len: usize, slices: impl Iterator<Item = &'a [u8]>) -> Option<DetachedBuf> {
         // SAFETY: the layout has a size above zero.
         let start = unsafe { std::alloc::alloc(heap_layout(heap_bytes(len))) };
@@ -62,22 +64,22 @@ impl DetachedBuf {
         let mut at = 0;
         for slice in slices {
             assert!(slice.len() <= len - at, "the slices are as long as all");
-            // SAFETY: the new allocation has at least `len` bytes, of which those from `at` on have
-            // room for the slice, and no other code refers to it.
+            // SAFETY: the new allocation has at least `len` bytes, the slice fits behind offset
+            // `at`, and no other code refers to the allocation.
             unsafe {
                 let to = start.as_ptr().add(at);
                 std::ptr::copy_nonoverlapping(slice.as_ptr(), to, slice.len());
             }
             at += slice.len();
         }
-        // Bytes that were not written must never be read.
+        // Every byte must have been written, since uninitialised bytes must never be read.
         assert_eq!(at, len, "the slices are as long as all");
         Some(DetachedBuf { start, len })
     }
 }
 
 impl Payload {
-    /// Copies the bytes into one buffer that may move to another thread; returns `None` when no
+    /// Copies the payload into one buffer that may move to another thread; returns `None` when no
     /// memory can be allocated.
     pub fn detached(&self) -> Option<DetachedBuf> {
         DetachedBuf::gather(self.len(), self.slices().iter().map(|slice| &slice[..]))
@@ -85,10 +87,10 @@ impl Payload {
 }
 
 impl BufPool {
-    /// Turns `detached` into a buffer of this thread, without a copy. The buffer counts as one from
-    /// the heap.
+    /// Turns `detached` into a buffer of this pool without copying the bytes. The pool counts the
+    /// buffer as heap memory.
     pub fn attach(&self, detached: DetachedBuf) -> BufMut {
-        // The block below owns the memory from here on.
+        // The block below takes over the memory, so `detached` must not free it.
         let detached = ManuallyDrop::new(detached);
         let capacity = heap_bytes(detached.len);
         self.0.heap_bytes.set(self.0.heap_bytes.get() + capacity);

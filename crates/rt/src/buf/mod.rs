@@ -1,15 +1,17 @@
 //! Buffers for direct I/O: aligned, pooled, shared without copying, and safe to hand to the kernel.
 //!
-//! A [`BufMut`] is the only handle to its bytes and may be filled; freezing it gives a [`Buf`], an
-//! immutable slice that is cloned by reference counting. A [`Payload`] is a list of such slices, so
-//! that a layer can split, merge and keep data without copying it. All of these stay on their
-//! thread; a [`DetachedBuf`] is a copy that may leave it.
+//! A [`BufMut`] is the only handle to its bytes and may be filled. Freezing a `BufMut` gives a
+//! [`Buf`], an immutable slice that is cloned by reference counting. A [`Payload`] is a list of
+//! such slices, so that a layer can split, merge and keep data without copying it. All three types
+//! stay on their thread; a [`DetachedBuf`] is a copy that may move to another thread.
 //!
 //! The pool allocates power-of-two blocks from one region that is registered with the ring (a buddy
-//! allocator). [`BufPool::alloc_now`] never waits and falls back to the heap. The edges reserve
-//! memory for a request's data before they admit it, so the memory used inside is bounded by the
-//! admitted requests; a layer that waited for memory while holding some could wait for itself.
-//! [`BufPool::alloc`] waits for room; it is for edges that hold no buffers.
+//! allocator). [`BufPool::alloc_now`] never waits and falls back to the heap. The components at the
+//! edge of the process, such as exports, reserve memory for a request's data before they admit the
+//! request. The memory used by the layers is therefore bounded by the admitted requests. A layer
+//! must not wait for memory while it holds buffers, since it could wait for its own buffers.
+//! [`BufPool::alloc`] waits for room in the region and is meant for edge components that hold no
+//! buffers.
 //!
 //! This module may use `unsafe`: it owns raw memory. It must never hand out two handles that can
 //! write the same bytes, and never free memory while an operation still owns it.
@@ -39,16 +41,18 @@ pub const ALIGNMENT: usize = 4096;
 /// heap.
 pub const BLOCK_BYTES_MAX: usize = 4 << 20;
 
-/// The region, its allocator, and the amount of memory in use.
+/// State that the handles to a pool share: the region, its allocator, and the amount of memory in
+/// use.
 struct PoolState {
     /// Start of the region; dangling when there is none.
     region: NonNull<u8>,
     region_bytes: usize,
     buddy: RefCell<Buddy>,
     heap_bytes: Cell<usize>,
-    /// The allocator of blocks of one size, which replaces the heap for them.
+    /// Allocator used instead of the heap for blocks of one size, in a pool [for
+    /// content](BufPool::for_content).
     areas: Option<RefCell<Areas>>,
-    /// The edges that wait for room in the region.
+    /// Tasks that wait for room in the region, in order of arrival.
     waiting: WaitQueue,
 }
 
@@ -56,7 +60,7 @@ impl Drop for PoolState {
     fn drop(&mut self) {
         if self.region_bytes > 0 {
             // SAFETY: the region was mapped with this length by `BufPool::new`, and every block
-            // holds a reference to this state, so none is left.
+            // holds a reference to this state, so no block is left.
             let result = unsafe { libc::munmap(self.region.as_ptr().cast(), self.region_bytes) };
             assert_eq!(result, 0, "unmapping the buffer region failed");
         }
@@ -146,8 +150,9 @@ impl BufPool {
         BufPool::over(NonNull::dangling(), 0, None)
     }
 
-    /// Creates a pool for long-lived content: buffers of `bytes`, a power of two of up to 2 MiB,
-    /// come from memory that the kernel may back with huge pages. Other buffers come from the heap.
+    /// Creates a pool for long-lived content. Buffers whose length, rounded up to whole pages, is
+    /// `bytes` come from memory that the kernel may back with huge pages; all other buffers come
+    /// from the heap. `bytes` must be a power of two from 4 KiB to 2 MiB.
     pub fn for_content(bytes: usize) -> BufPool {
         BufPool::over(NonNull::dangling(), 0, Some(Areas::new(bytes)))
     }
@@ -166,9 +171,11 @@ impl BufPool {
         }))
     }
 
-    /// Allocates a buffer of `len` bytes, and waits for room in the region, in order of arrival:
-    /// later requests for small buffers do not starve an earlier one for a large buffer. For the
-    /// edges only.
+    /// Allocates a buffer of `len` bytes from the region, and waits until there is room. Calls are
+    /// served in order of arrival, so later calls for small buffers do not starve an earlier call
+    /// for a large buffer. A length that never fits in the region is allocated from the heap
+    /// without waiting. Only components at the edge of the process, which hold no buffers, may call
+    /// this.
     pub async fn alloc(&self, len: usize) -> BufMut {
         if self.0.region_bytes == 0 || block_bytes(len) > BLOCK_BYTES_MAX {
             return self.alloc_now(len);
@@ -176,7 +183,7 @@ impl BufPool {
         self.0.waiting.in_turn(|| self.try_alloc(len)).await
     }
 
-    /// Allocates a buffer of `len` bytes from the region, if there is room.
+    /// Allocates a buffer of `len` bytes from the region; returns `None` when there is no room.
     pub fn try_alloc(&self, len: usize) -> Option<BufMut> {
         let capacity = block_bytes(len);
         if capacity > BLOCK_BYTES_MAX {
@@ -232,7 +239,8 @@ impl BufPool {
         self.0.region_bytes
     }
 
-    /// Returns the region in the form that the kernel takes for registration.
+    /// Returns the address and length of the region for its registration with the kernel; `None`
+    /// when the pool has no region.
     pub(crate) fn region_iovec(&self) -> Option<libc::iovec> {
         (self.0.region_bytes > 0).then(|| libc::iovec {
             iov_base: self.0.region.as_ptr().cast(),
@@ -240,8 +248,9 @@ impl BufPool {
         })
     }
 
-    /// Returns the memory in bytes that buffers for `len` bytes take when they are split into
-    /// pieces of [`BLOCK_BYTES_MAX`]: each piece takes a power of two, and at least one page.
+    /// Returns the number of bytes of memory that `len` bytes of data occupy when they are split
+    /// into buffers of at most [`BLOCK_BYTES_MAX`]. The size of each buffer is rounded up to a
+    /// power of two, and to at least one page.
     pub fn footprint_bytes(len: u64) -> u64 {
         let whole = len / BLOCK_BYTES_MAX as u64 * BLOCK_BYTES_MAX as u64;
         let rest = (len - whole) as usize;
@@ -258,7 +267,8 @@ impl BufPool {
             .unwrap_or_else(|| std::alloc::handle_alloc_error(heap_layout(heap_bytes(len))))
     }
 
-    /// Allocates a buffer of `len` zeroes from the heap or from areas, if there is memory.
+    /// Allocates a buffer of `len` zeroes outside the region, from an area or the heap; returns
+    /// `None` when there is no memory.
     pub fn try_heap(&self, len: usize) -> Option<BufMut> {
         let capacity = heap_bytes(len);
         let areas = self.0.areas.as_ref();
@@ -291,14 +301,15 @@ fn heap_bytes(len: usize) -> usize {
     len.max(1).next_multiple_of(ALIGNMENT)
 }
 
-/// Returns the size of the block that holds `len` bytes.
+/// Returns the size of the block of the region for `len` bytes: a power of two of at least one
+/// page.
 fn block_bytes(len: usize) -> usize {
     len.max(ALIGNMENT)
         .checked_next_power_of_two()
         .unwrap_or(usize::MAX)
 }
 
-/// The only handle to a buffer; it may write the bytes.
+/// Exclusive handle to a buffer, through which its bytes can be written.
 pub struct BufMut {
     block: Rc<Block>,
     len: usize,
@@ -333,15 +344,16 @@ impl Deref for BufMut {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         // SAFETY: the block is at least `len` long, was initialised when it was mapped or
-        // allocated, and lives as long as this handle; no other handle writes to it.
+        // allocated, and lives as long as this handle; no other handle writes to the block.
         unsafe { std::slice::from_raw_parts(self.block.start.as_ptr(), self.len) }
     }
 }
 
 impl DerefMut for BufMut {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and this handle is the only one: a `BufMut` is neither cloned nor
-        // made from a `Buf` that has siblings.
+        // SAFETY: the block is initialised and at least `len` long, as in `deref`, and this handle
+        // is the only one: a `BufMut` is neither cloned nor made from a `Buf` that shares its
+        // block.
         unsafe { std::slice::from_raw_parts_mut(self.block.start.as_ptr(), self.len) }
     }
 }
@@ -355,10 +367,7 @@ pub struct Buf {
 }
 
 impl Buf {
-    /// Returns a part of this slice, which shares its memory.
-    ///
-    /// # Panics
-    /// When the range exceeds the slice.
+    /// Returns the part of this slice in `range`. The part shares the memory of this slice.
     pub fn slice(&self, range: Range<usize>) -> Buf {
         assert!(
             range.start <= range.end && range.end <= self.len,
@@ -371,10 +380,11 @@ impl Buf {
         }
     }
 
-    /// Returns the bytes for modification, if no other slice shares their memory.
+    /// Returns the bytes for modification; `None` if another slice shares their memory.
     pub fn unshared(&mut self) -> Option<&mut [u8]> {
         let block = Rc::get_mut(&mut self.block)?;
-        // SAFETY: `slice` keeps the range inside the block, and no other handle to it exists.
+        // SAFETY: `slice` keeps the range inside the block, and no other handle to the block
+        // exists.
         unsafe {
             let start = block.start.as_ptr().add(self.offset);
             Some(std::slice::from_raw_parts_mut(start, self.len))

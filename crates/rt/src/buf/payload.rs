@@ -11,7 +11,7 @@ pub struct Payload {
     len: usize,
 }
 
-/// The slices; a single slice is the common case and needs no list.
+/// Slices of a payload. A single slice, the common case, needs no allocation of a list.
 #[derive(Clone, Debug, Default)]
 enum Slices {
     #[default]
@@ -70,10 +70,7 @@ impl Payload {
         }
     }
 
-    /// Returns a part of the payload, which shares its memory.
-    ///
-    /// # Panics
-    /// When the range exceeds the payload.
+    /// Returns the part of the payload in `range`. The part shares the memory of the payload.
     pub fn slice(&self, range: Range<usize>) -> Payload {
         assert!(
             range.start <= range.end && range.end <= self.len,

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::Sender;
 use crate::sync::Event;
 
-/// The messages of this turn of the executor, to be sent in one batch by [`carry`](Self::carry).
-/// The tasks that put messages in must bound their number.
+/// Messages of the current turn of the executor, which [`carry`](Self::carry) sends in one batch.
+/// The tasks that add messages must bound the number of messages.
 pub struct SendBatch<T> {
     messages: RefCell<Vec<T>>,
     filled: Event,
@@ -15,7 +15,7 @@ pub struct SendBatch<T> {
 }
 
 impl<T> SendBatch<T> {
-    /// Creates an empty outbox for the receiver of `to`.
+    /// Creates an empty batch of messages for the receiver of `to`.
     pub fn new(to: Arc<Sender<T>>) -> SendBatch<T> {
         SendBatch {
             messages: RefCell::new(Vec::new()),
@@ -36,8 +36,9 @@ impl<T> SendBatch<T> {
         }
     }
 
-    /// Sends each batch, for ever. Tasks run in the order in which they became ready, so this task
-    /// runs after all that added messages in the same turn.
+    /// Sends each batch of messages; never returns. Tasks run in the order in which they became
+    /// ready, so the task that calls this runs after all tasks that were ready when the first
+    /// message of a batch was added, and sends their messages together.
     pub async fn carry(&self) {
         loop {
             self.filled
@@ -49,8 +50,8 @@ impl<T> SendBatch<T> {
 
     /// Sends the messages added so far.
     pub fn send(&self) {
-        // If the mailbox is closed, its thread has ended, which is detected at that thread's own
-        // mailbox; the messages are dropped.
+        // If the mailbox is closed, the receiving thread has ended, and the messages are dropped.
+        // The end of that thread is detected by the end of the mailbox in the other direction.
         let messages = self.messages.take();
         self.to.send_all(messages);
     }

@@ -16,7 +16,7 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// Creates an empty inbox that holds at most the length of `buf`.
+    /// Creates an empty inbox whose capacity is the length of `buf`.
     pub fn new(buf: BufMut) -> Inbox {
         Inbox {
             buf: Some(buf),
@@ -46,7 +46,8 @@ impl Inbox {
         }
     }
 
-    /// Inserts the bytes that arrived directly after a handshake, before any other data.
+    /// Puts `early` into the inbox: bytes that arrived directly after a handshake, before any other
+    /// data.
     ///
     /// # Panics
     /// When there are unread bytes, or when `early` does not fit.
@@ -80,9 +81,9 @@ impl Inbox {
         Ok(count > 0)
     }
 
-    /// Receives at most the next `bytes` bytes, the size of a header, and nothing after them.
-    /// Returns false at the end of the stream. Streams of large messages use this, so that the
-    /// payload can be received directly into its own buffer.
+    /// Receives at most the next `bytes` bytes, the size of a header, and no byte beyond them.
+    /// Returns false at the end of the stream. Protocols with large messages use this function, so
+    /// that the payload after the header can be received directly into its own buffer.
     ///
     /// # Errors
     /// The errors of `recv(2)`.
@@ -102,9 +103,9 @@ impl Inbox {
         Ok(count > 0)
     }
 
-    /// Fills `buf` with the next bytes: first the unread ones, then bytes received straight into
-    /// `buf`. Returns `None` when the stream ends before `buf` is full. Calls `progress` with true
-    /// before each wait and with false after it.
+    /// Fills `buf` with the next bytes: first the unread bytes, then bytes received directly into
+    /// `buf`. Returns `None` when the stream ends before `buf` is full. Calls `progress(true)`
+    /// before each receive and `progress(false)` after it.
     ///
     /// # Errors
     /// The errors of `recv(2)`.

@@ -1,4 +1,4 @@
-//! An in-memory connection with bounded buffering, latency, and a switch to cut it.
+//! An in-memory connection with bounded buffering and latency, which either end can shut down.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -127,7 +127,7 @@ impl Pipe {
 }
 
 impl Direction {
-    /// Moves the data that has arrived by `now` into `out`, as far as it fits, and returns the
+    /// Moves as much of the data that has arrived by `now` as fits into `out`, and returns the
     /// number of bytes.
     fn take_into(&self, out: &mut [u8], now: Instant) -> usize {
         let mut chunks = self.chunks.borrow_mut();

@@ -1,5 +1,5 @@
-//! The choice of the driver that executes operations, and messages that explain why it is not
-//! `io_uring`.
+//! Chooses the driver that executes operations, and explains to the operator why `io_uring` cannot
+//! be used.
 
 use std::io;
 use std::str::FromStr;
@@ -76,15 +76,17 @@ impl From<DriverKind> for DriverChoice {
 pub struct Driven {
     /// The kind of the driver.
     pub kind: DriverKind,
-    /// The reason that `io_uring` is not used, where it was requested if usable.
+    /// Reason why `io_uring` cannot be used, if [`DriverChoice::Auto`] selected threads for that
+    /// reason.
     pub refused: Option<String>,
-    /// The reason that buffers and files could not be registered with the ring, if they could not.
+    /// Reason why buffers and files could not be registered with the ring; `None` if there was no
+    /// obstacle.
     pub unregistered: Option<String>,
 }
 
 impl Driven {
-    /// Returns one line for the operator if the runtime is less efficient than possible: the reason
-    /// and the cost.
+    /// Returns one line for the operator if the runtime is less efficient than possible; the line
+    /// states the reason and the cost.
     pub fn warning(&self) -> Option<String> {
         if let Some(refused) = &self.refused {
             return Some(format!(
@@ -154,7 +156,7 @@ fn of_environment() -> io::Result<DriverChoice> {
 }
 
 /// Returns true for an error that means that `io_uring` is unavailable to this process. Other
-/// errors, such as a lack of descriptors, would affect the other driver as well.
+/// errors, such as a lack of descriptors, would also affect the other driver.
 fn is_refusal(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::Unsupported
         || matches!(
@@ -163,10 +165,10 @@ fn is_refusal(error: &io::Error) -> bool {
         )
 }
 
-/// Settings that may prevent a ring, as far as the kernel reports them.
+/// System settings that may prevent the creation of a ring, as far as the kernel reports them.
 #[derive(Clone, Debug, Default)]
 struct Surroundings {
-    /// `kernel.io_uring_disabled`, where the kernel has that switch (Linux 6.6).
+    /// `kernel.io_uring_disabled`; `None` when the kernel lacks this setting (before Linux 6.6).
     disabled: Option<u32>,
     /// True when the process is under a system call filter.
     has_filter: bool,
@@ -189,7 +191,7 @@ impl Surroundings {
         }
     }
 
-    /// Describes the obstacle behind an error of an `io_uring` call.
+    /// Describes the likely cause of an error of an `io_uring` system call.
     fn words(&self, error: &io::Error) -> String {
         if error.kind() == io::ErrorKind::Unsupported && error.raw_os_error().is_none() {
             return "the kernel lacks operations that are needed, Linux 5.6 has them".to_owned();

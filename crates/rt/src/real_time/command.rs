@@ -1,14 +1,14 @@
 //! Commands that a kernel driver defines for its own files (`IORING_OP_URING_CMD`), and pages that
-//! it shares.
+//! the driver shares with this process.
 //!
-//! A short command has 16 bytes and goes through the runtime's ring, as a read or a write does;
+//! A short command has 16 bytes and is submitted to the runtime's ring, like a read or a write;
 //! requests use short commands. A long command has up to 80 bytes and needs a ring with entries of
 //! 128 bytes. Such entries in the runtime's ring would double the memory of every operation, so a
-//! [`CommandFile`] has a small ring of its own, whose completions the runtime's ring watches for.
-//! Control operations use long commands.
+//! [`CommandFile`] has a small ring of its own, and the runtime's ring waits for completions of the
+//! small ring. Control operations use long commands.
 //!
-//! This module must never know what a command means: the caller that sends it specifies where the
-//! driver may write.
+//! This module must never interpret a command: the caller that sends the command specifies the
+//! memory to which the driver may write.
 
 use std::cell::RefCell;
 use std::io;
@@ -27,16 +27,16 @@ use crate::sync::Semaphore;
 
 /// Size of a long command in bytes.
 pub const LONG_COMMAND_BYTES: usize = 80;
-/// Number of entries of the ring; only one long command is in flight at a time.
+/// Number of entries of the ring for long commands; only one long command is in flight at a time.
 const LONG_COMMANDS: u32 = 2;
 
 impl File {
     /// Sends a short command: `head`, followed by the address of `buf` in native byte order.
     /// Returns the driver's result and, in every case, the buffer.
     ///
-    /// A driver may keep a command arbitrarily long and may ignore a request to cancel it. If the
-    /// future is then dropped, the operation stays behind as an orphan until the driver completes
-    /// it.
+    /// A driver may delay the completion of a command without limit and may ignore a request to
+    /// cancel it. If the future is dropped, the operation remains in flight as an orphan until the
+    /// driver completes the command.
     ///
     /// # Errors
     /// The errors that the driver returns.
@@ -93,8 +93,9 @@ pub struct DriverPages {
 }
 
 impl DriverPages {
-    /// Returns a copy of `N` bytes from offset `at`, as they are now. The protocol with the driver
-    /// must decide whether the bytes are consistent with each other.
+    /// Returns a copy of the `N` bytes at offset `at`, as they are now. The driver may change the
+    /// bytes during the copy, so the caller's protocol with the driver must decide whether they are
+    /// consistent with each other.
     ///
     /// # Panics
     /// When the bytes do not lie in the pages.
@@ -125,12 +126,12 @@ impl Drop for DriverPages {
 /// A file that takes long commands, one at a time.
 pub struct CommandFile {
     fd: OwnedFd,
-    /// Watches the descriptor of the small ring with the runtime's ring.
+    /// Waits, through the runtime's ring, for completions of the small ring.
     watch: Watch,
     ring: RefCell<IoUring<squeue::Entry128>>,
     /// Admits one command at a time.
     turn: Rc<Semaphore>,
-    /// The data of the command in flight, kept also after its future has been dropped.
+    /// Data of the command in flight; kept after the command's future has been dropped.
     lent: RefCell<Option<Box<[u8]>>>,
 }
 
@@ -138,8 +139,8 @@ impl CommandFile {
     /// Opens an existing file for reading and writing. Blocks, so use it at start-up only.
     ///
     /// # Errors
-    /// The errors of `open(2)`; `Unsupported` in virtual time, on the driver of threads, and where
-    /// the kernel has no ring with long entries (before Linux 5.19).
+    /// The errors of `open(2)`; `Unsupported` in virtual time, with the driver of threads, and
+    /// where the kernel has no rings with long entries (before Linux 5.19).
     pub fn open(rt: &Rt, path: &Path) -> io::Result<CommandFile> {
         if super::of(rt)?.driven().kind != DriverKind::Uring {
             return Err(io::Error::new(
@@ -169,7 +170,8 @@ impl CommandFile {
     }
 
     /// Sends a long command and waits for its completion. The address of `data`, in native byte
-    /// order, is stored at byte `address_at` of the command. Returns `data` as the driver left it.
+    /// order, is stored at byte `address_at` of the command. Returns `data`, which the driver may
+    /// have changed.
     ///
     /// A command whose future is dropped continues in the kernel, and the next command waits for
     /// its end.
@@ -233,7 +235,7 @@ impl CommandFile {
 impl Drop for CommandFile {
     fn drop(&mut self) {
         // The kernel may still write to the data of a command that has not completed. Waiting for
-        // the completion here could take forever, so the memory is leaked.
+        // the completion could take forever, so the memory is leaked.
         if let Some(data) = self.lent.borrow_mut().take() {
             Box::leak(data);
         }
@@ -342,7 +344,8 @@ mod tests {
         let file = File::open(&rt, &path, options).unwrap();
         let pages = file.map_pages(4096, 4096).unwrap();
         std::fs::remove_file(&path).unwrap();
-        // Byte 4096 + 30 is in the 257th and the next in the 258th group of 16.
+        // The bytes from 4096 + 30 on: two bytes of group 257 (1 as a byte) and two of group 258
+        // (2).
         assert_eq!(pages.read::<4>(30), [1, 1, 2, 2]);
         assert_eq!(pages.read::<2>(4094), [255, 255]);
         let beyond =

@@ -1,9 +1,10 @@
-//! The interface between operations and the two drivers that have the kernel execute them.
+//! The interface between operations and the two drivers (`io_uring` and threads), which have the
+//! kernel execute the operations.
 //!
-//! The code above this interface (slots, futures, ownership, cancelling, waiting) exists once; a
+//! The code above this interface (slots, futures, ownership, cancelling, waiting) exists once. A
 //! driver starts operations, sleeps until one completes, and reports their results. A driver must
-//! never free or reuse memory that a request names, and must report each operation that was given
-//! to it exactly once.
+//! never free or reuse memory that a request refers to, and must report each operation that was
+//! given to it exactly once.
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::rc::Weak;
@@ -11,8 +12,9 @@ use std::time::Duration;
 
 use super::RealTime;
 
-/// A request of an operation to the kernel, with the addresses of memory that the operation's slot
-/// owns. The result of each is the result of the named system call, or a negative error number.
+/// Request of an operation to the kernel, with the addresses of memory that the operation's slot
+/// owns. The result of a request is the result of the system call named at its variant, or a
+/// negative error number.
 #[derive(Clone, Copy)]
 pub(crate) enum Request {
     /// `pread(2)`.
@@ -62,7 +64,7 @@ pub(crate) enum Request {
 /// A completion of an operation: its key and its result.
 pub(crate) type Completion = (usize, i32);
 
-/// A way to have the kernel execute operations.
+/// Driver of a runtime, which has the kernel execute operations.
 pub(crate) trait Driver {
     /// Starts an operation. The operation may complete before this returns, and is then still
     /// reported by [`reap`](Self::reap).
@@ -76,31 +78,32 @@ pub(crate) trait Driver {
     fn must_enter(&self) -> bool;
 
     /// Submits the started operations to the kernel and checks for completions. With `wait`, sleeps
-    /// until there is one, for at most `at_most`; it may return early without one.
+    /// until an operation completes, for at most `at_most` (`None`: no limit); may return early
+    /// without a completion.
     fn enter(&self, wait: bool, at_most: Option<Duration>);
 
     /// Returns true when a completion can be reaped.
     fn has_completed(&self) -> bool;
 
-    /// Returns true when another call of [`enter`](Self::enter) could find a completion that is not
-    /// yet seen.
+    /// Returns true when another call of [`enter`](Self::enter) could find a new completion.
     fn has_work(&self) -> bool;
 
-    /// Appends the completions that were seen and not yet reported.
+    /// Appends the completions that have been found and not yet reported.
     fn reap(&self, completions: &mut Vec<Completion>);
 
     /// Prepares for operations on `fd`; returns its index in the driver's table of files, if the
     /// driver has one.
     fn register(&self, fd: RawFd) -> Option<u32>;
 
-    /// Removes `fd`, on which no operation is in flight, before it is closed.
+    /// Removes `fd` from the driver before it is closed. No operation on `fd` may be in flight.
+    /// `fixed` is the index that [`register`](Self::register) returned.
     fn forget(&self, fd: RawFd, fixed: Option<u32>);
 }
 
 /// An open file, which stays open while an operation on it is in flight.
 ///
-/// Operations name files by descriptor number. If a file could be closed before its operations have
-/// completed, its number could be reused for another file, and a write would go there.
+/// Operations identify files by descriptor number. If a file were closed before its operations have
+/// completed, its number could be reused for another file, and a write would go to that other file.
 pub(crate) struct Descriptor {
     /// Weak, since the slots of operations hold descriptors.
     real_time: Weak<RealTime>,
@@ -138,7 +141,7 @@ impl Descriptor {
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
-        // Without a runtime the table no longer exists.
+        // Once the runtime has been dropped, the driver's table of files no longer exists.
         if let Some(real_time) = self.real_time.upgrade() {
             real_time.driver().forget(self.raw(), self.fixed);
         }

@@ -69,7 +69,7 @@ impl File {
     }
 
     /// Reads from `offset` into `buf`. Returns the number of bytes read, which is smaller than the
-    /// buffer only at the end of the file, and in every case the buffer.
+    /// buffer only at the end of the file, and the buffer in every case.
     ///
     /// # Errors
     /// The errors of `pread(2)`.
@@ -86,8 +86,8 @@ impl File {
     }
 
     /// Writes `payload` at `offset` and returns the number of bytes written, which may be smaller
-    /// than the payload, as with `pwrite(2)`. With `dsync` the data is durable when this returns
-    /// (`RWF_DSYNC`).
+    /// than the payload, as with `pwrite(2)`. With `dsync`, the written data is durable when this
+    /// returns (`RWF_DSYNC`).
     ///
     /// # Errors
     /// The errors of `pwritev2(2)`.
@@ -142,9 +142,9 @@ impl File {
         done(self.handle.ask(request, Owned::Nothing).await.0)
     }
 
-    /// Returns `(is_data, end)` of the run of data or of hole that starts at `offset`, by
-    /// `lseek(2)`. Does not wait for the device on the file systems in use, since their extent map
-    /// is in memory.
+    /// Returns `(is_data, end)` for the run of data, or the hole, at `offset`, found with
+    /// `lseek(2)`. On the file systems in use, the call does not wait for the device, since the
+    /// extent map is in memory.
     ///
     /// # Errors
     /// The errors of `lseek(2)`, except for the end of the file, which counts as a hole.
@@ -162,13 +162,13 @@ impl File {
     /// # Errors
     /// The errors of `lseek(2)`.
     pub fn size_bytes(&self) -> io::Result<u64> {
-        // Operations name their offsets, so the file position that this changes has no meaning.
+        // Operations specify their own offsets, so changing the file position does no harm.
         Ok(self.seek(0, libc::SEEK_END)?.unwrap_or(0))
     }
 
     fn seek(&self, offset: u64, whence: i32) -> io::Result<Option<u64>> {
         let offset = i64::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
-        // SAFETY: takes and returns integers; the descriptor is open.
+        // SAFETY: the call takes and returns integers; the descriptor is open.
         let found = unsafe { libc::lseek(self.handle.fd().as_raw_fd(), offset, whence) };
         if let Ok(found) = u64::try_from(found) {
             return Ok(Some(found));
@@ -179,13 +179,14 @@ impl File {
         }
     }
 
-    /// Takes the exclusive advisory lock of the file without waiting; returns false when another
-    /// process, or another handle of this one, has it. The lock is released with the handle.
+    /// Takes the exclusive advisory lock of the file without waiting. Returns false when another
+    /// process, or another handle in this process, holds the lock. The lock is released when the
+    /// handle is closed.
     ///
     /// # Errors
     /// The errors of `flock(2)`.
     pub fn try_lock_exclusive(&self) -> io::Result<bool> {
-        // SAFETY: takes integers; the descriptor is open.
+        // SAFETY: the call takes integers; the descriptor is open.
         if unsafe { libc::flock(self.handle.fd().as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0
         {
             return Ok(true);

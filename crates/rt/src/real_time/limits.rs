@@ -31,7 +31,8 @@ impl ProcessLimit {
         (result == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
     }
 
-    /// Returns the limit that made a system call fail with `error`, if it was a limit.
+    /// Returns the process limit that a system call has hit when it fails with `error`; `None` when
+    /// the error has another cause.
     pub fn behind(error: &io::Error) -> Option<ProcessLimit> {
         match error.raw_os_error()? {
             libc::EMFILE => Some(ProcessLimit::OpenFiles),
@@ -40,8 +41,8 @@ impl ProcessLimit {
         }
     }
 
-    /// Returns the limit, its value `value` and the settings that raise it, as the end of a
-    /// sentence.
+    /// Returns the end of a sentence for the operator: the limit, its value `value` and the
+    /// settings that raise it.
     pub fn words(self, value: u64) -> String {
         match self {
             ProcessLimit::OpenFiles => format!(
@@ -62,7 +63,7 @@ impl ProcessLimit {
     }
 }
 
-/// Raises the soft limit of open files to the hard limit: the lower soft limit exists for programs
+/// Raises the soft limit of open files to the hard limit. The soft limit is low only for programs
 /// that use `select(2)`. Call this before other threads are started.
 ///
 /// # Errors

@@ -1,5 +1,5 @@
-//! Locks on a range of a file, and claims of block devices. Both belong to an open handle, not to a
-//! process.
+//! Locks on ranges of a file, and claims of block devices. Locks and claims belong to an open
+//! handle, not to a process.
 
 use std::fs::File;
 use std::io;
@@ -27,8 +27,8 @@ pub fn try_claim(path: &Path) -> io::Result<Option<File>> {
 }
 
 /// Takes the exclusive advisory lock of a range of bytes (`F_OFD_SETLK` of `fcntl_locking(2)`)
-/// without waiting; returns false when another handle has a lock on a byte of the range. The lock
-/// is released with the handle. A range that ends at `u64::MAX` is unbounded.
+/// without waiting. Returns false when another handle has a lock on a byte of the range. The lock
+/// is released when the handle is closed. A range that ends at `u64::MAX` is unbounded.
 ///
 /// # Errors
 /// The errors of `fcntl(2)`: `EBADF` when the file is not open for writing; `InvalidInput` when the
@@ -49,7 +49,7 @@ pub fn try_lock_range(file: &File, range: &Range<u64>) -> io::Result<bool> {
         } else {
             0
         },
-        // The kernel requires zero here for locks of this kind.
+        // The kernel requires a process ID of zero for locks of this kind.
         l_pid: 0,
     };
     // SAFETY: the call reads one `struct flock`, which lives until it returns; the descriptor is

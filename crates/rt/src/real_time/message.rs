@@ -1,12 +1,12 @@
-//! Files of drivers that exchange whole messages: a read takes one message, a write gives one
-//! (`/dev/fuse`).
+//! Files of drivers that exchange whole messages, such as `/dev/fuse`: each read returns one
+//! message, and each write sends one message.
 //!
 //! A message is read into two parts, so the data that follows a head of known length lies in an
-//! aligned buffer of the pool and can be passed on without a copy. Requests here never name buffers
-//! as registered ones: a driver that copies from and to the pages of a process (as FUSE does)
-//! accepts addresses only.
+//! aligned buffer of the pool and can be passed on without a copy. Requests on such files never
+//! refer to registered buffers: a driver that copies from and to the pages of a process (as FUSE
+//! does) accepts addresses only.
 //!
-//! This module must never know what a message means.
+//! This module must never interpret a message.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -29,8 +29,8 @@ pub struct MessageBuf {
 }
 
 impl MessageBuf {
-    /// Creates a buffer for the first `head_bytes` of a message, followed by at most the length of
-    /// `body`.
+    /// Creates a buffer for a message: the first `head_bytes` bytes are read into the head, and the
+    /// rest, at most the length of `body`, into `body`.
     pub fn new(head_bytes: usize, body: BufMut) -> Box<MessageBuf> {
         let nothing = libc::iovec {
             iov_base: std::ptr::null_mut(),
@@ -53,8 +53,8 @@ impl MessageBuf {
         self.body.as_ref().expect("the buffer has a body")
     }
 
-    /// Takes the body out; the buffer cannot be read into before [another body](Self::put_body) is
-    /// put in.
+    /// Takes the body out. No message can be read into the buffer until [another
+    /// body](Self::put_body) is put in.
     ///
     /// # Panics
     /// When the body was already taken.
@@ -67,7 +67,8 @@ impl MessageBuf {
         self.body = Some(body);
     }
 
-    /// Describes the memory to the kernel. The described memory stays in place when the box moves.
+    /// Returns the vectors that describe the head and the body to the kernel. The described memory
+    /// stays in place when the box moves.
     fn describe(&mut self) -> *const libc::iovec {
         let body = self.body.as_mut().expect("the buffer has a body");
         self.vectors = [
@@ -90,8 +91,8 @@ pub struct MessageFile {
 }
 
 impl MessageFile {
-    /// Takes ownership of an open file and makes it nonblocking, so that the kernel waits for it by
-    /// polling and not in a thread.
+    /// Takes ownership of an open file and makes it nonblocking, so that the kernel waits for
+    /// messages by polling and not in a thread of its own.
     ///
     /// # Errors
     /// The errors of `fcntl(2)`; `Unsupported` in virtual time.
@@ -103,7 +104,7 @@ impl MessageFile {
     }
 
     /// Waits for a message and reads it. Returns the number of bytes read, which fill the head
-    /// first, and in every case the buffer.
+    /// first, and the buffer in every case.
     ///
     /// # Errors
     /// The errors of `readv(2)`.
@@ -121,7 +122,8 @@ impl MessageFile {
             if result != -libc::EAGAIN {
                 return (count(result), buf);
             }
-            // This kernel does not wait by itself when a file is nonblocking.
+            // This kernel returns `EAGAIN` for a nonblocking file instead of waiting, so poll the
+            // file.
             if let Err(error) = self.readable().await {
                 return (Err(error), buf);
             }
@@ -175,7 +177,8 @@ mod tests {
         Rt::real_time(options).unwrap()
     }
 
-    /// Returns a datagram pair: a datagram is a message, too.
+    /// Returns a message file and its peer, made of a pair of datagram sockets: a datagram is a
+    /// message.
     fn pair(rt: &Rt) -> (MessageFile, UnixDatagram) {
         let (ours, theirs) = UnixDatagram::pair().unwrap();
         (MessageFile::new(rt, ours.into()).unwrap(), theirs)

@@ -51,8 +51,8 @@ pub use sys::{MemoryLock, keep_memory_resident, set_nonblocking};
 pub(crate) use sys::{begin_thread, boot_id, random_bytes, unix_seconds};
 pub use watch::Watch;
 
-/// Maximum number of operations in flight; further ones wait for a slot, so the completion queue
-/// never overflows.
+/// Maximum number of operations in flight. Further operations wait for a slot, so the completion
+/// queue never overflows.
 const IN_FLIGHT_MAX: usize = 8192;
 
 /// Options of a real-time runtime.
@@ -63,20 +63,22 @@ pub struct UringOptions {
     /// The seed of the random numbers.
     pub seed: u64,
     /// Registers buffers and files with the ring (measured at a fifth less CPU per operation). If
-    /// the locked-memory limit forbids it, they are used unregistered, without an error.
+    /// the locked-memory limit forbids registration, buffers and files are used unregistered,
+    /// without an error.
     pub register: bool,
     /// The driver that executes operations.
     pub driver: DriverChoice,
     /// Maximum time that a thread busy-polls for work before it sleeps, while requests follow each
-    /// other closely; an idle thread sleeps at once. With zero, a thread always sleeps at once.
+    /// other closely. An idle thread sleeps immediately; with zero, every thread does.
     pub spin: Duration,
-    /// The collection that notices are posted to. Runtimes made from these options share it.
+    /// Collection to which notices are posted. Runtimes created from these options share it.
     pub notices: Notices,
 }
 
-/// The cost of falling asleep and being woken in a virtual machine, on both sides: two wake-ups
-/// were measured to take 44 to 70 us on one machine and about 100 us on another. Busy-polling must
-/// last long enough to meet a client whose own wake-up takes 50 us.
+/// Default of [`UringOptions::spin`]: the cost of falling asleep and being woken in a virtual
+/// machine, for both the server and its client. Two wake-ups were measured to take 44 to 70 us on
+/// one machine and about 100 us on another. Busy-polling must last long enough to receive the next
+/// request of a client whose own wake-up takes 50 us.
 pub const SPIN_DEFAULT: Duration = Duration::from_micros(100);
 
 impl Default for UringOptions {
@@ -114,8 +116,8 @@ pub(crate) struct RealTime {
     completions: RefCell<Vec<Completion>>,
     start: std::time::Instant,
     spin: Cell<Spin>,
-    /// Number of bytes that operations have moved so far, by which the two ways of waiting are
-    /// compared.
+    /// Number of bytes that operations have transferred so far. Busy-polling and sleeping are
+    /// compared by this throughput.
     moved_bytes: Cell<u64>,
     options: UringOptions,
     driven: Driven,
@@ -132,7 +134,7 @@ impl RealTime {
             start: sys::monotonic_now(),
             spin: Cell::new(Spin::new(options.spin)),
             moved_bytes: Cell::new(0),
-            // A runtime that is made from these options gets the same driver.
+            // Runtimes that are created from these options get the same driver.
             options: UringOptions {
                 driver: driven.kind.into(),
                 ..options.clone()
@@ -177,8 +179,8 @@ impl RealTime {
         self.reap();
     }
 
-    /// Waits for a completion, at most until `deadline`: first by busy-polling, where that pays,
-    /// then by sleeping.
+    /// Waits for a completion, at most until `deadline`: first by busy-polling, if that is
+    /// worthwhile, then by sleeping.
     fn wait(&self, deadline: Option<Instant>) {
         let mut spin = self.spin.get();
         if !spin.is_on() {
@@ -186,8 +188,8 @@ impl RealTime {
         }
         if self.driver.must_enter() {
             self.driver.enter(false, None);
-            // An operation that completes during its submission, as most sends do, is no wait.
-            // Counted as a short wait, it would hide the long ones.
+            // An operation that completes during its submission, as most sends do, is not a wait.
+            // If it were counted as a short wait, it would hide the long waits.
             if self.driver.has_completed() {
                 return;
             }
@@ -212,8 +214,8 @@ impl RealTime {
     }
 
     fn reap(&self) {
-        // Completing an operation may close a file, which calls the driver, so reaping is finished
-        // before that.
+        // Take all completions from the driver before handling them: handling a completion may
+        // close a file, which calls the driver.
         let mut completions = self.completions.take();
         self.driver.reap(&mut completions);
         for (key, result) in completions.drain(..) {
@@ -244,8 +246,8 @@ impl RealTime {
         }
     }
 
-    /// Starts an operation and returns the key of its slot. When every slot is taken, returns
-    /// `owned` and wakes `waker` later for a retry.
+    /// Starts an operation and returns the key of its slot. When all slots are in use, returns
+    /// `owned`, and `waker` is woken for a retry when a slot becomes free.
     fn submit(
         &self,
         file: &Rc<Descriptor>,
@@ -268,7 +270,8 @@ impl RealTime {
         Ok(key)
     }
 
-    /// Takes the result of a completed operation, or remembers the waker.
+    /// Returns the result and the memory of a completed operation. If the operation is still in
+    /// flight, stores `waker` and returns `None`.
     fn poll(&self, key: usize, waker: &Waker) -> Option<(i32, Owned)> {
         let mut slots = self.slots.borrow_mut();
         let slot = slots.get_mut(key).expect("a future's slot exists");
@@ -310,7 +313,7 @@ impl RealTime {
         }
     }
 
-    /// Wakes all operations that wait for a slot when one becomes free. All of them retry, since
+    /// Wakes all operations that wait for a slot when a slot becomes free. All of them retry, since
     /// the future of the first may have been dropped.
     fn wake_starved(&self) {
         if !self.starved.borrow().is_empty() {
@@ -352,12 +355,14 @@ impl Watched for RealTime {
 
 impl Drop for RealTime {
     fn drop(&mut self) {
-        // Futures hold the runtime, so none is left: every slot in flight is an orphan.
+        // Every future holds the runtime, so no future is left, and every slot in flight is an
+        // orphan.
         self.drain();
     }
 }
 
-/// Returns the operations of `rt`, or an error that says that files and sockets need real time.
+/// Returns the driver and operations of `rt`, or an error that says that files and sockets need
+/// real time.
 pub(crate) fn of(rt: &crate::Rt) -> io::Result<Rc<RealTime>> {
     rt.real().cloned().ok_or_else(|| {
         io::Error::new(

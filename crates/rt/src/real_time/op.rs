@@ -18,17 +18,18 @@ pub(crate) enum Owned {
     Nothing,
     /// A buffer being filled.
     Fill(BufMut),
-    /// Slices being written, with the vector and the message header that point at them.
+    /// Slices being written, with the I/O vectors and the message header that point at the slices.
     Gather(#[expect(dead_code, reason = "owned for the kernel")] Box<Gather>),
-    /// The two parts of a message being filled, with the vector that points at them.
+    /// The two parts of a message being filled, with the I/O vectors that point at the parts.
     Message(Box<MessageBuf>),
     /// The address of a connection being made.
     Address(Box<SocketAddress>),
-    /// An accept: its result is a file descriptor, which is closed if the future was dropped.
+    /// No memory. The result of an accept is a file descriptor, which is closed if the future was
+    /// dropped.
     Accept,
 }
 
-/// Slices and the kernel structures that describe them; boxed, so that they never move.
+/// Slices and the kernel structures that describe them; boxed, so that the structures never move.
 pub(crate) struct Gather {
     #[expect(dead_code, reason = "owned for the kernel")]
     payload: Payload,
@@ -37,7 +38,7 @@ pub(crate) struct Gather {
 }
 
 impl Gather {
-    /// Describes the payload from `skip` bytes on, at most `vectors_max` slices of it.
+    /// Describes the payload after its first `skip` bytes, with at most `vectors_max` I/O vectors.
     pub(crate) fn new(payload: Payload, skip: usize, vectors_max: usize) -> Box<Gather> {
         let mut vectors = Vec::with_capacity(payload.slices().len().min(vectors_max));
         let mut position = 0;
@@ -46,7 +47,8 @@ impl Gather {
             position += slice.len();
             if from < slice.len() && vectors.len() < vectors_max {
                 vectors.push(libc::iovec {
-                    // SAFETY: `from` is inside the slice. The kernel only reads through it.
+                    // SAFETY: `from` is inside the slice. The kernel only reads through the
+                    // pointer.
                     iov_base: unsafe { slice.start().add(from) }.cast_mut().cast(),
                     iov_len: slice.len() - from,
                 });
@@ -77,7 +79,8 @@ pub(crate) struct SocketAddress {
 }
 
 impl Owned {
-    /// Releases the memory of an orphan. An accepted connection whose future was dropped is closed.
+    /// Drops the memory of an orphan that has completed with `result`. If the operation accepted a
+    /// connection, closes the connection.
     pub(super) fn discard(self, result: i32) {
         if let Owned::Accept = self
             && result >= 0
@@ -87,7 +90,7 @@ impl Owned {
     }
 }
 
-/// A file of the runtime, through which files, sockets and others start operations.
+/// An open file of a runtime, through which files, sockets and watches start operations.
 pub(crate) struct Handle {
     real_time: Rc<RealTime>,
     file: Rc<Descriptor>,
@@ -102,7 +105,7 @@ impl Handle {
         Ok(Handle::of(&super::of(rt)?, fd))
     }
 
-    /// Takes ownership of an open file, for operations of `real_time`.
+    /// Takes ownership of an open file, for operations that `real_time` executes.
     pub(super) fn of(real_time: &Rc<RealTime>, fd: OwnedFd) -> Handle {
         Handle {
             real_time: Rc::clone(real_time),
@@ -110,7 +113,7 @@ impl Handle {
         }
     }
 
-    /// Returns the runtime's operations that the file belongs to.
+    /// Returns the [`RealTime`] that executes the operations of the file.
     pub(super) fn real_time(&self) -> &Rc<RealTime> {
         &self.real_time
     }
@@ -120,7 +123,7 @@ impl Handle {
         self.file.fd()
     }
 
-    /// Returns an operation that is started when it is first polled. `request` may point only at
+    /// Returns an operation, which is started when it is first polled. `request` may point only at
     /// memory that `owned` owns.
     pub(super) fn ask(&self, request: Request, owned: Owned) -> Operation {
         Operation {
@@ -136,7 +139,7 @@ enum Stage {
     Finished,
 }
 
-/// The future of an operation. It yields the result as the kernel returned it (negative errno on
+/// Future of an operation. Its output is the result as the kernel returned it (negative errno on
 /// failure), and the memory that the operation owned.
 pub(super) struct Operation {
     real_time: Rc<RealTime>,

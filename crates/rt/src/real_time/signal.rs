@@ -10,24 +10,25 @@ use crate::executor::Rt;
 pub struct Signals {
     file: MessageFile,
     rt: Rt,
-    /// True when a hangup only posts a notice and does not end the process.
+    /// True when a hangup (SIGHUP) only posts a notice and does not end the process.
     outlives_terminal: bool,
 }
 
-/// Makes a write beyond `RLIMIT_FSIZE` fail with `EFBIG`, which is reported like any other failure
-/// of a device, and a write to a pipe or socket without a reader fail with `EPIPE`. By default the
-/// kernel ends the process instead, as a crash would. Call this before other threads are started.
+/// Makes a write beyond `RLIMIT_FSIZE` fail with `EFBIG`, and a write to a pipe or socket without a
+/// reader fail with `EPIPE`. By default the kernel ends the process instead, as a crash would; as
+/// an error, the write is reported like any other failure of a device. Call this before other
+/// threads are started.
 pub fn fail_writes_instead_of_ending() {
     for signal in [libc::SIGXFSZ, libc::SIGPIPE] {
-        // SAFETY: both are numbers of signals that can be ignored, and no handler is set.
+        // SAFETY: both signals can be ignored, and no handler is set.
         let before = unsafe { libc::signal(signal, libc::SIG_IGN) };
         assert_ne!(before, libc::SIG_ERR, "signal {signal} can be ignored");
     }
 }
 
 impl Signals {
-    /// Takes over the signals that ask a process to end: SIGTERM, SIGINT, and the SIGHUP of a
-    /// terminal that has gone.
+    /// Takes over the signals that ask a process to end: SIGTERM, SIGINT, and SIGHUP, which is sent
+    /// when the terminal closes.
     ///
     /// # Errors
     /// The errors of `sigprocmask(2)` and `signalfd(2)`; `Unsupported` in virtual time.
@@ -35,19 +36,19 @@ impl Signals {
         Signals::take_over(rt, false)
     }
 
-    /// Takes over the signals of [`Signals::termination`] for a server: a SIGHUP becomes a
+    /// Takes over the same signals as [`Signals::termination`], for a server: a SIGHUP only posts a
     /// [notice](Rt::notices), and the server continues without its terminal.
     ///
     /// # Errors
-    /// The errors of `termination`.
+    /// The errors of [`Signals::termination`].
     pub fn of_server(rt: &Rt) -> io::Result<Signals> {
         Signals::take_over(rt, true)
     }
 
     fn take_over(rt: &Rt, outlives_terminal: bool) -> io::Result<Signals> {
         super::of(rt)?;
-        // SAFETY: the set is initialised by `sigemptyset` before it is read; all calls take
-        // pointers to it only for their own duration.
+        // SAFETY: the set is initialised by `sigemptyset` before it is read; each call uses its
+        // pointer to the set only until it returns.
         let fd = unsafe {
             let mut set = std::mem::zeroed::<libc::sigset_t>();
             libc::sigemptyset(&mut set);

@@ -17,8 +17,8 @@ use crate::net::Peer;
 
 /// Maximum number of slices in one send; the kernel's `UIO_MAXIOV`.
 const VECTORS_MAX: usize = 1024;
-/// Maximum number of slices in one send without waiting, whose list is on the stack: 128 replies
-/// with data, and their headers.
+/// Maximum number of slices in one send without waiting. The list of slices is on the stack, with
+/// room for 128 replies with data, and their headers.
 const VECTORS_NOW_MAX: usize = 160;
 /// Maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 128;
@@ -30,17 +30,18 @@ const LISTENER_FULL_PAUSE: Duration = Duration::from_millis(10);
 /// Maximum number of groups of a peer that are read.
 const GROUPS_MAX: usize = 1024;
 
-/// Keepalive of TCP connections: seconds of silence after which the kernel probes the peer, the
-/// interval of the probes, and the number of unanswered ones that end the connection, after a
-/// minute in total.
+/// Keepalive settings of TCP connections: the kernel probes the peer after this many seconds
+/// without data, repeats the probe at this interval, and ends the connection after this number of
+/// unanswered probes, after one minute in total.
 const KEEPALIVE_IDLE_S: libc::c_int = 30;
 const KEEPALIVE_INTERVAL_S: libc::c_int = 10;
 const KEEPALIVE_PROBES: libc::c_int = 3;
-/// Maximum time that a client may leave sent data unacknowledged: as long as a server waits for a
-/// client that does not read.
+/// Maximum time that an accepted connection may leave sent data unacknowledged: as long as a server
+/// waits for a client that does not read.
 const ACCEPTED_SILENCE_MAX: Duration = Duration::from_secs(60);
-/// Maximum time that a server which was connected to may leave sent data unacknowledged; it is
-/// longer than a client's, since the server may have stalled for a while.
+/// Maximum time that the server at the other end of an outgoing connection may leave sent data
+/// unacknowledged. The time is longer than for an accepted connection, since the server may have
+/// stalled for a while.
 const CONNECTED_SILENCE_MAX: Duration = Duration::from_secs(180);
 
 /// A connected stream socket.
@@ -80,7 +81,8 @@ impl Socket {
             };
             let (result, back) = handle.ask(request, owned).await;
             owned = back;
-            // The backlog of a UNIX listener is full, and no event reports when it has room.
+            // The backlog of a UNIX listener is full, and no event reports that there is room
+            // again.
             if result == -libc::EAGAIN {
                 rt.sleep(LISTENER_FULL_PAUSE).await;
                 continue;
@@ -109,10 +111,10 @@ impl Socket {
 
     /// Sends the whole payload.
     ///
-    /// The part that the socket accepts without waiting is sent at once, by a plain system call. A
-    /// send through the driver would complete just as fast, but its completion would end the wait
-    /// for the next request as soon as it had begun, which costs one more turn of the executor per
-    /// send.
+    /// The part that the socket accepts without waiting is sent immediately, with a plain system
+    /// call. A send through the driver would complete just as fast, but its completion would
+    /// interrupt the thread's wait for the next request, which costs one more turn of the executor
+    /// per send.
     pub(crate) async fn send(&self, payload: Payload) -> io::Result<()> {
         let mut sent = self.send_now(&payload)?;
         while sent < payload.len() {
@@ -143,8 +145,9 @@ impl Socket {
                 iov_len: slice.len(),
             });
         }
-        // SAFETY: all-zero is a valid `msghdr`; the vectors counted were written above and point
-        // into the payload, all of which lives through the call, and the kernel only reads.
+        // SAFETY: all-zero is a valid `msghdr`. The first `count` vectors were written above and
+        // point into the payload. The vectors and the payload live through the call, and the kernel
+        // only reads them.
         let result = unsafe {
             let mut message: libc::msghdr = std::mem::zeroed();
             message.msg_iov = vectors.as_mut_ptr().cast();
@@ -167,15 +170,16 @@ impl Socket {
         }
     }
 
-    /// Ends both directions; operations that wait on the socket complete with an end of stream or
-    /// an error.
+    /// Shuts down both directions; operations that wait on the socket complete with an end of
+    /// stream or an error.
     pub(crate) fn shutdown(&self) {
-        // SAFETY: takes integers. The only errors say that the connection has already ended, which
-        // is the purpose of this call.
+        // SAFETY: the call takes integers. It fails only when the connection has already ended, so
+        // errors are ignored.
         unsafe { libc::shutdown(self.handle.fd().as_raw_fd(), libc::SHUT_RDWR) };
     }
 
-    /// Returns the process at the other end of a UNIX socket (`SO_PEERCRED`, `SO_PEERGROUPS`).
+    /// Returns the process at the other end of a UNIX socket (`SO_PEERCRED`, `SO_PEERGROUPS`);
+    /// `None` for TCP.
     pub(crate) fn peer(&self) -> io::Result<Option<Peer>> {
         let mut domain: libc::c_int = 0;
         let of_socket = |name| (libc::SOL_SOCKET, name);
@@ -214,14 +218,14 @@ pub(crate) struct SocketListener {
 }
 
 impl SocketListener {
-    /// Listens on a UNIX path that does not exist yet. Only the owner may access the socket file:
-    /// the mode is set before the name exists, so other users cannot connect at any moment.
+    /// Listens on a UNIX path that must not exist. Only the owner may access the socket file: its
+    /// mode is set before it gets its name, so at no moment can other users connect.
     pub(crate) fn bind_unix(rt: &Rt, path: &Path) -> io::Result<SocketListener> {
         let fd = new_socket(libc::AF_UNIX)?;
         let address = unix_address(path)?;
         let start = (&raw const address.storage).cast::<libc::sockaddr>();
-        // SAFETY: the descriptor is ours; the pointer and the length describe `address`, which
-        // lives through the calls.
+        // SAFETY: this function owns the descriptor; the pointer and the length describe `address`,
+        // which lives through the calls.
         let bound = unsafe {
             libc::fchmod(fd.as_raw_fd(), 0o600) == 0
                 && libc::bind(fd.as_raw_fd(), start, address.len) == 0
@@ -244,7 +248,8 @@ impl SocketListener {
         })
     }
 
-    /// Returns the bound address, with the port that the kernel chose if none was requested.
+    /// Returns the address of a TCP listener, with the port that the kernel chose if none was
+    /// requested; `None` for a UNIX listener.
     pub(crate) fn tcp_address(&self) -> io::Result<Option<SocketAddr>> {
         if !self.tcp {
             return Ok(None);
@@ -273,8 +278,8 @@ impl SocketListener {
 
 /// Sockets of another runtime, or of none.
 impl Socket {
-    /// Duplicates the descriptor of the connection for another runtime; its options are already
-    /// set.
+    /// Returns a duplicate of the connection's descriptor for another runtime. The options of the
+    /// socket are already set.
     ///
     /// # Errors
     /// When no more descriptors can be opened.
@@ -304,7 +309,7 @@ impl Socket {
 }
 
 fn deepen(fd: OwnedFd) -> io::Result<OwnedFd> {
-    // SAFETY: takes integers; the descriptor is a listening socket.
+    // SAFETY: the call takes integers; the descriptor is a listening socket.
     if unsafe { libc::listen(fd.as_raw_fd(), BACKLOG) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -312,7 +317,7 @@ fn deepen(fd: OwnedFd) -> io::Result<OwnedFd> {
 }
 
 fn new_socket(family: i32) -> io::Result<OwnedFd> {
-    // SAFETY: takes integers; the result is checked before it is owned.
+    // SAFETY: the call takes integers; the result is checked before it is owned.
     let fd = unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
@@ -321,14 +326,15 @@ fn new_socket(family: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Enlarges the send buffer, which saves wake-ups. No code depends on it: the kernel caps the size
-/// by its own limit, and a refusal leaves the default.
+/// Enlarges the send buffer, which saves wake-ups. The function returns no error, since the size is
+/// optional: the kernel caps it by its own limit, or keeps the default.
 fn set_send_buffer(fd: &OwnedFd) {
     let _ = set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, SEND_BUFFER_BYTES);
 }
 
-/// Disables the send delay, and ends a connection whose peer has vanished silently: a peer that
-/// does not answer keepalive probes, or acknowledges no sent data for `silence_max`.
+/// Disables the send delay, and makes the kernel end the connection when the peer vanishes
+/// silently: when it does not answer keepalive probes, or acknowledges no sent data for
+/// `silence_max`.
 fn set_tcp_options(fd: &OwnedFd, silence_max: Duration) -> io::Result<()> {
     let silence_ms = silence_max.as_millis() as libc::c_int;
     set_option(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
@@ -362,13 +368,14 @@ fn set_option(fd: &OwnedFd, level: i32, name: i32, value: libc::c_int) -> io::Re
     }
 }
 
-/// Types that `getsockopt(2)` may overwrite with any bytes: plain numbers.
+/// Types that `getsockopt(2)` may overwrite with any bytes, since they are plain integers.
 trait SocketValue: Copy {}
 impl SocketValue for libc::c_int {}
 impl SocketValue for libc::gid_t {}
 impl SocketValue for libc::ucred {}
 
-/// Reads an option of a level and returns the number of values that the kernel wrote.
+/// Reads the socket option `name` of `level` into `values`, and returns the number of values that
+/// the kernel wrote.
 fn get_option<T: SocketValue>(
     fd: &OwnedFd,
     (level, name): (i32, i32),
@@ -376,7 +383,7 @@ fn get_option<T: SocketValue>(
 ) -> io::Result<usize> {
     let mut len = size_of_val(values) as libc::socklen_t;
     // SAFETY: the pointer and the length describe `values`, which lives through the call, and any
-    // bytes are a value of its type.
+    // bytes are a valid `T`.
     let result = unsafe {
         let start = values.as_mut_ptr().cast();
         libc::getsockopt(fd.as_raw_fd(), level, name, start, &raw mut len)
@@ -418,7 +425,7 @@ fn tcp_address(from: SocketAddr) -> SocketAddress {
     let mut address = zeroed_address();
     match from {
         SocketAddr::V4(v4) => {
-            // SAFETY: as above.
+            // SAFETY: the storage is larger than and aligned for every socket address.
             let inet = unsafe { &mut *(&raw mut address.storage).cast::<libc::sockaddr_in>() };
             inet.sin_family = libc::AF_INET as libc::sa_family_t;
             inet.sin_port = v4.port().to_be();
@@ -426,7 +433,7 @@ fn tcp_address(from: SocketAddr) -> SocketAddress {
             address.len = size_of::<libc::sockaddr_in>() as libc::socklen_t;
         }
         SocketAddr::V6(v6) => {
-            // SAFETY: as above.
+            // SAFETY: the storage is larger than and aligned for every socket address.
             let inet = unsafe { &mut *(&raw mut address.storage).cast::<libc::sockaddr_in6>() };
             inet.sin6_family = libc::AF_INET6 as libc::sa_family_t;
             inet.sin6_port = v6.port().to_be();
@@ -443,7 +450,7 @@ mod tests {
     use super::*;
     use crate::UringOptions;
 
-    /// Returns the keepalive option and the TCP options that the kernel has for the socket.
+    /// Returns the keepalive option and the TCP options that are set on the socket in the kernel.
     fn options(socket: &Socket) -> [libc::c_int; 6] {
         let tcp = |name| (libc::IPPROTO_TCP, name);
         [

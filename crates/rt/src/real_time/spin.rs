@@ -1,15 +1,17 @@
-//! The decision whether an idle thread busy-polls for a moment before it sleeps.
+//! Decides whether an idle thread busy-polls for a moment before it sleeps.
 //!
 //! Sleeping and being woken costs the thread, and the thread that wakes it, some microseconds each,
-//! and tens of them in a guest of a hypervisor: as much as dozens of requests. If a peer answers
+//! and tens of microseconds in a virtual machine: as much as dozens of requests. If a peer answers
 //! within that time, busy-polling costs less than sleeping. So a wait may begin with busy-polling
-//! if the waits before it were short, for at most the time that sleeping would have cost both ends.
+//! if the previous waits were short. Busy-polling lasts at most as long as sleeping would have cost
+//! both threads.
 //!
-//! Short waits do not prove that busy-polling pays: peers that share the processor with the thread,
-//! or that send larger batches the longer they are left alone, progress faster while it sleeps. Nor
-//! does the length of a wait with sleep show how long it would have been without the wake-ups. So a
-//! [trial](Trial) determines from time to time which of the two gets more done, and nothing else
-//! decides. The code here only distinguishes a conversation, in which a trial is worthwhile, from
+//! Short waits do not prove that busy-polling is worthwhile. Peers that share the processor with
+//! the thread, or that send larger batches when the thread answers later, progress faster while the
+//! thread sleeps. Nor does the duration of a wait with sleep show how long it would have been
+//! without the wake-ups. So a [trial](Trial) measures from time to time which of the two ways to
+//! wait gets more done, and only its result decides. The rest of this module only distinguishes a
+//! conversation (requests that follow each other closely), in which a trial is worthwhile, from
 //! rare requests.
 //!
 //! A thread must never busy-poll when no requests come: an idle thread takes no processor time.
@@ -19,16 +21,16 @@ use std::time::Duration;
 use super::trial::Trial;
 use crate::time::Instant;
 
-/// Number of consecutive short waits after which the next one may begin by busy-polling. It exceeds
-/// the number of waits that one request causes on its way to the devices and back, so rare requests
-/// do not count as a conversation.
+/// Number of consecutive short waits after which the next wait may begin with busy-polling. It
+/// exceeds the number of waits that one request causes on its way to the devices and back, so rare
+/// requests do not count as a conversation.
 const SHORT_WAITS: u32 = 8;
 /// A wait is short if it lasts at most this multiple of the busy-polling limit. With the default
-/// limit the bound is 1 ms: a thread that gets fewer than a thousand requests a second does not
-/// busy-poll.
+/// limit, short waits last at most 1 ms: a thread that gets fewer than a thousand requests a second
+/// does not busy-poll.
 const SHORT_FACTOR: u32 = 10;
 
-/// State of the decision: a summary of the waits so far.
+/// State of the decision whether to busy-poll: a summary of the waits so far.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Spin {
     longest: Duration,
@@ -38,8 +40,8 @@ pub(super) struct Spin {
 }
 
 impl Spin {
-    /// Creates the state of a thread that busy-polls for at most `longest`, and never if that is
-    /// zero.
+    /// Creates the state of a thread that busy-polls for at most `longest` per wait, or never if
+    /// `longest` is zero.
     pub(super) fn new(longest: Duration) -> Spin {
         Spin {
             longest,
@@ -48,25 +50,26 @@ impl Spin {
         }
     }
 
-    /// Returns true when the lengths of waits must be measured.
+    /// Returns true when busy-polling is enabled, so that the duration of waits must be measured.
     pub(super) fn is_on(&self) -> bool {
         !self.longest.is_zero()
     }
 
-    /// Returns how long to busy-poll before the sleep that begins now, or `None` to sleep at once.
-    /// `done` is the work done since the thread began.
+    /// Returns the maximum time to busy-poll in the wait that begins now, or `None` to sleep
+    /// immediately. `done` is the total work done so far, in any unit.
     pub(super) fn budget(&mut self, now: Instant, done: u64) -> Option<Duration> {
         let polls = self.is_on() && self.short >= SHORT_WAITS && self.trial.polls(now, done);
         polls.then_some(self.longest)
     }
 
-    /// Records the end of a wait in which busy-polling succeeded, so that the thread did not sleep.
+    /// Records the end of a wait in which busy-polling found a completion, so that the thread did
+    /// not sleep.
     pub(super) fn found(&mut self) {
         self.trial.polled(true);
     }
 
-    /// Records the end of a wait in which the thread slept. `waited` includes the busy-polling
-    /// before the sleep, if it `polled`.
+    /// Records the end of a wait in which the thread slept. `polled` is true if the wait began with
+    /// busy-polling; `waited` then includes the time of the busy-polling.
     pub(super) fn slept(&mut self, waited: Duration, polled: bool) {
         self.short = match waited <= self.longest * SHORT_FACTOR {
             true => SHORT_WAITS.min(self.short + 1),
@@ -90,15 +93,15 @@ pub(super) trait Watched {
     /// Returns true when the kernel reports pending work that produces completions.
     fn has_work(&self) -> bool;
 
-    /// Lets the kernel do that work, without waiting.
+    /// Lets the kernel do its pending work, without waiting.
     fn do_work(&self);
 }
 
-/// Busy-polls for a completion until `end`; returns true when there is one.
+/// Busy-polls for a completion until `end`; returns true when there is a completion.
 ///
-/// The kernel's report of pending work is only a hint: work that is added while earlier work is
-/// being done is done along with it, and the flag stays set until there is work again. So the time
-/// is checked whatever the flag says.
+/// The kernel's report of pending work is only a hint. Work that is added while the kernel does
+/// earlier work is done together with that earlier work, and then the flag stays set until there is
+/// new work. So the loop checks the time even while the flag is set.
 pub(super) fn probe(watched: &impl Watched, end: Instant) -> bool {
     while !watched.has_completed() {
         if watched.now() >= end {
@@ -119,8 +122,8 @@ mod tests {
 
     use super::*;
 
-    /// A ring whose time advances with each look at the clock, and which always reports pending
-    /// work.
+    /// A simulated ring whose time advances each time that the clock is read, and which always
+    /// reports pending work.
     struct Ring {
         now_ns: Cell<u64>,
         completes_at_ns: u64,
@@ -204,8 +207,8 @@ mod tests {
             done += if probes { 1 } else { 2 };
             now += 10 * US;
         }
-        // The second contains polling before the first trial, and for half of that and of seven
-        // more trials.
+        // The simulated second contains busy-polling before the first trial, and in half of the
+        // time of that trial and of seven more trials.
         assert!((2_000..10_000).contains(&probed), "{probed}");
     }
 

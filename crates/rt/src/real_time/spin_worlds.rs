@@ -1,12 +1,12 @@
 //! Tests of the choice between busy-polling and sleeping, in simulated machines with a virtual
 //! clock.
 //!
-//! The latencies of the machines are measured ones: a ping-pong of 28 and 4112 bytes over a UNIX
-//! socket in a virtual machine of two cores took 70 us when both ends slept on cores of their own,
-//! 27 us when one end busy-polled and 11 us when both did. With a compute-bound process on the
-//! other core, both ends shared the remaining one, and the same ping-pong took 9 us when both
-//! slept, 18 us when one end busy-polled, and 95 us when both did: each end polled in vain until
-//! the other was given the core.
+//! The latencies of the simulated machines were measured: a ping-pong of 28 and 4112 bytes over a
+//! UNIX socket in a virtual machine of two cores took 70 us when both ends slept on cores of their
+//! own, 27 us when one end busy-polled and 11 us when both did. With a compute-bound process on the
+//! other core, both ends shared the remaining core, and the same ping-pong took 9 us when both
+//! slept, 18 us when one end busy-polled, and 95 us when both did: each end polled without success
+//! until the other end was given the core.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::time::Instant;
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A simulated thread that asks the policy and reports to it.
+/// A simulated thread that asks [`Spin`] how to wait and reports its waits to it.
 struct Thread {
     spin: Spin,
     now: Instant,
@@ -42,8 +42,9 @@ impl Thread {
         self.spin.budget(self.now, self.done).is_some()
     }
 
-    /// Ends the wait, which began by busy-polling if `polls`. The wait takes `polled` if the thread
-    /// is still busy-polling then; otherwise it ends when the thread has slept for `slept`.
+    /// Ends the wait, which began with busy-polling if `polls`. A wait with busy-polling ends after
+    /// `polled`, if that is within the busy-polling limit. In all other cases the thread sleeps for
+    /// `slept`, after the busy-polling if any.
     fn ends(&mut self, polls: bool, polled: Duration, slept: Duration) {
         let took = match polls {
             true if polled <= SPIN_DEFAULT => {
@@ -71,22 +72,24 @@ impl Thread {
     }
 }
 
-/// A client that sends one request after another, and its machine.
+/// A client that sends one request after another, and the machine of the client and the server.
 #[derive(Clone, Copy)]
 struct World {
     /// Time that the server works on a request.
     work_us: u32,
-    /// Time until the next request arrives, for a server that busy-polls.
+    /// Time until the next request arrives when the server busy-polls.
     polled_us: u32,
-    /// Time until the next request is seen, with the wake-up, for a server that sleeps.
+    /// Time until the server sees the next request, including its wake-up, when it sleeps.
     slept_us: u32,
-    /// Percentage by which these times change at random, from one millisecond to the next.
+    /// Percentage by which the three times above change at random, from one millisecond to the
+    /// next.
     jitter_percent: u32,
-    /// Number of waits in a thousand that last 3 ms longer, the time slice of another process.
+    /// Number of waits in a thousand that last 3 ms longer, which is the time slice of another
+    /// process.
     stalls: u64,
 }
 
-/// No other process runs, and the cores of the client and of the server sleep when these do.
+/// No other process runs. The client and the server each have a core, which sleeps when they do.
 const QUIET: World = World {
     work_us: 7,
     polled_us: 20,
@@ -94,7 +97,7 @@ const QUIET: World = World {
     jitter_percent: 0,
     stalls: 0,
 };
-/// A quiet machine where a wake-up takes longer.
+/// A quiet machine on which a wake-up takes longer than on [`QUIET`].
 const QUIET_AND_SLOW: World = World {
     polled_us: 45,
     slept_us: 105,
@@ -150,7 +153,7 @@ struct Server {
 /// Counters of a server's run.
 struct Ran {
     operations: u32,
-    /// Number of operations before which the server waited in the better way.
+    /// Number of operations before which the server waited in the better of the two ways.
     well: u32,
 }
 
@@ -236,7 +239,7 @@ fn noise_does_not_change_that() {
     }
 }
 
-/// The longest time for which a server may wait in the old way after its world has changed.
+/// Maximum time for which a server may wait in the old way after its world has changed.
 const LEAVES_WITHIN: Duration = Duration::from_millis(320);
 
 #[test]
@@ -267,8 +270,8 @@ fn polling_in_vain_ends_after_few_waits() {
     let before = server.thread.polled;
     let ran = server.run(IN_VAIN, SECOND / 10);
     let vain = (server.thread.polled - before).as_micros() / SPIN_DEFAULT.as_micros();
-    // At most 16 after the last successful polls, 32 until the policy decides, and 32 in each of
-    // the trials after 16, 48 and 112 ms.
+    // At most 16 polls without success are mixed with the last successful ones, 32 pass until the
+    // policy decides, and 32 in each of the trials after 16, 48 and 112 ms.
     assert!(ran.operations > 5_000 && vain <= 16 + 4 * 32, "{vain}");
 }
 
@@ -287,12 +290,12 @@ fn an_idle_thread_takes_no_processor_time() {
         let polls = server.thread.begins();
         server.thread.ends(polls, SECOND, SECOND);
     }
-    // The thread polls once, when the client has left.
+    // The thread polls only once after the client has stopped sending.
     assert!(server.thread.polled - before <= SPIN_DEFAULT);
 }
 
-/// Returns the share of time spent on busy-polling, in thousandths, when a request comes once in
-/// `every`, after a conversation in which polling paid.
+/// Returns the share of time spent on busy-polling, in thousandths, when one request comes every
+/// `every`, after a conversation in which busy-polling was the better way.
 fn polled_permille(every: Duration) -> u128 {
     let mut server = Server::new(1);
     server.run(QUIET, SECOND);
@@ -309,7 +312,7 @@ fn polled_permille(every: Duration) -> u128 {
 #[test]
 fn rare_requests_take_little_processor_time() {
     assert!(polled_permille(10 * MS) < 1);
-    // Where polling is in vain, the thread stops it, however often requests come.
+    // When polls find nothing, the thread stops polling, however often requests come.
     for every_us in [5_000, 2_000, 1_000, 999, 500, 400, 200, 150, 110] {
         let permille = polled_permille(Duration::from_micros(every_us));
         assert!(permille <= 20, "every {every_us} us: {permille}");
@@ -329,14 +332,15 @@ fn the_waits_of_one_request_are_no_conversation() {
     assert_eq!(thread.polled, Duration::ZERO);
 }
 
-/// Two threads that talk to each other and both choose how they wait. The time of a round trip
-/// depends on whether the first and the second busy-poll.
+/// Two threads that exchange messages and both choose how they wait. The time of a round trip
+/// depends on which of the two busy-poll.
 struct Pair {
     ends: [Thread; 2],
 }
 
-/// The time in microseconds that one end waits for the other, by whether it busy-polls itself and
-/// whether the other end does; `None` when it polls in vain.
+/// Function that returns the time in microseconds for which one end waits for the other. `own` and
+/// `other` are true if that end, or the other end, busy-polls. `None`: the end polls without
+/// success.
 type Waits = fn(own: bool, other: bool) -> Option<u32>;
 
 fn quiet_pair(own: bool, other: bool) -> Option<u32> {
@@ -391,8 +395,8 @@ impl Pair {
 fn two_ends_that_both_choose_agree() {
     let mut pair = Pair::new();
     for round in 0..5 {
-        // The best possible rate is 90 thousand a second on the quiet machine and 111 thousand on
-        // the busy one.
+        // The best possible rates are 90 thousand operations a second on the quiet machine and 111
+        // thousand on the busy one.
         pair.run(quiet_pair, LEAVES_WITHIN);
         let quiet = pair.run(quiet_pair, 2 * SECOND);
         assert!(quiet >= 75_000, "round {round}: {quiet}");

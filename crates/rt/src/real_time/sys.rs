@@ -1,5 +1,5 @@
-//! The few system calls that are not operations of the ring, such as reading the clock, closing,
-//! and locking memory.
+//! System calls that are not operations of a driver, such as reading the clock, closing a
+//! descriptor, and locking memory.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -27,13 +27,13 @@ pub(crate) fn unix_seconds() -> u64 {
     since.map_or(0, |duration| duration.as_secs())
 }
 
-/// Makes reads and writes of a descriptor return at once where they would wait.
+/// Makes reads and writes of a descriptor return an error where they would otherwise wait.
 ///
 /// # Errors
 /// The errors of `fcntl(2)`.
 pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     let fd = fd.as_raw_fd();
-    // SAFETY: takes and returns integers; the descriptor is open.
+    // SAFETY: the call takes and returns integers; the descriptor is open.
     let set = unsafe {
         let flags = libc::fcntl(fd, libc::F_GETFL);
         flags >= 0 && libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) >= 0
@@ -71,7 +71,7 @@ pub(crate) fn boot_id() -> io::Result<[u8; 16]> {
 
 /// Returns the effective user of this process.
 pub(super) fn effective_user() -> libc::uid_t {
-    // SAFETY: takes nothing, cannot fail.
+    // SAFETY: the call takes no argument and cannot fail.
     unsafe { libc::geteuid() }
 }
 
@@ -84,18 +84,20 @@ pub(super) fn close(fd: i32) {
 /// `PR_SET_IO_FLUSHER` of the kernel's `linux/prctl.h`.
 const PR_SET_IO_FLUSHER: libc::c_int = 57;
 
-/// Prepares a thread other than the main thread. Signals stay with the main thread, and this thread
-/// is marked as part of the I/O path too (`PR_SET_IO_FLUSHER` applies to a thread).
+/// Prepares a thread other than the main thread. Signals are blocked, since the main thread
+/// receives them, and the thread is marked as part of the I/O path (`PR_SET_IO_FLUSHER` applies to
+/// a thread).
 pub(crate) fn begin_thread() {
-    // SAFETY: the set is initialised by `sigfillset` before it is read; both calls take pointers to
-    // it only for their own duration. The option of `prctl` takes four integers and no pointers.
+    // SAFETY: the set is initialised by `sigfillset` before it is read; both calls use their
+    // pointer to the set only until they return. This option of `prctl` takes four integers and no
+    // pointers.
     unsafe {
         let mut set = std::mem::zeroed::<libc::sigset_t>();
         libc::sigfillset(&mut set);
-        // The only possible error is an invalid way to change the mask.
+        // The only possible error is an invalid first argument.
         libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
-        // The required capability belongs to all threads or to none, and `keep_memory_resident`
-        // reports its absence.
+        // All threads have the required capability, or none has; `keep_memory_resident` reports its
+        // absence.
         libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0);
     }
 }
@@ -103,9 +105,10 @@ pub(crate) fn begin_thread() {
 /// The result of [`keep_memory_resident`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryLock {
-    /// The reason that memory could not be locked, if it could not.
+    /// Reason why memory could not be locked; `None` if it was locked.
     pub lock_error: Option<String>,
-    /// The reason that the kernel refused to treat the process as part of the I/O path, if it did.
+    /// Reason why the kernel refused to treat the process as part of the I/O path; `None` if it
+    /// accepted.
     pub flusher_error: Option<String>,
 }
 
@@ -113,17 +116,17 @@ pub struct MemoryLock {
 ///
 /// The kernel may be waiting for this very process to clean dirty pages, so serving a write must
 /// never need memory that only cleaning can free:
-/// - `PR_SET_IO_FLUSHER` tells the kernel that the process is part of the I/O path: its own
-///   allocations then never wait for write-back (Linux 5.6, needs `CAP_SYS_RESOURCE`).
+/// - `PR_SET_IO_FLUSHER` tells the kernel that the process is part of the I/O path: allocations of
+///   the process then never wait for write-back (Linux 5.6, needs `CAP_SYS_RESOURCE`).
 /// - The heap is grown by `heap_reserve_bytes` and touched, so that the small allocations of a
-///   request find resident memory. It is configured never to shrink, not to serve requests below 64
-///   MiB by fresh mappings, and not to give threads heaps of their own.
-/// - The stack of the calling thread, which must be the one that serves, is grown: only the main
-///   thread's stack grows by faults, which `mlockall` cannot foresee (mlockall(2), notes).
+///   request find resident memory. The heap is configured never to shrink, not to serve requests
+///   below 64 MiB by fresh mappings, and not to give threads heaps of their own.
+/// - The stack of the calling thread, which must be the thread that serves requests, is grown: only
+///   the main thread's stack grows by faults, which `mlockall` cannot foresee (mlockall(2), notes).
 /// - `mlockall` keeps all present and future memory resident.
 ///
 /// A step that the limits of the process forbid is reported in the result and is not an error: the
-/// server works without it, except on the machine that mounts its devices.
+/// server works without the step, except on the machine that mounts its devices.
 pub fn keep_memory_resident(heap_reserve_bytes: usize) -> MemoryLock {
     let mut outcome = MemoryLock::default();
     // SAFETY: this option takes four integers and no pointers.
@@ -133,14 +136,14 @@ pub fn keep_memory_resident(heap_reserve_bytes: usize) -> MemoryLock {
     }
     grow_heap(heap_reserve_bytes);
     grow_stack();
-    // SAFETY: takes flags only.
+    // SAFETY: the call takes flags only.
     if unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) } != 0 {
         outcome.lock_error = Some(cannot_lock(&io::Error::last_os_error()));
     }
     outcome
 }
 
-/// Describes why memory cannot be locked: the limit, and the amount needed.
+/// Describes why memory cannot be locked, with the limit and the amount of memory needed.
 fn cannot_lock(error: &io::Error) -> String {
     match (error.raw_os_error(), ProcessLimit::LockedBytes.value()) {
         (Some(libc::ENOMEM | libc::EPERM), Some(bytes)) => {
@@ -155,8 +158,8 @@ fn cannot_lock(error: &io::Error) -> String {
     }
 }
 
-/// Returns the size of this process's mappings in KiB, which is the amount that locking all of them
-/// takes.
+/// Returns the size of this process's mappings in KiB, which is the amount of memory that must be
+/// locked.
 fn mapped_kib() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let size = status
@@ -165,7 +168,7 @@ fn mapped_kib() -> Option<u64> {
     size.split_whitespace().next()?.parse().ok()
 }
 
-/// Grows the heap once and keeps it grown.
+/// Grows the heap by `bytes` and configures it never to shrink.
 #[cfg(target_env = "gnu")]
 fn grow_heap(bytes: usize) {
     const LARGEST_FROM_HEAP_BYTES: i32 = 64 << 20;
@@ -175,7 +178,7 @@ fn grow_heap(bytes: usize) {
         libc::mallopt(libc::M_MMAP_THRESHOLD, LARGEST_FROM_HEAP_BYTES);
         libc::mallopt(libc::M_ARENA_MAX, 1);
     }
-    // Allocate pieces below the mapping threshold, hold all of them at once, then return them to
+    // Allocate pieces below the mapping threshold, hold all of them together, then return them to
     // the heap.
     let pieces: Vec<Vec<u8>> = (0..bytes.div_ceil(1 << 20))
         .map(|_| std::hint::black_box(vec![1; 1 << 20]))
@@ -183,8 +186,8 @@ fn grow_heap(bytes: usize) {
     drop(pieces);
 }
 
-/// Touches more of the stack than the deepest chain of calls has been seen to use, 240 KiB without
-/// optimisation. The kernel never reclaims the memory by which a stack has grown.
+/// Touches 1 MiB of the stack, more than the 240 KiB that the deepest chain of calls was seen to
+/// use without optimisation. The kernel never reclaims the memory by which a stack has grown.
 #[inline(never)]
 fn grow_stack() {
     const DEEPEST_BYTES: usize = 1 << 20;

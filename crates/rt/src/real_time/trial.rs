@@ -1,20 +1,22 @@
-//! The comparison of two ways to wait, busy-polling and sleeping, by which gets more done.
+//! Compares two ways to wait, busy-polling and sleeping, by the amount of work that is done with
+//! each.
 //!
 //! Whether a thread should busy-poll or sleep depends on the other users of the processor, on the
-//! cost of a wake-up, and on whether peers send more requests at once when they are left alone.
-//! These factors cannot be known, but their effect can be counted: the bytes that operations moved.
-//! So a conversation is run both ways for some milliseconds each, and continues in the better way
-//! until the next trial. Measured on two cores: a ping-pong over a UNIX socket made 14 thousand
-//! round trips a second on a quiet machine when both ends slept and 36 thousand when one
-//! busy-polled, but 107 and 56 thousand beside a compute-bound process, where both ends share a
-//! core. Four connections of fio achieved a fifth to a half more with a server that sleeps.
+//! cost of a wake-up, and on whether peers send larger batches when the thread answers later. These
+//! factors cannot be known, but their effect can be counted: the bytes that operations moved. So a
+//! conversation (requests that follow each other closely) is run both ways for some milliseconds
+//! each, and continues in the better way until the next trial. Measured on two cores: a ping-pong
+//! over a UNIX socket made 14 thousand round trips a second on a quiet machine when both ends slept
+//! and 36 thousand when one busy-polled, but 107 and 56 thousand beside a compute-bound process,
+//! where both ends share a core. Four connections of fio achieved a fifth to a half more with a
+//! server that sleeps.
 //!
-//! A trial forces the way that it measures: in the parts that busy-poll, every wait of a
-//! conversation begins with busy-polling, regardless of the waits before. If most of the polls are
-//! in vain, that is a result by itself: sleeping is chosen at once, since busy-polling cannot help.
+//! A trial forces the way to wait that it measures: in the parts that busy-poll, every wait of a
+//! conversation begins with busy-polling, regardless of the waits before. If most of these polls
+//! find nothing, sleeping is chosen immediately, since busy-polling cannot help.
 //!
-//! A trial must never choose sleeping without a clear difference where busy-polling finds
-//! completions: a client that sends one request after another, with work of its own between, gets
+//! If busy-polling finds completions, a trial must never choose sleeping without a clear
+//! difference: a client that sends one request after another, with work of its own between, gets
 //! each reply sooner from a thread that busy-polls. And no result is final: the next trial can
 //! reverse it.
 
@@ -22,43 +24,44 @@ use std::time::Duration;
 
 use crate::time::Instant;
 
-/// Minimum length of a part of a trial: some hundred requests.
+/// Minimum duration of a part of a trial: the time of some hundred requests.
 const PART: Duration = Duration::from_millis(4);
-/// Minimum number of waits in a part. A part with fewer continues until it has this number, but for
-/// at most [`PART_MAX`].
+/// Minimum number of waits in a part of a trial. A part with fewer waits continues until it has
+/// this number, but for at most [`PART_MAX`].
 const WAITS_MIN: u32 = 16;
 const PART_MAX: Duration = Duration::from_millis(32);
-/// The counted maximum of a wait; the rest of a longer one is excluded, so that a single time slice
-/// of another process does not decide.
+/// Maximum time of a wait that is counted. The rest of a longer wait is excluded, so that a single
+/// time slice of another process does not decide the trial.
 const WAIT_MAX: Duration = Duration::from_millis(1);
-/// A pause of this length or longer may have changed the load of the machine: the next trial comes
-/// soon.
+/// Minimum duration of a wait after which the next trial comes soon, since the load of the machine
+/// may have changed meanwhile.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Time for which the result of a trial holds: at first, and at most, after repeated trials with
-/// the same result. A trial takes a sixteenth of the maximum, and half of the trial runs in the
-/// worse way.
+/// Time for which the result of a trial holds: the minimum at first, and up to the maximum after
+/// repeated trials with the same result. A trial takes a sixteenth of the maximum, and half of the
+/// trial runs in the worse way.
 const HOLDS_MIN: Duration = Duration::from_millis(16);
 const HOLDS_MAX: Duration = Duration::from_millis(256);
-/// The parts of a trial, true for busy-polling. In this order, a steady change affects both ways
-/// equally.
+/// The way to wait in each part of a trial: true for busy-polling. In this order, a steady change
+/// of the load affects both ways equally.
 const PARTS: [bool; 4] = [true, false, false, true];
-/// Number of runs of all parts before the way is changed; one run is enough to confirm the old
-/// result.
+/// Number of times that all parts of a trial are run before the way to wait is changed. One run is
+/// enough to confirm the old result.
 const RUNS_TO_CHANGE: u32 = 2;
-/// Percentage of the work of busy-polling that sleeping must exceed to be chosen.
+/// Minimum work done by sleeping, as a percentage of the work done by busy-polling, for which
+/// sleeping is chosen; sleeping must exceed it.
 const MARGIN_PERCENT: u128 = 105;
-/// Number of waits that began by busy-polling, after which the trial decides whether most of them
-/// polled in vain.
+/// Number of waits with busy-polling after which it is decided whether most of them found nothing.
 const POLLS_JUDGED: u32 = 32;
 
-/// Work done in one of the two ways, and the time it took.
+/// Work done in one of the two ways to wait, and the time that it took.
 #[derive(Clone, Copy, Debug, Default)]
 struct Yield {
     done: u64,
     taken_ns: u64,
 }
 
-/// Number of polls, and of the polls that found nothing.
+/// Number of waits with busy-polling (`all`), and of the waits among them whose busy-polling found
+/// nothing (`in_vain`).
 #[derive(Clone, Copy, Debug, Default)]
 struct Polls {
     all: u32,
@@ -111,19 +114,19 @@ pub(super) struct Trial {
     polls: bool,
     /// Time for which the result holds.
     holds: Duration,
-    /// The time when the next trial begins; `None` until the next wait.
+    /// Time at which the next trial begins; `None` until the next wait, which sets it.
     next: Option<Instant>,
     part: Option<Part>,
     /// Number of times that all parts of the trial in progress have been run.
     runs: u32,
     polled: Yield,
     slept: Yield,
-    /// Polls in the trial in progress; without a trial, polls since they were last judged.
+    /// Polls of the trial in progress; without a trial, the polls since they were last judged.
     found: Polls,
 }
 
 impl Default for Trial {
-    /// Returns a state that busy-polls until a first trial has been made.
+    /// Returns a state in which the thread busy-polls until the first trial has ended.
     fn default() -> Trial {
         Trial {
             polls: true,
@@ -139,8 +142,8 @@ impl Default for Trial {
 }
 
 impl Trial {
-    /// Returns true when a wait that begins now should busy-poll first. `done` is the total work
-    /// done so far, in any unit.
+    /// Returns true when a wait that begins now should begin with busy-polling. `done` is the total
+    /// work done so far, in any unit.
     pub(super) fn polls(&mut self, now: Instant, done: u64) -> bool {
         match &self.part {
             None => match self.next {
@@ -160,8 +163,8 @@ impl Trial {
         }
     }
 
-    /// Records the end of a wait that began by busy-polling; `found` when the thread did not have
-    /// to sleep.
+    /// Records the end of a wait that began with busy-polling. `found` is true when the
+    /// busy-polling found a completion, so that the thread did not sleep.
     pub(super) fn polled(&mut self, found: bool) {
         self.found.all = self.found.all.saturating_add(1);
         self.found.in_vain = self.found.in_vain.saturating_add(u32::from(!found));
@@ -210,7 +213,7 @@ impl Trial {
         }
     }
 
-    /// Stores a result, which comes from a trial or from polls that were mostly in vain.
+    /// Stores the result of a trial, or of polls that mostly found nothing.
     fn choose(&mut self, polls: bool) {
         self.holds = match polls == self.polls {
             true => HOLDS_MAX.min(self.holds * 2),
@@ -230,8 +233,7 @@ impl Trial {
     }
 }
 
-/// Returns true when `slept` did more than [`MARGIN_PERCENT`] of the work of `polled`, in the same
-/// time.
+/// Returns true when `slept` did more than [`MARGIN_PERCENT`] of the work of `polled`, per time.
 fn gets_clearly_more_done(slept: Yield, polled: Yield) -> bool {
     let slept_done = u128::from(slept.done) * u128::from(polled.taken_ns);
     let polled_done = u128::from(polled.done) * u128::from(slept.taken_ns);
@@ -244,8 +246,8 @@ mod tests {
 
     const STEP: Duration = Duration::from_micros(10);
 
-    /// A server whose peers get `polling` or `sleeping` units done per step, depending on how it
-    /// waits.
+    /// A simulated server. In each step its peers get `polling` units of work done if it
+    /// busy-polls, and `sleeping` units if it sleeps.
     struct Server {
         trial: Trial,
         now: Instant,
@@ -284,7 +286,8 @@ mod tests {
     }
 
     const SECOND: Duration = Duration::from_secs(1);
-    /// The time of a trial that changes the way, the time before it, and a step.
+    /// Time before the first trial, plus the time of a trial that changes the way to wait, plus one
+    /// step.
     const FIRST: Duration = HOLDS_MIN
         .saturating_add(PART.saturating_mul(8))
         .saturating_add(STEP);
@@ -292,13 +295,13 @@ mod tests {
     #[test]
     fn what_gets_more_done_is_what_is_done() {
         let mut server = Server::new();
-        // The server busy-polls until the first trial is over; then only in the polling parts of
-        // trials.
+        // The server busy-polls until the first trial is over, and then only in the busy-polling
+        // parts of trials.
         assert!(server.run(FIRST, 100, 150) > 60);
         server.run(SECOND, 100, 150);
         assert!((1..=4).contains(&server.run(SECOND, 100, 150)));
         // The peers change: after the next trial the server busy-polls again, except in the
-        // sleeping parts.
+        // sleeping parts of trials.
         server.run(HOLDS_MAX + 9 * PART, 100, 40);
         server.run(SECOND, 100, 40);
         assert!((96..=99).contains(&server.run(SECOND, 100, 40)));
@@ -308,7 +311,7 @@ mod tests {
     fn a_new_result_is_tried_again_soon_and_an_old_one_seldom() {
         let mut server = Server::new();
         server.run(FIRST, 100, 150);
-        // A result that changes the way holds for the minimum time.
+        // A result that changes the way to wait holds for the minimum time.
         assert_eq!(server.run(HOLDS_MIN - STEP, 100, 150), 0);
         server.run(2 * STEP, 100, 150);
         assert!(server.trial.part.is_some());
@@ -346,7 +349,7 @@ mod tests {
             assert!(trial.polls(Instant::ZERO, 0));
             trial.polled(found);
         };
-        // Half of the polls are in vain: the policy counts them and keeps busy-polling.
+        // Half of the polls find nothing, which is not the majority: the server keeps busy-polling.
         for poll in 0..POLLS_JUDGED {
             polled(&mut trial, poll % 2 == 0);
         }
@@ -355,7 +358,7 @@ mod tests {
         }
         assert!(!trial.polls(Instant::ZERO, 0));
         assert_eq!(trial.holds, HOLDS_MIN);
-        // A part of a trial that busy-polls in vain ends the trial.
+        // A part of a trial in which busy-polling finds nothing ends the trial.
         let later = Instant::ZERO + HOLDS_MIN;
         for _ in 0..POLLS_JUDGED {
             assert!(trial.polls(later, 0));
@@ -371,7 +374,8 @@ mod tests {
         let mut now = Instant::ZERO;
         assert!(trial.polls(now, 0));
         now += HOLDS_MIN;
-        // A part takes 16 waits of 1 ms, or a single wait as long as the longest part.
+        // A part ends after 16 waits of 1 ms, or after a single wait of the maximum duration of a
+        // part.
         for (wait, waits) in [(PART / 4, WAITS_MIN), (PART_MAX, 1)] {
             for _ in 0..waits {
                 trial.polls(now, 0);
@@ -403,7 +407,8 @@ mod tests {
         let mut server = Server::new();
         server.run(2 * SECOND, 100, 150);
         assert_eq!(server.trial.holds, HOLDS_MAX);
-        // A trial begins, and the peers go away in its first part, in which the server busy-polls.
+        // A trial begins, and the peers stop sending in its first part, in which the server
+        // busy-polls.
         while !server.step(100, 150) {}
         server.now += SECOND;
         server.trial.waited(SECOND);

@@ -1,5 +1,5 @@
-//! Waiting until a descriptor has something to read, for libraries that own the descriptor and read
-//! it themselves.
+//! Waits until a descriptor has data to read, for libraries that own the descriptor and read it
+//! themselves.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -8,8 +8,8 @@ use super::file::count;
 use super::{Handle, Owned, Request};
 use crate::executor::Rt;
 
-/// A watched descriptor. It is a duplicate, so the owner of the original may close that at any
-/// time.
+/// A watched descriptor. It is a duplicate, so the owner of the original may close the original at
+/// any time.
 pub struct Watch {
     handle: Handle,
 }

@@ -1,10 +1,11 @@
-//! A queue of tasks that compete for a resource, the only way to wait for one.
+//! A queue of tasks that compete for a resource. Tasks must use it to wait for a resource, and
+//! nothing else.
 //!
-//! Each waiting task has a number and, among the tasks of one number, its order of arrival. A
-//! wake-up goes only to tasks that may be able to continue: the first one in the queue, or those of
-//! certain numbers. No task is woken only to find that another one was faster, so the cost of a
-//! wake-up does not depend on the number of waiting tasks, and a task never overtakes one that
-//! arrived earlier.
+//! Each waiting task has a number and, among the tasks with the same number, its order of arrival.
+//! A wake-up goes only to tasks that may be able to continue: the first task in the queue, or the
+//! tasks with certain numbers. No task is woken only to find that another task was faster, so the
+//! cost of a wake-up does not depend on the number of waiting tasks, and a task never overtakes a
+//! task that arrived earlier.
 //!
 //! The queue must never decide by itself that a condition holds: conditions are in the caller's
 //! state, and the code that changes that state wakes the tasks that the change concerns.
@@ -13,10 +14,10 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::task::{Context, Poll, Waker};
 
-/// A queue of waiting tasks; see the module.
+/// A queue of tasks that wait for a resource, ordered by number and then by arrival.
 #[derive(Default)]
 pub struct WaitQueue {
-    /// The wakers by number, then by arrival.
+    /// The wakers of the waiting tasks, by number and arrival.
     waiting: RefCell<BTreeMap<(u64, u64), Waker>>,
     arrivals: Cell<u64>,
 }
@@ -28,12 +29,12 @@ impl WaitQueue {
     }
 
     /// Waits in order of arrival until `condition` returns a value. Only the first task in the
-    /// queue tries its condition, when it arrives and after every [`wake_first`](Self::wake_first).
-    /// A task that arrives while others wait joins the end of the queue, even if its condition
-    /// holds.
+    /// queue checks its condition, when it arrives and after every
+    /// [`wake_first`](Self::wake_first). A task that arrives while others wait joins the end of the
+    /// queue, even if its condition holds.
     ///
-    /// When a task leaves the queue, with a value or because its future was dropped, the next one
-    /// is woken.
+    /// When a task leaves the queue, because it has a value or because its future was dropped, the
+    /// next task is woken.
     pub async fn in_turn<T>(&self, mut condition: impl FnMut() -> Option<T>) -> T {
         let mut place = Waiter {
             queue: self,
@@ -52,8 +53,8 @@ impl WaitQueue {
         .await
     }
 
-    /// Waits under a number until `condition` holds, which is checked at once and after every
-    /// wake-up of that number.
+    /// Waits under `number` until `condition` holds. Checks the condition immediately and after
+    /// every wake-up of that number.
     pub async fn at(&self, number: u64, mut condition: impl FnMut() -> bool) {
         let mut place = Waiter {
             queue: self,
@@ -104,7 +105,7 @@ impl WaitQueue {
     }
 }
 
-/// The entry of one waiting task; removed from the queue when dropped.
+/// Entry of one waiting task. Dropping it removes the task from the queue.
 struct Waiter<'q> {
     queue: &'q WaitQueue,
     number: u64,
@@ -141,7 +142,8 @@ impl Drop for Waiter<'_> {
         let mut waiting = self.queue.waiting.borrow_mut();
         waiting.remove(&(self.number, arrival));
         drop(waiting);
-        // This task may have been the only one that was woken for a change.
+        // The task that leaves may be the only one that was woken for a change, so wake the next
+        // task.
         if self.wakes_next {
             self.queue.wake_first();
         }
@@ -164,8 +166,8 @@ mod tests {
         })
     }
 
-    /// Tasks that want random amounts of a resource that is released unit by unit, and tasks that
-    /// stop waiting: each of the others gets its amount in the order of arrival.
+    /// Tests that tasks get a resource in order of arrival. The tasks need random amounts of the
+    /// resource, which is released unit by unit, and some tasks stop waiting before they get any.
     #[test]
     fn tasks_go_in_order_of_arrival_whatever_they_want() {
         let rt = shuffled(7);
@@ -205,7 +207,8 @@ mod tests {
         assert!(queue.is_empty() && free.get() == 0);
     }
 
-    /// One wake-up makes one task check its condition, however many tasks wait.
+    /// Tests that each woken task checks its condition once, and no other task does, however many
+    /// tasks wait.
     #[test]
     fn a_wake_up_reaches_those_whom_it_names() {
         let rt = shuffled(1);

@@ -1,8 +1,8 @@
-//! Work that a request causes on a device: the interface for flash translation layers.
+//! Flash work that a request causes on a device, and the interface for flash translation layers.
 //!
-//! This is a cost model only, without a clock: it counts pages read, pages programmed and blocks
-//! erased, including its own copies. It must never refuse a page below the size for which it was
-//! built.
+//! The model counts pages read, pages programmed and blocks erased, including the work of the
+//! device's own copies. It has no clock. A device must never refuse a page below the size for which
+//! the device was built.
 
 use std::fmt;
 use std::ops::AddAssign;
@@ -13,20 +13,20 @@ use bimetal_policy::replacement::Granularity;
 use bimetal_rt::Rng;
 
 /// Default spare flash of a page-mapped drive, in percent of the capacity that the host can use:
-/// that of a server drive.
+/// the typical value of a server drive.
 const SPARE_PERCENT: u32 = 28;
-/// Default number of log blocks, in percent of the data blocks.
+/// Default number of log blocks of a hybrid-mapped drive, in percent of the data blocks.
 const LOG_PERCENT: u32 = 3;
 const LOG_BLOCKS_MIN: u32 = 4;
-/// Maximum share, in percent.
+/// Maximum share of spare flash or log blocks, in percent.
 const PERCENT_MAX: u32 = 1_000;
-/// Number of blocks that a drive needs besides its spare and log blocks: the open block, and
+/// Number of blocks that a drive needs in addition to its spare and log blocks: the open block, and
 /// reserves.
 const RESERVE_BLOCKS: u32 = 4;
-/// Seed of the writes that age a drive.
+/// Seed of the random writes that age a drive.
 const AGE_SEED: u64 = 7;
 
-/// Work of the flash.
+/// Number of flash operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Work {
     /// Pages read, including reads for copies.
@@ -45,20 +45,20 @@ impl AddAssign for Work {
     }
 }
 
-/// A device of pages.
+/// A device that reads and writes numbered pages, and reports the flash operations of each request.
 pub trait Flash: Send {
-    /// Reads page `lpn`.
+    /// Reads page number `lpn`.
     fn read(&mut self, lpn: u32) -> Work;
 
-    /// Writes pages together, in ascending order.
+    /// Writes the pages as one request. The page numbers are in ascending order.
     fn write(&mut self, lpns: &[u32]) -> Work;
 
-    /// Discards the content of page `lpn`.
+    /// Discards the content of page number `lpn`.
     fn trim(&mut self, lpn: u32) -> Work;
 }
 
-/// A device without a translation layer: a page read is one read, a page write is one program, and
-/// nothing is erased.
+/// A device without a translation layer. Reading a page costs one read, writing a page costs one
+/// program, and no block is erased.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoFtl;
 
@@ -82,15 +82,15 @@ impl Flash for NoFtl {
     }
 }
 
-/// A drive that was full and in use before the trace began.
+/// A drive that is full and was in use before the trace starts.
 struct Aged {
     drive: Drive,
     before: Counters,
 }
 
 impl Aged {
-    /// Creates a drive and writes every page once in order. A page-mapped drive then gets as many
-    /// writes again at random pages, so that its cleaning is in its steady state.
+    /// Creates a drive and writes every page once in order. Then a page-mapped drive gets the same
+    /// number of writes at random pages, so that its garbage collection reaches a steady state.
     fn new(config: &DriveConfig) -> Result<Aged, FlashError> {
         let mut drive = Drive::new(config)?;
         let pages = drive.logical_pages();
@@ -107,7 +107,7 @@ impl Aged {
         Ok(Aged { drive, before })
     }
 
-    /// Returns the work since the last call.
+    /// Returns the flash operations since the last call.
     fn work(&mut self, asked: Result<(), FlashError>) -> Work {
         asked.expect("the device was made for every page of the trace");
         let now = self.drive.counters();
@@ -142,31 +142,31 @@ impl Flash for Aged {
     }
 }
 
-/// Available devices, by name.
+/// Flash translation layers that can be selected by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ftl {
     /// No translation layer: [`NoFtl`].
     None,
-    /// Page-mapped with greedy cleaning: `page`, or `page:7` with 7 % of spare flash.
+    /// Page-mapped with greedy garbage collection: `page`, or `page:7` with 7 % of spare flash.
     Page {
-        /// Spare flash in percent of what the host can use.
+        /// Spare flash in percent of the capacity that the host can use.
         spare_percent: u32,
     },
     /// Block-mapped: `block`.
     Block,
     /// BAST: `bast`, or `bast:5` with log blocks for 5 % of the data blocks.
     Bast {
-        /// Log blocks in percent of the data blocks.
+        /// Number of log blocks in percent of the data blocks.
         log_percent: u32,
     },
     /// FAST: `fast`, or `fast:5` with log blocks for 5 % of the data blocks.
     Fast {
-        /// Log blocks in percent of the data blocks.
+        /// Number of log blocks in percent of the data blocks.
         log_percent: u32,
     },
 }
 
-/// Error for the name of an unknown device.
+/// Error for a name that is not the name of a flash translation layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownFtl(String);
 
@@ -226,7 +226,7 @@ impl fmt::Display for Ftl {
 }
 
 impl Ftl {
-    /// Returns the unit in which the device prefers to be written.
+    /// Returns the unit in which the device is written most efficiently.
     pub fn granularity(self) -> Granularity {
         match self {
             Ftl::None => Granularity::Page,
@@ -235,11 +235,11 @@ impl Ftl {
         }
     }
 
-    /// Builds a device of `blocks` erase blocks of `pages_per_block` pages each, which is full and
-    /// has been in use.
+    /// Builds a device of `blocks` erase blocks with `pages_per_block` pages each. The device is
+    /// full and was in use before.
     ///
     /// # Errors
-    /// If no drive can be this large.
+    /// If a drive of this size is not possible.
     pub fn build(self, blocks: u32, pages_per_block: u32) -> Result<Box<dyn Flash>, FlashError> {
         let share = |percent: u32, least: u32| {
             let share = u64::from(blocks) * u64::from(percent) / 100;
@@ -273,16 +273,16 @@ impl Ftl {
 /// Times of the flash operations, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Costs {
-    /// Reading a page.
+    /// Time to read a page.
     pub read_us: f64,
-    /// Programming a page.
+    /// Time to program a page.
     pub program_us: f64,
-    /// Erasing a block.
+    /// Time to erase a block.
     pub erase_us: f64,
 }
 
 impl Default for Costs {
-    /// Returns the times of SLC flash when the paper was written: 25, 200 and 1500 us.
+    /// Returns the times of SLC flash of 2008, which the papers use: 25, 200 and 1500 us.
     fn default() -> Costs {
         Costs {
             read_us: 25.0,
@@ -293,7 +293,7 @@ impl Default for Costs {
 }
 
 impl Costs {
-    /// Returns the time of `work` in microseconds, if its operations run one after another.
+    /// Returns the time of `work` in microseconds, if all its operations run sequentially.
     pub fn time_us(&self, work: Work) -> f64 {
         work.reads as f64 * self.read_us
             + work.programs as f64 * self.program_us

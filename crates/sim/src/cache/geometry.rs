@@ -1,31 +1,32 @@
-//! Positions of the pages of a trace on a device that is just large enough for them.
+//! Mapping of the pages of a trace to a device that is just large enough for these pages.
 //!
-//! The device has only the erase blocks that the trace touches, numbered in ascending order of
-//! address. So neighbours stay neighbours, and the device is full, which is the hard case for an
-//! FTL.
+//! The device contains only the erase blocks that the trace touches, in ascending order of address.
+//! So neighbouring pages stay neighbours, and the device is full, which is the hard case for a
+//! flash translation layer.
 
 use bimetal_policy::replacement::PageAddress;
 
-/// Positions of the pages of a trace.
+/// Mapping between the pages of a trace and the pages of a device.
 #[derive(Clone, Debug)]
 pub struct Geometry {
     pages_per_block: u32,
     blocks: u32,
     lpns: Vec<u32>,
-    /// Page of the trace at each device page, or [`NOWHERE`].
+    /// For each device page, the number of the trace page that is mapped to it, or [`NOWHERE`].
     pages: Vec<u32>,
 }
 
-/// Value for a device page without a page of the trace.
+/// Value for a device page to which no page of the trace is mapped.
 const NOWHERE: u32 = u32::MAX;
 
 impl Geometry {
-    /// Assigns positions to pages at these addresses, which are in pages. Returns `None` if the
-    /// device would have 2^32 pages or more.
+    /// Maps the trace pages at these addresses, in units of pages, to a device. Returns `None` if
+    /// the device would have 2^32 pages or more.
     pub fn new(addresses: &[u64], pages_per_block: u32) -> Option<Geometry> {
         let per_block = u64::from(pages_per_block.max(1));
         let mut touched: Vec<u64> = addresses.iter().map(|page| page / per_block).collect();
-        // Neighbours mostly follow each other, so this leaves far fewer blocks to sort.
+        // Successive pages are mostly in the same block, so removing duplicates first leaves far
+        // fewer blocks to sort.
         touched.dedup();
         touched.sort_unstable();
         touched.dedup();
@@ -65,18 +66,18 @@ impl Geometry {
         self.pages_per_block
     }
 
-    /// Returns the device page of a page of the trace.
+    /// Returns the device page to which a page of the trace is mapped.
     pub fn lpn(&self, page: u32) -> u32 {
         self.lpns[page as usize]
     }
 
-    /// Returns the page of the trace at a device page, if there is one.
+    /// Returns the page of the trace that is mapped to a device page, if there is one.
     pub fn page_at(&self, lpn: u32) -> Option<u32> {
         let page = self.pages[lpn as usize];
         (page != NOWHERE).then_some(page)
     }
 
-    /// Returns the erase block and the offset of a page of the trace.
+    /// Returns the erase block of a page of the trace, and the offset of the page in the block.
     pub fn place(&self, page: u32) -> PageAddress {
         let lpn = self.lpn(page);
         PageAddress {

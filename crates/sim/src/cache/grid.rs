@@ -1,7 +1,8 @@
-//! Runs of policies x sizes x devices over one decoded trace, on all cores.
+//! Runs of every combination of a policy, a cache size and a device over one decoded trace, on all
+//! cores.
 //!
-//! All runs share the trace, which is read-only; every run has its own policy and device. Results
-//! are in the order of the jobs, in whichever order the jobs finish.
+//! All runs share the trace, which is read-only; every run has its own policy and device. The
+//! results are in the order of the jobs, in whichever order the jobs finish.
 
 use super::flash::{Costs, Ftl};
 use super::geometry::Geometry;
@@ -13,7 +14,7 @@ use bimetal_trace::{Accesses, Kind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Grid of runs over a trace.
+/// Sets of policies, cache sizes and devices; every combination is one run over a trace.
 #[derive(Clone, Debug)]
 pub struct Grid {
     /// Policies.
@@ -24,7 +25,7 @@ pub struct Grid {
     pub ftls: Vec<Ftl>,
 }
 
-/// One run of a grid.
+/// Parameters of one run of a grid.
 #[derive(Clone, Debug)]
 pub struct Job {
     /// Policy.
@@ -35,7 +36,7 @@ pub struct Job {
     pub ftl: Ftl,
 }
 
-/// Returns the runs of a grid over a trace that touches `footprint` pages.
+/// Returns the jobs of a grid over a trace that touches `footprint` distinct pages.
 pub fn jobs(grid: &Grid, footprint: usize) -> Vec<Job> {
     let mut jobs = Vec::new();
     for ftl in &grid.ftls {
@@ -57,19 +58,20 @@ pub fn jobs(grid: &Grid, footprint: usize) -> Vec<Job> {
 pub struct Over<'a> {
     /// The trace.
     pub accesses: &'a Accesses,
-    /// Positions of its pages on the device.
+    /// Mapping of the pages of the trace to pages of the device.
     pub geometry: &'a Geometry,
     /// Times of the flash operations.
     pub costs: Costs,
-    /// Whether to count as published tables do ([`Build::as_tables`]).
+    /// Whether policies count accesses as the published tables do ([`Build::as_tables`]).
     pub as_tables: bool,
-    /// Share of the pages that `accesses` contains; 1 means all. Sizes are multiplied by it, and
-    /// outcomes are estimates for the whole trace ([`Outcome::of_whole`]).
+    /// Fraction of the pages of the trace that `accesses` contains; 1 means all pages. For a
+    /// sample, cache sizes are multiplied by this rate, and the results are estimates for the whole
+    /// trace ([`Outcome::of_whole`]).
     pub rate: f64,
 }
 
-/// Returns the size in pages of a cache that represents a cache of `size_pages` over a sample; at
-/// least 1.
+/// Returns the size in pages, at least 1, of the cache that is simulated over a sample in place of
+/// a cache of `size_pages` over the whole trace. `rate` is the fraction of the pages in the sample.
 pub fn miniature_pages(size_pages: usize, rate: f64) -> usize {
     ((size_pages as f64 * rate).round() as usize).max(1)
 }
@@ -78,7 +80,7 @@ pub fn miniature_pages(size_pages: usize, rate: f64) -> usize {
 /// jobs.
 ///
 /// # Errors
-/// If a requested device cannot be built.
+/// If the device of a job cannot be built.
 pub fn run_all(
     jobs: &[Job],
     over: &Over<'_>,
@@ -108,12 +110,14 @@ pub fn run_all(
         }
         work();
     });
-    // A poisoned lock means a panic, which the scope has passed on already.
+    // A poisoned lock means that a job has panicked, and the thread scope has already propagated
+    // the panic.
     let outcomes = outcomes.into_inner().unwrap_or_default();
     outcomes.into_iter().collect()
 }
 
-/// Returns the next use of every access except trims, for the optimal policy.
+/// Returns, for every access except trims, the position of the next access to the same page, which
+/// the optimal policy needs.
 fn future_of(accesses: &Accesses) -> Arc<[u32]> {
     let used = accesses.iter().filter(|(_, kind)| *kind != Kind::Trim);
     let pages: Vec<u32> = used.map(|(page, _)| page).collect();

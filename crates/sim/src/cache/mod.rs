@@ -1,9 +1,9 @@
-//! Buffer caches over flash, driven by traces: the policies of the live cache, page by page, and
-//! the work that each of them causes on the device.
+//! Simulation of buffer caches over flash, driven by traces: the policies of the live cache run
+//! page by page, and the model counts the flash operations that each policy causes.
 //!
-//! The result is device time, not the hit ratio: a policy that hits more often may write more, or
-//! in an order that costs the flash more. This module must never implement a policy a second time,
-//! and a run must depend on nothing but the trace and its parameters.
+//! The result is device time, not only the hit ratio: a policy with more hits may write more, or in
+//! an order that costs the flash more. This module must never contain a second implementation of a
+//! policy, and a run must depend only on the trace and its parameters.
 
 mod flash;
 mod geometry;

@@ -1,4 +1,4 @@
-//! One run: a policy of one size over a device, fed with a trace.
+//! One run: a policy with a cache of one size above a device processes a trace.
 
 use super::flash::{Costs, Flash, Work};
 use super::geometry::Geometry;
@@ -18,30 +18,33 @@ pub struct Outcome {
     pub misses: u64,
     /// Number of misses that were reads.
     pub read_misses: u64,
-    /// Number of pages that the cache read from the device, for read misses and for padding.
+    /// Number of pages that the cache read from the device, for read misses and to complete erase
+    /// blocks.
     pub host_reads: u64,
     /// Number of pages that the cache wrote to the device.
     pub host_writes: u64,
     /// Number of write requests to the device.
     pub host_write_groups: u64,
-    /// Work of the flash.
+    /// Flash operations of the device.
     pub work: Work,
-    /// Time of that work in microseconds, if its operations run one after another.
+    /// Time of the flash operations in microseconds, if they run sequentially.
     pub device_time_us: f64,
 }
 
 impl Outcome {
-    /// Returns the misses per access; 0 without accesses.
+    /// Returns the number of misses per access; 0 without accesses.
     pub fn miss_ratio(&self) -> f64 {
         ratio(self.misses, self.accesses)
     }
 
-    /// Returns an estimate for the whole trace from a run over a sample. `seen` is the number of
-    /// reads, writes and trims in the whole trace. Everything but accesses is divided by the rate.
+    /// Returns an estimate for the whole trace, from the result of a run over a sample. `seen`
+    /// contains the numbers of reads, writes and trims in the whole trace. All other counters are
+    /// divided by the sampling rate.
     ///
-    /// So the miss ratio uses the number of accesses expected in the sample, not the actual number:
-    /// whether the sample contains the few hottest pages changes its accesses a lot and its misses
-    /// hardly (the correction of SHARDS-adj, Waldspurger et al., FAST 2015, section 3).
+    /// The miss ratio is thus relative to the number of accesses expected in the sample, not to the
+    /// actual number. Whether the sample contains the few hottest pages changes the number of its
+    /// accesses a lot, but hardly changes the number of its misses (the correction of SHARDS-adj,
+    /// Waldspurger et al., FAST 2015, section 3).
     pub fn of_whole(self, seen: [u64; 3], rate: f64) -> Outcome {
         let whole = |count: u64| (count as f64 / rate).round() as u64;
         let [reads, writes, _] = seen;
@@ -63,7 +66,7 @@ impl Outcome {
         }
     }
 
-    /// Returns the programs per page written; 0 without writes.
+    /// Returns the number of pages programmed per page written by the cache; 0 without writes.
     pub fn write_amplification(&self) -> f64 {
         ratio(self.work.programs, self.host_writes)
     }
@@ -90,7 +93,8 @@ pub struct Run<'a> {
     outcome: Outcome,
 }
 
-/// Feeds all of `accesses` to `policy`, and writes the dirty pages at the end.
+/// Runs `policy` over all `accesses`, writes the remaining dirty pages to `flash`, and returns the
+/// result.
 pub fn run(
     policy: Box<dyn Replacement>,
     flash: Box<dyn Flash>,
@@ -111,7 +115,7 @@ pub fn run(
 }
 
 impl<'a> Run<'a> {
-    /// Creates a run without accesses.
+    /// Creates a run that has processed no access.
     pub fn new(
         policy: Box<dyn Replacement>,
         flash: Box<dyn Flash>,
@@ -132,12 +136,12 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Reserves memory for pages below `pages`.
+    /// Reserves the policy's memory for pages with numbers below `pages`.
     pub fn reserve(&mut self, pages: usize) {
         self.policy.reserve(pages);
     }
 
-    /// Accesses a page. Pages are numbered in the order of their first access.
+    /// Processes an access to a page. Pages must be numbered in the order of their first access.
     pub fn access(&mut self, page: PageId, access: Access) {
         self.introduce(page);
         self.outcome.accesses += 1;
@@ -156,7 +160,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Discards the content of a page.
+    /// Processes a trim, which discards the content of a page.
     pub fn trim(&mut self, page: PageId) {
         self.introduce(page);
         self.policy.remove(page);
@@ -184,7 +188,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Writes the dirty pages that the policy has evicted to the device.
+    /// Writes the dirty pages among the evicted pages to the device.
     fn write_back(&mut self) {
         let mut evictions = std::mem::take(&mut self.evictions);
         for group in evictions.groups() {
@@ -202,8 +206,8 @@ impl<'a> Run<'a> {
         self.evictions = evictions;
     }
 
-    /// Extends the pages to write to the whole erase block, and reads the pages that the cache
-    /// lacks.
+    /// Extends the pages to write to their whole erase block, and reads from the device the pages
+    /// of the block that are not in the cache.
     fn pad(&mut self, group: &Group<'_>) {
         let Some(first) = group.pages.first() else {
             return;
@@ -227,7 +231,7 @@ impl<'a> Run<'a> {
         self.lpns.extend(all);
     }
 
-    /// Writes the collected pages as one request.
+    /// Writes the collected pages to the device as one request.
     fn write(&mut self) {
         if self.lpns.is_empty() {
             return;
@@ -245,7 +249,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Writes all dirty pages, erase block by erase block, and returns the result of the run.
+    /// Writes all dirty pages to the device, one request for each erase block, and returns the
+    /// result of the run.
     pub fn finish(mut self) -> Outcome {
         let mut dirty = Vec::new();
         self.policy.dirty_pages(&mut dirty);

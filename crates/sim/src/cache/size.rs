@@ -8,11 +8,11 @@ use std::str::FromStr;
 pub enum CacheSize {
     /// Number of pages, at least 1.
     Pages(usize),
-    /// Share of the footprint, above 0.
+    /// Fraction of the number of pages that the trace touches, above 0.
     Share(f64),
 }
 
-/// Error for a text that is not a size.
+/// Error for a text that is not the size of a cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidSize(String);
 
@@ -53,7 +53,7 @@ impl FromStr for CacheSize {
 }
 
 impl CacheSize {
-    /// Returns the number of pages for a trace that touches `footprint` pages; at least 1.
+    /// Returns the size in pages, at least 1, for a trace that touches `footprint` pages.
     pub fn pages(self, footprint: usize) -> usize {
         match self {
             CacheSize::Pages(pages) => pages,

@@ -1,4 +1,4 @@
-//! Sets of fault classes, for any tester: how they are named, parsed and formatted.
+//! Sets of fault classes for any tester, with their textual form on a command line.
 
 use std::marker::PhantomData;
 
@@ -9,13 +9,13 @@ pub trait FaultClass: Copy + 'static {
     /// Returns all classes, at most 32.
     fn all() -> &'static [Self];
 
-    /// Returns the classes that the tested program withstands today, which are on by default.
+    /// Returns the classes that the tested program withstands, which are on by default.
     fn withstood() -> Vec<Self>;
 
-    /// Returns the name on a command line.
+    /// Returns the name of the class on a command line.
     fn name(self) -> &'static str;
 
-    /// Returns the position of the class among all classes.
+    /// Returns the number of the class, unique among all classes and below 32.
     fn number(self) -> u32;
 }
 
@@ -48,11 +48,12 @@ impl<C: FaultClass> ClassSet<C> {
         all.filter(move |class| self.has(*class))
     }
 
-    /// Parses a set from a command line: names separated by commas. `withstood`, `all` and `none`
-    /// are sets; a name after `-` is removed from the set.
+    /// Parses a set from a command line: names of classes separated by commas, applied from left to
+    /// right. The names `withstood`, `all` and `none` denote sets. A name with the prefix `-` is
+    /// removed from the set.
     ///
     /// # Errors
-    /// The name that is not the name of a class.
+    /// The part of the text that is not the name of a class.
     pub fn parse(text: &str) -> Result<ClassSet<C>, String> {
         let mut classes = ClassSet::NONE;
         for part in text.split(',') {

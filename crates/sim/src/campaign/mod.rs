@@ -1,10 +1,10 @@
-//! Many seeds in batches whose results are kept, so that a run of hours can be stopped and resumed,
-//! and batches can run in parallel.
+//! Campaigns: many seeds in batches whose results are kept, so that a run of hours can be stopped
+//! and resumed, and batches can run in parallel.
 //!
-//! A campaign records the meaning of its seeds (subject, classes, extent); results with another
-//! meaning are never added to it. The caller decides what a seed does, which thread runs a batch,
-//! and where the state is stored: this module has no threads and no files. The testers of the
-//! mirror and of the index use the same campaigns.
+//! A campaign records the meaning of its seeds (subject, classes, extent), and never adds the
+//! results of seeds with another meaning. The caller decides what a seed runs, which thread runs a
+//! batch, and where the state is stored: this module has no threads and no files. The testers of
+//! the mirror and of the index use the same campaigns.
 
 mod classes;
 mod summary;
@@ -18,28 +18,29 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-/// Version of the stored state.
+/// Version of the stored state of a campaign.
 const VERSION: u32 = 1;
 
-/// The seeds of a campaign, and their meaning.
+/// The seeds of a campaign, and the parameters with which each seed is run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meaning {
-    /// Subject of the test: `mirror` or `index`.
+    /// Name of the tester: `mirror` or `index`.
     #[serde(default = "mirror")]
     pub subject: String,
     /// Range of the seeds.
     pub seeds: Range<u64>,
     /// Number of seeds in a batch.
     pub batch_seeds: u64,
-    /// Classes that are on, as on a command line.
+    /// Fault classes that are on, in the form of the command line.
     pub classes: String,
-    /// Name of the extent.
+    /// Name of the extent, which is the amount of work of a seed.
     pub extent: String,
-    /// Interval of the seeds that are run twice, to check that they replay; 0 means none.
+    /// Every seed that is a multiple of this number is run twice, to check that both runs are
+    /// equal; 0 means no seed.
     pub replay_every: u64,
 }
 
-/// Returns the subject of the first campaigns, whose states do not name one.
+/// Returns the default subject: the stored states of the first campaigns do not contain a subject.
 fn mirror() -> String {
     "mirror".to_owned()
 }
@@ -48,7 +49,7 @@ fn mirror() -> String {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Campaign {
     version: u32,
-    /// Meaning of the seeds.
+    /// The seeds and the parameters with which each seed is run.
     pub meaning: Meaning,
     /// Numbers of the completed batches.
     pub done: BTreeSet<u64>,
@@ -62,7 +63,7 @@ impl Campaign {
     /// Creates a campaign without completed batches.
     ///
     /// # Panics
-    /// If a batch has no seeds.
+    /// If the number of seeds in a batch is zero.
     pub fn new(meaning: Meaning) -> Campaign {
         assert!(meaning.batch_seeds > 0, "a batch has seeds");
         Campaign {
@@ -77,7 +78,7 @@ impl Campaign {
     /// Resumes a campaign from its stored state.
     ///
     /// # Errors
-    /// If the state is invalid or of another version, or if its seeds mean something else.
+    /// If the state is invalid, has another version, or records a meaning other than `meaning`.
     pub fn resume(state: &str, meaning: &Meaning) -> Result<Campaign, String> {
         let campaign: Campaign = serde_json::from_str(state).map_err(|e| e.to_string())?;
         if campaign.version != VERSION {
@@ -92,7 +93,7 @@ impl Campaign {
         Ok(campaign)
     }
 
-    /// Returns the numbers of the remaining batches.
+    /// Returns the numbers of the batches that are not completed.
     pub fn left(&self) -> Vec<u64> {
         let seeds = self.meaning.seeds.end - self.meaning.seeds.start;
         let batches = 0..seeds.div_ceil(self.meaning.batch_seeds);
@@ -102,7 +103,7 @@ impl Campaign {
     /// Adds the results of a batch.
     ///
     /// # Panics
-    /// If the batch was added before.
+    /// If the results of the batch have already been added.
     pub fn add(&mut self, batch: u64, summary: &Summary) {
         assert!(self.done.insert(batch), "a batch counts once");
         self.summary.merge(summary);
@@ -116,7 +117,7 @@ impl Meaning {
         start..self.seeds.end.min(start + self.batch_seeds)
     }
 
-    /// Runs a batch, and passes the result of each seed to `progress`.
+    /// Runs the seeds of a batch, and calls `progress` with the result of each seed.
     pub fn run<O: Outcome>(
         &self,
         batch: u64,
@@ -127,16 +128,17 @@ impl Meaning {
     }
 }
 
-/// Number of runs of a seed.
+/// Number of times that a seed is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replay {
     /// Once.
     Once,
-    /// Twice, to check that the seed replays.
+    /// Twice, to check that both runs of the seed are equal.
     Twice,
 }
 
-/// Runs seeds. A seed that is a multiple of `replay_every` is run twice.
+/// Runs seeds in order, and calls `progress` with the result of each. A seed that is a multiple of
+/// `replay_every` is run twice; 0 means that every seed is run once.
 pub fn run_seeds<O: Outcome>(
     seeds: Range<u64>,
     replay_every: u64,
@@ -211,7 +213,7 @@ mod tests {
             ..meaning()
         };
         assert!(Campaign::resume(&state, &other).is_err());
-        // Before there were other subjects a state did not name one.
+        // The first version of the state had no subject, because the mirror was the only one.
         let unnamed = state.replace(r#""subject":"mirror","#, "");
         assert!(unnamed.len() < state.len() && Campaign::resume(&unnamed, &meaning()).is_ok());
     }

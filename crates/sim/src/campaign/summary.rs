@@ -1,17 +1,18 @@
-//! Sums over many seeds of any tester, which do not depend on the order of the seeds.
+//! Sums over the results of many seeds of any tester. The sums do not depend on the order of the
+//! seeds.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
-/// Result of a seed, in a form that can be added up.
+/// Result of a seed that can be added to a [`Summary`].
 pub trait Outcome {
-    /// Returns the values to add.
+    /// Returns the values to add to the sums.
     fn told(&self) -> Told<'_>;
 }
 
-/// Values that a seed adds to the sums.
+/// Values that the result of one seed adds to the sums.
 pub struct Told<'a> {
     /// The seed.
     pub seed: u64,
@@ -23,22 +24,22 @@ pub struct Told<'a> {
     pub disk_requests: u64,
     /// Finding, if there is one.
     pub finding: Option<&'a str>,
-    /// Whether the run may have few operations by design.
+    /// Whether a low number of operations is by design, so that it does not count for the minimum.
     pub may_do_little: bool,
     /// Number of operations by kind.
     pub operations: &'a BTreeMap<String, u64>,
-    /// Number of faults that were hit, by kind.
+    /// Number of occurrences of each kind of fault.
     pub faults: Vec<(&'static str, u64)>,
-    /// Number of times that states were reached.
+    /// Number of times that the run has reached each state.
     pub reached: &'a BTreeMap<String, u64>,
 }
 
-/// Appends a line.
+/// Appends a line to `text`.
 fn line_to(text: &mut String, line: &str) {
     writeln!(text, "{line}").expect("a string takes every line");
 }
 
-/// Formats counters as one line.
+/// Returns the counters as one line that starts with `name`.
 fn counted(name: &str, counts: &BTreeMap<String, u64>) -> String {
     let counts = counts.iter().map(|(what, count)| format!("{what} {count}"));
     format!("{name}: {}", counts.collect::<Vec<_>>().join(", "))
@@ -46,15 +47,15 @@ fn counted(name: &str, counts: &BTreeMap<String, u64>) -> String {
 
 /// Parts of the report of a seed, for any tester.
 pub(crate) struct Account<'a> {
-    /// Events of a verbose run.
+    /// Log of the events of a verbose run.
     pub log: &'a [String],
     pub scenario: &'a dyn std::fmt::Debug,
     pub operations: &'a BTreeMap<String, u64>,
     pub disk_requests: u64,
-    /// Faults that were hit, as text.
+    /// Number of occurrences of each kind of fault, as text.
     pub faults: String,
     pub reached: &'a BTreeMap<String, u64>,
-    /// Result of the seed, which is the last line.
+    /// Result of the seed, which becomes the last line of the report.
     pub summary: String,
 }
 
@@ -75,12 +76,12 @@ impl Account<'_> {
     }
 }
 
-/// A count over many seeds.
+/// Number of occurrences of an event over many seeds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
-    /// Number of occurrences.
+    /// Total number of occurrences.
     pub times: u64,
-    /// Number of seeds with an occurrence.
+    /// Number of seeds with at least one occurrence.
     pub seeds: u64,
 }
 
@@ -101,22 +102,21 @@ impl Tally {
 pub struct Summary {
     /// Number of seeds.
     pub seeds: u64,
-    /// Findings of the seeds that failed.
+    /// Findings of the failed seeds, by seed.
     pub failed: BTreeMap<u64, String>,
     /// Number of events.
     pub events: u64,
     /// Virtual time in milliseconds.
     pub virtual_ms: u64,
-    /// Minimum number of operations of a seed, without the seeds that may have few operations by
-    /// design.
+    /// Minimum number of operations of a seed. Ignores seeds with few operations by design.
     pub operations_min: Option<u64>,
     /// Number of operations by kind.
     pub operations: BTreeMap<String, Tally>,
     /// Number of requests to the disks.
     pub disk_requests: u64,
-    /// Number of faults that were hit, by class.
+    /// Number of occurrences of each kind of fault.
     pub faults: BTreeMap<String, Tally>,
-    /// Number of times that states were reached.
+    /// Number of times that each state was reached.
     pub reached: BTreeMap<String, Tally>,
 }
 
@@ -128,7 +128,7 @@ fn tally(tallies: &mut BTreeMap<String, Tally>, what: &str, times: u64) {
 }
 
 impl Summary {
-    /// Adds the result of a seed.
+    /// Adds the result of a seed to the sums.
     pub fn add(&mut self, outcome: &impl Outcome) {
         let told = outcome.told();
         self.seeds += 1;
@@ -156,7 +156,7 @@ impl Summary {
         self.operations_min = known.min();
     }
 
-    /// Adds the sums over other seeds.
+    /// Adds the sums over other seeds to these sums.
     pub fn merge(&mut self, other: &Summary) {
         self.seeds += other.seeds;
         self.events += other.events;

@@ -1,6 +1,6 @@
-//! The hetero-mirroring experiment over the paper's whole range of loads. Its results are one row
-//! for each scheme and load, a summary to compare with the promised figures, and a sweep that shows
-//! which parameters matter.
+//! The hetero-mirroring experiment over the whole range of loads of the paper. The results are one
+//! row for each scheme and load, a summary to compare with the promised results, and a sweep that
+//! shows the parameters that matter.
 
 use serde::Serialize;
 
@@ -9,17 +9,17 @@ use super::hetero::{
 };
 use super::parallel::{all_cores, run_all};
 
-/// Loads of the paper's figures 7 and 8, in writes per second.
+/// Loads of figures 7 and 8 of the paper, in writes per second.
 pub const WRITES_PER_S: [u64; 8] = [40, 80, 120, 160, 200, 240, 280, 320];
-/// Maximum number of outstanding writes of the closed model.
+/// Maximum number of outstanding writes in the closed queueing model.
 const OUTSTANDING_MAX: u64 = 32;
 /// Load at which tail latencies are compared, in writes per second.
 pub const TAIL_WRITES_PER_S: u64 = 80;
 
-/// Extent of a comparison.
+/// Loads, duration and seeds of a comparison.
 #[derive(Clone, Debug, Serialize)]
 pub struct Extent {
-    /// Loads, in writes per second.
+    /// Loads in writes per second.
     pub writes_per_s: Vec<u64>,
     /// Virtual time of each run, in seconds.
     pub seconds: u64,
@@ -27,55 +27,58 @@ pub struct Extent {
     pub seeds: u64,
 }
 
-/// One scheme under one load.
+/// Result of one scheme under one load.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// The scheme.
+    /// Name of the scheme.
     pub scheme: String,
     /// Load, in writes per second.
     pub writes_per_s: u64,
-    /// Medians over the seeds, computed for each value separately.
+    /// Median over the seeds of each value, computed separately for each value.
     pub outcome: Outcome,
 }
 
-/// All schemes under all loads on one pair of devices.
+/// Results of all schemes under all loads on one set of devices.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
     /// The devices.
     pub devices: Devices,
-    /// Extent of the comparison.
+    /// Loads, duration and seeds.
     pub extent: Extent,
     /// A row for each scheme and load.
     pub rows: Vec<Row>,
 }
 
-/// Result of one scheme over the range of loads.
+/// Result of one scheme over all loads.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
-    /// The scheme.
+    /// Name of the scheme.
     pub scheme: String,
-    /// Average throughput over the loads, relative to that of the single SSD: 0.1 means 10 % more.
+    /// Relative gain in throughput over the single SSD, averaged over the loads: 0.1 means 10 %
+    /// more.
     pub average_gain: f64,
-    /// The largest gain at one load.
+    /// Largest relative gain in throughput over the single SSD at any load.
     pub best_gain: f64,
-    /// The smallest gain at one load.
+    /// Smallest relative gain in throughput over the single SSD at any load.
     pub least_gain: f64,
-    /// Highest throughput, relative to that of the SSD mirror.
+    /// Relative gain in the highest throughput at any load over that of the mirror of two SSDs.
     pub peak_gain_over_ssd_mirror: f64,
-    /// Mean response time relative to that of the single SSD, averaged over the loads.
+    /// Relative change of the mean response time against the single SSD, averaged over the loads;
+    /// negative means faster.
     pub response_change: f64,
-    /// p99.9 at 80 writes/s, or else at the first load, as a share of the single SSD's.
+    /// 99.9 % quantile of the response time, as a multiple of the single SSD's. The load is 80
+    /// writes/s, or the first load if the comparison does not contain 80 writes/s.
     pub tail_share: f64,
-    /// Maximum exposure at any load, in bytes.
+    /// Maximum number of exposed bytes at any load.
     pub exposed_bytes_peak: u64,
 }
 
-/// Runs schemes under every load, on every core. After each run, calls `progress` with the number
-/// of finished runs and the number of all runs. The single SSD and the mirror of two SSDs are
-/// always included, because the summaries need them.
+/// Runs the schemes under every load, on all cores. After each run, calls `progress` with the
+/// number of finished runs and the number of all runs. The single SSD and the mirror of two SSDs
+/// are always included, because summaries are relative to both.
 ///
 /// # Errors
-/// If devices or settings do not exist.
+/// If a device or a setting does not exist.
 pub fn compare(
     devices: &Devices,
     schemes: &[Scheme],
@@ -123,7 +126,7 @@ pub fn compare(
     })
 }
 
-/// Returns the median of each value.
+/// Returns the medians over the outcomes, computed separately for each value.
 fn medians(outcomes: &[Outcome]) -> Outcome {
     let median = |statistic: fn(&Outcome) -> f64| {
         let mut values: Vec<f64> = outcomes.iter().map(statistic).collect();
@@ -190,23 +193,25 @@ impl Comparison {
     }
 }
 
-/// One point of the sweep: a change, and the results of the paper's rules and of ours.
+/// One point of the sweep: a changed device, and the results of the paper's policies and of the
+/// default policy on it.
 #[derive(Clone, Debug, Serialize)]
 pub struct SweepPoint {
-    /// Description of the change.
+    /// Description of the changed device.
     pub change: String,
-    /// Throughput of the single SSD averaged over the loads.
+    /// Throughput of the single SSD in writes per second, averaged over the loads.
     pub single_per_s: f64,
-    /// Result of the paper's rules to the letter.
+    /// Result of the policy `paper`, which acknowledges a write at its first completion.
     pub paper: Summary,
-    /// Result of the paper's rules, acknowledged at the wait limit.
+    /// Result of the policy `paper-wait-limit`, which acknowledges a write when both sides have
+    /// completed it or the wait limit has passed.
     pub paper_wait_limit: Summary,
-    /// Result of our rules.
+    /// Result of the default policy, with a bounded exposure.
     pub bounded: Summary,
 }
 
-/// Returns the devices of the sweep: the shipped ones, and variants with a single change of the
-/// disk or of the SSD.
+/// Returns the devices of the sweep: fit B, and variants of fit B with a single change of the disk
+/// or of the SSD.
 pub fn sweep_devices() -> Vec<Devices> {
     let base = Devices::fit_b();
     let disk = |name: &str, overrides: &str| Devices {
@@ -251,7 +256,8 @@ pub fn sweep_devices() -> Vec<Devices> {
     ]
 }
 
-/// Returns variants of our rules and of the paper's rules, to compare on the shipped devices.
+/// Returns variants of the default policy and of the paper's policies, to compare on the same
+/// devices.
 pub fn sweep_rules() -> Vec<Scheme> {
     vec![
         Scheme::hetero("bounded, 16 MiB", "exposure = { bytes = \"16MiB\" }"),
@@ -286,7 +292,7 @@ pub fn sweep_rules() -> Vec<Scheme> {
     ]
 }
 
-/// Returns the results of one point of the sweep.
+/// Returns the results of one point of the sweep from its comparison.
 pub fn sweep_point(comparison: &Comparison) -> SweepPoint {
     let single = Scheme::SingleSsd;
     let single: Vec<f64> = comparison.of(single.name()).map(|o| o.done_per_s).collect();
@@ -303,9 +309,10 @@ pub fn sweep_point(comparison: &Comparison) -> SweepPoint {
 mod tests {
     use super::*;
 
-    /// Runs the shipped devices for a short time. The paper's gain is there; its exposure has no
-    /// bound, and ours has. The limits are those promised for the full experiment; the short runs
-    /// keep a margin to them (see `docs/experiments/hetero-mirroring.md`).
+    /// The experiment with fit B for a short time reproduces the paper's gain. The exposure of the
+    /// paper's policy has no bound, that of the default policy has one. The limits below are those
+    /// promised for the full experiment, which the short runs meet with a margin (see
+    /// `docs/experiments/hetero-mirroring.md`).
     #[test]
     fn the_papers_result_is_there_and_ours_is_bounded() {
         let extent = Extent {

@@ -1,11 +1,12 @@
-//! The hetero-mirroring paper's experiment: 40 to 320 writes per second of 10 to 500 KB at random
-//! offsets, at most 32 outstanding, on one SSD, a mirror of two SSDs, the paper's hetero-mirror,
-//! and ours with a bounded exposure.
+//! The experiment of the hetero-mirroring paper: 40 to 320 writes per second of 10 to 500 KB at
+//! random offsets, with at most 32 outstanding writes, on one SSD, a mirror of two SSDs, the
+//! paper's hetero-mirror, and the hetero-mirror of this project with a bounded exposure.
 //!
 //! Source: sections 4.1 and 4.2 of the paper (its figures 7 and 8), and `docs/models.md` for the
-//! devices. The paper's load is a closed queueing model that generates a steady number of writes
-//! per second. Here, arrivals are a Poisson process, an arrival beyond 32 outstanding writes waits
-//! for a slot, and the response time begins when the write has a slot, as in a closed model.
+//! devices. The paper's load is a closed queueing model that generates a constant number of writes
+//! per second. Here, arrivals are a Poisson process. A write that arrives while 32 writes are
+//! outstanding waits for a slot, and its response time starts when it gets the slot, as in a closed
+//! model.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -29,34 +30,35 @@ use super::sparse::Sparse;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-/// Step of the write lengths, as in the paper (10 KB); a length is rounded up to whole blocks.
+/// Difference between successive write lengths, as in the paper (10 KB); each length is rounded up
+/// to whole blocks.
 const STEP_BYTES: u64 = 10_000;
 const STEPS: u64 = 50;
 const BLOCK_BYTES: u64 = 4096;
-/// Size of the volume: the paper's SSDs have 32 GB.
+/// Size of the volume in bytes; the SSDs of the paper have 32 GB.
 const VOLUME_BYTES: u64 = 32_000_000_000 / BLOCK_BYTES * BLOCK_BYTES;
 
-/// The devices of a run.
+/// Device profiles of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Devices {
-    /// Name for tables.
+    /// Name of the devices in tables.
     pub name: String,
-    /// Profile of the SSDs.
+    /// Name of the profile of the SSDs.
     pub ssd: String,
-    /// Profile of the disk.
+    /// Name of the profile of the disk.
     pub hdd: String,
-    /// Changes of the SSD's parameters, as a line of TOML; empty for none.
+    /// Overrides of parameters of the SSD profile, as a line of TOML; empty for none.
     pub ssd_overrides: String,
-    /// Changes of the disk's parameters, as a line of TOML; empty for none.
+    /// Overrides of parameters of the disk profile, as a line of TOML; empty for none.
     pub hdd_overrides: String,
 }
 
-/// Size of the paper's disk, 250 GB. Its SSD has 32 GB, so the volume uses the outer eighth of the
-/// disk.
+/// Size of the disk in the paper, 250 GB, as an override. The SSD of the paper has 32 GB, so the
+/// volume uses the outer eighth of the disk.
 const PAPERS_DISK: &str = "disk_bytes = 250000000000";
 
 impl Devices {
-    /// Returns fit A of the paper's pair, with a disk that serves one request at a time.
+    /// Returns fit A of the paper's devices, in which the disk serves one request at a time.
     pub fn fit_a() -> Devices {
         Devices {
             name: "A: sata-2009-a + hdd-7200-qd1 (250 GB)".to_owned(),
@@ -67,7 +69,8 @@ impl Devices {
         }
     }
 
-    /// Returns fit B, with a disk that orders eight requests. `sata-2009` means this fit.
+    /// Returns fit B of the paper's devices, in which the disk reorders up to eight queued
+    /// requests. The profile `sata-2009` is the SSD of fit B.
     pub fn fit_b() -> Devices {
         Devices {
             name: "B: sata-2009-b + hdd-7200 (250 GB)".to_owned(),
@@ -80,8 +83,8 @@ impl Devices {
 }
 
 impl Devices {
-    /// Returns a consumer SSD with four bits per cell and an exhausted fast cache, and the paper's
-    /// disk.
+    /// Returns a consumer SSD with four bits per cell (QLC) and an exhausted SLC cache, and the
+    /// disk of the paper.
     pub fn qlc_exhausted() -> Devices {
         Devices {
             name: "QLC: qlc-sata with its SLC cache exhausted + hdd-7200 (250 GB)".to_owned(),
@@ -93,35 +96,37 @@ impl Devices {
     }
 }
 
-/// Device under load.
+/// Device that receives the load.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub enum Scheme {
     /// One SSD.
     SingleSsd,
-    /// A mirror of two SSDs that waits for both.
+    /// A mirror of two SSDs that acknowledges a write when both SSDs have completed it.
     SsdMirror,
-    /// A hetero-mirror with the given settings.
+    /// A mirror of an SSD and a disk with the given settings, without logs.
     Hetero {
-        /// Name for the table.
+        /// Name of the scheme in tables.
         name: String,
         /// Keys of the mirror's configuration, as lines of TOML.
         settings: String,
     },
-    /// A hetero-mirror on formatted sides, with logs and checksums, as the server runs it.
+    /// A mirror of an SSD and a disk on formatted sides, with logs and checksums, as the server
+    /// runs it.
     Logged {
-        /// Name for the table.
+        /// Name of the scheme in tables.
         name: String,
         /// Keys of the mirror's configuration, as lines of TOML.
         settings: String,
         /// Length of the log on each side, in bytes.
         log_bytes: u64,
-        /// Size of the part of the volume under load, in bytes.
+        /// Size of the loaded part of the volume, in bytes.
         span_bytes: u64,
     },
 }
 
 impl Scheme {
-    /// Returns a hetero-mirror with these lines of configuration.
+    /// Returns a hetero-mirror scheme. `settings` are keys of the mirror's configuration, as lines
+    /// of TOML.
     pub fn hetero(name: &str, settings: &str) -> Scheme {
         Scheme::Hetero {
             name: name.to_owned(),
@@ -129,7 +134,7 @@ impl Scheme {
         }
     }
 
-    /// Returns the name in tables.
+    /// Returns the name of the scheme in tables.
     pub fn name(&self) -> &str {
         match self {
             Scheme::SingleSsd => "single SSD",
@@ -139,16 +144,16 @@ impl Scheme {
     }
 }
 
-/// The load.
+/// Load of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Load {
-    /// Number of writes that arrive per second.
+    /// Average number of writes that arrive per second.
     pub writes_per_s: u64,
-    /// Length of a run in seconds of virtual time.
+    /// Duration of the run in seconds of virtual time.
     pub seconds: u64,
     /// Maximum number of outstanding writes.
     pub outstanding_max: u64,
-    /// The seed.
+    /// Seed of the random numbers.
     pub seed: u64,
 }
 
@@ -165,29 +170,29 @@ pub struct Outcome {
     pub p99_ms: f64,
     /// 99.9 % quantile of the response time in milliseconds.
     pub p999_ms: f64,
-    /// Maximum number of acknowledged bytes that not all sides held; zero without a mirror.
+    /// Maximum number of acknowledged bytes that at least one side lacked; zero without a mirror.
     pub exposed_bytes_peak: u64,
-    /// Acknowledged bytes that not all sides held at the end of the load.
+    /// Number of acknowledged bytes that at least one side lacked at the end of the load.
     pub exposed_bytes_end: u64,
-    /// Mode switches of all sides per second.
+    /// Number of mode switches per second, summed over the sides.
     pub mode_switches_per_s: f64,
-    /// Number of times that a side has written the length of its log, for the side with the fewest;
-    /// zero without logs.
+    /// Number of times that the written bytes would fill a side's log, for the side with the lowest
+    /// number; zero without logs.
     pub log_rounds: f64,
     /// Status of the mirror at the end of the load.
     pub mirror: Option<MirrorStatus>,
 }
 
-/// Error in the settings of an experiment.
+/// Error in the devices or settings of an experiment.
 #[derive(Debug, thiserror::Error)]
 pub enum ExperimentError {
-    /// A device that does not exist or that cannot be changed in this way.
+    /// A device profile that does not exist, or an override that it does not allow.
     #[error("{0}")]
     Model(#[from] ModelError),
-    /// Settings that are not TOML or that a mirror does not have.
+    /// Settings that are not valid TOML, or keys that a mirror does not have.
     #[error("settings: {0}")]
     Settings(#[from] toml::de::Error),
-    /// Settings that are not valid for a mirror.
+    /// Values of settings that a mirror refuses.
     #[error("settings: {0}")]
     Mirror(String),
 }
@@ -195,7 +200,7 @@ pub enum ExperimentError {
 /// Runs one scheme under one load.
 ///
 /// # Errors
-/// If devices or settings do not exist.
+/// If a device or a setting does not exist.
 pub fn run(devices: &Devices, scheme: &Scheme, load: Load) -> Result<Outcome, ExperimentError> {
     let rt = Rt::virtual_time(VirtualOptions {
         seed: load.seed,
@@ -213,7 +218,8 @@ pub fn run(devices: &Devices, scheme: &Scheme, load: Load) -> Result<Outcome, Ex
     let done = rt.block_on(drive(&rt, device, span_bytes, load, Rc::clone(&histogram)));
     let status = mirror.as_ref().map(Mirror::status);
     let log_rounds = mirror.as_ref().map_or(0.0, log_rounds);
-    // The backlog of an unbounded mirror is not worth draining.
+    // A mirror without a bound on its exposure may have a long backlog, so the run ends without
+    // draining it.
     rt.end();
     let histogram = histogram.borrow();
     let at = |quantile| histogram.value_at_quantile(quantile) as f64 / 1e6;
@@ -233,8 +239,8 @@ pub fn run(devices: &Devices, scheme: &Scheme, load: Load) -> Result<Outcome, Ex
     })
 }
 
-/// Returns the number of times that a side has written the length of its log, for the side with the
-/// fewest.
+/// Returns the bytes written to a side's log divided by the length of the log, for the side with
+/// the lowest ratio; zero without logs.
 fn log_rounds(mirror: &Mirror) -> f64 {
     #[derive(Default)]
     struct Logs {
@@ -279,7 +285,8 @@ fn build(
     let hdd = |seed| model(ModelType::Hdd, &devices.hdd, &devices.hdd_overrides, seed);
     let (sides, settings) = match scheme {
         Scheme::SingleSsd => return Ok((ssd(seed)?, None)),
-        // With an exposure bound of 0 bytes, the mirror waits for both SSDs.
+        // With a bound of 0 bytes on the exposure, the mirror acknowledges a write only after both
+        // SSDs.
         Scheme::SsdMirror => (
             vec![ssd(seed)?, ssd(seed + 1_000)?],
             "exposure = { bytes = \"0B\" }".to_owned(),
@@ -309,7 +316,7 @@ fn build(
     Ok((Rc::new(mirror.clone()), Some(mirror)))
 }
 
-/// Formats sides, and opens a mirror on them.
+/// Formats the sides and opens a mirror on them.
 async fn formatted(
     rt: &Rt,
     config: &MirrorConfig,
@@ -333,7 +340,8 @@ async fn formatted(
     Mirror::open(rt, config, sides.collect(), &OpenOptions::default()).await
 }
 
-/// Generates the load, and returns the number of writes completed within its time.
+/// Submits the load to the device, and returns the number of writes that completed within the
+/// duration of the load.
 async fn drive(
     rt: &Rt,
     device: Rc<dyn Device>,
@@ -392,7 +400,7 @@ fn draw_write(rng: &mut Rng, data: &Buf, span_bytes: u64) -> Request {
     Request::write(offset, data.slice(0..len as usize), Flags::NONE)
 }
 
-/// Returns the schemes of the paper's comparison and ours.
+/// Returns the schemes of the paper's comparison, and the default policy.
 pub fn schemes() -> Vec<Scheme> {
     vec![
         Scheme::SingleSsd,
@@ -403,10 +411,10 @@ pub fn schemes() -> Vec<Scheme> {
     ]
 }
 
-/// Scheme with the paper's rules, acknowledged at the first completion.
+/// Name of the scheme with the policy `paper`, which acknowledges a write at its first completion.
 pub const PAPER: &str = "paper, first";
-/// Scheme with the paper's rules, acknowledged when both sides are done or the wait limit has
-/// passed.
+/// Name of the scheme with the policy `paper-wait-limit`, which acknowledges a write when both
+/// sides have completed it or the wait limit has passed.
 pub const PAPER_WAIT_LIMIT: &str = "paper, limit";
-/// Scheme with our rules: 64 MiB and 5 s.
+/// Name of the scheme with the default policy, which bounds the exposure to 64 MiB and 5 s.
 pub const BOUNDED: &str = "bounded";

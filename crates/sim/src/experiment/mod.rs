@@ -1,4 +1,4 @@
-//! Experiments that rebuild published systems and compare the results with the published figures.
+//! Experiments that rebuild published systems and compare the results with the published results.
 
 pub mod comparison;
 pub mod hetero;

@@ -1,19 +1,19 @@
-//! Runs of an experiment on several cores. Each run is a world of its own, so the number of cores
-//! does not change the results.
+//! Runs an experiment on several cores. The runs share no state, so the number of cores does not
+//! change the results.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Returns the number of cores.
+/// Returns the number of available cores, at least 1.
 pub fn all_cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Runs all jobs on the given number of threads, and returns the results in the order of the jobs.
-/// After each job, calls `progress` with the number of finished jobs and the number of all jobs.
+/// Runs all jobs on this number of threads, and returns the results in the order of the jobs. After
+/// each job, calls `progress` with the number of finished jobs and the number of all jobs.
 ///
 /// # Errors
-/// The first error, in the order of the jobs.
+/// The error of the first failed job, in the order of the jobs.
 pub fn run_all<J: Sync, O: Send, E: Send>(
     jobs: &[J],
     threads: usize,

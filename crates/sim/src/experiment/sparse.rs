@@ -1,5 +1,5 @@
-//! A medium that stores only blocks that are not zero: an experiment writes terabytes of zeroes,
-//! and a mirror reads its own records back.
+//! A medium that stores only blocks that are not zero. An experiment writes terabytes of zeroes,
+//! which need no memory, but a mirror must be able to read its own metadata back.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -9,7 +9,8 @@ use bimetal_block::request::{Extent, IoResult, Op, Reply, Request};
 use bimetal_block::{BLOCK_BYTES, Device, Geometry, IoFuture};
 use bimetal_rt::{Buf, Payload, Rt};
 
-/// Sparse medium; see the module. It takes no time; a timing model goes over it.
+/// Sparse medium; see the module. It completes requests immediately; a timing model above it adds
+/// latency.
 pub struct Sparse {
     geometry: Geometry,
     blocks: RefCell<BTreeMap<u64, Payload>>,
@@ -17,7 +18,7 @@ pub struct Sparse {
 }
 
 impl Sparse {
-    /// Creates a medium of this size, all zeroes.
+    /// Creates a medium of this size that contains only zeroes.
     pub fn new(rt: &Rt, size_bytes: u64) -> Sparse {
         Sparse {
             geometry: Geometry::of_size(size_bytes),

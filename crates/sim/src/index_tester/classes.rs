@@ -1,46 +1,46 @@
-//! The classes of faults of an index and its disk, one by one.
+//! The classes of faults of an index and its disk, which can be switched on and off one by one.
 //!
-//! A class that is on occurs in a part of the seeds, and draws from its own random stream:
-//! switching a class on changes only the seeds that draw it.
+//! A class that is on occurs in a fraction of the seeds and draws from its own random stream, so
+//! switching a class on changes only the seeds in which the class occurs.
 
 use crate::campaign::{ClassSet, FaultClass};
 
 /// A class of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
-    /// The power is cut at any operation of the disk.
+    /// The power is cut at some operation of the disk.
     PowerCut,
     /// The power is cut while the index is opened, up to three times in a row.
     CutOpening,
-    /// The program stops and the disk keeps its power, and its cache.
+    /// The program is killed, while the disk keeps its power and its cache.
     Kill,
     /// Reads fail, once or permanently.
     FailedReads,
-    /// Writes and changes of the length fail, once or permanently.
+    /// Writes, and changes of the length of the disk, fail once or permanently.
     FailedWrites,
     /// Syncs fail, once or permanently.
     FailedSyncs,
-    /// Operations fail while the index is opened.
+    /// Disk operations fail while the index is opened.
     FailedOpening,
     /// The disk is full for a while.
     Full,
-    /// Snapshots may retain only few batches.
+    /// The options limit snapshots to few later batches, so that snapshots become invalid.
     OldSnapshots,
-    /// The index is under the rules of the paper.
+    /// The index runs with the rules of the CHC-Tree paper.
     Paper,
     /// Bit rot: bytes change at rest.
     Rot,
-    /// Writes to the log and the superblocks are acknowledged but never done.
+    /// A write to the log or a superblock is acknowledged but never applied.
     LostWrites,
-    /// Writes to the log and the superblocks go to another offset.
+    /// A write to the log or a superblock goes to another offset.
     MisdirectedWrites,
-    /// Reads return the content of another offset.
+    /// A read returns the content of another offset.
     MisdirectedReads,
-    /// Writes to the segments are lost or go to another offset.
+    /// A write to the segments is lost or goes to another offset.
     LostNodes,
-    /// The log begins shorter than allowed later, grows, and is shortened again.
+    /// The log starts shorter than its maximum length, grows, and becomes shorter again.
     GrowingLog,
-    /// Some values are a mebibyte or longer, with a log that accepts them.
+    /// Some values are up to 1.5 MiB long, with a log that accepts such values.
     HugeValues,
 }
 
@@ -75,7 +75,7 @@ impl FaultClass for Class {
         &Class::ALL
     }
 
-    /// Returns all classes: the index detects even the faults that it cannot tolerate.
+    /// Returns all classes, because the index at least detects every fault that it cannot tolerate.
     fn withstood() -> Vec<Class> {
         Class::ALL.to_vec()
     }

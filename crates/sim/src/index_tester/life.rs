@@ -1,7 +1,8 @@
-//! One life of a program with an index: its steps, and whether each answer is right.
+//! One life of a program with an index: the steps of the program, and the check that each answer of
+//! the index is correct.
 //!
-//! An error is right only if a fault explains it: the disk has failed a call, it is full, or some
-//! of its bytes are not the bytes written. A wrong answer is never right.
+//! An error is correct only if a fault explains it: the disk has failed a call, the disk is full,
+//! or some bytes of the disk differ from the bytes written. A wrong value is never correct.
 
 use std::ops::Range;
 
@@ -14,34 +15,34 @@ use super::readers::Readers;
 use super::scenario::{End, Life, Step};
 use super::world::{Checked, World, check_scan, lend, same};
 
-/// Number of steps that a program continues after its disk has failed permanently or the index has
+/// Number of steps that a program still runs after its disk has failed permanently or its index has
 /// become read-only.
 const STEPS_AFTER_THE_END: u64 = 8;
 
 const MIB: usize = 1 << 20;
 
-/// Number of segments that are filled at the same time.
+/// Number of segments that the index fills concurrently.
 const STREAMS: u64 = 4;
 
-/// Offsets of the superblocks and the log on the disk, in bytes.
+/// Byte offsets of the superblocks and the log on the disk.
 pub struct LogPlaces {
-    /// End of the area with both superblocks and the first ring of the log.
+    /// End of the area that contains both superblocks and the first ring of the log.
     pub front_end: u64,
-    /// The rings of the log.
+    /// Byte ranges of the rings of the log.
     pub ranges: Vec<Range<u64>>,
 }
 
-/// An open index with its readers.
+/// A program with an open index and its readers.
 pub struct Program<'w, 'a> {
     /// The index.
     pub db: Db,
-    /// World of the index.
+    /// Disk and expected content of the index.
     pub world: &'w mut World<'a>,
     readers: Readers,
 }
 
 impl<'w, 'a> Program<'w, 'a> {
-    /// Creates a program that has opened the index.
+    /// Creates a program that has just opened the index.
     pub fn new(db: Db, world: &'w mut World<'a>) -> Program<'w, 'a> {
         Program {
             db,
@@ -50,7 +51,7 @@ impl<'w, 'a> Program<'w, 'a> {
         }
     }
 
-    /// Runs a life up to its stop. Returns the offsets of the log at that moment.
+    /// Runs the steps of a life and stops the program. Returns the offsets of the log at the stop.
     pub fn live(mut self, life: &Life) -> Checked<LogPlaces> {
         let log_end = self.db.segments_offset();
         let world = &mut *self.world;
@@ -73,7 +74,8 @@ impl<'w, 'a> Program<'w, 'a> {
         self.stop(life)
     }
 
-    /// Fills the disk, or frees space on it again.
+    /// Starts or ends the period in which the disk is full, if the period starts or ends at this
+    /// step.
     fn fill_the_disk(&mut self, life: &Life, step: u64) {
         let Some(full) = life.full else { return };
         let world = &mut *self.world;
@@ -155,9 +157,9 @@ impl<'w, 'a> Program<'w, 'a> {
         Ok(())
     }
 
-    /// Checks that the memory for nodes and changes is within its bound. While the disk is full,
-    /// changes may stay in memory until the first write after space is free again. Changes being
-    /// written are not counted.
+    /// Checks that the index keeps its memory for nodes and changes within the bound. The bound
+    /// does not include changes that are being written. While the disk is full, and until the first
+    /// write after that, changes may exceed the bound, so the check is skipped.
     fn check_memory(&self) -> Checked {
         let world = &*self.world;
         if world.was_full || world.is_read_only {
@@ -176,7 +178,7 @@ impl<'w, 'a> Program<'w, 'a> {
         }
     }
 
-    /// Runs an action that makes all earlier writes durable, in addition to its own effect.
+    /// Runs an action of the index that also makes all earlier writes durable.
     fn keep(&mut self, act: impl FnOnce(&Db) -> Result<(), Error>) -> Checked {
         let world = &mut *self.world;
         let failures = world.disk.counts().failures;
@@ -212,7 +214,7 @@ impl<'w, 'a> Program<'w, 'a> {
         check_scan(world, scan, now, since, &bounds, is_reverse, rows_max)
     }
 
-    /// Stops the program. The readers of the index end first.
+    /// Stops the program. The readers are dropped before the index is closed or abandoned.
     fn stop(self, life: &Life) -> Checked<LogPlaces> {
         let Program { db, world, readers } = self;
         drop(readers);
@@ -231,7 +233,7 @@ impl<'w, 'a> Program<'w, 'a> {
             front_end: db.segments_offset(),
             ranges: db.log_ranges(),
         };
-        // A killed program writes nothing more.
+        // Like a killed program, the index writes nothing more.
         db.abandon();
         Ok(log)
     }

@@ -1,17 +1,17 @@
 //! The tester of the index: a seed draws an index, its programs and their disk, and every answer of
 //! the index is compared with a model.
 //!
-//! - [`classes`] names the faults; [`scenario`] draws them, with the options and the kinds of
-//!   operations; [`life`] is one life of a program, from an open to a stop; [`readers`] are its
-//!   snapshots, scans and transactions, which see an earlier state; [`opening`] is the time between
-//!   two lives; [`report`] describes the outcome.
+//! - [`classes`] names the faults; [`scenario`] draws the faults, the options and the kinds of
+//!   operations; [`life`] is one life of a program, from an open to a stop; [`readers`] contains
+//!   the snapshots, scans and transactions of a program, which see an earlier state; [`opening`] is
+//!   the time between two lives; [`report`] describes the outcome.
 //! - The model and the disk are those of the index's own tests ([`bimetal_index::model`],
-//!   [`bimetal_index::storage::memory`]): the fault model is described at the head of the disk.
-//! - The index has no threads and no clock, so a run is a function of its seed and its options, and
-//!   there is no executor: time is the number of disk operations.
+//!   [`bimetal_index::storage::memory`]). The documentation of the disk describes the fault model.
+//! - The index has no threads and no clock, so a run depends only on its seed and its options, and
+//!   needs no executor: time is the number of disk operations.
 //!
-//! The tester must never know how the index works: it uses only the interfaces of a program and a
-//! disk.
+//! The tester must never know how the index works: it uses only the interfaces that a program and a
+//! disk use.
 
 pub mod classes;
 pub mod life;
@@ -38,13 +38,14 @@ use world::World;
 pub struct Options {
     /// Whether to keep a log of every event.
     pub verbose: bool,
-    /// Whether to run each seed only once, which halves the time and does not check replay.
+    /// Whether to run each seed only once, which takes half the time but does not check that a
+    /// second run is equal.
     pub once: bool,
     /// The classes of faults that are on.
     pub classes: Classes,
 }
 
-/// Runs a seed.
+/// Runs a seed, and runs it again to check that both runs are equal.
 pub fn run(seed: u64, options: Options) -> Report {
     let scenario = Scenario::draw(seed, options.classes);
     let mut report = run_once(&scenario, options);
@@ -61,13 +62,13 @@ pub fn run(seed: u64, options: Options) -> Report {
     report
 }
 
-/// Runs a seed as often as a campaign requires, but only once if the options say so.
+/// Runs a seed once or twice as a campaign requires, but only once if the options say so.
 pub fn run_replayed(seed: u64, replay: Replay, options: Options) -> Report {
     let once = options.once || replay == Replay::Once;
     run(seed, Options { once, ..options })
 }
 
-/// Runs seeds one after another, and passes each report to `progress`.
+/// Runs seeds in order, and calls `progress` with each report.
 pub fn swarm(seeds: Range<u64>, options: Options, progress: impl FnMut(&Report)) -> Summary {
     let run = |seed, replay| run_replayed(seed, replay, options);
     campaign::run_seeds(seeds, 1, run, progress)
@@ -75,7 +76,7 @@ pub fn swarm(seeds: Range<u64>, options: Options, progress: impl FnMut(&Report))
 
 fn run_once(scenario: &Scenario, options: Options) -> Report {
     let mut world = World::new(scenario, options.verbose);
-    // A failed assertion counts as a finding.
+    // A panic, such as a failed assertion, is a finding.
     let outcome = while_seed_runs(scenario.seed, || {
         catch_unwind(AssertUnwindSafe(|| opening::run(&mut world)))
     });

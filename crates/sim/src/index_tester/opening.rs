@@ -1,4 +1,5 @@
-//! The time between two lives: the end of one, the fate of the disk, and the open of the next.
+//! The time between two lives: the end of a program, the effect of the end on the disk, and the
+//! next opening of the index.
 
 use std::ops::Bound;
 
@@ -11,7 +12,7 @@ use super::life::{LogPlaces, Program};
 use super::scenario::{End, Life};
 use super::world::{Checked, World};
 
-/// Identifier of the index in its blocks.
+/// Identifier of the index, which is stored in its blocks.
 const ID: u64 = 7;
 
 /// Runs all lives of a seed.
@@ -40,7 +41,7 @@ fn note(world: &mut World<'_>, what: &str) {
     });
 }
 
-/// Applies the end of a life to the disk.
+/// Applies the effects of the end of a life to the disk: a power cut, and bit rot.
 fn stop(world: &mut World<'_>, life: &Life) {
     if world.disk.is_off() || life.end == End::PowerCut {
         cut(world, life);
@@ -70,7 +71,7 @@ fn cut(world: &mut World<'_>, life: &Life) {
     world.replace_disk(found);
 }
 
-/// Opens the index with interruptions or failing operations.
+/// Makes attempts to open the index that a power cut or a failing disk operation may end.
 fn try_to_open(world: &mut World<'_>, life: &Life) -> Checked {
     for number in &life.failures_in_opening {
         let faults = Faults {
@@ -112,8 +113,8 @@ fn attempt(world: &mut World<'_>, faults: Faults, state: &str) -> Checked {
     }
 }
 
-/// Opens the index, and compares its whole content with the history. Returns `None` if damage
-/// prevents the open, or makes the content unknown.
+/// Opens the index, and compares its whole content with the model. Returns `None` if damage
+/// prevents the opening or leaves some content unreadable, which ends the run.
 fn open(world: &mut World<'_>, log: &LogPlaces) -> Checked<Option<Db>> {
     let has_hits = world.has_hits();
     let verified = verify(&world.disk, &mut |_, _| {});
@@ -139,8 +140,8 @@ fn open(world: &mut World<'_>, log: &LogPlaces) -> Checked<Option<Db>> {
         return Err("verify calls whole what cannot be read".to_owned());
     }
     let hits = world.disk.hits();
-    // No later structure refers to the end of the log or to the newest superblock, so their loss
-    // cannot be detected.
+    // No later structure refers to the end of the log or to the newest superblock, so the index
+    // cannot detect their loss.
     let is_in_log = |hit: &Hit| {
         hit.offset < log.front_end || log.ranges.iter().any(|range| range.contains(&hit.offset))
     };
@@ -163,8 +164,8 @@ fn open(world: &mut World<'_>, log: &LogPlaces) -> Checked<Option<Db>> {
     }
 }
 
-/// Opens the index again: the comparison has read every leaf, but most programs that open an index
-/// have read none.
+/// Opens the index a second time. The comparison has read every leaf through the first handle, but
+/// most programs that open an index have read none.
 fn open_unread(world: &mut World<'_>, examined: Db) -> Checked<Db> {
     drop(examined);
     let opened = Db::open(world.disk.clone(), &world.scenario.options);
@@ -178,8 +179,8 @@ fn told(verified: &Result<Verified, Error>) -> String {
     }
 }
 
-/// Reads everything, in both orders, and key by key where damage breaks a scan. Also returns
-/// whether every read succeeded.
+/// Reads the whole index by scans in both directions, or key by key if damage makes a scan fail.
+/// Also returns whether both scans succeeded.
 fn look_through(world: &World<'_>, db: &Db) -> Checked<(Found, bool)> {
     let all = (Bound::Unbounded, Bound::Unbounded);
     let upwards = collect(&mut db.scan(all));

@@ -1,4 +1,4 @@
-//! Readers of an earlier state: snapshots, slow scans, and transactions.
+//! Readers that see an earlier state of the index: snapshots, slow scans, and transactions.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -8,7 +8,7 @@ use bimetal_index::{Db, Durability, Error, Scan, Snapshot, Transaction};
 
 use super::world::{Between, Checked, World, check_scan, lend, same, short};
 
-/// Maximum number of open readers of a kind.
+/// Maximum number of open readers of each kind.
 const OPEN_MAX: usize = 4;
 
 /// A snapshot and its expected content.
@@ -19,7 +19,7 @@ struct Moment {
     since: usize,
 }
 
-/// A scan in progress and its expected remaining rows.
+/// A scan in progress, and the rows that it must still return.
 struct SlowScan {
     scan: Scan,
     rows: VecDeque<(Vec<u8>, Vec<u8>)>,
@@ -34,7 +34,7 @@ struct Open {
     changes: Vec<Change>,
     /// Changes that the transaction itself has written.
     own: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
-    /// Keys that no other writer may have changed.
+    /// Keys on which a change by another writer causes a conflict.
     expects: Vec<Vec<u8>>,
 }
 
@@ -47,7 +47,7 @@ pub struct Readers {
 }
 
 impl Readers {
-    /// Takes a snapshot, reads from one, or ends one.
+    /// Takes a snapshot, reads from an open snapshot, or drops one.
     pub fn look_back(&mut self, db: &Db, world: &mut World<'_>) -> Checked {
         let open = self.moments.len();
         let choice = world.draw.below(6);
@@ -81,7 +81,7 @@ impl Readers {
         look_into(&self.moments[index], world)
     }
 
-    /// Begins a scan or continues one.
+    /// Begins a scan, or reads more rows of an open scan.
     pub fn go_on_scanning(&mut self, db: &Db, world: &mut World<'_>) -> Checked {
         let open = self.scans.len();
         if open == 0 || (open < OPEN_MAX && world.draw.once_in(4)) {
@@ -99,7 +99,7 @@ impl Readers {
         Ok(())
     }
 
-    /// Begins a transaction, continues one, or ends one.
+    /// Begins a transaction, or runs an operation of an open transaction, or ends one.
     pub fn transact(&mut self, db: &Db, world: &mut World<'_>) -> Checked {
         let open = self.transactions.len();
         if open == 0 || (open < OPEN_MAX && world.draw.once_in(8)) {
@@ -172,7 +172,8 @@ fn begin_scan(db: &Db, world: &mut World<'_>) -> SlowScan {
 }
 
 impl SlowScan {
-    /// Reads a row. Returns false at the end of the scan, which may be an error.
+    /// Reads the next row and compares it with the expected row. Returns false when the scan has
+    /// ended, which an error may cause.
     fn go_on(&mut self, world: &World<'_>) -> Checked<bool> {
         let failures = world.disk.counts().failures;
         let expected = self.rows.pop_front();
@@ -244,7 +245,8 @@ impl Open {
         let failures = world.disk.counts().failures;
         let written = |key: &&Vec<u8>| world.history.has_changed(key, self.since);
         let may_conflict = self.expects.iter().any(|key| written(&key));
-        // A key that was absent then and is absent now leaves no trace of values it had in between.
+        // If a key was absent at the start of the transaction and is absent now, the index need not
+        // notice values that the key had in between, so a conflict is allowed but not required.
         let is_traced =
             |key: &&Vec<u8>| self.map.contains_key(*key) || world.history.now().contains_key(*key);
         let must_conflict = self
@@ -265,8 +267,8 @@ impl Open {
             }
             Ok(()) if must_conflict => return Err("it did not see what others wrote".to_owned()),
             Err(Error::Storage { .. } | Error::Damaged { .. }) if !is_read_only(db, world)? => {
-                // The commit was refused because the index could not find out whether another
-                // writer had changed a key first.
+                // The index refused the commit because a read error kept it from checking whether
+                // another writer has changed a key.
                 let error = answer.expect_err("it was one");
                 world.reach("transaction refused: its keys cannot be read");
                 return world.judge_read(&error, failures, self.since);
@@ -281,7 +283,7 @@ impl Open {
     }
 }
 
-/// Returns whether the index is read-only, by writing an empty batch.
+/// Returns true if the index is read-only, which an attempt to write an empty batch shows.
 fn is_read_only(db: &Db, world: &mut World<'_>) -> Checked<bool> {
     let failures = world.disk.counts().failures;
     let nothing = bimetal_index::Batch::new();

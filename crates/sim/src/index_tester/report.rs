@@ -1,4 +1,5 @@
-//! Result of a run: the hash over all its events, the states it reached, and its finding.
+//! Result of a run: the hash over all events of the run, the states that the run has reached, and
+//! its finding.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +9,7 @@ use serde::Serialize;
 use super::scenario::Scenario;
 use crate::campaign::{Account, Outcome, Told};
 
-/// A violation that must never happen.
+/// A violation that the tester has found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// Number of events before the finding.
@@ -30,11 +31,11 @@ pub struct Report {
     pub finding: Option<Finding>,
     /// Number of steps by kind.
     pub operations: BTreeMap<String, u64>,
-    /// Number of calls of the disk.
+    /// Number of operations of the disk.
     pub disk_requests: u64,
     /// Number of faults that occurred, by kind.
     pub faults: BTreeMap<&'static str, u64>,
-    /// Number of times that rare states were reached.
+    /// Number of times that the run has reached each rare state.
     pub reached: BTreeMap<String, u64>,
     /// Scenario that the seed drew.
     pub scenario: Scenario,
@@ -44,7 +45,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Returns the report as text.
+    /// Returns the full report as text.
     pub fn text(&self) -> String {
         let account = Account {
             log: &self.log,
@@ -58,7 +59,8 @@ impl Report {
         account.text()
     }
 
-    /// Returns the report as one line; with a finding, also the command that reproduces it.
+    /// Returns the report as one line. If there is a finding, a second line has the command that
+    /// reproduces it.
     pub fn summary(&self) -> String {
         let outcome = match &self.finding {
             None => "ok".to_owned(),
@@ -75,8 +77,8 @@ impl Report {
         )
     }
 
-    /// Returns the command that runs this seed again. A class that the seed does not draw changes
-    /// nothing.
+    /// Returns the command that runs this seed again. The command names only the classes that occur
+    /// in the seed, because the other classes have no effect on it.
     pub fn command(&self) -> String {
         format!(
             "bimetal-lab tester index-run --seed {} --classes {}",
@@ -102,7 +104,7 @@ impl Outcome for Report {
     }
 }
 
-/// The events of a run.
+/// The hash over all events of a run, and the log of the events in a verbose run.
 #[derive(Debug)]
 pub struct Trace {
     hash: u64,
@@ -120,10 +122,12 @@ impl Trace {
         }
     }
 
-    /// Adds an event, which is a few numbers. The text is for the log only.
+    /// Adds an event, which consists of a few numbers. `words` returns the text for the log and
+    /// does not affect the hash.
     pub fn event(&mut self, numbers: &[u64], words: impl FnOnce() -> String) {
         for number in numbers {
-            // The generator serves as a finaliser: every input bit affects every output bit.
+            // The random generator serves as a hash finaliser: every input bit affects every output
+            // bit.
             self.hash = Draw::new(self.hash ^ number).number();
         }
         self.events += 1;
@@ -142,7 +146,7 @@ impl Trace {
         self.events
     }
 
-    /// Takes the log.
+    /// Returns the log and leaves an empty one.
     pub fn take_log(&mut self) -> Vec<String> {
         self.log.take().unwrap_or_default()
     }

@@ -1,7 +1,7 @@
 //! The scenario that a seed draws: an index, the steps of its programs, and the faults of its disk.
 //!
-//! Each kind of operation occurs in some seeds and not in others, and often in some and rarely in
-//! others (swarm testing): a run with all operations at once reaches fewer states.
+//! Each kind of operation occurs in some seeds and not in others, and with a different frequency in
+//! each seed (swarm testing), because a run with all operations together reaches fewer states.
 
 use bimetal_index::model::{Change, Draw, Shape, small_options, small_paper_options};
 use bimetal_index::storage::memory::{Astray, Call};
@@ -9,9 +9,10 @@ use serde::{Serialize, Serializer};
 
 use super::classes::{Class, Classes};
 
-/// Length of the longest values of [`Class::HugeValues`]; a log of 16 MiB accepts them.
+/// Maximum length in bytes of a value of [`Class::HugeValues`]; a log of 16 MiB accepts such
+/// values.
 const HUGE_VALUE_BYTES_MAX: u64 = (1 << 20) + (1 << 19);
-/// Upper bound of the log length from which the size of long batches is drawn.
+/// Maximum log length in bytes that is assumed when the length of a long batch is drawn.
 const LONG_BATCH_LOG_BYTES: u64 = 1 << 20;
 
 /// A step of a program.
@@ -23,17 +24,17 @@ pub enum Step {
     Sync,
     /// Reads a key.
     Get,
-    /// Scans some keys, up or down.
+    /// Scans a range of keys, upwards or downwards.
     Scan,
-    /// Begins a scan and continues it later.
+    /// Begins a scan, or reads more rows of a scan that was begun earlier.
     SlowScan,
-    /// Takes a snapshot, reads from one, or ends one.
+    /// Takes a snapshot, reads from an open snapshot, or drops one.
     Snapshot,
-    /// Begins a transaction, continues one, or commits it.
+    /// Begins a transaction, or runs an operation of an open transaction, or ends one.
     Transaction,
     /// Takes a checkpoint.
     Checkpoint,
-    /// Writes every change back.
+    /// Writes all buffered changes to the nodes.
     WriteBack,
     /// Compacts the storage.
     Compact,
@@ -53,7 +54,7 @@ impl Step {
         Step::Compact,
     ];
 
-    /// Returns the possible frequencies of the step, of which a seed draws one.
+    /// Returns the possible frequencies of the step; a seed draws one of them.
     fn weights(self) -> &'static [u64] {
         match self {
             Step::Write => &[200, 400, 800],
@@ -65,7 +66,7 @@ impl Step {
         }
     }
 
-    /// Returns the name in a report.
+    /// Returns the name of the step in a report.
     pub fn name(self) -> &'static str {
         match self {
             Step::Write => "write",
@@ -82,15 +83,15 @@ impl Step {
     }
 }
 
-/// A failing operation of the disk.
+/// Failure of an operation of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Number of operations, from the beginning of the life, after which the first operation of the
-    /// kind fails.
+    /// Number of disk operations after the start of the life. The first operation of the kind after
+    /// them fails.
     pub after_operations: u64,
     /// Kind of the operation.
     pub call: Call,
-    /// Whether all later operations of the kind fail, too.
+    /// Whether all later operations of the kind fail as well.
     pub for_good: bool,
 }
 
@@ -106,39 +107,43 @@ pub struct FullFor {
 /// End of a life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// All writes are made durable first.
+    /// The index is closed, which makes all writes durable.
     Clean,
-    /// The program is killed, and the disk keeps everything.
+    /// The program is killed, and the disk keeps all written content.
     Kill,
-    /// The power is cut, at the latest after the last step.
+    /// The power is cut after the last step, unless it was cut earlier.
     PowerCut,
 }
 
 /// One life of a program.
 #[derive(Clone, Debug)]
 pub struct Life {
-    /// Number of steps, unless a fault ends the life earlier.
+    /// Number of steps; a fault may end the life earlier.
     pub steps: u64,
     /// End of the life.
     pub end: End,
-    /// Disk operation, counted from the beginning of the life, at which the power is cut.
+    /// Number of the disk operation, counted from the start of the life, at which the power is cut.
     pub cut_after_operations: Option<u64>,
-    /// Whether a power cut loses everything that was not durable, rather than any part of it.
+    /// Whether a power cut loses all content that is not durable, rather than a random part of it.
     pub loses_all: bool,
-    /// Failing operation, if there is one.
+    /// Failure of a disk operation, if there is one.
     pub failure: Option<Failure>,
     /// Period in which the disk is full.
     pub full: Option<FullFor>,
-    /// Lost or misdirected operation: the first possible one after the given number of operations.
+    /// Lost or misdirected operation: a number of disk operations, and the fault that hits the
+    /// first suitable operation after them.
     pub astray: Option<(u64, Astray)>,
-    /// Whether `astray` is a write to the segments, rather than one to the log or a superblock.
+    /// Whether the operation of `astray` must be in the segments, rather than in the log or a
+    /// superblock.
     pub astray_in_segments: bool,
-    /// Bytes that change at rest after the life: offset as a fraction of the disk, in 1/2^32, and
-    /// mask of the bits that flip.
+    /// Bytes that change at rest after the life: the offset in units of 1/2^32 of the length of the
+    /// disk, and the mask of the bits that flip.
     pub rot: Vec<(u32, u8)>,
-    /// Disk operations at which the power is cut in opens after this life.
+    /// For each opening after this life that a power cut ends, the number of the disk operation,
+    /// counted from the start of the opening, at which the power is cut.
     pub cuts_in_opening: Vec<u64>,
-    /// Disk operations that fail in opens after this life.
+    /// For each opening after this life with a failure, the number of the disk operation that
+    /// fails, counted from the start of the opening.
     pub failures_in_opening: Vec<u64>,
 }
 
@@ -147,21 +152,20 @@ pub struct Life {
 pub struct Scenario {
     /// The seed.
     pub seed: u64,
-    /// Fault classes that the seed draws.
+    /// Fault classes that occur in the seed.
     pub classes: Classes,
     /// Options with which the index is created and opened.
     pub options: bimetal_index::Options,
-    /// Shape of keys and values.
+    /// Distribution from which keys and values are drawn.
     pub shape: Shape,
     /// Frequency of each step.
     pub weights: Vec<(Step, u64)>,
-    /// Average number of batches for each one of about the maximum length for the log; 0 means
-    /// none.
+    /// On average, one batch of this number is about as long as the log accepts; 0 means no batch.
     pub long_batch_in: u64,
-    /// Average number of batches for each one with a value of up to `HUGE_VALUE_BYTES_MAX` bytes; 0
-    /// means none.
+    /// On average, one batch of this number has a value of up to `HUGE_VALUE_BYTES_MAX` bytes; 0
+    /// means no batch.
     pub huge_value_in: u64,
-    /// Number of batches in sixteen whose durability is relaxed.
+    /// Average number of batches, out of sixteen, that are written with relaxed durability.
     pub relaxed_of_16: u64,
     /// The lives.
     pub lives: Vec<Life>,
@@ -173,13 +177,14 @@ impl Serialize for Scenario {
     }
 }
 
-/// Returns the random stream of a class in a seed.
+/// Returns the random stream of a fault class in a seed.
 fn stream_of(seed: u64, class: Class) -> Draw {
     Draw::new(seed ^ (class as u64 + 1) << 48)
 }
 
 impl Scenario {
-    /// Draws the scenario of a seed with the classes that are on.
+    /// Draws the scenario of a seed. Each class in `on` occurs in a third of the seeds; `PowerCut`
+    /// occurs in every seed if it is on.
     pub fn draw(seed: u64, on: Classes) -> Scenario {
         let mut draw = Draw::new(seed);
         let classes: Classes = on
@@ -190,7 +195,7 @@ impl Scenario {
             true => small_paper_options(&mut stream_of(!seed, Class::Paper)),
             false => small_options(&mut draw),
         };
-        // There is no other writer to wait for.
+        // The program has one writer, so a group commit need not wait for others.
         options.group_wait_us = 0;
         options.hot_share = draw.one_of(&[0.0, 1.0 / 3.0, 1.0]);
         if classes.has(Class::OldSnapshots) {
@@ -253,7 +258,8 @@ impl Scenario {
             Change::Put(key, value) => key.len() + value.len(),
             Change::Delete(key) | Change::DeleteRange(key, _) => key.len(),
         };
-        // Slightly below or above the limit, an eighth of a short log.
+        // The length is up to slightly above the limit of a batch, which is an eighth of a short
+        // log.
         let log_bytes = self.options.log_bytes.min(LONG_BATCH_LOG_BYTES);
         let wanted = draw.below(log_bytes / 7) as usize;
         let mut bytes = 0;
@@ -265,7 +271,7 @@ impl Scenario {
         batch
     }
 
-    /// Draws a step.
+    /// Draws the next step of a program, by the frequencies of the steps.
     pub fn step(&self, draw: &mut Draw) -> Step {
         let all = self.weights.iter().map(|(_, weight)| weight).sum();
         let mut left = draw.below(all);
@@ -279,7 +285,7 @@ impl Scenario {
     }
 }
 
-/// Draws a value that is read in many parts and that does not compress.
+/// Draws a value that is long enough to be read in many parts, and that does not compress.
 fn huge_value(draw: &mut Draw) -> Vec<u8> {
     let len = draw.below(HUGE_VALUE_BYTES_MAX) as usize;
     let mut bytes = Vec::with_capacity(len + 8);

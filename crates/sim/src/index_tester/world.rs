@@ -1,4 +1,4 @@
-//! An index, its disk, and its expected content: the state shared by all parts of a life.
+//! State that all parts of a run share: an index, its disk, and its expected content.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -11,10 +11,10 @@ use bimetal_index::{Durability, Error, MaintenanceStatistics, Scan, ScanBounds};
 use super::report::{Finding, Report, Trace};
 use super::scenario::{Life, Scenario};
 
-/// Result of a check; the error describes the violation.
+/// Result of a check; the error describes a violation.
 pub type Checked<T = ()> = Result<T, String>;
 
-/// An index, its disk, and its expected content.
+/// The disk and the expected content of an index, which outlive each program.
 pub struct World<'a> {
     /// Scenario that the seed drew.
     pub scenario: &'a Scenario,
@@ -22,26 +22,26 @@ pub struct World<'a> {
     pub draw: Draw,
     /// The disk, which outlives the index.
     pub disk: Arc<MemoryStorage>,
-    /// The model.
+    /// The model: the batches that were written, and the content that the index must have.
     pub history: History,
     /// Trace of all events.
     pub trace: Trace,
-    /// Counters of the disk at the beginning of the life.
+    /// Counters of the disk at the start of the current life.
     pub(super) at_start: StorageCounters,
-    /// Whether the index has reported, or must report from now on, that it is read-only.
+    /// Whether the index has become read-only, so that it must refuse all writes from now on.
     pub(super) is_read_only: bool,
     /// Whether the disk is full, so that it cannot grow.
     pub(super) is_full: bool,
-    /// Whether the disk was full at the last change, so that changes may still be kept in memory
-    /// for lack of space.
+    /// Whether the disk was full at the last change, so that changes may still be in memory for
+    /// lack of disk space.
     pub(super) was_full: bool,
     pub(super) operations: BTreeMap<String, u64>,
     reached: BTreeMap<String, u64>,
-    /// Counters of disks that were replaced.
+    /// Counters of the disks that power cuts have replaced.
     earlier: StorageCounters,
 }
 
-/// A range of keys with owned bounds.
+/// Bounds of a range of keys, with owned keys.
 pub(super) type Between = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
 pub(super) fn lend(bounds: &Between) -> ScanBounds<'_> {
@@ -52,7 +52,7 @@ pub(super) fn lend(bounds: &Between) -> ScanBounds<'_> {
 }
 
 impl<'a> World<'a> {
-    /// Creates a world without events.
+    /// Creates the state of a run before its first event.
     pub fn new(scenario: &'a Scenario, verbose: bool) -> World<'a> {
         World {
             draw: Draw::new(!scenario.seed),
@@ -70,7 +70,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Counts a state that was reached.
+    /// Counts one occurrence of a state of the run.
     pub fn reach(&mut self, state: &str) {
         self.reach_times(state, 1);
     }
@@ -81,7 +81,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Replaces the disk.
+    /// Replaces the disk, and adds the counters of the old disk to the totals.
     pub fn replace_disk(&mut self, disk: MemoryStorage) {
         self.retire();
         self.disk = Arc::new(disk);
@@ -117,19 +117,20 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Returns true if the disk may hold bytes other than those written.
+    /// Returns true if bytes of the disk may differ from the bytes written.
     pub fn is_disk_wrong(&self) -> bool {
         self.disk.counts().lost_sectors > self.at_start.lost_sectors || self.has_hits()
     }
 
-    /// Returns true if the disk may hold bytes other than those written for a reason other than a
-    /// failed sync.
+    /// Returns true if bit rot, a lost write or a misdirected operation may have made bytes of the
+    /// disk differ from the bytes written.
     pub fn has_hits(&self) -> bool {
         !self.disk.hits().is_empty()
     }
 
-    /// Checks whether an error of a reading call is right; `failures` is the number of disk
-    /// failures before the call.
+    /// Checks that a fault explains an error of a reading call. `failures` is the number of
+    /// failures of the disk before the call, and `since` is the number of the last batch that the
+    /// reader sees.
     pub fn judge_read(&self, error: &Error, failures: u64, since: usize) -> Checked {
         let is_right = match error {
             Error::Storage { .. } => self.disk.counts().failures > failures,
@@ -143,7 +144,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Returns whether a snapshot taken after batch `since` may have been invalidated.
+    /// Returns true if the index may have invalidated a snapshot whose last visible batch is
+    /// `since`.
     fn may_be_too_old(&self, since: usize) -> bool {
         let batches = (self.history.given() - since) as u64;
         let options = &self.scenario.options;
@@ -151,7 +153,9 @@ impl<'a> World<'a> {
             || self.history.most_bytes_of_a_key(since) > options.segment_bytes as usize / 8
     }
 
-    /// Checks whether the answer of a writing call is right, and updates the expected state.
+    /// Checks that the answer of a writing call is correct: success is wrong once the index is
+    /// read-only, and a fault must explain an error. Updates whether the index is read-only.
+    /// `failures` is the number of failures of the disk before the call.
     pub fn judge_write(&mut self, answer: &Result<(), Error>, failures: u64) -> Checked {
         let error = match answer {
             Ok(()) if self.is_read_only => {
@@ -163,7 +167,8 @@ impl<'a> World<'a> {
         let has_failed = self.disk.counts().failures > failures;
         let failed_before = self.disk.counts().failures > self.at_start.failures;
         let is_right = match error {
-            // The index checks the length of a batch first.
+            // Even a read-only index first checks the length of a batch, so this error may precede
+            // `ReadOnly`.
             Error::BatchTooLong { bytes, max } => bytes > max,
             Error::ReadOnly { .. } => self.is_read_only || failed_before || self.is_disk_wrong(),
             _ if self.is_read_only => false,
@@ -206,7 +211,7 @@ impl<'a> World<'a> {
     }
 }
 
-/// Compares a scan with the expected rows, up to the given number of rows.
+/// Compares a scan with the expected rows within `bounds`, up to `rows_max` rows.
 pub(super) fn check_scan(
     world: &World<'_>,
     mut scan: Scan,
@@ -239,7 +244,7 @@ pub(super) fn check_scan(
     }
 }
 
-/// Checks the value of a key.
+/// Checks that the value of a key is the expected value.
 pub(super) fn same(key: &[u8], is: Option<&Vec<u8>>, should: Option<&Vec<u8>>) -> Checked {
     if is == should {
         return Ok(());
@@ -252,14 +257,15 @@ pub(super) fn same(key: &[u8], is: Option<&Vec<u8>>, should: Option<&Vec<u8>>) -
     ))
 }
 
-/// Returns the beginning and the length of a key or value.
+/// Returns the first bytes and the length of a key or value, as text.
 pub(super) fn short(bytes: &[u8]) -> String {
     let first = bytes[..bytes.len().min(24)].escape_ascii();
     format!("{first} of {} bytes", bytes.len())
 }
 
 impl World<'_> {
-    /// Draws a key, sometimes `NUMBER_KEY`, under which a batch stores its own number.
+    /// Draws a key. With a chance of one in eight, the key is `NUMBER_KEY`, under which each batch
+    /// stores its own number.
     pub(super) fn key(&mut self) -> Vec<u8> {
         match self.draw.once_in(8) {
             true => NUMBER_KEY.to_vec(),
@@ -267,7 +273,7 @@ impl World<'_> {
         }
     }
 
-    /// Draws the change of one key.
+    /// Draws a change of this key: a new value or a deletion.
     pub(super) fn change_of(&mut self, key: Vec<u8>) -> Change {
         match self.draw.once_in(3) {
             true => Change::Delete(key),
@@ -275,7 +281,7 @@ impl World<'_> {
         }
     }
 
-    /// Draws two bounds.
+    /// Draws the two bounds of a range of keys.
     pub(super) fn between(&mut self) -> Between {
         let mut bound = || match self.draw.below(3) {
             0 => Bound::Unbounded,
@@ -285,7 +291,7 @@ impl World<'_> {
         (bound(), bound())
     }
 
-    /// Draws the durability of a batch.
+    /// Draws the durability with which a batch is written.
     pub(super) fn durability(&mut self) -> Durability {
         match self.draw.below(16) < self.scenario.relaxed_of_16 {
             true => Durability::Relaxed,

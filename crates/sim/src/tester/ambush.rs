@@ -1,5 +1,6 @@
-//! Ambushes: the program is killed during a short operation, a chosen number of I/O boundaries
-//! after the operation has begun. A cut at a random time would hardly ever hit it.
+//! Ambushes: the program is killed, or the power is cut, during a short operation such as a scrub.
+//! The strike comes a chosen number of I/O boundaries after the operation has begun. A power cut at
+//! a random time would hardly ever fall into so short an operation.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -16,18 +17,19 @@ pub enum Moment {
     Scrub,
     /// A resync of a side.
     Resync,
-    /// The change of a side's state (absent, returned or in sync) with this number.
+    /// A change of the health of a side (absent, resyncing or healthy), given by its number among
+    /// all such changes of a life, from 0.
     Epoch(u32),
 }
 
-/// A kill or power cut that is armed for a moment.
+/// A kill or power cut that strikes a number of boundaries after an operation has begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Ambush {
-    /// The moment.
+    /// Operation during which the ambush strikes.
     pub moment: Moment,
-    /// Number of I/O boundaries from the moment to the strike.
+    /// Number of I/O boundaries from the start of the operation to the strike.
     pub boundaries: u64,
-    /// Whether the program is killed while the disks keep their power.
+    /// True to kill the program while the disks keep their power; false to cut the power.
     pub kills: bool,
 }
 
@@ -47,7 +49,7 @@ fn is_resyncing(status: &MirrorStatus) -> bool {
     status.sides.iter().any(|side| side.health == "resyncing")
 }
 
-/// Waits for the moment, and arms the cut.
+/// Waits until the operation of the ambush begins, then arms the strike.
 pub async fn lie_in_wait(world: Rc<World>, program: Rc<Program>, ambush: Ambush) {
     let boundaries = &world.around.boundaries;
     let mut last = health_of(&program.mirror.status());
@@ -64,14 +66,14 @@ pub async fn lie_in_wait(world: Rc<World>, program: Rc<Program>, ambush: Ambush)
         }
     };
     boundaries.passing.until(has_come).await;
-    // If a life has several ambushes, the first to find its moment strikes.
+    // If a life has several ambushes, only the ambush whose operation begins first strikes.
     if program.ambush.get().is_none() {
         program.ambush.set(Some(ambush));
         boundaries.cut_after(ambush.boundaries);
     }
 }
 
-/// Scrubs the volume once, unless it does not accept a scrub.
+/// Starts a scrub of the volume after `after_ns`; the mirror may refuse the scrub.
 pub async fn scrub(world: Rc<World>, program: Rc<Program>, after_ns: u64) {
     world.rt.sleep(Duration::from_nanos(after_ns)).await;
     world.reach(match program.mirror.start_scrub() {
@@ -80,7 +82,8 @@ pub async fn scrub(world: Rc<World>, program: Rc<Program>, after_ns: u64) {
     });
 }
 
-/// Counts the operation during which the program died.
+/// Records if the program died during a scrub or a resync, or in an ambush at a change of a side's
+/// health.
 pub fn note_death(world: &World, program: &Program) {
     let status = program.mirror.status();
     if is_scrubbing(&status) {

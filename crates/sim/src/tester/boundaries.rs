@@ -1,8 +1,10 @@
-//! The I/O boundaries of a run: each arrival of a request at a disk, and each completion.
+//! The I/O boundaries of a run: each arrival of a request at a disk, and each completion of a
+//! request.
 //!
-//! At each boundary the power can be cut, and each operation can be made to fail, so that a run can
-//! be repeated once for each. The count covers all disks and all lives; this module does not decide
-//! the effect of a cut or a failure, which is up to the disks.
+//! The power can be cut at any boundary, and any operation can be made to fail, so that a run can
+//! be repeated once for each boundary and each operation. Boundaries are counted over all disks and
+//! all lives. This module does not decide the effect of a cut or a failure, which is up to the
+//! disks.
 
 use std::cell::Cell;
 
@@ -17,10 +19,10 @@ pub struct FailAt {
     pub number: u64,
 }
 
-/// Points of a run at which faults are injected.
+/// Faults to inject at chosen boundaries and operations of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Interference {
-    /// The power is cut at these boundaries, counted from 1; 0 is none.
+    /// Numbers of the boundaries, counted from 1, at which the power is cut; 0 means no cut.
     pub cuts: [u64; 2],
     /// Operation that fails.
     pub fail_at: Option<FailAt>,
@@ -35,7 +37,7 @@ pub struct Boundaries {
     by_class: [Cell<u64>; 3],
     is_cut: Cell<bool>,
     struck: Cell<bool>,
-    /// Boundary at which the power is cut for an ambush; 0 means none.
+    /// Number of the boundary at which an ambush cuts the power; 0 means no ambush.
     ambush_at: Cell<u64>,
     /// Signalled when the power is cut.
     pub cut: Event,
@@ -44,7 +46,7 @@ pub struct Boundaries {
 }
 
 impl Boundaries {
-    /// Creates boundaries with an interference.
+    /// Creates a counter that injects the faults of `interference`.
     pub fn new(interference: Interference) -> Boundaries {
         Boundaries {
             interference,
@@ -52,12 +54,13 @@ impl Boundaries {
         }
     }
 
-    /// Starts counting: the formatting of the sides is not counted.
+    /// Starts counting. The caller has formatted the sides before, so the boundaries of formatting
+    /// are not counted.
     pub fn begin(&self) {
         self.begun.set(true);
     }
 
-    /// Counts a boundary. The power may be off afterwards.
+    /// Counts a boundary, and cuts the power if a cut is due there.
     pub fn pass(&self) {
         if self.is_cut.get() || !self.begun.get() {
             return;
@@ -77,12 +80,14 @@ impl Boundaries {
         self.ambush_at.set(self.passed.get() + count);
     }
 
-    /// Returns true from a cut requested by [`cut_after`](Self::cut_after) until the next program.
+    /// Returns true if a cut requested by [`cut_after`](Self::cut_after) has happened, until
+    /// [`restore`](Self::restore).
     pub fn is_ambushed(&self) -> bool {
         self.ambush_at.get() > 0 && self.ambush_at.get() == self.passed.get()
     }
 
-    /// Counts an operation of a class that is about to complete; returns true if it must fail.
+    /// Counts an operation of the class that is about to complete. Returns true if the operation
+    /// must fail.
     pub fn fails(&self, class: usize) -> bool {
         if !self.begun.get() {
             return false;
@@ -95,7 +100,7 @@ impl Boundaries {
         fails
     }
 
-    /// Returns true from the cut until the next program.
+    /// Returns true if the power is cut and has not been restored.
     pub fn is_cut(&self) -> bool {
         self.is_cut.get()
     }
@@ -116,7 +121,7 @@ impl Boundaries {
         self.by_class.each_ref().map(Cell::get)
     }
 
-    /// Returns true if a failing operation is the only fault of this run.
+    /// Returns true if the run injects a failing operation.
     pub fn one_fails(&self) -> bool {
         self.interference.fail_at.is_some()
     }

@@ -1,8 +1,9 @@
-//! Sides that are added, replaced and removed while the power is cut. This runs on copies of the
-//! sides between two lives, without a load; the volume itself is not affected.
+//! Adds, replaces or removes a side while the power is cut. The test uses copies of the sides
+//! between two lives of the program, without a load; the tested volume itself is not affected.
 //!
-//! The content read afterwards must equal that read before, in whatever state the cut has left the
-//! sides: the old set, the new set, or all of them.
+//! The content read after the cut must equal the content read before the change. It does not matter
+//! with which names of sides the volume opens: the old sides, the new sides, or for a replacement
+//! the old and the new sides together.
 
 use std::cell::Cell;
 use std::pin::pin;
@@ -33,7 +34,7 @@ pub enum Change {
     Remove(usize),
 }
 
-/// A change, and the point at which the power is cut.
+/// A change to the set of sides, and the point at which the power is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ChangeOfSides {
     /// The change.
@@ -43,12 +44,13 @@ pub struct ChangeOfSides {
     pub boundaries: Option<u64>,
 }
 
-/// Returns the name of a side by its number; the new side comes last.
+/// Returns the name of the side with this index; the new side has the last index.
 fn name_of(side: usize) -> String {
     format!("side-{side}")
 }
 
-/// Copies of the sides and a blank one, used by one program after another.
+/// Copies of the sides and, as the last element, a blank side. Successive programs use the same
+/// copies.
 struct Copies<'w> {
     world: &'w World,
     platters: Vec<Platters>,
@@ -82,7 +84,7 @@ impl Copies<'_> {
         }
     }
 
-    /// Reads the content of each unit.
+    /// Reads the volume and returns the stamp of each unit.
     async fn content(
         &self,
         mirror: &Mirror,
@@ -108,7 +110,8 @@ impl Copies<'_> {
         }
     }
 
-    /// Executes the change to its end; returns false if it was refused or cannot end.
+    /// Runs the change until it is complete. Returns false if the mirror refuses the change, or if
+    /// the change does not complete in time.
     async fn perform(&self, mirror: &Mirror, sides: &[SideStack], change: Change) -> bool {
         let (world, new) = (self.world, self.count());
         let added = || sides[new].candidate(name_of(new));
@@ -138,7 +141,7 @@ impl Copies<'_> {
         false
     }
 
-    /// Returns the sets of side names that a configuration may have afterwards.
+    /// Returns the sets of sides that the configuration may name after the change.
     fn namings(&self, change: Change) -> Vec<Vec<usize>> {
         let old: Vec<usize> = (0..self.count()).collect();
         let with_new: Vec<usize> = (0..=self.count()).collect();
@@ -151,8 +154,8 @@ impl Copies<'_> {
         }
     }
 
-    /// Scrubs all sides, so that every corrupt block is known before the change: a block that is
-    /// found corrupt later may have no other copy left.
+    /// Scrubs all sides before the change, so that every corrupt block is found while another side
+    /// still has an intact copy. The change may remove the only other copy.
     async fn scrub(&self, mirror: &Mirror) {
         let world = self.world;
         if mirror.start_scrub().is_err() {
@@ -169,9 +172,9 @@ impl Copies<'_> {
         world.reach("sides: scrubbed before a change");
     }
 
-    /// Opens copies of the sides once with each possible set of names. At least one set must open
-    /// and return the content read before, and no set may return other content. A read may fail
-    /// with a set whose sides have only corrupt copies of the block.
+    /// Opens copies of the sides once with each set of sides that the configuration may name. At
+    /// least one set must open and return the content read before the change, and no set may return
+    /// other content. A read may fail if every side of a set has only a corrupt copy of the block.
     async fn check(&self, of: ChangeOfSides, before: &[u64]) {
         let (world, mut failures) = (self.world, Vec::new());
         let namings = self.namings(of.change);
@@ -256,7 +259,7 @@ pub async fn change_sides(world: &World, platters: &[Platters], of: ChangeOfSide
     end(world, &sides).await;
     match before {
         Ok(before) => copies.check(of, &before).await,
-        // With corrupt copies, or if no side is free of faults, a read may fail.
+        // Reading before the change may fail if copies are corrupt or if every side has faults.
         Err(_) => world.reach("sides: not everything could be read"),
     }
 }

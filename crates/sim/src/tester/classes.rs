@@ -1,16 +1,16 @@
-//! The classes of faults and of checks that can be switched on and off, one by one.
+//! The classes of faults and of checks, which can be switched on and off one by one.
 //!
-//! A class does not say how a volume handles it. The default set contains the classes that the
-//! mirror withstands; a class joins the set in the commit that makes the mirror withstand it. Each
-//! class draws from its own random stream, so that switching a class on changes only the seeds that
-//! draw it.
+//! A class describes a fault, not how a volume must handle it. The default set contains the classes
+//! that the mirror withstands; the commit that makes the mirror withstand a class adds the class to
+//! the set. Each class draws from its own random stream, so switching a class on changes only the
+//! seeds in which the class occurs.
 
 use crate::campaign::{ClassSet, FaultClass};
 
-/// A class; see the fault model in [`disk`](super::disk).
+/// A class of faults or checks; see the fault model in [`disk`](super::disk).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
-    /// A power cut tears blocks at 512 bytes.
+    /// A power cut tears blocks at boundaries of 512 bytes.
     Torn,
     /// A freeze lasts 1 to 120 s, or is permanent.
     LongHangs,
@@ -19,48 +19,50 @@ pub enum Class {
     /// The program is killed while the disks keep their power. Requests in flight may be applied
     /// later, but before the disks answer the next program.
     Kill,
-    /// As [`Class::Kill`], but the disks answer the next program at once.
+    /// As [`Class::Kill`], but the disks answer the next program immediately, while requests of the
+    /// killed program may still be applied.
     Unfenced,
-    /// Blocks change at rest.
+    /// Blocks change at rest (bit rot).
     Rot,
-    /// Writes are acknowledged and never done.
+    /// Disks acknowledge writes without applying them.
     LostWrites,
-    /// Writes change other blocks.
+    /// Writes change blocks at another offset.
     MisdirectedWrites,
-    /// Reads return other blocks.
+    /// Reads return blocks from another offset.
     MisdirectedReads,
-    /// One copy of a side's superblock is zeroes or garbage.
+    /// One copy of a side's superblock is overwritten with zeroes or garbage.
     SuperblockCopy,
-    /// Both copies of a side's superblock are zeroes or garbage.
+    /// Both copies of a side's superblock are overwritten with zeroes or garbage.
     SuperblockBoth,
-    /// A side returns as it was at the end of an earlier life.
+    /// A side returns with the content that it had at the end of an earlier life.
     OlderSide,
-    /// A side of another volume takes the place of a side.
+    /// A side of another volume replaces a side.
     ForeignSide,
-    /// Each side is booted alone.
+    /// Between two lives, the volume is opened from each side alone, on a copy.
     Alone,
-    /// All copies of a block are corrupt, so that an error is the only right answer.
+    /// All copies of a block are corrupt, so an error is the only correct answer to a read.
     AllCopies,
     /// Power is cut while the volume opens.
     CutOpening,
-    /// Lives that only read and are killed, several in a row: the first answer is final.
+    /// Several lives in a row read without a load and are then killed. A value that a read has
+    /// returned must not change in a later life.
     FirstAnswer,
-    /// The load writes more than the smallest log holds while a side does not answer.
+    /// The clients write more bytes than the smallest log holds while a side does not answer.
     FullLog,
-    /// A scrub, and a crash during the scrub.
+    /// A scrub runs, and the program crashes during the scrub.
     CrashInScrub,
     /// A crash during a resync.
     CrashInResync,
     /// A crash when a side becomes absent, returns or becomes healthy.
     CrashAtEpoch,
-    /// A side is added, replaced or removed, and the power is cut meanwhile.
+    /// A side is added, replaced or removed, and the power is cut during the change.
     ChangeOfSides,
-    /// Logs are full, and the program dies several times in a row while it opens the volume: no
-    /// member of the newest epoch may hold less afterwards than before (T14).
+    /// The logs are full, and the program dies several times in a row while it opens the volume. No
+    /// attempt may leave a member of the newest epoch with less content than before (T14).
     DeathsInOpening,
-    /// A change is acknowledged only when every side that counts has it.
+    /// A change is acknowledged only when every side that counts has stored it.
     AcknowledgeAll,
-    /// More requests are in flight at once than the smallest log holds, while sides freeze.
+    /// Requests in flight together exceed the smallest log, while sides freeze.
     DeepQueue,
 }
 
@@ -94,7 +96,7 @@ impl Class {
         Class::DeepQueue,
     ];
 
-    /// Returns the name on a command line.
+    /// Returns the name of the class on a command line.
     pub fn name(self) -> &'static str {
         match self {
             Class::Torn => "torn",
@@ -134,7 +136,7 @@ impl FaultClass for Class {
         &Class::ALL
     }
 
-    /// Returns the classes that the mirror withstands today.
+    /// Returns the classes that the mirror withstands, which are the default set.
     fn withstood() -> Vec<Class> {
         vec![
             Class::Torn,

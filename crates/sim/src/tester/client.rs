@@ -126,7 +126,7 @@ async fn operate(
         Some(patience) => world.rt.timeout(patience, top.submit(request)).await.ok(),
     };
     if !world.is_running(life) {
-        // The client has died with its program, so it ignores any answer.
+        // The client died together with its program, so it ignores any answer.
         return;
     }
     let could_fail = world.ended(id);
@@ -188,7 +188,8 @@ fn check_data(world: &World, next: Draw, start: u64, data: &Payload) -> Result<(
         .check_read(next.first, &found, start)
 }
 
-/// Returns the stamps of the units that were read; each unit must be whole and in its place.
+/// Returns the stamps of the units that were read. Each unit must be completely filled with one
+/// stamp, and the stamp must belong to that unit.
 fn stamps_of(
     data: &Payload,
     unit_bytes: usize,
@@ -226,8 +227,9 @@ fn stamps_of(
     Ok(found)
 }
 
-/// Returns true if the bytes are filled with a stamp. If a unit ends with the bytes, `ends` is its
-/// length, and its last eight bytes must be the [tail](tail_of) of the stamp; zeroes have no tail.
+/// Returns true if `bytes` is filled with the stamp. If `bytes` ends at the end of a unit, `ends`
+/// is the length of the unit, and the last eight bytes must be the [tail](tail_of) of the stamp.
+/// Zeroes have no tail.
 fn is_filled(bytes: &[u8], stamp: u64, ends: Option<usize>) -> bool {
     let ends = ends.filter(|_| stamp != ZEROES);
     let body = bytes.len() - ends.map_or(0, |_| 8);
@@ -241,11 +243,12 @@ fn word_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
-/// Reads the whole used part of the volume in order. Passes to `check`, for each read, the units,
-/// the start of the read, and the stamps or the error. Stops at the first violation.
+/// Reads the whole used part of the volume in order. For each read, calls `check` with the units,
+/// the model time at which the read started, and the stamps or the error. Stops at the first
+/// violation.
 ///
 /// # Errors
-/// The violation.
+/// The first violation, found in the data or returned by `check`.
 pub async fn read_all(
     world: &World,
     top: &Rc<dyn Device>,
@@ -269,11 +272,11 @@ pub async fn read_all(
     Ok(())
 }
 
-/// Reads the used part of the volume, unit by unit where a longer read fails. Returns `None` for a
-/// unit that cannot be read.
+/// Reads the used part of the volume; where a longer read fails, reads its units one by one. The
+/// result contains `None` for each unit that cannot be read.
 ///
 /// # Errors
-/// An answer that no volume may give.
+/// An answer that a correct volume never gives.
 pub async fn read_each(world: &World, top: &Rc<dyn Device>) -> Result<Vec<Option<u64>>, String> {
     let mut all = vec![None; world.scenario.units()];
     let mut unread = Vec::new();
@@ -298,10 +301,10 @@ pub async fn read_each(world: &World, top: &Rc<dyn Device>) -> Result<Vec<Option
     Ok(all)
 }
 
-/// Checks content against a model, without changing the model.
+/// Checks the units from `first` on against the model, without changing the model.
 ///
 /// # Errors
-/// The first unit that the model does not allow.
+/// The first unit whose content the model does not allow.
 pub fn check_allowed(volume: &Volume, first: usize, found: &[u64]) -> Result<(), String> {
     for (unit, stamp) in (first..).zip(found) {
         if !volume.allows(unit, *stamp) {
@@ -311,11 +314,11 @@ pub fn check_allowed(volume: &Volume, first: usize, found: &[u64]) -> Result<(),
     Ok(())
 }
 
-/// Checks an extent list: a hole states that its units are zeroes.
+/// Checks an extent list: the units of a hole must be zeroes.
 fn check_extents(world: &World, next: Draw, start: u64, extents: &[Extent]) -> Result<(), String> {
     let unit_bytes = world.scenario.unit_bytes;
     let len: u64 = extents.iter().map(|extent| extent.len).sum();
-    // The list may end before the range does, but must not be empty.
+    // The list may cover only a part of the range, but must not be empty.
     if len == 0 || len > next.units as u64 * unit_bytes || !len.is_multiple_of(unit_bytes) {
         return Err(format!("extents of {len} bytes"));
     }

@@ -1,25 +1,25 @@
-//! Content of a unit of the volume: a stamp in every eight bytes, unique to the write and unit, and
-//! a tail.
+//! Content of a unit of the volume: the same eight-byte stamp, unique to the write and the unit,
+//! repeated up to a tail of eight bytes.
 //!
-//! Units imitate the data of many users, whose own checksum comes last: the CRC32C of all such
-//! units is the same number, so it does not distinguish one unit from another.
+//! Units imitate user data that ends with its own CRC32C. The CRC32C over a whole unit of that kind
+//! is the same number for all units, so it does not distinguish one unit from another.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Returns the stamp that a write gives a unit.
+/// Returns the stamp with which write number `write` fills the unit.
 pub fn stamp_of(write: u64, unit: usize) -> u64 {
     assert!(unit < 1 << 24, "a stamp has room for the unit");
     write << 24 | unit as u64
 }
 
-/// Returns the last eight bytes of a unit of this length that is filled with a stamp: half of the
-/// inverted stamp, and the CRC32C of all bytes before it.
+/// Returns the last eight bytes of a unit of this length that is filled with the stamp: half of the
+/// inverted stamp, and the CRC32C of all bytes before the checksum.
 ///
-/// Each bit of a tail is an exclusive or of bits of the stamp, possibly inverted, because a CRC is
-/// linear in its input. So a tail is composed from the tails of stamps with one bit set, and a seed
-/// does not spend half of its time on checksums.
+/// A CRC is linear in its input, so each bit of a tail is an exclusive or of bits of the stamp,
+/// possibly inverted. A tail is therefore composed from the precomputed tails of stamps with one
+/// bit set. Without this shortcut, a seed would spend half of its time on checksums.
 pub fn tail_of(stamp: u64, unit_bytes: usize) -> [u8; 8] {
     thread_local! {
         static TAILS: RefCell<BTreeMap<usize, Rc<Tails>>> = const { RefCell::new(BTreeMap::new()) };
@@ -31,10 +31,10 @@ pub fn tail_of(stamp: u64, unit_bytes: usize) -> [u8; 8] {
     tails.of(stamp)
 }
 
-/// The tails of stamps with no bit and with one bit, for units of one length.
+/// The tails of the zero stamp and of each stamp with one bit set, for units of one length.
 struct Tails {
     of_zero: u64,
-    /// Bits of the tail that each bit of a stamp changes.
+    /// For each bit of the stamp, the bits of the tail that change with it.
     by_bit: [u64; 64],
 }
 
@@ -58,7 +58,7 @@ impl Tails {
     }
 }
 
-/// Computes the tail of a unit by its definition.
+/// Computes the tail of a unit without a shortcut, from the bytes of the unit.
 fn summed_tail(stamp: u64, unit_bytes: usize) -> u64 {
     let mut unit = stamp.to_le_bytes().repeat(unit_bytes / 8);
     let tail = unit_bytes - 8;

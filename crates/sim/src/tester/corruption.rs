@@ -1,10 +1,11 @@
-//! The rule that decides which copies may be corrupted by bit rot and by lost and misdirected
-//! writes.
+//! The rule that decides which copies of a block bit rot, lost writes and misdirected writes may
+//! corrupt.
 //!
-//! A volume must repair a block as long as one copy is intact. So for the classes that promise
-//! repair, at most one copy of a block is corrupt at a time, including older versions that a power
-//! cut might restore, and never the copy on the side without faults. The rule knows the truth from
-//! the platters and the model; the code under test never sees it.
+//! A volume must repair a block as long as one copy is intact. So for the classes of faults that
+//! the volume must repair, at most one copy of a block is corrupt at a time, including older
+//! versions that a power cut might restore, and the copy on the side without faults is never
+//! corrupt. The rule knows the correct content from the platters and the model; the code under test
+//! never sees it.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -16,7 +17,7 @@ use super::platter::Platter;
 use super::stack::{Platters, ends_of};
 use super::volume::{Volume, ZEROES};
 
-/// StripeLayout of a side on its disks.
+/// Layout of a side on its disks.
 #[derive(Clone)]
 pub struct SideMap {
     /// Disks of the side.
@@ -35,7 +36,7 @@ impl SideMap {
             .map_or(disk_bytes, |stripe| stripe.size_bytes(disk_bytes))
     }
 
-    /// Returns the disk, and the offset on it, of an offset on the side.
+    /// Translates an offset on the side to a disk and the offset on that disk.
     pub fn on_disk(&self, offset: u64) -> (usize, u64) {
         match self.stripe {
             None => (0, offset),
@@ -47,8 +48,8 @@ impl SideMap {
         }
     }
 
-    /// Returns the offset on the side of an offset on a disk, by trying each unit of its stripe
-    /// row.
+    /// Translates an offset on a disk to the offset on the side. Tries each stripe unit of the
+    /// stripe row until one translates back to this disk and offset.
     fn on_side(&self, disk: usize, offset: u64) -> u64 {
         let Some(stripe) = self.stripe else {
             return offset;
@@ -63,25 +64,26 @@ impl SideMap {
         places.next().expect("every block of a disk is in a row")
     }
 
-    /// Returns the first and the last eight bytes of a unit of the volume, as its home location
-    /// holds them now.
+    /// Returns the first and the last eight bytes of the unit at an offset of the volume, read from
+    /// the unit's home location on the platter.
     pub fn unit_ends(&self, offset: u64, len: usize) -> (u64, u64) {
         self.unit_ends_at(self.data_offset + offset, len)
     }
 
-    /// Returns the first and the last eight bytes of a unit at an offset on the side.
+    /// Returns the first and the last eight bytes of the unit at an offset on the side.
     pub fn unit_ends_at(&self, place: u64, len: usize) -> (u64, u64) {
         let (disk, at) = self.on_disk(place);
         let platter = self.platters[disk].borrow();
         ends_of(platter.block_at(at), (at % BLOCK_BYTES) as usize, len)
     }
 
-    /// Queries the platter about the home location of the block at an offset of the volume.
+    /// Calls `question` with the platter and the block number of the home location of an offset of
+    /// the volume.
     pub fn ask<T>(&self, offset: u64, question: impl Fn(&Platter, usize) -> T) -> T {
         self.ask_at(self.data_offset + offset, question)
     }
 
-    /// Queries the platter about the block at an offset on the side.
+    /// Calls `question` with the platter and the block number of an offset on the side.
     fn ask_at<T>(&self, place: u64, question: impl Fn(&Platter, usize) -> T) -> T {
         let (disk, at) = self.on_disk(place);
         question(&self.platters[disk].borrow(), (at / BLOCK_BYTES) as usize)
@@ -96,18 +98,18 @@ pub struct Rule {
     unit_bytes: u64,
     volume: Rc<RefCell<Volume>>,
     hopeless: Cell<u64>,
-    /// Function that locates the newest content of a block of the volume on a side, while a program
-    /// runs.
+    /// Function that locates the newest content of a block of the volume on a side; `None` while no
+    /// program runs.
     place_on: RefCell<Option<Rc<PlaceOn>>>,
 }
 
-/// Function that returns the offset, on a side, of the block at an offset of the volume; `None` for
-/// zeroes that are not stored.
+/// Function that takes a side and the offset of a block in the volume, and returns the offset of
+/// the newest content of the block on the side. `None` means zeroes that are not stored.
 pub type PlaceOn = dyn Fn(usize, u64) -> Option<u64>;
 
 impl Rule {
-    /// Creates the rule of a volume whose first `span_bytes` are in use. `spared` is the side
-    /// without faults; if there is none, no block is ever corrupted.
+    /// Creates the rule of a volume of which the first `span_bytes` are in use. `spared` is the
+    /// side without faults; without such a side, no block is ever corrupted.
     pub fn new(
         volume: Rc<RefCell<Volume>>,
         spared: Option<usize>,
@@ -125,13 +127,13 @@ impl Rule {
         }
     }
 
-    /// Sets the layout of the sides, which is known only after construction.
+    /// Sets the layouts of the sides, which are not known yet when the rule is created.
     pub fn set_sides(&self, sides: Vec<SideMap>) {
         *self.sides.borrow_mut() = sides;
     }
 
-    /// Sets the function that locates the newest content of a block on a side; without it, that is
-    /// the home location.
+    /// Sets the function that locates the newest content of a block on a side. Without a function,
+    /// the rule uses the home location of the block.
     pub fn set_place_on(&self, place_on: Option<Rc<PlaceOn>>) {
         *self.place_on.borrow_mut() = place_on;
     }
@@ -144,8 +146,9 @@ impl Rule {
         }
     }
 
-    /// Returns true if a block of a side must stay intact: it is a superblock whose other copy is
-    /// or may become corrupt or missing, or it is the checkpoint slot that is never corrupted.
+    /// Returns true if the block at an offset on a side must stay intact. This holds for a copy of
+    /// the superblock if the other copy is missing, is corrupt or may become corrupt, and for the
+    /// second checkpoint slot, which is never corrupted.
     fn is_last_copy(&self, side: &SideMap, place: u64) -> bool {
         let last = side.size_bytes() - BLOCK_BYTES;
         let is_gone = |place| {
@@ -159,7 +162,7 @@ impl Rule {
         match block {
             0 => is_gone(last),
             block if block == last => is_gone(0),
-            // Of the two checkpoint slots, only the first one is ever corrupted.
+            // The first checkpoint slot may be corrupted, the second never.
             block => block == 2 * BLOCK_BYTES,
         }
     }
@@ -169,14 +172,14 @@ impl Rule {
         self.sides.borrow()[index].clone()
     }
 
-    /// Returns the offset in the volume of the block at an offset on a side; `None` outside the
-    /// used part of the volume.
+    /// Returns the offset in the volume of the block whose home location is at this offset on a
+    /// side; `None` outside the used part of the volume.
     fn in_volume(&self, side: &SideMap, offset: u64) -> Option<u64> {
         let offset = offset.checked_sub(side.data_offset)?;
         (offset < self.span_bytes).then(|| offset - offset % BLOCK_BYTES)
     }
 
-    /// Returns true if a block on a disk may be corrupted now.
+    /// Returns true if the rule allows a block on a disk to be corrupted now.
     pub fn may_corrupt(&self, side: usize, disk: usize, index: usize) -> bool {
         if self.spared.is_none_or(|spared| spared == side) {
             return false;
@@ -191,13 +194,13 @@ impl Rule {
             Some(offset) => {
                 !others.any(|(_, other)| other.ask(offset, Platter::may_become_corrupt))
             }
-            // The metadata areas of only one side may be corrupt.
+            // At most one side may have corrupt blocks in its metadata areas.
             None => !others.any(|(_, other)| self.has_corrupt_areas(other)),
         }
     }
 
-    /// Returns true if a block of the metadata areas of a side is corrupt: of its log, its bitmap
-    /// and so on.
+    /// Returns true if a side has a corrupt block outside the used part of the volume: in its log,
+    /// its dirty-region bitmap or another metadata area.
     pub fn has_corrupt_areas(&self, side: &SideMap) -> bool {
         let disks = side.platters.iter().enumerate();
         let mut corrupt = disks.flat_map(|(disk, platter)| {
@@ -210,8 +213,8 @@ impl Rule {
         })
     }
 
-    /// Returns true if a read of a block on a disk may be misdirected now: the block is data, and
-    /// the side without faults holds it.
+    /// Returns true if the rule allows a read of a block on a disk to be misdirected now: the block
+    /// must belong to the volume, and the side without faults must hold its correct content.
     pub fn may_misread(&self, side: usize, disk: usize, index: usize) -> bool {
         let sides = self.sides.borrow();
         let place = sides[side].on_side(disk, index as u64 * BLOCK_BYTES);
@@ -221,7 +224,7 @@ impl Rule {
         })
     }
 
-    /// Returns true if a side holds the correct content of the volume's block at this offset.
+    /// Returns true if a side holds the correct content of the block at an offset of the volume.
     pub fn is_whole(&self, side: usize, offset: u64) -> bool {
         let place = self.place_on(side, offset);
         let sides = self.sides.borrow();
@@ -240,8 +243,9 @@ impl Rule {
             && units.all(|unit| volume.settled(unit as usize) == Some(held(unit)))
     }
 
-    /// Returns true if the volume may answer an operation on these bytes with an error: a copy is
-    /// corrupt, and the side without faults lacks one of the blocks, as before its resync.
+    /// Returns true if the volume may answer an operation on these bytes with an error: some copy
+    /// is corrupt, and the side without faults lacks the correct content of one of the blocks, for
+    /// example before its resync.
     pub fn may_fail(&self, start: u64, end: u64) -> bool {
         let mut blocks = (start / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES)).map(|b| b * BLOCK_BYTES);
         let whole = |offset| {
@@ -251,8 +255,9 @@ impl Rule {
         self.any_corrupt() && blocks.any(|offset| !whole(offset))
     }
 
-    /// Returns true if one of these bytes is in a block that is corrupt on some side: the only
-    /// criterion while the side without faults is being rebuilt itself.
+    /// Returns true if any side has a corrupt copy of a block in this byte range. While the side
+    /// without faults is being rebuilt, this is the only criterion for whether an operation may
+    /// fail.
     pub fn is_corrupt_within(&self, start: u64, end: u64) -> bool {
         let count = self.sides.borrow().len();
         let is_corrupt = |side: usize, offset: u64| {
@@ -265,7 +270,7 @@ impl Rule {
     }
 
     /// Returns true if every side holds the newest content of a block durably at its home location.
-    /// Once all these copies are corrupt, only an error is right.
+    /// If all these copies become corrupt, an error is the only correct answer to a read.
     pub fn is_everywhere(&self, offset: u64) -> bool {
         let count = self.sides.borrow().len();
         let durable = |side: usize| self.sides.borrow()[side].ask(offset, Platter::is_durable);
@@ -279,12 +284,12 @@ impl Rule {
         platters.any(|platter| platter.borrow().corrupt_blocks().next().is_some())
     }
 
-    /// Records that all copies of a block have been corrupted.
+    /// Records that all copies of one more block have been corrupted.
     pub fn add_hopeless(&self) {
         self.hopeless.set(self.hopeless.get() + 1);
     }
 
-    /// Returns true if all copies of some block have been corrupted.
+    /// Returns true if there is a block of which all copies have been corrupted.
     pub fn any_hopeless(&self) -> bool {
         self.hopeless.get() > 0
     }

@@ -1,40 +1,43 @@
 //! The disks of the tester, and the fault model.
 //!
 //! The fault model is the behaviour that a volume must tolerate. Names in parentheses are classes
-//! that can be switched on and off ([`classes`](super::classes)); the rest is always on.
+//! that can be switched on and off ([`classes`](super::classes)); all other behaviour is always on.
 //!
-//! - **Order.** Requests in flight complete in any order: each has its own random duration. The
-//!   blocks of a write change when the write arrives, when it completes, or some at its arrival and
-//!   the others at its completion. A block of 4 KiB changes as a whole while there is power.
+//! - **Order.** Requests in flight complete in any order, because each has its own random duration.
+//!   The blocks of a write change when the write arrives, when it completes, or some at its arrival
+//!   and the others at its completion. While there is power, a block of 4 KiB changes as a whole.
 //! - **Volatile cache.** Every later read sees a completed write. The write survives a power cut if
-//!   it had FUA, or if a flush that arrived after its completion has completed. Otherwise a power
-//!   cut leaves each block with any one of its versions since the last durable one, independently
-//!   of other blocks, or with any of these versions for each sector of 512 bytes (`torn`).
+//!   it had FUA, or if a flush that arrived after the completion of the write has completed.
+//!   Otherwise a power cut leaves each block with any one of its versions since the last durable
+//!   one, independently of other blocks; with `torn`, each sector of 512 bytes may have a different
+//!   version.
 //! - **Errors.** A read, a write or a flush fails: once, several times, or permanently. A failed
 //!   write may have changed any of its blocks.
 //! - **Failed flushes.** A failed flush has made nothing durable, and the disk loses none, some or
-//!   all of the blocks that are not durable, as the page cache of Linux does: no later flush makes
-//!   a lost block durable, even if the flush succeeds. Until a lost block is written again, reads
-//!   return its written content or an older version, at once or from some read on. The next program
-//!   finds an older version, and so does a program that has not written the block itself. Under a
-//!   volume without superblocks, which has no checksums to detect the loss, no block is lost.
-//! - **Freezes.** For a while the disk accepts and answers no request. A write of that time may or
-//!   may not have happened, and every request is answered late. A freeze lasts up to 5 s, 1 to 120
-//!   s (`long-hangs`), or for ever.
-//! - **Slowness.** For a while every request takes 10 or 100 times as long.
-//! - **Absence.** For a while every request fails with `Offline`, including the requests in flight;
-//!   many times in a row (`flapping`).
+//!   all of the blocks that are not durable, as the page cache of Linux does. No later flush makes
+//!   a lost block durable, even if that flush succeeds. Until a lost block is written again, reads
+//!   return its written content or, from some read on, an older version. Blocks that an earlier
+//!   program wrote show an older version immediately, and so does every lost block to the next
+//!   program. Under a volume without superblocks, which has no checksums to detect the loss, no
+//!   block is lost.
+//! - **Freezes.** For a while the disk accepts and answers no request. A write during the freeze
+//!   may or may not have been applied, and every request is answered late. A freeze lasts up to 5
+//!   s, 1 to 120 s (`long-hangs`), or forever.
+//! - **Slowness.** For a while every request takes 10 or 100 times as long as normal.
+//! - **Absence.** For a while every request fails with `Offline`, including the requests in flight.
+//!   With `flapping`, the disk becomes absent many times in a row.
 //! - **Power cut.** From one instant on, no request of the program reaches a medium.
 //! - **Death of the program alone** (`kill`). No later request of the program reaches a medium, but
 //!   requests in flight may still be applied, up to 5 s later. A disk answers the next program only
-//!   after that, or at once (`unfenced`).
-//! - **Corruption.** A block changes at rest (`rot`), a write is acknowledged and never done
-//!   (`lost-writes`), a write changes other blocks (`misdirected-writes`), or a read returns other
-//!   blocks (`misdirected-reads`). The rule in [`corruption`](super::corruption) decides which
-//!   copies may be hit.
+//!   after those requests have ended; with `unfenced`, it answers immediately.
+//! - **Corruption.** A block changes at rest (`rot`), a write is acknowledged but never applied
+//!   (`lost-writes`), a write changes blocks at another offset (`misdirected-writes`), or a read
+//!   returns blocks from another offset (`misdirected-reads`). The rule in
+//!   [`corruption`](super::corruption) decides which copies may be corrupted.
 //!
-//! A disk of the tester never lies about a flush, tears a block without a power cut, or continues a
-//! request whose future was dropped while its program lives.
+//! A disk of the tester never acknowledges a flush that it has not performed, never tears a block
+//! without a power cut, and never continues a request whose future was dropped while its program
+//! lives.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -71,18 +74,18 @@ pub struct Around {
     pub boundaries: Rc<Boundaries>,
     /// Rule that decides which copies may be corrupted.
     pub rule: Rc<Rule>,
-    /// Whether requests in flight may reach the medium after their program was killed.
+    /// Whether requests in flight may still be applied after their program was killed.
     pub arrives_late: bool,
     /// Whether a disk answers a program only after the requests of the previous program have ended.
     pub fenced: bool,
-    /// Whether a failed flush loses writes that it should have made durable.
+    /// Whether a failed flush loses the writes that it should have made durable.
     pub flushes_lose: bool,
 }
 
-/// A change in flight in the disk.
+/// A write, discard or write-zeroes request in flight in the disk.
 struct Queued {
     request: Request,
-    /// For each block, whether it changed on arrival.
+    /// For each block of the request, whether it was applied when the request arrived.
     early: Vec<bool>,
 }
 
@@ -102,14 +105,15 @@ pub struct Disk {
     place: DiskPosition,
     geometry: Geometry,
     platter: Rc<RefCell<Platter>>,
-    /// Copy of the platter on which a dead program continues, as if nothing were wrong.
+    /// Copy of the platter that serves a dead program, so that the program sees a disk without
+    /// faults.
     shadow: RefCell<Option<Rc<RefCell<Platter>>>>,
     switch: Rc<Switch>,
     latency: Latency,
     rng: RefCell<Rng>,
-    /// Random numbers for the writes that failed flushes lose.
+    /// Random stream that decides which writes a failed flush loses.
     losses: RefCell<Rng>,
-    /// Number of changes of the platter before the program used it.
+    /// Number of changes to the platter before this program used it.
     inherited: u64,
     writing: Rc<RefCell<RangeSet>>,
     queue: Rc<RefCell<BTreeMap<u64, Queued>>>,
@@ -127,12 +131,12 @@ struct Writing {
 impl Drop for Writing {
     fn drop(&mut self) {
         self.map.borrow_mut().remove(self.range.clone());
-        // Changes in flight do not overlap, so the start identifies each.
+        // Changes in flight do not overlap, so each has a unique start offset.
         self.queue.borrow_mut().remove(&self.range.start);
     }
 }
 
-/// Longest time in ns that a request of a killed program stays in a disk.
+/// Maximum time in ns that a request of a killed program stays in flight in a disk.
 const LATE_NS_MAX: u64 = 5_000_000_000;
 
 impl Disk {
@@ -184,13 +188,13 @@ impl Disk {
         &self.platter
     }
 
-    /// Returns true if the program's requests no longer reach the medium.
+    /// Returns true if requests of the program no longer reach the medium.
     fn is_dead(&self) -> bool {
         self.switch.is_dead() || self.around.boundaries.is_cut()
     }
 
-    /// Kills the program but not the disk: each change in flight is applied later, completely or in
-    /// part, or never.
+    /// Hands over the changes in flight when the program is killed and the disk keeps its power.
+    /// Each change is applied later, completely or in part, or never.
     pub fn leave_queue(&self) {
         let queue = std::mem::take(&mut *self.queue.borrow_mut());
         for queued in queue.into_values() {
@@ -219,8 +223,8 @@ impl Disk {
     fn duration(&self) -> Duration {
         let Latency { ns_min, ns_max } = self.latency;
         let mut rng = self.rng.borrow_mut();
-        // Most durations are near the minimum; a few reach the maximum, so that other requests
-        // overtake them.
+        // Most durations are near the minimum. A few reach the maximum, so that later requests
+        // overtake these slow ones.
         let top = if rng.chance(0.1) {
             ns_max
         } else {
@@ -233,8 +237,8 @@ impl Disk {
         Duration::from_nanos(rng.between(ns_min, top) * (1 + slower_by))
     }
 
-    /// Registers a change in flight, and reports a finding if it overlaps another one: overlapping
-    /// changes in flight are applied in any order, so a volume must never send them.
+    /// Registers a change in flight, and adds a finding if the change overlaps another one.
+    /// Overlapping changes in flight are applied in any order, so a volume must never send them.
     fn start_writing(&self, request: &Request) -> Option<Writing> {
         if !request.op.changes_content() {
             return None;
@@ -274,8 +278,9 @@ impl Disk {
         result
     }
 
-    /// Handles the arrival of a request, which applies any part of a write. Returns the blocks
-    /// written and, for a flush, the changes that it covers.
+    /// Handles the arrival of a request; a random part of a change is applied immediately. Returns
+    /// which blocks were applied, and the number of changes to the platter, up to which a flush
+    /// makes changes durable.
     fn arrive(&self, request: &Request) -> (Vec<bool>, u64) {
         let count = (request.len / BLOCK_BYTES) as usize;
         let mark = self.platter.borrow().writes();
@@ -360,7 +365,7 @@ impl Disk {
         }
     }
 
-    /// Fails a flush, which loses any part of the writes that are not durable.
+    /// Applies the effect of a failed flush: any part of the writes that are not durable is lost.
     fn lose_unflushed(&self) {
         let mut rng = self.losses.borrow_mut();
         let chance = [0.0, 0.5, 1.0, 1.0][rng.below(4) as usize];
@@ -372,7 +377,8 @@ impl Disk {
         }
     }
 
-    /// Evicts blocks that a failed flush has lost from the cache; this may happen at any time.
+    /// Evicts from the cache some blocks of the request that a failed flush has lost, which may
+    /// happen at any time.
     fn evict_some(&self, request: &Request) {
         if !self.platter.borrow().has_lost() {
             return;
@@ -385,7 +391,8 @@ impl Disk {
         }
     }
 
-    /// Returns the offset that a misdirected read uses instead.
+    /// Returns the offset from which a misdirected read is served; `None` if the read is not
+    /// misdirected.
     fn misread(&self, request: &Request) -> Option<u64> {
         if !self.switch.wants_astray(Astray::MisdirectedRead) {
             return None;
@@ -400,8 +407,8 @@ impl Disk {
         Some(elsewhere)
     }
 
-    /// Loses or misdirects a change, if such a fault is due and the rule allows it for this change.
-    /// Returns whether it did.
+    /// Loses or misdirects a change, if such a fault is due and the rule allows the fault for this
+    /// change. Returns true if the change was lost or misdirected.
     fn goes_astray(&self, request: &Request, written: &impl Fn(usize) -> bool) -> bool {
         let how = [Astray::LostWrite, Astray::MisdirectedWrite];
         let how = how.into_iter().find(|how| self.switch.wants_astray(*how));
@@ -440,7 +447,8 @@ impl Disk {
         true
     }
 
-    /// Returns another offset for the same length, mostly a near one.
+    /// Returns the offset of another range of the same length, mostly near the range of the
+    /// request.
     fn elsewhere(&self, request: &Request) -> Option<u64> {
         let mut rng = self.rng.borrow_mut();
         let blocks = (self.geometry.size_bytes - request.len) / BLOCK_BYTES + 1;
@@ -457,8 +465,8 @@ impl Disk {
         (apart && place + request.len <= self.geometry.size_bytes).then_some(place)
     }
 
-    /// Returns the content that a dying program sees from now on, whatever happens to the platter:
-    /// no real disk loses written data while its program runs.
+    /// Returns the content that a dying program sees from now on, whatever happens to the platter,
+    /// because no real disk loses written data while its program runs.
     pub fn keep_shadow(&self) -> Rc<RefCell<Platter>> {
         let fork = || Rc::new(RefCell::new(self.platter.borrow().fork()));
         Rc::clone(self.shadow.borrow_mut().get_or_insert_with(fork))
@@ -492,7 +500,7 @@ impl Disk {
         data
     }
 
-    /// Describes only a few blocks in each answer, so that the caller has to ask repeatedly.
+    /// Returns at most two extents in each answer, so that the caller has to query repeatedly.
     fn extents(&self, request: &Request) -> ExtentList {
         let platter = self.platter.borrow();
         let mut extents = ExtentList::new(request.extents_max.min(2));
@@ -505,8 +513,8 @@ impl Disk {
     }
 }
 
-/// Evicts blocks from the cache: those whose newest content a failed flush has lost and is one of
-/// the first `below` changes.
+/// Evicts blocks from the cache if a failed flush has lost their newest content and that content is
+/// one of the first `below` changes.
 fn evict_up_to(platter: &RefCell<Platter>, below: u64, rng: &mut Rng) {
     let lost: Vec<usize> = platter.borrow().lost_blocks(below).collect();
     for index in lost {
@@ -514,7 +522,7 @@ fn evict_up_to(platter: &RefCell<Platter>, below: u64, rng: &mut Rng) {
     }
 }
 
-/// Writes the chosen blocks of a change.
+/// Applies the chosen blocks of a change to the platter.
 fn apply(platter: &RefCell<Platter>, request: &Request, chosen: impl Fn(usize) -> bool) {
     let first = (request.offset / BLOCK_BYTES) as usize;
     let mut platter = platter.borrow_mut();
@@ -525,7 +533,7 @@ fn apply(platter: &RefCell<Platter>, request: &Request, chosen: impl Fn(usize) -
     }
 }
 
-/// Returns the content that a change gives one of its blocks.
+/// Returns the content that a change writes to one of its blocks; `None` for zeroes.
 fn content_of(request: &Request, block: usize) -> Option<Payload> {
     let start = block * BLOCK_BYTES as usize;
     let bytes = start..start + BLOCK_BYTES as usize;

@@ -1,9 +1,10 @@
-//! A run that is repeated once for each I/O boundary, with a power cut there, or once for each
-//! operation, with that operation failing, until a run has no such operation. SQLite tests its
-//! error paths in the second way (<https://sqlite.org/testing.html>, section 3.2 and 3.3).
+//! Repeats a run once for each I/O boundary, with a power cut at that boundary, or once for each
+//! operation, with that operation failing, until a run has no further boundary or operation. SQLite
+//! tests its error paths by failing each operation (<https://sqlite.org/testing.html>, sections 3.2
+//! and 3.3).
 //!
-//! The runs are small ([`Extent::Small`](super::Extent)) and have no other faults, so that any
-//! violation follows from the injected fault.
+//! The runs are small ([`Extent::Small`](super::Extent)) and have no other faults, so any violation
+//! is a consequence of the injected fault.
 
 use bimetal_rt::Rng;
 use serde::Serialize;
@@ -13,12 +14,12 @@ use super::report::Report;
 use super::scenario::{Extent, Scenario};
 use super::{Options, run_scenario};
 
-/// Fault that is injected at every boundary, or into every operation.
+/// Kind of fault to inject at every boundary, or into every operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Every {
     /// The power is cut.
     Cut,
-    /// The power is cut, and cut again while the volume recovers.
+    /// The power is cut, and cut a second time while the volume recovers.
     CutTwice,
     /// An operation of this class fails: 0 reads, 1 writes, 2 flushes.
     Fail(usize),
@@ -34,7 +35,7 @@ impl Every {
         Every::Fail(2),
     ];
 
-    /// Returns the name on a command line.
+    /// Returns the name of the kind on a command line.
     pub fn name(self) -> &'static str {
         match self {
             Every::Cut => "cut",
@@ -46,14 +47,17 @@ impl Every {
     }
 }
 
-/// Maximum number of boundaries between the first and the second cut: an open takes a few dozen.
+/// Maximum number of boundaries between the first and the second cut. Opening a volume takes a few
+/// dozen boundaries.
 const SECOND_CUT_AFTER_MAX: u64 = 60;
 
 /// Runs a seed without faults, and then once for each boundary or operation, or for a random
-/// `sample` of them. Passes each report to the caller, with the number of the boundary or
-/// operation; 0 is the run without faults. Stops at the first finding. Returns the number of
-/// boundaries or operations; for failing operations, that is one less than the number of the run in
-/// which none failed.
+/// `sample` of the boundaries or operations. Calls `progress` after each run with the number of the
+/// boundary or operation, which is 0 for the run without faults, and the report. Stops at the first
+/// finding.
+///
+/// Returns the number of boundaries or operations. Operations are numbered until a run in which no
+/// operation fails; the number of that run is not counted.
 pub fn every(
     seed: u64,
     every: Every,
@@ -82,8 +86,8 @@ pub fn every(
         Every::Fail(class) => untouched.by_class[class],
     };
     let chance = sample.map_or(1.0, |sample| sample as f64 / count.max(1) as f64);
-    // A failed operation changes the rest of the run, so there may be more operations than before:
-    // the sequence ends with a run in which none failed.
+    // A failed operation changes the rest of its run, so a later run may have more operations than
+    // the run without faults. The loop therefore ends with the first run in which no fault occurs.
     for number in 1.. {
         let second = 1 + rng.below(SECOND_CUT_AFTER_MAX);
         let chosen = rng.chance(chance);
@@ -98,7 +102,7 @@ pub fn every(
     unreachable!("a run has an end")
 }
 
-/// Returns the scenario that is repeated.
+/// Returns the scenario to repeat: the small scenario of the seed, without faults and ambushes.
 pub fn scenario_of(seed: u64, options: Options) -> Scenario {
     let mut scenario = Scenario::draw(seed, options.classes, Extent::Small);
     for life in &mut scenario.lives {

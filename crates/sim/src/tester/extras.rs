@@ -1,5 +1,5 @@
 //! Additions that the enabled classes make to a scenario. Each class draws from its own random
-//! stream and is in a third of the seeds, so that a new class changes no other seed.
+//! stream and applies to a third of the seeds, so a new class leaves the other seeds unchanged.
 
 use bimetal_rt::Rng;
 
@@ -11,15 +11,17 @@ use super::scenario::{
 };
 use super::switch::Astray;
 
-/// Minimum size of the loaded part of the volume if the load must fill a log: a write that is
-/// replaced while it waits for a side takes no additional space.
+/// Minimum size in bytes of the loaded part of the volume if the load must fill a log. In a smaller
+/// part, writes replace each other while they wait for a side, and a write that replaces another
+/// takes no additional space.
 const FULL_LOG_SPAN_BYTES: u64 = 1 << 20;
-/// Minimum size of the loaded part if many clients must write more in parallel than a log holds.
+/// Minimum size in bytes of the loaded part of the volume if the concurrent writes of many clients
+/// must exceed a log.
 const DEEP_QUEUE_SPAN_BYTES: u64 = 6 << 20;
-/// Maximum length in bytes of an operation in a load that must fill a log.
+/// Maximum length in bytes of an operation if the load must fill a log.
 const FILLING_BYTES_MAX: u64 = 256 << 10;
 
-/// Adds the faults that the seed draws from the classes to the scenario.
+/// Makes the additions of the enabled classes to the scenario, each with a chance of one third.
 pub(super) fn add(scenario: &mut Scenario, classes: Classes) {
     scenario.classes = classes;
     for class in classes.iter() {
@@ -30,7 +32,8 @@ pub(super) fn add(scenario: &mut Scenario, classes: Classes) {
     }
 }
 
-/// Adds faults in proportion to a load that is longer than usual.
+/// Adds up to `2 * factor` faults to each life of a heavy-tailed scenario, whose load is `factor`
+/// times as long as usual.
 pub(super) fn add_faults(scenario: &mut Scenario, extent: Extent, factor: f64) {
     if extent != Extent::HeavyTailed {
         return;
@@ -45,7 +48,7 @@ pub(super) fn add_faults(scenario: &mut Scenario, extent: Extent, factor: f64) {
     }
 }
 
-/// Estimates the duration of the load.
+/// Returns an estimate of the duration of the load, in nanoseconds.
 fn span_ns(scenario: &Scenario) -> u64 {
     scenario.load.operations * (scenario.load.pause_ns + 5 * MS)
 }
@@ -54,7 +57,7 @@ fn any_side(scenario: &Scenario, rng: &mut Rng) -> usize {
     rng.below(scenario.sides.len() as u64) as usize
 }
 
-/// Draws a side that may have faults.
+/// Draws a side other than the side without faults, if there is one.
 fn other_side(scenario: &Scenario, rng: &mut Rng) -> usize {
     let count = scenario.sides.len();
     let side = any_side(scenario, rng);
@@ -74,7 +77,8 @@ fn add_fault(scenario: &mut Scenario, life: usize, fault: Fault) {
     faults.sort_by_key(|fault| fault.at_ns);
 }
 
-/// Makes sure that one side has no faults: repair is promised only then.
+/// Makes sure that one side has no faults, because the volume is required to repair corruption only
+/// if such a side exists.
 fn spare_a_side(scenario: &mut Scenario, rng: &mut Rng) {
     if scenario.steadfast.is_some() {
         return;
@@ -116,9 +120,9 @@ fn add_astray(scenario: &mut Scenario, rng: &mut Rng, how: Astray) {
     });
 }
 
-/// Adds corruption. It is detected by checksums, which only formatted sides have. Data that only
-/// one side holds has no second copy yet, so repair is promised only for data that all sides have
-/// acknowledged.
+/// Adds corruption of a class. Checksums detect corruption, and only formatted sides have
+/// checksums. A change that only one side holds has no second copy yet, so the mirror is configured
+/// to acknowledge a change only when all sides have stored it.
 fn add_corruption(scenario: &mut Scenario, class: Class, rng: &mut Rng) {
     if !scenario.superblocks {
         return;
@@ -204,7 +208,8 @@ fn add_kills(scenario: &mut Scenario, class: Class, rng: &mut Rng) {
     }
 }
 
-/// Adds lives that end under load with full logs, and deaths in several successive opens.
+/// Makes lives end with a power cut under a load that fills the logs, and adds power cuts during
+/// several successive openings of each life.
 fn add_deaths_in_opening(scenario: &mut Scenario, rng: &mut Rng) {
     if !scenario.superblocks {
         return;
@@ -227,8 +232,8 @@ fn add_deaths_in_opening(scenario: &mut Scenario, rng: &mut Rng) {
     }
 }
 
-/// Makes the load write more than the smallest log holds while a side does not answer, and allows
-/// enough time for it.
+/// Makes the clients write more bytes than the smallest log holds while a side is frozen, and
+/// raises the bounds of the mirror so that the side is not ejected meanwhile.
 fn fill_logs(scenario: &mut Scenario, rng: &mut Rng) {
     if !scenario.superblocks || scenario.extent == Extent::Small {
         return;
@@ -250,9 +255,9 @@ fn fill_logs(scenario: &mut Scenario, rng: &mut Rng) {
     });
 }
 
-/// Makes many clients write at once, so that their requests exceed the smallest log, while sides
-/// freeze for less than the time after which they are ejected. Only some seeds do that, because it
-/// takes much work.
+/// Makes many clients write concurrently, so that their requests exceed the smallest log, while
+/// sides freeze for a shorter time than the timeout after which a side is ejected. Applies to 30 %
+/// of the seeds only, because these runs take long.
 fn queue_deeply(scenario: &mut Scenario, rng: &mut Rng) {
     if !scenario.superblocks || scenario.extent == Extent::Small || rng.chance(0.7) {
         return;
@@ -289,8 +294,8 @@ fn change_sides(scenario: &mut Scenario, rng: &mut Rng) {
     scenario.changes_sides = Some(ChangeOfSides { change, boundaries });
 }
 
-/// Adds ambushes during the operation that the class names, and the events that cause this
-/// operation.
+/// Adds ambushes during the operation that the class names (a scrub, a resync or a change of a
+/// side's health), and adds the scrubs and faults that cause the operation.
 fn add_ambushes(scenario: &mut Scenario, class: Class, rng: &mut Rng) {
     if !scenario.superblocks {
         return;
@@ -347,8 +352,9 @@ fn add_superblock_loss(scenario: &mut Scenario, class: Class, rng: &mut Rng) {
         return;
     }
     at_least_lives(scenario, 2);
-    // All lives lose the same copy: a side that is absent in between does not write the lost copy
-    // again.
+    // Every life loses the same copy of the superblock. A side that is absent in some lives does
+    // not write its lost copy again, so losing the other copy later would leave it without a
+    // superblock.
     let first = rng.chance(0.5);
     for number in 1..scenario.lives.len() {
         let side = other_side(scenario, rng);
@@ -383,7 +389,8 @@ fn at_least_lives(scenario: &mut Scenario, count: usize) {
     }
 }
 
-/// Adds, after each life that ends badly, lives that read everything and end badly, too.
+/// Adds, after each life that ends with a crash or a kill, one or two lives that read the whole
+/// volume, have no load, and end with a crash or a kill as well.
 fn add_quiet_lives(scenario: &mut Scenario, rng: &mut Rng) {
     let mut lives = Vec::new();
     for life in std::mem::take(&mut scenario.lives) {

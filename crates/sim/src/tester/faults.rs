@@ -1,4 +1,4 @@
-//! The faults of a life: when they begin and end, and which blocks decay meanwhile.
+//! The faults of a life: their start, their end, and the choice of the blocks to corrupt.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::scenario::{Fault, FaultKind, Life};
 use super::switch::Switch;
 use super::world::{Program, World};
 
-/// Returns the time by which every temporary fault has ended, and every permanent one has begun.
+/// Returns the time at which every temporary fault has ended and every permanent fault has begun.
 fn calm_at(life: &Life, opened: Instant) -> Instant {
     let ends = life
         .faults
@@ -22,8 +22,8 @@ fn calm_at(life: &Life, opened: Instant) -> Instant {
     opened + Duration::from_nanos(ends.max().unwrap_or(0))
 }
 
-/// Starts the faults. After a crash this waits until the side without faults holds everything
-/// again, because until then the volume depends on a side that has faults.
+/// Starts the faults of a life. First waits until the side without faults holds all content, which
+/// it may lack after a crash: until then, the volume depends on a side that has faults.
 pub async fn start(world: Rc<World>, life: Life, program: Rc<Program>, tasks: TaskGroup) {
     if let Some(spared) = world.scenario.steadfast {
         while !counts(&program, spared) {
@@ -40,8 +40,8 @@ pub async fn start(world: Rc<World>, life: Life, program: Rc<Program>, tasks: Ta
     if world.scenario.steadfast.is_some() {
         return;
     }
-    // If no side is free of faults, permanent faults would prove nothing about the volume. So they
-    // end when the temporary faults have ended.
+    // If every side has faults, permanent faults would leave the volume nothing to guarantee. So
+    // they end when the temporary faults have ended.
     world
         .rt
         .sleep_until(calm_at + Duration::from_nanos(1))
@@ -52,8 +52,8 @@ pub async fn start(world: Rc<World>, life: Life, program: Rc<Program>, tasks: Ta
     world.trace.event(&[6], || "every fault ends".to_owned());
 }
 
-/// Returns true if a side holds everything and the other sides know it: until then the volume
-/// depends on them.
+/// Returns true if a side is healthy and no longer marked as inconsistent. Until then, the volume
+/// depends on the other sides.
 fn counts(program: &Program, side: usize) -> bool {
     let mut statistics: Vec<(String, String, Statistic)> = Vec::new();
     program.mirror.statistics(&mut statistics);
@@ -100,7 +100,7 @@ async fn cause(world: Rc<World>, fault: Fault, switch: Rc<Switch>) {
         FaultKind::Slow(_) => switch.set_slowness(1),
         FaultKind::Errors { class, .. } => switch.set_error_chance(class, 0.0),
         FaultKind::Offline => switch.set_offline(false),
-        // These faults end when they are used up, or never.
+        // These faults end when their count of operations, times or blocks is used up.
         FaultKind::FailNext { .. }
         | FaultKind::Flapping { .. }
         | FaultKind::Rot { .. }
@@ -122,8 +122,8 @@ async fn flap(rt: &Rt, switch: &Switch, times: u32, for_time: Duration) {
     }
 }
 
-/// Returns whether the fault is permanent, which is possible only beside a side without faults, or
-/// as the loss of both superblocks.
+/// Returns true if a fault of the side is permanent: the loss of both copies of its superblock, or,
+/// in a scenario with a side without faults, a fault of this life without an end.
 pub fn lasts_for_ever(world: &World, life: &Life, side: usize) -> bool {
     if world.blank.borrow().contains(&side) {
         return true;
@@ -132,10 +132,11 @@ pub fn lasts_for_ever(world: &World, life: &Life, side: usize) -> bool {
     world.scenario.steadfast.is_some() && life.faults.iter().any(|fault| lasting(&fault))
 }
 
-/// Number of candidates tried before the search for a block to corrupt is abandoned.
+/// Maximum number of random blocks that are tried in search of one that the rule allows to corrupt.
 const TRIES: usize = 64;
 
-/// Corrupts blocks of a side, mostly blocks of the volume, where the rule allows it.
+/// Corrupts durable blocks of a side where the rule allows it: with a chance of 80 % blocks of the
+/// used part of the volume, otherwise any blocks of the side.
 pub fn rot(world: &World, side: usize, blocks: u32, rng: &mut Rng) {
     let rule = &world.around.rule;
     let map = rule.side(side);
@@ -161,7 +162,7 @@ pub fn rot(world: &World, side: usize, blocks: u32, rng: &mut Rng) {
     }
 }
 
-/// Corrupts blocks of the volume on every side.
+/// Corrupts the copy of a block of the volume on every side, for this number of blocks.
 fn rot_all_copies(world: &World, blocks: u32, rng: &mut Rng) {
     let rule = &world.around.rule;
     for _ in 0..blocks {
@@ -195,8 +196,8 @@ fn decay(world: &World, platter: &mut Platter, index: usize, rng: &mut Rng) {
         .event(&[9, index as u64], || format!("block {index} decays"));
 }
 
-/// Returns a corrupt version of a block: some bits changed, all bytes changed, or zeroes. It always
-/// differs from the original.
+/// Returns a corrupt version of a block: some bits changed, all bytes changed, or zeroes. The
+/// result always differs from the original.
 fn corrupt(rt: &Rt, content: Option<&Payload>, rng: &mut Rng) -> Block {
     let kind = rng.below(4);
     if kind == 0 && content.is_some() {
@@ -210,7 +211,7 @@ fn corrupt(rt: &Rt, content: Option<&Payload>, rng: &mut Rng) -> Block {
     if kind == 1 {
         rng.fill(&mut block);
     } else {
-        // Bits of different bytes, so that none is flipped back.
+        // Each flipped bit is in a different byte, so no flip undoes an earlier one.
         let first = rng.below(BLOCK_BYTES) as usize;
         for step in 0..1 + rng.below(8) as usize {
             let at = (first + step * 97) % BLOCK_BYTES as usize;

@@ -1,5 +1,5 @@
-//! The lives of the program: opening the volume, putting it under load and faults, and its end,
-//! clean or not.
+//! The lives of the program: each opens the volume, runs a load and faults, and ends, cleanly or
+//! not.
 
 use std::cell::{Cell, RefCell};
 use std::pin::pin;
@@ -29,30 +29,31 @@ use super::stack::{Platters, SideStack, map_of, platters_of, top_of};
 use super::switch::{FaultCounts, Switch};
 use super::world::{Program, World};
 
-/// Counters of the disks of a run.
+/// Totals over the disks of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Disks {
-    /// Requests.
+    /// Number of requests.
     pub requests: u64,
-    /// Faults that were hit.
+    /// Number of requests and blocks that each kind of fault has affected.
     pub faults: FaultCounts,
 }
 
-/// End of the last life of the program.
+/// How the last life of the program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
     /// Closed without an error.
     Cleanly,
-    /// Closed with an error; it is not known whether the sides are marked as clean.
+    /// Closed with an error, or interrupted while opening or closing: the sides may or may not be
+    /// marked as clean.
     Badly,
-    /// Killed.
+    /// Killed, or ended by a power cut.
     Killed,
 }
 
-/// Duration that is far longer than any scenario: a fault of this duration is permanent.
+/// Time limit of a run, far longer than any scenario takes; a life that exceeds it is a finding.
 const FOR_EVER: Duration = Duration::from_secs(12 * 60 * 60);
 
-/// Runs every life of the scenario.
+/// Runs every life of the scenario, and returns the totals over the disks.
 pub fn run(rt: &Rt, world: &Rc<World>) -> Disks {
     let disks = Rc::new(Cell::new(Disks::default()));
     let lives = {
@@ -61,10 +62,10 @@ pub fn run(rt: &Rt, world: &Rc<World>) -> Disks {
     };
     rt.block_on(async {
         let ended = || world.findings.any() || lives.is_finished();
-        // The lives themselves end without an event, so the loop also polls.
+        // The end of the lives signals no event, so the loop polls for it as well.
         while !ended() {
             let looked = world.findings.added.until(ended);
-            // The loop polls again after an event or the timeout.
+            // Whether an event or the timeout has ended the wait, the loop checks again.
             let _ = rt.timeout(Duration::from_millis(50), looked).await;
             if rt.now().as_ns() > u64::try_from(FOR_EVER.as_nanos()).expect("a few hours") {
                 let status = world.running().map(|program| program.mirror.status());
@@ -121,30 +122,30 @@ async fn live(world: &Rc<World>, disks: &Rc<Cell<Disks>>) {
     let arrived = run.platters.iter().flatten();
     let arrived: u64 = arrived.map(|disk| disk.borrow().arrived_late()).sum();
     world.count_faults(|c| c.arrived_late += arrived);
-    // The platters end with the run, and their buffers with them.
+    // The rule holds the last references to the platters; dropping them frees their buffers.
     world.around.rule.set_sides(Vec::new());
 }
 
-/// State that outlives a life of the program.
+/// State of a run that outlives each life of the program.
 struct Run {
     world: Rc<World>,
     disks: Rc<Cell<Disks>>,
     power: RefCell<Rng>,
     platters: Vec<Platters>,
     formatted: bool,
-    /// For each side, whether it held everything at the end of the last life.
+    /// For each side, whether it was healthy at the end of the last life.
     whole: Vec<bool>,
     snapshot: Option<Snapshot>,
-    /// Whether the sides have lost so much that the volume may refuse to open forever.
+    /// Whether the sides have lost so much that the volume may refuse to open from now on.
     may_stay_shut: bool,
 }
 
 /// Outcome of opening the volume for a life.
 enum Opened {
     Program(Rc<Program>),
-    /// The power was cut, or an operation was made to fail: the open must be retried.
+    /// The power was cut, or an injected failure made the open fail: the caller must open again.
     Interfered,
-    /// The volume does not open.
+    /// The volume refused to open.
     Not,
 }
 
@@ -157,7 +158,7 @@ impl Run {
             let calm = (world.scenario.superblocks && last != Ended::Cleanly).then(Life::calm);
             let life = match lives.get(number) {
                 Some(life) => life.clone(),
-                // One more life examines the state that the last one has left.
+                // After an unclean end, one more life checks the state of the volume.
                 None => match calm {
                     Some(calm) => calm,
                     None => return,
@@ -175,7 +176,8 @@ impl Run {
                 return;
             }
             if world.scenario.snapshot_after == Some(number) {
-                // Content that a power cut may still revert was never a past state of the side.
+                // The snapshot contains only durable content. Content that a power cut may still
+                // revert does not count as a past state of the side.
                 let copy = |disk: &Rc<RefCell<Platter>>| disk.borrow().durable_copy();
                 let forks = |side: &Platters| side.iter().map(copy).collect();
                 self.snapshot = Some(self.platters.iter().map(forks).collect());
@@ -183,14 +185,14 @@ impl Run {
         }
     }
 
-    /// Waits until the disks have no requests of dead programs in flight.
+    /// Waits until no request of a dead program is in flight in any disk.
     async fn until_idle(&self) {
         for platter in self.platters.iter().flatten() {
             until_idle(platter).await;
         }
     }
 
-    /// Simulates the events between two lives.
+    /// Runs the probes and applies the events between two lives.
     async fn rest(&mut self, number: usize, life: &Life, last: &mut Ended) {
         let world = Rc::clone(&self.world);
         let scenario = &world.scenario;
@@ -208,7 +210,8 @@ impl Run {
                 probes::look_at_each(&world, &self.platters).await;
             }
         }
-        // If no side of the volume is left beside the foreign one, the foreign one is the volume.
+        // The probe needs every own side to have a superblock. If only the foreign side remained,
+        // it would be opened as the volume.
         let others_are_there = world.blank.borrow().is_empty();
         if let Some(place) = scenario.foreign.filter(|_| number > 0 && others_are_there) {
             probes::boot_with_foreign(&world, &self.platters, place).await;
@@ -226,9 +229,9 @@ impl Run {
                 }
             );
             if let AtRest::Older { side } = what {
-                // The missing true side may have been ahead of all others. Data that was flushed or
-                // intact only on that side is then lost, and the older copy does not always show
-                // the loss.
+                // The side that the older copy replaces may have been ahead of all others. Data
+                // that was flushed or intact only on that side is then lost, and the older copy
+                // does not always reveal the loss.
                 let whole = self.whole.iter().all(|whole| *whole) && *last == Ended::Cleanly;
                 let whole = whole && !scenario.corrupts;
                 self.may_stay_shut = true;
@@ -243,7 +246,8 @@ impl Run {
             let (AtRest::SuperblockLost { side, .. }
             | AtRest::Older { side }
             | AtRest::Rot { side, .. }) = *what;
-            // A side may be in sync although writing its mark of a clean stop has failed.
+            // After a clean close, a side may be in sync although the write of its clean mark
+            // failed. The event may then hit the only side with that mark.
             let spared = world.scenario.steadfast;
             if *last == Ended::Cleanly && spared.is_none_or(|spared| spared == side) {
                 *last = Ended::Badly;
@@ -251,7 +255,7 @@ impl Run {
         }
     }
 
-    /// Opens the volume, and retries after each attempt that was interfered with.
+    /// Opens the volume again after each attempt that a power cut or an injected failure ends.
     async fn open(&mut self, number: usize, life: &Life, last: Ended) -> Option<Rc<Program>> {
         let mut last = last;
         let mut cuts = life.cut_openings_ns.iter().copied();
@@ -279,7 +283,7 @@ impl Run {
         }
     }
 
-    /// Returns the content of the sides, once no requests of dead programs are in flight.
+    /// Waits until no request of a dead program is in flight, and returns the content of the sides.
     async fn held_by_each(&self) -> probes::Held {
         self.until_idle().await;
         probes::held_by_each(&self.world, &self.platters).await
@@ -334,7 +338,7 @@ impl Run {
         match mirror {
             Ok(mirror) => Opened::Program(self.program_of(number, mirror, sides)),
             Err(why) => {
-                // A log that has lost its end to corruption looks like that of an older copy.
+                // A log that has lost its last entries to corruption looks like an older copy.
                 let shortened = world.scenario.corrupts && why.contains("an older copy");
                 if self.may_stay_shut || shortened {
                     world.reach("stayed shut");
@@ -431,8 +435,8 @@ impl Run {
         }
     }
 
-    /// Kills the program or cuts the power, at the I/O boundary that an interference or an ambush
-    /// has chosen.
+    /// Kills the program or cuts the power, when an interference or an ambush strikes at a
+    /// boundary.
     fn strike(&self, program: &Program) {
         let boundaries = &self.world.around.boundaries;
         let ambush = program.ambush.get().filter(|_| boundaries.is_ambushed());
@@ -456,8 +460,8 @@ impl Run {
         self.whole = sides.iter().map(|side| side.health == "healthy").collect();
     }
 
-    /// Cuts the power: from here on no request reaches the platters, and data that was not durable
-    /// may be lost.
+    /// Cuts the power: no later request of the program reaches the platters, and data that is not
+    /// durable may be lost.
     fn cut_power(&self, sides: &[SideStack]) {
         let world = &self.world;
         for disk in sides.iter().flat_map(|side| &side.disks) {
@@ -484,13 +488,13 @@ impl Run {
     }
 
     fn crash_model(&self) {
-        // After a finding, the model may be in an impossible state, and later events do not matter.
+        // After a finding, the model may be inconsistent, and later events do not matter.
         if !self.world.findings.any() {
             self.world.volume.borrow_mut().crash();
         }
     }
 
-    /// Kills the program; the disks keep their power and the requests in flight.
+    /// Kills the program. The disks keep their power, and may still apply the requests in flight.
     fn kill(&self, sides: &[SideStack]) {
         for disk in sides.iter().flat_map(|side| &side.disks) {
             disk.switch().die();
@@ -501,7 +505,8 @@ impl Run {
         self.world.trace.event(&[11], || "killed".to_owned());
     }
 
-    /// Ends the tasks of a program that has closed, or that has died without noticing.
+    /// Stops the tasks of a program after its end. A killed program does not know that it is dead,
+    /// so it is closed as well, on dead disks.
     async fn end_program(&self, program: Rc<Program>) {
         for disk in program.sides.iter().flat_map(|side| &side.disks) {
             disk.switch().die();
@@ -537,7 +542,7 @@ fn is_cut(world: &World) -> bool {
     world.around.boundaries.is_cut()
 }
 
-/// Waits for the given time. Without a time, waits until the power is cut at a boundary.
+/// Sleeps for `after`, or, if `after` is `None`, waits until the power is cut at a boundary.
 async fn until_cut(world: &World, after: Option<Duration>) {
     match after {
         Some(after) => world.rt.sleep(after).await,
@@ -548,8 +553,8 @@ async fn until_cut(world: &World, after: Option<Duration>) {
     }
 }
 
-/// Checks that a program whose disks are dead can close its volume. Closing then has no other
-/// effect.
+/// Closes the mirror of a program whose disks are dead, and adds a finding if the close takes too
+/// long. The close changes no platter.
 async fn end_mirror(world: &World, mirror: &Mirror) {
     let closed = world.rt.timeout(world.patience(), mirror.close());
     if closed.await.is_err() {
@@ -560,7 +565,7 @@ async fn end_mirror(world: &World, mirror: &Mirror) {
     }
 }
 
-/// Runs a program from its opening to its end, unless the program is interrupted.
+/// Runs an opened program to the end of its life, unless a power cut at a boundary interrupts it.
 async fn go_through(
     world: &Rc<World>,
     program: &Rc<Program>,
@@ -595,7 +600,7 @@ async fn go_through(
     }
 }
 
-/// Reads the whole volume, which settles the values that the model did not know.
+/// Reads the whole volume, which settles the value of each unit that was uncertain after a crash.
 async fn read_all(world: &Rc<World>, program: &Rc<Program>) {
     let unit_bytes = world.scenario.unit_bytes;
     let read = client::read_all(world, &program.top, |units, start, found| {
@@ -612,7 +617,7 @@ async fn read_all(world: &Rc<World>, program: &Rc<Program>) {
                 let rule = &world.around.rule;
                 let explained =
                     world.may_refuse(error) || rule.may_fail(start * unit_bytes, end * unit_bytes);
-                // If no side is free of faults, faults may be the reason.
+                // If every side has faults, a fault may be the reason for the error.
                 if explained || world.scenario.steadfast.is_none() {
                     return Ok(());
                 }
@@ -654,7 +659,7 @@ fn candidates_of(sides: &[SideStack]) -> Vec<Candidate> {
         .collect()
 }
 
-/// Opens the volume, whether its last program closed it or not.
+/// Opens the mirror over the sides. `last`, the end of the last life, is for the error message.
 async fn open_sides(world: &World, sides: &[SideStack], last: Ended) -> Result<Mirror, String> {
     let (rt, scenario) = (&world.rt, &world.scenario);
     let config = scenario.mirror.config(sides.len());
@@ -684,8 +689,8 @@ fn start_clients(world: &Rc<World>, program: &Program, life: usize, clients: &Ta
     }
 }
 
-/// Runs the periodic checks, often at first and then less often: a run may last a millisecond or an
-/// hour.
+/// Runs the periodic checks, often at first and then less often, because a run may last a
+/// millisecond or an hour.
 async fn look_regularly(world: Rc<World>) {
     let mut pause = Duration::from_millis(2);
     loop {
@@ -695,11 +700,11 @@ async fn look_regularly(world: Rc<World>) {
     }
 }
 
-/// Waits until every side is in sync and the exposure is zero, after the load and the faults. Sides
-/// with a permanent fault do not count.
+/// After the load and the faults, waits until every side is in sync, the exposure is zero, and no
+/// scrub runs. Ignores sides with a permanent fault, and then the exposure too.
 async fn drain(world: &Rc<World>, life: &Life, program: &Program) {
     if world.around.rule.any_hopeless() {
-        // A block that no side holds correctly remains out of sync until it is written again.
+        // Such a block remains out of sync until it is written again.
         return;
     }
     let dead = || !world.is_running(program.life);
@@ -712,7 +717,7 @@ async fn drain(world: &Rc<World>, life: &Life, program: &Program) {
     }
     let calm_at = program.calm_at.get().unwrap_or(deadline);
     let calm = pin!(world.rt.sleep_until(calm_at));
-    // The loop below checks which of the two events came first.
+    // Whether the faults have ended or the power was cut is checked in the loop below.
     let _ = select(calm, pin!(until_cut(world, None))).await;
     let drained = |status: &MirrorStatus| {
         let sides = status.sides.iter().enumerate();
@@ -746,11 +751,11 @@ async fn drain(world: &Rc<World>, life: &Life, program: &Program) {
     }
 }
 
-/// Closes the volume.
+/// Closes the volume, and compares the content of the sides after a clean close.
 async fn stop(world: &Rc<World>, program: &Program) -> Ended {
     program.closing.set(true);
     let before = program.mirror.status();
-    // If no side is free of faults, the last side may hang until the faults are over.
+    // If every side has faults, all remaining sides may hang until the faults have ended.
     let now = world.rt.now();
     let calm_at = program
         .calm_at

@@ -1,16 +1,18 @@
 //! The simulation tester: a seed draws a stack, devices, a load and faults, and every answer that a
-//! client sees is checked against a model of the volume.
+//! client receives is checked against a model of the volume.
 //!
-//! - [`scenario`] draws a run, with the faults that [`classes`] switches on. [`disk`] has the fault
-//!   model and the disks, which hold their data in [`platter`]s and have a [`switch`].
-//!   [`corruption`] is the rule for which blocks may be corrupted.
+//! - [`scenario`] draws a run, with the faults that [`classes`] switches on. [`disk`] contains the
+//!   fault model and the disks, which hold their data in [`platter`]s and have a [`switch`] for
+//!   faults. [`corruption`] is the rule that decides which blocks may be corrupted.
 //! - [`stack`] builds the sides, [`client`] is the load, [`volume`] is the model, and [`world`]
-//!   makes the checks of every step. [`life`] opens, stops and crashes the volume, with [`opening`]
-//!   and [`faults`]. [`rest`], [`probes`] and [`changing`] run between two lives.
-//! - [`boundaries`] cuts the power or fails an operation at a chosen point, [`ambush`] strikes some
-//!   boundaries after a moment, [`every`] strikes at every boundary, and [`campaign`] adds up many
-//!   seeds. [`plant`] holds the bugs that the tester must find.
-//! - A run depends on its seed and its options alone: [`run`] runs a seed twice and compares the
+//!   makes the checks after operations and periodically. [`life`] opens, stops and crashes the
+//!   volume, with [`opening`] and [`faults`]. [`rest`], [`probes`] and [`changing`] run between two
+//!   lives.
+//! - [`boundaries`] cuts the power or fails an operation at a chosen point, [`ambush`] strikes a
+//!   number of boundaries after an operation has begun, [`every`] strikes at every boundary, and
+//!   [`campaign`] adds up the results of many seeds. [`plant`] contains the bugs that the tester
+//!   must find.
+//! - A run depends only on its seed and its options: [`run`] runs a seed twice and compares the
 //!   hashes over all events.
 //!
 //! The tester must never know how the mirror works: it uses only what a client, an operator and a
@@ -63,11 +65,12 @@ use world::World;
 pub struct Options {
     /// Whether to keep a log of every event.
     pub verbose: bool,
-    /// Whether to run each seed only once, which halves the time and does not check replay.
+    /// Whether to run each seed only once, which takes half the time but does not check that a
+    /// second run is equal.
     pub once: bool,
-    /// A bug to plant.
+    /// Bug to plant, if there is one.
     pub plant: Option<Plant>,
-    /// The classes of faults that are on.
+    /// Classes of faults and checks that are enabled.
     pub classes: Classes,
     /// Amount of work of a seed.
     pub extent: Extent,
@@ -75,16 +78,17 @@ pub struct Options {
     pub interference: Interference,
 }
 
-/// Runs a seed.
+/// Runs a seed, and runs it again to check that both runs are equal.
 pub fn run(seed: u64, options: Options) -> Report {
     let scenario = Scenario::draw(seed, options.classes, options.extent);
     run_scenario(&scenario, options)
 }
 
-/// Minimum number of client operations of a run that counts as clean; fewer prove too little.
+/// Minimum number of client operations of a run; a run with fewer operations tests too little and
+/// counts as failed.
 pub const OPERATIONS_MIN: u64 = 40;
 
-/// Runs a scenario, drawn or made by hand.
+/// Runs a scenario, which may be drawn from a seed or built by a caller.
 pub fn run_scenario(scenario: &Scenario, options: Options) -> Report {
     let mut report = run_once(scenario, options);
     check_operations(&mut report);
@@ -101,8 +105,8 @@ pub fn run_scenario(scenario: &Scenario, options: Options) -> Report {
     report
 }
 
-/// Adds a finding if a run had too few operations, unless the run is small or its volume stayed
-/// shut.
+/// Adds a finding if a run had too few operations, unless the run is small by design or its volume
+/// refused to open.
 fn check_operations(report: &mut Report) {
     let operations: u64 = report.operations.values().sum();
     let may_do_less =
@@ -115,7 +119,7 @@ fn check_operations(report: &mut Report) {
     }
 }
 
-/// Runs seeds one after another, and passes each report to `progress`.
+/// Runs seeds in order, and calls `progress` with each report.
 pub fn swarm(seeds: Range<u64>, options: Options, progress: impl FnMut(&Report)) -> Summary {
     campaign::run_seeds(
         seeds,
@@ -125,13 +129,13 @@ pub fn swarm(seeds: Range<u64>, options: Options, progress: impl FnMut(&Report))
     )
 }
 
-/// Runs a seed as often as a campaign requires, but only once if the options say so.
+/// Runs a seed once or twice as a campaign requires, but only once if the options say so.
 pub fn run_replayed(seed: u64, replay: Replay, options: Options) -> Report {
     let once = options.once || replay == Replay::Once;
     run(seed, Options { once, ..options })
 }
 
-/// Installs a panic hook that prints the seed that ran, for builds in which a panic ends the
+/// Installs a panic hook that prints the seed that is running, for builds in which a panic ends the
 /// program.
 pub fn name_seed_on_panic() {
     let hook = std::panic::take_hook();
@@ -147,7 +151,7 @@ thread_local! {
     static SEED: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// Returns the seed that runs on this thread, for the report of a panic.
+/// Returns the seed that is running on this thread, for the report of a panic.
 pub fn current_seed() -> Option<u64> {
     SEED.get()
 }
@@ -158,8 +162,8 @@ fn run_once(scenario: &Scenario, options: Options) -> Report {
         shuffle: scenario.shuffle,
     });
     let world = Rc::new(World::new(&rt, scenario.clone(), options));
-    // A failed assertion is a finding like any other. The state of the world after a panic does not
-    // matter.
+    // A panic, such as a failed assertion, is a finding. The state of the world is not used after a
+    // panic, except for its findings and counters.
     let outcome = while_seed_runs(scenario.seed, || {
         catch_unwind(AssertUnwindSafe(|| life::run(&rt, &world)))
     });
@@ -193,7 +197,8 @@ fn run_once(scenario: &Scenario, options: Options) -> Report {
     }
 }
 
-/// Runs a closure as part of a seed, so that the report of a panic can name the seed.
+/// Runs a closure and records `seed` as the running seed meanwhile, so that the report of a panic
+/// can name the seed.
 pub(crate) fn while_seed_runs<T>(seed: u64, run: impl FnOnce() -> T) -> T {
     SEED.set(Some(seed));
     let outcome = run();

@@ -1,4 +1,4 @@
-//! Records of the states that a run has reached, for the report of a swarm.
+//! Records which states a run has reached, for the report over many seeds.
 
 use bimetal_block::Device;
 use bimetal_block::device::Statistic;
@@ -6,8 +6,8 @@ use bimetal_block::layers::mirror::MirrorStatus;
 
 use super::world::{Program, World};
 
-/// Records whether a change has waited for space in a log. The periodic checks may miss a short
-/// wait.
+/// Records that a change has waited for space in a log, as the mirror's counters show. The periodic
+/// checks of the mirror's state may miss a short wait.
 pub(super) fn note_log(world: &World, program: &Program) {
     let mut statistics: Vec<(String, String, Statistic)> = Vec::new();
     program.mirror.statistics(&mut statistics);

@@ -1,5 +1,5 @@
-//! Attempts to open a volume, and the check that a refusal reports all lost data. No other module
-//! of the tester calls [`Mirror::open`].
+//! Attempts to open a volume, and the check that a refusal to open reports all data that would be
+//! lost. No other module of the tester calls [`Mirror::open`].
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -18,7 +18,7 @@ pub enum How {
     Plain,
     /// A read-only opening, even if data may be missing.
     ReadOnly,
-    /// An opening that no missing side prevents, for a planted bug.
+    /// An opening that forces the mirror if sides are missing, for a planted bug.
     Regardless,
 }
 
@@ -26,7 +26,7 @@ pub enum How {
 pub enum Opening {
     /// The volume is open.
     Opened(Mirror),
-    /// The volume was not opened.
+    /// The mirror refused to open.
     Refused(Refusal),
 }
 
@@ -39,14 +39,14 @@ pub struct Refusal {
     pub lost: Lost,
 }
 
-/// Data that a refusal reports as lost.
+/// Data that a refusal reports as lost if the volume were opened anyway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lost {
     /// The refusal does not report lost data.
     Unsaid,
-    /// At most these bytes of the volume.
+    /// The lost data lies within these byte ranges of the volume.
     Ranges(Vec<Range<u64>>),
-    /// Any of the writes after this one may be lost.
+    /// Any write with a number above this one may be lost.
     UnknownAfter(u64),
 }
 
@@ -69,7 +69,7 @@ impl Lost {
     }
 }
 
-/// Tries to open a volume.
+/// Tries to open a volume in the given way.
 pub async fn attempt(
     rt: &Rt,
     config: &MirrorConfig,
@@ -111,7 +111,7 @@ async fn open(
     Mirror::open(rt, config, sides.collect(), &options).await
 }
 
-/// Parses the list of ranges at the end of a refusal.
+/// Parses the list of lost ranges at the end of the message of a refusal.
 fn lost_in(message: &str) -> Lost {
     let range = |line: &str| {
         let (offset, len) = line.trim().split_once('+')?;
@@ -126,12 +126,12 @@ fn lost_in(message: &str) -> Lost {
     }
 }
 
-/// Checks that the reported loss contains every lost unit: a unit whose value the model does not
-/// allow. `held` returns the value that a read of the unit would return. Returns the number of lost
+/// Checks that a refusal reports every lost unit. `held` returns the value that a read of a unit
+/// would return; a unit is lost if the model does not allow this value. Returns the number of lost
 /// units.
 ///
 /// # Errors
-/// The first lost unit that is not reported.
+/// The first lost unit that the refusal does not report.
 pub fn check_lost(
     volume: &Volume,
     unit_bytes: u64,
@@ -158,7 +158,7 @@ mod tests {
     use super::super::volume::ZEROES;
     use super::*;
 
-    /// Three units of 4 KiB are written and flushed, and a side holds only the first.
+    /// Three units of 4 KiB are written and flushed, and the side holds only the first of them.
     #[test]
     fn a_list_must_contain_every_lost_unit() {
         let mut volume = Volume::new(3);

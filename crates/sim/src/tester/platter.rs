@@ -1,6 +1,6 @@
 //! Content of a disk of the tester, which outlives the program that uses the disk. Power cuts, bit
 //! rot and the return of an older copy of a side change this content. A platter knows which of its
-//! blocks are corrupt, which the code under test must find out for itself.
+//! blocks are corrupt; the code under test never sees this and must detect corruption by itself.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,7 @@ use bimetal_rt::{Payload, Rng, Rt};
 /// Content of a block; `None` means zeroes.
 pub type Block = Option<Payload>;
 
-/// Size of the sectors in which a power cut tears blocks.
+/// Size in bytes of the sectors into which a power cut may tear a block.
 const SECTOR_BYTES: usize = 512;
 
 #[derive(Clone)]
@@ -22,7 +22,7 @@ struct Version {
     write: u64,
     content: Block,
     corrupt: bool,
-    /// Whether a failed flush has lost this version: no later flush makes it durable.
+    /// Whether a failed flush has lost this version, so that no later flush makes it durable.
     lost: bool,
 }
 
@@ -30,11 +30,13 @@ struct Version {
 #[derive(Clone)]
 pub struct Platter {
     blocks: Vec<Block>,
-    /// Versions of each block that a power cut may leave, the durable one first.
+    /// Versions of each block that may remain after a power cut: the durable version first, then
+    /// the others from old to new.
     versions: BTreeMap<usize, Vec<Version>>,
-    /// Blocks whose present content is corrupt: it is not the content last written to the block.
+    /// Blocks whose present content is corrupt: it differs from the content last written to the
+    /// block.
     corrupt: BTreeSet<usize>,
-    /// Whether a flush has lost versions, and no flush has succeeded since.
+    /// Whether a failed flush has lost versions, and no flush has succeeded since then.
     unrepaired: bool,
     writes: u64,
     zeroes: Payload,
@@ -50,7 +52,7 @@ pub struct Platter {
 pub struct Cut {
     /// Number of blocks that lost their newest version.
     pub lost: u64,
-    /// Number of torn blocks: their sectors have different versions.
+    /// Number of torn blocks, whose sectors have different versions.
     pub torn: u64,
 }
 
@@ -71,7 +73,8 @@ impl Platter {
         }))
     }
 
-    /// Returns an independent copy, which requests in flight do not reach.
+    /// Returns an independent copy. Requests in flight of dead programs are not applied to the
+    /// copy.
     pub fn fork(&self) -> Platter {
         Platter {
             old_requests: 0,
@@ -81,7 +84,8 @@ impl Platter {
         }
     }
 
-    /// Returns a copy of the durable content, which is what a power cut leaves in any case.
+    /// Returns a copy with only the durable content, as after a power cut that loses everything
+    /// else.
     pub fn durable_copy(&self) -> Platter {
         let mut copy = self.fork();
         for (index, versions) in std::mem::take(&mut copy.versions) {
@@ -92,22 +96,21 @@ impl Platter {
         copy
     }
 
-    /// Returns a copy of the durable content, in which a block is corrupt if any of its versions
-    /// is. So the copy contains all undetected errors of the disk.
+    /// Returns a copy with the durable content, except that a block with any corrupt version has
+    /// that version. So the copy contains every undetected error of the disk.
     pub fn worst_copy(&self) -> Platter {
         self.worst_but_for(|_| 0)
     }
 
-    /// Returns a copy of the present content, in which a block is corrupt if any of its versions
-    /// is.
+    /// Returns a copy with the present content, except that a block with any corrupt version has
+    /// that version.
     pub fn worst_present_copy(&self) -> Platter {
         self.worst_but_for(|versions| versions.len() - 1)
     }
 
-    /// Returns a copy that a power cut may leave and that reveals errors of the disk. A block has
-    /// its newest correct version that is not durable, even if the disk has overwritten that
-    /// version wrongly since. If there is no such version, the block is corrupt: it has its newest
-    /// version.
+    /// Returns a copy that a power cut may leave and that reveals errors of the disk. Each block
+    /// has its newest correct version that is not durable, even if a faulty write has replaced that
+    /// version since. A block without such a version has its newest version.
     pub fn revealing_copy(&self) -> Platter {
         let mut copy = self.fork();
         for (index, mut versions) in std::mem::take(&mut copy.versions) {
@@ -119,8 +122,8 @@ impl Platter {
         copy
     }
 
-    /// Returns a copy in which a block has a corrupt version if there is one, and otherwise the
-    /// version whose index `chosen` returns.
+    /// Returns a copy with one version of each block: its oldest corrupt version, or if it has
+    /// none, the version whose index `chosen` returns.
     fn worst_but_for(&self, chosen: impl Fn(&[Version]) -> usize) -> Platter {
         let mut copy = self.fork();
         for (index, mut versions) in std::mem::take(&mut copy.versions) {
@@ -131,7 +134,8 @@ impl Platter {
         copy
     }
 
-    /// Takes the content of another platter, as if that disk had replaced this one.
+    /// Replaces the content with the content of another platter, as if the other disk had been
+    /// installed in place of this one.
     pub fn become_copy_of(&mut self, other: &Platter) {
         self.blocks.clone_from(&other.blocks);
         self.versions.clone_from(&other.versions);
@@ -144,27 +148,27 @@ impl Platter {
         self.blocks.len() as u64 * BLOCK_BYTES
     }
 
-    /// Returns the number of changes so far.
+    /// Returns the number of changes of blocks so far.
     pub fn writes(&self) -> u64 {
         self.writes
     }
 
-    /// Returns the block at an offset.
+    /// Returns the content of the block at an offset.
     pub fn block_at(&self, offset: u64) -> Option<&Payload> {
         self.block(offset / BLOCK_BYTES)
     }
 
-    /// Returns the block with this number.
+    /// Returns the content of the block with this number.
     pub fn block(&self, index: u64) -> Option<&Payload> {
         self.blocks[index as usize].as_ref()
     }
 
-    /// Changes a block.
+    /// Changes the content of a block, which stays volatile until a flush.
     pub fn set(&mut self, index: usize, content: Block) {
         self.push(index, content, false);
     }
 
-    /// Changes a block to corrupt content.
+    /// Changes a block to corrupt content, which stays volatile until a flush.
     pub fn set_corrupt(&mut self, index: usize, content: Block) {
         self.push(index, content, true);
     }
@@ -197,13 +201,13 @@ impl Platter {
         }
     }
 
-    /// Corrupts a durable block at rest, without the cache.
+    /// Corrupts a durable block at rest. The corrupt content is durable immediately.
     pub fn decay(&mut self, index: usize, content: Block) {
         assert!(self.is_durable(index), "only what is at rest decays");
         self.hold(index, content, true);
     }
 
-    /// Returns true if a power cut leaves the block unchanged.
+    /// Returns true if a power cut cannot change the block.
     pub fn is_durable(&self, index: usize) -> bool {
         !self.versions.contains_key(&index)
     }
@@ -213,7 +217,7 @@ impl Platter {
         self.corrupt.contains(&index)
     }
 
-    /// Returns true if the block is corrupt, or may become corrupt after a power cut or after its
+    /// Returns true if the block is corrupt, or may become corrupt by a power cut or by its
     /// eviction from the cache.
     pub fn may_become_corrupt(&self, index: usize) -> bool {
         let versions = self.versions.get(&index);
@@ -227,7 +231,7 @@ impl Platter {
         self.corrupt.iter().copied()
     }
 
-    /// Makes the changes up to number `mark` durable, except those that a failed flush has lost.
+    /// Makes the first `mark` changes durable, except versions that a failed flush has lost.
     pub fn flushed(&mut self, mark: u64) {
         self.unrepaired = false;
         self.versions.retain(|_, versions| {
@@ -238,16 +242,16 @@ impl Platter {
         });
     }
 
-    /// Makes blocks durable.
+    /// Makes the present content of blocks durable.
     pub fn flushed_blocks(&mut self, indices: Range<u64>) {
         for index in indices {
             self.versions.remove(&(index as usize));
         }
     }
 
-    /// Fails a flush. With the given chance, a block loses its versions that are not durable: no
-    /// later flush makes them durable. Reads may return them until [`evict`](Self::evict). Returns
-    /// the number of blocks that lost versions.
+    /// Fails a flush. Each block with versions that are not durable loses them with the given
+    /// chance: no later flush makes these versions durable, but reads may return them until
+    /// [`evict`](Self::evict). Returns the number of blocks that lost versions.
     pub fn fail_flush(&mut self, rng: &mut Rng, chance: f64) -> u64 {
         let mut blocks = 0;
         for versions in self.versions.values_mut() {
@@ -261,8 +265,8 @@ impl Platter {
         blocks
     }
 
-    /// Returns true after a flush that lost versions, until a flush succeeds. Before that flush,
-    /// the volume must write all lost data that it still needs again.
+    /// Returns true if a failed flush has lost versions and no flush has succeeded since then.
+    /// Before the next flush, the volume must write again all lost data that it still needs.
     pub fn is_unrepaired(&self) -> bool {
         self.unrepaired
     }
@@ -278,16 +282,16 @@ impl Platter {
         self.lost_blocks(u64::MAX).next().is_some()
     }
 
-    /// Returns the blocks whose newest content a failed flush has lost and is one of the first
-    /// `below` changes.
+    /// Returns the blocks whose newest content is one of the first `below` changes and was lost by
+    /// a failed flush.
     pub fn lost_blocks(&self, below: u64) -> impl Iterator<Item = usize> {
         let lost = move |all: &Vec<Version>| all.last().is_some_and(|v| v.lost && v.write <= below);
         let blocks = self.versions.iter().filter(move |(_, all)| lost(all));
         blocks.map(|(&index, _)| index)
     }
 
-    /// Evicts a block from the cache whose newest content is lost: from now on, reads return one of
-    /// its older versions.
+    /// Evicts from the cache a block whose newest content was lost by a failed flush. From now on,
+    /// reads return a random older version of the block.
     pub fn evict(&mut self, index: usize, rng: &mut Rng) {
         assert!(self.is_lost(index), "only what was given up is evicted");
         let mut versions = self.versions.remove(&index).expect("it has versions");
@@ -301,8 +305,9 @@ impl Platter {
         self.hold(index, content, corrupt);
     }
 
-    /// Cuts the power. Each block keeps any one of its versions since the last flush; with `torn`,
-    /// each sector may keep any of them. Requests in flight of dead programs are dropped.
+    /// Cuts the power. Each block keeps a random version from its durable version on; with `torn`,
+    /// each sector of a block may keep a different version. Requests in flight of dead programs are
+    /// dropped.
     pub fn cut_power(&mut self, rng: &mut Rng, torn: bool) -> Cut {
         self.power_cuts += 1;
         let mut cut = Cut::default();
@@ -320,7 +325,8 @@ impl Platter {
         cut
     }
 
-    /// Leaves any version of each sector. Returns true if the versions differ.
+    /// Tears a block: each sector keeps a random version. Returns true if the sectors have
+    /// different versions.
     fn tear(&mut self, index: usize, versions: &[Version], rng: &mut Rng) -> bool {
         let mut content = Payload::empty();
         let (mut corrupt, mut first, mut torn) = (false, None, false);
@@ -336,7 +342,7 @@ impl Platter {
         torn
     }
 
-    /// Registers a request in flight of a dead program.
+    /// Registers a request of a dead program that is still in flight.
     pub fn leave(&mut self) -> OldRequest {
         self.old_requests += 1;
         OldRequest {
@@ -344,8 +350,8 @@ impl Platter {
         }
     }
 
-    /// Ends a request of a dead program. Returns true if the request takes effect, which it does
-    /// not after a power cut.
+    /// Ends a request in flight of a dead program. Returns true if the request must be applied, and
+    /// false if a power cut has dropped it.
     pub fn end_old(&mut self, old: OldRequest) -> bool {
         self.old_requests -= 1;
         self.idle.notify();
@@ -354,7 +360,7 @@ impl Platter {
         arrives
     }
 
-    /// Returns the number of writes of dead programs that were applied.
+    /// Returns the number of requests that were applied after the death of their program.
     pub fn arrived_late(&self) -> u64 {
         self.arrived_late
     }

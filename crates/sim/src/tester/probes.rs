@@ -1,5 +1,6 @@
-//! Probes on copies of the sides between two lives: each side is booted alone, and a foreign side
-//! replaces one of the sides. The volume itself continues as if there had been no probe.
+//! Probes on copies of the sides between two lives. A probe opens the volume from each side alone,
+//! or with a foreign side in place of a side. The volume itself continues as if there had been no
+//! probe.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -17,7 +18,7 @@ use super::platter::Platter;
 use super::stack::{Platters, SideStack, map_of, platters_of, top_of};
 use super::world::World;
 
-/// Returns independent copies.
+/// Returns independent copies of all platters.
 pub fn forks(platters: &[Platters]) -> Vec<Platters> {
     copies(platters, Platter::fork)
 }
@@ -32,8 +33,9 @@ fn copies(platters: &[Platters], copy: impl Fn(&Platter) -> Platter) -> Vec<Plat
     platters.iter().map(copy_of).collect()
 }
 
-/// Builds sides over copies, with boundaries of their own, which no cut or failure of the run
-/// reaches. A side that the scenario does not have is built like the first one.
+/// Builds sides over copies of platters. The sides have I/O boundaries of their own, so that no
+/// power cut or failure injected into the run affects them. A side that is not in the scenario is
+/// built like the first side.
 pub fn sides_over(
     world: &World,
     platters: &[Platters],
@@ -69,7 +71,8 @@ async fn try_to_open(world: &World, sides: &[SideStack], how: How) -> Option<Ope
     opened.ok()
 }
 
-/// Reads the whole volume and closes it. The model must allow the content of every unit.
+/// Reads the whole volume, checks that the model allows the content of every unit, and closes the
+/// volume.
 async fn check_open(world: &World, sides: &Rc<Vec<SideStack>>, mirror: &Mirror, what: &str) {
     let top: Rc<dyn Device> = top_of(&world.rt, &world.scenario, mirror, sides, None);
     let unit_bytes = world.scenario.unit_bytes;
@@ -77,7 +80,7 @@ async fn check_open(world: &World, sides: &Rc<Vec<SideStack>>, mirror: &Mirror, 
         Ok(found) => client::check_allowed(&world.volume.borrow(), units.start, &found),
         Err(error) => {
             let (start, end) = (units.start as u64, units.end as u64);
-            // All copies on the sides that are present may be the corrupt ones.
+            // Every copy on the sides that are present may be corrupt, so the read may fail.
             let corrupt = world.scenario.corrupts && world.around.rule.any_corrupt();
             if corrupt
                 || world
@@ -103,7 +106,8 @@ async fn close(world: &World, mirror: &Mirror, what: &str) {
     }
 }
 
-/// Returns the superblock of each side, read from a copy; `None` if there is none.
+/// Returns the superblock of each side, read from a copy of the side; `None` if the side has no
+/// valid superblock.
 async fn superblocks_of(world: &World, platters: &[Platters]) -> Vec<Option<Superblock>> {
     let sides = sides_over(world, &forks(platters), &Rc::default());
     let mut superblocks = Vec::new();
@@ -115,8 +119,9 @@ async fn superblocks_of(world: &World, platters: &[Platters]) -> Vec<Option<Supe
     superblocks
 }
 
-/// Returns true if a side says that no peer is ahead of it, and another side knows of a later epoch
-/// without it: the side could no longer be written when the volume was used again (T7).
+/// Returns true if the superblock of a side says that no peer is ahead, although another side knows
+/// a later epoch that does not include this side. Such a side was absent when the volume was used
+/// again, so its superblock could not be updated (T7).
 async fn could_not_be_told(world: &World, platters: &[Platters], side: usize) -> bool {
     let mut superblocks = superblocks_of(world, platters).await;
     let Some(own) = superblocks[side].take() else {
@@ -130,7 +135,7 @@ async fn could_not_be_told(world: &World, platters: &[Platters], side: usize) ->
     own.state.is_complete() && superblocks.iter().flatten().any(left_it)
 }
 
-/// Closes the devices under the sides of a program that has ended.
+/// Closes the devices of sides whose program has ended.
 pub async fn end(world: &World, sides: &[SideStack]) {
     for side in sides {
         for disk in &side.disks {
@@ -144,14 +149,14 @@ pub async fn end(world: &World, sides: &[SideStack]) {
     }
 }
 
-/// Stamp of each unit; `None` if the unit cannot be read.
+/// Stamps of all units of a volume; `None` for each unit that cannot be read.
 type Stamps = Vec<Option<u64>>;
 
-/// Opens copies of the sides read-only, without the sides that are `missing`, and returns their
-/// content.
+/// Opens copies of the sides read-only, without the sides for which `missing` returns true, and
+/// returns the content of the volume.
 ///
 /// # Errors
-/// The reason why the sides do not open, or an answer that no volume may give.
+/// The reason why the volume does not open, or an answer that a correct volume never gives.
 async fn look_without(
     world: &World,
     platters: &[Platters],
@@ -180,7 +185,7 @@ async fn look_without(
     held
 }
 
-/// Returns all stamps, if every unit could be read.
+/// Returns all stamps, or `None` if any unit could not be read.
 fn all_of(held: Stamps) -> Option<Vec<u64>> {
     held.into_iter().collect()
 }
@@ -191,8 +196,8 @@ fn holds_everything(world: &World, held: &[u64]) -> bool {
     units.all(|(unit, stamp)| volume.allows(unit, *stamp))
 }
 
-/// Returns true if the other sides hold everything promised without this one, even after a power
-/// cut.
+/// Returns true if the volume without this side holds all content that it must hold, even after a
+/// power cut.
 pub async fn holds_without(world: &World, platters: &[Platters], side: usize) -> bool {
     let platters = copies(platters, Platter::worst_copy);
     let held = look_without(world, &platters, |other| other == side).await;
@@ -200,24 +205,27 @@ pub async fn holds_without(world: &World, platters: &[Platters], side: usize) ->
     held.is_some_and(|held| holds_everything(world, &held))
 }
 
-/// Content that the sides hold in any case: after any power cut, and with every undetected error of
-/// their disks.
+/// Content that the sides hold in the worst case: after any power cut, and with every undetected
+/// error of their disks.
 pub struct Held {
-    /// Content of each side alone, or the reason why it does not open.
+    /// Content of the volume opened from each side alone, or the reason why it does not open.
     alone: Vec<Result<Stamps, String>>,
     /// For each side, whether it is a consistent member of the newest epoch that any side knows.
     count: Vec<bool>,
-    /// For each unit, whether all sides together can return it. True for all units if the sides do
-    /// not open together.
+    /// For each unit, whether a volume opened with all sides can read it. True for all units if the
+    /// volume does not open with all sides.
     given: Vec<bool>,
-    /// For each side, whether its log or another metadata area has a corrupt block.
+    /// For each side, whether its log or another of its metadata areas has a corrupt block.
     corrupt: Vec<bool>,
 }
 
-/// Examines each side alone and all of them together, on copies. If blocks may be corrupt, it also
-/// examines the present content and content that a power cut may leave: a later entry of a log may
-/// show that an earlier entry counts, and that it is corrupt. A side whose log turns out to have
-/// lost a durable entry is rebuilt from the others; the opening did not cause that loss.
+/// Returns the content of each side alone and of all sides together, read from copies in their
+/// worst state after a power cut.
+///
+/// If blocks may be corrupt, the result is limited to content that two other copies also hold: the
+/// present content, and content that a power cut may leave. In these copies a later log entry may
+/// show that an earlier entry counts and is corrupt. A side whose log has lost a durable entry is
+/// rebuilt from the other sides, and the opening is not to blame for that loss.
 pub async fn held_by_each(world: &World, platters: &[Platters]) -> Held {
     let count = newest_epoch_members(world, platters).await;
     let mut held = held_by_copies(world, &copies(platters, Platter::worst_copy), &count).await;
@@ -249,7 +257,7 @@ async fn held_by_copies(world: &World, platters: &[Platters], count: &[bool]) ->
 }
 
 impl Held {
-    /// Removes the units that `other` does not hold.
+    /// Removes from this content each unit that `other` does not hold.
     fn limit_to(&mut self, other: Held) {
         for (own, other) in self.alone.iter_mut().zip(other.alone) {
             match (own.as_mut(), other) {
@@ -287,11 +295,12 @@ async fn newest_epoch_members(world: &World, platters: &[Platters]) -> Vec<bool>
     superblocks.iter().map(is_member).collect()
 }
 
-/// Checks that an opening, however it ended, has left each member of the newest epoch with no less
-/// than the member held alone before (T14). There are two exceptions. A side whose own metadata is
-/// corrupt may no longer read a block once it counts up to the corrupt change. Any side may no
-/// longer read a block whose newest content is corrupt on every side that has it: the side learns
-/// of that change, and that no side can supply it (T11).
+/// Checks that an opening, whether it succeeded or not, has left each member of the newest epoch
+/// with no less content than the member held alone before (T14). There are two exceptions. A side
+/// whose own metadata is corrupt may become unable to read a block when it learns that the corrupt
+/// part of its log counts. Any side may become unable to read a block whose newest content is
+/// corrupt on every side that has it: the side has then learned of the newest change, which no side
+/// can supply (T11).
 pub fn check_kept(world: &World, before: &Held, after: &Held) {
     for (side, (held, after)) in before.alone.iter().zip(&after.alone).enumerate() {
         let Some(held) = held.as_ref().ok().filter(|_| before.count[side]) else {
@@ -332,8 +341,9 @@ fn check_side_kept(
     world.volume.borrow().check_not_older(&was, &is)
 }
 
-/// Examines each side alone: it must be the volume at one moment, and one side must hold everything
-/// promised (T6).
+/// Opens the volume read-only from each side alone. The content of each side must be a consistent
+/// point-in-time image of the volume, and at least one side must hold all content that the volume
+/// must hold (T6).
 pub async fn look_at_each(world: &World, platters: &[Platters]) {
     let mut whole = false;
     for alone in 0..platters.len() {
@@ -354,7 +364,8 @@ pub async fn look_at_each(world: &World, platters: &[Platters]) {
     }
 }
 
-/// Boots each side alone: it must refuse and report all lost data, or hold everything promised.
+/// Opens the volume from each side alone. The side must refuse and report all lost data, or hold
+/// all content that the volume must hold.
 pub async fn boot_alone(world: &World, platters: &[Platters]) {
     for alone in 0..platters.len() {
         let sides = sides_over(world, &forks(platters), &Rc::default());
@@ -399,8 +410,8 @@ pub async fn boot_alone(world: &World, platters: &[Platters]) {
     }
 }
 
-/// Opens the volume with a side of another volume in the place of one of its own. The opening must
-/// fail or leave the foreign side out, and must never write to it.
+/// Opens the volume with a side of another volume in place of one of its own sides. The opening
+/// must fail or ignore the foreign side, and must never write to it.
 pub async fn boot_with_foreign(world: &World, platters: &[Platters], place: usize) {
     let foreign = platters_of(&world.rt, &world.scenario);
     let others = sides_over(world, &foreign, &Rc::default());

@@ -11,7 +11,7 @@ use super::scenario::Scenario;
 use super::switch::FaultCounts;
 use crate::campaign::{Account, Outcome, Told};
 
-/// A violation that must never happen.
+/// A violation that the tester has found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// Virtual time of the finding, in nanoseconds.
@@ -20,7 +20,8 @@ pub struct Finding {
     pub what: String,
 }
 
-/// The first finding of a run; later ones are consequences.
+/// Recorder of the first finding of a run. Later findings are ignored, because they are mostly
+/// consequences of the first.
 pub struct Findings {
     rt: Rt,
     first: RefCell<Option<Finding>>,
@@ -58,7 +59,7 @@ impl Findings {
     }
 }
 
-/// The hash over all events, and the log of the events if it was requested.
+/// The hash over all events of a run, and the log of the events in a verbose run.
 pub struct Trace {
     rt: Rt,
     hash: Cell<u64>,
@@ -77,13 +78,14 @@ impl Trace {
         }
     }
 
-    /// Adds an event, which is a few numbers and the present time. The text is for the log only.
+    /// Adds an event, which consists of a few numbers, at the present time. `words` returns the
+    /// text for the log and does not affect the hash.
     pub fn event(&self, numbers: &[u64], words: impl FnOnce() -> String) {
         let now = self.rt.now();
         let mut hash = self.hash.get();
         for number in [now.as_ns()].iter().chain(numbers) {
-            // The finaliser of SplitMix64 over the running hash: every input bit affects every
-            // output bit.
+            // This mixes the running hash with the finaliser of SplitMix64, so that every input bit
+            // affects every output bit.
             hash = (hash ^ number).wrapping_add(0x9e37_79b9_7f4a_7c15);
             hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
             hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -107,7 +109,7 @@ impl Trace {
         self.events.get()
     }
 
-    /// Takes the log.
+    /// Returns the log and leaves an empty one.
     pub fn take_log(&self) -> Vec<String> {
         self.log.as_ref().map_or_else(Vec::new, RefCell::take)
     }
@@ -134,15 +136,15 @@ pub struct Report {
     pub operations: BTreeMap<String, u64>,
     /// Number of requests to the disks.
     pub disk_requests: u64,
-    /// Number of I/O boundaries that were passed.
+    /// Number of I/O boundaries in the run.
     pub boundaries: u64,
-    /// Number of reads, writes and flushes that reached their completion.
+    /// Numbers of reads, writes and flushes that reached their completion.
     pub by_class: [u64; 3],
-    /// Whether the requested interference has happened.
+    /// Whether the injected fault has occurred.
     pub struck: bool,
-    /// Faults that were hit.
+    /// Number of requests and blocks that each kind of fault has affected.
     pub faults: FaultCounts,
-    /// Number of times that rare states were reached.
+    /// Number of times that the run has reached each rare state.
     pub reached: BTreeMap<String, u64>,
     /// Scenario that the seed drew.
     pub scenario: Scenario,
@@ -152,7 +154,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Returns the report as text.
+    /// Returns the full report as text.
     pub fn text(&self) -> String {
         let account = Account {
             log: &self.log,
@@ -190,7 +192,7 @@ impl Outcome for Report {
             virtual_ns: self.virtual_ns,
             disk_requests: self.disk_requests,
             finding: self.finding.as_ref().map(|finding| &*finding.what),
-            // A run whose volume stays shut has few operations by design.
+            // A run whose volume refuses to open has few operations by design.
             may_do_little: self.reached.contains_key("stayed shut"),
             operations: &self.operations,
             faults: self.faults.named().to_vec(),

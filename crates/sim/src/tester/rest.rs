@@ -1,4 +1,4 @@
-//! Events on sides at rest, between two lives of the program.
+//! Events that change sides at rest, between two lives of the program.
 
 use bimetal_block::BLOCK_BYTES;
 use bimetal_block::layers::mirror::superblock::Superblock;
@@ -13,8 +13,8 @@ use super::world::World;
 /// Content of the disks of every side at an earlier time.
 pub type Snapshot = Vec<Vec<Platter>>;
 
-/// Applies an event to a side, if another side still holds everything. `whole` says which sides
-/// hold everything: they did at the end of the last life, and have lost nothing since.
+/// Applies an event to a side, if another side still holds all content. `whole` tells for each side
+/// whether it was healthy at the end of the last life and has lost nothing since.
 pub fn happen(
     world: &World,
     what: AtRest,
@@ -44,9 +44,9 @@ pub fn happen(
             };
             let (disk, at) = map.on_disk(kept);
             let index = (at / BLOCK_BYTES) as usize;
-            // A copy is lost only if the other one is whole and durable. A power cut may have torn
-            // the other copy, or may still tear it after a kill, because no flush followed the last
-            // writes.
+            // A copy of the superblock is overwritten alone only if the other copy is valid and
+            // durable. A power cut may have torn the other copy; after a kill, a later power cut
+            // may still tear it, because no flush followed the last writes.
             let is_whole = {
                 let platter = map.platters[disk].borrow();
                 let block = platter.block(index as u64).map(|block| block.to_vec());
@@ -64,8 +64,8 @@ pub fn happen(
             });
             if first && second {
                 world.blank.borrow_mut().insert(side);
-                // This side also can no longer reveal that another side was replaced by an older
-                // copy of itself.
+                // Without a superblock, the side also cannot reveal that another side was replaced
+                // by an older copy.
                 whole[side] = false;
             }
             if first {

@@ -1,7 +1,7 @@
 //! The scenario that a seed draws: the stack, the devices, the load and the faults of a run.
 //!
-//! Options are drawn as a swarm: each kind of operation, fault and setting occurs in some runs and
-//! not in others, because a run with all of them reaches fewer states.
+//! Options are drawn by swarm testing: each kind of operation, fault and setting occurs in some
+//! runs and not in others, because a run with all kinds together reaches fewer states.
 
 use bimetal_block::layers::mirror::{
     Acknowledge, ExposureConfig, MirrorConfig, OnDegraded, PolicyName,
@@ -25,11 +25,13 @@ pub(super) const S: u64 = 1_000_000_000;
 /// Devices under one side.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SideScenario {
-    /// Duration of the requests of its disks.
+    /// Range of the durations of requests to the disks of the side.
     pub latency: Latency,
-    /// Type and name of a timing profile over the disk, if there is one.
+    /// Type and name of the device profile that adds realistic timing above the disk, if there is
+    /// one.
     pub profile: Option<(String, String)>,
-    /// Number of disks and unit in bytes of a stripe; `None` means a single disk.
+    /// Number of disks and stripe unit in bytes, for a side that is striped; `None` means a single
+    /// disk.
     pub stripe: Option<(usize, u64)>,
 }
 
@@ -38,7 +40,7 @@ pub struct SideScenario {
 pub struct Fault {
     /// Number of the side.
     pub side: usize,
-    /// Start, in nanoseconds from the moment at which the faults of the life begin.
+    /// Start, in nanoseconds after the faults of the life are activated.
     pub at_ns: u64,
     /// Duration in nanoseconds; `None` means permanent.
     pub for_ns: Option<u64>,
@@ -51,27 +53,27 @@ pub struct Fault {
 pub enum FaultKind {
     /// The disk accepts and answers no requests.
     Frozen,
-    /// Requests take this many times as long.
+    /// Requests take this number of times their normal duration.
     Slow(u64),
-    /// Operations of a class (0 reads, 1 writes, 2 flushes) fail with this chance.
+    /// Operations of a class (0 reads, 1 writes, 2 flushes) fail with a given chance.
     Errors {
-        /// The class.
+        /// The class of operations.
         class: usize,
-        /// The chance.
+        /// The chance, from 0 to 1.
         chance: f64,
     },
     /// The next operations of a class fail.
     FailNext {
-        /// The class.
+        /// The class of operations: 0 reads, 1 writes, 2 flushes.
         class: usize,
-        /// Number of operations.
+        /// Number of operations that fail.
         count: u32,
     },
     /// Every request fails with `Offline`.
     Offline,
     /// The disk becomes absent and returns, several times.
     Flapping {
-        /// Number of times.
+        /// Number of times that the disk becomes absent.
         times: u32,
     },
     /// Blocks change at rest.
@@ -79,16 +81,16 @@ pub enum FaultKind {
         /// Number of blocks.
         blocks: u32,
     },
-    /// All copies of blocks change at rest.
+    /// All copies of blocks of the volume change at rest.
     RotOfAllCopies {
         /// Number of blocks.
         blocks: u32,
     },
-    /// The next operations that may go astray do so.
+    /// The next operations that the rule allows to corrupt a block are lost or misdirected.
     Astray {
-        /// Way in which they go astray.
+        /// Whether a write is lost, or a write or a read misdirected.
         how: Astray,
-        /// Number of operations.
+        /// Number of operations that are lost or misdirected.
         count: u32,
     },
 }
@@ -107,12 +109,13 @@ pub enum AtRest {
         /// Whether the copies contain garbage rather than zeroes.
         garbage: bool,
     },
-    /// The side returns in its state at the end of life [`Scenario::snapshot_after`].
+    /// The side returns with the content that it had at the end of life number
+    /// [`Scenario::snapshot_after`].
     Older {
         /// Number of the side.
         side: usize,
     },
-    /// Blocks of the side change.
+    /// Blocks of the side change at rest (bit rot).
     Rot {
         /// Number of the side.
         side: usize,
@@ -124,18 +127,18 @@ pub enum AtRest {
 /// End of a life of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum End {
-    /// The load ends, the lag drains, and the volume is closed.
+    /// The load ends, all sides become in sync, and the volume is closed.
     Clean,
-    /// The load ends and the volume is closed at once.
+    /// The load ends, and the volume is closed immediately.
     CleanAtOnce,
     /// The power is cut during the load.
     Crash {
-        /// Nanoseconds from the start of the life.
+        /// Time of the power cut, in nanoseconds after the start of the load.
         at_ns: u64,
     },
     /// The program is killed during the load, while the disks keep their power.
     Kill {
-        /// Nanoseconds from the start of the life.
+        /// Time of the kill, in nanoseconds after the start of the load.
         at_ns: u64,
     },
 }
@@ -143,22 +146,22 @@ pub enum End {
 /// One life of the program: from opening the volume to its end.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Life {
-    /// Events on the sides before the life.
+    /// Events on the sides at rest before the life.
     pub at_rest: Vec<AtRest>,
-    /// Openings before the one that succeeds: nanoseconds from the start of each to the power cut
-    /// that ends it.
+    /// For each opening before the one that succeeds, the time from its start to the power cut that
+    /// ends it, in nanoseconds.
     pub cut_openings_ns: Vec<u64>,
-    /// Whether everything is read once before the load.
+    /// Whether the whole volume is read once before the load.
     pub reads_all: bool,
     /// Whether the life has no load.
     pub idle: bool,
-    /// Start of a scrub, in nanoseconds from the start of the life.
+    /// Start of a scrub, in nanoseconds after the start of the life; `None` means no scrub.
     pub scrub_ns: Option<u64>,
-    /// Ambushes that may end the life.
+    /// Ambushes, of which the first that strikes ends the life.
     pub ambushes: Vec<Ambush>,
     /// End of the life.
     pub end: End,
-    /// Faults of the life.
+    /// Faults during the life.
     pub faults: Vec<Fault>,
 }
 
@@ -190,11 +193,11 @@ pub struct Load {
     pub weights: [u32; 7],
     /// Maximum number of units of an operation.
     pub units_max: usize,
-    /// Chance that an operation goes to the first few units.
+    /// Chance that an operation accesses the first few units.
     pub hot: f64,
     /// Mean pause between two operations of a client, in nanoseconds.
     pub pause_ns: u64,
-    /// Chance that a client leaves in the middle of an operation.
+    /// Chance that a client abandons an operation before its answer.
     pub leave: f64,
 }
 
@@ -205,52 +208,56 @@ pub struct Scenario {
     pub seed: u64,
     /// Amount of work.
     pub extent: Extent,
-    /// Whether tasks run in a random order.
+    /// Whether the executor runs ready tasks in a random order.
     pub shuffle: bool,
-    /// Whether the sides are formatted, so that the volume can be opened again.
+    /// Whether the sides are formatted, so that the volume can have more than one life.
     pub superblocks: bool,
     /// The sides.
     pub sides: Vec<SideScenario>,
-    /// Side without faults, which obliges the volume to answer.
+    /// Side without faults. If there is one, the volume must answer every request correctly.
     pub steadfast: Option<usize>,
     /// Size of the part of the volume under load, in bytes.
     pub span_bytes: u64,
-    /// Size of a unit of the load in bytes: 4 KiB, or 512 bytes through the atomic unit.
+    /// Size of a unit of the load in bytes: 4 KiB, or 512 bytes with the layer of the atomic unit
+    /// on top of the mirror.
     pub unit_bytes: u64,
     /// Configuration of the mirror.
     pub mirror: MirrorSettings,
     /// The load.
     pub load: Load,
-    /// Lives of the program. If the last one does not end cleanly, a calm life follows.
+    /// Lives of the program. If the last life does not end cleanly, a life without faults follows.
     pub lives: Vec<Life>,
-    /// Classes that are on.
+    /// Classes of faults and checks that are enabled.
     pub classes: Classes,
-    /// Whether blocks become corrupt.
+    /// Whether any fault of the scenario corrupts blocks.
     pub corrupts: bool,
     /// Whether power cuts tear blocks.
     pub torn: bool,
-    /// Whether requests in flight may be applied after their program was killed.
+    /// Whether requests in flight may still be applied after their program was killed.
     pub arrives_late: bool,
     /// Whether disks answer a program only after the requests of the previous program have ended.
     pub fenced: bool,
-    /// Whether each side is booted alone after each life but the last, on a copy.
+    /// Whether, before each life but the first, the volume is opened from each side alone, on a
+    /// copy.
     pub boots_alone: bool,
-    /// Whether the content of each side alone is compared before and after every opening, on
-    /// copies.
+    /// Whether the content of each side alone, read from a copy, is compared before and after every
+    /// opening.
     pub watches_openings: bool,
-    /// Side that a foreign side replaces after each life but the last, on a copy.
+    /// Side that a foreign side replaces in a probe on a copy before each life but the first;
+    /// `None` means no probe.
     pub foreign: Option<usize>,
-    /// Change to the set of sides after each life but the last, on a copy.
+    /// Change to the set of sides that is tested on a copy before each life but the first.
     pub changes_sides: Option<ChangeOfSides>,
-    /// Number of the life in whose end state a side returns later ([`AtRest::Older`]).
+    /// Number of the life after which the content of the sides is saved, for a side that later
+    /// returns with this content ([`AtRest::Older`]).
     pub snapshot_after: Option<usize>,
 }
 
 impl Extent {
-    /// All extents.
+    /// All amounts of work.
     pub const ALL: [Extent; 3] = [Extent::Usual, Extent::HeavyTailed, Extent::Small];
 
-    /// Returns the name on a command line.
+    /// Returns the name of the amount of work on a command line.
     pub fn name(self) -> &'static str {
         match self {
             Extent::Usual => "usual",
@@ -266,42 +273,46 @@ pub enum Extent {
     /// 60 to 500 operations of clients in a life.
     #[default]
     Usual,
-    /// Up to a hundred times as many operations, with more faults in proportion. In half of the
-    /// seeds the factor is at most ten.
+    /// Up to a hundred times the usual number of operations, with more faults in proportion. In
+    /// half of the seeds, the number is at most ten times the usual.
     HeavyTailed,
-    /// Few operations and at most two lives, for runs that are repeated at every boundary.
+    /// A fifth of the usual operations and at most two lives, for runs that are repeated at every
+    /// boundary.
     Small,
 }
 
-/// Configuration of the mirror, as drawn.
+/// Configuration of the mirror that a seed has drawn.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MirrorSettings {
     /// Bound on the exposure, in bytes.
     pub exposure_bytes: u64,
     /// Bound on the age of the exposure, in nanoseconds.
     pub exposure_age_ns: u64,
-    /// `bounded`, `paper` or `paper-wait-limit`.
+    /// Name of the policy: `bounded`, `paper` or `paper-wait-limit`.
     pub policy: &'static str,
-    /// The paper's factor for the time limit of a side.
+    /// Value of the key `wait_limit`: the factor of the paper for the time limit of a side.
     pub wait_limit: Option<f64>,
-    /// Multiple of the quantile of a side's own write times past which the side is late.
+    /// Value of the key `limit_multiple`: a side is late if a write takes longer than this multiple
+    /// of a quantile of the side's own write times.
     pub limit_multiple: Option<f64>,
-    /// Whether a delayed side catches up in sorted order; `None` is the default of the policy.
+    /// Whether a delayed side catches up in the order of offsets; `None` means the default of the
+    /// policy.
     pub sorted: Option<bool>,
     /// Whether the mirror serves one write at a time.
     pub serial: bool,
-    /// Silence after which a side counts as absent, in nanoseconds.
+    /// Timeout in nanoseconds: a side with outstanding requests that completes none for this long
+    /// is considered absent.
     pub absent_after_ns: u64,
-    /// `continue`, `read-only` or `stop`.
+    /// Reaction to a missing side: `continue`, `read-only` or `stop`.
     pub on_degraded: &'static str,
     /// Maximum number of writes in flight to a side.
     pub depth: Option<usize>,
-    /// Whether a change is acknowledged only when every side has it.
+    /// Whether a change is acknowledged only when every side that counts has stored it.
     pub acknowledge_all: bool,
 }
 
 impl MirrorSettings {
-    /// Returns the configuration in the form that the mirror accepts.
+    /// Returns the settings as the configuration of a mirror with this number of sides.
     pub fn config(&self, sides: usize) -> MirrorConfig {
         use bimetal_block::layers::mirror::DrainName;
         let names = (0..sides).map(|side| format!("side-{side}")).collect();
@@ -336,7 +347,8 @@ impl MirrorSettings {
         config
     }
 
-    /// Returns true if the default rules decide when a side changes its mode.
+    /// Returns true if the policy limits how often a side switches its mode, as the default policy
+    /// does.
     pub fn dwells(&self) -> bool {
         self.policy == "bounded"
     }
@@ -346,7 +358,7 @@ pub(super) fn pick<T: Clone>(rng: &mut Rng, of: &[T]) -> T {
     of[rng.below(of.len() as u64) as usize].clone()
 }
 
-/// Draws a number between two others, with a log-uniform distribution.
+/// Draws a number between `low` and `high`, with a log-uniform distribution.
 pub(super) fn spread(rng: &mut Rng, low: u64, high: u64) -> u64 {
     let (a, b) = ((low as f64).ln(), (high as f64).ln());
     (a + rng.unit_f64() * (b - a)).exp() as u64
@@ -384,8 +396,8 @@ impl Scenario {
         let span_bytes = (units * unit_bytes).next_multiple_of(16 << 10);
         let mirror = draw_settings(rng, profiles);
         let mut load = draw_load(rng, unit_bytes);
-        // Without flushes no write would ever be certain to be durable, and the model would
-        // remember every write.
+        // A long load must have flushes. Without flushes, no write would certainly be durable, and
+        // the model would have to keep every write.
         load.weights[3] += u32::from(extent == Extent::HeavyTailed);
         load.operations = (load.operations as f64 * factor).ceil() as u64;
         let lives = match superblocks {
@@ -422,7 +434,7 @@ impl Scenario {
         }
     }
 
-    /// Returns the number of units under load.
+    /// Returns the number of units in the loaded part of the volume.
     pub fn units(&self) -> usize {
         (self.span_bytes / self.unit_bytes) as usize
     }
@@ -468,8 +480,9 @@ fn draw_settings(rng: &mut Rng, profiles: bool) -> MirrorSettings {
         rng,
         &["bounded", "bounded", "bounded", "paper", "paper-wait-limit"],
     );
-    // A side without faults must never be silent for this long: the emulated SSD of 2009 freezes
-    // for four seconds, and a full shingled disk cleans for longer.
+    // With a device profile, a side without faults may legitimately complete no request for
+    // seconds: the emulated SSD of 2009 freezes for four seconds, and a full shingled disk cleans
+    // for longer. The timeout must exceed these pauses.
     let absent_after_ns = if profiles {
         spread(rng, 10 * S, 30 * S)
     } else {
@@ -511,7 +524,7 @@ fn draw_load(rng: &mut Rng, unit_bytes: u64) -> Load {
             _ => *weight,
         };
     }
-    // Without writes the tester finds no bug, and without reads few.
+    // A load without writes reveals no bug, and a load without reads reveals few.
     weights[1] += 5;
     weights[0] += 5;
     let clients = spread(rng, 1, 17) as usize;

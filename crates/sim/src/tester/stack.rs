@@ -1,5 +1,5 @@
-//! The stack of a run: disks, the layers over them, the sides, and for planted bugs the wrappers
-//! that misbehave.
+//! The stack of a run: disks, the layers above the disks, the sides, and the wrappers of planted
+//! bugs.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -20,15 +20,15 @@ use super::plant::{self, Plant};
 use super::platter::Platter;
 use super::scenario::{Scenario, SideScenario};
 
-/// The platters of one side; they outlive the program.
+/// The platters of one side. They outlive the program that uses the side.
 pub type Platters = Vec<Rc<RefCell<Platter>>>;
 
-/// Offset of the data on a side without a superblock; any value but 0 would do.
+/// Offset in bytes of the data on a side without a superblock; any value but 0 is suitable.
 const BARE_DATA_OFFSET: u64 = 64 << 10;
-/// Size of a formatted side, slightly more than the minimum.
+/// Size of a formatted side in bytes, slightly above the minimum.
 const FORMATTED_BYTES: u64 = (16 << 20) + (256 << 10);
 
-/// One side as the tester sees it.
+/// One side, with access to the disks below the device that the mirror uses.
 pub struct SideStack {
     /// Device that the mirror uses.
     pub device: Rc<dyn Device>,
@@ -38,7 +38,7 @@ pub struct SideStack {
     map: SideMap,
 }
 
-/// Creates the platters of every side of a scenario, empty.
+/// Creates platters of zeroes for every side of a scenario.
 pub fn platters_of(rt: &Rt, scenario: &Scenario) -> Vec<Platters> {
     let bytes = if scenario.superblocks {
         FORMATTED_BYTES
@@ -70,7 +70,8 @@ pub fn map_of(scenario: &Scenario, index: usize, platters: &Platters) -> SideMap
     map
 }
 
-/// Returns the first and the last eight bytes of a unit; zeroes if its block has no content.
+/// Returns the first and the last eight bytes of the unit of `len` bytes at offset `start` of a
+/// block. If the block has no content, both are zero.
 pub fn ends_of(block: Option<&Payload>, start: usize, len: usize) -> (u64, u64) {
     match block {
         None => (0, 0),
@@ -92,7 +93,7 @@ fn word_at(block: &Payload, at: usize) -> u64 {
 }
 
 impl SideStack {
-    /// Builds a side over its platters.
+    /// Builds the layers of a side above its platters, with the planted bug if it affects the side.
     pub fn build(
         rt: &Rt,
         scenario: &Scenario,
@@ -138,7 +139,7 @@ impl SideStack {
         }
     }
 
-    /// Returns true if this is the side with the given index.
+    /// Returns true if the side has this index.
     pub fn is(&self, index: usize) -> bool {
         self.disks[0].place().side == index
     }
@@ -148,13 +149,13 @@ impl SideStack {
         &self.map
     }
 
-    /// Returns the offset of the data on the side, for a planted bug that reads from the side
-    /// without the mirror.
+    /// Returns the offset of the data on the side, for a planted bug that reads from the side and
+    /// bypasses the mirror.
     pub fn data_offset(&self) -> u64 {
         self.map.data_offset
     }
 
-    /// Returns the side for a mirror without superblocks.
+    /// Returns the side as an argument for a mirror without superblocks.
     pub fn bare(&self, name: String) -> SideDevice {
         SideDevice {
             name,
@@ -164,7 +165,7 @@ impl SideStack {
         }
     }
 
-    /// Returns the side for a formatted volume.
+    /// Returns the side as a candidate for opening a formatted volume.
     pub fn candidate(&self, name: String) -> Candidate {
         Candidate {
             name,
@@ -172,7 +173,7 @@ impl SideStack {
         }
     }
 
-    /// Closes the layers over the disks.
+    /// Closes the layers above the disks.
     pub fn close(&self) -> LocalFuture<'_, Result<(), IoError>> {
         Box::pin(async {
             for closer in &self.closers {
@@ -195,8 +196,8 @@ fn timing(rt: &Rt, below: Rc<dyn Device>, of: &str, profile: &str, seed: u64) ->
     Rc::new(timing.expect("every profile works on a small disk"))
 }
 
-/// Returns the device that the clients use: the mirror, with the atomic unit on top for units
-/// smaller than a block.
+/// Returns the device that the clients use: the mirror, below the layer of the atomic unit if units
+/// are smaller than a block.
 pub fn top_of(
     rt: &Rt,
     scenario: &Scenario,

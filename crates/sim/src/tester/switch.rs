@@ -1,4 +1,4 @@
-//! The switch of a disk: its present faults, and counters of the faults that were hit.
+//! The switch of a disk, which turns its faults on and off and counts the affected requests.
 
 use std::cell::Cell;
 
@@ -6,7 +6,7 @@ use bimetal_block::request::Op;
 use bimetal_rt::Rng;
 use bimetal_rt::sync::Event;
 
-/// Faults that were hit, by class.
+/// Number of requests and blocks that each kind of fault has affected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct FaultCounts {
     /// Requests held up by a freeze.
@@ -19,23 +19,23 @@ pub struct FaultCounts {
     pub failed_writes: u64,
     /// Flushes that failed.
     pub failed_flushes: u64,
-    /// Requests to an absent disk.
+    /// Requests that failed because the disk was absent.
     pub offline: u64,
-    /// Requests to a disk whose program had died.
+    /// Requests of a program that had died.
     pub after_death: u64,
     /// Blocks that lost their newest version in a power cut.
     pub lost_blocks: u64,
-    /// Blocks that a failed flush has lost.
+    /// Blocks that lost versions in a failed flush.
     pub lost_by_flushes: u64,
-    /// Blocks that a power cut tore.
+    /// Blocks torn by a power cut.
     pub torn_blocks: u64,
     /// Writes that were applied after their program was killed.
     pub arrived_late: u64,
-    /// Writes that were acknowledged and not done.
+    /// Writes that were acknowledged but never applied.
     pub lost_writes: u64,
-    /// Writes that changed other blocks.
+    /// Writes that changed blocks at another offset.
     pub misdirected_writes: u64,
-    /// Reads that returned other blocks.
+    /// Reads that returned blocks from another offset.
     pub misdirected_reads: u64,
     /// Blocks that changed at rest.
     pub corrupt_blocks: u64,
@@ -63,7 +63,7 @@ impl FaultCounts {
         ]
     }
 
-    /// Adds the counters of another disk.
+    /// Adds other counters to these.
     pub fn add(&mut self, other: &FaultCounts) {
         self.frozen += other.frozen;
         self.slowed += other.slowed;
@@ -83,14 +83,14 @@ impl FaultCounts {
     }
 }
 
-/// Way in which an operation goes astray.
+/// Way in which an operation silently goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub enum Astray {
-    /// A write is acknowledged and not done.
+    /// A write is acknowledged but never applied.
     LostWrite,
-    /// A write changes other blocks.
+    /// A write changes blocks at another offset.
     MisdirectedWrite,
-    /// A read returns other blocks.
+    /// A read returns blocks from another offset.
     MisdirectedRead,
 }
 
@@ -100,14 +100,15 @@ pub struct Switch {
     frozen: Cell<bool>,
     offline: Cell<bool>,
     dead: Cell<bool>,
-    /// Additional duration as a multiple of the normal one; 0 means normal speed.
+    /// Additional duration of a request, as a multiple of its normal duration; 0 means normal
+    /// speed.
     slower_by: Cell<u64>,
     /// Chances that reads, writes and flushes fail.
     error_chances: Cell<[f64; 3]>,
     fail_next: Cell<[u32; 3]>,
     astray_next: Cell<[u32; 3]>,
     changed: Event,
-    /// Faults that were hit.
+    /// Number of requests and blocks that each kind of fault has affected.
     pub counts: Cell<FaultCounts>,
     /// Number of requests so far.
     pub requests: Cell<u64>,
@@ -135,7 +136,7 @@ impl Switch {
         self.changed.notify();
     }
 
-    /// Makes every request take `factor` times as long.
+    /// Makes every request take `factor` times its normal duration.
     pub fn set_slowness(&self, factor: u64) {
         self.slower_by.set(factor - 1);
     }
@@ -154,15 +155,15 @@ impl Switch {
         self.fail_next.set(left);
     }
 
-    /// Makes the next `count` operations that may go astray do so.
+    /// Makes the next `count` operations that may go wrong in this way do so.
     pub fn astray_next(&self, how: Astray, count: u32) {
         let mut left = self.astray_next.get();
         left[how as usize] += count;
         self.astray_next.set(left);
     }
 
-    /// Marks the program as dead: its requests no longer reach the medium, and none of them waits
-    /// for the end of a freeze.
+    /// Marks the program as dead: its requests no longer reach the medium, and no request of the
+    /// program waits for the end of a freeze.
     pub fn die(&self) {
         self.dead.set(true);
         self.changed.notify();
@@ -179,7 +180,7 @@ impl Switch {
         self.changed.notify();
     }
 
-    /// Changes the counters.
+    /// Updates the counters with `change`.
     pub fn count(&self, change: impl FnOnce(&mut FaultCounts)) {
         let mut counts = self.counts.get();
         change(&mut counts);
@@ -190,9 +191,9 @@ impl Switch {
         self.dead.get()
     }
 
-    /// Returns the additional duration of a request as a multiple of the normal one. A disk whose
-    /// program has died has its normal speed: the task that would end the slowness has died with
-    /// the program.
+    /// Returns the additional duration of a request, as a multiple of its normal duration. A disk
+    /// whose program has died runs at normal speed, because the task that would end the slowness
+    /// died with the program.
     pub(super) fn slower_by(&self) -> u64 {
         match self.dead.get() {
             true => 0,
@@ -212,7 +213,8 @@ impl Switch {
         self.changed.until(answering).await;
     }
 
-    /// Returns true if an operation of this class fails now. With `surely`, it fails in any case.
+    /// Decides whether an operation of this class fails now; with `surely`, it always fails. Counts
+    /// the failure.
     pub(super) fn strikes(&self, class: usize, surely: bool, rng: &mut Rng) -> bool {
         let mut left = self.fail_next.get();
         let struck = if left[class] > 0 {
@@ -234,12 +236,12 @@ impl Switch {
         struck
     }
 
-    /// Returns true if an operation is due to go astray in this way.
+    /// Returns true if an operation must still be lost or misdirected in this way.
     pub(super) fn wants_astray(&self, how: Astray) -> bool {
         self.astray_next.get()[how as usize] > 0
     }
 
-    /// Records that an operation has gone astray in this way.
+    /// Records that an operation was lost or misdirected in this way.
     pub(super) fn went_astray(&self, how: Astray) {
         let mut left = self.astray_next.get();
         left[how as usize] -= 1;

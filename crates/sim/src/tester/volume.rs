@@ -1,19 +1,19 @@
-//! The model of the volume: what a read may answer.
+//! The model of the volume, which decides whether the answer of a read is correct.
 //!
-//! Each unit of the volume (a block, or a sector under the atomic unit) is an atomic register, and
-//! every write gives it a value of its own. For each value, let `first_end` be when the first
-//! operation that wrote or read it ended and `last_start` when the last one started. A history is
-//! linearizable exactly when no two values a, b have `a.first_end < b.last_start` and
-//! `b.first_end < a.last_start`: then each would have to come before the other.
-//! Source: Gibbons and Korach, "Testing shared memories" (SIAM J. Comput. 26, 1997), section 4.
-//! Times are counts of events, so nothing is ever simultaneous.
+//! Each unit of the volume (a block, or a sector under the layer of the atomic unit) is an atomic
+//! register, and every write gives the unit a unique value. For each value, `first_end` is the end
+//! of the first operation to end that wrote or read the value, and `last_start` is the start of the
+//! last operation to start. A history is linearizable exactly when no two values a, b have
+//! `a.first_end < b.last_start` and `b.first_end < a.last_start`: otherwise each of the two would
+//! have to precede the other. Source: Gibbons and Korach, "Testing shared memories" (SIAM J.
+//! Comput. 26, 1997), section 4. Times are numbers of events, so no two events have the same time.
 //!
-//! A write that failed ended when it failed: it has happened by then or never will, so reads are
-//! final. A write whose client has left never ends. Zeroes are not unique: for a read that answers
-//! zeroes, it is enough that one write of zeroes explains it.
+//! A failed write ends when it fails: it has taken effect by then or never will, so a value that
+//! was read later cannot revert. A write whose client has abandoned it never ends. Zeroes are not
+//! unique: it is enough that one write of zeroes explains a read that returns zeroes.
 //!
-//! After a crash, a unit may hold any value that is not certainly older than a durable one, and the
-//! first read settles which.
+//! After a crash, a unit may hold any value that is not certainly older than a durable value. The
+//! first read of the unit settles its value.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -30,10 +30,11 @@ struct Value {
     stamp: u64,
     first_end: u64,
     last_start: u64,
-    /// Time at which a failed write ended; it counts only once a read has returned the write.
+    /// Time at which a failed write ended. It is used only after a read has returned the value.
     failed_at: u64,
     durable: bool,
-    /// Number of the crash that left the value, from 1; 0 if it was written since the last crash.
+    /// Number of the crash, from 1, that the value has survived last; 0 if the value was written
+    /// since the last crash.
     left_by: u64,
 }
 
@@ -56,10 +57,10 @@ impl Value {
 struct Unit {
     values: Vec<Value>,
     writers: u32,
-    /// The only value that the unit can have, if it is known.
+    /// The only value that the unit can have; `None` if several values are possible.
     settled: Option<u64>,
     overlapped: bool,
-    /// Number of values at which old ones are dropped.
+    /// Number of values at which old values are dropped.
     forget_at: usize,
 }
 
@@ -69,21 +70,22 @@ pub struct Volume {
     units: Vec<Unit>,
     clock: u64,
     writes: u64,
-    /// Acknowledged writes that no flush has covered: end, write number, units.
+    /// Acknowledged writes that no flush has covered, each with its end, number and units.
     unflushed: Vec<(u64, u64, Range<usize>)>,
     crashes: u64,
-    /// Whether a value that was read after a crash must remain until it is overwritten.
+    /// Whether a value that was read after a crash must survive later crashes until it is
+    /// overwritten.
     first_answer_is_final: bool,
-    /// The writes of this life, by number.
+    /// All writes of the current life, by number.
     history: BTreeMap<u64, Past>,
 }
 
-/// A write of this life.
+/// A write of the current life.
 #[derive(Clone, Debug)]
 struct Past {
     units: Range<usize>,
     start: u64,
-    /// Time of the acknowledgement; `NEVER` if there was none.
+    /// Time of the acknowledgement; `NEVER` if the write was not acknowledged.
     end: u64,
     zeroes: bool,
 }
@@ -96,7 +98,7 @@ pub struct Writing {
     units: Range<usize>,
 }
 
-/// Number of values of a unit beyond which the oldest are dropped, if that is allowed.
+/// Minimum number of values of a unit at which obsolete values are dropped.
 const VALUES_MAX: usize = 64;
 
 impl Volume {
@@ -135,19 +137,20 @@ impl Volume {
         self.first_answer_is_final = true;
     }
 
-    /// Begins a life whose writes are all recorded.
+    /// Starts recording the writes of a new life, and drops the writes of earlier lives.
     pub fn begin_history(&mut self) {
         self.history.clear();
     }
 
-    /// Checks that the content of a side is the volume at one moment of this life: if it includes a
-    /// change, it includes every change that was acknowledged before that change began.
+    /// Checks that the content of a side is a consistent point-in-time image of the volume in this
+    /// life: if it includes a change, it must include every change that was acknowledged before the
+    /// start of that change.
     ///
     /// # Errors
-    /// A unit that is older than another unit allows.
+    /// A unit whose content is older than the content of another unit allows.
     pub fn check_moment(&self, held: &[u64]) -> Result<(), String> {
-        // Every change in the content began before the moment, so it must include every change that
-        // ended before one of them began.
+        // `moment` is the latest start of a change in the content. The content must include every
+        // change that ended before that time.
         let shown = |stamp: u64| self.history.get(&(stamp >> 24)).filter(|_| stamp != ZEROES);
         let latest = held
             .iter()
@@ -176,8 +179,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Checks that the stamp of no unit in `after` is older than its stamp in `before`, which lists
-    /// the units.
+    /// Checks that no unit has become older. `before` lists units with their earlier stamps, and
+    /// `after` has the later stamps of the same units.
     ///
     /// # Errors
     /// A unit that has reverted to an older version.
@@ -203,7 +206,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Returns, for each unit, the end of the last change that zeroes it; 0 if there is none.
+    /// Returns, for each unit, the latest end of a change that zeroes it; 0 if no change of this
+    /// life zeroes it.
     fn zeroed_until(&self) -> Vec<u64> {
         let mut zeroed = vec![0; self.unit_count()];
         for past in self.history.values().filter(|past| past.zeroes) {
@@ -214,13 +218,14 @@ impl Volume {
         zeroed
     }
 
-    /// Advances the clock to the next event.
+    /// Advances the clock by one event, and returns the new time.
     pub fn tick(&mut self) -> u64 {
         self.clock += 1;
         self.clock
     }
 
-    /// Starts a change. `zeroes` tells that it does not write stamps.
+    /// Starts a change of the units. `zeroes` tells that the change writes zeroes instead of
+    /// stamps. `oldest_start` is the start of the oldest operation in flight.
     pub fn start_write(&mut self, units: Range<usize>, zeroes: bool, oldest_start: u64) -> Writing {
         let start = self.tick();
         self.writes += 1;
@@ -255,10 +260,10 @@ impl Volume {
         Writing { write, units }
     }
 
-    /// Ends a change.
+    /// Ends a change; `stored` tells whether it succeeded.
     ///
     /// # Errors
-    /// Reads that contradict the model.
+    /// Earlier reads that contradict the model now that the change has ended.
     pub fn end_write(&mut self, writing: &Writing, stored: bool, fua: bool) -> Result<(), String> {
         let end = self.tick();
         for index in writing.units.clone() {
@@ -310,10 +315,11 @@ impl Volume {
         });
     }
 
-    /// Checks a read from `start` to now that returned these values for the units from `first` on.
+    /// Checks a read that started at `start`, ends now, and returned these stamps for the units
+    /// from `first` on.
     ///
     /// # Errors
-    /// A value that the read must not return.
+    /// A stamp that the read must not return.
     pub fn check_read(&mut self, first: usize, found: &[u64], start: u64) -> Result<(), String> {
         let end = self.tick();
         for (unit, stamp) in found.iter().enumerate() {
@@ -325,8 +331,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Records a power cut: requests in flight have ended, and any write that was not durable may
-    /// be lost.
+    /// Records a crash: all requests in flight end, and any write that was not durable may be lost.
     pub fn crash(&mut self) {
         let now = self.tick();
         self.crashes += 1;
@@ -339,7 +344,7 @@ impl Volume {
         }
     }
 
-    /// Returns true if a read that starts now may return this value.
+    /// Returns true if a read of the unit that starts now may return this stamp.
     pub fn allows(&self, unit: usize, stamp: u64) -> bool {
         let (start, end) = (self.clock + 1, self.clock + 2);
         self.units[unit]
@@ -348,7 +353,8 @@ impl Volume {
             .is_ok()
     }
 
-    /// Returns the only value that a unit can have, if it is known.
+    /// Returns the only value that the unit can have; `None` if several values are possible or a
+    /// write is in flight.
     pub fn settled(&self, unit: usize) -> Option<u64> {
         let unit = &self.units[unit];
         unit.settled.filter(|_| unit.writers == 0)
@@ -382,7 +388,7 @@ impl Unit {
     }
 
     fn check_read(&mut self, stamp: u64, start: u64, end: u64) -> Result<(), String> {
-        // Search from the newest value: the match is mostly among the newest.
+        // Search from the newest value, because reads mostly return one of the newest values.
         let Some(first) = self.values.iter().rposition(|v| v.stamp == stamp) else {
             return Err(format!(
                 "read {}, which {}",
@@ -413,9 +419,9 @@ impl Unit {
         }
     }
 
-    /// Drops values that no read may return any more: a newer one had ended before the oldest
-    /// operation in flight started. Runs only once the number of values has doubled since the last
-    /// time.
+    /// Drops values that no read may return any longer, because a newer durable value was written
+    /// before the oldest operation in flight started. Runs only if the number of values has doubled
+    /// since the last run.
     fn forget_old(&mut self, oldest_start: u64) {
         if self.values.len() < self.forget_at {
             return;
@@ -427,15 +433,16 @@ impl Unit {
         let second = second.filter(|v| Some(v.write) != newest.map(|n| n.1));
         let second = second.map(|v| (v.last_start, v.write)).max();
         self.values.retain(|value| {
-            // No value replaces itself.
+            // A value cannot be replaced by itself, so the newest value is compared with the second
+            // newest.
             let other = newest.filter(|n| n.1 != value.write).or(second);
             other.is_none_or(|(last_start, _)| value.first_end >= last_start)
         });
         self.forget_at = VALUES_MAX.max(2 * self.values.len());
     }
 
-    /// Settles the values that the last crash left: if one of them has been read, the others are
-    /// dropped.
+    /// Settles a unit before a crash: if a value that an earlier crash left has been read, it
+    /// becomes durable, and the other values that the same crash left are dropped.
     fn settle_answers(&mut self) {
         let read = |v: &Value| v.left_by > 0 && v.first_end < NEVER;
         let Some(at) = self.values.iter().position(read) else {

@@ -1,5 +1,5 @@
-//! Shared state of the parts of a run: the model, the trace, the findings, and the checks that run
-//! at every step.
+//! State that all parts of a run share: the model, the trace, the findings, and the checks that run
+//! after operations and periodically.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,12 +26,12 @@ use super::stack::SideStack;
 use super::switch::FaultCounts;
 use super::volume::{Volume, ZEROES};
 
-/// An operation in flight.
+/// An operation of a client in flight.
 struct Operation {
     start: u64,
     at: Instant,
     what: String,
-    /// Whether corrupt copies could make the operation fail at its start.
+    /// Whether corrupt copies could already explain a failure when the operation started.
     may_fail: bool,
 }
 
@@ -45,13 +45,13 @@ pub struct Program {
     pub top: Rc<dyn Device>,
     /// The sides.
     pub sides: Rc<Vec<SideStack>>,
-    /// Time of the open.
+    /// Time at which the volume was opened.
     pub opened: Instant,
     /// Time by which the last temporary fault has ended; `None` until the faults begin.
     pub calm_at: Cell<Option<Instant>>,
     /// Whether the program has begun to close the volume.
     pub closing: Cell<bool>,
-    /// The ambush that has found its moment.
+    /// The ambush whose operation has begun, if there is one.
     pub ambush: Cell<Option<Ambush>>,
 }
 
@@ -71,7 +71,8 @@ pub struct World {
     pub around: Rc<Around>,
     /// Findings of the run.
     pub findings: Rc<Findings>,
-    /// Sides without a superblock. No operator rebuilds them, so the volume continues without them.
+    /// Sides that have lost their superblock. No operator rebuilds these sides, so the volume
+    /// continues without them.
     pub blank: RefCell<BTreeSet<usize>>,
     /// The program that runs now.
     pub program: RefCell<Option<Rc<Program>>>,
@@ -85,8 +86,8 @@ pub struct World {
 }
 
 impl Program {
-    /// Returns the current content of a unit of the volume on a side, in its log or at its home
-    /// location.
+    /// Returns the stamp of the unit at an offset of the volume that a side holds now, in its log
+    /// or at the home location of the unit.
     fn held(&self, stack: &SideStack, offset: u64, unit_bytes: u64) -> u64 {
         let side = self.sides.iter().position(|side| std::ptr::eq(side, stack));
         let side = side.expect("it is one of them");
@@ -102,7 +103,7 @@ impl Program {
 }
 
 impl World {
-    /// Creates a world without events.
+    /// Creates the state of a run before its first event.
     pub fn new(rt: &Rt, scenario: Scenario, options: Options) -> World {
         let findings = Rc::new(Findings::new(rt));
         let mut volume = Volume::new(scenario.units());
@@ -140,20 +141,21 @@ impl World {
         }
     }
 
-    /// Returns true while the program of this life runs: not after it was killed or has closed.
+    /// Returns true if the program of this life is running: it has not been killed and has not
+    /// closed the volume.
     pub fn is_running(&self, life: usize) -> bool {
         let running = self.program.borrow();
         let is_it = running.as_ref().is_some_and(|program| program.life == life);
         is_it && !self.around.boundaries.is_cut()
     }
 
-    /// Returns the running program; `None` if there is none or the power is cut.
+    /// Returns the running program; `None` if no program runs or the power is cut.
     pub fn running(&self) -> Option<Rc<Program>> {
         let running = self.program.borrow().clone();
         running.filter(|_| !self.around.boundaries.is_cut())
     }
 
-    /// Sets the running program, and drops the operations in flight of the previous program.
+    /// Sets the running program, and forgets the operations in flight of the previous program.
     pub fn run_program(&self, program: Option<Rc<Program>>) {
         self.in_flight.borrow_mut().clear();
         self.acknowledged_early.set(0);
@@ -165,7 +167,8 @@ impl World {
         *self.program.borrow_mut() = program;
     }
 
-    /// Returns the maximum latency of an operation once the faults are over.
+    /// Returns the maximum duration of an operation or of a state change of the mirror after all
+    /// faults have ended.
     pub fn patience(&self) -> Duration {
         let profiles = self.scenario.sides.iter().any(|s| s.profile.is_some());
         let absent_after = Duration::from_nanos(self.scenario.mirror.absent_after_ns);
@@ -173,7 +176,7 @@ impl World {
     }
 
     /// Returns the payload of a write: each unit is filled with its stamp and ends with the
-    /// [tail](tail_of).
+    /// [tail](tail_of) of the stamp.
     pub fn stamped(&self, write: u64, units: &Range<usize>) -> Payload {
         let unit_bytes = self.scenario.unit_bytes as usize;
         let mut buf = self.rt.pool().alloc_now(units.len() * unit_bytes);
@@ -187,7 +190,7 @@ impl World {
         buf.freeze().into()
     }
 
-    /// Records the start of an operation.
+    /// Records the start of an operation, and returns its identifier.
     pub fn started(&self, start: u64, op: Op, units: &Range<usize>) -> u64 {
         let id = self.next_id.get();
         self.next_id.set(id + 1);
@@ -201,8 +204,8 @@ impl World {
         id
     }
 
-    /// Notes that an operation has ended, or that its client has left. Returns whether corrupt
-    /// copies were a reason for it to fail when it started.
+    /// Records that an operation has ended or that its client has abandoned it. Returns true if
+    /// corrupt copies could already explain a failure when the operation started.
     pub fn ended(&self, id: u64) -> bool {
         let operation = self.in_flight.borrow_mut().remove(&id);
         operation.is_some_and(|operation| operation.may_fail)
@@ -215,7 +218,7 @@ impl World {
         oldest.unwrap_or(u64::MAX)
     }
 
-    /// Counts an operation by kind and outcome.
+    /// Counts an operation by its kind and its outcome.
     pub fn count(&self, op: Op, fua: bool, result: &IoResult) {
         let failed = if result.is_err() { "failed " } else { "" };
         let fua = if fua { " with FUA" } else { "" };
@@ -228,7 +231,7 @@ impl World {
         self.operations.borrow().clone()
     }
 
-    /// Changes the counters of faults that belong to no single disk.
+    /// Updates the counters of faults that belong to no single disk.
     pub fn count_faults(&self, change: impl FnOnce(&mut FaultCounts)) {
         let mut faults = self.faults.get();
         change(&mut faults);
@@ -240,7 +243,7 @@ impl World {
         self.faults.get()
     }
 
-    /// Counts a state that was reached.
+    /// Counts one occurrence of a state of the run.
     pub fn reach(&self, state: &str) {
         let mut reached = self.reached.borrow_mut();
         match reached.get_mut(state) {
@@ -251,22 +254,22 @@ impl World {
         }
     }
 
-    /// Returns how often each state was reached.
+    /// Returns the number of times that each state was reached.
     pub fn reached(&self) -> BTreeMap<String, u64> {
         self.reached.borrow().clone()
     }
 
-    /// Returns true if a volume may answer with this error because it stops or becomes read-only
-    /// while degraded.
+    /// Returns true if the mirror is configured to stop or to become read-only when degraded, and
+    /// the error is a consequence of that.
     pub fn may_refuse(&self, error: IoError) -> bool {
         let refusal = matches!(error, IoError::ReadOnly | IoError::Offline);
         refusal && self.scenario.mirror.on_degraded != "continue"
     }
 
     /// Records an error that a client has received. The error is a finding if one side has no
-    /// faults, or if a single failing operation is the only fault of the run and there was no
-    /// crash. Corrupt copies or a degraded volume may explain the error; `could_fail` tells whether
-    /// corrupt copies explained it when the operation started.
+    /// faults, or if a failing operation is injected and there was no crash. A degraded volume or
+    /// corrupt copies may explain the error; `could_fail` tells whether corrupt copies already
+    /// explained it when the operation started.
     pub fn client_error(&self, error: IoError, op: Op, units: &Range<usize>, could_fail: bool) {
         self.reach("error told to a client");
         if self.may_refuse(error) {
@@ -289,7 +292,7 @@ impl World {
         }
     }
 
-    /// Returns true if all present copies of these units may be corrupt.
+    /// Returns true if corrupt copies may make an operation on these units fail.
     fn copies_may_fail(&self, units: &Range<usize>) -> bool {
         let unit_bytes = self.scenario.unit_bytes;
         let (start, end) = (
@@ -301,8 +304,9 @@ impl World {
         only_copies || rule.may_fail(start, end)
     }
 
-    /// Returns true while the side without faults is being rebuilt, for example after an older copy
-    /// has replaced it: until then its content does not count.
+    /// Returns true while the side without faults is not healthy, for example while it is rebuilt
+    /// after an older copy has replaced it. Until the rebuild is complete, the volume may not rely
+    /// on its content.
     fn is_spared_side_behind(&self) -> bool {
         let Some((spared, program)) = self.scenario.steadfast.zip(self.running()) else {
             return false;
@@ -310,16 +314,17 @@ impl World {
         program.mirror.status().sides[spared].health != "healthy"
     }
 
-    /// Runs the checks after each operation of a client.
+    /// Runs the checks that follow each operation of a client.
     pub fn after_operation(&self, op: Op) {
         let Some(program) = self.running() else {
             return;
         };
         let status = program.mirror.status();
         let early = status.acknowledged_early;
-        // The growth of the count belongs to this operation only if an operation is one write and
-        // all clients wait for their answers. Through the atomic unit an operation is several
-        // writes, and a client that has left does not see its acknowledgement.
+        // An increase of the count of early acknowledgements can be attributed to this operation
+        // only if each operation is a single write and every client waits for its answers. Through
+        // the layer of the atomic unit, an operation causes several writes; and a client that has
+        // abandoned a write does not see its acknowledgement.
         let one_each = self.scenario.unit_bytes == BLOCK_BYTES && self.scenario.load.leave == 0.0;
         if one_each && op.changes_content() && early > self.acknowledged_early.get() {
             self.check_early_acknowledgement(&status);
@@ -354,8 +359,8 @@ impl World {
         }
     }
 
-    /// Compares the exposure with the disks: counts changes that are acknowledged but not on every
-    /// healthy side.
+    /// Compares the reported exposure with the content of the disks: the bytes of changes that are
+    /// acknowledged and missing on a healthy side must not exceed the reported exposure.
     fn check_exposure(&self, program: &Program, status: &MirrorStatus) {
         let (volume, unit_bytes) = (self.volume.borrow(), self.scenario.unit_bytes);
         let healthy = status.sides.iter().zip(program.sides.iter());
@@ -397,8 +402,9 @@ impl World {
         }
     }
 
-    /// Returns true if a side must hold its reported content: corruption by the tester is unknown
-    /// to the volume until it is read.
+    /// Returns true if the content of a side can be compared with its reported state. Corruption
+    /// that the tester causes is unknown to the volume until the block is read, so with corruption
+    /// only the side without faults can be compared.
     fn is_comparable(&self, stack: &SideStack) -> bool {
         let spared = self.scenario.steadfast;
         let hopeless = self.around.rule.any_hopeless();
@@ -471,7 +477,8 @@ impl World {
         }
     }
 
-    /// Checks that the side without faults was not ejected: it always makes progress.
+    /// Checks that the side without faults was not ejected by a timeout, because it always makes
+    /// progress.
     fn check_spared_side(&self, status: &MirrorStatus) {
         let spared = self.scenario.steadfast.map(|spared| &status.sides[spared]);
         let silent = spared.filter(|side| side.absent_reason == Some(IoError::Timeout));
@@ -482,8 +489,8 @@ impl World {
         }
     }
 
-    /// Checks, after a clean stop, that the healthy sides hold the same content, which is the
-    /// content written.
+    /// Checks, after a clean close, that all healthy sides hold the same content, and that the
+    /// model allows it.
     pub fn compare_sides(&self, program: &Program, status: &MirrorStatus) {
         let (volume, unit_bytes) = (self.volume.borrow(), self.scenario.unit_bytes);
         let healthy = status.sides.iter().zip(program.sides.iter());
@@ -513,8 +520,8 @@ impl World {
     }
 }
 
-/// Returns true if a failed flush has lost writes from a disk of the side, and no flush has
-/// succeeded since: the volume still has to write them again.
+/// Returns true if a failed flush has lost writes from a disk of the side and no flush has
+/// succeeded since then, so that the volume must still write the lost data again.
 fn is_unrepaired(stack: &SideStack) -> bool {
     let mut disks = stack.disks.iter();
     disks.any(|disk| disk.platter().borrow().is_unrepaired())

@@ -1,4 +1,5 @@
-//! Every line of every format is a request, is bad, or is skipped for a reason: none is dropped.
+//! Tests that every line of every format is a request, is bad, or is skipped for a reason, so that
+//! no line is dropped without being counted.
 
 use super::*;
 use proptest::prelude::*;
@@ -22,7 +23,7 @@ const NO_SECTORS: Is = Is::Ignored(Ignored::NoSectors);
 const NO_EVENT: Is = Is::Ignored(Ignored::NoEvent);
 const NO_DATA: Is = Is::Ignored(Ignored::NoData);
 
-/// A text format: lines that may come first, and lines that may follow.
+/// The lines of a text format for the tests: lines that may come first, and lines that may follow.
 struct Text {
     format: Format,
     first: &'static [(&'static str, Is)],
@@ -85,7 +86,7 @@ const TEXTS: [Text; 10] = [
     },
     Text {
         format: Format::Blkparse,
-        // The first line has the event Q, so the chosen event is known.
+        // The first line has the event Q, so Q is the event that is read as a request.
         first: &[("8,0 0 1 0.0 7 Q R 8 + 8 [cat]", Request)],
         lines: &[
             (
@@ -169,7 +170,7 @@ fn options(format: Format) -> Options {
     }
 }
 
-/// Reads `bytes`, and returns the counts of the lines by outcome and the number of requests.
+/// Reads `bytes` as a trace. Returns the numbers of lines by outcome, and the number of requests.
 fn read(bytes: &[u8], format: Format) -> (Tally, u64) {
     let mut reader = reader("t", bytes, &options(format)).expect("it opens");
     let mut requests = 0;
@@ -183,7 +184,8 @@ fn read(bytes: &[u8], format: Format) -> (Tally, u64) {
     (*reader.tally(), requests)
 }
 
-/// Generates lines of a format. Only blank lines and comments precede a line that may come first.
+/// Generates the lines of a trace in some format. A line that may come first is preceded only by
+/// blank lines and comments.
 fn lines() -> impl Strategy<Value = (Format, Vec<(&'static str, Is)>)> {
     (0..TEXTS.len()).prop_flat_map(|number| {
         let text = &TEXTS[number];
@@ -222,7 +224,8 @@ proptest! {
             lines -= 1;
         }
         for Text { format, .. } in TEXTS {
-            // A comment comes first, because some bytes would be recognised as a compressed file.
+            // A comment precedes the bytes, because otherwise some of them would be recognised as a
+            // compressed file.
             let text = [b"# \n", &bytes[..]].concat();
             let mut reader = reader("t", &text, &options(format)).expect("it opens");
             let mut last = reader.next_record();
@@ -269,7 +272,7 @@ fn records_of_binary_formats_are_counted() {
     let mut compact = writer.finish().expect("memory takes everything");
     let (tally, requests) = read(&compact, Format::Compact);
     assert_eq!((tally.requests, tally.total(), requests), (3, 3, 3));
-    // Bytes behind the end mark, such as an appended trace, are not dropped silently.
+    // Bytes after the end mark, such as an appended trace, are an error and are not ignored.
     compact.extend(compact.clone());
     let error = records("t", &compact, &in_format(Format::Compact));
     let message = error.expect_err("two in one").to_string();
@@ -288,7 +291,8 @@ fn a_text_of_blkparse_is_read_by_the_first_event_that_it_has() {
         let lines = (1..).zip(events).map(|(time, event)| line(time, event));
         lines.collect::<String>().into_bytes()
     };
-    // Events of a text, numbers of the lines that are its requests, and the chosen event.
+    // Each case has the events of a text, the numbers of the lines that are read as requests, and
+    // the chosen event.
     let cases: [(&[&str], &[u64], &str); 6] = [
         (&["D", "D"], &[1, 2], "D"),
         (&["C", "G", "C"], &[1, 3], "C"),
@@ -317,7 +321,8 @@ fn a_text_of_blkparse_is_read_by_the_first_event_that_it_has() {
 
 #[test]
 fn an_earlier_event_far_behind_the_choice_is_no_silent_loss() {
-    // This text is longer than the 64 KiB from which the event is chosen.
+    // The text is longer than the 64 KiB from which the event is chosen, and the only event Q comes
+    // after them.
     let issued = "8,0 0 1 0.1 7 D R 8 + 8 [cat]\n".repeat(4000);
     let text = format!("{issued}8,0 0 1 0.1 7 Q R 8 + 8 [cat]\n");
     let error = records("t", text.as_bytes(), &in_format(Format::Blkparse));

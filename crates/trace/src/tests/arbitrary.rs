@@ -1,4 +1,4 @@
-//! Arbitrary bytes in every reader, and properties of round trips and counts.
+//! Tests of every reader with arbitrary bytes, and of properties of round trips and counts.
 
 use super::*;
 use proptest::prelude::*;
@@ -28,7 +28,7 @@ fn compact(all: &[Record]) -> Vec<u8> {
     writer.finish().expect("memory takes everything")
 }
 
-/// Reads to the end or the first error, and checks that every record is possible.
+/// Reads a trace to its end or the first error, and checks that every record is possible.
 fn exhaust(name: &str, bytes: &[u8], options: &Options) {
     let Ok(mut reader) = reader(name, bytes, options) else {
         return;
@@ -163,7 +163,8 @@ proptest! {
 
 #[test]
 fn stack_distances_outlive_the_packing_of_their_times() {
-    // Two pages are used in turn more often than the tree has times: every distance is 1.
+    // Two pages are used alternately, more often than the tree has times, so that times are
+    // renumbered. Every distance is 1.
     let mut distances = StackDistances::new();
     for step in 0..200_000u32 {
         let distance = distances.access(step % 2);

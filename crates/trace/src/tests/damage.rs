@@ -1,19 +1,20 @@
-//! Damage to compressed traces: every flipped bit is an error or changes no record, and every
-//! truncation is an error.
+//! Tests of damage to compressed traces: every flipped bit is an error or changes no record, and
+//! every truncation is an error.
 
 use super::*;
 
-/// Returns lines of different block numbers, so that any change of the content changes a record.
+/// Returns lines with different block numbers, so that any change of the content changes a record.
 fn text() -> Vec<u8> {
     let lines = (0..60u64).map(|n| format!("{}\n", n * 7919 + 100_000));
     lines.collect::<String>().into_bytes()
 }
 
-/// Builds a frame of zstd (RFC 8878, 3.1.1): the content in one raw block, then the checksum if the
-/// frame has one.
+/// Builds a zstd frame (RFC 8878, 3.1.1) with the content in one raw block, and with a checksum if
+/// `has_checksum` is true.
 fn raw_zstd(content: &[u8], has_checksum: bool) -> Vec<u8> {
     let length = content.len();
-    // Single segment, a content size of two bytes (less 256), and optionally a checksum.
+    // The frame has a single segment, a content size of two bytes (less 256), and optionally a
+    // checksum.
     let descriptor = 0x60 | u8::from(has_checksum) << 2;
     let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, descriptor];
     frame.extend(((length - 256) as u16).to_le_bytes());
@@ -101,7 +102,8 @@ fn content_without_a_checksum_is_said() {
     let said = notes(&without);
     let expected = "compressed without a checksum (1 parts): damage may have gone unnoticed";
     assert_eq!(said, [expected]);
-    // The length is still checked: here the head states one byte more.
+    // The length is also checked in a frame without a checksum: here the frame header states one
+    // byte too many.
     let mut longer = without;
     longer[5] += 1;
     assert!(records("t", &longer, &in_format(Format::Lirs)).is_err());

@@ -1,4 +1,5 @@
-//! A few lines of each format, with the meaning that the description of the format gives them.
+//! Tests with a few lines of each format, which must have the meaning that the format's description
+//! gives them.
 
 use super::*;
 
@@ -11,7 +12,8 @@ fn record(time_ns: u64, op: Op, offset_bytes: u64, length_bytes: u64) -> Record 
     }
 }
 
-/// Checks that the content is recognised under a neutral name, and is parsed to these records.
+/// Checks that the format is recognised from the content alone, and that the content is parsed to
+/// the expected records.
 fn recognised(format: Format, bytes: &[u8], expected: &[Record]) {
     let found = reader("input", bytes, &Options::default()).map(|reader| reader.format());
     assert_eq!(found.expect("it is recognised"), format);
@@ -39,7 +41,8 @@ fn msr() {
 
 #[test]
 fn ssdsim_and_disksim() {
-    // Sectors have 512 bytes; 1 is a read; device 3 starts at 3 * DEVICE. DiskSim has milliseconds.
+    // Sectors have 512 bytes, the operation 1 is a read, and device 3 starts at 3 * DEVICE. DiskSim
+    // has times in milliseconds.
     let expected = [
         record(938_513_000, Op::Write, 3 * DEVICE + 512 * 16, 8192),
         record(938_513_500, Op::Read, 512, 512),
@@ -58,8 +61,8 @@ fn ssdsim_and_disksim() {
 
 #[test]
 fn arc_and_lirs() {
-    // A line of ARC is a run of blocks, each of them an access. Four numbers alone do not identify
-    // the format.
+    // A line of ARC is a run of blocks, each of which is an access. Four numbers alone do not
+    // identify the format.
     let three: Vec<Record> = (5..8)
         .map(|n| record(0, Op::Read, n * 4096, 4096))
         .collect();
@@ -86,7 +89,7 @@ fn spc() {
 
 #[test]
 fn blkparse() {
-    // Only queued requests count; flushes and the summary at the end do not.
+    // Only queued requests count; flushes and the summary at the end of the text do not.
     let text = b"  8,0    3        1     0.000000000   697  G   W 223490 + 8 [kjournald]\n\
                  \x20 8,0    3        2     0.000001829   697  Q   W 223490 + 8 [kjournald]\n\
                  \x20 8,16   1        3     1.5           700  Q  RA 16 + 1 [cat]\n\

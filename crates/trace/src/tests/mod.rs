@@ -63,7 +63,7 @@ fn compression_is_seen_in_the_content() {
             plain
         );
     }
-    // A zstd frame without content, with 3 skippable bytes, before and after the frame with
+    // A zstd frame without content, with 3 bytes to skip, is placed before and after the frame with
     // content.
     let note = [&[0x50, 0x2a, 0x4d, 0x18, 3, 0, 0, 0][..], b"abc"].concat();
     let noted = [&note[..], &zstd(text), &note].concat();
@@ -71,7 +71,7 @@ fn compression_is_seen_in_the_content() {
         records("t", &noted, &Options::default()).expect("noted"),
         plain
     );
-    // Several members or frames in sequence are one file.
+    // A file may consist of several gzip members or zstd frames in sequence.
     let twice = [plain.clone(), plain].concat();
     for bytes in [gzip(text).repeat(2), zstd(text).repeat(2)] {
         assert_eq!(
@@ -161,8 +161,8 @@ fn a_line_without_end_takes_no_memory() {
 
 #[test]
 fn requests_are_split_into_the_pages_they_touch() {
-    // 4097 bytes from 4095 are the bytes 4095..8192: the last byte of page 0 and all of page 1. One
-    // more byte touches page 2.
+    // A length of 4097 bytes from offset 4095 covers the bytes 4095..8192: the last byte of page 0
+    // and all of page 1. With one more byte, the range also touches page 2.
     let record = |offset_bytes, length_bytes, op| Record {
         time_ns: 0,
         op,
@@ -196,7 +196,8 @@ fn requests_are_split_into_the_pages_they_touch() {
 
 #[test]
 fn a_trace_that_is_too_large_says_so_before_it_takes_the_memory() {
-    // A request of 4 GiB touches 2^32 pages of one byte, so the first request is already too large.
+    // A request of 4 GiB touches 2^32 pages of one byte, so the first request already has too many
+    // accesses.
     let mut collector = Collector::new(Key::Page { page_bytes: 1 });
     let request = Record {
         time_ns: 0,

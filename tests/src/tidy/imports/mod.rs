@@ -1,6 +1,7 @@
 //! Rules about imports between modules. Modules of one folder never import each other in a cycle,
 //! not even through other modules, so that a folder can be read from the top down and taken apart.
-//! A module in a lower room (tier) never imports one in a higher room.
+//! A module in a lower room (a tier of the modules of a folder) never imports a module of a higher
+//! room.
 
 mod modules;
 mod rooms;
@@ -14,11 +15,11 @@ pub use rooms::rooms_in_order;
 #[cfg(test)]
 pub use rooms::{Rooms, rooms_of_page, rooms_upwards};
 
-/// Module names from the root of a crate.
+/// Names of the modules on the way from the root of a crate to a module.
 type Path = Vec<String>;
 
-/// Imports between the parts of one folder: importing part, imported part, and the place of the
-/// first such import.
+/// Imports between the parts of one folder: for each importing part and each imported part, the
+/// place of the first such import.
 type Edges = BTreeMap<String, BTreeMap<String, String>>;
 
 /// A cycle of imports that is allowed for now.
@@ -31,7 +32,7 @@ pub struct Exception {
     pub why: &'static str,
 }
 
-/// The remaining cycles.
+/// The import cycles that still exist and are allowed.
 const EXCEPTIONS: &[Exception] = &[
     Exception {
         folder: "rt",
@@ -73,13 +74,14 @@ const EXCEPTIONS: &[Exception] = &[
     },
 ];
 
-/// Complains about modules of one folder, in any crate, that import each other. A module and the
-/// modules inside it count as one, so that a part of a folder may import the folder.
+/// Complains about modules of one folder, in any crate, that import each other in a cycle. A module
+/// and the modules inside it count as one, so that a part of a folder may import the folder.
 pub fn no_import_cycles(tree: &Tree) -> Vec<Complaint> {
     cycles_except(tree, EXCEPTIONS)
 }
 
-/// Complains about cycles that are not in `exceptions`, and about exceptions that are not needed.
+/// Complains about import cycles that are not in `exceptions`, and about exceptions for cycles that
+/// do not exist.
 pub fn cycles_except(tree: &Tree, exceptions: &[Exception]) -> Vec<Complaint> {
     let mut complaints = Vec::new();
     let mut needed = BTreeSet::new();
@@ -139,7 +141,8 @@ fn folders(name: &str, imports: &[Import]) -> BTreeMap<String, Edges> {
     found
 }
 
-/// Returns the groups of parts that reach each other (the cycles of a folder).
+/// Returns the cycles of a folder. A cycle is a group of parts that import each other, directly or
+/// through other parts.
 fn circles(edges: &Edges) -> Vec<BTreeSet<String>> {
     let reached: BTreeMap<&String, BTreeSet<&String>> = edges
         .keys()
@@ -155,8 +158,8 @@ fn circles(edges: &Edges) -> Vec<BTreeSet<String>> {
     found.into_iter().collect()
 }
 
-/// Returns the parts that are reachable from `start`; `start` itself only if a path leads back to
-/// it.
+/// Returns the parts that `start` imports, directly or through other parts. `start` itself is among
+/// them only if it is in a cycle.
 fn reached_from<'a>(edges: &'a Edges, start: &'a String) -> BTreeSet<&'a String> {
     let mut reached = BTreeSet::new();
     let mut open = vec![start];
@@ -167,7 +170,7 @@ fn reached_from<'a>(edges: &'a Edges, start: &'a String) -> BTreeSet<&'a String>
     reached
 }
 
-/// Returns one path around a cycle as text, with the place of each import.
+/// Returns one path around a cycle as text, with the place of each import on the path.
 fn walk(edges: &Edges, circle: &BTreeSet<String>) -> String {
     let mut walked: Vec<(&String, &str)> = Vec::new();
     let mut at = circle.first().expect("a circle has parts");

@@ -1,4 +1,4 @@
-//! The modules of one crate, and the modules to which a path leads, also through re-exports.
+//! The modules of one crate, and the resolution of paths to modules, also through re-exports.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,10 +6,11 @@ use super::Path;
 use super::source::{self, Brought, Named, Source};
 use crate::tidy::Tree;
 
-/// Maximum number of re-exports through which a name is followed; a longer chain is a cycle.
+/// Maximum number of re-exports through which a name is followed. A longer chain counts as a cycle
+/// and ends.
 const MOST_STEPS: usize = 8;
 
-/// One import: the importing module, the imported module, and the place.
+/// One import: the importing module, the imported module, and the place of the import.
 #[derive(Clone, Debug)]
 pub struct Import {
     /// The module that contains the import.
@@ -24,7 +25,7 @@ pub struct Import {
 pub struct Modules {
     files: Vec<(String, Source)>,
     modules: BTreeSet<Path>,
-    /// Paths that a module imports under a name, by module and name.
+    /// Imported paths, by the importing module and the name of the import.
     names: BTreeMap<(Path, String), Vec<Named>>,
     /// Glob imports (`use path::*`) of each module.
     globs: BTreeMap<Path, Vec<Named>>,
@@ -79,7 +80,7 @@ impl Modules {
         }
     }
 
-    /// Returns the parts of a folder: the modules directly inside `folder`.
+    /// Returns the parts of `folder`: the modules directly inside it.
     pub fn parts(&self, folder: &[String]) -> BTreeSet<String> {
         let inside = self.modules.iter().filter_map(|m| m.strip_prefix(folder));
         inside.filter_map(|rest| rest.first().cloned()).collect()
@@ -106,8 +107,8 @@ impl Modules {
         found
     }
 
-    /// Returns the modules to which a path leads. A glob import of an enclosing folder also leads
-    /// to the modules from which that folder imports names.
+    /// Returns the modules to which a path leads. A glob import of an enclosing folder leads to the
+    /// folder and also to the modules from which the folder imports names.
     fn targets(&self, named: &Named) -> BTreeSet<Path> {
         let mut targets = BTreeSet::new();
         self.follow(named, MOST_STEPS, &mut targets);
@@ -122,8 +123,8 @@ impl Modules {
         targets
     }
 
-    /// Adds the modules to which a path leads: the module that defines its item, and the modules
-    /// that re-export the item on the way.
+    /// Adds the modules to which a path leads to `targets`: the module that defines the item of the
+    /// path, and the modules that re-export this item.
     fn follow(&self, named: &Named, steps: usize, targets: &mut BTreeSet<Path>) {
         if steps == 0 {
             return;
@@ -148,7 +149,8 @@ impl Modules {
     }
 
     /// Returns the module at which a path starts, and the rest of the path. Returns `None` if the
-    /// path leads out of the crate, or if it starts with an imported name, which is then followed.
+    /// path leads out of the crate. Also returns `None` if the path starts with an imported name;
+    /// the function then follows the import and adds its modules to `targets`.
     fn start<'a>(
         &self,
         named: &'a Named,
@@ -172,7 +174,8 @@ impl Modules {
                             path,
                             ..known.clone()
                         };
-                        // A name that imports itself is a crate: `use serde::de; use de::X`.
+                        // If the path of the import starts with the imported name, the name is that
+                        // of an external crate: `use serde::de; use de::X`.
                         if further.path != named.path {
                             self.follow(&further, steps - 1, targets);
                         }
@@ -192,7 +195,7 @@ impl Modules {
         Some((base, parts))
     }
 
-    /// Returns the paths that a module imports as `name`, unless the module defines `name` itself.
+    /// Returns the paths that a module imports as `name`; none if the module itself defines `name`.
     fn brought_as(&self, module: &Path, name: &str, steps: usize) -> Vec<Named> {
         let key = (module.clone(), name.to_owned());
         if self.items.contains(&key) {

@@ -1,5 +1,5 @@
-//! The order of rooms (tiers of the modules of a folder): a module in a lower room does not know
-//! the modules in a higher one.
+//! The order of rooms. A room is a tier of the modules of a folder: a module in a lower room does
+//! not import modules of a higher room.
 
 use std::collections::BTreeSet;
 
@@ -7,18 +7,18 @@ use super::folders;
 use super::modules::Modules;
 use crate::tidy::{Complaint, Tree};
 
-/// The page that documents the order.
+/// The page that documents the order of rooms.
 const PAGE: &str = "ARCHITECTURE.md";
 
 /// The order of the rooms of one folder.
 pub struct Rooms {
     /// The folder, as `crate::module::module`.
     pub folder: &'static str,
-    /// The rooms from the top down, each with all of its modules.
+    /// The rooms from the top down, each as the list of its modules.
     pub rooms: &'static [&'static [&'static str]],
 }
 
-/// The folders that have an order of rooms.
+/// The folders whose modules are divided into rooms.
 const ROOMS: &[Rooms] = &[
     Rooms {
         folder: "block",
@@ -77,15 +77,15 @@ const ROOMS: &[Rooms] = &[
 ];
 
 /// Complains about a module that imports a module of a higher room of its folder, about a module
-/// without a room, and about a difference between the table and the page.
+/// that is in no room, and about a difference between the table `ROOMS` and ARCHITECTURE.md.
 pub fn rooms_in_order(tree: &Tree) -> Vec<Complaint> {
     let mut complaints = rooms_upwards(tree, ROOMS);
     complaints.extend(rooms_of_page(tree, ROOMS));
     complaints
 }
 
-/// Complains about imports that lead upwards, modules without a room, and listed modules that do
-/// not exist.
+/// Complains about imports from a lower room to a higher one, about modules that are in no room,
+/// and about listed modules that do not exist.
 pub fn rooms_upwards(tree: &Tree, table: &[Rooms]) -> Vec<Complaint> {
     table
         .iter()
@@ -123,7 +123,7 @@ fn upwards_in(tree: &Tree, order: &Rooms) -> Vec<Complaint> {
         .unwrap_or_default();
     for (from, targets) in &edges {
         for (to, place) in targets {
-            // A module without a room was reported above.
+            // A module that is in no room was reported above.
             if let (Some(own), Some(other)) = (room(from), room(to))
                 && other < own
             {
@@ -136,11 +136,11 @@ fn upwards_in(tree: &Tree, order: &Rooms) -> Vec<Complaint> {
     complaints
 }
 
-/// Complains about differences between the table and the page.
+/// Complains about differences between `table` and ARCHITECTURE.md.
 ///
 /// For each folder the page has a line that starts with "Rooms of `FOLDER`", and below it an
 /// indented block with a line for each room: its modules, separated by commas, then two spaces and
-/// their purpose.
+/// the purpose of the room.
 pub fn rooms_of_page(tree: &Tree, table: &[Rooms]) -> Vec<Complaint> {
     let page = tree.files.iter().find(|file| file.path == PAGE);
     let text = page.map_or("", |file| &file.text);
@@ -166,7 +166,7 @@ pub fn rooms_of_page(tree: &Tree, table: &[Rooms]) -> Vec<Complaint> {
         .collect()
 }
 
-/// Returns the rooms of a folder as the page lists them.
+/// Returns the rooms of a folder as the text of the page lists them.
 fn told_rooms(text: &str, folder: &str) -> Vec<Vec<String>> {
     let head = format!("Rooms of `{folder}`");
     let behind = text

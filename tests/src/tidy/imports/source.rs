@@ -1,49 +1,49 @@
 //! The references of one Rust file to other modules: the paths that it names, in `use` and
 //! elsewhere in code, the names that it imports, and the items that it defines. Code under
-//! `#[cfg(test)]` is left out.
+//! `#[cfg(test)]` is ignored.
 
 use crate::rust_text::code_only;
 
 use super::Path;
 
-/// A path as it is written, with the module that contains it.
+/// A path as the source spells it, with the module in which it occurs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
-    /// The module that contains the path.
+    /// The module in which the path occurs.
     pub module: Path,
     /// The parts of the path, including `crate`, `self` and `super`.
     pub path: Path,
-    /// Whether the path is `path::*`.
+    /// Whether the source has the glob `path::*`.
     pub all: bool,
     /// The line, counted from 1.
     pub line: usize,
 }
 
-/// A name that a module imports: `use path as name`.
+/// A name that a module imports, as by `use path as name`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Brought {
-    /// The path.
+    /// The imported path.
     pub named: Named,
-    /// The name in the importing module; `*` for a glob.
+    /// The name of the import in the importing module; `*` for a glob.
     pub name: String,
 }
 
 /// All module references of one file.
 #[derive(Debug, Default)]
 pub struct Source {
-    /// The modules of the file: its own module, and the inline modules in it.
+    /// The module of the file, and the inline modules in the file.
     pub modules: Vec<Path>,
     /// Paths in code that begin with `crate`, `self` or `super`, outside `use`.
     pub paths: Vec<Named>,
     /// Names that `use` imports into the modules of the file.
     pub brought: Vec<Brought>,
-    /// Items that the modules define, each with its module.
+    /// Items that the modules of the file define, each with its module.
     pub items: Vec<(Path, String)>,
-    /// Modules that are declared for tests only.
+    /// Modules that are declared under `#[cfg(test)]`.
     pub tests: Vec<Path>,
 }
 
-/// Reads the file of `module`.
+/// Returns the module references in `text`, the content of the file of `module`.
 pub fn read(module: &Path, text: &str) -> Source {
     let mut reader = Reader {
         tokens: tokens_of(&code_only(text)),
@@ -91,7 +91,7 @@ struct Reader {
     at: usize,
     /// Number of open braces.
     depth: usize,
-    /// Names of the open inline modules, each with the brace depth of its content.
+    /// Brace depth of the content and name of each open inline module.
     open: Vec<(usize, String)>,
     /// The module of the file.
     root: Path,
@@ -99,7 +99,8 @@ struct Reader {
 }
 
 impl Reader {
-    /// Returns the token that is `ahead` tokens after the current one; empty after the last token.
+    /// Returns the text of the token that is `ahead` tokens after the current one; empty after the
+    /// last token.
     fn peek(&self, ahead: usize) -> &str {
         self.tokens.get(self.at + ahead).map_or("", |t| &t.text)
     }
@@ -127,10 +128,10 @@ impl Reader {
                 self.depth = self.depth.saturating_sub(1);
                 self.at += 1;
             }
-            // A visibility is not an import: `pub(in crate::layers)`.
+            // `pub(in crate::layers)` contains a path, but is a visibility and not an import.
             "pub" if self.peek(1) == "(" => self.skip_group(1),
             "mod" if is_word(self.peek(1)) => self.inner_module(),
-            // `use<'a>` lists what a type captures.
+            // `use<'a>` lists the lifetimes that a type captures, and imports no name.
             "use" if self.peek(1) != "<" => self.import(),
             "crate" | "self" | "super" if self.peek(1) == "::" => self.path(),
             "fn" | "struct" | "enum" | "trait" | "type" | "const" | "static" | "union" => {
@@ -144,7 +145,8 @@ impl Reader {
         }
     }
 
-    /// Moves past the group that opens `ahead` tokens after the current one.
+    /// Moves past the group in brackets or braces whose opening token is `ahead` tokens after the
+    /// current one.
     fn skip_group(&mut self, ahead: usize) {
         self.at += ahead;
         let mut depth = 0_usize;
@@ -161,11 +163,11 @@ impl Reader {
         }
     }
 
-    /// Moves past an attribute, and also past its item if the attribute is `#[cfg(test)]` or
-    /// `#[cfg(all(test, ..))]`.
+    /// Moves past an attribute. Also moves past the item behind the attribute if the attribute is
+    /// `#[cfg(test)]` or `#[cfg(all(test, ..))]`.
     fn attribute(&mut self) {
         let start = self.at;
-        // `#![..]` belongs to the item that encloses it.
+        // The attribute `#![..]` applies to the enclosing item.
         let inner = self.peek(1) == "!";
         self.skip_group(if inner { 2 } else { 1 });
         let words: String = self.tokens[start..self.at]
@@ -239,7 +241,7 @@ impl Reader {
         self.branch(&[]);
     }
 
-    /// Reads one branch of a `use`, whose path begins with `before`.
+    /// Reads one branch of a `use`; `before` is the part of its path before the branch.
     fn branch(&mut self, before: &[String]) {
         let line = self.tokens.get(self.at).map_or(0, |t| t.line);
         let mut path = before.to_vec();
@@ -276,7 +278,7 @@ impl Reader {
                         path.pop();
                     }
                     let name = path.last().cloned().unwrap_or_default();
-                    // A token that belongs to no path: skip it.
+                    // The token belongs to no path, so it is skipped.
                     if ![",", "}", ";", ""].contains(&self.peek(0)) {
                         self.at += 1;
                     }

@@ -1,10 +1,12 @@
-//! Tests of the rules about imports: cycles, rooms, and the reader of paths.
+//! Tests of the rules about imports: import cycles, the order of rooms (tiers of modules), and the
+//! reader of paths.
 
 use super::tells;
 use crate::tidy::imports::{Exception, Rooms, cycles_except, rooms_of_page, rooms_upwards};
 use crate::tidy::{Complaint, Tree};
 
-/// The rule without exceptions, because the tree's exceptions do not occur in the samples.
+/// Applies the rule about import cycles without the exceptions of the tree, which do not occur in
+/// the samples.
 fn no_circles(tree: &Tree) -> Vec<Complaint> {
     cycles_except(tree, &[])
 }
@@ -28,7 +30,7 @@ fn modules_that_import_each_other() {
             pace("use super::Mirror;\nuse crate::error::IoError;"),
         ],
     );
-    // Through a third module, from inside a folder, and with the full path.
+    // Cycles that lead through a third module, start inside a folder, or use the full path.
     let third = deep("use crate::layers::mirror::{pace::{Pace, Clients}, superblock::Uuid};");
     tells(
         no_circles,
@@ -44,7 +46,7 @@ fn modules_that_import_each_other() {
             side("use super::store::Store;"),
         ],
     );
-    // A folder and its parts count as one module.
+    // A folder and the modules inside it count as one module.
     let inner = deep("use super::Store;\nuse super::super::pace::Pace;");
     let outer = (
         "crates/block/src/layers/mirror/store/mod.rs",
@@ -80,7 +82,8 @@ fn paths_in_the_middle_of_code() {
         ];
         tells(no_circles, &[inner, a(code), up], &right);
     }
-    // An import in a module's tests is not an import of the module, and neither is a visibility.
+    // An import in a module's tests is not an import of the module. Neither is the path in a
+    // visibility.
     for code in [
         "#[cfg(test)]\nmod tests { use super::super::b::B; }",
         "#[cfg(test)]\nuse super::b::B;\nfn f() {}",
@@ -140,7 +143,7 @@ fn names_that_are_exported_anew_lead_to_where_they_are_defined() {
             &files(root, "use crate::C;"),
         );
     }
-    // All names of the folder include the names that it re-exports.
+    // A glob import of the folder also imports the names that the folder re-exports.
     let root = "pub use b::B;";
     tells(
         no_circles,
@@ -175,7 +178,8 @@ fn an_exception_covers_its_circle_and_goes_with_it() {
     let c = ("crates/rt/src/net/c.rs", "use super::a::A;");
     let a = |text| ("crates/rt/src/net/a.rs", text);
     let circle = [a("use super::b::B;"), b, c];
-    // The cycle is gone, the cycle has other modules, and the cycle is in another folder.
+    // An exception is wrong if its cycle no longer exists, has other modules, or is in another
+    // folder.
     tells(rule, &[a(""), b, c], &circle);
     tells(rule, &[a("use super::{b::B, c::C};"), b, c], &circle);
     let elsewhere = [
@@ -190,7 +194,7 @@ fn an_exception_covers_its_circle_and_goes_with_it() {
     );
 }
 
-/// An order of two rooms, with two modules in the lower one.
+/// An order of two rooms (tiers), with two modules in the lower room.
 const ORDER: Rooms = Rooms {
     folder: "block::media",
     rooms: &[&["high"], &["low", "lower"]],
@@ -213,7 +217,7 @@ fn a_lower_room_that_imports_a_higher_one() {
         &[high(""), low("fn f() { crate::media::high::g() }"), lower],
         &right,
     );
-    // A listed module that does not exist, and a module without a room.
+    // Wrong: the table lists a module that does not exist, or a module exists that is in no room.
     tells(rule, &[high(""), low("")], &right);
     let stray = ("crates/block/src/media/stray.rs", "");
     tells(rule, &[high(""), low(""), lower, stray], &right);

@@ -1,11 +1,11 @@
 //! Read-ahead: pages behind the requests of a sequential reader are read before the reader requests
 //! them.
 //!
-//! [`bimetal_policy::readers`] selects the pages. They are read beside the request and never as
-//! part of it: no request waits for them before it wants them, and a block that cannot be read
-//! fails only requests for that block. Read-ahead must never displace pages that are wanted now, so
-//! the number of concurrent reads ahead is bounded, and while eviction is blocked no page is read
-//! ahead.
+//! [`bimetal_policy::readers`] selects the pages. Read-ahead runs beside the reader's request and
+//! is never part of it: the request does not wait for pages that only read-ahead needs, and a block
+//! that cannot be read fails only requests for that block. Read-ahead must never displace pages in
+//! use, so the number of concurrent reads ahead is bounded, and no page is read ahead while
+//! eviction is blocked.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -15,12 +15,13 @@ use super::reads::Fill;
 use crate::BLOCK_BYTES;
 use crate::request::{Origin, Request};
 
-/// Maximum number of concurrent reads ahead. Selected pages beyond it are not read ahead; the
-/// reader reads them when it reaches them.
+/// Maximum number of concurrent reads ahead. While it is reached, selected pages are not read
+/// ahead; the reader reads them when it reaches them.
 const UNDER_WAY_MAX: usize = 16;
 
 impl Shared {
-    /// Returns the pages to read behind a request that is about to be executed.
+    /// Returns the pages that should be read ahead for the reader whose request is about to be
+    /// executed.
     pub(super) fn pages_ahead(&self, request: &Request) -> Option<Range<u64>> {
         let mut readers = self.readers.as_ref()?.borrow_mut();
         let state = self.state.borrow();
@@ -32,7 +33,7 @@ impl Shared {
         (ahead.start < end).then_some(ahead.start..end)
     }
 
-    /// Reads pages into memory, except pages that are already there.
+    /// Reads pages into memory, except pages that are already in memory or being read.
     pub(super) fn read_ahead(self: &Rc<Self>, pages: Range<u64>, origin: Origin) {
         if self.is_choked() || self.ahead_under_way.get() >= UNDER_WAY_MAX {
             return;
@@ -55,7 +56,8 @@ impl Shared {
             self.ahead_under_way.set(self.ahead_under_way.get() + 1);
             let shared = Rc::clone(self);
             self.tasks.spawn(async move {
-                // A request for these blocks reads the device again, and reports the error.
+                // The error is ignored: a request for these blocks reads the device again and
+                // reports the error.
                 let _ = shared.fetch(run, origin).await;
                 shared.ahead_under_way.set(shared.ahead_under_way.get() - 1);
             });

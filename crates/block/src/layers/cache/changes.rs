@@ -11,13 +11,13 @@ use crate::device::IoFuture;
 use crate::request::{IoResult, Op, Reply, Request};
 
 impl Shared {
-    /// Returns true for a write that completes only when it is on the device.
+    /// Returns true for a write that completes only when its data is on the device.
     pub(super) fn goes_through(&self, request: &Request) -> bool {
         self.mode == Mode::WriteThrough || request.flags.fua
     }
 
-    /// Executes a change that goes to the device, to its end even if the request is dropped: the
-    /// device's operation must end before the next change of the range begins.
+    /// Executes a change of the device to completion, even if the returned future is dropped: the
+    /// next change of the same range must not begin before the device has completed this change.
     pub(super) fn to_its_end(self: &Rc<Self>, request: Request) -> IoFuture<'static> {
         let (shared, outcome) = (Rc::clone(self), Rc::new(OnceValue::default()));
         let ended = Rc::clone(&outcome);
@@ -37,10 +37,10 @@ impl Shared {
     /// Writes into memory.
     ///
     /// # Errors
-    /// When the limit on unwritten pages is reached and these pages could not be destaged.
+    /// When the limit on unwritten pages is reached and destaging them has failed.
     pub(super) async fn write_back(self: &Rc<Self>, request: Request) -> IoResult {
         let pages = (request.len / BLOCK_BYTES) as usize;
-        // No other write may look for room until this one has taken its room.
+        // While this write holds the turn, no other write checks for room.
         let _turn = self.until_there_is_room(pages).await?;
         let frames = self.framed(&request.payload);
         let now_ns = self.rt.now().as_ns();
@@ -49,7 +49,8 @@ impl Shared {
             state.write(page, frame, true, now_ns);
         }
         drop(state);
-        // A replaced version that had failed to be written no longer counts as unwritten.
+        // The write may have replaced a version that could not be destaged. That version no longer
+        // counts as unwritten, so there may be room for other writes.
         self.waits.room_changed();
         self.keep_dirty_low();
         Ok(Reply::Done)
@@ -67,7 +68,8 @@ impl Shared {
                 Ok(_) => {
                     state.write(page, frame, false, 0);
                 }
-                // The device may hold the write, not hold it, or hold a part of it.
+                // After the error, the device may hold all of the write, a part of it, or nothing
+                // of it.
                 Err(_) => state.unsettled(page),
             }
         }

@@ -1,8 +1,9 @@
-//! The destager: writes evicted and cleaned pages to the device below, adjacent pages together,
-//! several writes at once, and retries failed writes.
+//! The destager: writes evicted and cleaned pages to the device below, with adjacent pages in one
+//! write and several writes in flight, and retries failed writes.
 //!
-//! Every write to the device, whatever its origin, holds the lock of its range (`below_lock`), and
-//! selects the version to write while holding it, so versions of a page never overtake each other.
+//! Every write to the device, whatever its origin, holds the lock of its range (`below_lock`). The
+//! version of a page to write is selected under that lock, so versions of a page never overtake
+//! each other.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -27,12 +28,13 @@ const WRITE_BYTES_MAX: u64 = 1 << 20;
 struct Run {
     first_page: u64,
     data: Payload,
-    /// Pages with the versions that are written.
+    /// The pages of the run, each with the version that is being written.
     pages: Vec<(PageId, u32)>,
 }
 
 impl Shared {
-    /// Takes destage jobs and starts their parts, forever.
+    /// Executes destage jobs forever: splits each job into parts of adjacent pages and starts a
+    /// write of each part.
     pub(super) async fn destage_for_ever(self: Rc<Self>) {
         loop {
             let next = || self.state.borrow_mut().next_job();
@@ -79,7 +81,7 @@ impl Shared {
         (most.min(WRITE_BYTES_MAX) / BLOCK_BYTES).max(1)
     }
 
-    /// Writes the pages of a range whose destaging is still pending.
+    /// Writes the pages of a range that still have a version to be destaged.
     async fn write_part(self: &Rc<Self>, pages: Range<u64>) {
         let bytes = pages.start * BLOCK_BYTES..pages.end * BLOCK_BYTES;
         let _in_turn = self.below_lock.lock(bytes).await;
@@ -163,14 +165,15 @@ impl Shared {
         }
     }
 
-    /// Starts destaging the oldest dirty pages if too many pages are dirty.
+    /// Starts destaging the oldest dirty pages while more than 7/8 of the maximum number of pages
+    /// are dirty.
     pub(super) fn keep_dirty_low(&self) {
         self.clean_down_to(self.dirty_pages_max / 8 * 7);
         self.wake_destaging();
     }
 
-    /// Starts destaging the oldest dirty pages until at most `pages` are dirty, not counting pages
-    /// that are already being destaged. Returns true if a page was started.
+    /// Starts destaging the oldest dirty pages until at most `pages` pages are dirty, not counting
+    /// pages that are already being destaged. Returns true if it has started to destage any page.
     fn clean_down_to(&self, pages: usize) -> bool {
         let (mut state, mut any) = (self.state.borrow_mut(), false);
         while state.unwritten_pages() - state.leaving_pages() > pages
@@ -188,12 +191,12 @@ impl Shared {
         }
     }
 
-    /// Waits, in order of arrival, until `pages` more pages may be unwritten. The caller holds the
-    /// returned permit until its pages are stored; the next write looks for room when the permit is
-    /// dropped.
+    /// Waits, in order of arrival, until the limit on unwritten pages permits `pages` more. The
+    /// caller holds the returned permit until it has stored its pages; then the permit is dropped
+    /// and the next write checks for room.
     ///
     /// # Errors
-    /// The reason why no page can be written, if so.
+    /// If pages cannot be written, the reason of the failure.
     pub(super) async fn until_there_is_room(&self, pages: usize) -> Result<Permit, IoError> {
         let turn = self.waits.write_turn.acquire(1).await;
         loop {
@@ -207,7 +210,7 @@ impl Shared {
             };
             self.waits.room.until_some(room).await?;
             self.until_unchoked().await?;
-            // A write that failed to become durable may have been added meanwhile, so room is
+            // During the wait, a failed flush may have made pages unwritten again, so room is
             // checked again.
             if let Some(room) = self.room_for(pages) {
                 return room.map(|()| turn);
@@ -215,8 +218,8 @@ impl Shared {
         }
     }
 
-    /// Returns whether there is room for `pages` more unwritten pages, or an error if there will be
-    /// none; `None` while this is undecided.
+    /// Returns `Ok` if there is room for `pages` more unwritten pages, an error if failed writes
+    /// prevent it, and `None` if the caller has to wait.
     fn room_for(&self, pages: usize) -> Option<Result<(), IoError>> {
         let state = self.state.borrow();
         if state.unwritten_pages() + pages <= self.dirty_pages_max || state.unwritten_pages() == 0 {

@@ -1,4 +1,4 @@
-//! Flushes: unwritten pages go to the device, then the device is flushed.
+//! Flushes: the cache writes its unwritten pages to the device, then flushes the device.
 
 use std::rc::Rc;
 
@@ -27,8 +27,8 @@ impl Shared {
         let flushed = self.below.submit(Request::flush()).await;
         let mut flushed = flushed.map(|_| ());
         if self.interruptions.get() != known || self.below.interruptions() != known {
-            // Writes that the device had accepted and not made durable may be lost, whatever the
-            // flush returned.
+            // An interruption may have lost writes that the device had accepted but not made
+            // durable, even if the flush itself succeeded.
             self.interruptions.set(self.below.interruptions());
             flushed = flushed.and(Err(IoError::Offline));
         }
@@ -42,7 +42,8 @@ impl Shared {
         }
         let lost = state.lost.map_or(Ok(()), Err);
         drop(state);
-        // After a failure, writes without room fail instead of waiting.
+        // After a failure, a write for which there is no room fails instead of waiting, so waiting
+        // writes are woken.
         self.waits.room_changed();
         flushed.and(lost).map(|()| Reply::Done)
     }

@@ -1,9 +1,9 @@
 //! The buffer cache: pages of the device below in memory, managed by the replacement policies of
-//! `bimetal-policy`, which are the same objects that the trace simulator evaluates. The contract is
-//! in `docs/layers/cache.md`.
+//! `bimetal-policy`. The trace simulator evaluates the same policy objects. The contract is in
+//! `docs/layers/cache.md`.
 //!
-//! The cache must never lose an acknowledged write as long as the program lives, never report a
-//! flush that did not cover everything before it, and never make a decision that belongs to a
+//! The cache must never lose an acknowledged write while the process runs, never report success for
+//! a flush that did not cover everything before it, and never make a decision that belongs to a
 //! policy. No request may wait for a later one; `Waits` describes which request waits for what.
 
 mod ahead;
@@ -34,13 +34,14 @@ use crate::range_lock::RangeLock;
 use crate::request::{Op, Reply, Request};
 use crate::units::{Size, Time};
 
-/// Smallest cache: enough for a policy with two buffers, and for evictions.
+/// Minimum size of a cache: enough for a policy with two buffers, and for evictions.
 const SIZE_BYTES_MIN: u64 = 64 * BLOCK_BYTES;
-/// Maximum share of the memory for pages that are being destaged: one in this many.
+/// Divisor that gives the maximum number of pages that are being destaged: one in `LEAVING_SHARE`
+/// of all pages, but no more than `LEAVING_BYTES_MAX`.
 const LEAVING_SHARE: usize = 8;
 const LEAVING_BYTES_MAX: u64 = 64 << 20;
-/// Assumed cost in microseconds of reading a page, until it is measured on the device; `FLUSH_US`
-/// is the cost of writing one. Their ratio is that of NAND.
+/// Assumed cost in microseconds of reading a page, until the cost is measured on the device;
+/// `FLUSH_US` is the assumed cost of writing a page. The ratio of the two costs is typical of NAND.
 const READ_US: f64 = 25.0;
 const FLUSH_US: f64 = 200.0;
 /// Value of `health` for a cache that has lost data, until the operator acknowledges the loss.
@@ -61,7 +62,7 @@ pub enum Mode {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CacheConfig {
-    /// Name of the device below in the file.
+    /// Name of the device below, as in the configuration.
     pub below: String,
     /// Memory for content.
     pub size: Size,
@@ -71,16 +72,16 @@ pub struct CacheConfig {
     /// Point at which a write completes.
     #[serde(default)]
     pub mode: Mode,
-    /// Maximum number of bytes that are only in memory; a quarter of `size` by default.
+    /// Maximum size of content that is only in memory; by default a quarter of `size`.
     pub dirty: Option<Size>,
     /// Maximum time that a page stays dirty before it is destaged.
     #[serde(default = "default_dirty_age")]
     pub dirty_age: Time,
-    /// Aligned part of the device whose dirty pages are written together.
+    /// Size of a cluster: an aligned part of the device whose dirty pages are written together.
     #[serde(default = "default_cluster")]
     pub cluster: Size,
-    /// Unit in which the device below is best written: `page`, `cluster` or `block`. If absent, it
-    /// is derived from the device's geometry.
+    /// Unit in which the device below is most efficiently written: `page`, `cluster` or `block`. By
+    /// default the unit is derived from the device's geometry.
     pub granularity: Option<String>,
     /// Maximum number of writes in flight to the device below.
     #[serde(default = "default_depth")]
@@ -141,8 +142,8 @@ impl CacheConfig {
             return Err("`depth` must be 1 to 1024".to_owned());
         }
         let read_ahead = self.read_ahead.0;
-        // The windows of several readers, two of which may be taken for one, must not evict each
-        // other.
+        // The read-ahead windows of several readers must not evict each other, even if two readers
+        // are mistaken for one.
         if !read_ahead.is_multiple_of(BLOCK_BYTES) || read_ahead > self.size.0 / 8 {
             return Err(
                 "`read_ahead` must be whole blocks of 4 KiB, at most an eighth of `size`"
@@ -156,10 +157,10 @@ impl CacheConfig {
         self.granularity.as_deref().map(str::parse).transpose()
     }
 
-    /// Returns the write granularity for a device below with this geometry, if the configuration
-    /// gives none. A device that prefers requests as long as a cluster makes shorter ones
-    /// expensive, because it reads or copies the rest. Of other devices it is only known that
-    /// adjacent pages cost less together.
+    /// Returns the write granularity for a device below with this geometry, used if the
+    /// configuration gives none. If a device prefers requests as long as a cluster, it executes
+    /// shorter requests by reading or copying the rest, so they are expensive. For any other
+    /// device, all that is known is that writing adjacent pages together costs less.
     fn granularity_over(&self, below: &Geometry) -> Granularity {
         if u64::from(below.preferred_bytes) >= self.cluster.0 {
             Granularity::Block
@@ -178,18 +179,20 @@ pub struct Cache {
 /// The wait queues of requests, one for each kind of event. Memory for which writes and reads
 /// compete is granted in the order of arrival.
 struct Waits {
-    /// Turn of the one write that may wait for room; other writes wait here for the turn.
+    /// The turn to wait for room, which one write has; other writes wait here for the turn.
     write_turn: Rc<Semaphore>,
-    /// Room for unwritten pages; the write that has the turn waits here.
+    /// Room for more unwritten pages. The write that has the turn waits here for such room.
     room: Event,
-    /// Progress of destaging; the write that has the turn, and reads, wait here while too many
-    /// pages are being destaged.
+    /// Progress of destaging. While too many pages are being destaged, reads and the write that has
+    /// the turn wait here.
     unchoked: WaitQueue,
-    /// Reads of a page that another request is reading from the device, by the number of that fill.
+    /// Reads of a page that another request is already reading from the device (a fill), ordered by
+    /// the number of the fill.
     filled: WaitQueue,
-    /// Flushes, by the number below which all jobs have to end.
+    /// Flushes, each ordered by the number below which all destage jobs have to end before the
+    /// flush continues.
     ended: WaitQueue,
-    /// New destage jobs; the one task that takes jobs waits here.
+    /// New destage jobs; the destager task waits here.
     jobs: Event,
 }
 
@@ -205,7 +208,8 @@ impl Waits {
         }
     }
 
-    /// Wakes writes and reads after unwritten pages became fewer, or a page could not be written.
+    /// Wakes waiting writes and reads after the number of unwritten pages has decreased or a page
+    /// could not be written.
     fn room_changed(&self) {
         self.room.notify();
         self.unchoked.wake_first();
@@ -220,7 +224,7 @@ struct Shared {
     state: RefCell<CacheState>,
     /// Memory for content.
     frames: BufPool,
-    /// Ranges of the device that are being changed.
+    /// Locks of the ranges of the device that are being changed.
     below_lock: Rc<RangeLock>,
     /// Permits for writes in flight to the device.
     depth: Rc<Semaphore>,
@@ -292,8 +296,8 @@ impl Cache {
         Ok(Cache { shared })
     }
 
-    /// Acknowledges on behalf of the operator that data was lost, so that flushes may succeed
-    /// again. Returns whether data had been lost.
+    /// Records that the operator accepts the loss of data, so that flushes may succeed again.
+    /// Returns whether data had been lost.
     pub fn accept_loss(&self) -> bool {
         self.shared.state.borrow_mut().lost.take().is_some()
     }
@@ -325,7 +329,8 @@ impl Device for Cache {
             Op::Read => {
                 let ahead = shared.pages_ahead(&request);
                 let answer = shared.read(&request);
-                // Read-ahead starts after the request, whose own pages are already being read.
+                // Read-ahead is started after the request, so that the request's own pages are read
+                // first.
                 if let Some(pages) = ahead {
                     shared.read_ahead(pages, request.origin);
                 }

@@ -1,4 +1,5 @@
-//! Reads: pages in memory are answered at once, and the rest is read in runs from the device below.
+//! Reads: content that is in memory is returned immediately, and the rest is read in runs of
+//! adjacent pages from the device below.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -15,30 +16,31 @@ use crate::error::IoError;
 use crate::extents::ExtentList;
 use crate::request::{Extent, IoResult, Op, Origin, Reply, Request};
 
-/// Minimum number of pages looked up for the first window of an extents request.
+/// Minimum number of pages in the first window of an extents request, which looks up pages window
+/// by window.
 const WINDOW_PAGES_MIN: u64 = 16;
-/// Maximum number of pages looked up for any window.
+/// Maximum number of pages in any window of an extents request.
 const WINDOW_PAGES_MAX: u64 = 1024;
-/// Maximum number of windows that one answer covers.
+/// Maximum number of windows that the answer to one extents request covers.
 const WINDOWS_MAX: usize = 64;
 
-/// State of a page that a read wants.
+/// State of a page that a read request needs.
 #[derive(Clone, Copy)]
 enum Wanted {
     /// The page is in memory.
     Held,
     /// Another request is reading the page, under this fill number.
     Awaited(u64),
-    /// This read has to read the page, under this fill number.
+    /// The read request has to read the page itself, under this fill number.
     Missing(u64),
 }
 
-/// A run of pages being read. On drop it tells the cache that the read has ended, successfully or
-/// not.
+/// A run of adjacent pages that is being read from the device. If it is dropped before the read has
+/// succeeded, the cache treats the read as failed.
 pub(super) struct Fill {
     pub(super) shared: Rc<Shared>,
     pub(super) first_page: u64,
-    /// Fill numbers of its pages.
+    /// Fill numbers of the pages, in page order.
     pub(super) fills: Vec<u64>,
 }
 
@@ -49,7 +51,7 @@ impl Fill {
     }
 }
 
-/// Pages that a read still waits for.
+/// Pages that a read request still waits for.
 struct Rest {
     first: u64,
     wanted: Vec<Wanted>,
@@ -64,7 +66,7 @@ impl Drop for Fill {
 }
 
 impl Shared {
-    /// Reads a range. Pages in memory are answered at once.
+    /// Reads a range. If all of its pages are in memory, the answer is ready immediately.
     pub(super) fn read(self: &Rc<Self>, request: &Request) -> IoFuture<'static> {
         let pages = request.offset / BLOCK_BYTES..request.end() / BLOCK_BYTES;
         let origin = request.origin;
@@ -108,8 +110,8 @@ impl Shared {
         IoFuture::new(async move { shared.read_rest(data, rest).await })
     }
 
-    /// Returns the runs of pages that this read has to fetch, each with the fill numbers of its
-    /// pages.
+    /// Returns the runs of adjacent pages that this read has to read from the device, each as its
+    /// first page and the fill numbers of its pages.
     fn fills_of(self: &Rc<Self>, first: u64, wanted: &[Wanted]) -> Vec<(u64, Vec<u64>)> {
         let mut runs: Vec<(u64, Vec<u64>)> = Vec::new();
         for (page, wanted) in (first..).zip(wanted) {
@@ -160,7 +162,7 @@ impl Shared {
         Ok(Reply::Data(data))
     }
 
-    /// Reads a run from the device and keeps the pages that are still wanted.
+    /// Reads a run from the device and stores the pages that the policy still holds.
     pub(super) async fn fetch(&self, mut fill: Fill, origin: Origin) -> Result<Vec<Buf>, IoError> {
         let pages = fill.first_page..fill.end_page();
         let contents = self.read_below(&pages, origin).await?;
@@ -169,7 +171,7 @@ impl Shared {
         Ok(contents)
     }
 
-    /// Ends the fills of a run of pages, with their content if it could be read.
+    /// Ends the fills of a run of pages. `contents` is `None` if the pages could not be read.
     fn end_fills(&self, first_page: u64, fills: &[u64], contents: Option<&[Buf]>) {
         let mut state = self.state.borrow_mut();
         for (index, (page, fill)) in (first_page..).zip(fills).enumerate() {
@@ -184,7 +186,7 @@ impl Shared {
         }
     }
 
-    /// Reads pages from the device into memory of the cache.
+    /// Reads pages from the device into the cache's own memory.
     async fn read_below(&self, pages: &Range<u64>, origin: Origin) -> Result<Vec<Buf>, IoError> {
         let count = pages.end - pages.start;
         let began = self.rt.now();
@@ -201,7 +203,8 @@ impl Shared {
         Ok(self.framed(&data))
     }
 
-    /// Returns the content of a page that another request has read, or that was in memory before.
+    /// Returns the content of a page that another request has read or that was in memory at the
+    /// start of this read.
     async fn content_of(&self, page: u64, origin: Origin) -> Result<Buf, IoError> {
         let held = self.state.borrow().peek(page).cloned();
         match held {
@@ -220,11 +223,11 @@ impl Shared {
         state.leaving_pages() > self.leaving_pages_max
     }
 
-    /// Waits, in the order of arrival, until fewer pages are being destaged.
+    /// Waits, in order of arrival, until fewer pages are being destaged.
     ///
     /// # Errors
-    /// The reason why pages cannot be written, if too many pages are being destaged because of
-    /// that.
+    /// If too many pages are being destaged because pages cannot be written, the reason of the
+    /// failure.
     pub(super) async fn until_unchoked(&self) -> Result<(), IoError> {
         let over = || {
             let state = self.state.borrow();
@@ -236,8 +239,8 @@ impl Shared {
         self.waits.unchoked.in_turn(over).await
     }
 
-    /// Reads while too many pages are being destaged: waits for the destager. If pages cannot be
-    /// written, the read bypasses the cache and stores no page in it.
+    /// Reads a range while too many pages are being destaged: waits for the destager first. If
+    /// pages cannot be written, the read bypasses the cache and stores no page in it.
     async fn read_choked(self: &Rc<Self>, pages: Range<u64>, origin: Origin) -> IoResult {
         if self.until_unchoked().await.is_ok() {
             return self.read_unchoked(pages, origin).await;
@@ -249,10 +252,10 @@ impl Shared {
         Ok(Reply::Data(data))
     }
 
-    /// Reports which parts of a range hold data: the device's answer, overlaid with unwritten
-    /// pages. There is no table of unwritten pages in page order, so each page is looked up. The
-    /// lookup proceeds in windows that grow with the answer, so that it examines little more than
-    /// the answer covers.
+    /// Reports which parts of a range hold data: the answer of the device, overlaid with unwritten
+    /// pages. The cache has no list of unwritten pages in page order, so each page is looked up.
+    /// The lookup proceeds in windows that grow with the answer, so that it examines little more
+    /// than the answer covers.
     pub(super) async fn extents(&self, request: Request) -> IoResult {
         let mut extents = ExtentList::new(request.extents_max);
         let mut window_pages =
@@ -265,8 +268,8 @@ impl Shared {
             give_way().await;
             let (end, unwritten) = self.unwritten_from(start..request.end(), window_pages);
             window_pages = (2 * window_pages).min(WINDOW_PAGES_MAX);
-            // The device is asked after the lookup: a page written meanwhile is in at least one of
-            // the two.
+            // The device is queried after the lookup, so that a page that is destaged meanwhile is
+            // in `unwritten` or in the device's answer, or in both.
             let extents_max = extents.asks_for();
             let window = Request {
                 extents_max,
@@ -281,8 +284,9 @@ impl Shared {
         Ok(extents.into_reply())
     }
 
-    /// Returns the unwritten pages among the first `pages` of a range, and the end of the window
-    /// examined. The whole range is one window if no page is unwritten.
+    /// Returns the end of the next window, which has at most `pages` pages from the start of
+    /// `range`, and the unwritten pages in it. If the cache has no unwritten page, the window is
+    /// the whole range.
     fn unwritten_from(&self, range: Range<u64>, pages: u64) -> (u64, Vec<u64>) {
         let state = self.state.borrow();
         if state.unwritten_pages() == 0 {
@@ -293,13 +297,14 @@ impl Shared {
         (end * BLOCK_BYTES, state.unwritten_in(first..end))
     }
 
-    /// Returns true for a request with an empty range, which this layer answers by itself.
+    /// Returns true for a request with an empty range, which the cache answers without the device.
     pub(super) fn is_empty(request: &Request) -> bool {
         request.op != Op::Flush && request.len == 0
     }
 }
 
-/// Adds the device's runs from a position on, overlaid with pages that hold data.
+/// Adds to `extents` the device's runs, the first of which begins at `start`, overlaid with
+/// `pages`, which hold data.
 fn overlay(start: u64, runs: &[Extent], pages: &[u64], extents: &mut ExtentList) {
     let (mut position, mut pages) = (start, pages.iter().peekable());
     let mut run_end = start;

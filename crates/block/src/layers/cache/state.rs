@@ -1,8 +1,8 @@
-//! State of the cache: the policy, the pages, and the destage jobs for the device below. This is
-//! bookkeeping without I/O; no call waits.
+//! State of the cache: the policy, the pages, and the destage jobs for the device below. This
+//! module does no I/O, and none of its calls waits.
 //!
-//! The policy and the pages change together here and nowhere else. A page's content must never be
-//! dropped while a version of it is neither held by the policy nor on the device.
+//! The policy and the pages are changed only in this module, and always together. A page's content
+//! must never be dropped while a version of it is neither held by the policy nor on the device.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -14,7 +14,7 @@ use bimetal_rt::turn::count_steps;
 use super::table::Table;
 use crate::error::IoError;
 
-/// A destage job: pages that go to the device below because of one decision.
+/// A destage job: pages that are written to the device because of one decision.
 pub(super) struct Job {
     pub(super) number: u64,
     /// Pages in ascending order of their page numbers.
@@ -25,9 +25,9 @@ pub(super) struct Job {
 pub(super) enum Found {
     /// The page is in memory, with this content.
     Content(Buf),
-    /// Another request is reading it from the device, under this fill number.
+    /// Another request is reading the page from the device, under this fill number.
     Filling(u64),
-    /// The caller has to read it from the device, under this fill number.
+    /// The caller has to read the page from the device, under this fill number.
     Missing(u64),
 }
 
@@ -50,20 +50,20 @@ pub(super) struct CacheCounters {
 /// Pages written to the device since its last successful flush.
 #[derive(Default)]
 struct Unflushed {
-    /// Current flush epoch; a flush begins the next one.
+    /// Current flush epoch; each flush begins a new epoch.
     epoch: u64,
-    /// Entries of (epoch, id, page) for written pages. Outdated entries are skipped.
+    /// Written pages in the order of writing, as (epoch, id, page). Outdated entries are skipped.
     pages: VecDeque<(u64, PageId, u64)>,
-    /// Number of pages in memory that are written and unflushed.
+    /// Number of pages in memory that no flush has covered since they were written to the device.
     held_pages: usize,
-    /// Last epoch in which a page was written that is no longer in memory; `gone_pages` counts such
-    /// pages.
+    /// Newest epoch among the unflushed pages that have been dropped from memory; `gone_pages` is
+    /// the number of these pages.
     gone_in: u64,
     gone_pages: usize,
 }
 
 impl Unflushed {
-    /// Removes the oldest entry, if it belongs to this epoch or an earlier one.
+    /// Removes and returns the oldest entry, if it belongs to `epoch` or an earlier epoch.
     fn pop_up_to(&mut self, epoch: u64) -> Option<(u64, PageId, u64)> {
         self.pages
             .pop_front_if(|(written_in, _, _)| *written_in <= epoch)
@@ -85,21 +85,23 @@ pub(super) struct CacheState {
     next_job: u64,
     /// Number of unfinished parts of each job, by job number.
     outstanding: BTreeMap<u64, usize>,
-    /// Number of the last fill: pages that had to be read so far.
+    /// Number of the last fill. A fill is the read of one page from the device; fills are numbered
+    /// from 1.
     fills: u64,
     /// Pages in the order in which they became dirty, as (time, id, page). Outdated entries are
     /// skipped.
     dirty: VecDeque<(u64, PageId, u64)>,
-    /// Number of pages with a version that is being destaged.
+    /// Number of pages that have a version to be destaged.
     leaving_pages: usize,
-    /// Pages that could not be written; `error` is the reason for the last of them.
+    /// Pages that have to be written again because a write or a flush failed; `error` is the most
+    /// recent reason.
     failed: BTreeSet<PageId>,
     /// Number of the job that retries the failed pages.
     retry: u64,
     pub(super) error: IoError,
     unflushed: Unflushed,
-    /// Set when a page that never became durable is no longer in memory: every flush fails with
-    /// this error.
+    /// Set when a flush has failed and written pages that it should have made durable are no longer
+    /// in memory. While it is set, every flush fails with this error.
     pub(super) lost: Option<IoError>,
     pub(super) counts: CacheCounters,
 }
@@ -140,9 +142,9 @@ impl CacheState {
         found
     }
 
-    /// Looks up a page for read-ahead and returns the fill number under which to read it, or `None`
-    /// if it is in memory or being read. For the policy this is an access like any other (as in the
-    /// kernel), so the reader's own access is the second one.
+    /// Looks up a page for read-ahead. Returns the fill number under which to read the page, or
+    /// `None` if it is in memory or being read. For the policy this is an access like any other (as
+    /// in the kernel), so the later access by the reader counts as the second.
     pub(super) fn read_ahead(&mut self, page: u64) -> Option<u64> {
         if self.is_here(page) {
             return None;
@@ -199,8 +201,8 @@ impl CacheState {
         id.is_some_and(|id| self.table[id].filling == Some(fill))
     }
 
-    /// Ends the fill of a page, successfully or not: keeps the content if the policy still holds
-    /// the page and no write has replaced it meanwhile.
+    /// Ends the fill of a page; `content` is `None` if the read failed. Keeps the content if the
+    /// policy still holds the page and no write has replaced the content meanwhile.
     pub(super) fn filled(&mut self, page: u64, fill: u64, content: Option<Buf>) {
         let Some(id) = self.table.find(page) else {
             return;
@@ -214,13 +216,13 @@ impl CacheState {
         if holds && slot.content.is_none() {
             match content {
                 Some(content) => slot.content = Some(content),
-                // The policy may only hold pages with content.
+                // The policy may hold only pages with content.
                 None => self.policy.remove(id),
             }
         }
     }
 
-    /// Stores new content of a page. With `dirty` it is not on the device yet.
+    /// Stores new content of a page. `dirty` is true if the device does not have this content yet.
     pub(super) fn write(&mut self, page: u64, content: Buf, dirty: bool, now_ns: u64) {
         let id = self.table.intern(page, &mut *self.policy);
         match self.policy.access(id, Access::Write, &mut self.evictions) {
@@ -262,7 +264,7 @@ impl CacheState {
         slot.page == *page && slot.dirty_since_ns == Some(*since_ns)
     }
 
-    /// Executes the evictions that the policy has decided.
+    /// Carries out the evictions that the policy has decided.
     fn let_go(&mut self) {
         if self.evictions.is_empty() {
             return;
@@ -286,8 +288,8 @@ impl CacheState {
         self.evictions.clear();
     }
 
-    /// Starts destaging the current content of a dirty page. An older version that is still waiting
-    /// to be written never will be.
+    /// Makes the current content of a dirty page the version to be destaged. If an older version is
+    /// still waiting to be written, the new version replaces it.
     fn hand_out(&mut self, id: PageId) {
         let slot = &mut self.table[id];
         let content = slot.content.clone();
@@ -317,8 +319,7 @@ impl CacheState {
         }
     }
 
-    /// Queues a job for pages that are to be destaged. Returns the number of the job, or 0 without
-    /// a page.
+    /// Queues a job that destages `pages`. Returns the number of the job, or 0 if `pages` is empty.
     fn begin_job(&mut self, mut pages: Vec<PageId>) -> u64 {
         if pages.is_empty() {
             return 0;
@@ -332,12 +333,12 @@ impl CacheState {
         number
     }
 
-    /// Returns true if a job waits to be taken.
+    /// Returns true if a job waits to be executed.
     pub(super) fn has_jobs(&self) -> bool {
         !self.jobs.is_empty()
     }
 
-    /// Takes the next job.
+    /// Removes the oldest waiting job from the queue and returns it.
     pub(super) fn next_job(&mut self) -> Option<Job> {
         self.jobs.pop_front()
     }
@@ -347,8 +348,8 @@ impl CacheState {
         *self.outstanding.get_mut(&job).expect("it has not ended") += parts;
     }
 
-    /// Records that a part of a job has ended, successfully or not. Returns the number below which
-    /// all jobs have now ended.
+    /// Records that a part of a job has ended, successfully or not. Returns the lowest number of an
+    /// unfinished job, or the number of the next job if none is unfinished.
     pub(super) fn part_ended(&mut self, job: u64) -> u64 {
         let parts = self.outstanding.get_mut(&job).expect("it has not ended");
         *parts -= 1;
@@ -370,16 +371,16 @@ impl CacheState {
         self.policy.cleaned(id);
     }
 
-    /// Starts destaging all dirty pages and retries failed pages. Returns the number below which
-    /// all jobs have to end before everything is on the device.
+    /// Starts destaging all dirty pages, and retries failed pages. All of these pages have been
+    /// written, or have failed, when all jobs below the returned number have ended.
     pub(super) fn clean_all(&mut self) -> u64 {
         while self.clean_oldest(u64::MAX) {}
         self.retry_failed();
         self.next_job
     }
 
-    /// Starts destaging the oldest dirty page with the other dirty pages of its cluster, if it
-    /// became dirty at `until_ns` or earlier. Returns false if there is none.
+    /// Starts destaging the oldest dirty page together with the other dirty pages of its cluster,
+    /// if the oldest page became dirty at `until_ns` or earlier. Returns false if no page did.
     pub(super) fn clean_oldest(&mut self, until_ns: u64) -> bool {
         loop {
             let Some(oldest) = self.dirty.front().copied() else {
@@ -411,8 +412,8 @@ impl CacheState {
         self.begin_job(pages);
     }
 
-    /// Records that a version of a page is on the device. The page is no longer being destaged,
-    /// unless a newer version has replaced this one.
+    /// Records that a version of a page is on the device. The page then no longer has a version to
+    /// be destaged, unless a newer version has replaced the written one.
     pub(super) fn written(&mut self, id: PageId, version: u32) {
         self.counts.destaged_pages += 1;
         self.note_written(id);
@@ -438,7 +439,8 @@ impl CacheState {
         self.unflushed.held_pages += usize::from(slot.unflushed_in == 0);
         slot.unflushed_in = epoch;
         self.unflushed.pages.push_back((epoch, id, slot.page));
-        // Without flushes, pages that come and go would make the list grow forever.
+        // Without flushes, the entries of pages that are written and dropped would make the list
+        // grow without limit.
         if self.unflushed.pages.len() > 64 + 2 * self.unflushed.held_pages {
             let mut pages = std::mem::take(&mut self.unflushed.pages);
             pages.retain(|entry| self.is_unflushed_in(entry));
@@ -471,8 +473,8 @@ impl CacheState {
         }
     }
 
-    /// Records that the device's content of a page is unknown. If the page is in memory, it is
-    /// written again.
+    /// Records that the device's content of a page is unknown. If the cache has the page in memory,
+    /// the page is queued to be written again.
     pub(super) fn unsettled(&mut self, page: u64) {
         if let Some(id) = self.table.find(page) {
             self.write_again(id);
@@ -481,7 +483,7 @@ impl CacheState {
 
     fn write_again(&mut self, id: PageId) {
         let slot = &mut self.table[id];
-        // A newer version that is dirty or being destaged serves the same purpose.
+        // If a version of the page is dirty or being destaged, the page will be written anyway.
         if slot.dirty_since_ns.is_none()
             && slot.leaving.is_none()
             && let Some(content) = slot.content.clone()
@@ -494,22 +496,22 @@ impl CacheState {
         }
     }
 
-    /// Queues the pages that could not be written once more.
+    /// Queues a job that writes the failed pages again, unless the previous such job has not ended.
     pub(super) fn retry_failed(&mut self) {
-        // One attempt at a time: a device that hangs would otherwise get the same writes again and
-        // again.
+        // Only one attempt runs at a time, because a device that hangs would otherwise receive the
+        // same writes repeatedly.
         if !self.outstanding.contains_key(&self.retry) {
             let pages = self.failed.iter().copied().collect();
             self.retry = self.begin_job(pages);
         }
     }
 
-    /// Returns true while a page could not be written.
+    /// Returns true while a page waits to be written again after a failure.
     pub(super) fn has_failed(&self) -> bool {
         !self.failed.is_empty()
     }
 
-    /// Drops a page whose content was discarded or is unknown.
+    /// Drops a page whose content was discarded or zeroed on the device.
     pub(super) fn remove(&mut self, page: u64) {
         let Some(id) = self.table.find(page) else {
             return;
@@ -524,14 +526,14 @@ impl CacheState {
         self.withdraw(id);
     }
 
-    /// Begins a flush of the device, which does not cover later writes. Returns the last epoch that
-    /// it covers.
+    /// Begins a new flush epoch for a flush of the device, which does not cover later writes.
+    /// Returns the last epoch that the flush covers.
     pub(super) fn begin_flush(&mut self) -> u64 {
         self.unflushed.epoch += 1;
         self.unflushed.epoch - 1
     }
 
-    /// Records a successful flush of the device: all writes up to this epoch are durable.
+    /// Records that a flush of the device succeeded: all writes up to `epoch` are durable.
     pub(super) fn flushed(&mut self, epoch: u64) {
         while let Some(entry) = self.unflushed.pop_up_to(epoch) {
             if self.is_unflushed_in(&entry) {
@@ -543,8 +545,9 @@ impl CacheState {
         }
     }
 
-    /// Records a failed flush of the device: the state of writes up to this epoch is unknown. Such
-    /// pages are written once more if they are in memory; the others are lost.
+    /// Records that a flush of the device failed, so that it is unknown whether writes up to
+    /// `epoch` are durable. Pages that are still in memory are queued to be written again; pages
+    /// that are not are lost.
     pub(super) fn not_flushed(&mut self, epoch: u64, error: IoError) {
         self.error = error;
         if self.unflushed.gone_in > 0 {
@@ -566,28 +569,29 @@ impl CacheState {
         }
     }
 
-    /// Returns the number of pages that are dirty or being destaged.
+    /// Returns the number of unwritten pages: pages that are dirty or have a version to be
+    /// destaged.
     pub(super) fn unwritten_pages(&self) -> usize {
         self.policy.occupancy().dirty + self.leaving_pages
     }
 
-    /// Returns the number of pages with a version that is being destaged.
+    /// Returns the number of pages that have a version to be destaged.
     pub(super) fn leaving_pages(&self) -> usize {
         self.leaving_pages
     }
 
-    /// Returns the number of pages that could not be written.
+    /// Returns the number of pages that wait to be written again after a failure.
     pub(super) fn failed_pages(&self) -> usize {
         self.failed.len()
     }
 
-    /// Returns the number of pages on the device that no flush has covered; a page that was written
-    /// twice and dropped each time counts twice.
+    /// Returns the number of pages on the device that no flush has covered. A page that was written
+    /// and dropped from memory twice counts twice.
     pub(super) fn unflushed_pages(&self) -> usize {
         self.unflushed.held_pages + self.unflushed.gone_pages
     }
 
-    /// Returns the number of pages that the policy holds, and its target for the write buffer.
+    /// Returns the policy's counts: the pages that it holds, and its target for the write buffer.
     pub(super) fn occupancy(&self) -> bimetal_policy::replacement::Occupancy {
         self.policy.occupancy()
     }
@@ -632,7 +636,7 @@ mod tests {
         BufPool::unregistered().zeroed(1)
     }
 
-    /// Takes all jobs and lets the device execute or refuse them.
+    /// Executes all waiting jobs; if `works` is false, each write fails.
     fn write_what_leaves(state: &mut CacheState, works: bool) {
         while let Some(job) = state.next_job() {
             for id in job.pages {
@@ -647,8 +651,9 @@ mod tests {
         }
     }
 
-    /// A dropped page needs no entry of its own: if a flush fails, the cache can only report that
-    /// some data is lost. So there are as many entries as pages in memory, plus some outdated ones.
+    /// The list of unflushed pages needs no entry for a page that was dropped from memory, because
+    /// after a failed flush the cache only reports that some data is lost. So the list has at most
+    /// one entry for each page in memory, plus some outdated entries.
     #[test]
     fn what_no_flush_has_covered_is_remembered_in_bounded_space() {
         let written: u64 = 10_000;
@@ -677,7 +682,7 @@ mod tests {
             state.write(7, content(), false, round);
         }
         assert_eq!(state.unflushed.pages.len(), 1);
-        // Once in each epoch, until a flush of the device has ended.
+        // The page is written in each of many epochs before a flush of the device ends.
         for _ in 0..1000 {
             state.begin_flush();
             state.write(7, content(), false, 0);
@@ -687,7 +692,7 @@ mod tests {
     }
 
     /// Failed pages are retried only when the last attempt has ended, whether the timer (each
-    /// second) or a flush requests it.
+    /// second) or a flush requests the retry.
     #[test]
     fn there_is_one_attempt_at_a_time_to_write_what_has_failed() {
         let mut state = state();
@@ -702,7 +707,7 @@ mod tests {
             state.clean_all();
         }
         assert_eq!((state.jobs.len(), state.outstanding.len()), (1, 1));
-        // A job that the device has taken and not completed still counts as the one attempt.
+        // A job that the device has accepted but not completed counts as the running attempt.
         let hangs = state.next_job().expect("there is one");
         assert_eq!(hangs.pages.len(), 8);
         for _ in 0..100 {

@@ -1,15 +1,15 @@
-//! The pages of the cache by dense id, with the state of each.
+//! Table of the cache's pages: maps page numbers to dense ids, and holds the state of each page.
 //!
 //! Policies need dense ids, while devices have page numbers. An id is reused once the policy has
 //! forgotten it and its page has no content in memory or in transfer, so the table is as large as
-//! the set of pages that the policy holds and remembers. It must never reuse an id while a user of
-//! the id still means the old page.
+//! the set of pages that the policy holds or remembers. The table must never reuse an id while any
+//! code still uses the id for the old page.
 
 use bimetal_policy::replacement::{PageAddress, PageId, Replacement};
 use bimetal_rt::Buf;
 use bimetal_rt::collections::Map;
 
-/// Maximum number of ids examined for a free one before the table grows.
+/// Maximum number of ids examined in the search for a free id before the table grows.
 const LOOK_AT_MAX: usize = 64;
 
 /// State of a page.
@@ -17,7 +17,7 @@ const LOOK_AT_MAX: usize = 64;
 pub(super) struct Slot {
     /// Page number on the device.
     pub(super) page: u64,
-    /// Content held by the policy; `None` while the page is being read, and when it is not held.
+    /// Content that the policy holds; `None` while the page is being read or is not held.
     pub(super) content: Option<Buf>,
     /// Newest version that is being destaged and is not on the device yet.
     pub(super) leaving: Option<Buf>,
@@ -27,7 +27,8 @@ pub(super) struct Slot {
     pub(super) leaving_version: u32,
     /// Time at which the page became dirty, in ns.
     pub(super) dirty_since_ns: Option<u64>,
-    /// Number of the fill that is reading the page from the device and whose result is still valid.
+    /// Number of the fill that is reading the page from the device; `None` if no fill is running or
+    /// a write has made its result invalid.
     pub(super) filling: Option<u64>,
     /// True if the version that is being destaged could not be written.
     pub(super) failed: bool,
@@ -41,13 +42,13 @@ impl Slot {
         self.content.as_ref().or(self.leaving.as_ref())
     }
 
-    /// Returns true if the page has no content in memory and none being read.
+    /// Returns true if the page has no content in memory and is not being read.
     fn is_free(&self) -> bool {
         self.content.is_none() && self.leaving.is_none() && self.filling.is_none()
     }
 }
 
-/// Dense number of an erase block, and the number of ids in it.
+/// An erase block: its dense number, and the number of its pages that have ids.
 struct Block {
     number: u32,
     ids: u32,

@@ -1,11 +1,12 @@
-//! Admission: the one order of all changes. Every change gets the next sequence number, holds the
-//! lock of its range until it is acknowledged, and is undecided until it is stored.
+//! Admission: the single order of all changes. Every change gets the next sequence number, holds
+//! the lock of its range until it is acknowledged, and is undecided until it is stored or has
+//! failed.
 //!
 //! Two changes of the same block must never be in flight without a lock between them, and a
 //! sequence number must never be used twice. The unacknowledged changes together must never exceed
-//! the quarter of the smallest log that also bounds the exposure. After a crash a side may lack all
-//! of those changes. If its log cannot hold the changes that it lacks, opening the volume would
-//! have to take content from the side, which T14 forbids.
+//! a quarter of the smallest log, the same bound as that of the exposure: after a crash, a side may
+//! lack all of these changes. If the log of the side cannot hold the changes that it lacks, opening
+//! the volume would have to discard content of the side, which T14 forbids.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -21,10 +22,10 @@ pub(super) struct Admission {
     /// Lock that admits one change at a time per range, so that every side sees overlapping changes
     /// in one order.
     pub(super) ranges: Rc<RangeLock>,
-    /// Semaphore that serves writes one at a time, as the paper's operation queue does, if
-    /// configured.
+    /// Semaphore that serves writes one at a time, as the paper's operation queue does; `None`
+    /// unless configured.
     pub(super) serial: Option<Rc<Semaphore>>,
-    /// Admitted writes that are not yet known to be stored or failed.
+    /// Admitted writes whose outcome (stored or failed) is not yet known.
     pub(super) undecided: Undecided,
     next_number: Cell<u64>,
     /// Signaled when a change was admitted.
@@ -35,11 +36,11 @@ pub(super) struct Admission {
 /// Budget of bytes for unacknowledged changes.
 struct Room {
     taken_bytes: Cell<u64>,
-    /// Changes that wait for room in the budget, in the order of arrival.
+    /// Changes that wait for room in the budget, in order of arrival.
     waiting: WaitQueue,
 }
 
-/// Share of one change in the budget, returned when this guard is dropped.
+/// Room that one change occupies in the budget; released when this guard is dropped.
 pub(super) struct Taken {
     room: Rc<Room>,
     bytes: u64,
@@ -54,8 +55,8 @@ impl Drop for Taken {
 }
 
 impl Admission {
-    /// Creates the state with `next_number` as the first sequence number. With `serial`, one change
-    /// is in flight at a time.
+    /// Creates the state with `next_number` as the first sequence number. With `serial`, only one
+    /// write is in flight at a time.
     pub(super) fn new(next_number: u64, serial: bool) -> Admission {
         Admission {
             ranges: RangeLock::new(),
@@ -70,10 +71,10 @@ impl Admission {
         }
     }
 
-    /// Waits in the order of arrival until there is room for a change with `data_bytes` of content.
-    /// There is room when this change and all other unacknowledged changes take at most
-    /// `bytes_max`, each with its header in the log, or when there is no other unacknowledged
-    /// change. Dropping the returned guard releases the room.
+    /// Waits, in order of arrival, for room for a change with `data_bytes` of content. There is
+    /// room when this change and all other unacknowledged changes, each with its header in the log,
+    /// take at most `bytes_max`, or when there is no other unacknowledged change. Dropping the
+    /// returned guard releases the room.
     pub(super) async fn take_room(&self, data_bytes: u64, bytes_max: impl Fn() -> u64) -> Taken {
         let (room, bytes) = (&self.room, data_bytes + BLOCK_BYTES);
         let take = || {
@@ -94,19 +95,19 @@ impl Admission {
         }
     }
 
-    /// Returns the sequence number that the next change gets; all lower numbers are taken.
+    /// Returns the sequence number that the next change will get; all lower numbers are in use.
     pub(super) fn next_number(&self) -> u64 {
         self.next_number.get()
     }
 
-    /// Takes the next sequence number for a change.
+    /// Allocates the next sequence number for a change.
     pub(super) fn take_number(&self) -> u64 {
         let number = self.next_number.get();
         self.next_number.set(number + 1);
         number
     }
 
-    /// Wakes the tasks that wait for the admission of a change.
+    /// Wakes the tasks that wait until a change is admitted.
     pub(super) fn tell(&self) {
         if self.admitted.waiting() > 0 {
             self.admitted.notify();
@@ -125,8 +126,8 @@ mod tests {
 
     const BOUND: u64 = 4 * BLOCK_BYTES;
 
-    /// Starts a change of `blocks` blocks, header included. The change is acknowledged when its
-    /// guard is dropped from `admitted`.
+    /// Starts a change of `blocks` blocks, header included, as a task. Removing its guard from
+    /// `admitted` acknowledges the change.
     fn start(rt: &Rt, admission: &Rc<Admission>, blocks: u64, admitted: &Rc<RefCell<Vec<Taken>>>) {
         let (admission, admitted) = (Rc::clone(admission), Rc::clone(admitted));
         let task = rt.spawn(async move {
@@ -143,9 +144,9 @@ mod tests {
         }
     }
 
-    /// Starts changes of these lengths, in blocks with the header, at the same moment. Returns the
-    /// lengths of the admitted changes at first, and again after each acknowledgement of the oldest
-    /// admitted change.
+    /// Starts changes of the given lengths (in blocks, header included) at the same time. Returns
+    /// the lengths of the admitted changes, first at the start and then after each acknowledgement
+    /// of the oldest admitted change.
     fn admitted_of(blocks: &[u64]) -> Vec<Vec<u64>> {
         let rt = Rt::virtual_time(VirtualOptions::default());
         rt.block_on(async {
@@ -170,7 +171,7 @@ mod tests {
 
     #[test]
     fn changes_have_room_up_to_the_bound_and_in_the_order_of_arrival() {
-        // The last change would fit beside the first two, but waits behind the third one.
+        // The last change would fit beside the first two, but must wait behind the third change.
         let seen = admitted_of(&[2, 1, 3, 1]);
         let expected: [&[u64]; 4] = [&[2, 1], &[1, 3], &[3, 1], &[1]];
         assert_eq!(seen, expected);

@@ -3,10 +3,11 @@
 //! Every change of the set of sides changes the table of sides in the superblocks, and begins an
 //! epoch. So the newest history has the newest table: after a crash between the writes of two
 //! superblocks, the superblock that was written decides. A new side is formatted, and marked as
-//! lacking everything, before any table lists it, so the next start finds every listed side. A new
-//! side must not count before it is whole. A side that leaves is struck from the table only when it
-//! is no longer accessed and all flushed changes are durable on another side. The requested
-//! operation is remembered with the table ([`Remembered`]), and `operations.rs` resumes it.
+//! lacking everything, before any table lists it, so that the next start finds every listed side. A
+//! new side must not count before its rebuild is complete. A side that leaves is removed from the
+//! table only when it is no longer accessed and all flushed changes are durable on another side.
+//! The requested operation is remembered together with the table ([`Remembered`]), and
+//! `operations.rs` resumes it.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -32,8 +33,9 @@ const MARKED_WITHIN: Duration = Duration::from_secs(30);
 /// Delay before a failed flush is retried while a side is being removed.
 const FLUSH_RETRY_AFTER: Duration = Duration::from_millis(100);
 
-/// A store that has begun its work but does not belong to a side of the volume yet. Dropping this
-/// guard stops the store, since an operation may be abandoned while it waits for the superblocks.
+/// Guard of a store that has begun its work but does not belong to a side of the volume yet.
+/// Dropping the guard stops the store, since the operation may be cancelled while it waits for the
+/// superblocks.
 struct Begun {
     rt: Rt,
     store: Option<Rc<Store>>,
@@ -47,7 +49,7 @@ impl Begun {
         }
     }
 
-    /// Disarms the guard: a side of the volume owns the store now.
+    /// Disarms the guard, because a side of the volume now owns the store.
     fn given_to_a_side(mut self) {
         self.store = None;
     }
@@ -62,15 +64,15 @@ impl Drop for Begun {
 }
 
 impl Shared {
-    /// Adds a device as a further side, which is then rebuilt from the others. If `replaced` is
-    /// given, the new side takes the place of that side once it is whole. The volume remembers both
-    /// operations and resumes them after any stop. A side that has already been added is left as it
-    /// is, and only the request is repeated for it. With `force` the device may hold a side of
-    /// another volume, whose content is lost.
+    /// Adds a device as a further side, which is then rebuilt from the other sides. If `replaced`
+    /// is given, the new side replaces that side once the rebuild is complete. The volume remembers
+    /// both operations and resumes them after any stop. If the side has already been added, the
+    /// device is left unchanged and only the request to replace is recorded again. With `force`,
+    /// the device may hold a side of another volume, whose content is lost.
     ///
     /// # Errors
-    /// One line that says why the side was not added. The volume is then unchanged, or lists a side
-    /// that is not present.
+    /// One line with the reason why the side was not added. The volume is then unchanged, or lists
+    /// a side that is not present.
     pub(super) async fn add_side(
         self: &Rc<Self>,
         candidate: Candidate,
@@ -87,7 +89,7 @@ impl Shared {
             return Err("too many sides have come and gone; restart the server".to_owned());
         }
         let durable = !self.config.ephemeral.contains(&candidate.name);
-        // The path to the device is of the same kind as that of all sides.
+        // Like every side, the new side is accessed through a device path.
         let device_path = DevicePath::new(&self.rt, candidate.device, &Rc::new(Cell::new(false)));
         let candidate = Candidate {
             name: candidate.name,
@@ -101,14 +103,14 @@ impl Shared {
         new.check(&candidate, volume.volume_bytes(), force || own.is_some())
             .await
             .map_err(|error| error.message)?;
-        // The side that the device holds is formatted again in its own place, which keeps the
-        // operations that the volume remembers for that place.
+        // If the device holds a listed side of this volume, this side is formatted again at the
+        // same place of the table, which keeps the operations remembered for that place.
         let before = own.flatten();
         let (place, listed) = volume.entry_of_new_side(before)?;
         let mut template = volume.any_superblock();
         template.table[place] = Some(listed);
-        // The side is completely formatted before any superblock lists it, so the next start finds
-        // it.
+        // The side is completely formatted before any superblock lists it, so that the next start
+        // finds the side.
         let made = make_side(&self.rt, &candidate, &template, place, new).await;
         let superblock = made.map_err(|error| error.message)?;
         let on = store_device(&candidate.device, &superblock, &self.config);
@@ -158,10 +160,10 @@ impl Shared {
     }
 
     /// Returns `Some` when the device holds a side of this volume that the volume does not use and
-    /// that has not run alone, so that it may be formatted again. The inner value is the place of
-    /// the side in the table, if it still has one.
+    /// that has not diverged, so that the device may be formatted again. The inner value is the
+    /// place of that side in the table, if the table still lists it.
     async fn own_side_on(&self, volume: &Volume, candidate: &Candidate) -> Option<Option<usize>> {
-        // A superblock that cannot be read is refused by the check that follows.
+        // An unreadable superblock is refused by the check that the caller makes next.
         let found = candidate.superblock().await.ok().flatten()?;
         let same_volume = found.volume == volume.any_superblock().volume;
         if !same_volume || !volume.was_in_epoch_of(&found) {
@@ -177,7 +179,7 @@ impl Shared {
         }
     }
 
-    /// Removes the side that was not found at a place, since another side takes the place.
+    /// Marks the listed side that was not found as removed, because another side takes its place.
     fn drop_unfound(&self, place: usize) {
         let mut sides = self.sides.iter();
         let unfound = sides.find(|side| self.place_of_side(side.index) == Some(place));
@@ -186,8 +188,8 @@ impl Shared {
         }
     }
 
-    /// Repeats a request to add or replace for the side of this name; `None` when the volume has no
-    /// such side.
+    /// Repeats an earlier request to add or replace for the side of this name; `None` when the
+    /// volume has no such side.
     pub(super) async fn ask_again_of(
         self: &Rc<Self>,
         name: &str,
@@ -202,7 +204,7 @@ impl Shared {
         Some(self.ask_again(volume, index, replaced).await)
     }
 
-    /// Repeats an earlier request for a side that the volume has.
+    /// Repeats an earlier request to add or replace, for a side that the volume already has.
     async fn ask_again(
         self: &Rc<Self>,
         volume: &Volume,
@@ -220,7 +222,7 @@ impl Shared {
             return Ok(());
         };
         if self.side_named(replaced).is_err() && remembered.left_count() > 0 {
-            // The replaced side has left in the meantime.
+            // The side to be replaced has already left the volume.
             return Ok(());
         }
         let leaving = self.place_to_leave(replaced)?;
@@ -235,7 +237,7 @@ impl Shared {
             .await
     }
 
-    /// Returns the place in the table of the side with this name, which is to leave.
+    /// Returns the place in the table of the side with this name, which is to leave the volume.
     fn place_to_leave(&self, name: &str) -> Result<usize, String> {
         let index = self.side_named(name)?;
         self.place_of_side(index).ok_or_else(|| {
@@ -247,11 +249,10 @@ impl Shared {
     }
 
     /// Removes a side from the volume permanently. Content that only this side has is first copied
-    /// to another side. The volume remembers that the side leaves, and resumes the removal after
-    /// any stop.
+    /// to another side. The volume remembers the operation and resumes it after any stop.
     ///
     /// # Errors
-    /// One line that says why not; the side then stays.
+    /// One line with the reason; the side then stays in the volume.
     pub(super) async fn remove_side(self: &Rc<Self>, name: &str) -> Result<(), String> {
         let _one = self.membership.changing.acquire(1).await;
         let volume = self.changeable()?;
@@ -278,11 +279,11 @@ impl Shared {
         has_gone.inspect_err(stay)
     }
 
-    /// Removes the side at a place permanently, as the volume remembers. The set of sides must not
-    /// change during the call.
+    /// Removes the side at a place permanently, as a remembered operation requires. The set of
+    /// sides must not change during the call.
     ///
     /// # Errors
-    /// One line that says why not; the caller must retry.
+    /// One line with the reason; the caller must retry.
     pub(super) async fn leave(
         self: &Rc<Self>,
         volume: &Volume,
@@ -303,7 +304,7 @@ impl Shared {
         }
     }
 
-    /// Returns an error when the side is the last durable side that is whole.
+    /// Returns an error when the side is the last durable side that is healthy.
     fn can_do_without(&self, index: usize) -> Result<(), String> {
         let mut others = self.sides.iter().filter(|other| other.index != index);
         if others.any(|other| other.durable.get() && other.is_healthy()) {
@@ -321,8 +322,8 @@ impl Shared {
     ) -> Result<(), String> {
         let side = &self.sides[index];
         let name = &side.name;
-        // From now on a flush does not count on this side. Earlier flushes that counted on it are
-        // made durable on another side, after which the epoch without this side may begin.
+        // From now on no flush counts on this side. Changes whose flush counted on it are made
+        // durable on another side, after which the epoch that excludes this side may begin.
         let was_durable = side.durable.replace(false);
         let number = self.admission.next_number();
         for other in self.sides.iter().filter(|other| other.index != index) {
@@ -356,7 +357,8 @@ impl Shared {
         let acknowledged = self.announce_table(volume).await;
         volume.forget(index);
         side.stop().await;
-        // The device of the side may be used for something else once this function returns.
+        // Once this function returns, the device of the side may be used for another purpose, so an
+        // attempt to open the side again must have ended.
         let left_alone = side.changed.until(|| !side.coming_back.get());
         let left_alone = self.rt.timeout(MARKED_WITHIN, left_alone).await;
         if left_alone.is_err() {
@@ -369,7 +371,7 @@ impl Shared {
     }
 
     /// Waits until another side, which stays in the volume, durably holds every change below
-    /// `number`, and correct copies of all its blocks that were found corrupt. Side `index` may
+    /// `number` and a repaired copy of each of its blocks that was found corrupt. Side `index` may
     /// have the last copy of such a block.
     async fn until_elsewhere(self: &Rc<Self>, index: usize, number: u64) {
         let has = |other: &&Side| {
@@ -381,8 +383,7 @@ impl Shared {
             store.is_some_and(|store| store.complete_durable() >= number)
         };
         loop {
-            // The superblock of the leaving side must already record that the other side has
-            // joined.
+            // The superblock of the leaving side must already name the other side as a member.
             let found = || {
                 let whole = self.sides.iter().find(has);
                 whole.filter(|_| self.another_is_healthy(index))
@@ -391,7 +392,8 @@ impl Shared {
             let Some(store) = found().and_then(|side| side.store()) else {
                 continue;
             };
-            // A repair has no sequence number of its own, so no flush boundary covers it.
+            // A repaired block has no sequence number of its own, so only another flush makes it
+            // durable.
             match store.flush(number).await {
                 Ok(()) if found().is_some() => return,
                 Ok(()) => {}
@@ -418,13 +420,13 @@ impl Shared {
         })
     }
 
-    /// Writes the table of sides to all sides that count, and begins an epoch for it.
+    /// Begins an epoch with the current table of sides, and writes both to all healthy sides.
     pub(super) async fn announce_table(self: &Rc<Self>, volume: &Volume) -> Result<(), String> {
         self.announce(volume, || ()).await
     }
 
-    /// Applies `change` to the volume, begins an epoch, and writes it to all sides that count.
-    /// Before that, all of these sides are marked active (a peer may be ahead), so that a side
+    /// Applies `change` to the volume, begins an epoch, and writes both to all healthy sides.
+    /// Before that, all of these sides are marked dirty (a peer may be ahead), so that a side
     /// without the new epoch cannot be started alone.
     pub(super) async fn announce(
         self: &Rc<Self>,
@@ -459,11 +461,12 @@ impl Shared {
             .map_err(not_written)
     }
 
-    /// Changes the operations that the volume remembers, durably on all sides that count.
+    /// Changes the operations that the volume remembers, and waits until the change is durable on
+    /// all healthy sides.
     ///
     /// # Errors
-    /// When the superblocks are not written in time; the next superblocks that are written contain
-    /// the change.
+    /// When the superblocks are not written in time. Any superblock written later contains the
+    /// change.
     pub(super) async fn remember_durably(
         self: &Rc<Self>,
         volume: &Volume,
@@ -478,8 +481,8 @@ impl Shared {
             .map_err(not_written)
     }
 
-    /// Changes the operations that the volume remembers, and starts writing them to the sides that
-    /// count.
+    /// Changes the operations that the volume remembers, and starts writing them to the healthy
+    /// sides.
     pub(super) fn remember(self: &Rc<Self>, volume: &Volume, change: impl FnOnce(&mut Remembered)) {
         volume.remember(change);
         for index in self.healthy() {

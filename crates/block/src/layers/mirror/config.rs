@@ -12,58 +12,62 @@ use crate::units::{Rate, Size, Time};
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MirrorConfig {
-    /// Names of the sides, at least two. The first side is preferred for reads until measurements
-    /// decide otherwise.
+    /// Names of the sides, at least two. Reads prefer the first side until measurements decide
+    /// otherwise.
     pub sides: Vec<String>,
     /// Bounds on the acknowledged bytes that not all healthy sides hold.
     #[serde(default)]
     pub exposure: ExposureConfig,
-    /// Set of rules that governs writes and acknowledgements.
+    /// Set of rules for writes and acknowledgements.
     #[serde(default)]
     pub policy: PolicyName,
-    /// The paper's factor: a side is late when it exceeds this many times the first side's time,
-    /// counted from the first completion. Without the factor, a side's own quantiles decide.
+    /// The paper's factor for lateness: after the first completion of a write, each other side gets
+    /// this multiple of the first side's time before it is late. Without the factor, each side's
+    /// limit is computed from the quantiles of its own write times.
     pub wait_limit: Option<f64>,
-    /// Quantile of a side's own write times from which its limit is computed, 0 to 1.
+    /// Quantile, from 0 to 1, of a side's own write times from which its latency limit is computed.
     pub limit_quantile: Option<f64>,
-    /// Multiple of that quantile past which a side is late.
+    /// Factor by which the quantile of `limit_quantile` is multiplied; a side beyond the product is
+    /// late.
     pub limit_multiple: Option<f64>,
     /// Order in which a delayed side catches up: `sorted` or `fifo`.
     pub drain: Option<DrainName>,
     /// Whether to serve one write at a time, as one interpretation of the paper requires.
     #[serde(default)]
     pub serial: bool,
-    /// Silence after which a side with work counts as absent. Default 30 s.
+    /// Timeout: a side with outstanding requests that completes none for this long is considered
+    /// absent. Default 30 s.
     pub absent_after: Option<Time>,
     /// Behaviour of the volume while a side is absent.
     #[serde(default)]
     pub on_degraded: OnDegraded,
-    /// Maximum number of writes in flight to a side that is in time. Default 64.
+    /// Maximum number of writes in flight to a side that is not delayed. Default 64.
     pub depth: Option<usize>,
-    /// Condition for the acknowledgement of a change or a flush.
+    /// Condition under which a change or a flush is acknowledged.
     #[serde(default)]
     pub acknowledge: Acknowledge,
-    /// Sides whose content is lost with the machine, such as the local disks of a cloud machine.
-    /// These sides never count for a flush.
+    /// Sides whose content is lost together with the machine, such as the local disks of a cloud
+    /// machine. These sides never count for a flush.
     #[serde(default)]
     pub ephemeral: Vec<String>,
-    /// Length of the log on each side; decided when the sides are formatted.
+    /// Length of the log on each side; fixed when the sides are formatted.
     pub log: Option<Size>,
-    /// Size up to which the devices of sides may grow later; decided when the sides are formatted.
+    /// Size up to which the devices of the sides may grow later; fixed when the sides are
+    /// formatted.
     pub grow_to: Option<Size>,
-    /// Whether to keep a checksum of every block; decided when the sides are formatted.
+    /// Whether to keep a checksum of every block; fixed when the sides are formatted.
     #[serde(default = "default_checksums")]
     pub checksums: bool,
-    /// Memory for the checksums of each side. Default 16 MiB.
+    /// Size of the memory cache for the checksums of each side. Default 16 MiB.
     #[serde(default = "default_checksum_cache")]
     pub checksum_cache: Size,
-    /// Whether a late read is also sent to another side, for at most 5 % of the reads.
+    /// Whether a late read is also sent to a second side (hedged), for at most 5 % of the reads.
     #[serde(default = "default_hedge_reads")]
     pub hedge_reads: bool,
     /// Minimum and maximum rate of rebuilds.
     #[serde(default)]
     pub rebuild: RebuildConfig,
-    /// Former name of `rebuild.ceiling`, which is refused.
+    /// Former name of `rebuild.ceiling`; a configuration with this key is refused.
     resync_rate: Option<IgnoredAny>,
     /// Maximum number of bytes a second that a scrub reads from all sides together.
     pub scrub_rate: Option<Size>,
@@ -73,7 +77,7 @@ pub struct MirrorConfig {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct ExposureConfig {
-    /// Bound in bytes. Default 64 MiB.
+    /// Bound on the number of exposed bytes. Default 64 MiB.
     #[serde(default = "default_bytes")]
     pub bytes: Size,
     /// Bound on the age of the oldest exposed write. Default 5 s.
@@ -81,19 +85,19 @@ pub struct ExposureConfig {
     pub age: Time,
 }
 
-/// Rate of a rebuild, in bytes a second.
+/// Minimum and maximum rate of a rebuild, in bytes a second.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct RebuildConfig {
-    /// Rate that is kept under any load, as far as the devices can. Default 20 MiB/s.
+    /// Rate that a rebuild keeps under any load, if the devices are fast enough. Default 20 MiB/s.
     #[serde(default = "default_floor")]
     pub floor: Rate,
-    /// Rate that is never exceeded; no limit if absent.
+    /// Rate that a rebuild never exceeds; `None` for no limit.
     pub ceiling: Option<Rate>,
 }
 
 impl RebuildConfig {
-    /// Returns the rates as numbers.
+    /// Returns the rates in bytes a second.
     pub fn rates(&self) -> RebuildRates {
         RebuildRates {
             floor_bytes_per_s: self.floor.0,
@@ -144,38 +148,40 @@ impl Default for ExposureConfig {
     }
 }
 
-/// Named set of rules.
+/// Named set of rules for writes and acknowledgements.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum PolicyName {
-    /// This project's rules: bounded exposure, a side's own quantiles, sorted drain.
+    /// This project's rules: bounded exposure, latency limits from each side's own quantiles,
+    /// sorted drain.
     #[default]
     Bounded,
-    /// The paper to the letter, acknowledged at the first completion. Its exposure has no bound, so
-    /// this policy is for experiments only.
+    /// The rules of the paper without changes; a write is acknowledged at its first completion. The
+    /// exposure has no bound, so this policy is for experiments only.
     Paper,
-    /// The paper to the letter, acknowledged when all sides are done or the wait limit has passed.
+    /// The rules of the paper without changes; a write is acknowledged when all sides have
+    /// completed it or the wait limit has passed.
     PaperWaitLimit,
 }
 
-/// Condition for the acknowledgement of a change or a flush.
+/// Condition under which a change or a flush is acknowledged.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Acknowledge {
-    /// The first side has the change, within the bounds of the exposure.
+    /// The first side has completed it, within the bounds of the exposure.
     #[default]
     First,
-    /// All sides have the change.
+    /// All sides have completed it.
     All,
 }
 
-/// Order in which a delayed side drains its queue.
+/// Order in which a delayed side writes the changes of its queue.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum DrainName {
-    /// Elevator order, with waiting writes merged.
+    /// In elevator order (by position), with waiting writes merged.
     Sorted,
-    /// One by one from the head of the queue.
+    /// One by one in the order of arrival.
     Fifo,
 }
 
@@ -186,14 +192,14 @@ pub enum OnDegraded {
     /// Continues with the other sides.
     #[default]
     Continue,
-    /// Refuses changes until the side is whole again.
+    /// Refuses changes until the side is healthy again.
     ReadOnly,
-    /// Refuses everything.
+    /// Refuses all requests.
     Stop,
 }
 
 impl MirrorConfig {
-    /// Returns the default configuration over the given sides.
+    /// Returns the default configuration for the given sides.
     pub fn of(sides: Vec<String>) -> MirrorConfig {
         MirrorConfig {
             sides,
@@ -220,7 +226,7 @@ impl MirrorConfig {
         }
     }
 
-    /// Checks the values.
+    /// Checks the configured values.
     ///
     /// # Errors
     /// One line that names the key with the invalid value.
@@ -280,7 +286,7 @@ impl MirrorConfig {
         Ok(())
     }
 
-    /// Returns the requested layout of a side that is to be formatted.
+    /// Returns the layout that the configuration requests for a side to be formatted.
     pub fn asked(&self) -> Asked {
         Asked {
             log_bytes: self.log.map(|size| size.0),
@@ -288,7 +294,7 @@ impl MirrorConfig {
         }
     }
 
-    /// Returns the rules that these keys request.
+    /// Returns the rules that the configuration selects.
     pub fn rules(&self) -> HeteroRules {
         let mut rules = match self.policy {
             PolicyName::Bounded => HeteroRules {

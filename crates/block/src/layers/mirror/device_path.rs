@@ -1,12 +1,12 @@
-//! The path to a side since it was opened: every request of the mirror to a side with superblocks
-//! goes through it.
+//! The path to the device of a side, from one opening of the side to the next. Every request of the
+//! mirror to a side with superblocks goes through a path.
 //!
 //! When the path is interrupted, completed requests that were not flushed may be lost, and the disk
-//! at the other end may be a different one. The mirror's knowledge of the side is then void: an
-//! answer from after an interruption must never reach the store from before it. The side is given
-//! up and opened again, unless it is the last one.
+//! at the other end may have been replaced. The mirror's knowledge of the side is then void: an
+//! answer received after an interruption must never reach the store that was opened before. The
+//! side is ejected and opened again, unless it is the last healthy side.
 //!
-//! Requests through the path are also made durable by it ([`Durable`]).
+//! The path also makes sure that changes become durable even after a failed flush ([`Durable`]).
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -20,34 +20,34 @@ use crate::error::IoError;
 use crate::geometry::Geometry;
 use crate::request::{IoResult, Request};
 
-/// Time after which an unanswered request has failed while a volume is being opened, since the
-/// sides are not monitored then.
+/// Timeout of a request while the volume is being opened, since the sides are not monitored then.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Callback that decides whether a side is given up because the path to it was interrupted.
+/// Callback that returns true when a side is ejected because the path to it was interrupted.
 pub(super) type Decide = Rc<dyn Fn() -> bool>;
 
-/// The path to a side; see the module.
+/// The path to the device of a side; see the module.
 pub(super) struct DevicePath {
     passage: Rc<Passage>,
     durable: Durable,
 }
 
-/// Gate that lets requests through to the device until the path is cut.
+/// Gate that passes requests on to the device until the path is cut.
 struct Passage {
     rt: Rt,
     below: Rc<dyn Device>,
     /// Whether the volume is being opened.
     opening: Rc<Cell<bool>>,
-    /// Number of interruptions when the side was opened.
+    /// The device's count of interruptions when the side was opened, or when one was last accepted;
+    /// `None` for a device that does not count them.
     known: Cell<Option<u64>>,
-    /// True when no request is let through any more.
+    /// True once the path is cut, so that every request is refused.
     cut: Cell<bool>,
     decide: RefCell<Option<Decide>>,
 }
 
 impl DevicePath {
-    /// Creates the path to a device. The time of requests is bounded as long as `opening` is set.
+    /// Creates the path to a device. Requests have a timeout while `opening` is set.
     pub(super) fn new(rt: &Rt, below: Rc<dyn Device>, opening: &Rc<Cell<bool>>) -> Rc<DevicePath> {
         let passage = Rc::new(Passage {
             rt: rt.clone(),
@@ -61,19 +61,19 @@ impl DevicePath {
         Rc::new(DevicePath { passage, durable })
     }
 
-    /// Registers `decide`, which is called at each interruption from now on. Without it, an
+    /// Registers `decide`, which is called at each later interruption. Without a callback, an
     /// interruption cuts the path.
     pub(super) fn monitor(&self, decide: Decide) {
         *self.passage.decide.borrow_mut() = Some(decide);
     }
 
-    /// Opens the path again for a side that is opened again; knowledge of the side from before must
+    /// Opens the path again for a side that is being reopened; earlier knowledge of the side must
     /// not be used. No request may be in flight. When this returns, content that a failed flush may
-    /// have dropped is on the device again, unless the path was interrupted, and content that is
-    /// read is durable.
+    /// have dropped has been written to the device again (unless the path was interrupted), and all
+    /// content that is read is durable.
     ///
     /// # Errors
-    /// When the device cannot be flushed: content that is read could then be lost later.
+    /// When the device cannot be flushed: content that was read could then still be lost.
     pub(super) async fn begin_anew(&self) -> Result<(), IoError> {
         if self.passage.begin_anew() {
             self.durable.forget();
@@ -81,14 +81,14 @@ impl DevicePath {
         self.durable.settle().await
     }
 
-    /// Reports the statistics of content that is not durable yet.
+    /// Reports the statistics of the content that is not durable yet.
     pub(super) fn statistics(&self, part: &str, out: &mut dyn StatisticVisitor) {
         self.durable.statistics(part, out);
     }
 }
 
 impl Passage {
-    /// Lets requests through again. Returns true when the path was interrupted since the side was
+    /// Lets requests pass again. Returns true when the path was interrupted since the side was
     /// opened.
     fn begin_anew(&self) -> bool {
         let now = self.below.interruptions();
@@ -96,7 +96,8 @@ impl Passage {
         self.cut.replace(false) || interrupted
     }
 
-    /// Returns true when an answer that has just arrived must be discarded.
+    /// Returns true when an answer that has just arrived must be discarded because the path is cut.
+    /// At an interruption, the callback decides whether the path is cut.
     fn is_cut(&self) -> bool {
         let now = self.below.interruptions();
         if self.cut.get() || now == self.known.get() {
@@ -174,7 +175,7 @@ mod tests {
     use super::*;
     use crate::media::null::NullDevice;
 
-    /// A disk behind a path that is interrupted on demand.
+    /// A disk behind a path that a test can interrupt.
     struct Remote {
         disk: NullDevice,
         interruptions: Cell<u64>,
@@ -225,7 +226,7 @@ mod tests {
         assert_eq!(flush(), Err(IoError::Transport));
         assert_eq!(rt.block_on(device_path.begin_anew()), Ok(()));
         assert_eq!(flush(), Ok(()));
-        // A later decision does not restore a path that was cut before.
+        // A callback registered later does not restore a path that is already cut.
         remote.interrupted_by_next.set(true);
         assert_eq!(flush(), Err(IoError::Transport));
         device_path.monitor(Rc::new(|| false));
@@ -246,8 +247,8 @@ mod tests {
             rt.block_on(device_path.submit(Request::flush()))
                 .map(|_done| ())
         };
-        // The content that the device held before is durable, so no lost content would need to be
-        // written again.
+        // After this flush all earlier content is durable, so the reopening need not write anything
+        // again.
         assert_eq!(flush(), Ok(()));
         for expected in [Ok(()), Err(IoError::Transport)] {
             remote.interrupted_by_next.set(true);

@@ -1,11 +1,11 @@
-//! The digest of a block: 32 bits computed from its content, kept in the checksums of a side and in
-//! the headers of its log.
+//! The digest of a block: 32 bits computed from the content of the block, kept in the checksum area
+//! of a side and in the headers of its log.
 //!
-//! The digest must depend on the whole content whatever the user writes. CRC32C does not: the
-//! CRC32C of content that ends with its own CRC32C is always the same number, and so is the CRC32C
-//! of a block made of such pieces. Directories of ext4 are written like that, and so are the pages
-//! of a side that lies in a volume. With CRC32C, a lost, misplaced or torn write of such a block
-//! would look correct.
+//! The digest must depend on the whole content, whatever the user writes. CRC32C does not: the
+//! CRC32C of content that ends with its own CRC32C is a constant, and so is the CRC32C of a block
+//! composed of such pieces. Directory blocks of ext4 have this form, and so do the pages of a side
+//! that is itself stored in a volume. With CRC32C, a lost, misplaced or torn write of such a block
+//! would not be detected.
 
 use bimetal_rt::Payload;
 use twox_hash::XxHash3_64;
@@ -14,8 +14,7 @@ use crate::BLOCK_BYTES;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
-/// Algorithm that computes the digests of the blocks of a side. It is chosen when the side is
-/// formatted.
+/// Algorithm that computes the digests of the blocks of a side; chosen when the side is formatted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockDigest {
     /// CRC32C, used by sides that were formatted before XXH3 was available.
@@ -47,7 +46,7 @@ impl BlockDigest {
     /// When the payload is not a whole number of blocks.
     pub(super) fn of_each(self, payload: &Payload) -> Vec<u32> {
         let mut digests = Vec::with_capacity(payload.len() / BLOCK);
-        // A block that spans several slices is assembled here.
+        // Buffer in which a block that spans several slices is assembled.
         let (mut gathered, mut len) = ([0; BLOCK], 0);
         for slice in payload.slices() {
             let mut rest: &[u8] = slice;
@@ -79,7 +78,7 @@ mod tests {
 
     use super::*;
 
-    /// The values are those of another implementation, python-xxhash 3: `xxh3_64(b"")` is
+    /// The expected values come from another implementation, python-xxhash 3: `xxh3_64(b"")` is
     /// 0x2d06800538d394c2, and `xxh3_64(bytes(range(256)) * 16)` is 0xeb4b7c3707879151.
     #[test]
     fn xxh3_is_that_of_others() {
@@ -110,7 +109,7 @@ mod tests {
         }
     }
 
-    /// However a payload is cut, its blocks have the digests of the contiguous bytes.
+    /// The digests do not depend on the boundaries of the slices of a payload.
     #[test]
     fn cuts_make_no_difference() {
         let pool = BufPool::unregistered();

@@ -1,4 +1,5 @@
-//! The exposure: acknowledged bytes that not all healthy sides hold. Only this file changes it.
+//! The exposure: acknowledged bytes that not all healthy sides hold. Only this module changes the
+//! set of exposed ranges.
 //!
 //! The exposure must never exceed its bound in bytes.
 
@@ -13,15 +14,15 @@ use crate::range_set::RangeSet;
 pub(super) struct Exposure {
     ranges: RefCell<RangeSet>,
     bytes_peak: Cell<u64>,
-    /// Bound in bytes that the logs of the sides set, since each log must hold all that its side
-    /// lacks.
+    /// Bound in bytes that the logs put on the exposure, since the log of a side must be able to
+    /// hold all content that the side lacks.
     bytes_max_by_logs: Cell<u64>,
     /// Writes that wait for room in the exposure, in the order in which they began to wait.
     pub(super) backpressured_writes: WaitQueue,
 }
 
 impl Exposure {
-    /// Creates an exposure without ranges.
+    /// Creates an empty exposure.
     pub(super) fn none() -> Exposure {
         Exposure {
             ranges: RefCell::new(RangeSet::new()),
@@ -31,10 +32,10 @@ impl Exposure {
         }
     }
 
-    /// Adds a range that was acknowledged although not all healthy sides hold it.
+    /// Adds a range of a write that is acknowledged before all healthy sides hold it.
     ///
     /// # Panics
-    /// When more than `bytes_max` bytes are then exposed.
+    /// When the exposure then exceeds `bytes_max` bytes.
     pub(super) fn add(&self, range: Range<u64>, bytes_max: u64) {
         self.ranges.borrow_mut().insert(range);
         let bytes = self.bytes();
@@ -72,12 +73,12 @@ impl Exposure {
         self.ranges.borrow().iter().collect()
     }
 
-    /// Returns the bound that the logs of the sides set, in bytes.
+    /// Returns the bound in bytes that the logs of the sides put on the exposure.
     pub(super) fn bytes_max_by_logs(&self) -> u64 {
         self.bytes_max_by_logs.get()
     }
 
-    /// Sets the bound after the logs of the sides have changed.
+    /// Sets the bound that the logs of the sides put on the exposure.
     pub(super) fn set_bytes_max_by_logs(&self, bytes: u64) {
         self.bytes_max_by_logs.set(bytes);
     }

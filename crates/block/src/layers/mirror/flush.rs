@@ -1,9 +1,9 @@
-//! Flush: when a flush completes, every change acknowledged before it is durable.
+//! Flush: when a flush completes, every change acknowledged before the flush is durable.
 //!
 //! With logs, a flush completes when the first durable side that is complete up to the boundary has
-//! flushed. The other sides follow at their own pace, marked as possibly behind, so a frozen side
-//! must never delay a flush. Bare devices cannot tell afterwards which of them is ahead, so over
-//! bare devices a flush waits for all healthy sides.
+//! flushed. The other sides follow at their own pace, marked as possibly behind, so a hanging side
+//! must never delay a flush. After a crash, bare devices cannot show which of them is ahead, so
+//! over bare devices a flush waits for all healthy sides.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -18,9 +18,9 @@ use crate::request::{IoResult, Reply};
 impl Shared {
     /// Makes every change that was admitted before the call durable.
     ///
-    /// A side that stops being healthy in the meantime is no longer waited for. A side whose flush
-    /// fails has lost an unknown part of its unflushed content, so it is given up. If it is the
-    /// last healthy side, the client gets the error.
+    /// If a side stops being healthy during the flush, the flush no longer waits for that side. A
+    /// side whose flush fails has lost an unknown part of its unflushed content, so it is ejected;
+    /// but if it is the last healthy side, the client gets the error.
     pub(super) async fn flush(self: &Rc<Self>) -> IoResult {
         self.check_readable()?;
         if self.is_logged() {
@@ -30,8 +30,8 @@ impl Shared {
         self.drain_and_flush().await
     }
 
-    /// Makes every change below `boundary` durable on the first side that can, or on all sides when
-    /// so configured.
+    /// Makes every change below `boundary` durable on the first side that can do so, or on all
+    /// counting sides if so configured.
     pub(super) async fn flush_up_to(self: &Rc<Self>, boundary: u64) -> Result<(), IoError> {
         let failures = |side: &Side| side.failed_flushes.get();
         let failed_before: Vec<u64> = self.sides.numbered().map(failures).collect();
@@ -48,7 +48,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Returns the outcome of a flush as soon as it is known; `None` until then.
+    /// Returns the outcome of a flush up to `boundary`; `None` while it is not yet known. `before`
+    /// holds the number of failed flushes of each side when this flush began.
     fn outcome_of_flush(&self, boundary: u64, before: &[u64]) -> Option<Result<(), IoError>> {
         if self.is_durable(boundary) {
             return Some(Ok(()));
@@ -70,8 +71,8 @@ impl Shared {
         ))
     }
 
-    /// Returns true when every change below `boundary` will be found again, whatever stops from now
-    /// on (T2).
+    /// Returns true when every change below `boundary` will be found after any crash from now on
+    /// (T2).
     fn is_durable(&self, boundary: u64) -> bool {
         let has = |side: &Side| {
             let store = side.store();
@@ -81,7 +82,7 @@ impl Shared {
             let counts = side.durable.get() && side.is_healthy();
             counts && has(side) && self.would_be_asked(side.index)
         };
-        // A side with ranges that are known to be wrong must not be the only holder of a change.
+        // A side with ranges known to be out of sync must not be the only holder of a change.
         let is_sound = |side: &Side| side.out_of_sync.is_empty();
         let first = self.sides.iter().filter(holds).any(is_sound);
         let any = self.sides.iter().any(|side| holds(&side));
@@ -93,15 +94,15 @@ impl Shared {
         self.membership.is_marked() && (first && early || any && all())
     }
 
-    /// Returns true when recovery after a crash would use the content of a side. A side that has
-    /// just joined is marked as being rebuilt until its own superblock says that it counts, and
-    /// that superblock is written last.
+    /// Returns true when recovery after a crash would use the content of a side. The superblock of
+    /// a side that has just joined still marks the side as being rebuilt, until it is rewritten to
+    /// say that the side counts; it is written after the superblocks of the other sides.
     pub(super) fn would_be_asked(&self, index: usize) -> bool {
         let volume = self.membership.superblocks.as_ref();
         volume.is_none_or(|volume| volume.is_established(index))
     }
 
-    /// Requests that a side flush up to `boundary` once it has every change below it.
+    /// Requests that a side flush up to `boundary` once it has every change below `boundary`.
     pub(super) fn want_flushed(self: &Rc<Self>, index: usize, boundary: u64) {
         let side = &self.sides[index];
         side.flush_wanted.set(side.flush_wanted.get().max(boundary));
@@ -112,7 +113,7 @@ impl Shared {
             return;
         }
         if side.flushing.replace(true) {
-            // The boundary that the flushing task waits for may be lower now.
+            // The flushing task may now have a lower boundary to wait for.
             side.changed.notify();
             return;
         }
@@ -124,9 +125,9 @@ impl Shared {
         });
     }
 
-    /// Returns the number up to which a side flushes next. This is the lowest boundary of a waiting
-    /// flush, so that no flush waits for changes that only later flushes cover. Without a waiting
-    /// flush, it is the highest requested boundary.
+    /// Returns the boundary (a sequence number) up to which a side flushes next: the lowest
+    /// boundary of the waiting flushes, so that no flush waits for changes that only later flushes
+    /// cover, or the highest requested boundary if no flush waits.
     fn next_flush_of(&self, side: &Side) -> u64 {
         let durable = side.store().map_or(0, |store| store.complete_durable());
         let wanted = side.flush_wanted.get();
@@ -141,7 +142,7 @@ impl Shared {
                 let oldest = side.queue.borrow().oldest_seq();
                 side.holds_all() && oldest.is_none_or(|oldest| oldest >= wanted)
             };
-            // The boundary never rises while the side catches up; otherwise a lagging side would
+            // While the side catches up, its boundary never rises; otherwise a lagging side would
             // never flush.
             let most = self.next_flush_of(side);
             let wanted = || self.next_flush_of(side).min(most);
@@ -159,7 +160,7 @@ impl Shared {
                 Ok(()) => self.release_logs(),
                 Err(error) => {
                     self.flush_failed(index, error);
-                    // Changes that were admitted in the meantime may have waited for the side to be
+                    // Changes admitted during the flush may have waited for the side to become
                     // idle.
                     self.pump(index);
                     return;
@@ -173,10 +174,10 @@ impl Shared {
         }
     }
 
-    /// Tells the logs which changes are durable now. When the log of a side is short of space and
-    /// keeps entries that the other sides have not made durable, the other sides flush the changes
-    /// that they have stored. A client need not request this flush: with no room in a log, every
-    /// client may be waiting.
+    /// Tells the logs which changes are now durable. If the log of side `index` is short of space
+    /// because it keeps entries that other sides have not made durable, those sides flush the
+    /// changes that they have stored. This flush must not depend on a flush of a client: when a log
+    /// is full, every client may be waiting for space.
     pub(super) fn make_room_in_log(self: &Rc<Self>, index: usize) {
         self.release_logs();
         let waits = |store: Rc<Store>| store.waits_for_peers();
@@ -211,11 +212,11 @@ impl Shared {
         self.flushes.changed.notify();
     }
 
-    /// Tells every log which of its entries no other side needs any more.
+    /// Tells the log of each side which of its entries the other sides no longer need.
     pub(super) fn release_logs(&self) {
-        // The superblock of a side that has joined is written last. Until then no log may say that
-        // the side has been a member: after a crash the side is still to join, and is not an older
-        // copy of itself.
+        // The superblock of a side that has joined is written after those of its peers. Until then
+        // no log may state that this side has been a member: after a crash the side still has to
+        // join, and must not be mistaken for an outdated member.
         let joined = |side: &Side| side.is_counted_on() && self.would_be_asked(side.index);
         let missing = self.sides.iter().any(|side| !joined(side));
         for side in self.sides.iter() {
@@ -226,14 +227,15 @@ impl Shared {
                 .filter(|other| other.index != side.index && other.is_counted_on());
             if let Some(volume) = &self.membership.superblocks {
                 let acknowledged = volume.has_current_epoch(side.index);
-                // Until this side says durably that the side given up last is no member, that side
-                // is still a member after a crash, and the changes that it lacks are recovered from
-                // this log.
+                // Until the superblock of this side durably excludes the side ejected last, that
+                // ejected side is still a member after a crash, and the changes that it lacks are
+                // recovered from the log of this side.
                 if volume.is_established(side.index) && !acknowledged {
                     if !store.is_full() {
                         continue;
                     }
-                    // A full log cannot make anything durable, so the epoch would never begin.
+                    // A full log cannot make any change durable, so the new epoch could never
+                    // begin.
                     store.keep_from(None);
                 } else if acknowledged {
                     store.keep_from(Some(volume.history().current().first_change));
@@ -247,8 +249,8 @@ impl Shared {
         }
     }
 
-    /// Waits, over bare devices, until every healthy side has all changes that were admitted
-    /// before, then flushes all of these sides, whatever state the volume is in.
+    /// Waits, over bare devices, until every counting side has all changes that were admitted
+    /// before the call, then flushes these sides. Works in every state of the volume.
     pub(super) async fn drain_and_flush(self: &Rc<Self>) -> IoResult {
         let before = self.admission.next_number();
         let waiting = self.flushes.wait(before);
@@ -289,7 +291,8 @@ impl Shared {
         let mut outcome = Err(IoError::Offline);
         for index in counted_on {
             let side = &self.sides[index];
-            // A side that is given up in the meantime is not waited for, since it may never answer.
+            // If a side is ejected during its flush, the wait for it ends, since it may never
+            // answer.
             let ended = || !side.is_counted_on() || outcomes.borrow()[index].is_some();
             side.changed.until(ended).await;
             let flushed: Option<Result<(), IoError>> = outcomes.borrow()[index];
@@ -311,27 +314,27 @@ impl Shared {
         outcome
     }
 
-    /// Flushes one side. The flush counts as work in flight, so that a side that hangs in it is
-    /// noticed.
+    /// Flushes one side. The flush counts as an operation in flight, so that a side that hangs in a
+    /// flush is detected.
     pub(super) async fn flush_one(self: &Rc<Self>, index: usize) -> Result<(), IoError> {
         let side = &self.sides[index];
         let operation = side.start(self.rt.now());
         let result = match side.store() {
-            // The boundary 0 leaves unchanged what the side says of itself.
+            // With boundary 0, the log of the side states no new complete number.
             Some(store) => store.flush(0).await,
             None => side.flush().await,
         };
         side.finish(operation, self.rt.now());
         side.changed.notify();
-        // Changes that were admitted in the meantime may have waited for the side to be idle.
+        // Changes admitted during the flush may have waited for the side to become idle.
         self.pump(index);
         result
     }
 
-    /// Handles a flush that failed on a side, whose unflushed content is now unknown. With a log,
-    /// this is the content written since the last good flush; on a bare device it could be
-    /// anything. So the side is given up, even if it is only joining: requests that it still works
-    /// on may lie in these ranges, and must have ended before the ranges are copied.
+    /// Handles a flush that failed on a side, whose unflushed content is now unknown: on a side
+    /// with a log, the content written since the last successful flush; on a bare device, possibly
+    /// all content. The side is therefore ejected, even if it is only joining: its operations in
+    /// flight may lie in these ranges, and must have ended before the ranges are copied.
     pub(super) fn lost_since_last_flush(self: &Rc<Self>, index: usize, error: IoError) {
         let side = &self.sides[index];
         if side.is_active() {

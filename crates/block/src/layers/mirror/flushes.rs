@@ -1,4 +1,4 @@
-//! The flushes that clients wait for, and the boundary up to which changes were flushed for a
+//! The flushes for which clients wait, and the boundary below which all changes were flushed for a
 //! client.
 
 use std::cell::{Cell, RefCell};
@@ -11,14 +11,15 @@ use bimetal_rt::sync::Event;
 pub(super) struct Flushes {
     /// Sequence number below which all changes were flushed for a client.
     below: Cell<u64>,
-    /// Boundaries of the waiting flushes, each with the number of flushes that wait for it.
+    /// Boundaries of the waiting flushes, each with the number of flushes that wait for this
+    /// boundary.
     waiting: RefCell<BTreeMap<u64, u32>>,
-    /// Signaled when a flush of a side has ended, or a side no longer counts.
+    /// Signaled when a flush of a side has ended, or when a side no longer counts.
     pub(super) changed: Event,
 }
 
-/// A waiting flush, registered until this guard is dropped, since the client may leave at any
-/// moment.
+/// Registration of a waiting flush. Dropping it removes the flush, since a client can cancel its
+/// request at any time.
 pub(super) struct FlushWaits<'f> {
     flushes: &'f Flushes,
     boundary: u64,
@@ -45,7 +46,7 @@ impl Flushes {
         }
     }
 
-    /// Returns the lowest boundary above `number` that a flush waits for.
+    /// Returns the lowest boundary above `number` for which a flush waits.
     pub(super) fn first_above(&self, number: u64) -> Option<u64> {
         let waiting = self.waiting.borrow();
         waiting.range(number + 1..).next().map(|(&first, _)| first)
@@ -61,7 +62,7 @@ impl Flushes {
         self.below.get()
     }
 
-    /// Records that a client was told that all changes below `number` are durable.
+    /// Records that a flush up to `number` was completed for a client.
     pub(super) fn done_below(&self, number: u64) {
         self.below.set(self.below.get().max(number));
     }

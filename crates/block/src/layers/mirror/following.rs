@@ -1,13 +1,13 @@
-//! The rules by which a side that is being rebuilt follows the changes of clients.
+//! The rules by which a side that is being rebuilt is given the changes of clients.
 //!
 //! The side is given a change where it already has the surrounding content. When too many bytes
-//! wait for the side, the change passes over it: the range is out of sync again, and the rebuild
-//! copies it. Passing over undoes part of the rebuild, so it is allowed only as long as the rebuild
-//! is ahead of its floor, where ranges passed over earlier count as not copied. Otherwise the
-//! change waits, before it is admitted, until fewer bytes wait for the side.
+//! wait for the side, the change is not given to it: the range becomes out of sync again, and the
+//! rebuild copies it. This undoes part of the rebuild, so it is allowed only while the rebuild is
+//! ahead of its floor, where ranges that became out of sync again count as not copied. Otherwise
+//! the change waits, before it is admitted, until fewer bytes wait for the side.
 //!
-//! This bounds the bytes that wait for the side in memory and in time: when the side becomes whole
-//! and counts, clients must not wait for a gathered backlog. A volume must never stay degraded
+//! These rules bound the bytes in memory that wait for the side: when the rebuild is complete and
+//! the side counts, clients must not wait for a large backlog. A volume must never stay degraded
 //! because its clients are faster than the side.
 
 use std::ops::Range;
@@ -17,30 +17,34 @@ use super::share::COST_BYTES_MIN;
 use super::shared::{Shared, VolumeState};
 use super::side::Side;
 
-/// Maximum number of admitted bytes that wait to be stored on a side that is being rebuilt; the
-/// bound that its log sets to the exposure applies as well. 256 blocks are enough to sort them.
+/// Maximum number of admitted bytes that wait to be stored on a side that is being rebuilt. The
+/// bound that the log of the side puts on the exposure applies as well. 1 MiB holds 256 blocks,
+/// enough to sort them by position.
 const FOLLOWING_BYTES_MAX: u64 = 1 << 20;
-/// Minimum cost in bytes, on a disk, of a range that is out of sync again. About this much passes
-/// below the head while the disk seeks to a block and then, after a write to its log, to the next
-/// block.
+/// Minimum cost in bytes, on a disk, of a range that becomes out of sync again: about the bytes
+/// that pass below the head while the disk seeks to a block and then, after a write to its log, to
+/// the next block.
 const COST_SEEKING_BYTES_MIN: u64 = 256 << 10;
 
 impl Side {
-    /// Returns true when the side is given a change of a range. A side that is being rebuilt and
-    /// lacks the whole range is not given the change: the rebuild copies it, and the log of the
-    /// side is spared. The same holds for a side for which too many bytes wait. Where the queue of
-    /// the side still has an older change, the newer change follows it in order.
+    /// Returns true when the side is given a change of a range. A side that is being rebuilt is not
+    /// given the change if it lacks the whole range (the rebuild copies the content, without a
+    /// write to the log) or if too many bytes already wait for the side. In both cases, a change
+    /// that overlaps an older change in the queue of the side is still given, so that the two apply
+    /// in order.
     pub(super) fn takes(&self, range: &Range<u64>) -> bool {
         let is_passed = self.may_be_passed(range) && !self.follows(range);
         self.is_active() && !is_passed
     }
 
-    /// Returns true when the rebuild alone can bring a change of the range to the side.
+    /// Returns true when a change of the range need not be given to the side, because the side is
+    /// being rebuilt and no older change of the range waits in its queue.
     fn may_be_passed(&self, range: &Range<u64>) -> bool {
         self.life.get() == Life::Resyncing && self.queue.borrow().is_current(range)
     }
 
-    /// Returns true when the side has a part of the range and has room for the change.
+    /// Returns true when the side already has a part of the range, and the limit on waiting bytes
+    /// has room for the change.
     fn follows(&self, range: &Range<u64>) -> bool {
         !self.out_of_sync.covers(range) && self.has_room_for(range)
     }
@@ -53,21 +57,24 @@ impl Side {
         bytes == 0 || bytes + (range.end - range.start) <= bytes_max
     }
 
-    /// Returns true when a change of the range takes room in the bytes that may wait for the side.
+    /// Returns true when a change of the range counts toward the limit on the bytes that may wait
+    /// for the side.
     fn needs_room_for(&self, range: &Range<u64>) -> bool {
         self.may_be_passed(range) && !self.out_of_sync.covers(range)
     }
 
-    /// Returns true when a change of the range would undo part of the rebuild.
+    /// Returns true when a change of the range would undo part of the rebuild, because the limit on
+    /// waiting bytes has no room for it.
     fn would_fall_back(&self, range: &Range<u64>) -> bool {
         self.needs_room_for(range) && !self.has_room_for(range)
     }
 }
 
 impl Shared {
-    /// Waits until every side that is being rebuilt can be given a change of the range, lacks the
-    /// whole range, or is far enough ahead of its floor to be passed over. Changes that take room
-    /// of a side get it in the order of arrival; other changes do not wait.
+    /// Waits until, for every side that is being rebuilt, one of these holds: the side can be given
+    /// a change of the range, lacks the whole range, or is so far ahead of its floor that the
+    /// change need not be given to it. Changes that count toward the limit of a side are served in
+    /// order of arrival; other changes do not wait.
     pub(super) async fn until_rebuilds_follow(&self, range: &Range<u64>) {
         let needs_room = |side: &Side| side.needs_room_for(range);
         if !self.sides.iter().any(needs_room) {
@@ -86,7 +93,7 @@ impl Shared {
         waiting.in_turn(|| follow().then_some(())).await;
     }
 
-    /// Records that a side is not given a change of the range and lacks it from now on.
+    /// Records that a side is not given a change of the range, and therefore lacks the range.
     pub(super) fn pass_over(&self, side: &Side, range: &Range<u64>) {
         if side.would_fall_back(range) {
             let cost_bytes_min = match side.device.geometry().rotational {

@@ -1,10 +1,10 @@
-//! Growing a volume while it is in use, after its sides have become larger.
+//! Growing a volume while it is in use, after the devices of its sides have become larger.
 //!
-//! The size is stored in the superblock of each side and changes as the table of sides does: with
-//! an epoch, so that the newest history has the newest size. The new size must never be on a side
-//! before every side reads as zeroes up to it. No write beyond the old size is accepted before
-//! every side that counts has the new size durably. After a crash the volume has the old size or
-//! the new one, and the new one if it was reported.
+//! The size is stored in the superblock of each side and changes together with an epoch, as the
+//! table of sides does, so that the newest history has the newest size. The new size must never be
+//! on a side before every side reads as zeroes up to the new size. No write beyond the old size is
+//! accepted before every counting side durably has the new size. After a crash the volume has the
+//! old size or the new size; if the new size was reported to the caller, it is the new size.
 
 use std::rc::Rc;
 
@@ -15,11 +15,12 @@ use crate::BLOCK_BYTES;
 use crate::units::show_size;
 
 impl Shared {
-    /// Grows the volume to the size for which its smallest side has room. Returns the new size.
+    /// Grows the volume to the largest size for which its smallest side has room. Returns the new
+    /// size.
     ///
     /// # Errors
-    /// One line that says why not. The volume then keeps its old size; if only the writing of
-    /// superblocks has failed, the next opening may find the new size.
+    /// One line with the reason. The volume then keeps its old size; but if the failure was in
+    /// writing the superblocks, the next opening may find the new size.
     pub(super) async fn grow(self: &Rc<Self>) -> Result<u64, String> {
         let _one = self.membership.changing.acquire(1).await;
         let volume = self.changeable()?;
@@ -31,7 +32,7 @@ impl Shared {
                 cleared.map_err(|error| format!("side {}: {error}", side.name))?;
             }
         }
-        // A side that was lost in the meantime could come back without having been cleared.
+        // A side that was ejected during the clearing could come back without having been cleared.
         self.everybody_counts(volume)?;
         let change = || {
             for store in self.sides.iter().filter_map(Side::store) {
@@ -44,7 +45,7 @@ impl Shared {
         Ok(volume_bytes)
     }
 
-    /// Returns the size of the volume if it used all the room on its smallest side.
+    /// Returns the largest size of the volume for which its smallest side has room.
     fn volume_bytes_possible(&self, volume: &Volume) -> Result<u64, String> {
         self.everybody_counts(volume)?;
         let sides = self.sides.iter();
@@ -62,8 +63,8 @@ impl Shared {
         Ok(volume_bytes)
     }
 
-    /// Returns an error unless all sides of the volume are present and whole. Any other side would
-    /// have to learn the new size when it comes back, and might not have the room.
+    /// Returns an error unless all sides of the volume are present and healthy. Any other side
+    /// would have to adopt the new size when it comes back, and might not have the room for it.
     fn everybody_counts(&self, volume: &Volume) -> Result<(), String> {
         let mut present = self.sides.iter();
         if let Some(side) = present.find(|side| !side.is_healthy()) {

@@ -1,11 +1,11 @@
-//! Monitoring the sides: detects sides that are late, and gives up sides that are absent.
+//! Monitoring the sides: detects late sides, and ejects sides that do not answer or fail.
 //!
-//! A side that works but lags is only delayed: once the exposure is full, that side sets the pace.
-//! A side is absent when it has work and completes nothing for
-//! [`absent_after`](super::MirrorConfig::absent_after), or when it fails repeatedly. The volume is
-//! then degraded, no operation waits for the side any more, and the ranges that the side lacks are
-//! kept without their data. An absent side must not be used again before all of its operations in
-//! flight have ended.
+//! A side that works but lags is only delayed: once the exposure is full, writes proceed at the
+//! speed of that side. A side becomes absent when it has operations in flight and completes none
+//! for [`absent_after`](super::MirrorConfig::absent_after), or when it fails repeatedly. The volume
+//! is then degraded, no operation waits for the side any more, and the ranges that the side lacks
+//! are recorded without their data. An absent side must not be used again before all of its
+//! operations in flight have ended.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -16,12 +16,12 @@ use super::shared::{Shared, VolumeState};
 use super::side::add;
 use crate::error::IoError;
 
-/// Interval at which a silent side is checked again when it cannot be given up or is absent
-/// already.
+/// Interval at which a side that does not answer is checked again when it cannot be ejected or is
+/// already absent.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
 
 impl Shared {
-    /// Monitors the writes of one side until it has left the volume; see the module.
+    /// Monitors the operations of one side until the side has left the volume; see the module.
     pub(super) async fn watch_side(self: Rc<Self>, index: usize) {
         let side = &self.sides[index];
         loop {
@@ -47,13 +47,13 @@ impl Shared {
             }
             let silent_since = side.last_progress().max(started.at);
             let absent_after = Duration::from_nanos(self.rules.absent_after_ns);
-            // The completions during a pause of this thread are not known yet, so a pause hardly
-            // counts as silence.
+            // While this thread was paused, completions of the side could not be seen, so most of
+            // the pause is not counted as silence of the side.
             let silence = self.rt.awake_since(silent_since);
             if silence >= absent_after && side.is_active() {
                 self.silent(index);
             }
-            // The last healthy side is never given up, however long it is silent.
+            // The last healthy side is never ejected, even if it never answers.
             let left = if side.is_active() && silence < absent_after {
                 absent_after - silence
             } else {
@@ -62,12 +62,13 @@ impl Shared {
             let moved_on = side
                 .changed
                 .until(|| side.work.oldest().is_none_or(|(o, _)| o != operation));
-            // A timeout is handled by the next round.
+            // The next iteration of the loop handles a timeout.
             let _ = self.rt.timeout(left, moved_on).await;
         }
     }
 
-    /// Marks a side as stuck because its oldest write has exceeded the side's limit.
+    /// Marks a side as stuck and delayed, because its oldest operation exceeds the latency limit of
+    /// the side.
     fn overdue(self: &Rc<Self>, index: usize) {
         let side = &self.sides[index];
         side.work.set_stuck(true);
@@ -81,14 +82,14 @@ impl Shared {
         }
     }
 
-    /// Gives up a side: the volume continues without it, in the state that the configuration
-    /// requests for a degraded volume.
+    /// Ejects a side: the volume continues without the side, in the state that the configuration
+    /// selects for a degraded volume.
     pub(super) fn give_up(self: &Rc<Self>, index: usize, error: IoError) {
         self.do_without(index, error, self.on_degraded);
     }
 
-    /// Gives up a side that leaves by command. The volume keeps serving, whatever `on_degraded`
-    /// says.
+    /// Ejects a side because a command removes it. The volume continues to serve requests, whatever
+    /// the configured `on_degraded`.
     pub(super) fn dismiss(self: &Rc<Self>, index: usize) {
         self.do_without(index, IoError::Offline, OnDegraded::Continue);
     }
@@ -110,8 +111,8 @@ impl Shared {
         let lacks = lost.into_iter().chain(flying);
         lacks.for_each(|range| side.note_lack(range));
         if let Some(store) = side.store() {
-            // Changes that are not durable yet may be lost on the side. Recording them means that
-            // the blocks that the side lacks are known exactly when it comes back.
+            // Changes that are not durable yet may be lost on the side. Recording them as lacking
+            // means that, when the side comes back, the blocks that it lacks are known exactly.
             let not_durable = store.take_not_durable();
             not_durable.iter().for_each(|range| side.note_lack(range));
         }

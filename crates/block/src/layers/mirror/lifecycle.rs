@@ -1,6 +1,6 @@
-//! The life cycle of a side, as one value whose transitions are checked. All questions of whether a
-//! side takes writes, is counted on, may be read or belongs to the volume are answered here and
-//! nowhere else.
+//! The life cycle of a side, as one value whose transitions are checked. Only this module decides
+//! whether a side in a given state takes writes, is counted on, may be read, or belongs to the
+//! volume.
 //!
 //! ```text
 //!             +---------------------------------------+
@@ -8,7 +8,7 @@
 //! Absent --> Resyncing <--> Joining --> Healthy --> Absent --> Removed
 //! ```
 //!
-//! A side is given up (becomes absent) from every state but `Removed`. A side must never count
+//! A side is ejected (becomes absent) from every state but `Removed`. A side must never count
 //! without having been rebuilt, and a removed side must never be used again.
 
 use std::cell::Cell;
@@ -20,24 +20,25 @@ use crate::error::IoError;
 /// State of a side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Life {
-    /// The side takes every write, and acknowledgements count on it.
+    /// The side is given every write, and acknowledgements count on it.
     Healthy {
-        /// The sequence number of the first write that counted on it.
+        /// Sequence number of the first write that counted on the side.
         counted_from: u64,
     },
-    /// The side takes writes and is rebuilt; see [`Side::takes`](super::side::Side::takes) for the
-    /// writes that pass over it. Acknowledgements do not count on it.
+    /// The side is given writes while it is rebuilt, except for the writes that
+    /// [`Side::takes`](super::side::Side::takes) excludes. Acknowledgements do not count on it.
     Resyncing,
-    /// The rebuild of the side is over, but its queue may still hold writes that were acknowledged
-    /// without it. New acknowledgements already count on the side, so the number of those writes
-    /// only falls.
+    /// The rebuild of the side is complete, but its queue may still hold writes that were
+    /// acknowledged without it. New acknowledgements already count on the side, so the number of
+    /// such writes can only fall.
     Joining {
-        /// The sequence number of the first write that counts on it.
+        /// Sequence number of the first write that counts on the side.
         counted_from: u64,
     },
-    /// The side is given no requests: it is missing, silent for too long, or failing.
+    /// The side is given no requests: it is missing, has not answered for too long, or fails.
     Absent {
-        /// Error for which the side was given up; `None` when it was missing from the beginning.
+        /// Error for which the side was ejected; `None` when it was missing when the volume was
+        /// opened.
         because: Option<IoError>,
     },
     /// The side has left the volume permanently.
@@ -45,20 +46,20 @@ pub(super) enum Life {
 }
 
 impl Life {
-    /// State of a side that was whole when the volume was opened.
+    /// State of a side that held everything when the volume was opened.
     pub(super) const WHOLE: Life = Life::Healthy { counted_from: 0 };
     /// State of a side that was missing when the volume was opened.
     pub(super) const MISSING: Life = Life::Absent { because: None };
 
-    /// Returns the state of a side that was given up because of an error.
+    /// Returns the state of a side that was ejected because of an error.
     pub(super) fn given_up(because: IoError) -> Life {
         Life::Absent {
             because: Some(because),
         }
     }
 
-    /// Returns the error for which the side was given up; `None` when the side is not absent, or
-    /// was missing from the beginning.
+    /// Returns the error for which the side was ejected; `None` when the side is not absent, or was
+    /// missing when the volume was opened.
     pub(super) fn absent_reason(self) -> Option<IoError> {
         match self {
             Life::Absent { because } => because,
@@ -76,7 +77,7 @@ impl Life {
         }
     }
 
-    /// Returns true when a side in this state is open and given requests.
+    /// Returns true when a side in this state is in use, so that it is given requests.
     pub(super) fn is_used(self) -> bool {
         !matches!(self, Life::Absent { .. } | Life::Removed)
     }
@@ -134,8 +135,8 @@ impl LifeCycle {
         self.changed.notify();
     }
 
-    /// Returns true when the side holds every acknowledged write, or will before a write counts on
-    /// it.
+    /// Returns true when the side is in state `Healthy`: every acknowledged write, except for
+    /// corrupt blocks, is on the side, or waits in its queue and counts toward the exposure.
     pub(super) fn is_healthy(&self) -> bool {
         matches!(self.life.get(), Life::Healthy { .. })
     }
@@ -145,13 +146,14 @@ impl LifeCycle {
         self.life.get().is_used()
     }
 
-    /// Returns true when acknowledgements and flushes wait for the side, within the bounds.
+    /// Returns true when the side is healthy or joining, so that acknowledgements (within the
+    /// bounds of the exposure) and flushes depend on it.
     pub(super) fn is_counted_on(&self) -> bool {
         self.counted_from().is_some()
     }
 
     /// Returns the sequence number of the first write that counts on the side; `None` when no write
-    /// does.
+    /// counts on it.
     pub(super) fn counted_from(&self) -> Option<u64> {
         match self.life.get() {
             Life::Healthy { counted_from } | Life::Joining { counted_from } => Some(counted_from),
@@ -159,7 +161,8 @@ impl LifeCycle {
         }
     }
 
-    /// Returns true when the side has been rebuilt but does not hold all writes of its queue yet.
+    /// Returns true when the side has been rebuilt, but its queue may still hold writes that were
+    /// acknowledged without it.
     pub(super) fn is_joining(&self) -> bool {
         matches!(self.life.get(), Life::Joining { .. })
     }
@@ -177,7 +180,7 @@ mod tests {
     const JOINING: Life = Life::Joining { counted_from: 7 };
     const JOINED: Life = Life::Healthy { counted_from: 7 };
 
-    /// Every pair of states that is not listed is refused.
+    /// Transitions that are not listed as allowed are refused.
     #[test]
     fn a_side_becomes_only_what_its_state_allows() {
         let states = [
@@ -215,7 +218,7 @@ mod tests {
 
     #[test]
     fn what_is_asked_follows_from_the_state() {
-        // The answers of `is_healthy`, `is_active` and `is_counted_on`.
+        // Expected results of `is_healthy`, `is_active` and `is_counted_on`, in this order.
         let expected = [
             (Life::WHOLE, [true, true, true]),
             (Life::Resyncing, [false, true, false]),

@@ -1,7 +1,8 @@
-//! Recording which sides count. Every change of the set of healthy sides begins an epoch, which is
-//! written to the superblocks of the healthy sides, by one task at a time for each side.
+//! Recording in the superblocks which sides count. Every change of the set of healthy sides begins
+//! an epoch, which is written to the superblocks of the healthy sides, by at most one task for each
+//! side.
 //!
-//! The superblock of a joining side must be written last. An epoch without a side that was given up
+//! The superblock of a joining side must be written last. An epoch that excludes an ejected side
 //! must begin only once the changes that were flushed while that side counted are durable on a
 //! member of the epoch.
 
@@ -16,21 +17,21 @@ use super::superblock::SideState;
 const MARK_AGAIN_AFTER: Duration = Duration::from_millis(50);
 
 impl Shared {
-    /// Begins an epoch without the side that was given up, so that after a crash that side is not
-    /// taken for complete. Nothing is acknowledged before a healthy side has the epoch.
+    /// Begins an epoch that excludes the side just ejected, so that after a crash this side is not
+    /// taken for complete. No request is acknowledged before a healthy side durably has the epoch.
     pub(super) fn announce_loss(self: &Rc<Self>) {
         if let Some(epoch) = self.begin_epoch() {
             self.membership.need(epoch);
         }
     }
 
-    /// Begins an epoch whose members are the healthy sides and starts writing it to them. Returns
-    /// the number of the epoch; `None` without superblocks.
+    /// Begins an epoch whose members are the healthy sides, and starts writing the epoch to these
+    /// sides. Returns the number of the epoch; `None` for a volume without superblocks.
     pub(super) fn begin_epoch(self: &Rc<Self>) -> Option<u64> {
         let volume = self.membership.superblocks.as_ref()?;
         let epoch = volume.begin_epoch(&self.healthy(), self.admission.next_number());
-        // A side that is being rebuilt also gets changes of the new epoch: changes under the old
-        // epoch would not count in its log.
+        // A side that is being rebuilt is also given changes of the new epoch: changes logged under
+        // the old epoch would not count in its log.
         for store in self.sides.iter().filter(|side| side.is_active()) {
             if let Some(store) = store.store() {
                 store.set_epoch(epoch);
@@ -42,7 +43,8 @@ impl Shared {
         Some(epoch)
     }
 
-    /// Starts writing the newest epoch to a side, unless a task is already doing so.
+    /// Starts writing the newest epoch and state to the superblock of a side, unless a task already
+    /// does so.
     pub(super) fn mark_side(self: &Rc<Self>, index: usize) {
         if self.membership.superblocks.is_some() && !self.sides[index].marking.replace(true) {
             let shared = Rc::clone(self);
@@ -52,8 +54,8 @@ impl Shared {
     }
 
     /// Returns true when the superblock of a side may be written now. The superblock of a joining
-    /// side is written last: if that side counted while the others did not know, each would take
-    /// itself for the only complete one.
+    /// side is written after those of the other sides name it as a member: otherwise, after a
+    /// crash, each side could consider itself the only complete side.
     fn may_be_marked(&self, index: usize) -> bool {
         let volume = self
             .membership
@@ -65,10 +67,10 @@ impl Shared {
             || others.all(|other| !volume.is_established(other) || volume.knows(other, index))
     }
 
-    /// Returns true when an epoch without the sides that were given up may begin: the changes that
-    /// were flushed while these sides counted are durable on a member of the epoch, or cannot be
-    /// for another reason. The member must be one that recovery would use, as long as such a member
-    /// can have them.
+    /// Returns true when an epoch that excludes the ejected sides may begin: the changes that were
+    /// flushed while these sides counted are durable on a member of the new epoch, or no member can
+    /// have all of them. As long as it is possible, the member must be a side whose content
+    /// recovery would use.
     fn holds_what_was_flushed(&self) -> bool {
         let flushed = self.flushes.below();
         let members = || {
@@ -87,8 +89,8 @@ impl Shared {
         any && !asked().any(Side::holds_all)
     }
 
-    /// Requests that the members of a new epoch flush the changes that were flushed on a side that
-    /// was given up.
+    /// Requests that every healthy side flush the changes that were flushed for clients, some of
+    /// them perhaps only on an ejected side.
     fn flush_before_epoch(self: &Rc<Self>) {
         for index in self.healthy() {
             self.want_flushed(index, self.flushes.below());
@@ -106,7 +108,7 @@ impl Shared {
             let gone = || !side.is_healthy();
             let held = || gone() || self.holds_what_was_flushed();
             while !held() {
-                // Retry a flush that has failed.
+                // Requests the flush again, since the last one may have failed.
                 self.flush_before_epoch();
                 self.release_logs();
                 let moved = self.flushes.changed.until(held);
@@ -118,8 +120,8 @@ impl Shared {
                 break;
             }
             let (epoch, state) = (volume.epoch(), self.wanted_mark());
-            // The write of the superblock counts as work in flight, so that a side that hangs in it
-            // is noticed.
+            // The superblock write counts as an operation in flight, so that a side that hangs in
+            // it is detected.
             let operation = side.start(self.rt.now());
             let complete = side.store().map_or(0, |store| store.complete_durable());
             let written = volume.mark_one(index, state, complete).await;
@@ -138,7 +140,7 @@ impl Shared {
                 }
                 Ok(()) => break,
                 Err(_) if !side.is_healthy() => {
-                    // The side was given up while its superblock was being written.
+                    // The side was ejected while its superblock was being written.
                     add(&side.counts.errors, 1);
                     break;
                 }
@@ -155,7 +157,7 @@ impl Shared {
         side.marking.set(false);
     }
 
-    /// Returns the state that the superblocks of the members should have.
+    /// Returns the state that the superblocks of the members should record: clean-idle or dirty.
     pub(super) fn wanted_mark(&self) -> SideState {
         if self.membership.idle.get() {
             SideState::CleanIdle
@@ -164,9 +166,9 @@ impl Shared {
         }
     }
 
-    /// Returns true when every side that counts durably says that a peer may be ahead of it, or
-    /// that it is being rebuilt, as a joining side does until it counts. A side whose superblock is
-    /// being changed to say otherwise does not.
+    /// Returns true when the superblock of every counting side durably says that a peer may be
+    /// ahead of the side, or that the side is being rebuilt (as it does until a joining side
+    /// counts). The result is false while a superblock write in flight could end this.
     pub(super) fn peers_know(&self) -> bool {
         let Some(volume) = &self.membership.superblocks else {
             return false;

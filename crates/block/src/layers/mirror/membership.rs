@@ -1,8 +1,8 @@
-//! Membership: the sides of the volume according to the superblocks, those of them that count, and
-//! how far this is durable.
+//! Membership: the sides of the volume according to the superblocks, which of these sides count,
+//! and which of this is durable.
 //!
-//! Nothing may be acknowledged before a side that counts durably has the epoch that excludes the
-//! side that was given up last.
+//! No request may be acknowledged before a counting side durably has the epoch that excludes the
+//! side ejected last.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -13,25 +13,25 @@ use super::volume::Volume;
 
 /// State of the membership; see the module.
 pub(super) struct Membership {
-    /// Superblocks of the sides; none in experiments over bare devices.
+    /// Superblocks of the sides; `None` in experiments over bare devices.
     pub(super) superblocks: Option<Volume>,
-    /// Semaphore that admits one change of the set of sides at a time.
+    /// Semaphore that admits one operation on the set of sides at a time.
     pub(super) changing: Rc<Semaphore>,
     /// Signaled when the life cycle of a side, or the durable content of a superblock, has changed.
     pub(super) changed: Event,
-    /// Number of the epoch that excludes the side given up last.
+    /// Number of the epoch that excludes the side ejected last.
     epoch_needed: Cell<u64>,
     /// Number of the newest epoch that a healthy side durably has.
     epoch_marked: Cell<u64>,
-    /// True when nothing has been written for a while, so that every side is to be marked quiet (no
-    /// peer is ahead).
+    /// True when no change was admitted for a while, so that every side is to be marked clean-idle
+    /// (no peer is ahead of it).
     pub(super) idle: Cell<bool>,
-    /// Sequence number up to which all changes were flushed when the volume was closed.
+    /// Sequence number below which every change was to be flushed when the volume was closed.
     pub(super) closed_at: Cell<u64>,
 }
 
 impl Membership {
-    /// Creates the membership according to these superblocks.
+    /// Creates the membership from the superblocks of the sides.
     pub(super) fn of(superblocks: Option<Volume>) -> Membership {
         Membership {
             superblocks,
@@ -44,7 +44,7 @@ impl Membership {
         }
     }
 
-    /// Requires that a healthy side has this epoch before anything is acknowledged.
+    /// Requires that a healthy side durably has this epoch before any request is acknowledged.
     pub(super) fn need(&self, epoch: u64) {
         self.epoch_needed.set(epoch);
     }
@@ -55,7 +55,8 @@ impl Membership {
         self.changed.notify();
     }
 
-    /// Returns true when the side that was given up last is known to be behind, whatever happens.
+    /// Returns true when a healthy side durably has an epoch that excludes the side ejected last,
+    /// so that after any crash the ejected side is known to be behind.
     pub(super) fn is_marked(&self) -> bool {
         self.epoch_marked.get() >= self.epoch_needed.get()
     }

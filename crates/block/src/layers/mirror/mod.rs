@@ -1,5 +1,5 @@
-//! The hetero-mirror: one volume with a full copy on each of N unlike sides, which answers at the
-//! speed of the side that answers first.
+//! The hetero-mirror: one volume with a full copy on each of N sides of different kinds and speeds.
+//! A request completes at the speed of the side that is fastest for it.
 //!
 //! Source: the hetero-mirroring paper. HM_READ is in `read.rs`, HM_WRITE and HM_DELAY_WRITE are in
 //! `write.rs`. Where the paper leaves something open, this layer decides:
@@ -8,15 +8,15 @@
 //!   bytes that not all healthy sides hold) stays within its bounds in bytes and seconds. Past a
 //!   bound, writes wait for all sides.
 //! - Each side has its own queue. Overlapping writes apply on each side in the order in which they
-//!   were admitted; a newer write replaces the older content under it that still waits in the
-//!   queue.
-//! - A read goes to the fastest side that has the newest content of the range, and to a queue in
-//!   memory where no side has it.
-//! - A flush, and a write with FUA, waits for the first durable side that is complete up to the
-//!   boundary; over bare devices, for all healthy sides.
+//!   were admitted; a newer write replaces the overlapped content of older writes that still wait
+//!   in the queue.
+//! - A read goes to the fastest side that has the newest content of the range. Content that no side
+//!   has yet is read from the queues in memory.
+//! - A flush, and a write with FUA, completes when the first durable side that is complete up to
+//!   the boundary has made it durable; over bare devices, when all healthy sides have.
 //!
 //! The mirror must never serve a block older than an acknowledged write, never let the exposure
-//! exceed its bound, and never forget that a side lacks something.
+//! exceed its bound, and never lose the record of a range that a side lacks.
 
 mod admission;
 mod changing;
@@ -85,20 +85,20 @@ use shared::{Parts, Shared, VolumeState};
 use side::{Side, SideParts};
 pub use status::{MirrorStatus, SideStatus};
 
-/// Returns the bound in bytes that a side with a log of `log_bytes` sets to the exposure of its
-/// volume: the content that one side lacks must fit into its log. The smallest bound of all sides
+/// Returns the upper bound in bytes that a log of `log_bytes` puts on the exposure of a volume: the
+/// content that a side lacks must fit into the log of that side. The smallest bound of all sides
 /// applies.
 pub fn exposure_bytes_max_of_log(log_bytes: u64) -> u64 {
     store::backlog_bytes_max(log_bytes)
 }
 
-/// Returns the line of a configuration that names these sides.
+/// Returns the configuration line that names the given sides, such as `sides = ["a", "b"]`.
 pub fn sides_line(sides: &[String]) -> String {
     let quoted: Vec<String> = sides.iter().map(|side| format!("\"{side}\"")).collect();
     format!("sides = [{}]", quoted.join(", "))
 }
 
-/// A bare side, as passed to [`Mirror::new`].
+/// Device of a bare side (a side without superblock and log), as passed to [`Mirror::new`].
 pub struct SideDevice {
     /// The name of the device.
     pub name: String,
@@ -110,18 +110,18 @@ pub struct SideDevice {
     pub out_of_sync: bool,
 }
 
-/// A mirrored volume; see the module. A clone is another handle to the same volume.
+/// A mirrored volume; see the module. Cloning it returns another handle to the same volume.
 #[derive(Clone)]
 pub struct Mirror {
     shared: Rc<Shared>,
 }
 
 impl Mirror {
-    /// Creates a volume of `size_bytes` over bare sides, without superblocks and logs. For
+    /// Creates a volume of `size_bytes` over bare sides, which have no superblocks and no logs. For
     /// experiments and tests only: the volume cannot be opened again.
     ///
     /// # Panics
-    /// With fewer than two sides, or when every side is stale.
+    /// When fewer than two sides are given, or when every side is out of sync.
     pub fn new(rt: &Rt, config: &MirrorConfig, sides: Vec<SideDevice>, size_bytes: u64) -> Mirror {
         assert!(sides.len() >= 2, "a mirror has at least two sides");
         let rules = config.rules();
@@ -164,12 +164,13 @@ impl Mirror {
         Mirror { shared }
     }
 
-    /// Opens the volume on formatted sides, whatever happened before. The sides that count are
-    /// marked active before this function returns.
+    /// Opens the volume on formatted sides, after a clean stop or after any crash. Unless the
+    /// volume is forced open read-only, the sides that count are durably marked dirty (a peer may
+    /// be ahead) before this function returns.
     ///
     /// # Errors
-    /// When the volume must not be opened. The message says in which state the sides are, which
-    /// changes may be lost, and how the operator can proceed.
+    /// When the volume must not be opened. The message describes the state of the sides, the
+    /// changes that may be lost, and how the operator can proceed.
     pub async fn open(
         rt: &Rt,
         config: &MirrorConfig,
@@ -200,8 +201,8 @@ impl Mirror {
             let side = Side::logged(index, found.name, place, rules, opened.volume_bytes);
             for range in found.out_of_sync.iter() {
                 if side.is_healthy() {
-                    // A range that a side lacks although it counts is on no side, so it is known to
-                    // be wrong there.
+                    // A side that counts lacks a range only if no side has its content, so the
+                    // range is recorded as corrupt.
                     side.out_of_sync.note_corrupt(range.clone());
                 }
                 side.note_lack(range);
@@ -222,9 +223,9 @@ impl Mirror {
         Ok(Mirror::of(rt, config, parts))
     }
 
-    /// Returns the position on the device of side `side` of its newest content of the block at
-    /// `offset`; `None` when the block is zeroes without a position. For tests that access the
-    /// device directly.
+    /// Returns the position, on the device of side `side`, of the newest content of the block at
+    /// `offset`; `None` when the block consists of zeroes that are stored nowhere. For tests that
+    /// access the device directly.
     pub fn place_on(&self, side: usize, offset: u64) -> Option<u64> {
         let side = &self.shared.sides[side];
         match side.store() {
@@ -239,23 +240,24 @@ impl Mirror {
     }
 
     /// Starts a scrub, which reads every written block of every healthy side and repairs corrupt
-    /// blocks. A scrub that was resumed when the volume was opened, and still runs, is left as it
-    /// is.
+    /// blocks. If a scrub that was resumed when the volume was opened still runs, this call has no
+    /// effect.
     ///
     /// # Errors
-    /// One line that says why not: a scrub already runs, or the volume cannot be scrubbed.
+    /// One line with the reason: a scrub already runs, or the volume cannot be scrubbed.
     pub fn start_scrub(&self) -> Result<(), String> {
         self.shared.start_scrub()
     }
 
-    /// Adds a device as a further side and rebuilds it. If `replaced` is given, the new side takes
-    /// the place of that side once it is whole. Returns when the volume durably remembers the
-    /// operation; `status` shows the rebuild. For a side that has already been added, only the
-    /// request is repeated. The old content of the device is lost; a side of another volume is
-    /// overwritten only with `force`.
+    /// Adds a device as a further side and rebuilds it. If `replaced` is given, the new side
+    /// replaces that side once the rebuild is complete. Returns when the operation is durably
+    /// recorded in the volume; `status` shows the rebuild. If the side has already been added, the
+    /// device is left unchanged and only the request to replace is recorded again. Otherwise the
+    /// old content of the device is lost; a side of another volume is overwritten only with
+    /// `force`.
     ///
     /// # Errors
-    /// One line that says why not.
+    /// One line with the reason why the side cannot be added.
     pub async fn add_side(
         &self,
         side: superblock::Candidate,
@@ -265,9 +267,9 @@ impl Mirror {
         self.shared.add_side(side, replaced, force).await
     }
 
-    /// Repeats a request to add or replace for a side that the volume has. Returns `None` when the
-    /// volume has no side of this name; the caller must then call [`Mirror::add_side`] with its
-    /// device.
+    /// Repeats an earlier request to add or replace, for a side that the volume already has.
+    /// Returns `None` when the volume has no side of this name; the caller must then call
+    /// [`Mirror::add_side`] with the device of the side.
     pub async fn ask_again(
         &self,
         side: &str,
@@ -276,36 +278,36 @@ impl Mirror {
         self.shared.ask_again_of(side, replaced).await
     }
 
-    /// Returns the sides that the volume will have when its operations are over, if they are not
-    /// those in `named`. The configuration should name these sides.
+    /// Returns the names of the sides that the volume will have when its unfinished operations are
+    /// complete; `None` if they equal `named`. The configuration should name these sides.
     pub fn sides_to_name(&self, named: &[String]) -> Option<Vec<String>> {
         self.shared.sides_to_name(named)
     }
 
-    /// Removes a side permanently, once another side has all content that is on it.
+    /// Removes a side permanently. Content that only this side has is first copied to another side.
     ///
     /// # Errors
-    /// One line that says why not.
+    /// One line with the reason why the side cannot be removed.
     pub async fn remove_side(&self, name: &str) -> Result<(), String> {
         self.shared.remove_side(name).await
     }
 
-    /// Grows the volume to the size for which its smallest side has room, and returns the new size.
-    /// The space beyond the old size reads as zeroes.
+    /// Grows the volume to the largest size for which its smallest side has room, and returns the
+    /// new size. The added space reads as zeroes.
     ///
     /// # Errors
-    /// One line that says why not.
+    /// One line with the reason why the volume cannot grow.
     pub async fn grow(&self) -> Result<u64, String> {
         self.shared.grow().await
     }
 
-    /// Returns the rates of rebuilds of the volume.
+    /// Returns the minimum and maximum rate of rebuilds of the volume.
     pub fn rebuild_rates(&self) -> RebuildRates {
         self.shared.repair.share.rates()
     }
 
-    /// Sets the rates of rebuilds of the volume, including a running one, until the volume is
-    /// closed.
+    /// Sets the minimum and maximum rate of rebuilds, including a running rebuild, until the volume
+    /// is closed.
     ///
     /// # Errors
     /// One line that says which rate is invalid.
@@ -326,8 +328,8 @@ impl Mirror {
 fn stacked(sides: &[Geometry], size_bytes: u64) -> Geometry {
     Geometry {
         size_bytes,
-        // A discard reads as zeroes, through write-zeroes where the device of a side does not
-        // guarantee it.
+        // A discarded range reads as zeroes: on a side whose device does not guarantee this, the
+        // discard is replaced by write-zeroes.
         discard_zeroes: true,
         ..Geometry::stacked(sides)
     }

@@ -1,5 +1,5 @@
-//! Callbacks by which the store of a side, and the path to its device, query the mirror while the
-//! volume is in use.
+//! Callbacks through which the store of a side, and the path to its device, query the mirror while
+//! the volume is in use.
 
 use std::rc::Rc;
 
@@ -9,7 +9,7 @@ use crate::error::IoError;
 use crate::request::Origin;
 
 impl Shared {
-    /// Registers the callbacks that the store of a side needs.
+    /// Registers the callbacks of the store of a side.
     pub(super) fn monitor_store(self: &Rc<Self>, index: usize) {
         let side = &self.sides[index];
         let (Some(store), Some(volume)) = (side.store(), &self.membership.superblocks) else {
@@ -20,14 +20,14 @@ impl Shared {
             let shared = weak.upgrade()?;
             let side = &shared.sides[index];
             let limit = limit.min(shared.admission.next_number());
-            // A side that lacks a range reports no higher number than before.
+            // While the side lacks a range, the number that it has complete does not advance.
             let given_below = || side.queue.borrow().given_below(limit);
             side.holds_all().then(given_below)
         };
         let weak = Rc::downgrade(self);
         let held = move || {
-            // The destager pauses while a side is late, unless little space is left in the log: the
-            // other sides carry the load, and the late side has to catch up itself.
+            // The destager pauses while any side is late, unless the log is short of space: the
+            // other sides carry the load of clients, and the late side has to catch up.
             let busy = |shared: Rc<Shared>| {
                 let exposed = shared.exposure.bytes();
                 let behind = exposed > shared.rules().exposure_bytes_max / 8;
@@ -53,7 +53,8 @@ impl Shared {
                     !seeks && !other.work.is_stuck() && other.is_current(&range)
                 });
                 let reply = asked?.store()?.read(range, Origin::NONE).await;
-                // If the read fails, the side still has the content in its own log.
+                // If the read of the other side fails, this side still has the content in its own
+                // log.
                 Some(reply.ok()?.into_data())
             })
         }));
@@ -64,7 +65,8 @@ impl Shared {
         );
     }
 
-    /// Registers the callback that decides about a side when the path to it is interrupted.
+    /// Registers the callback that decides what happens to a side when the path to its device is
+    /// interrupted.
     pub(super) fn monitor_path(self: &Rc<Self>, index: usize) {
         if let Some(device_path) = &self.sides[index].device_path {
             let weak = Rc::downgrade(self);
@@ -73,9 +75,9 @@ impl Shared {
         }
     }
 
-    /// Decides about a side after the path to it was interrupted, when the mirror's knowledge of
-    /// its content may be outdated. Returns true when the side is not used again before it has been
-    /// reopened. The last healthy side stays in use.
+    /// Decides what happens to a side after the path to its device was interrupted, which means
+    /// that the mirror's knowledge of its content may be outdated. Returns true when the side must
+    /// not be used before it has been reopened. The last healthy side stays in use.
     fn is_cut_off(self: &Rc<Self>, index: usize) -> bool {
         let side = &self.sides[index];
         let was_active = side.is_active();
@@ -83,8 +85,8 @@ impl Shared {
             return false;
         }
         add(&side.counts.errors, 1);
-        // At the end of a stop no side is given up any more: a side that fails is not marked as
-        // clean.
+        // At the end of a stop, no side is ejected any more; a side that fails then is simply not
+        // marked clean.
         if was_active && self.state.get() != VolumeState::Closed {
             self.give_up(index, IoError::Transport);
         }

@@ -1,7 +1,8 @@
-//! Operations that a volume resumes by itself: the removal of sides, and an interrupted scrub.
+//! Operations that a volume resumes without a request: the removal of sides, and an interrupted
+//! scrub.
 //!
-//! The superblocks remember the operations, so they survive any stop. A side must never be removed
-//! before another one has all its content, and a cancelled scrub must never be resumed.
+//! The superblocks record the operations, so they survive any stop or crash. A side must never be
+//! removed before another side has all its content, and a cancelled scrub must never be resumed.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -18,14 +19,14 @@ use super::volume::Volume;
 /// Delay before the removal of a side is retried.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// An unfinished operation that was requested, or that the volume does by itself.
+/// An unfinished operation that was requested, or that the volume has started without a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OperationStatus {
     /// `replace`, `add`, `remove`, `rebuild` or `scrub`.
     pub kind: &'static str,
-    /// Side that leaves, is added or is rebuilt; `None` for a scrub.
+    /// Side that is removed, replaced, added or rebuilt; `None` for a scrub.
     pub side: Option<String>,
-    /// Side that takes the place of `side`; only for `replace`.
+    /// Side that replaces `side`; only for `replace`.
     pub new: Option<String>,
 }
 
@@ -38,7 +39,7 @@ impl OperationStatus {
         }
     }
 
-    /// Returns a description of the operation for people.
+    /// Returns a description of the operation for a person.
     pub fn words(&self) -> String {
         match (&self.side, &self.new) {
             (Some(side), Some(new)) => format!("{} {side} by {new}", self.kind),
@@ -49,7 +50,8 @@ impl OperationStatus {
 }
 
 impl Shared {
-    /// Removes the sides that are to leave, each as soon as it may, until the volume is closed.
+    /// Removes each side that is to leave the volume, as soon as its removal is allowed. Runs until
+    /// the volume is closed.
     pub(super) async fn carry_on(self: Rc<Self>) {
         loop {
             self.membership
@@ -58,8 +60,8 @@ impl Shared {
                 .await;
             let left = self.leave_one().await;
             if left.is_err() {
-                // Until the retry, another side may get all the content, or the volume may be open
-                // again.
+                // Before the retry, another side may become complete, or the volume may become
+                // writable again.
                 self.rt.sleep(AGAIN_AFTER).await;
             }
         }
@@ -74,7 +76,7 @@ impl Shared {
         }
     }
 
-    /// Returns the place of a side that is to leave and may leave now.
+    /// Returns the place of a listed side that is to leave and whose removal is allowed now.
     fn place_due(&self) -> Option<usize> {
         let volume = self.membership.superblocks.as_ref()?;
         let remembered = volume.remembered();
@@ -91,14 +93,14 @@ impl Shared {
         listed.find(may_leave)
     }
 
-    /// Returns the side at a place of the table, if it can be determined.
+    /// Returns the side at a place of the table; `None` when it cannot be determined.
     fn side_at(&self, place: usize) -> Option<&Side> {
         let mut sides = self.sides.iter();
         sides.find(|side| self.place_of_side(side.index) == Some(place))
     }
 
-    /// Returns the place of a side in the table. For a side that was not found, this works only
-    /// when a single place is possible.
+    /// Returns the place of a side in the table. For a side whose superblock was not found, the
+    /// place is derived from its name, or by elimination if only one place is possible.
     pub(super) fn place_of_side(&self, index: usize) -> Option<usize> {
         let volume = self.membership.superblocks.as_ref()?;
         if let Some(place) = volume.place_of(index) {
@@ -121,28 +123,27 @@ impl Shared {
         }
     }
 
-    /// Returns true when all sides that count durably have the operations that the volume
-    /// remembers.
+    /// Returns true when the remembered operations of the volume are durable on every healthy side.
     pub(super) fn has_remembered(&self, volume: &Volume) -> bool {
         let mut healthy = self.healthy().into_iter();
         healthy.all(|index| volume.has_remembered(index))
     }
 
-    /// Records the progress of a scrub. The sides get it with their next superblocks.
+    /// Records the progress of a scrub. The sides get the record with their next superblock write.
     pub(super) fn note_scrub(&self, record: Option<ScrubRecord>) {
         if let Some(volume) = &self.membership.superblocks {
             volume.remember(|remembered| remembered.scrub = record);
         }
     }
 
-    /// Records the progress of a scrub, and starts writing it to the sides.
+    /// Records the progress of a scrub, and starts writing the record to the sides.
     pub(super) fn remember_scrub(self: &Rc<Self>, record: Option<ScrubRecord>) {
         if let Some(volume) = &self.membership.superblocks {
             self.remember(volume, |remembered| remembered.scrub = record);
         }
     }
 
-    /// Returns the unfinished operations that the volume resumes after a stop.
+    /// Returns the unfinished operations of the volume, which it resumes after a stop.
     pub(super) fn operations(&self) -> Vec<OperationStatus> {
         let Some(volume) = &self.membership.superblocks else {
             return Vec::new();
@@ -190,7 +191,8 @@ impl Shared {
         operations
     }
 
-    /// Returns `leaving` or `joining` while a remembered operation concerns the side.
+    /// Returns `leaving` or `joining` when a remembered operation concerns the side; otherwise
+    /// `None`.
     pub(super) fn operation_of(&self, side: &Side) -> Option<&'static str> {
         let remembered = self.membership.superblocks.as_ref()?.remembered();
         let place = self.place_of_side(side.index)?;
@@ -201,8 +203,8 @@ impl Shared {
         is_coming.then_some("joining")
     }
 
-    /// Returns the sides that the volume will have when its operations are over, if they are not
-    /// those in `named`. The configuration should name these sides.
+    /// Returns the names of the sides that the volume will have when its unfinished operations are
+    /// complete; `None` if they equal `named`. The configuration should name these sides.
     pub(super) fn sides_to_name(&self, named: &[String]) -> Option<Vec<String>> {
         let volume = self.membership.superblocks.as_ref()?;
         let remembered = volume.remembered();

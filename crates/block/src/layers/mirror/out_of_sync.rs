@@ -1,8 +1,8 @@
-//! Ranges that a side lacks: its content there is out of sync, and no queue holds the newest
-//! content for it. A rebuild copies these ranges from other sides. Only this file changes the set,
-//! and every addition wakes the task that makes the side whole.
+//! Ranges that a side lacks: the content of the side is out of sync there, and its queue does not
+//! hold the newest content. A rebuild copies these ranges from other sides. Only this module
+//! changes the set, and every addition wakes the task that rebuilds the side.
 //!
-//! The set must never forget a range that nothing else brings to the side.
+//! The set must never drop a range whose newest content reaches the side in no other way.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -14,11 +14,11 @@ use crate::range_set::RangeSet;
 /// The ranges that a side lacks; see the module.
 pub(super) struct OutOfSync {
     lacking: RefCell<RangeSet>,
-    /// Subset of `lacking` in which the side itself was found to be corrupt while it counted. The
-    /// side is known to lack these ranges, so no flush waits for their repair.
+    /// Ranges in which the side was found corrupt while it counted. A flush does not wait for the
+    /// repair of these ranges, since they are recorded as lacking.
     corrupt: RefCell<RangeSet>,
-    /// Ranges that are being copied to the side, each with the parts that have changed since the
-    /// copy began. The ranges never overlap.
+    /// Ranges that are being copied to the side, each with the parts that have changed since its
+    /// copy began. The ranges do not overlap.
     copying: RefCell<Vec<(Range<u64>, RangeSet)>>,
     /// Signaled when a range was added.
     pub(super) added: Event,
@@ -31,8 +31,8 @@ pub(super) struct Copying<'o> {
 }
 
 impl Copying<'_> {
-    /// Returns the parts of `part` in which the copy is the newest content, because nothing has
-    /// changed there since the copy began.
+    /// Returns the parts of `part` in which the copy is still the newest content, because no change
+    /// of them was recorded since the copy began.
     pub(super) fn not_overtaken(&self, part: &Range<u64>) -> Vec<Range<u64>> {
         let copying = self.of.copying.borrow();
         let own = copying.iter().find(|(range, _)| *range == self.range);
@@ -49,7 +49,7 @@ impl Drop for Copying<'_> {
 }
 
 impl OutOfSync {
-    /// Creates an empty set for a side of a volume of this size.
+    /// Creates an empty set for a side of a volume of `volume_bytes`.
     pub(super) fn nothing(volume_bytes: u64) -> OutOfSync {
         OutOfSync {
             lacking: RefCell::new(RangeSet::for_volume(volume_bytes)),
@@ -59,53 +59,55 @@ impl OutOfSync {
         }
     }
 
-    /// Adds a range that the side lacks. When the set has no room for more ranges, neighbouring
-    /// content may be counted as lacking too.
+    /// Adds a range that the side lacks. When the set has no room for another range, ranges are
+    /// merged, so that content between them is recorded as lacking too.
     pub(super) fn add(&self, range: Range<u64>) {
         self.overtake(&range);
         self.lacking.borrow_mut().insert(range);
         self.added.notify();
     }
 
-    /// Adds exactly this range, because the surrounding content may be the last copy.
+    /// Adds exactly this range, without merging, because the content around the range may be the
+    /// last copy.
     pub(super) fn add_exact(&self, range: Range<u64>) {
         self.overtake(&range);
         self.lacking.borrow_mut().insert_exact(range);
         self.added.notify();
     }
 
-    /// Records that the side was found to be corrupt in a range that it lacks.
+    /// Records that the side was found corrupt in a range, which the side must also be recorded to
+    /// lack.
     pub(super) fn note_corrupt(&self, range: Range<u64>) {
         self.corrupt.borrow_mut().insert(range);
     }
 
-    /// Records that a range is no longer known to be corrupt. The side still lacks the range if it
-    /// did before.
+    /// Records that a range is no longer known to be corrupt. A range that was recorded as lacking
+    /// remains so.
     pub(super) fn forget_corrupt(&self, range: Range<u64>) {
         self.corrupt.borrow_mut().remove(range);
     }
 
-    /// Records that no range is known to be corrupt any more, because the side no longer counts.
-    /// The lacking ranges stay.
+    /// Records that no range is known to be corrupt, because the side no longer counts. Ranges that
+    /// were recorded as lacking remain so.
     pub(super) fn forget_all_corrupt(&self) {
         self.corrupt.borrow_mut().clear();
     }
 
-    /// Removes a range for which a covering write was queued for the side.
+    /// Removes a range after a write of the whole range was queued for the side.
     pub(super) fn queued(&self, range: Range<u64>) {
         self.overtake(&range);
         self.lacking.borrow_mut().remove(range);
     }
 
-    /// Begins to copy a range to the side. Changes in the range are recorded until the returned
-    /// guard is dropped, since the copy does not contain them.
+    /// Registers a copy of a range to the side. Changes in the range, which the copy does not
+    /// contain, are recorded until the returned guard is dropped.
     pub(super) fn begin_copy(&self, range: Range<u64>) -> Copying<'_> {
         let mut copying = self.copying.borrow_mut();
         copying.push((range.clone(), RangeSet::new()));
         Copying { of: self, range }
     }
 
-    /// Records in every copy in flight that a range has changed, or was found to be lacking.
+    /// Records, for every copy in flight, that a range was changed or was found to be lacking.
     fn overtake(&self, range: &Range<u64>) {
         for (copied, overtaken) in self.copying.borrow_mut().iter_mut() {
             let common = range.start.max(copied.start)..range.end.min(copied.end);
@@ -115,19 +117,19 @@ impl OutOfSync {
         }
     }
 
-    /// Removes a range that was copied to the side. Returns the number of its bytes that were
-    /// corrupt before.
+    /// Removes a range that was copied to the side. Returns the number of bytes in the range that
+    /// were recorded as corrupt.
     pub(super) fn copied(&self, range: Range<u64>) -> u64 {
         self.lacking.borrow_mut().remove(range.clone());
         self.corrupt.borrow_mut().remove(range)
     }
 
-    /// Removes all ranges beyond the end of the volume.
+    /// Removes all ranges beyond the end of the volume, at `volume_bytes`.
     pub(super) fn end_at(&self, volume_bytes: u64) {
         self.lacking.borrow_mut().remove(volume_bytes..u64::MAX);
     }
 
-    /// Removes all ranges, because the side has left the volume and is not rebuilt any more.
+    /// Removes all ranges, because the side has left the volume and will not be rebuilt.
     pub(super) fn clear(&self) {
         self.lacking.borrow_mut().clear();
         self.corrupt.borrow_mut().clear();
@@ -148,14 +150,14 @@ impl OutOfSync {
         self.lacking.borrow().covers(range)
     }
 
-    /// Returns true when the side was found to be corrupt in the whole range.
+    /// Returns true when the whole range is recorded as corrupt on the side.
     pub(super) fn is_corrupt(&self, range: &Range<u64>) -> bool {
         self.corrupt.borrow().covers(range)
     }
 
-    /// Returns true when the side lacks only ranges that were found to be corrupt on it. Their
-    /// repair may wait for a change that waits for a flush of the side, so no flush waits for the
-    /// repair.
+    /// Returns true when the side lacks only ranges that were found corrupt on it. No flush waits
+    /// for the repair of such ranges: the repair may wait for a change that in turn waits for a
+    /// flush of the side.
     pub(super) fn is_only_corrupt(&self) -> bool {
         let corrupt = self.corrupt.borrow();
         self.lacking
@@ -164,7 +166,8 @@ impl OutOfSync {
             .all(|range| corrupt.covers(&range))
     }
 
-    /// Returns true when one more range fits without other content being counted as lacking.
+    /// Returns true when the set has room for another range without merging, so that no other
+    /// content would be recorded as lacking.
     pub(super) fn has_room(&self) -> bool {
         self.lacking.borrow().has_room()
     }
@@ -194,7 +197,7 @@ impl OutOfSync {
         self.lacking.borrow().parts_in(range).collect()
     }
 
-    /// Returns the first lacking range at or after a position, cut to begin no earlier than the
+    /// Returns the first lacking range at or after a position, without the part before that
     /// position.
     pub(super) fn next_from(&self, position: u64) -> Option<Range<u64>> {
         let lacking = self.lacking.borrow();
@@ -203,7 +206,7 @@ impl OutOfSync {
     }
 
     /// Returns the first position after the start of the range at which a lacking range begins or
-    /// ends; the end of the range if there is none.
+    /// ends; the end of the range if there is no such position.
     pub(super) fn first_boundary(&self, range: &Range<u64>) -> u64 {
         self.lacking.borrow().first_boundary(range)
     }

@@ -1,7 +1,7 @@
-//! The pace of a scrub, which no client waits for. A scrub gives way to clients and keeps to a rate
-//! if one is set. It must never starve: under constant load it still waits no longer than
-//! [`GIVE_WAY_MAX`] for each [`GIVE_WAY_BYTES`], however small its pieces are. A rebuild is more
-//! urgent, and [shares](super::share) the sides with clients.
+//! The pace of a scrub, which is background work that no client waits for. A scrub gives way to
+//! clients, and keeps to a rate if one is configured. It must never starve: under constant load it
+//! waits no longer than [`GIVE_WAY_MAX`] for each [`GIVE_WAY_BYTES`], however small its pieces are.
+//! A rebuild is more urgent, so it has its own scheduler, [`super::share`].
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -12,24 +12,24 @@ use bimetal_rt::{Instant, Rt};
 
 use crate::token_bucket::TokenBucket;
 
-/// Maximum time for which a piece of [`GIVE_WAY_BYTES`] waits for clients to be silent; a smaller
+/// Maximum time for which a piece of [`GIVE_WAY_BYTES`] waits until clients are silent; a smaller
 /// piece waits proportionally less.
 pub(super) const GIVE_WAY_MAX: Duration = Duration::from_millis(100);
 const GIVE_WAY_BYTES: u64 = 1 << 20;
-/// Time without a request after which clients are silent.
+/// Time after the end of the last client request from which clients are considered silent.
 const SILENT_AFTER: Duration = Duration::from_millis(10);
-/// Interval at which a piece checks whether clients are silent.
+/// Interval at which a waiting piece checks whether clients are silent.
 const PROBE_INTERVAL: Duration = Duration::from_millis(5);
 /// Burst size of the rate limit.
 const BURST_BYTES: u64 = 1 << 20;
 
-/// Counters of the client requests.
+/// Counters of client requests, which show whether clients are busy or silent.
 pub(super) struct Clients {
     rt: Rt,
     in_flight: Cell<u32>,
     last: Cell<Option<Instant>>,
-    /// Time at which the number of requests in flight last rose from zero. `busy` is the total of
-    /// the earlier periods with requests in flight.
+    /// Time at which the number of requests in flight last rose from zero. `busy` is the total
+    /// length of the earlier periods with requests in flight.
     since: Cell<Instant>,
     busy: Cell<Duration>,
 }
@@ -79,7 +79,8 @@ impl Clients {
         self.busy.get() + now
     }
 
-    /// Returns true when no request is in flight, and none was for [`SILENT_AFTER`].
+    /// Returns true when clients are silent: no request is in flight, and none was within the last
+    /// [`SILENT_AFTER`].
     fn are_silent(&self) -> bool {
         let recent = |at: Instant| self.rt.now().since(at) < SILENT_AFTER;
         self.in_flight.get() == 0 && !self.last.get().is_some_and(recent)
@@ -89,12 +90,13 @@ impl Clients {
 /// The pace of one kind of background work.
 pub(super) struct Pace {
     bucket: Option<RefCell<TokenBucket>>,
-    /// Semaphore that lets one piece wait at a time, so that several pieces are no faster than one.
+    /// Semaphore that lets only one piece wait at a time, so that pieces in parallel do not exceed
+    /// the pace.
     turn: Rc<Semaphore>,
 }
 
 impl Pace {
-    /// Creates a pace of at most `bytes_per_s`, if given.
+    /// Creates a pace, limited to `bytes_per_s` if given.
     pub(super) fn new(bytes_per_s: Option<u64>) -> Pace {
         let bucket = bytes_per_s.map(|rate| TokenBucket::full(rate, BURST_BYTES));
         Pace {
@@ -119,7 +121,7 @@ impl Pace {
     }
 }
 
-/// Returns the maximum time for which a piece of `bytes` waits for clients.
+/// Returns the maximum time for which a piece of `bytes` waits until clients are silent.
 fn give_way_max(bytes: u64) -> Duration {
     let share = bytes.min(GIVE_WAY_BYTES) as f64 / GIVE_WAY_BYTES as f64;
     GIVE_WAY_MAX.mul_f64(share)
@@ -143,7 +145,7 @@ mod tests {
             for _ in 0..5 {
                 pace.turn(&clients, 1 << 20).await;
             }
-            // The first piece finds a full bucket; each of the others waits a second.
+            // The first piece finds a full bucket; each later piece waits one second.
             assert_eq!(rt.now().as_ns(), 4_000_000_000);
         });
     }
@@ -164,8 +166,8 @@ mod tests {
         });
     }
 
-    /// Beside a client that never pauses, 16 MiB give way for 1.6 s in total, in 16 pieces as in
-    /// 4,096.
+    /// With a client that always has a request in flight, a scrub of 16 MiB waits 1.6 s in total,
+    /// both in 16 pieces and in 4,096 pieces.
     #[test]
     fn small_pieces_give_way_no_longer_than_large_ones() {
         for piece_bytes in [1 << 20, 64 << 10, 4096] {

@@ -1,5 +1,5 @@
-//! Preference of reads: the side that is asked first, and the budget of reads that may also be sent
-//! to another side.
+//! Preference of reads: the side that is read first, and the budget of late reads that may also be
+//! sent to a second side.
 
 use std::cell::{Cell, RefCell};
 
@@ -8,18 +8,19 @@ use bimetal_rt::Instant;
 
 /// State of the preference; see the module.
 pub(super) struct Preference {
-    /// Index of the side that is asked first.
+    /// Index of the side that is read first.
     pub(super) side: Cell<usize>,
-    /// Time at which the other sides are measured again.
+    /// Time at which the latency of the other sides is measured again.
     pub(super) next_probe: Cell<Instant>,
-    /// Whether late reads are also sent to another side.
+    /// Whether late reads may also be sent to a second side.
     pub(super) hedges: bool,
-    /// Budget of late reads that may still be sent to another side.
+    /// Budget of late reads that may also be sent to a second side.
     pub(super) budget: RefCell<HedgeBudget>,
 }
 
 impl Preference {
-    /// Creates a preference for `side`, which holds until another side proves to be faster.
+    /// Creates a preference for `side`, which holds until measurements show another side to be
+    /// faster.
     pub(super) fn of(side: usize, hedges: bool) -> Preference {
         Preference {
             side: Cell::new(side),

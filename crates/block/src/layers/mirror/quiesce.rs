@@ -1,6 +1,6 @@
-//! Background work of a volume while clients write little or nothing: marking the sides quiet (no
-//! peer is ahead), freeing space in the logs, and repairing content that the sides have found
-//! corrupt.
+//! Background work of a volume while clients write little or nothing: marking the sides clean-idle
+//! (no peer is ahead), freeing space in the logs, and scheduling the repair of content that the
+//! sides have found corrupt.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -8,16 +8,16 @@ use std::time::Duration;
 use super::shared::{Shared, VolumeState};
 use super::side::Side;
 
-/// Time without a write after which a volume is quiet.
+/// Time without a write after which the sides of a volume are marked clean-idle.
 const QUIET_AFTER: Duration = Duration::from_secs(2);
-/// Interval between flushes while a log is at least half full.
+/// Interval at which a flush is requested while a log is at least half full.
 const FLUSH_EVERY: Duration = Duration::from_millis(500);
-/// Interval at which the sides are checked for content that they have found corrupt.
+/// Interval at which the sides are queried for content that they have found corrupt.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Shared {
-    /// Ends the quiet state after a change was admitted: the sides that are marked quiet (no peer
-    /// is ahead) are marked active again.
+    /// Ends the idle state because a change was admitted: the sides that are marked clean-idle (no
+    /// peer is ahead) are marked dirty again.
     pub(super) fn is_busy(self: &Rc<Self>) {
         if self.membership.idle.replace(false) {
             for index in self.healthy() {
@@ -27,8 +27,8 @@ impl Shared {
         self.admission.tell();
     }
 
-    /// Marks all members quiet (no peer is ahead) whenever nothing has been written for a while, so
-    /// that each of them can be started alone.
+    /// Marks all members clean-idle (no peer is ahead) whenever no change was admitted for a while,
+    /// so that each member can be started alone.
     pub(super) async fn settle(self: Rc<Self>) {
         let mut done = None;
         loop {
@@ -69,8 +69,9 @@ impl Shared {
         }
     }
 
-    /// Flushes the sides in turn while changes come in and a log is at least half full, even when
-    /// no client flushes: only changes that are durable on all sides can leave the logs.
+    /// Flushes the sides round robin while changes are admitted and a log is at least half full,
+    /// even if no client requests a flush: only changes that are durable on all sides can leave the
+    /// logs.
     pub(super) async fn keep_logs_moving(self: Rc<Self>) {
         let (mut flushed, mut turn) = (self.admission.next_number(), 0);
         loop {
@@ -81,8 +82,8 @@ impl Shared {
             self.rt.sleep(FLUSH_EVERY).await;
             let stores = self.sides.iter().filter_map(Side::store);
             if stores.into_iter().any(|store| store.is_half_full()) {
-                // The sides are flushed round robin, so that one of them always takes changes at
-                // once.
+                // One side is flushed at a time, round robin, so that another side can always take
+                // changes immediately.
                 flushed = self.admission.next_number();
                 self.want_flushed(turn, flushed);
                 turn = (turn + 1) % self.sides.len();
@@ -90,7 +91,8 @@ impl Shared {
         }
     }
 
-    /// Schedules the repair of content that the sides have found corrupt while destaging changes.
+    /// Schedules the repair of blocks that the sides have found corrupt while they destaged
+    /// changes.
     pub(super) async fn find_suspects(self: Rc<Self>) {
         loop {
             self.rt.sleep(PROBE_INTERVAL).await;

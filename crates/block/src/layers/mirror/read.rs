@@ -1,8 +1,9 @@
 //! HM_READ: reads from the fastest side that has the newest content, from memory where only a queue
-//! has it, and from another side on error. A read must never return content older than an
+//! has it, and from another side after an error. A read must never return content older than an
 //! acknowledged write.
 //!
-//! [`super::undecided`] explains when a read waits for a write, and why no answer is taken back.
+//! [`super::undecided`] explains when a read waits for a write, and why no returned content is ever
+//! reverted.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -23,17 +24,17 @@ use crate::extents::ExtentList;
 use crate::media::null::zero_payload;
 use crate::request::{Extent, IoResult, Op, Origin, Reply, Request};
 
-/// Number of samples of a side before its measured speed counts for more than its place in the
-/// list.
+/// Minimum number of latency samples of a side before its measured speed replaces the order of the
+/// configuration as the preference of reads.
 const SAMPLES_MIN: u32 = 16;
-/// Factor on the latency of the preferred side that another side must stay below to take its place,
-/// so that two equal sides do not alternate.
+/// Factor below which the median latency of another side must be, relative to the preferred side,
+/// for the other side to become preferred. It keeps two equal sides from alternating.
 const FASTER_BY: f64 = 0.8;
 /// Interval at which one read is repeated on the sides that are not preferred, to measure their
-/// speed.
+/// latency.
 const PROBE_EVERY_NS: u64 = 1_000_000_000;
 
-/// Maximum number of parts with separate sources in one answer about extents.
+/// Maximum number of parts from separate sources in one answer to an extents request.
 const EXTENT_PARTS_MAX: usize = 256;
 
 /// Source of a part of a read.
@@ -42,7 +43,7 @@ enum Source {
     Queue(Waiting),
 }
 
-/// Whether a part of an answer about extents holds data.
+/// Whether a part of an answer to an extents request holds data.
 #[derive(Clone, Copy)]
 struct IsData(bool);
 
@@ -64,7 +65,7 @@ fn has_equal_block(one: &Payload, other: &Payload) -> bool {
 }
 
 impl Shared {
-    /// Reads a range.
+    /// Reads a range from the sides and the queues.
     pub(super) async fn read(self: &Rc<Self>, request: Request) -> IoResult {
         self.check_readable()?;
         let range = request.offset..request.end();
@@ -76,8 +77,8 @@ impl Shared {
         self.unless_a_write_fails(&range, ask).await
     }
 
-    /// Returns the result of `ask`. If a write in the range fails in the meantime, `ask` is
-    /// repeated under the lock of the range, and the second result is returned.
+    /// Returns the result of `ask`. If a write that overlaps the range fails during the call, `ask`
+    /// is repeated under the lock of the range, and the second result is returned.
     async fn unless_a_write_fails(
         self: &Rc<Self>,
         range: &Range<u64>,
@@ -94,7 +95,7 @@ impl Shared {
         ask().await
     }
 
-    /// Waits for the decision of every undecided write whose content is in an answer.
+    /// Waits until every undecided write whose content may be in the answer `data` is decided.
     async fn until_decided(&self, range: &Range<u64>, data: &Payload) {
         if self.admission.undecided.is_clear(range) {
             return;
@@ -110,7 +111,8 @@ impl Shared {
         }
     }
 
-    /// Reads a range; after an error of a side, tries other sources until one succeeds.
+    /// Reads a range. After an error of a side, the read is repeated without that side, until it
+    /// succeeds or no source is left.
     async fn read_from_any(
         self: &Rc<Self>,
         range: &Range<u64>,
@@ -139,9 +141,9 @@ impl Shared {
         }
     }
 
-    /// Marks the blocks that a side was found to hold corrupt, so that they are copied from another
-    /// side that has them. A block that no other side has, or that no side could provide before, is
-    /// not marked: reads of it keep failing, and may succeed later.
+    /// Marks the blocks that the store of a side has found corrupt as out of sync, so that they are
+    /// copied from another side. A block that no other side has, or that no side could provide in
+    /// an earlier repair, is not marked: reads of this block keep failing, and may succeed later.
     pub(super) fn note_suspects(&self, index: usize) {
         let side = &self.sides[index];
         let Some(store) = side.store() else { return };
@@ -152,7 +154,8 @@ impl Shared {
             add(&side.counts.corrupt, 1);
             let elsewhere = |other: &&Side| other.index != index && other.is_current(&range);
             let hopeless = self.repair.is_lost(&range);
-            // A block for which the set has no room is found again by the next read of it.
+            // If the set of ranges has no room for the block, the next read of the block finds it
+            // again.
             let noted = side.out_of_sync.has_room();
             if noted && !hopeless && self.sides.iter().any(|other| elsewhere(&other)) {
                 if side.out_of_sync.is_clear(&range) {
@@ -163,8 +166,8 @@ impl Shared {
         }
     }
 
-    /// Reads a range from the sides not in `failed`, and from the queues in memory. An error of a
-    /// side comes with the index of that side.
+    /// Reads a range from the queues in memory and from the sides that are not in `failed`. The
+    /// error of a side is returned with the index of that side.
     async fn read_without(
         self: &Rc<Self>,
         range: &Range<u64>,
@@ -199,7 +202,7 @@ impl Shared {
         }
     }
 
-    /// Returns the active sides in the order in which reads prefer them.
+    /// Returns the active sides, the preferred side first and the others by index.
     pub(super) fn read_order(&self) -> Vec<usize> {
         let mut order = vec![self.preference.side.get()];
         order.extend((0..self.sides.len()).filter(|&side| side != self.preference.side.get()));
@@ -207,7 +210,8 @@ impl Shared {
         order
     }
 
-    /// Returns the best side that has the newest content of the whole range and is not in `except`.
+    /// Returns the preferred side, or else the first side, that has the newest content of the whole
+    /// range and is not in `except`.
     pub(super) fn current_side(&self, range: &Range<u64>, except: &[usize]) -> Option<usize> {
         let preferred = self.preference.side.get();
         let good = |side: usize| !except.contains(&side) && self.sides[side].is_current(range);
@@ -217,8 +221,9 @@ impl Shared {
         (0..self.sides.len()).find(|&side| good(side))
     }
 
-    /// Reads from a side, and once that read is late, also from another side that has the newest
-    /// content, as far as the budget allows. The first answer counts; the other read is dropped.
+    /// Reads from a side. Once the read is late, and if the budget allows, a second read is sent to
+    /// another side that has the newest content. The first answer counts; the other read is
+    /// dropped.
     async fn read_hedged(
         self: &Rc<Self>,
         index: usize,
@@ -253,7 +258,8 @@ impl Shared {
                 first.await
             }
             Either::Right((reply, _)) => {
-                // The latency of the late read is unknown, but it is at least the time until now.
+                // The latency of the late read is unknown, but it is at least the time elapsed so
+                // far.
                 let latency_ns = self.rt.now().ns_since(started);
                 side.read_latency.borrow_mut().record(latency_ns);
                 reply
@@ -261,8 +267,9 @@ impl Shared {
         }
     }
 
-    /// Returns the side that a late read is also sent to: it has the newest content of the whole
-    /// range, is in time with its writes, and would not be delayed in catching up.
+    /// Returns a second side for a late read: a side that has the newest content of the whole range
+    /// and is not stuck. Returns `None` when there is no such side, when the exposure is near a
+    /// bound (the read would slow down catching up), or when the budget is used up.
     fn hedge_side(&self, index: usize, range: &Range<u64>, failed: &[usize]) -> Option<usize> {
         let exposed = self.exposure.bytes();
         if self.rules().is_pressed(exposed, self.exposure_age_ns()) {
@@ -294,8 +301,9 @@ impl Shared {
         Ok(reply)
     }
 
-    /// Sends a side a request that changes nothing. If another side is healthy, the wait for an
-    /// answer ends when the side is given up, or after the time that makes a side absent.
+    /// Sends a side a request that changes nothing, and waits for the answer. If another side is
+    /// healthy, the wait also ends when the side is ejected, or after the time that makes a side
+    /// absent.
     pub(super) async fn ask(self: &Rc<Self>, index: usize, request: Request) -> IoResult {
         let side = &self.sides[index];
         let started = self.rt.now();
@@ -322,8 +330,8 @@ impl Shared {
         }
     }
 
-    /// Periodically measures, off the client's path, the sides that reads do not go to, and prefers
-    /// the fastest side.
+    /// Periodically repeats a read on the idle sides that were not used for it, to measure their
+    /// latency without delaying the client, and prefers the fastest side for reads.
     fn probe_others(self: &Rc<Self>, used: usize, range: &Range<u64>) {
         let now = self.rt.now();
         if now < self.preference.next_probe.get() || self.state.get() == VolumeState::Closed {
@@ -365,7 +373,7 @@ impl Shared {
         }
     }
 
-    /// Divides a range into parts, each with one source that has the newest content.
+    /// Divides a range into parts, each with one source that has the newest content of the part.
     fn sources(
         &self,
         range: &Range<u64>,
@@ -391,10 +399,10 @@ impl Shared {
         Ok(sources)
     }
 
-    /// Adds the queues as sources of a part whose newest content no side has.
+    /// Adds the queues as sources of a part of which no side has the newest content.
     ///
     /// # Errors
-    /// `Medium` when the queues do not hold the whole part either: its content is lost.
+    /// `Medium` when the queues do not cover the whole part: its content is lost.
     fn sources_in_queues(
         &self,
         part: &Range<u64>,
@@ -427,8 +435,8 @@ impl Shared {
         }
     }
 
-    /// Returns which parts of a prefix of a range hold data, from the queues, and below them from a
-    /// side that has the newest content.
+    /// Returns which parts of a prefix of the range hold data. The queues are queried first; a part
+    /// that no queue covers is queried on a side that has its newest content.
     pub(super) async fn extents(self: &Rc<Self>, request: Request) -> IoResult {
         self.check_readable()?;
         let range = request.offset..request.end();
@@ -441,7 +449,8 @@ impl Shared {
     }
 
     /// Returns the extents `found`, which begin at `start`, with every part that an undecided write
-    /// covers as data. Otherwise, a reported hole could be gone once the write is decided.
+    /// covers reported as data. Otherwise, a hole could be reported that no longer exists once the
+    /// write is decided.
     fn with_undecided(&self, start: u64, extents_max: u32, found: ExtentList) -> ExtentList {
         let answered = start..start + found.covered_bytes();
         if self.admission.undecided.is_clear(&answered) {
@@ -485,8 +494,8 @@ impl Shared {
                 }
                 Source::Side(side) => {
                     let asked = found.asks_for();
-                    // An unknown position of the holes is no reason to fail: all is reported as
-                    // data.
+                    // If the side cannot report its holes, the request does not fail: the whole
+                    // part is reported as data.
                     let all = || vec![Extent { len, data: true }];
                     let runs = self
                         .extents_on(side, &part, asked)
@@ -503,8 +512,8 @@ impl Shared {
         Ok(found)
     }
 
-    /// Returns a prefix of a range that one source has, and this source: the first side, in the
-    /// order of reads, that has the newest content there, or else a queue.
+    /// Returns a prefix of a range that has a single source, with that source: the first side, in
+    /// the order of read preference, that has the newest content of the prefix, or else a queue.
     fn first_source(&self, range: &Range<u64>) -> Result<(Range<u64>, Source), IoError> {
         let preferred = self.preference.side.get();
         let others = (0..self.sides.len()).filter(|&index| index != preferred);
@@ -525,8 +534,8 @@ impl Shared {
         Ok(sources.swap_remove(0))
     }
 
-    /// Returns which parts of a prefix of a range hold data on a side; `None` when the side cannot
-    /// tell.
+    /// Returns which parts of a prefix of the range hold data on a side; `None` when the side
+    /// reports no extents.
     pub(super) async fn extents_on(
         self: &Rc<Self>,
         index: usize,
@@ -539,7 +548,7 @@ impl Shared {
         Some(found).filter(|found| !found.is_empty())
     }
 
-    /// Reads a range for a resync, from any side but `target`.
+    /// Reads a range for a rebuild, from any side but `target`.
     ///
     /// # Errors
     /// `Corrupt` when the range is corrupt on every side that has it; otherwise `Medium`.
@@ -559,7 +568,7 @@ impl Shared {
                 }
             }
         }
-        // An error of a device may be temporary.
+        // An error of a device may be temporary, so it does not make the range corrupt.
         Err(match all_corrupt && failed.len() > 1 {
             true => IoError::Corrupt,
             false => IoError::Medium,

@@ -1,12 +1,12 @@
 //! Rebuild: copies the out-of-sync ranges of a side from other sides while the volume is in use,
-//! several pieces at once, [sharing](super::share) the sides with clients.
+//! several pieces in parallel, [sharing](super::share) the sides with clients.
 //!
-//! A piece is a part of a window of 1 MiB: out-of-sync ranges with small gaps between them, which
-//! are read with one request. A piece is written directly to its home location where the log of the
-//! side holds no record of it.
+//! A piece lies within a window of 1 MiB and consists of out-of-sync ranges with small gaps between
+//! them, so that one request can read it. A piece is written directly to its home location if the
+//! log of the side holds no record of it.
 //!
-//! A rebuild must never undo a newer write, and never copy ranges that were never written on the
-//! source: these read as zeroes, which take no space.
+//! A rebuild must never undo a newer write. It must never copy ranges that were never written on
+//! the source, which read as zeroes and occupy no space.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -29,51 +29,52 @@ use crate::request::{EXTENTS_MAX, Extent, Flags, Request};
 
 /// Size of a window. A piece does not cross the end of its window.
 const WINDOW_BYTES: u64 = 1 << 20;
-/// Maximum gap between ranges of one piece: reading the gap costs less than a further request.
+/// Maximum gap between two ranges of a piece: reading the gap costs less than another request.
 const GAP_BYTES_MAX: u64 = 16 << 10;
-/// Maximum gap where a side seeks: about this much passes below the head in one turn of a disk.
+/// Maximum gap between two ranges of a piece if a side is on a disk that seeks: about this many
+/// bytes pass below the head in one rotation.
 const GAP_SEEKING_BYTES_MAX: u64 = 256 << 10;
-/// Maximum number of pieces in flight, with at most [`IN_FLIGHT_BYTES_MAX`] bytes together. These
-/// keep a device busy for no longer than clients may wait, and are enough for it to choose from.
+/// Maximum number of pieces in flight, with at most [`IN_FLIGHT_BYTES_MAX`] bytes together. They
+/// keep a device busy no longer than clients may wait, and are enough for the device to reorder.
 const PIECES_IN_FLIGHT_MAX: usize = 32;
-/// Maximum number of pieces in flight where a side seeks.
+/// Maximum number of pieces in flight if a side is on a disk that seeks.
 const PIECES_IN_FLIGHT_SEEKING_MAX: usize = 24;
 const IN_FLIGHT_BYTES_MAX: u64 = 4 << 20;
-/// Duration of a piece above which fewer bytes are in flight.
+/// Duration of the copy of a piece above which the number of bytes in flight is reduced.
 const PIECE_TIME_MAX: Duration = Duration::from_millis(100);
-/// Maximum number of ranges of one piece that are written at once.
+/// Maximum number of ranges of one piece whose writes are in flight together.
 const WRITES_IN_FLIGHT_MAX: usize = 16;
-/// Number of failed rounds, one second apart, after which a block that is corrupt on every side is
-/// lost.
+/// Number of failed attempts to rebuild the side, one second apart, after which a block that is
+/// corrupt on every side is considered lost.
 const LOST_AFTER_ROUNDS: u32 = 5;
-/// Number of failed rounds after which a block that devices could not read is lost. It is larger,
-/// because errors of a device may be temporary.
+/// Number of failed attempts after which a block that devices could not read is considered lost. It
+/// is larger than [`LOST_AFTER_ROUNDS`], because errors of a device may be temporary.
 const UNREADABLE_AFTER_ROUNDS: u32 = 600;
 
-/// Content of a part of the volume, as the source has it.
+/// Content of a part of the volume on the source of a copy.
 enum Source {
     Data(Payload),
-    /// The part was never written.
+    /// The part was never written on the source.
     Zeroes,
-    /// No side has the part any more.
+    /// No side can provide the content of the part any more.
     Lost,
 }
 
-/// Method by which a piece of a rebuild is written.
+/// Method by which a piece of a rebuild is written to the side.
 enum Writing {
     Logged(Outcome),
     Straight(Rc<Store>, RangeGuard, Payload),
     Bare(Range<u64>, Payload),
-    /// The side has left the volume.
+    /// No write is possible: the side has left the volume.
     Gone,
 }
 
 impl Shared {
-    /// Copies every out-of-sync range of the side from other sides. A range that cannot be copied
-    /// does not keep the others from being copied.
+    /// Copies every out-of-sync range of the side from other sides. If a range cannot be copied,
+    /// the other ranges are copied nevertheless.
     ///
     /// # Errors
-    /// The first error of a piece; the piece is still out of sync.
+    /// The first error of a piece, which remains out of sync.
     pub(super) async fn copy_out_of_sync_regions(
         self: &Rc<Self>,
         side: &Side,
@@ -126,8 +127,8 @@ impl Shared {
                     copied = copied.and(outcome);
                 }
                 None if should_settle(side) => self.settle_copies(side).await?,
-                // Ranges that have become out of sync behind the position are left to the next
-                // round.
+                // Ranges before `position` that became out of sync again are copied in the next
+                // pass.
                 None => break,
             }
             if !side.is_active() {
@@ -137,14 +138,14 @@ impl Shared {
         copied
     }
 
-    /// Returns true when an active side is on a disk that seeks.
+    /// Returns true when the device of an active side is a disk that seeks.
     fn a_side_seeks(&self) -> bool {
         let mut active = self.sides.iter().filter(|side| side.is_active());
         active.any(|side| side.device.geometry().rotational)
     }
 
-    /// Copies a piece when it is its turn. Returns its length, the duration of the copy, and its
-    /// outcome.
+    /// Waits for the turn of a piece and copies it. Returns the length of the piece, the duration
+    /// of the copy, and its outcome.
     async fn copy_in_turn(
         self: &Rc<Self>,
         side: &Side,
@@ -171,8 +172,9 @@ impl Shared {
         (len, self.rt.now().since(began), copied)
     }
 
-    /// Makes the map of the side record the out-of-sync ranges around a piece. This must be durable
-    /// before the piece may be written directly to its home location.
+    /// Announces a piece: durably records the out-of-sync ranges around the piece in the
+    /// dirty-region bitmap of the side. This must happen before the piece may be written directly
+    /// to its home location.
     async fn announce_copies(
         self: &Rc<Self>,
         side: &Side,
@@ -187,10 +189,10 @@ impl Shared {
         announced.await.unwrap_or(Err(IoError::Timeout))
     }
 
-    /// Makes durable the content that was written directly to its home location.
+    /// Makes the content durable that the rebuild wrote directly to its home location.
     ///
     /// # Errors
-    /// Those of the device. If earlier content may be lost too, the side is given up.
+    /// Those of the device. The side is ejected if content written earlier may be lost too.
     pub(super) async fn settle_copies(self: &Rc<Self>, side: &Side) -> Result<(), IoError> {
         let Some(store) = side.store() else {
             return Ok(());
@@ -211,10 +213,11 @@ impl Shared {
         }
     }
 
-    /// Makes the log of a side drop its records of ranges that were copied past it.
+    /// Makes the log of a side drop its records of ranges that the rebuild has since written
+    /// directly to their home location.
     ///
     /// # Errors
-    /// Those of the device; `Timeout` when the side is given up in the meantime.
+    /// Those of the device; `Timeout` when the side is ejected during the call.
     pub(super) async fn drop_superseded(self: &Rc<Self>, side: &Side) -> Result<(), IoError> {
         let Some(store) = side.store() else {
             return Ok(());
@@ -229,14 +232,14 @@ impl Shared {
         side: &Side,
         piece: Range<u64>,
     ) -> Result<(), IoError> {
-        // This read needs no lock, so a side that hangs in it does not block a client.
+        // This preload needs no lock, so a side that hangs in it does not block a client.
         self.look_ahead(side, &piece).await;
         let mut guard = Some(self.admission.ranges.lock(piece.clone()).await);
         if !side.is_active() {
             return Err(IoError::Offline);
         }
-        // Writes since then may have brought parts of the piece up to date; the copy must not undo
-        // these writes.
+        // Writes completed before the lock was acquired may have brought parts of the piece up to
+        // date; the copy must not undo these writes.
         let out_of_sync = side.out_of_sync.parts_in(&piece);
         let (Some(first), Some(last)) = (out_of_sync.first(), out_of_sync.last()) else {
             return Ok(());
@@ -254,7 +257,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Preloads, on both sides, the checksums that the copy of a range needs.
+    /// Preloads the checksums that the copy of a range needs, on the source and on the target.
     async fn look_ahead(&self, side: &Side, range: &Range<u64>) {
         let source = self.current_side(range, &[side.index]);
         let source = source.and_then(|source| self.sides[source].store());
@@ -263,20 +266,20 @@ impl Shared {
             .into_iter()
             .chain(source)
             .map(|store| async move {
-                // Checksums that cannot be read now are read when they are needed, which then
-                // reports the error.
+                // If checksums cannot be read now, they are read when they are needed, and the
+                // error is reported then.
                 let _ = store.look_ahead(range).await;
             });
         futures_util::future::join_all(looks).await;
     }
 
     /// Copies the out-of-sync parts of a range with one read that includes the gaps between them.
-    /// Returns false when that is impossible: no side has the whole range, or a part of it is no
-    /// data or cannot be read.
+    /// Returns false when this is impossible: no side has the whole range, or a part of it is a
+    /// hole or cannot be read.
     ///
-    /// Content that is written directly to its home location needs no lock of the range once the
-    /// write is in flight; with the lock, clients would wait as long as the side takes. Changes
-    /// that clients make during the write stay out of sync.
+    /// Once a write directly to the home location is in flight, it needs no lock of the range; with
+    /// the lock, clients would wait for the slow side. Changes that clients make during such a
+    /// write stay out of sync.
     async fn copy_together(
         self: &Rc<Self>,
         side: &Side,
@@ -296,7 +299,7 @@ impl Shared {
             Err(error) if error.is_of_a_block() => return Ok(false),
             Err(error) => return Err(error),
         };
-        // A disk writes over the gaps in less time than it takes to skip them.
+        // A disk overwrites the gaps in less time than it needs to skip them.
         let seeks = side.device.geometry().rotational;
         let over_gaps = seeks && self.goes_straight(side, whole);
         let parts = match over_gaps {
@@ -345,9 +348,10 @@ impl Shared {
         add(&side.counts.repaired_blocks, repaired_bytes / BLOCK_BYTES);
     }
 
-    /// Copies a range; if a block cannot be read, copies all other blocks. A block that no side
-    /// could provide for a long time is made unreadable on the side. Otherwise, a single block
-    /// would keep the side from ever being whole, and its other blocks from counting.
+    /// Copies a range; if a block cannot be read, the other blocks are copied nevertheless. A block
+    /// that no side could provide in many attempts is marked unreadable on the side. Otherwise, a
+    /// single block would keep the rebuild from ever completing, and the other blocks of the side
+    /// from counting.
     async fn copy_out_of_sync(
         self: &Rc<Self>,
         side: &Side,
@@ -399,9 +403,9 @@ impl Shared {
         Ok(())
     }
 
-    /// Returns true when a block that cannot be read for a side is lost: enough attempts have
-    /// failed, no absent side might have it, no side has a write of it pending, and the side has
-    /// checksums in which it can mark the block as lost.
+    /// Returns true when a block that could not be copied to a side is considered lost: enough
+    /// attempts have failed, no absent side might have the block, no side has a write of it
+    /// outstanding, and the side has checksums in which the block can be marked as lost.
     fn is_lost_for(&self, side: &Side, block: &Range<u64>, error: IoError) -> bool {
         let mut sides = self.sides.iter();
         let claimed = self.current_side(block, &[side.index]).is_some();
@@ -417,8 +421,8 @@ impl Shared {
             && sides.all(|side| side.is_active())
     }
 
-    /// Marks a block as unreadable on a side until it is written again. A block that was found to
-    /// be corrupt on the side itself is unreadable already.
+    /// Marks a block as unreadable on a side until the block is written again. A block that was
+    /// found corrupt on this same side is already unreadable.
     async fn leave_lost(self: &Rc<Self>, side: &Side, block: Range<u64>) -> Result<(), IoError> {
         if !side.out_of_sync.is_corrupt(&block) {
             self.write_for_resync(side, block.clone(), Source::Lost)
@@ -430,8 +434,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Returns the parts of a range. Each part comes with whether the side from which it would be
-    /// read has data there.
+    /// Divides a range into parts, and returns for each part whether the side that would be its
+    /// source has data there.
     async fn extents_for_resync(
         self: &Rc<Self>,
         range: &Range<u64>,
@@ -439,11 +443,12 @@ impl Shared {
     ) -> Vec<(Range<u64>, bool)> {
         let all = vec![(range.clone(), true)];
         let source = self.current_side(range, &[target]);
-        // A bare device is copied completely.
+        // A bare device reports no holes, so all of the range is copied.
         let Some(source) = source.filter(|&source| self.sides[source].store().is_some()) else {
             return all;
         };
-        // An unknown position of the holes is no reason to fail: all is copied as data.
+        // If the source cannot report its holes, the copy does not fail: the whole range is copied
+        // as data.
         let mut parts = Vec::new();
         let mut position = range.start;
         while position < range.end {
@@ -459,7 +464,7 @@ impl Shared {
         parts
     }
 
-    /// Returns true when the range was never written on a side, so that it reads as zeroes.
+    /// Returns true when the range was never written on the side, so that it reads as zeroes there.
     async fn is_never_written(self: &Rc<Self>, index: usize, range: &Range<u64>) -> bool {
         if self.sides[index].store().is_none() {
             return false;
@@ -475,17 +480,17 @@ impl Shared {
         true
     }
 
-    /// Returns true when the out-of-sync content of a range may be written past the log of the
-    /// side.
+    /// Returns true when the out-of-sync content of a range may be written directly to its home
+    /// location on the side, without an entry in the log.
     fn goes_straight(&self, side: &Side, range: &Range<u64>) -> bool {
         let store = side.store();
         side.queue.borrow().is_current(range)
             && store.is_some_and(|store| store.takes_straight(range))
     }
 
-    /// Writes a piece of a rebuild. If the side is given up in the meantime, the write continues by
-    /// itself, and the side is not used again before the write has ended. The range is not kept
-    /// locked for it.
+    /// Writes a piece of a rebuild to a side. If the side is ejected during the call, the call
+    /// returns but the write continues, without a lock of the range; the side is not used again
+    /// before the write has ended.
     async fn write_for_resync(
         self: &Rc<Self>,
         side: &Side,
@@ -495,8 +500,8 @@ impl Shared {
         end_of_write(side, self.begin_write(side, range, source)).await
     }
 
-    /// Starts the write of [`write_for_resync`](Self::write_for_resync). It runs to its end even if
-    /// no task waits for it.
+    /// Starts the write of [`write_for_resync`](Self::write_for_resync). The write continues to its
+    /// end even if no task waits for it.
     fn begin_write(self: &Rc<Self>, side: &Side, range: Range<u64>, source: Source) -> Begun {
         let writing = self.way_of_resync(side, range, source);
         let straight = matches!(writing, Writing::Straight(..));
@@ -515,10 +520,10 @@ impl Shared {
         Begun { straight, outcome }
     }
 
-    /// Runs `work` for a side to its end, even if the future that waits for it is dropped. It
-    /// counts as work in flight, so that a side that hangs in it is noticed. Returns `None` when
-    /// the side is given up in the meantime; the effect of requests sent to the side before may be
-    /// lost.
+    /// Runs `work` for a side to its end, even if the returned future is dropped. The work counts
+    /// as an operation in flight, so that a side that hangs in it is detected. Returns `None` when
+    /// the side is ejected before the work has ended; the effect of requests already sent to the
+    /// side may then be lost.
     async fn done_by<T: 'static>(
         self: &Rc<Self>,
         side: &Side,
@@ -541,14 +546,14 @@ impl Shared {
             side.finish(operation, shared.rt.now());
             ended.set(Some(done));
             side.changed.notify();
-            // Changes that were admitted in the meantime may have waited for the side to be idle.
+            // Changes admitted during the work may have waited for the side to become idle.
             shared.pump(index);
         });
         outcome
     }
 
-    /// Chooses the method by which a piece of a rebuild is written. A piece that goes through the
-    /// log is appended to it here.
+    /// Chooses the method by which a piece of a rebuild is written to a side. If the method is the
+    /// log, the piece is appended to the log by this call.
     fn way_of_resync(&self, side: &Side, range: Range<u64>, source: Source) -> Writing {
         let Some(store) = side.store() else {
             return match source {
@@ -559,9 +564,9 @@ impl Shared {
                 }
             };
         };
-        // The newest content of the range is that of the last admitted change, or of an older one.
-        // The copy gets no sequence number of its own, because the other sides would never have
-        // that number.
+        // The copy uses the sequence number of the last admitted change, since the newest content
+        // of the range comes from that change or an older one. The copy gets no sequence number of
+        // its own, because the other sides would never have a change with that number.
         let number = self
             .admission
             .next_number()
@@ -590,14 +595,14 @@ struct Begun {
     outcome: Rc<Cell<Option<Result<(), IoError>>>>,
 }
 
-/// Waits until a write of a rebuild has ended, or the side is given up.
+/// Waits until a write of a rebuild has ended, or the side is ejected.
 async fn end_of_write(side: &Side, write: Begun) -> Result<(), IoError> {
     let written = end_of_work(side, &write.outcome).await;
     written.unwrap_or(Err(IoError::Timeout))
 }
 
-/// Waits for the outcome of work that a side was given; `None` when the side is given up in the
-/// meantime.
+/// Waits for the outcome of work on a side; `None` when the side is ejected before the work has
+/// ended.
 async fn end_of_work<T>(side: &Side, outcome: &Cell<Option<T>>) -> Option<T> {
     let done = side.changed.until_some(|| match side.is_active() {
         true => outcome.take().map(Some),
@@ -606,14 +611,14 @@ async fn end_of_work<T>(side: &Side, outcome: &Cell<Option<T>>) -> Option<T> {
     done.await
 }
 
-/// Returns true when so much content was written directly to its home location that it must be made
-/// durable before more is written.
+/// Returns true when the content written directly to its home location must be made durable before
+/// more is written, because there is too much of it.
 fn should_settle(side: &Side) -> bool {
     side.store().is_some_and(|store| store.should_settle())
 }
 
-/// Returns true when a piece must be announced in the map before it can be written directly to its
-/// home location.
+/// Returns true when a piece must be announced in the dirty-region bitmap before it can be written
+/// directly to its home location.
 fn must_be_announced(side: &Side, piece: &Range<u64>) -> bool {
     let Some(store) = side.store() else {
         return false;
@@ -622,7 +627,7 @@ fn must_be_announced(side: &Side, piece: &Range<u64>) -> bool {
     lacking.iter().any(|part| store.is_to_be_announced(part))
 }
 
-/// Returns the next piece that is out of sync at or after a position.
+/// Returns the next piece of out-of-sync ranges at or after `position`.
 fn next_piece(side: &Side, position: u64, gap_bytes_max: u64) -> Option<Range<u64>> {
     let start = side.out_of_sync.next_from(position)?.start;
     let window_end = (start / WINDOW_BYTES + 1) * WINDOW_BYTES;

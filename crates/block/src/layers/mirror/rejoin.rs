@@ -1,4 +1,4 @@
-//! A side that comes back: opening it again, rebuilding it, and letting it count again.
+//! Return of an absent side: opening it again, rebuilding it, and making it count again.
 //!
 //! A side must never count before it durably holds every acknowledged change.
 
@@ -19,14 +19,15 @@ use crate::error::IoError;
 use crate::range_set::RangeSet;
 use crate::request::Request;
 
-/// Interval between attempts to open an absent side, and between failed attempts to rebuild one.
+/// Interval between attempts to open an absent side, and between attempts to rebuild a side after a
+/// failure.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
-/// Delay before a failed flush that keeps a side from joining is retried.
+/// Delay before the flushes for which a joining side waits are requested again.
 const FLUSH_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 impl Shared {
-    /// Reopens a side while it is absent, and rebuilds it while it is out of sync, until the side
-    /// is removed.
+    /// Reopens a side whenever it is absent, and rebuilds it whenever it is out of sync, until the
+    /// side is removed.
     pub(super) async fn monitor_side(self: Rc<Self>, index: usize) {
         let side = &self.sides[index];
         loop {
@@ -40,8 +41,8 @@ impl Shared {
             if !side.is_active() {
                 side.changed.until(|| side.work.in_flight() == 0).await;
                 self.rt.sleep(PROBE_EVERY).await;
-                // Until another side has an epoch without this one, this side may be the only
-                // holder of flushed changes, and must not be modified.
+                // Until another side durably has an epoch that excludes the absent side, the absent
+                // side may be the only holder of flushed changes and must not be modified.
                 self.membership
                     .changed
                     .until(|| self.membership.is_marked())
@@ -49,7 +50,7 @@ impl Shared {
                 if !side.life.is_removed() && self.has_come_back(index).await {
                     side.errors_in_a_row.set(0);
                     self.change_life(side, Life::Resyncing);
-                    // The side may have content that no other side could provide.
+                    // The side may have content that no other side could provide until now.
                     self.repair.forget_all_lost();
                     self.monitor_store(index);
                 }
@@ -69,7 +70,7 @@ impl Shared {
         }
     }
 
-    /// Returns true when an absent side can be used again.
+    /// Tries to open an absent side, and returns true when it can be used again.
     async fn has_come_back(self: &Rc<Self>, index: usize) -> bool {
         let side = &self.sides[index];
         side.coming_back.set(true);
@@ -85,12 +86,12 @@ impl Shared {
         back && !side.life.is_removed()
     }
 
-    /// Makes a side whose resync is over healthy, once it durably holds every change that was
+    /// Makes a side whose rebuild is complete healthy, once it durably holds every change that was
     /// acknowledged without it.
     async fn join(self: &Rc<Self>, index: usize) -> Result<(), IoError> {
         let side = &self.sides[index];
-        // From now on the log of the side says what the side holds, so all of this content must be
-        // durable.
+        // From now on, the log of the side defines the content of the side, so content that the
+        // rebuild wrote directly to its home location must be durable first.
         if let Some(store) = side.store() {
             store.end_straight();
         }
@@ -98,7 +99,7 @@ impl Shared {
         self.until_others_hold_all(side).await?;
         self.drop_superseded(side).await?;
         if !side.out_of_sync.is_empty() || side.life.get() != Life::Resyncing {
-            // A range was found to be lacking in the meantime, or the side is no longer present.
+            // During the waits, a range was found to be lacking, or the side was ejected.
             return Ok(());
         }
         let before = self.admission.next_number();
@@ -119,7 +120,7 @@ impl Shared {
             self.lost_since_last_flush(index, error);
         }
         if side.life.get() != joining {
-            // The side was given up, or the volume is closed.
+            // The side was ejected or removed while it was joining.
         } else if flushed.is_err() || !side.out_of_sync.is_empty() {
             self.change_life(side, Life::Resyncing);
         } else {
@@ -148,13 +149,13 @@ impl Shared {
         flushed
     }
 
-    /// Waits until the other sides that count durably hold every change admitted before the call.
-    /// Content that was written directly to its home location is in no log, so no side may have to
-    /// look for it in the log of this one. A side that is silent is given up in the meantime, and
-    /// is later brought back by the regions of the map.
+    /// Waits until the other counting sides durably hold every change admitted before the call.
+    /// Content that the rebuild wrote directly to its home location is in no log, so no other side
+    /// may need the log of `side` to recover that content. If another side does not answer, it is
+    /// ejected in the meantime, and is later rebuilt from the dirty-region bitmap.
     ///
     /// # Errors
-    /// `Offline` when the side is given up in the meantime.
+    /// `Offline` when `side` is ejected during the wait.
     async fn until_others_hold_all(self: &Rc<Self>, side: &Side) -> Result<(), IoError> {
         if !self.is_logged() {
             return Ok(());
@@ -166,7 +167,7 @@ impl Shared {
         };
         let over = || !side.is_active() || all_hold();
         while !over() {
-            // Retry a flush that has failed.
+            // Requests the flushes again, since one may have failed.
             for other in self.sides.iter().filter(|other| other.index != side.index) {
                 self.want_flushed(other.index, number);
             }
@@ -179,10 +180,10 @@ impl Shared {
         }
     }
 
-    /// Opens an absent side and prepares it for its rebuild.
+    /// Opens an absent side again and prepares it for its rebuild.
     ///
     /// # Errors
-    /// When the side is not present, is not the expected side, or cannot be used.
+    /// When the device is not present, does not hold the expected side, or cannot be used.
     pub(super) async fn bring_back(self: &Rc<Self>, index: usize) -> Result<(), IoError> {
         let side = &self.sides[index];
         let volume = self
@@ -190,7 +191,8 @@ impl Shared {
             .superblocks
             .as_ref()
             .ok_or(IoError::Offline)?;
-        // A side that could not be read when the volume was opened is known by its name only.
+        // The superblock of a side that could not be read when the volume was opened is unknown;
+        // only the name of the side is known.
         let by_name = || {
             Some(Candidate {
                 name: side.name.clone(),
@@ -200,8 +202,8 @@ impl Shared {
         let candidate = volume.candidate(index).or_else(by_name);
         let candidate = candidate.ok_or(IoError::Offline)?;
         let before = volume.superblock(index);
-        // If the side was given up since the volume was opened, the blocks that it lacks are known
-        // exactly. If it was missing then, only the regions are known.
+        // If the side was ejected after the volume was opened, the blocks that it lacks are known
+        // exactly. If the side was missing at the opening, only the regions are known.
         let is_known = side.life.get().absent_reason().is_some();
         let mut superseded = Superseded::default();
         if let Some(old) = side.store() {
@@ -219,20 +221,21 @@ impl Shared {
         if !volume.misses(index, &found) || !known {
             return Err(IoError::Offline);
         }
-        // The superblock of the side may have an older size of the volume.
+        // The superblock of the side may still have an older, smaller size of the volume.
         let device_bytes = candidate.device.geometry().size_bytes;
         let _fits = found.reaching(volume.volume_bytes(), device_bytes)?;
         let on = store_device(&candidate.device, &found, &self.config);
         let store = Store::open(&self.rt, &on).await?;
         let had = side.store().map_or(0, |old| old.complete_durable());
-        // The side is an older copy of itself, or its log has lost unknown entries. A side that was
-        // missing when the volume was opened has not been compared with the others either.
+        // The side lacks everything if it is an outdated copy of itself, or if its log has lost
+        // unknown entries, or if it was missing when the volume was opened and so was never
+        // compared with the other sides.
         let everything = store.found().damaged
             || before.is_none_or(|before| found.generation < before.generation)
             || store.found().complete_below < had;
-        // The side lacks the changes since it was last a member; a rebuild that was cut short has
-        // left it with a newer history. For a time before the start of the volume's own history, it
-        // is unknown whether the side was a member.
+        // The side lacks the changes since the last epoch of which it was a member; an interrupted
+        // rebuild may have given it a newer history. For epochs older than the history of the
+        // volume, it is unknown whether the side was a member.
         let reaches_back = |epoch: &&Epoch| volume.knows_epoch(&epoch.id);
         let since = found.last_epoch().filter(reaches_back);
         let since = since.filter(|_| !everything);
@@ -247,7 +250,7 @@ impl Shared {
             },
         };
         // The superblock of the side must not get an epoch that no healthy side durably has: after
-        // a crash, the healthy sides would then look outdated.
+        // a crash, the healthy sides would look outdated compared with this side.
         let acknowledged = || {
             let healthy = self.healthy();
             healthy.iter().any(|&index| volume.has_current_epoch(index))
@@ -260,14 +263,14 @@ impl Shared {
         if everything {
             lacks.insert(0..self.size_bytes());
         } else {
-            // Ranges of the changes that the log was to forget when the side was opened, or
-            // earlier. The log forgets no other changes.
+            // Ranges of the changes that the log discards because they do not count, now or at an
+            // earlier opening of the side. The log discards no other changes.
             let discarded = store.discard_from(u64::MAX, epoch);
             lacks.extend(self.lacks_by_logs(&store));
             if is_known {
                 lacks.extend(store.forgotten_ranges());
             } else {
-                // The side may already have been late while it still was a member.
+                // The side may already have lagged while it was still a member.
                 let since = epoch.min(volume.epoch_of(store.complete()));
                 lacks.extend(self.lacks_by_regions(since));
                 lacks.extend(discarded);
@@ -289,7 +292,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Returns the stores of the healthy sides with the indexes of their sides.
+    /// Returns the store of each healthy side, with the index of the side.
     fn healthy_stores(&self) -> Vec<(usize, Rc<Store>)> {
         let healthy = self.sides.iter().filter(|side| side.is_healthy());
         healthy
@@ -297,15 +300,16 @@ impl Shared {
             .collect()
     }
 
-    /// Returns the ranges that a side lacks, among the changes in the logs of the healthy sides.
+    /// Returns the ranges of the changes that are in the logs of the healthy sides and that the
+    /// side of `store` lacks.
     fn lacks_by_logs(&self, store: &Store) -> Vec<Range<u64>> {
         let newest = newest_among(&self.healthy_stores());
         let logged = lacking(store, &newest, store.complete());
         logged.into_iter().map(|(range, _)| range).collect()
     }
 
-    /// Returns the ranges that a side may lack because changes of them have left the logs of the
-    /// healthy sides since an epoch.
+    /// Returns the ranges that a side may lack because changes since `epoch` are no longer in the
+    /// logs of the healthy sides.
     fn lacks_by_regions(&self, epoch: u64) -> Vec<Range<u64>> {
         let stores = self.healthy_stores().into_iter();
         stores
@@ -313,7 +317,8 @@ impl Shared {
             .collect()
     }
 
-    /// Flushes a side that is about to count. It is complete then, and its log says so.
+    /// Flushes a side that is about to count. The side is complete up to its oldest outstanding
+    /// write, and its log then states so.
     pub(super) async fn flush_for_joining(self: &Rc<Self>, index: usize) -> Result<(), IoError> {
         let side = &self.sides[index];
         let Some(store) = side.store() else {

@@ -1,5 +1,5 @@
-//! Shared state of rebuild and scrub, which restore the content of sides while the volume is in
-//! use: their pace beside clients, and the ranges that no side could provide.
+//! Shared state of rebuilds and scrubs, which restore the content of sides while the volume is in
+//! use: their pace in relation to clients, and the ranges that no side could provide.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -14,21 +14,21 @@ use crate::range_set::RangeSet;
 
 /// State of repairs; see the module.
 pub(super) struct Repair {
-    /// Client requests, to which all background work gives way.
+    /// Counters of client requests, to which background work gives way.
     pub(super) clients: Clients,
     /// Scheduler by which rebuilds share the sides with clients.
     pub(super) share: Share,
-    /// Changes that wait for a side that is being rebuilt, in the order of arrival.
+    /// Changes that wait until a side that is being rebuilt has room for them, in order of arrival.
     pub(super) following: WaitQueue,
     pub(super) scrub: Scrub,
-    /// Ranges that no side could provide. Their repair is not retried before a side comes that
-    /// might have them.
+    /// Ranges that no side could provide. Their repair is not retried before a side returns that
+    /// might have their content.
     lost: RefCell<RangeSet>,
 }
 
 impl Repair {
-    /// Creates the state. Rebuilds keep to `rebuild_rates` beside clients. A scrub gives way to
-    /// clients and reads at most `scrub_rate` bytes a second, if given.
+    /// Creates the state. Rebuilds keep to `rebuild_rates`; a scrub gives way to clients and, if
+    /// `scrub_rate` is given, reads at most `scrub_rate` bytes a second.
     pub(super) fn new(rt: &Rt, rebuild_rates: RebuildRates, scrub_rate: Option<u64>) -> Repair {
         Repair {
             clients: Clients::new(rt),
@@ -49,12 +49,12 @@ impl Repair {
         self.lost.borrow_mut().insert(range);
     }
 
-    /// Removes a range that is written again.
+    /// Removes a range from the lost ranges, because the range is written again.
     pub(super) fn forget_lost(&self, range: Range<u64>) {
         self.lost.borrow_mut().remove(range);
     }
 
-    /// Removes all ranges, because a side has come that may have them.
+    /// Removes all lost ranges, because a side has returned that may have their content.
     pub(super) fn forget_all_lost(&self) {
         self.lost.borrow_mut().clear();
     }

@@ -1,9 +1,9 @@
 //! Scrub: reads every written block of every healthy side while the volume is in use, so that bit
-//! rot is found while another side still has a good copy, and is repaired from it.
+//! rot is found while another side still has a good copy, from which the block is then repaired.
 //!
-//! The checksums decide whether a block is correct. Blocks without a known checksum are compared
-//! with those of the other sides, and get a checksum then. A scrub must never repair from a copy
-//! that is not known to be better, never delay clients for long, and never report content as
+//! The checksums decide whether a block is correct. A block without a known checksum is compared
+//! with the copies on the other sides, and then gets a checksum. A scrub must never repair from a
+//! copy that is not known to be better, never delay clients for long, and never report content as
 //! checked that it could not read.
 
 use std::ops::Range;
@@ -21,10 +21,10 @@ use crate::error::IoError;
 use crate::range_set::RangeSet;
 use crate::request::Origin;
 
-/// Size of a piece: the part of the volume that is scrubbed at once.
+/// Size of a piece, the part of the volume that is scrubbed in one step.
 const PIECE_BYTES: u64 = 1 << 20;
-/// The superblocks record the progress of a scrub after each of this many parts of the volume, and
-/// also at this interval.
+/// The progress of a scrub is recorded in the superblocks whenever one part in this number of the
+/// volume was scrubbed, and at least once in each interval of `NOTED_EVERY`.
 const NOTED_PARTS: u64 = 100;
 const NOTED_EVERY: Duration = Duration::from_secs(30);
 
@@ -48,7 +48,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Resumes a scrub that was interrupted by a stop of the volume.
+    /// Resumes a scrub that a stop of the volume has interrupted.
     pub(super) fn resume_scrub(self: &Rc<Self>) {
         let volume = self.membership.superblocks.as_ref();
         let before = volume.and_then(|volume| volume.remembered().scrub);
@@ -76,8 +76,8 @@ impl Shared {
             for index in self.healthy() {
                 self.scrub_superblocks(run, index).await;
             }
-            // The superblocks are checked before this write, since writing them repairs them, and
-            // their damage would go unnoticed.
+            // The superblocks are checked before this call writes them, since the write repairs
+            // corrupt copies and would hide the damage.
             self.remember_scrub(Some(run.record()));
             run.is_noted();
             for index in self.healthy() {
@@ -89,7 +89,7 @@ impl Shared {
             return;
         }
         let (mut noted, mut noted_at) = (position, self.rt.now());
-        // The volume may grow in the meantime.
+        // The loop reads the size again, since the volume may grow during the scrub.
         while position < self.size_bytes() {
             position = self.first_touched(position);
             run.counts.position_bytes.set(position);
@@ -119,7 +119,7 @@ impl Shared {
     }
 
     /// Returns the first position at or after `position` at which a healthy side may hold data. The
-    /// volume before it was never written, so there is nothing to read.
+    /// range before that position was never written, so a scrub need not read it.
     fn first_touched(&self, position: u64) -> u64 {
         let range = position..self.size_bytes();
         let healthy = self.healthy().into_iter();
@@ -128,7 +128,7 @@ impl Shared {
         first.unwrap_or(position)
     }
 
-    /// Checks the copies of the superblock of a side, and has corrupt copies written again.
+    /// Checks the copies of the superblock of a side, and rewrites them if one is corrupt.
     async fn scrub_superblocks(self: &Rc<Self>, run: &Run, index: usize) {
         let (side, Some(volume)) = (&self.sides[index], &self.membership.superblocks) else {
             return;
@@ -139,7 +139,7 @@ impl Shared {
             volume.wrong_copies(index).await
         };
         match self.unless_gone(index, superblocks).await {
-            // If the superblock is being written in the meantime, the result says nothing.
+            // The superblock was being written during the check, so the result is meaningless.
             Ok(_) if side.marking.get() => {}
             Ok(0) => {}
             Ok(wrong) => {
@@ -162,7 +162,7 @@ impl Shared {
         }
     }
 
-    /// Checks and repairs the headers of the entries in the log of a side.
+    /// Checks and repairs the entry headers in the log of a side.
     async fn scrub_headers(self: &Rc<Self>, run: &Run, index: usize) {
         let side = &self.sides[index];
         let Some(store) = side.store() else { return };
@@ -186,7 +186,8 @@ impl Shared {
         }
     }
 
-    /// Checks and repairs the other metadata of a side: checkpoint, map and checksums.
+    /// Checks and repairs the other metadata of a side: the checkpoint, the dirty-region bitmap and
+    /// the checksums.
     async fn scrub_areas(self: &Rc<Self>, run: &Run, index: usize) {
         let side = &self.sides[index];
         let Some(store) = side.store() else { return };
@@ -202,7 +203,8 @@ impl Shared {
                     add(&run.counts.read_bytes, areas.read_bytes);
                     add(&run.counts.found, areas.wrong_pages);
                     add(&run.counts.repaired, areas.wrong_pages);
-                    // The checksums on corrupt pages are lost; this marks their blocks for repair.
+                    // The checksums on a corrupt page are lost, so this call marks the blocks that
+                    // they covered for repair.
                     self.note_suspects(index);
                     next = areas.next;
                 }
@@ -214,8 +216,8 @@ impl Shared {
         }
     }
 
-    /// Waits for an operation of a side, unless the side is given up, or is silent for so long that
-    /// it should be.
+    /// Waits for an operation of a side. Returns `Timeout` when the side is ejected, or when the
+    /// operation takes as long as it takes for a side to be considered absent.
     async fn unless_gone<T>(
         &self,
         index: usize,
@@ -268,7 +270,8 @@ impl Shared {
         }
     }
 
-    /// Repairs corrupt blocks of sides from other sides on which they are correct.
+    /// Repairs the corrupt blocks of each side, given in `wrong`, from other sides with a correct
+    /// copy.
     async fn repair(self: &Rc<Self>, run: &Run, wrong: &[(usize, Vec<Range<u64>>)]) {
         for (index, ranges) in wrong {
             let side = &self.sides[*index];
@@ -277,8 +280,8 @@ impl Shared {
                 starts.map(|start| start..start + BLOCK_BYTES)
             });
             for block in blocks {
-                // The block has been written since, or is known to be lacking, so no read uses this
-                // copy.
+                // The block was written in the meantime, or is recorded as lacking, so no read uses
+                // this copy.
                 if !side.out_of_sync.is_clear(&block) {
                     continue;
                 }
@@ -299,7 +302,7 @@ impl Shared {
         }
     }
 
-    /// Copies a block to a side from another one.
+    /// Copies a block to a side from another side.
     async fn replace(self: &Rc<Self>, run: &Run, side: &Side, block: Range<u64>) {
         side.note_lack(block.clone());
         side.out_of_sync.note_corrupt(block.clone());
@@ -311,7 +314,7 @@ impl Shared {
         add(counter, 1);
     }
 
-    /// Compares the copies of blocks for which a side has no checksum.
+    /// Compares the copies of blocks for which at least one side has no checksum.
     async fn compare(self: &Rc<Self>, run: &Run, range: Range<u64>) {
         // The range must not change during the comparison.
         let guard = self.admission.ranges.lock(range.clone()).await;
@@ -339,7 +342,7 @@ impl Shared {
                 Err(_) => add(&self.sides[index].counts.errors, 1),
             }
         }
-        // A single copy cannot be compared.
+        // A single copy cannot be compared with another one.
         if copies.len() < 2 {
             return;
         }
@@ -348,7 +351,8 @@ impl Shared {
             let at = (block - range.start) as usize;
             let content = |bytes: &[u8]| bytes[at..at + BLOCK_BYTES as usize].to_vec();
             let is_known = |unknown: &[Range<u64>]| !unknown.iter().any(|u| u.contains(&block));
-            // A copy with a checksum is correct; without one, the copy that clients read is kept.
+            // A copy with a known checksum is correct. If no copy has one, the copy on the side
+            // that reads prefer is kept.
             let known = copies.iter().find(|(.., unknown)| is_known(unknown));
             let truth = content(&known.unwrap_or(&copies[0]).1);
             let wrong = copies

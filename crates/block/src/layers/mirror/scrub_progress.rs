@@ -1,4 +1,4 @@
-//! Progress and outcome of the scrub of a volume: the running one, or the last one.
+//! Progress and outcome of a scrub of the volume: of the running scrub, or else of the last one.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -10,30 +10,30 @@ use super::pace::Pace;
 use super::superblock::ScrubRecord;
 use crate::device::{Statistic, StatisticVisitor};
 
-/// Progress of the running scrub, or outcome of the last one.
+/// Progress of the running scrub, or outcome of the last scrub.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ScrubStatus {
     /// `running`, `done` or `cancelled`.
     pub state: &'static str,
     /// Number of bytes of the volume that have been scrubbed.
     pub position_bytes: u64,
-    /// Bytes read from all sides together.
+    /// Number of bytes read from all sides together.
     pub read_bytes: u64,
     /// Number of bytes that could not be checked, because a side did not answer.
     pub skipped_bytes: u64,
-    /// Number of blocks, and of metadata pages, that were corrupt on a side.
+    /// Number of blocks and metadata pages that were found corrupt on a side.
     pub found: u64,
-    /// Number of these blocks and pages that were repaired.
+    /// Number of corrupt blocks and pages that were repaired.
     pub repaired: u64,
-    /// Number of these that are corrupt on every side, or whose repair has failed.
+    /// Number of corrupt blocks and pages that have no correct copy, or whose repair has failed.
     pub unrepairable: u64,
-    /// Number of blocks that got a checksum after they were compared with another side.
+    /// Number of blocks that got a checksum after they were compared with the copy on another side.
     pub learned_blocks: u64,
-    /// Seconds from the start until now, or until the end; includes the time for which the volume
-    /// was stopped.
+    /// Number of seconds from the start of the scrub until now or until its end, including the time
+    /// during which the volume was stopped.
     pub seconds: f64,
-    /// True once all sides that count durably know that the scrub runs, or that it is over. The
-    /// reported state then holds after any stop.
+    /// True once the start of the scrub, or its end, is durably recorded on all healthy sides. The
+    /// reported state then survives any stop.
     pub remembered: bool,
 }
 
@@ -49,25 +49,26 @@ pub(super) struct ScrubCounters {
     pub(super) learned_blocks: Cell<u64>,
 }
 
-/// A running or ended scrub.
+/// A scrub that runs or has ended.
 pub(super) struct Run {
     started: Instant,
     /// Start of the scrub in seconds since 1970.
     started_s: u64,
-    /// Seconds that the scrub had taken before the volume was opened; `None` when it was started
-    /// since.
+    /// Number of seconds between the start of the scrub and the opening of the volume that resumed
+    /// it; `None` if the scrub was started after the opening.
     seconds_before: Option<u64>,
-    /// True when the volume has been told to remember the scrub.
+    /// True once the scrub was added to the remembered operations of the volume.
     noted: Cell<bool>,
     ended: Cell<Option<Instant>>,
     cancelled: Cell<bool>,
-    /// True when the volume is being closed, and the next opening resumes the scrub.
+    /// True when closing the volume has stopped the scrub, so that the next opening resumes it.
     interrupted: Cell<bool>,
     pub(super) counts: ScrubCounters,
 }
 
 impl Run {
-    /// Returns true when the scrub must end early.
+    /// Returns true when the scrub must stop before the end of the volume: it was cancelled, or the
+    /// volume is being closed.
     pub(super) fn is_cancelled(&self) -> bool {
         self.cancelled.get() || self.interrupted.get()
     }
@@ -77,12 +78,12 @@ impl Run {
         self.interrupted.get() && !self.cancelled.get()
     }
 
-    /// Records that the volume has been told to remember the scrub.
+    /// Records that the scrub was added to the remembered operations of the volume.
     pub(super) fn is_noted(&self) {
         self.noted.set(true);
     }
 
-    /// Returns the progress as the superblocks remember it.
+    /// Returns the progress in the form in which the superblocks record it.
     pub(super) fn record(&self) -> ScrubRecord {
         let counts = &self.counts;
         ScrubRecord {
@@ -96,13 +97,13 @@ impl Run {
         }
     }
 
-    /// Records the end of the scrub.
+    /// Records that the scrub has ended at `now`.
     pub(super) fn end(&self, now: Instant) {
         self.ended.set(Some(now));
     }
 }
 
-/// The scrub of a volume: the running one, or the last one.
+/// The scrub of a volume that runs, or else the last one, with the pace of scrubs.
 pub(super) struct Scrub {
     run: RefCell<Option<Rc<Run>>>,
     pub(super) pace: Pace,
@@ -116,8 +117,8 @@ impl Scrub {
         }
     }
 
-    /// Starts a scrub, or resumes the interrupted scrub `before`, at `unix_s` seconds since 1970.
-    /// Returns `None` when a scrub runs already.
+    /// Starts a scrub, or resumes the interrupted scrub `before`; the time is `unix_s` seconds
+    /// since 1970. Returns `None` when a scrub already runs.
     pub(super) fn begin(
         &self,
         now: Instant,
@@ -157,14 +158,14 @@ impl Scrub {
     }
 
     /// Stops the running scrub at its position, from which the next opening resumes it. Returns the
-    /// scrub.
+    /// scrub; `None` when no scrub runs.
     pub(super) fn interrupt(&self) -> Option<Rc<Run>> {
         let running = self.running()?;
         running.interrupted.set(true);
         Some(running)
     }
 
-    /// Returns true while a scrub runs that was resumed when the volume was opened.
+    /// Returns true while a scrub runs that the opening of the volume has resumed.
     pub(super) fn was_resumed(&self) -> bool {
         let running = self.running();
         running.is_some_and(|run| run.seconds_before.is_some())
@@ -179,8 +180,8 @@ impl Scrub {
         self.running().is_some()
     }
 
-    /// Returns the progress; `None` before the first scrub. `up_to_date` says that all sides that
-    /// count have the operations that the volume remembers.
+    /// Returns the progress; `None` before the first scrub. `up_to_date` says whether the
+    /// remembered operations of the volume are durable on all healthy sides.
     pub(super) fn status(&self, now: Instant, up_to_date: bool) -> Option<ScrubStatus> {
         let run = self.run.borrow();
         let run = run.as_ref()?;
@@ -207,7 +208,7 @@ impl Scrub {
 }
 
 impl ScrubStatus {
-    /// Reports the same values as named statistics.
+    /// Reports the fields of the status as named statistics.
     pub(super) fn statistics(&self, out: &mut dyn StatisticVisitor) {
         let mut show = |name, statistic| out.statistic("", name, statistic);
         show("scrub", Statistic::State(self.state.to_owned()));

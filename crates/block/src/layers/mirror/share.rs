@@ -1,13 +1,13 @@
-//! The schedule by which rebuilds share the sides with clients. Both must make progress: a volume
-//! that is degraded for long may be lost, and a volume that serves no client in the meantime is as
-//! good as lost.
+//! Scheduler that divides the time of the sides between rebuilds and clients. Both must make
+//! progress: a volume that stays degraded for long may be lost, and a volume that serves no client
+//! in the meantime is as good as lost.
 //!
-//! A rebuild works in bursts of [`BURST`]. After each burst the rebuild rests for as long as
-//! clients had requests in flight during it. So clients have at least half of the time to
-//! themselves and keep at least half of their rate; when they request little, the rebuild hardly
+//! A rebuild works in bursts of [`BURST`]. After each burst, the rebuild rests for as long as
+//! clients had requests in flight during that burst. So clients have at least half of the time to
+//! themselves and keep at least half of their rate; when clients request little, the rebuild hardly
 //! rests. The operator sets a floor and a ceiling in bytes a second. A rebuild must never stay
-//! below its floor for the sake of clients, and never exceed its ceiling for longer than its pieces
-//! in flight take.
+//! below its floor because of clients, and never exceed its ceiling for longer than its pieces in
+//! flight take.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -18,18 +18,18 @@ use bimetal_rt::{Instant, Rt};
 
 use super::pace::Clients;
 
-/// Age of a burst from which a rebuild starts no further piece in it, if clients have requests too.
+/// Age of a burst from which no further piece is started in it, if clients also have requests.
 const BURST: Duration = Duration::from_millis(100);
-/// Maximum lag behind the floor that a rebuild makes up for; older lag is forgiven.
+/// Maximum lag behind the floor that a rebuild makes up for; any lag beyond it is dropped.
 const LATE_MAX: Duration = Duration::from_secs(1);
 const NS_PER_S: u64 = 1_000_000_000;
-/// Minimum cost of a piece in bytes, because of the cost of a seek on a disk.
+/// Minimum cost in bytes charged for a piece, which accounts for a seek on a disk.
 pub(super) const COST_BYTES_MIN: u64 = 64 << 10;
 
 /// Rates of rebuilds, in bytes a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RebuildRates {
-    /// Minimum rate, kept under any load as far as the devices can; 0 for none.
+    /// Minimum rate, kept under any load if the devices are fast enough; 0 for none.
     pub floor_bytes_per_s: u64,
     /// Maximum rate; `None` for no limit.
     pub ceiling_bytes_per_s: Option<u64>,
@@ -51,17 +51,18 @@ impl RebuildRates {
     }
 }
 
-/// Returns the time that `bytes` take at a rate, which must not be 0.
+/// Returns the time that `bytes` take at `bytes_per_s`, which must not be 0.
 fn time_of(bytes: u64, bytes_per_s: u64) -> Duration {
     let ns = u128::from(bytes) * u128::from(NS_PER_S) / u128::from(bytes_per_s);
     Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
 }
 
-/// A burst of work: from the start of its first piece to the end of its last.
+/// A burst of pieces, from the start of its first piece to the end of its last piece.
 #[derive(Clone, Copy)]
 struct Burst {
     began: Instant,
-    /// Total time for which clients had requests in flight before the burst.
+    /// Total time, from the start of the count to the start of the burst, during which clients had
+    /// requests in flight.
     busy_before: Duration,
 }
 
@@ -69,23 +70,23 @@ struct Burst {
 pub(super) struct Share {
     rt: Rt,
     rates: Cell<RebuildRates>,
-    /// Number of pieces that are being copied, and the burst to which they belong.
+    /// Number of pieces that are being copied; all of them belong to `burst`.
     working: Cell<u32>,
     burst: Cell<Burst>,
-    /// Time from which clients allow the next burst to start.
+    /// Time from which the next burst may start with respect to clients.
     rested_at: Cell<Instant>,
-    /// Time at which the next piece must start to keep the floor. `ceiling_at` is the time from
-    /// which the ceiling allows it to start.
+    /// Time by which the next piece must start to keep the floor. `ceiling_at` is the earliest time
+    /// at which the next piece may start under the ceiling.
     floor_at: Cell<Instant>,
     ceiling_at: Cell<Instant>,
-    /// Number of bytes by which rebuilds are ahead of their floor, less the bytes that must be
-    /// copied again; computed at `ahead_at`.
+    /// Number of bytes by which rebuilds are ahead of their floor, as computed at `ahead_at`. Bytes
+    /// that must be copied again have been subtracted.
     ahead_bytes: Cell<f64>,
     ahead_at: Cell<Instant>,
-    /// Signaled when the rates were set, or a piece has ended.
+    /// Signaled when the rates were set or a piece has ended.
     changed: Event,
     changes: Cell<u64>,
-    /// Semaphore that makes pieces start in order.
+    /// Semaphore that makes pieces start in the order of their requests.
     turn: Rc<Semaphore>,
 }
 
@@ -124,11 +125,11 @@ impl Share {
         self.rates.get()
     }
 
-    /// Sets the rates, which also apply at once to pieces that wait for their turn.
+    /// Sets the rates. They also apply immediately to pieces that wait for their turn.
     pub(super) fn set_rates(&self, rates: RebuildRates) {
         self.compute();
         self.rates.set(rates);
-        // Times computed from the previous rates are void.
+        // The times computed from the previous rates are no longer valid.
         self.floor_at.set(self.rt.now());
         self.ceiling_at.set(self.rt.now());
         self.note_change();
@@ -139,7 +140,7 @@ impl Share {
         self.changed.notify();
     }
 
-    /// Starts the accounting of a rebuild, which is not behind its floor yet.
+    /// Starts the accounting of a rebuild, which is not behind its floor at the start.
     pub(super) fn begin_rebuild(&self) {
         self.compute();
         self.ahead_bytes.set(self.ahead_bytes.get().max(0.0));
@@ -157,15 +158,15 @@ impl Share {
         self.ahead_bytes.set(self.ahead_bytes.get() - bytes as f64);
     }
 
-    /// Returns true when rebuilds have copied more than their floor demands, not counting bytes
-    /// that must be copied again.
+    /// Returns true when rebuilds have copied more bytes than their floor demands, where bytes that
+    /// must be copied again count as not copied.
     pub(super) fn is_ahead(&self) -> bool {
         self.compute();
         self.rates.get().floor_bytes_per_s == 0 || self.ahead_bytes.get() > 0.0
     }
 
-    /// Subtracts the bytes that the floor has demanded since the last call. The rebuild is then
-    /// behind by at most the bytes that the floor demands in [`LATE_MAX`].
+    /// Subtracts from `ahead_bytes` the bytes that the floor has demanded since the last call. The
+    /// lag behind the floor is limited to the bytes that the floor demands in [`LATE_MAX`].
     fn compute(&self) {
         let (now, floor) = (self.rt.now(), self.rates.get().floor_bytes_per_s as f64);
         let passed = now.since(self.ahead_at.replace(now)).as_secs_f64();
@@ -174,7 +175,7 @@ impl Share {
         self.ahead_bytes.set(ahead.max(-behind_max));
     }
 
-    /// Waits until a piece of `bytes` may start.
+    /// Waits until a piece of `bytes` may start, and registers it.
     pub(super) async fn turn<'s>(&'s self, clients: &'s Clients, bytes: u64) -> Piece<'s> {
         let _turn = self.turn.acquire(1).await;
         loop {
@@ -185,14 +186,14 @@ impl Share {
             }
             let seen = self.changes.get();
             let changed = self.changed.until(|| self.changes.get() != seen);
-            // The next round handles a timeout and a change alike.
+            // The loop handles a timeout and a change in the same way.
             let wait = begins_at.since(now).min(LATE_MAX);
             let _ = self.rt.timeout(wait, changed).await;
         }
         self.begin(clients, bytes)
     }
 
-    /// Returns the time at which the next piece starts, as far as is known now.
+    /// Returns the time at which the next piece may start, as far as it is known at `now`.
     fn begins_at(&self, now: Instant, clients: &Clients) -> Instant {
         let burst = self.burst.get();
         let with_clients = if self.working.get() == 0 {
@@ -200,7 +201,7 @@ impl Share {
         } else if clients.busy() == burst.busy_before || now < burst.began + BURST {
             now
         } else {
-            // The time is known when this burst has ended.
+            // The time becomes known only when this burst has ended.
             Instant::MAX
         };
         let floor = self.rates.get().floor_bytes_per_s;
@@ -214,7 +215,7 @@ impl Share {
     fn begin<'s>(&'s self, clients: &'s Clients, bytes: u64) -> Piece<'s> {
         let (now, rates) = (self.rt.now(), self.rates.get());
         let burst = self.burst.get();
-        // Without client requests, a burst has no end.
+        // While clients have no requests, a burst is extended without limit.
         if self.working.get() == 0 || clients.busy() == burst.busy_before {
             self.burst.set(Burst {
                 began: now,
@@ -222,7 +223,7 @@ impl Share {
             });
         }
         self.working.set(self.working.get() + 1);
-        // A rebuild that is ahead of the floor gets no credit; one that is behind catches up.
+        // A rebuild ahead of its floor earns no credit; a rebuild behind its floor catches up.
         let late_from = Instant::from_ns(now.as_ns().saturating_sub(LATE_MAX.as_nanos() as u64));
         let from = self.floor_at.get().max(late_from).min(now);
         if rates.floor_bytes_per_s > 0 {
@@ -254,7 +255,8 @@ impl Share {
 }
 
 impl Piece<'_> {
-    /// Reduces the cost of the piece to `bytes`, because the rest of it needed no copy.
+    /// Reduces the charged cost of the piece to `bytes`, because the rest of the piece needed no
+    /// copy.
     pub(super) fn took(&self, bytes: u64) {
         let (share, rates) = (self.share, self.share.rates.get());
         let less = self.bytes.saturating_sub(bytes);
@@ -293,7 +295,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
     const MS: Duration = Duration::from_millis(1);
 
-    /// Copies pieces of 1 MiB, of 5 ms each, for `time`. Returns the number of pieces.
+    /// Copies pieces of 1 MiB, each of which takes 5 ms, for `time`. Returns the number of pieces.
     async fn copied(rt: &Rt, share: &Share, clients: &Clients, time: Duration) -> u64 {
         let (began, mut pieces) = (rt.now(), 0);
         while rt.now().since(began) < time {
@@ -304,8 +306,8 @@ mod tests {
         pieces
     }
 
-    /// Returns the number of pieces that are copied in 10 s, with a client that always has a
-    /// request in flight or with none.
+    /// Returns the number of pieces copied in 10 s; `with_client` adds a client that always has a
+    /// request in flight.
     fn pieces_in_10_s(floor: u64, ceiling: Option<u64>, with_client: bool) -> u64 {
         let rt = Rt::virtual_time(VirtualOptions::default());
         rt.block_on(async {
@@ -323,7 +325,7 @@ mod tests {
 
     #[test]
     fn it_rests_for_as_long_as_clients_were_busy() {
-        // 200 pieces of 5 ms pass in a second.
+        // At 5 ms each, 200 pieces are copied in a second.
         assert_eq!(pieces_in_10_s(0, None, false), 2000);
         let beside = pieces_in_10_s(0, None, true);
         assert!((950..=1050).contains(&beside), "half of them: {beside}");
@@ -335,7 +337,7 @@ mod tests {
         assert!((1500..=2000).contains(&floor), "{floor}");
         let ceiling = pieces_in_10_s(10 * MIB, Some(50 * MIB), false);
         assert!((495..=505).contains(&ceiling), "{ceiling}");
-        // This floor is more than the devices can do.
+        // This floor is higher than the rate that the devices can reach.
         assert_eq!(pieces_in_10_s(1000 * MIB, None, true), 2000);
     }
 

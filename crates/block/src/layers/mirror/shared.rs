@@ -1,8 +1,9 @@
 //! State that the tasks of a mirror share. The admission of changes, the exposure, flushes,
-//! membership, reads and repair each have their own type, which guards its part of the state.
+//! membership, the preference of reads, and repair each have a type of their own, which guards its
+//! part of the state.
 //!
 //! The life cycle of a side must change only through [`Shared::change_life`], which wakes all tasks
-//! that wait for it.
+//! that wait for such a change.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -25,16 +26,16 @@ use super::sides::Sides;
 use super::volume::Volume;
 use crate::geometry::{Geometry, GrowingGeometry};
 
-/// Maximum time for which a stop waits for a side that does not answer.
+/// Maximum time for which stopping the volume waits for a side that does not answer.
 const PATIENCE_MAX: Duration = Duration::from_secs(30);
-/// Number of zero bytes kept ready for answers.
+/// Length of the buffer of zero bytes that answers of zeroes share.
 const ZEROES_BYTES: usize = 1 << 20;
 
-/// State of the volume, which decides the requests that it accepts.
+/// State of the volume, which decides which requests are accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum VolumeState {
     Open,
-    /// Opened for inspection: nothing is written to any side, and no side is added or removed.
+    /// Opened for inspection: no side is written to, added or removed.
     Frozen,
     ReadOnly,
     Stopped,
@@ -52,7 +53,7 @@ pub(super) struct VolumeCounters {
     pub(super) lost_reads: Cell<u64>,
 }
 
-/// Parts of which a mirror is made.
+/// Initial values from which the state of a mirror is created.
 pub(super) struct Parts {
     pub(super) sides: Vec<Side>,
     pub(super) geometry: Geometry,
@@ -66,7 +67,7 @@ pub(super) struct Parts {
 pub(super) struct Shared {
     pub(super) rt: Rt,
     pub(super) config: MirrorConfig,
-    /// Configured rules; [`Shared::rules`] returns them with the bounds of the logs applied.
+    /// Configured rules. [`Shared::rules`] returns them with the exposure also bounded by the logs.
     pub(super) rules: HeteroRules,
     pub(super) on_degraded: OnDegraded,
     pub(super) acknowledge: Acknowledge,
@@ -88,7 +89,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Creates the state of a mirror, without starting any task.
+    /// Creates the state of a mirror without starting any task.
     ///
     /// # Panics
     /// When no side is healthy.
@@ -123,7 +124,8 @@ impl Shared {
         shared
     }
 
-    /// Moves a side to another state of its life cycle, and wakes all tasks that wait for that.
+    /// Moves a side to another state of its life cycle, and wakes all tasks that wait for such a
+    /// change.
     ///
     /// # Panics
     /// When the transition from the present state of the side is not allowed.
@@ -139,14 +141,14 @@ impl Shared {
         self.repair.following.wake_first();
     }
 
-    /// Sets the state of the volume.
+    /// Sets the state of the volume, and wakes the first change that waits for rebuilds.
     pub(super) fn set_state(&self, state: VolumeState) {
         self.state.set(state);
         self.repair.following.wake_first();
     }
 
-    /// Returns the indexes of the sides that hold every acknowledged write, or will before a write
-    /// counts on them.
+    /// Returns the indexes of the healthy sides; see
+    /// [`LifeCycle::is_healthy`](super::lifecycle::LifeCycle::is_healthy).
     pub(super) fn healthy(&self) -> Vec<usize> {
         let healthy = self.sides.iter().filter(|side| side.is_healthy());
         healthy.map(|side| side.index).collect()
@@ -157,10 +159,10 @@ impl Shared {
         self.sides.iter().all(Side::is_healthy)
     }
 
-    /// Returns true when the volume can do without side `index`: another side is healthy, and the
-    /// superblock of side `index` durably says that the other one counts. A side that has joined
-    /// and is not yet in that superblock does not suffice: started alone, side `index` would take
-    /// itself for the only complete one.
+    /// Returns true when the volume can continue without side `index`: another side is healthy, and
+    /// the durable superblock of side `index` names that other side as a member. A side that has
+    /// joined but is not yet a member in that superblock does not suffice: if side `index` were
+    /// started alone later, it would consider itself the only complete side.
     pub(super) fn another_is_healthy(&self, index: usize) -> bool {
         let volume = self.membership.superblocks.as_ref();
         let is_acknowledged = |other: usize| {
@@ -170,9 +172,10 @@ impl Shared {
         healthy.filter(|other| *other != index).any(is_acknowledged)
     }
 
-    /// Returns the rules, with the exposure bounded so that the content that one side lacks fits
-    /// into its log. Within a group of overtaken changes no change is complete before the end of
-    /// the group, and none can be destaged.
+    /// Returns the rules, with the exposure also bounded by the smallest log, so that the content
+    /// that a side lacks fits into its log. The bound is needed because, within a group of
+    /// overtaken changes, no change is complete before the end of the group, so none can be
+    /// destaged to make room.
     pub(super) fn rules(&self) -> HeteroRules {
         let by_logs = self.exposure.bytes_max_by_logs();
         HeteroRules {
@@ -181,7 +184,8 @@ impl Shared {
         }
     }
 
-    /// Updates the bound of the exposure after the logs of the sides have changed.
+    /// Updates the bound that the logs put on the exposure, after the logs of the sides have
+    /// changed.
     pub(super) fn note_logs(&self) {
         let stores = self.sides.iter().filter_map(Side::store);
         let least = stores.map(|store| store.backlog_bytes_max()).min();
@@ -194,7 +198,7 @@ impl Shared {
         self.geometry.get().size_bytes
     }
 
-    /// Returns the time for which a stop waits for a side that does not answer.
+    /// Returns the time for which stopping the volume waits for a side that does not answer.
     pub(super) fn patience(&self) -> Duration {
         Duration::from_nanos(self.rules.absent_after_ns).min(PATIENCE_MAX)
     }
@@ -203,7 +207,8 @@ impl Shared {
         self.rules.is_paper()
     }
 
-    /// Returns true when the sides keep logs, so that the volume can be opened again.
+    /// Returns true when the sides have superblocks and logs, so that the volume can be opened
+    /// again.
     pub(super) fn is_logged(&self) -> bool {
         self.membership.superblocks.is_some()
     }
@@ -227,7 +232,7 @@ impl Shared {
         self.watchers.spawn(Rc::clone(self).find_suspects());
     }
 
-    /// Starts the tasks and callbacks for one side, which last until it is removed.
+    /// Starts the tasks and callbacks of one side, which last until the side is removed.
     pub(super) fn monitor(self: &Rc<Self>, index: usize) {
         self.watchers.spawn(Rc::clone(self).watch_side(index));
         self.watchers.spawn(Rc::clone(self).monitor_side(index));

@@ -1,6 +1,6 @@
-//! Stopping a volume: the queues and logs are written to the home locations, tasks end, and the
-//! sides that hold everything are marked as cleanly stopped. A side that does not must never be
-//! marked clean.
+//! Stopping a volume: the queues and logs are destaged to the home locations, tasks end, and the
+//! sides that hold everything are marked as cleanly stopped. A side that lacks a change must never
+//! be marked clean.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -12,14 +12,15 @@ use super::superblock::SideState;
 use super::volume::Volume;
 use crate::error::IoError;
 
-/// Maximum time for which a stop destages the logs.
+/// Maximum time for which stopping the volume destages the logs.
 const EMPTY_WITHIN: Duration = Duration::from_secs(30);
 
 impl Shared {
-    /// Drains, flushes and stops the volume, as `Device::close` does before it marks the sides.
+    /// Drains, flushes and stops the volume: the part of `Device::close` before the sides are
+    /// marked clean.
     pub(super) async fn stop(self: &Rc<Self>) -> Result<(), IoError> {
-        // No further request is accepted. Changes that were admitted before are drained in every
-        // state.
+        // No further request is accepted. Changes admitted earlier are drained, whatever the state
+        // of the volume was.
         self.set_state(VolumeState::Closed);
         if let Some(run) = self.repair.scrub.interrupt() {
             self.note_scrub(Some(run.record()));
@@ -37,7 +38,7 @@ impl Shared {
     pub(super) async fn end_tasks(&self) {
         self.watchers.cancel().await;
         // The remaining tasks belong to sides that are not healthy and are no longer monitored. A
-        // hung device may never answer; its operations own their buffers until it does.
+        // hanging device may never answer; its operations own their buffers until it does.
         let ended = self.rt.timeout(self.patience(), self.tasks.join());
         if ended.await.is_err() {
             self.tasks.cancel().await;
@@ -47,10 +48,10 @@ impl Shared {
         }
     }
 
-    /// Marks the sides that hold everything as cleanly stopped. It succeeds when one side is
-    /// marked: the others will be known to be behind.
+    /// Marks the sides that hold everything as cleanly stopped. This succeeds when at least one
+    /// side is marked: the next opening then finds the other sides to be behind it.
     pub(super) async fn mark_clean(&self, volume: &Volume) -> Result<(), IoError> {
-        // The superblocks of sides that have just joined are written last, as always.
+        // As always, the superblocks of sides that have just joined are written last.
         let (established, joining): (Vec<usize>, Vec<usize>) = self
             .healthy()
             .into_iter()
@@ -69,8 +70,8 @@ impl Shared {
         first.unwrap_or_else(|| marked.into_iter().next().unwrap_or(Err(IoError::Offline)))
     }
 
-    /// Makes every side flush all changes, and destages the logs, at the end of a volume. A side
-    /// that does not finish in time is given up, so that the others can be marked as complete.
+    /// Makes every side flush all changes, and destages the logs, when the volume stops. A side
+    /// that does not finish in time is ejected, so that the other sides can be marked as complete.
     async fn destage_everything(self: &Rc<Self>) -> Result<(), IoError> {
         let number = self.admission.next_number();
         self.membership.closed_at.set(number);
@@ -79,12 +80,14 @@ impl Shared {
             self.pump(index);
         }
         let failed = |side: &Side| side.failed_flushes.get() > 0 && !side.flushing.get();
-        // A block that no side has cannot be repaired, so the stop does not wait for it.
+        // A block that no side can provide cannot be repaired, so the stop does not wait for its
+        // repair.
         let hopeless = |side: &Side| side.failed_copies.get() > 0;
         let over = |side: &Side| {
             !side.is_counted_on() || side.has_durably(number) || failed(side) || hopeless(side)
         };
-        // A side that is silent in the meantime is given up by the task that monitors it.
+        // A side that does not answer is ejected by the task that monitors it, which ends this
+        // wait.
         self.flushes
             .changed
             .until(|| self.sides.iter().all(&over))
@@ -103,8 +106,8 @@ impl Shared {
                 continue;
             }
             if !self.another_is_healthy(index) {
-                // The sides that hold everything have just joined, and this side does not know of
-                // them.
+                // The sides that hold everything have just joined, and the superblock of this side
+                // does not name them as members yet.
                 return Err(IoError::Timeout);
             }
             let side = &self.sides[index];
@@ -124,7 +127,7 @@ impl Shared {
             .changed
             .until(|| self.membership.is_marked());
         if self.rt.timeout(self.patience(), marked).await.is_err() {
-            // The last side has failed since, and is not marked as the only one that counts.
+            // No counting side could record the ejection, so no side is marked as complete.
             return Err(IoError::Timeout);
         }
         let emptying = self.healthy().into_iter().filter_map(|index| {
@@ -132,8 +135,7 @@ impl Shared {
             Some(async move { store.empty().await })
         });
         let emptied = futures_util::future::join_all(emptying);
-        // Changes that were not destaged in time stay in the log, where the next opening finds
-        // them.
+        // Changes that were not destaged in time stay in the logs, which the next opening replays.
         let _ = self.rt.timeout(EMPTY_WITHIN, emptied).await;
         Ok(())
     }

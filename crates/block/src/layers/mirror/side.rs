@@ -1,7 +1,7 @@
 //! One side of a mirror: its device, its queue, its life cycle, the ranges that it lacks, and its
 //! operations in flight.
 //!
-//! Requests must never bypass the store of a side that has a log.
+//! On a side with a log, requests must never bypass the store (the log and the data area).
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -50,27 +50,27 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Returns the estimated number of seconds until `left_bytes` more have been copied, at the
-    /// rate so far; `None` before any progress.
+    /// Returns the estimated number of seconds until `left_bytes` more have been copied at the
+    /// average rate of the rebuild; `None` before any progress.
     pub(super) fn seconds_left(&self, now: Instant, left_bytes: u64) -> Option<f64> {
         let seconds = now.ns_since(self.since) as f64 / 1e9;
         (self.passed_bytes > 0).then(|| left_bytes as f64 * seconds / self.passed_bytes as f64)
     }
 }
 
-/// Device and store of a side, and its initial state.
+/// Device, store and initial state from which a side is created.
 pub(super) struct SideParts {
     pub(super) device: Rc<dyn Device>,
-    /// Path to the device; `None` for a bare device, and for one that is not present.
+    /// Connection to the device; `None` for a bare device, and for a device that is not present.
     pub(super) device_path: Option<Rc<DevicePath>>,
     pub(super) data_offset: u64,
     pub(super) store: Option<Rc<Store>>,
     pub(super) durable: bool,
-    /// State in which the side begins.
+    /// Initial state of the life cycle.
     pub(super) life: Life,
 }
 
-/// Stand-in for the device of a side that is not present; it refuses every request.
+/// Substitute for the device of a side that is not present; it refuses every request.
 struct Missing(Geometry);
 
 impl Device for Missing {
@@ -83,7 +83,7 @@ impl Device for Missing {
     }
 }
 
-/// Returns a stand-in for the device of a side that is not present.
+/// Returns a substitute device for a side that is not present.
 pub(super) fn missing(geometry: Geometry) -> Rc<dyn Device> {
     Rc::new(Missing(geometry))
 }
@@ -96,11 +96,11 @@ pub(super) struct Side {
     pub(super) device_path: Option<Rc<DevicePath>>,
     /// Offset in bytes at which the volume starts on the device.
     pub(super) data_offset: u64,
-    /// False for a bare device in experiments.
+    /// Whether the side has a log; false for a bare device in experiments.
     is_logged: bool,
-    /// Store of a side with a log; `None` while the side is missing.
+    /// Store of a side with a log; `None` for a bare device, and until a missing side is found.
     store: RefCell<Option<Rc<Store>>>,
-    /// Whether the flushed content of the side outlives the machine.
+    /// Whether the flushed content of the side survives the loss of the machine.
     pub(super) durable: Cell<bool>,
     pub(super) queue: RefCell<SideQueue>,
     pub(super) policy: RefCell<SidePolicy>,
@@ -113,21 +113,22 @@ pub(super) struct Side {
     pub(super) rebuild: Cell<Option<Progress>>,
     /// Operations in flight on the side.
     pub(super) work: Work,
-    /// True while the absent side is being opened to see whether it can be used again.
+    /// True while the absent side is being opened again to check whether it can be used.
     pub(super) coming_back: Cell<bool>,
     /// Number of consecutive failed attempts to rebuild the side.
     pub(super) failed_copies: Cell<u32>,
-    /// Sequence number up to which a flush is requested. `flushing` is true while a task flushes
-    /// the side.
+    /// Sequence number below which all changes are requested to be flushed. `flushing` is true
+    /// while a task flushes the side.
     pub(super) flush_wanted: Cell<u64>,
     pub(super) flushing: Cell<bool>,
-    /// True while the stored changes of the side are flushed to free the log of another side.
+    /// True while the stored changes of this side are flushed so that the log of another side can
+    /// free space.
     pub(super) flushing_stored: Cell<bool>,
     /// Number of failed flushes; `flush_error` is the error of the last one.
     pub(super) failed_flushes: Cell<u64>,
     pub(super) flush_error: Cell<IoError>,
     pub(super) errors_in_a_row: Cell<u32>,
-    /// Time before which no request is given to the side after an error.
+    /// Time before which the side is given no request, after an error.
     pub(super) retry_at: Cell<Instant>,
     pub(super) changed: Event,
     pub(super) counts: SideCounters,
@@ -145,7 +146,7 @@ impl Side {
         Side::of(index, name, place, rules, false, volume_bytes)
     }
 
-    /// Creates a side with a log, if it is present.
+    /// Creates a side with a log, which may not be present.
     pub(super) fn logged(
         index: usize,
         name: String,
@@ -196,7 +197,7 @@ impl Side {
     }
 
     /// Records that the side lacks a range. On a healthy side exactly this range is recorded,
-    /// because its other content may be the last copy.
+    /// without rounding, because the side's content around the range may be the last copy.
     pub(super) fn note_lack(&self, range: Range<u64>) {
         match self.is_healthy() {
             true => self.out_of_sync.add_exact(range),
@@ -232,22 +233,22 @@ impl Side {
     }
 
     /// Returns the first position after the start of a range at which the side may begin or cease
-    /// to have the newest content; the end of the range if there is none.
+    /// to have the newest content; the end of the range if there is no such position.
     pub(super) fn current_changes_at(&self, range: &std::ops::Range<u64>) -> u64 {
         let out_of_sync = self.out_of_sync.first_boundary(range);
         out_of_sync.min(self.queue.borrow().first_boundary(range))
     }
 
-    /// Returns the time at which the side last completed an operation of the mirror or of its own
-    /// log.
+    /// Returns the time at which the side last completed an operation, whether given by the mirror
+    /// or issued by the side's own store.
     pub(super) fn last_progress(&self) -> Instant {
         let store = self.store();
         let stored = store.map_or(Instant::ZERO, |store| store.last_progress());
         self.work.last_progress().max(stored)
     }
 
-    /// Returns the store of the side; `None` on a bare device, and once the side has left the
-    /// volume.
+    /// Returns the store of the side; `None` for a bare device, for a missing side, and once the
+    /// side has left the volume.
     pub(super) fn store(&self) -> Option<Rc<Store>> {
         let store = self.store.borrow();
         store.clone().filter(|_| !self.life.is_removed())
@@ -261,7 +262,7 @@ impl Side {
         }
     }
 
-    /// Replaces the store, after the side has come back and was opened again.
+    /// Replaces the store after an absent side was opened again.
     pub(super) fn replace_store(&self, store: Rc<Store>) {
         *self.store.borrow_mut() = Some(store);
     }
@@ -272,13 +273,14 @@ impl Side {
             .is_some_and(|store| store.complete_durable() >= number)
     }
 
-    /// Returns true when all admitted changes are on the side or in its queue, except for corrupt
-    /// blocks.
+    /// Returns true when every admitted change, except for corrupt blocks, is on the side or in its
+    /// queue.
     pub(super) fn holds_all(&self) -> bool {
         self.is_counted_on() && self.out_of_sync.is_only_corrupt()
     }
 
-    /// Sends a request that changes nothing: a read, or a query for the parts that hold data.
+    /// Sends the side a request that changes nothing: a read, or a query for the extents that hold
+    /// data.
     pub(super) async fn ask(&self, mut request: Request) -> IoResult {
         let Some(store) = self.store() else {
             self.check_bare()?;
@@ -296,15 +298,15 @@ impl Side {
         }
     }
 
-    /// Sends a change of the volume to a bare device.
+    /// Sends a change of the volume to a bare device, shifted by the data offset.
     pub(super) async fn change_bare(&self, mut request: Request) -> Result<(), IoError> {
         self.check_bare()?;
         request.offset += self.data_offset;
         self.device.submit(request).await.map(|_| ())
     }
 
-    /// Refuses a request that bypasses the store of a side with a log, whose device has another
-    /// layout.
+    /// Returns an error for a side with a log. Such a side has its own layout on the device, so a
+    /// request must not bypass its store.
     fn check_bare(&self) -> Result<(), IoError> {
         if self.is_logged {
             return Err(IoError::Offline);
@@ -312,7 +314,7 @@ impl Side {
         Ok(())
     }
 
-    /// Records the start of an operation. Returns the number of the operation.
+    /// Records the start of an operation on the side, and returns the operation's number.
     pub(super) fn start(&self, now: Instant) -> u64 {
         let (operation, ahead) = self.work.start(now);
         if ahead == 0 {
@@ -321,15 +323,15 @@ impl Side {
         operation
     }
 
-    /// Records the end of an operation, successful or not, and returns its start. The side is then
-    /// no longer stuck, unless the next oldest operation has exceeded its limit as well.
+    /// Records the end of an operation, successful or not, and returns its start record. The side
+    /// then stays stuck only if the oldest operation still in flight exceeds its limit as well.
     pub(super) fn finish(&self, operation: u64, now: Instant) -> Started {
         let started = self.work.finish(operation, now);
         self.refresh_stuck(now);
         started
     }
 
-    /// Updates whether the oldest operation in flight has exceeded the side's limit.
+    /// Updates whether the oldest operation in flight exceeds the side's own latency limit.
     pub(super) fn refresh_stuck(&self, now: Instant) {
         let is_over = |at| now >= at;
         self.work.set_stuck(self.overdue_at().is_some_and(is_over));
@@ -340,8 +342,8 @@ impl Side {
         self.work.in_flight() == 0 && !self.queue.borrow().has_waiting()
     }
 
-    /// Returns the time at which the oldest operation in flight exceeds the side's own limit;
-    /// `None` when there is no operation or no such limit.
+    /// Returns the time at which the oldest operation in flight will exceed the side's own latency
+    /// limit; `None` when no operation is in flight or the side has no such limit.
     pub(super) fn overdue_at(&self) -> Option<Instant> {
         let (_, started) = self.work.oldest()?;
         let limit_ns = self.policy.borrow().own_limit_ns(started.ahead)?;

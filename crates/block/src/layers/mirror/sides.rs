@@ -7,7 +7,8 @@ use std::ops::Index;
 
 use super::side::Side;
 
-/// Maximum number of sides that a volume may have had since it was opened.
+/// Maximum number of sides, including removed sides, that a volume can have between its opening and
+/// its closing.
 pub(super) const NUMBERS_MAX: usize = 64;
 
 /// The sides of a volume; see the module.
@@ -17,7 +18,7 @@ pub(super) struct Sides {
 }
 
 impl Sides {
-    /// Creates the list of the sides with which a volume is opened.
+    /// Creates the list with the sides that the volume has when it is opened.
     pub(super) fn new(sides: impl IntoIterator<Item = Side>) -> Sides {
         let empty = Sides {
             numbers: (0..NUMBERS_MAX).map(|_| OnceCell::new()).collect(),
@@ -41,18 +42,18 @@ impl Sides {
         self.used.set(number + 1);
     }
 
-    /// Returns the number of indexes in use.
+    /// Returns the number of indexes that were assigned, including those of removed sides.
     pub(super) fn len(&self) -> usize {
         self.used.get()
     }
 
-    /// Returns the current sides of the volume.
+    /// Returns the sides that have not been removed.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Side> {
         self.numbered().filter(|side| !side.life.is_removed())
     }
 
-    /// Returns all sides in the order of their indexes, without a gap, including removed sides.
-    /// Only for tables by index.
+    /// Returns all sides by index, without a gap, including removed sides. Use only for tables that
+    /// are indexed by side.
     pub(super) fn numbered(&self) -> impl Iterator<Item = &Side> {
         self.numbers.iter().map_while(OnceCell::get)
     }

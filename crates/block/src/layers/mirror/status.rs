@@ -18,7 +18,7 @@ pub struct MirrorStatus {
     pub state: &'static str,
     /// True when a side is not healthy.
     pub degraded: bool,
-    /// Number of acknowledged bytes that not all healthy sides hold now.
+    /// Number of acknowledged bytes that not all healthy sides hold at present.
     pub exposed_bytes: u64,
     /// Age in seconds of the oldest exposed write.
     pub exposed_seconds: f64,
@@ -26,19 +26,20 @@ pub struct MirrorStatus {
     pub exposed_bytes_peak: u64,
     /// Bound on the exposed bytes; `None` without a bound.
     pub exposed_bytes_max: Option<u64>,
-    /// Number of writes that were acknowledged before all sides had them.
+    /// Number of writes that were acknowledged before all healthy sides had them.
     pub acknowledged_early: u64,
     /// Number of reads that were also sent to a second side because the first was late.
     pub hedged_reads: u64,
-    /// Number of writes that waited for all sides because a bound was reached.
+    /// Number of writes whose acknowledgement was delayed because a bound of the exposure was
+    /// reached.
     pub backpressured_writes: u64,
-    /// Number of reads that failed because no side has the written content.
+    /// Number of reads that failed because the content is corrupt and no side has a good copy.
     pub lost_reads: u64,
-    /// The running scrub, or the outcome of the last one; `None` before the first one.
+    /// The running scrub, or the result of the last scrub; `None` before the first scrub.
     pub scrub: Option<ScrubStatus>,
-    /// Unfinished operations that the volume resumes after any stop.
+    /// Unfinished operations, which the volume resumes after any stop or crash.
     pub operations: Vec<OperationStatus>,
-    /// Sides that the configuration should name, when it names others.
+    /// Names of the sides that the configuration should list; `None` when it lists them already.
     pub sides_to_name: Option<Vec<String>>,
     /// Name of the side that reads prefer.
     pub preferred: String,
@@ -53,15 +54,16 @@ pub struct SideStatus {
     pub name: String,
     /// `healthy`, `resyncing` or `absent`.
     pub health: &'static str,
-    /// `joining` or `leaving`, for a side that an operation concerns.
+    /// `joining` or `leaving` while the side is being added or removed; otherwise `None`.
     pub operation: Option<&'static str>,
-    /// Error for which an absent side was given up; `None` for a side in use, and for one that was
-    /// missing when the volume was opened.
+    /// Error for which an absent side was ejected; `None` for a side in use, and for a side that
+    /// was missing when the volume was opened.
     #[serde(serialize_with = "in_words")]
     pub absent_reason: Option<IoError>,
-    /// `in time`, which includes an idle side, or `delayed`.
+    /// `delayed` while the side catches up after a late write; otherwise `in time`, also for an
+    /// idle side.
     pub mode: &'static str,
-    /// True while the oldest operation in flight on the side exceeds the side's limit.
+    /// True while the oldest operation in flight on the side exceeds the side's own latency limit.
     pub stuck: bool,
     /// Number of bytes that wait in the queue of the side.
     pub waiting_bytes: u64,
@@ -69,32 +71,33 @@ pub struct SideStatus {
     pub in_flight_bytes: u64,
     /// Age in seconds of the oldest acknowledged write that the side lacks.
     pub lag_seconds: f64,
-    /// Number of bytes that the side lacks and that a rebuild will copy: degraded, not exposed.
+    /// Number of bytes that the side lacks and that a rebuild will copy. These bytes are degraded,
+    /// not exposed.
     pub out_of_sync_bytes: u64,
     /// Number of ranges that make up `out_of_sync_bytes`.
     pub out_of_sync_ranges: u64,
-    /// Number of switches between the modes.
+    /// Number of switches between the modes `in time` and `delayed`.
     pub mode_switches: u64,
-    /// Median time of a write, in nanoseconds; `None` before enough writes are known.
+    /// Median time of a write, in nanoseconds; `None` until enough writes have been measured.
     pub write_median_ns: Option<u64>,
-    /// Number of operations given to the side.
+    /// Number of write operations given to the side.
     pub writes: u64,
-    /// Number of bytes given to the side.
+    /// Number of bytes in the write operations given to the side.
     pub written_bytes: u64,
-    /// Number of writes that were merged into another one.
+    /// Number of writes that were merged into the operation of another write.
     pub merged: u64,
-    /// Number of reads.
+    /// Number of reads given to the side.
     pub reads: u64,
-    /// Number of errors.
+    /// Number of failed operations of the side.
     pub errors: u64,
     /// Number of bytes copied to the side by resyncs.
     pub resynced_bytes: u64,
-    /// Estimated number of seconds until the side lacks nothing; `None` while nothing is copied to
-    /// it.
+    /// Estimated number of seconds until the side lacks nothing; `None` while no rebuild of the
+    /// side runs.
     pub resync_seconds_left: Option<f64>,
     /// Number of blocks of the side that were found corrupt.
     pub corrupt_blocks: u64,
-    /// True while changes wait for space in the log of the side.
+    /// True while new changes wait for free space in the log of the side.
     pub log_full: bool,
 }
 
@@ -151,7 +154,8 @@ impl Shared {
             operation: self.operation_of(side),
             absent_reason: side.life.get().absent_reason(),
             mode: match policy.mode() {
-                // The mode of a side that has caught up changes with its next write.
+                // A delayed side leaves its mode only at its next write, so an idle side is shown
+                // as in time.
                 Mode::Delayed if !side.is_idle() => "delayed",
                 Mode::Delayed | Mode::InTime => "in time",
             },
@@ -180,7 +184,7 @@ impl Shared {
 }
 
 impl Shared {
-    /// Reports the statistics that only sides with logs have.
+    /// Reports the statistics that exist only on sides with logs.
     pub(super) fn statistics_of_sides(&self, out: &mut dyn StatisticVisitor) {
         let Some(volume) = &self.membership.superblocks else {
             return;
@@ -204,8 +208,8 @@ impl Shared {
         }
     }
 
-    /// Returns the acknowledged content that only this side has, which would be lost if the side
-    /// died now. A side that is not present is counted as lacking everything.
+    /// Returns the ranges of acknowledged content that only side `index` holds, which would be lost
+    /// with the side. A side that is not present is counted as lacking everything.
     fn lost_if_gone(&self, index: usize) -> RangeSet {
         let own = self.lacked_by(index);
         let everything = 0..self.size_bytes();
@@ -221,7 +225,8 @@ impl Shared {
         lost
     }
 
-    /// Returns the acknowledged content that a side lacks.
+    /// Returns the ranges of acknowledged content that the side lacks; all ranges if it is not
+    /// present.
     fn lacked_by(&self, index: usize) -> RangeSet {
         let side = &self.sides[index];
         let mut lacked = RangeSet::new();
@@ -239,7 +244,7 @@ impl Shared {
 }
 
 impl MirrorStatus {
-    /// Reports the same values as named statistics.
+    /// Reports the fields of the status as named statistics.
     pub(super) fn statistics(&self, out: &mut dyn StatisticVisitor) {
         out.statistic("", "state", Statistic::State(self.state.to_owned()));
         out.statistic(

@@ -1,43 +1,42 @@
-//! Undecided writes, of which it is not yet known whether they are stored, and their effect on
-//! reads.
+//! Undecided writes, whose outcome (stored or failed) is not yet known, and their effect on reads.
 //!
-//! A write is undecided from its admission until a side that counts has stored it, or all have
-//! failed. A read may find the content of an undecided write. If that write then failed, the next
-//! read might find the older content, and the first answer would have been taken back. So a read
-//! waits for decisions, but only for those of writes whose content it has found:
+//! A write is undecided from its admission until a counting side has stored it, or all sides have
+//! failed to. A read may find the content of an undecided write. If that write then failed, the
+//! next read might find the older content, so that the first answer would have been reverted. A
+//! read therefore waits for decisions, but only for those of the writes whose content it has found:
 //!
-//! 1. A read asks the sides at once, whatever writes are in flight.
+//! 1. A read is sent to the sides immediately, whatever writes are in flight.
 //! 2. When the read has its answer, it looks up the undecided writes that overlap it. There is at
 //!    most one for each block, since a write holds the lock of its range until it is acknowledged.
-//!    The read waits for the decision of each of these writes whose content is in a block of the
-//!    answer. It does not wait for writes that are admitted after this lookup.
-//! 3. If a write that overlaps the read has failed since the read began, the read asks once more,
-//!    with the lock of its range. Under the lock no write there is undecided, so this answer is
-//!    final. The lock is granted in the order of admission.
+//!    If the content of such a write is in a block of the answer, the read waits for the decision
+//!    of that write. It does not wait for writes that are admitted after this lookup.
+//! 3. If a write that overlaps the read has failed since the read began, the read is repeated once,
+//!    with the lock of its range. Under the lock no overlapping write is undecided, so the second
+//!    answer is final. The lock is granted in the order of admission.
 //!
-//! So no sequence of writes keeps a read waiting, however they overlap in time.
+//! So no sequence of writes can starve a read, however the writes overlap in time.
 //!
 //! # Why each block is linearizable
 //!
 //! Call a write of a block *stored* from its decision on. Writes of one block are stored one after
-//! the other, in the order of admission. A side that lacks a stored write is not read there. While
-//! a write is undecided, a side that has not stored it yet is not read there either. So a read that
-//! begins after a write was stored finds the content of this write or of a later one. A block of an
-//! answer is therefore one of these:
+//! the other, in the order of admission. A side that lacks a stored write of a block is not used to
+//! read that block, and neither is a side that has not yet stored an undecided write of it. So a
+//! read that begins after a write was stored finds the content of this write or of a later one. A
+//! block of an answer is therefore one of these:
 //!
 //! - **The content of a stored write.** This write was the newest stored one when the read began,
 //!   or was stored since. Every read that begins later finds the same content, or newer content.
 //! - **The content of an undecided write.** The read waits. If the write is then stored, the
 //!   previous case applies; if it fails, the next case applies.
 //! - **Any content, if a write of the block has failed since the read began.** The answer is not
-//!   used. After a failure the sides are made to agree on the remains of the failed write, before
-//!   its lock is released. The read asks once more under this lock, and no undecided write exists
-//!   then.
+//!   used. After a failure, and before the lock of the failed write is released, the sides are made
+//!   to agree on one content of its range. The repeated read holds this lock, under which no
+//!   undecided write exists.
 //!
-//! An answer that differs from the content of the undecided write is older than that write, as
-//! devices store a block as a whole. No read has returned the newer content so far, because such a
-//! read would still wait. Where an undecided write has the same content as the block had before, a
-//! read waits for its decision although it need not.
+//! A block of an answer that differs from the content of the undecided write holds older content,
+//! since devices store a block as a whole. No read has returned the newer content so far, because
+//! such a read would still wait. If an undecided write has the same content as the block had
+//! before, a read waits for its decision unnecessarily.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -60,16 +59,16 @@ struct Reading {
 #[derive(Default)]
 pub(super) struct Undecided {
     writes: RefCell<ExtentMap<Waiting>>,
-    /// Reads that wait for a decision, by the sequence number of the write.
+    /// Reads that wait for the decision of a write, by the sequence number of that write.
     waiting: WaitQueue,
     reads: RefCell<Slab<Reading>>,
 }
 
 impl Undecided {
-    /// Adds a write that was admitted.
+    /// Adds a write that was just admitted.
     ///
     /// # Panics
-    /// When another undecided write overlaps it: its range was not locked.
+    /// When another undecided write overlaps it, which means that the range was not locked.
     pub(super) fn admit(&self, ticket: &Rc<Ticket>, change: &Change) {
         let mut writes = self.writes.borrow_mut();
         assert!(
@@ -86,13 +85,14 @@ impl Undecided {
         writes.insert(ticket.range.clone(), write);
     }
 
-    /// Removes a write that is stored, and wakes the reads that wait for its decision.
+    /// Removes a write that is now stored, and wakes the reads that wait for its decision.
     pub(super) fn stored(&self, ticket: &Ticket) {
         self.writes.borrow_mut().remove(ticket.range.clone());
         self.waiting.wake_at(ticket.seq);
     }
 
-    /// Removes a write that has failed, after the sides have been made to agree on its remains.
+    /// Removes a write that has failed, after the sides were made to agree on the content of its
+    /// range.
     pub(super) fn failed(&self, ticket: &Ticket) {
         for (_, reading) in &*self.reads.borrow() {
             if reading.range.start < ticket.range.end && ticket.range.start < reading.range.end {
@@ -102,7 +102,7 @@ impl Undecided {
         self.stored(ticket);
     }
 
-    /// Registers a read until the returned guard is dropped.
+    /// Registers a read in flight until the returned guard is dropped.
     pub(super) fn begin_read(&self, range: &Range<u64>) -> ReadUnderWay<'_> {
         let reading = Reading {
             range: range.clone(),
@@ -114,12 +114,12 @@ impl Undecided {
         }
     }
 
-    /// Returns true when no undecided write overlaps a range.
+    /// Returns true when no undecided write overlaps the range.
     pub(super) fn is_clear(&self, range: &Range<u64>) -> bool {
         self.writes.borrow().is_clear(range)
     }
 
-    /// Returns the undecided writes in a range, cut to it, in ascending order of position.
+    /// Returns the undecided writes that overlap a range, cut to the range, by ascending position.
     pub(super) fn within(&self, range: &Range<u64>) -> Vec<(Range<u64>, Waiting)> {
         let writes = self.writes.borrow();
         let cut = |(of, write): (Range<u64>, &Waiting)| {
@@ -130,7 +130,7 @@ impl Undecided {
         writes.overlapping(range).map(cut).collect()
     }
 
-    /// Waits until a write is decided.
+    /// Waits until the write is decided: stored or failed.
     pub(super) async fn until_decided(&self, write: &Ticket) {
         let is_decided = || {
             let writes = self.writes.borrow();

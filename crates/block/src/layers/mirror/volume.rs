@@ -1,9 +1,10 @@
-//! The superblocks of a volume in use, which record the sides that count whenever these change.
+//! The superblocks of a volume in use. They record which sides count (hold everything), whenever
+//! this set changes.
 //!
-//! An epoch begins at every opening that finds fewer sides than the epoch before, whenever a side
-//! is given up, and whenever a side joins. Its members are the sides that hold everything. An epoch
-//! must never be written to a side before the side counts in it. A side that no longer counts must
-//! never remain a member of the current epoch.
+//! A new epoch begins at every opening that finds fewer sides than the epoch before, whenever a
+//! side is ejected, and whenever a side joins. The members of an epoch are the sides that hold
+//! everything. An epoch must never be written to a side before the side counts in that epoch. A
+//! side that no longer counts must never remain a member of the current epoch.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -17,24 +18,25 @@ use super::superblock::{
 };
 use crate::error::{IoError, OpenError};
 
-/// A side that has a superblock.
+/// A side that has a superblock, with the known durable content of that superblock.
 struct Marked {
     candidate: Candidate,
-    /// Superblock as it was last written, or is being written.
+    /// Newest content of the superblock: written last, or being written now.
     superblock: Superblock,
-    /// Current epoch and state of the side that are durable.
+    /// Durable content of the superblock: the identifier of the current epoch, and the state of the
+    /// side.
     written: (Uuid, SideState),
-    /// Whether the superblock may durably say that no peer is ahead of the side: it does, or a
-    /// later write of it was to say so and the outcome is unknown.
+    /// Whether the superblock on the device may say that no peer is ahead of the side: either it
+    /// says so, or a superblock write that would say so has an unknown outcome.
     may_be_complete: bool,
-    /// Revision of the remembered operations that is durable.
+    /// Revision of the remembered operations in the durable superblock.
     written_revision: u64,
-    /// Copy of the superblock to write first, if known.
+    /// Index of the copy of the superblock to overwrite first, if known.
     spare: Rc<Cell<Option<usize>>>,
 }
 
 impl Marked {
-    /// Creates the entry of a side with the superblock that was found on it.
+    /// Creates the entry of a side from the superblock that was found on its device.
     fn found(candidate: Candidate, superblock: Superblock) -> Marked {
         Marked {
             candidate,
@@ -63,10 +65,10 @@ pub(super) struct Volume {
 }
 
 impl Volume {
-    /// Creates the state for these sides, whose common history is `history`. Writes nothing.
+    /// Creates the state for the given sides, whose common history is `history`. Writes nothing.
     ///
     /// # Errors
-    /// When there are no random numbers to name epochs with.
+    /// When there are no random numbers from which to make epoch identifiers.
     pub(super) fn new(
         rt: &Rt,
         sides: Vec<Option<(Candidate, Superblock)>>,
@@ -95,7 +97,7 @@ impl Volume {
         self.history.borrow().current().number
     }
 
-    /// Returns the epochs of the volume, up to the current one.
+    /// Returns the recorded epochs of the volume, up to and including the current one.
     pub(super) fn history(&self) -> History {
         self.history.borrow().clone()
     }
@@ -105,25 +107,26 @@ impl Volume {
         self.history.borrow().epoch_of(change)
     }
 
-    /// Returns true when the current epoch of the found superblock is in the history of the volume,
-    /// so that its side has not run alone.
+    /// Returns true when the epoch that is current in the superblock `found` belongs to the history
+    /// of the volume, which proves that its side has not accepted writes on its own.
     pub(super) fn was_in_epoch_of(&self, found: &Superblock) -> bool {
         let (history, table) = (self.history.borrow(), self.table.borrow());
         is_past(&history, &table, &found.side, found.history.current())
     }
 
-    /// Returns true when the history still contains this epoch.
+    /// Returns true when the history still contains the epoch `id`.
     pub(super) fn knows_epoch(&self, id: &Uuid) -> bool {
         self.history.borrow().contains(id)
     }
 
-    /// Returns true when every side of the table is present.
+    /// Returns true when every side that the table lists is present.
     pub(super) fn is_whole_table(&self) -> bool {
         let listed = self.table.borrow().iter().flatten().count();
         listed == self.sides.borrow().iter().flatten().count()
     }
 
-    /// Returns a superblock with the values that are common to all sides.
+    /// Returns the superblock of one of the sides, with the current table, remembered operations
+    /// and volume size. Only the values that are common to all sides are meaningful.
     pub(super) fn any_superblock(&self) -> Superblock {
         let sides = self.sides.borrow();
         let mut superblock = sides
@@ -139,8 +142,8 @@ impl Volume {
         superblock
     }
 
-    /// Returns a place in the table for a new side, and its entry there: `place` if given,
-    /// otherwise a free place. The table is not changed.
+    /// Returns a place (an index in the table of sides) for a new side, with the table entry for
+    /// it. The place is `place` if given, otherwise a free one. The table is not changed.
     ///
     /// # Errors
     /// When the table is full.
@@ -154,31 +157,31 @@ impl Volume {
         Ok((place, Listed::new(self.random())))
     }
 
-    /// Enters a side in the table, for whose place no operation is remembered yet. The sides get
-    /// the table with their next superblocks.
+    /// Enters a side in the table at a place for which no operation is remembered yet. The
+    /// superblock of each side gets the changed table with its next write.
     pub(super) fn enter(&self, place: usize, listed: Listed) {
         self.table.borrow_mut()[place] = Some(listed);
     }
 
-    /// Enters a new side in the table at this place.
+    /// Enters a new side, with a random identifier, in the table at `place`.
     pub(super) fn list(&self, place: usize) {
         let listed = Listed::new(self.random());
         self.table.borrow_mut()[place] = Some(listed);
     }
 
-    /// Returns the current size of the volume, which may not be on all sides yet.
+    /// Returns the current size of the volume in bytes, which may not be in all superblocks yet.
     pub(super) fn volume_bytes(&self) -> u64 {
         self.volume_bytes.get()
     }
 
-    /// Sets the size of the volume. The sides get it with their next superblocks, which must be
-    /// those of a new epoch.
+    /// Sets the size of the volume. The sides get the size with their next superblock write, which
+    /// must be that of a new epoch.
     pub(super) fn set_volume_bytes(&self, volume_bytes: u64) {
         self.volume_bytes.set(volume_bytes);
     }
 
-    /// Returns the size of the largest volume for which a side has room; `None` when the side is
-    /// not present.
+    /// Returns the size in bytes of the largest volume for which the side has room; `None` when the
+    /// side is not present.
     pub(super) fn volume_bytes_max(&self, index: usize) -> Option<u64> {
         self.of(index, |side| {
             let device_bytes = side.candidate.device.geometry().size_bytes;
@@ -191,8 +194,8 @@ impl Volume {
         *self.table.borrow()
     }
 
-    /// Returns true when a superblock is the expected one for side `index`: that of the same side
-    /// as before, or of a side that is in the table and was not found.
+    /// Returns true when `found` is a superblock expected for side `index`: it belongs to the same
+    /// side as before or, if the side was missing, to a listed side that was not found yet.
     pub(super) fn misses(&self, index: usize, found: &Superblock) -> bool {
         let is = |marked: &Marked| {
             let known = &marked.superblock;
@@ -213,13 +216,15 @@ impl Volume {
         self.sides.borrow_mut()[index] = Some(Marked::found(candidate, superblock));
     }
 
-    /// Removes a side from the table, and forgets the operations that are remembered for its place.
+    /// Removes the side at `place` from the table, and deletes the operations that are remembered
+    /// for that place.
     pub(super) fn strike(&self, place: usize) {
         self.table.borrow_mut()[place] = None;
         self.remember(|remembered| remembered.clear_place(place));
     }
 
-    /// Removes a side from the table that leaves by a command, and remembers that it has left.
+    /// Removes a side from the table because a command removed it, and remembers that it has left
+    /// the volume.
     pub(super) fn strike_left(&self, place: usize) {
         let listed = self.table.borrow()[place];
         if let Some(listed) = listed {
@@ -233,8 +238,8 @@ impl Volume {
         self.remembered.get()
     }
 
-    /// Changes the operations that the volume remembers. The sides get them with their next
-    /// superblocks.
+    /// Changes the operations that the volume remembers. The sides get the changed operations with
+    /// their next superblock write.
     pub(super) fn remember(&self, change: impl FnOnce(&mut Remembered)) {
         let mut remembered = self.remembered.get();
         change(&mut remembered);
@@ -242,15 +247,16 @@ impl Volume {
         self.remembered.set(remembered);
     }
 
-    /// Returns true when a side durably has the operations that the volume remembers.
+    /// Returns true when the current remembered operations are durable in the superblock of the
+    /// side.
     pub(super) fn has_remembered(&self, index: usize) -> bool {
         let revision = self.remembered.get().revision;
         self.of(index, |side| side.written_revision == revision)
             .unwrap_or(false)
     }
 
-    /// Returns the places of the listed sides that are not present. Each comes with the short UUID,
-    /// which is the name of a side that no device of the configuration holds.
+    /// Returns the places of the listed sides that are not present, each with the short UUID of the
+    /// side. The short UUID serves as the name of a side that no configured device holds.
     pub(super) fn unfound(&self) -> Vec<(usize, String)> {
         let (table, sides) = (self.table.borrow(), self.sides.borrow());
         let is_there = |side: &Uuid| {
@@ -265,31 +271,31 @@ impl Volume {
             .collect()
     }
 
-    /// Returns the place of a side in the table; `None` when the side is not present.
+    /// Returns the place (index) of a side in the table; `None` when the side is not present.
     pub(super) fn place_of(&self, index: usize) -> Option<usize> {
         self.of(index, |side| side.superblock.place())
     }
 
-    /// Adds a side with this superblock, at the next index.
+    /// Adds a side with the given superblock, at the next index.
     pub(super) fn push(&self, candidate: Candidate, superblock: Superblock) {
         let side = Marked::found(candidate, superblock);
         self.sides.borrow_mut().push(Some(side));
     }
 
-    /// Removes the superblock of a side that has left.
+    /// Drops the superblock state of a side that has left the volume.
     pub(super) fn forget(&self, index: usize) {
         self.sides.borrow_mut()[index] = None;
     }
 
-    /// Returns true when a side durably has the current epoch.
+    /// Returns true when the current epoch is durable in the superblock of the side.
     pub(super) fn has_current_epoch(&self, index: usize) -> bool {
         let current = self.history.borrow().current().id;
         self.of(index, |side| side.written.0 == current)
             .unwrap_or(false)
     }
 
-    /// Begins an epoch of these members with the change `first_change`; it is on no side yet.
-    /// Returns the number of the epoch.
+    /// Begins an epoch with these members, whose first change is `first_change`. The epoch is not
+    /// written to any side yet. Returns the number of the epoch.
     pub(super) fn begin_epoch(&self, members: &[usize], first_change: u64) -> u64 {
         let members = members.iter().map(|&index| 1u32 << self.place(index));
         let number = self.epoch() + 1;
@@ -305,8 +311,8 @@ impl Volume {
         number
     }
 
-    /// Records in the table which epoch each side had last, before an epoch is dropped from the
-    /// history.
+    /// Records in the table the last epoch of each side. Called before a new epoch can push an old
+    /// one out of the history.
     fn note_epochs_of_sides(&self) {
         let sides = self.sides.borrow();
         let current = |side: &Uuid| {
@@ -336,8 +342,9 @@ impl Volume {
         self.sides.borrow()[index].as_ref().map(ask)
     }
 
-    /// Returns true when the superblock of the side lets it count: the side has the current epoch,
-    /// or has an earlier one and has been a member ever since.
+    /// Returns true when the durable superblock of the side lets it count after a crash: the
+    /// superblock has the current epoch, or has an earlier epoch and every later epoch includes the
+    /// side as a member.
     pub(super) fn is_established(&self, index: usize) -> bool {
         let history = self.history.borrow();
         let established = self.of(index, |side| {
@@ -350,7 +357,7 @@ impl Volume {
         established.unwrap_or(false)
     }
 
-    /// Returns true when the superblock of side `index` says that the side `other` counts.
+    /// Returns true when the durable superblock of side `index` names the side `other` as a member.
     pub(super) fn knows(&self, index: usize, other: usize) -> bool {
         let history = self.history.borrow();
         let written = self.of(index, |side| side.written.0);
@@ -358,28 +365,29 @@ impl Volume {
         epoch.is_some_and(|epoch| epoch.has_member(self.place(other)))
     }
 
-    /// Returns the durable state of a side, as far as is known; `None` when the side is not
+    /// Returns the durable state of a side, as far as it is known; `None` when the side is not
     /// present.
     pub(super) fn state(&self, index: usize) -> Option<SideState> {
         self.of(index, |side| side.written.1)
     }
 
-    /// Returns true when the side durably says that a peer may be ahead of it, whatever the outcome
-    /// of a superblock write in flight.
+    /// Returns true when the durable superblock of the side says that a peer may be ahead of it,
+    /// and no superblock write in flight could change that.
     pub(super) fn is_marked_active(&self, index: usize) -> bool {
         let active = |side: &Marked| side.written.1 == SideState::Dirty && !side.may_be_complete;
         self.of(index, active).unwrap_or(false)
     }
 
-    /// Returns true when the side may say, now or once a superblock write in flight has completed,
-    /// that no peer is ahead of it: then it can be started alone.
+    /// Returns true when the superblock of the side may say, now or after a superblock write in
+    /// flight, that no peer is ahead of the side. Such a side can be started alone.
     pub(super) fn may_be_complete(&self, index: usize) -> bool {
         self.of(index, |side| side.may_be_complete).unwrap_or(false)
     }
 
-    /// Gives a side that holds everything the current epoch and a state, durably. Sides that do not
-    /// get the epoch are known to lack changes, whatever happens next. All changes below
-    /// `complete_below` are on the side; 0 when that is not known.
+    /// Durably writes the current epoch and `state` to the superblock of a side that holds
+    /// everything. Sides that do not get the epoch are from then on known to lack changes. All
+    /// changes below `complete_below` are on the side; `complete_below` is 0 when this is not
+    /// known.
     ///
     /// # Errors
     /// Those of the device. The side then has either the old superblock or the new one.
@@ -398,7 +406,8 @@ impl Volume {
         .await
     }
 
-    /// Marks a side as being rebuilt, durably, before its content is changed.
+    /// Durably marks a side as being rebuilt. Must complete before the content of the side is
+    /// changed.
     ///
     /// # Errors
     /// Those of the device.
@@ -426,7 +435,7 @@ impl Volume {
             let side = sides[index].as_mut().ok_or(IoError::Offline)?;
             let table = *self.table.borrow();
             if place_in(&table, &side.superblock.side).is_none() {
-                // The side has left the volume, and is left unchanged.
+                // The side has left the volume, so its superblock is no longer written.
                 return Err(IoError::Offline);
             }
             change(&mut side.superblock);
@@ -450,8 +459,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Returns the number of copies of a side's superblock on its device that differ from the
-    /// superblock written last. The superblock must not be written in the meantime.
+    /// Returns the number of copies of the superblock, on the device of the side, that differ from
+    /// the superblock written last. The caller must not write the superblock during this call.
     ///
     /// # Errors
     /// Those of the device.
@@ -460,18 +469,20 @@ impl Volume {
         let (candidate, superblock) = side.ok_or(IoError::Offline)?;
         let wrong = candidate.wrong_copies(&superblock).await?;
         if wrong > 0 {
-            // The repair must not overwrite the good copy first.
+            // Without a known spare copy, the write that repairs the wrong copies does not start
+            // with the only good copy.
             let _unknown = self.of(index, |side| side.spare.set(None));
         }
         Ok(wrong)
     }
 
-    /// Returns the device of a side with its name; `None` when the side is not present.
+    /// Returns the device of a side with its name, as a candidate; `None` when the side is not
+    /// present.
     pub(super) fn candidate(&self, index: usize) -> Option<Candidate> {
         self.of(index, |side| side.candidate.clone())
     }
 
-    /// Returns the superblock of a side as it was last written.
+    /// Returns the newest superblock of a side; `None` when the side is not present.
     pub(super) fn superblock(&self, index: usize) -> Option<Superblock> {
         self.of(index, |side| side.superblock.clone())
     }

@@ -1,27 +1,29 @@
-//! Operations in flight on a side, oldest first: all that the mirror has given to the side and that
-//! have not ended. They show whether the side is stuck, silent or idle.
+//! Operations in flight on a side, oldest first: all operations that the mirror has given to the
+//! side and that have not ended. They show whether the side is stuck, has stopped answering, or is
+//! idle.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use bimetal_rt::Instant;
 
-/// The start of an operation.
+/// Start time of an operation, with the load of the side at that time.
 #[derive(Clone, Copy)]
 pub(super) struct Started {
     pub(super) at: Instant,
-    /// Number of operations that were already in flight.
+    /// Number of operations that were already in flight on the side.
     pub(super) ahead: usize,
 }
 
 /// Operations in flight on a side; see the module.
 pub(super) struct Work {
-    /// The operations in flight, oldest first.
+    /// The operations in flight by number, oldest first.
     started: RefCell<BTreeMap<u64, Started>>,
     next_operation: Cell<u64>,
-    /// Number of batches in flight that were taken from a drained queue.
+    /// Number of batches in flight that count toward the depth of drained batches; see
+    /// [`Batch`](super::queue::Batch).
     drains: Cell<usize>,
-    /// True when the oldest operation has exceeded the side's own limit.
+    /// True when the oldest operation in flight exceeds the side's own latency limit.
     stuck: Cell<bool>,
     /// Number of unfinished writes that have exceeded the paper's wait limit.
     late: Cell<u32>,
@@ -32,7 +34,7 @@ pub(super) struct Work {
 }
 
 impl Work {
-    /// Creates the state of a side without operations.
+    /// Creates the state of a side without operations in flight.
     pub(super) fn none() -> Work {
         Work {
             started: RefCell::new(BTreeMap::new()),
@@ -45,8 +47,8 @@ impl Work {
         }
     }
 
-    /// Records the start of an operation. Returns its number, and the number of operations that are
-    /// already in flight.
+    /// Records the start of an operation. Returns the number of the operation, and how many
+    /// operations were already in flight.
     pub(super) fn start(&self, now: Instant) -> (u64, usize) {
         let operation = self.next_operation.get();
         self.next_operation.set(operation + 1);
@@ -56,17 +58,17 @@ impl Work {
         (operation, ahead)
     }
 
-    /// Records the end of an operation, successful or not. Returns its start.
+    /// Records the end of an operation, successful or not. Returns the start of the operation.
     ///
     /// # Panics
-    /// When the operation has ended before.
+    /// When the operation has already ended.
     pub(super) fn finish(&self, operation: u64, now: Instant) -> Started {
         self.last_progress.set(now);
         let started = self.started.borrow_mut().remove(&operation);
         started.expect("an operation ends once")
     }
 
-    /// Returns the oldest operation in flight with its number.
+    /// Returns the oldest operation in flight with its number; `None` when there is none.
     pub(super) fn oldest(&self) -> Option<(u64, Started)> {
         let started = self.started.borrow();
         let (&operation, &oldest) = started.first_key_value()?;
@@ -78,27 +80,27 @@ impl Work {
         self.started.borrow().len()
     }
 
-    /// Returns the number of batches in flight that were taken from a drained queue.
+    /// Returns the number of batches in flight that count toward the depth of drained batches.
     pub(super) fn drains(&self) -> usize {
         self.drains.get()
     }
 
-    /// Records the start of a batch from a drained queue.
+    /// Records the start of a batch that counts toward the depth of drained batches.
     pub(super) fn drain_starts(&self) {
         self.drains.set(self.drains.get() + 1);
     }
 
-    /// Records the end of a batch from a drained queue.
+    /// Records the end of a batch that counts toward the depth of drained batches.
     pub(super) fn drain_ends(&self) {
         self.drains.set(self.drains.get() - 1);
     }
 
-    /// Returns true when the oldest operation has exceeded the side's own limit.
+    /// Returns true when the oldest operation in flight exceeds the side's own latency limit.
     pub(super) fn is_stuck(&self) -> bool {
         self.stuck.get()
     }
 
-    /// Records whether the oldest operation has exceeded the side's own limit.
+    /// Records whether the oldest operation in flight exceeds the side's own latency limit.
     pub(super) fn set_stuck(&self, stuck: bool) {
         self.stuck.set(stuck);
     }
@@ -108,7 +110,7 @@ impl Work {
         self.late.set(self.late.get() + 1);
     }
 
-    /// Records that a late write is done. Returns true when it was the last one.
+    /// Records that a late write has ended. Returns true when it was the last late write in flight.
     pub(super) fn late_is_done(&self) -> bool {
         self.late.set(self.late.get() - 1);
         self.late.get() == 0

@@ -1,4 +1,4 @@
-//! HM_WRITE and HM_DELAY_WRITE: admits writes, gives them to the sides, and acknowledges them.
+//! HM_WRITE and HM_DELAY_WRITE: admits writes, sends them to the sides, and acknowledges them.
 //!
 //! A write must never be acknowledged beyond the bounds of the exposure.
 
@@ -23,17 +23,17 @@ use crate::range_lock::RangeGuard;
 use crate::range_set::RangeSet;
 use crate::request::{IoResult, Op, Reply, Request};
 
-/// Maximum length of a merged batch.
+/// Maximum length of a batch of merged writes.
 const BATCH_BYTES_MAX: u64 = 1 << 20;
-/// Half of the delay before a side is given another request after an error; the delay doubles with
-/// every further error in a row, up to [`ERRORS_IN_A_ROW_MAX`].
+/// Half of the delay after a first error before a side is given another request. Every further
+/// consecutive error doubles the delay, up to [`ERRORS_IN_A_ROW_MAX`] errors.
 const RETRY_NS_MIN: u64 = 50_000_000;
-/// Number of errors in a row after which a side counts as absent.
+/// Number of consecutive errors after which a side is considered absent.
 const ERRORS_IN_A_ROW_MAX: u32 = 5;
 
-/// A change that the sides have been given and that is not acknowledged. If its request is dropped,
-/// the change still continues to its acknowledgement: until then its range must stay locked, since
-/// a newer change of the same blocks could overtake it on a side.
+/// A change that was queued on the sides and is not yet acknowledged. If the future of the request
+/// is dropped, the change still continues to its acknowledgement: its range must stay locked until
+/// then, since otherwise a newer change of the same blocks could overtake it on a side.
 struct Admitted {
     shared: Rc<Shared>,
     ticket: Rc<Ticket>,
@@ -46,7 +46,8 @@ struct Admitted {
 struct Held {
     _range: RangeGuard,
     _room: Taken,
-    /// Permit of the semaphore of `serial`, if configured.
+    /// Permit of the semaphore that serves one write at a time; `None` unless `serial` is
+    /// configured.
     _turn: Option<Permit>,
 }
 
@@ -57,7 +58,7 @@ impl Drop for Admitted {
         };
         let (shared, ticket, fua) = (Rc::clone(&self.shared), Rc::clone(&self.ticket), self.fua);
         self.shared.tasks.spawn(async move {
-            // No client waits for the outcome any more; the health of the sides reflects it.
+            // No client waits for the result any more; an error shows in the health of the sides.
             let _ = shared.wait_until_acknowledged(&ticket, fua).await;
             drop(held);
         });
@@ -65,10 +66,10 @@ impl Drop for Admitted {
 }
 
 impl Shared {
-    /// Stores a change on the sides and acknowledges it by the rules. A write that is longer than
-    /// the room that the smallest log has beside other changes is split into several changes. As a
-    /// single change it would be complete on no side, and no log could destage anything to make
-    /// room for the rest of it.
+    /// Stores a change on the sides and acknowledges it by the rules. A write larger than the bound
+    /// that the smallest log puts on the exposure is split into several changes. As a single
+    /// change, such a write would not be complete on any side before all of it is in the log, and
+    /// the log could destage none of it to make room for the rest.
     pub(super) async fn change(self: &Rc<Self>, request: Request) -> IoResult {
         let piece_bytes_max = self.exposure.bytes_max_by_logs() / BLOCK_BYTES * BLOCK_BYTES;
         let piece_bytes_max = piece_bytes_max.max(BLOCK_BYTES);
@@ -82,13 +83,13 @@ impl Shared {
             let piece = Request::write(request.offset + start, payload, request.flags);
             self.change_at_once(piece.from_origin(request.origin))
         });
-        // No piece is in flight any more when the write is answered, even if one has failed.
+        // The write is answered only after every piece has ended, even if one of them has failed.
         let mut done = join_all(pieces).await.into_iter();
         done.try_for_each(|piece| piece.map(drop))?;
         Ok(Reply::Done)
     }
 
-    /// Stores a change under one sequence number.
+    /// Stores a change that needs no splitting, under a single sequence number.
     async fn change_at_once(self: &Rc<Self>, request: Request) -> IoResult {
         let range = request.offset..request.end();
         if range.is_empty() {
@@ -105,8 +106,8 @@ impl Shared {
         };
         let bytes_max = || self.exposure.bytes_max_by_logs();
         let guard = self.admission.ranges.lock(range).await;
-        // Room is taken after the lock, only by changes that can proceed, so a range that is locked
-        // for long does not delay changes of other ranges.
+        // The room is acquired after the range lock, so only by changes that can proceed: a range
+        // that stays locked for a long time does not delay changes of other ranges.
         let room = self.admission.take_room(data_bytes, bytes_max).await;
         self.check_writable()?;
         let fua = request.flags.fua;
@@ -135,15 +136,16 @@ impl Shared {
         }
     }
 
-    /// Returns the digests that the first side with a log needs; the other sides mostly need the
-    /// same.
+    /// Returns the block digests of a payload, in the algorithm of the first side with a log; the
+    /// other sides mostly use the same algorithm.
     fn digests_of(&self, payload: &Payload) -> Option<Digests> {
         let mut stores = self.sides.iter().filter_map(|side| side.store());
         let made_by = stores.next()?.digest();
         Some(Digests::of(made_by, payload))
     }
 
-    /// Gives a change its sequence number and queues it on every side that takes it.
+    /// Assigns a sequence number to a change and queues it on every side that can be given it. All
+    /// other sides are recorded as lacking the range.
     fn admit(self: &Rc<Self>, request: Request) -> Result<Rc<Ticket>, IoError> {
         let range = request.offset..request.end();
         let len = request.len;
@@ -200,10 +202,11 @@ impl Shared {
         Ok(ticket)
     }
 
-    /// Returns the sides that take the write as urgent, ahead of the other waiting changes. By this
-    /// project's rules, that happens only when no side is in time; then all active sides take it,
-    /// and the first one decides. The paper sends a write at once to every side in time, and when
-    /// there is none, to the side with the fewest bytes in flight.
+    /// Returns the sides on which a new write is urgent, so that it overtakes the other waiting
+    /// changes. By this project's rules a write is urgent only when no side is in time; then it is
+    /// urgent on all active sides, and the first completion decides. By the paper's rules a write
+    /// is sent immediately to every side in time and, if there is no such side, to the side with
+    /// the fewest bytes in flight.
     fn sides_to_escalate(&self) -> Vec<usize> {
         let active = || self.sides.iter().filter(|side| side.is_active());
         let in_time: Vec<usize> = active()
@@ -246,7 +249,8 @@ impl Shared {
             self.watch_wait_limit(ticket).await;
         }
         self.until_it_may_be_acknowledged(ticket).await;
-        // The write is stored, even if making it durable has failed, so all sides must get it.
+        // The write is stored on a side, even if making it durable has failed, so the other sides
+        // must still get it.
         ticket.acknowledged.set(Some(self.rt.now()));
         if self.all_healthy_have(ticket) {
             return durable;
@@ -257,11 +261,11 @@ impl Shared {
         durable
     }
 
-    /// Waits until all healthy sides have a write, or the exposure has room for it. Writes get room
-    /// in the order in which they began to wait, so that small writes do not take all the room
-    /// before a large one. A write that all sides have needs no room and does not wait for others.
+    /// Waits until all sides that count have a write, or the exposure has room for it. Writes get
+    /// room in the order in which they began to wait, so that small writes cannot starve a large
+    /// one. A write that all these sides have needs no room and does not wait behind other writes.
     ///
-    /// The caller must take the room at once.
+    /// The caller must add the write to the exposure before its next await.
     async fn until_it_may_be_acknowledged(&self, ticket: &Ticket) {
         let len = ticket.range.end - ticket.range.start;
         let on_all = || self.membership.is_marked() && self.all_healthy_have(ticket);
@@ -279,21 +283,22 @@ impl Shared {
             .backpressured_writes
             .in_turn(|| has_room().then_some(()));
         let stored = ticket.changed.until(on_all);
-        // When the set of healthy sides changes, every write that is held back checks again.
+        // When the set of healthy sides changes, every write that waits here checks its condition
+        // again.
         let fewer = self.membership.changed.until(on_all);
         select(pin!(room), select(pin!(stored), pin!(fewer))).await;
     }
 
-    /// Returns true when no side that is counted on still works on the write.
+    /// Returns true when no side that counts still has a part of the write to store.
     fn all_healthy_have(&self, ticket: &Ticket) -> bool {
         self.sides.iter().all(|side| {
             !side.is_counted_on() || !matches!(ticket.progress(side.index), Progress::Left(_))
         })
     }
 
-    /// Applies the paper's wait limit: the sides that have not finished get the limit as extra
-    /// time, and are delayed after it. Waits for these sides only if the acknowledgement rule
-    /// requires it.
+    /// Applies the paper's wait limit: after the first completion of a write, the other sides get
+    /// the limit as extra time, and are marked delayed if they exceed it. Waits for these sides
+    /// only if the acknowledgement rule is `WaitLimit`.
     async fn watch_wait_limit(self: &Rc<Self>, ticket: &Rc<Ticket>) {
         let first_done = ticket.first_done.get().expect("a side has the write");
         let first_ns = first_done.ns_since(ticket.admitted);
@@ -308,8 +313,8 @@ impl Shared {
         }
     }
 
-    /// Marks the sides that still work on a write at its deadline as late, and follows them in the
-    /// background.
+    /// Starts a background task for each side that still works on a write at the deadline of that
+    /// write, which marks the side as delayed.
     async fn watch_late(self: Rc<Self>, ticket: Rc<Ticket>, deadline: Instant) {
         let left = deadline.since(self.rt.now());
         let all = ticket.changed.until(|| ticket.settled());
@@ -327,7 +332,8 @@ impl Shared {
         }
     }
 
-    /// Marks the side as delayed until its late writes are done.
+    /// Marks a side as delayed because of a late write, and waits until that write has ended. After
+    /// the last late write, the side may return to being in time.
     async fn follow_late(self: Rc<Self>, ticket: Rc<Ticket>, index: usize) {
         let side = &self.sides[index];
         side.work.becomes_late();
@@ -342,7 +348,7 @@ impl Shared {
         }
     }
 
-    /// Gives a side every batch that it may work on now.
+    /// Sends a side every batch of its queue that its policy allows now.
     pub(super) fn pump(self: &Rc<Self>, index: usize) {
         let side = &self.sides[index];
         while side.is_active() && self.rt.now() >= side.retry_at.get() {
@@ -399,8 +405,8 @@ impl Shared {
         if batch.drained {
             side.work.drain_starts();
         }
-        // The log of a side must know at once of every change that the side was given; otherwise it
-        // could say that no change is missing.
+        // The log of a side must know of every change given to the side before any other task runs;
+        // otherwise the log could state that no change is missing.
         let appended = self.append_to_log(index, &batch);
         let shared = Rc::clone(self);
         self.tasks.spawn(async move {
@@ -412,7 +418,7 @@ impl Shared {
         });
     }
 
-    /// Appends a batch to the log of a side; `None` when the side has no log.
+    /// Appends each part of a batch to the log of a side; `None` when the side has no log.
     fn append_to_log(&self, index: usize, batch: &Batch) -> Option<Vec<Outcome>> {
         let side = &self.sides[index];
         let store = side.store()?;
@@ -438,8 +444,8 @@ impl Shared {
         Some(batch.parts.iter().map(append).collect())
     }
 
-    /// Performs a batch on a bare device; an operation that the device does not support is
-    /// replaced.
+    /// Performs a batch on a bare device. A discard is replaced by write-zeroes if discarded blocks
+    /// of the device are not guaranteed to read as zeroes.
     async fn store_bare(&self, index: usize, batch: &Batch) -> Result<(), IoError> {
         let side = &self.sides[index];
         let len = batch.range.end - batch.range.start;
@@ -448,8 +454,8 @@ impl Shared {
                 let payload = batch.change.payload.clone();
                 Request::write(batch.range.start, payload, batch.change.flags)
             }
-            // The sides must agree afterwards, so a discard without a guarantee of zeroes does not
-            // suffice.
+            // All sides must have the same content afterwards, so a discard without a guarantee of
+            // zeroes is not enough.
             Op::Discard if !side.device.geometry().discard_zeroes => {
                 Request::without_data(Op::WriteZeroes, batch.range.start, len, batch.change.flags)
             }
@@ -481,8 +487,8 @@ impl Shared {
                 if side.is_active() {
                     side.queue.borrow_mut().stored(&batch, index, now);
                 } else {
-                    // The ranges of the batch are already out of sync: the side was given up with
-                    // the batch in flight.
+                    // The side was ejected with this batch in flight, so the ranges of the batch
+                    // are already recorded as out of sync.
                     side.queue
                         .borrow_mut()
                         .abandoned(&batch, index, IoError::Timeout);
@@ -490,7 +496,7 @@ impl Shared {
             }
             Err(error) => self.failed_on_side(index, batch, error),
         }
-        // The limit now includes the time of this completion.
+        // The latency limit of the side now takes this completion into account.
         side.refresh_stuck(now);
         self.unexpose(&range);
         side.changed.notify();
@@ -499,15 +505,16 @@ impl Shared {
         self.pump(index);
     }
 
-    /// Handles a write that has failed on a side: it is retried until the side counts as absent.
-    /// The last side is never given up; instead, the client gets the error.
+    /// Handles a batch that failed on a side: it is retried until the side is considered absent.
+    /// The last healthy side is never ejected; there the client gets the error if no write of the
+    /// batch may have been acknowledged or read, and otherwise the batch is retried.
     fn failed_on_side(self: &Rc<Self>, index: usize, batch: Batch, error: IoError) {
         let (side, now) = (&self.sides[index], self.rt.now());
         add(&side.counts.errors, 1);
         let in_a_row = side.errors_in_a_row.get() + 1;
         side.errors_in_a_row.set(in_a_row);
-        // An acknowledged write must eventually be on the last side: it is retried without limit,
-        // and read from memory in the meantime.
+        // The last healthy side must eventually store every acknowledged write: such a write is
+        // retried without limit, and is read from memory in the meantime.
         let only = self.healthy() == [index];
         let given_up = only && side.queue.borrow().may_be_given_up(&batch);
         if given_up {
@@ -529,10 +536,10 @@ impl Shared {
         }
     }
 
-    /// Marks the ranges of a batch as lacking on all sides but `index`, when this only side that
-    /// decides gives up the writes of the batch. The writes then fail, whatever their outcome on
-    /// the other sides. A side that joined before the writes have ended there would otherwise count
-    /// them as stored.
+    /// Marks the ranges of a batch as lacking on all sides but `index`. Called when side `index`,
+    /// the only healthy side, abandons the writes of the batch: these writes then fail, whatever
+    /// their outcome on the other sides. Without the mark, a side that joins before the writes have
+    /// ended on it would count them as stored.
     fn lack_elsewhere(&self, index: usize, batch: &Batch) {
         for side in self.sides.iter().filter(|side| side.index != index) {
             for (_, part) in &batch.parts {
@@ -551,11 +558,11 @@ impl Shared {
         });
     }
 
-    /// Makes the sides agree after no side that decides has a write: each side may hold the old
-    /// content, the new content, or a mixture. A healthy side that is not out of sync in the range
-    /// is chosen as the source, and all other sides are marked as lacking the range. The chosen
-    /// side lacks no older write, even if it lagged when the write was admitted: a side gives up no
-    /// write that stands for older ones.
+    /// Makes the sides agree after a write has failed on every side that decides its outcome. Each
+    /// side may hold the old content, the new content, or a mixture. A healthy side that is not out
+    /// of sync in the range is chosen as the source, and all other sides are marked as lacking the
+    /// range. The source lacks no older write, even if it lagged when the write was admitted,
+    /// because a side never abandons a write that has replaced older writes.
     fn failed_everywhere(&self, ticket: &Ticket) {
         add(&self.counts.failed_writes, 1);
         let mut order = self.read_order().into_iter();
@@ -571,7 +578,8 @@ impl Shared {
         }
     }
 
-    /// Makes the writes that only a slow side works on urgent on the other sides.
+    /// Makes the unacknowledged writes that wait on the side `slow`, and that no side has stored
+    /// yet, urgent on all other sides.
     pub(super) fn escalate_elsewhere(self: &Rc<Self>, slow: usize) {
         if self.is_paper() {
             return;
@@ -595,8 +603,8 @@ impl Shared {
         }
     }
 
-    /// Marks a side as delayed when its oldest write has waited past the limit, even if the side
-    /// answers. From then on it catches up in batches.
+    /// Marks a side as delayed when its oldest outstanding write is older than the latency limit of
+    /// the side, even if the side completes operations. A delayed side catches up in batches.
     fn note_backlog(&self, index: usize) {
         let side = &self.sides[index];
         let oldest = side.queue.borrow().oldest_admitted();
@@ -608,7 +616,7 @@ impl Shared {
         }
     }
 
-    /// Removes from the exposure the parts of the range that every healthy side now holds.
+    /// Removes from the exposure those parts of a range that every counting side now holds.
     pub(super) fn unexpose(&self, range: &Range<u64>) {
         if self.exposure.is_clear(range) {
             return;
@@ -624,7 +632,7 @@ impl Shared {
         }
     }
 
-    /// Recomputes the exposure after the set of healthy sides has changed.
+    /// Recomputes the exposure after the set of counting sides has changed.
     pub(super) fn recount_exposure(&self) {
         for range in self.exposure.ranges() {
             self.unexpose(&range);
@@ -632,7 +640,8 @@ impl Shared {
         self.exposure.backpressured_writes.wake_first();
     }
 
-    /// Returns the age of the oldest acknowledged write that a healthy side lacks.
+    /// Returns the age in nanoseconds of the oldest acknowledged write that a counting side lacks;
+    /// 0 when no bytes are exposed.
     pub(super) fn exposure_age_ns(&self) -> u64 {
         if self.exposure.is_empty() {
             return 0;

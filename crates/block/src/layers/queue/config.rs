@@ -15,7 +15,7 @@ use crate::units::{Size, Time, parse_size, parse_time};
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QueueConfig {
-    /// Name of the device below in the file.
+    /// Name of the device below, as in the configuration.
     pub below: String,
     /// Name of the scheduler.
     #[serde(default = "default_scheduler")]
@@ -26,14 +26,16 @@ pub struct QueueConfig {
     /// Queue depth: maximum number of requests in flight on the device.
     #[serde(default = "default_depth")]
     pub depth: u32,
-    /// Number of tags: maximum number of reads and writes in this layer, merged or not. Further
-    /// requests wait for a tag.
+    /// Number of tags: maximum number of reads and writes in this layer, whether merged or not.
+    /// Further reads and writes wait for a tag.
     #[serde(default = "default_tags")]
     pub tags: u32,
-    /// Maximum length of a request: merging stops there, and longer requests are split.
+    /// Maximum length of a request. Requests are not merged beyond this length, and longer requests
+    /// are split.
     #[serde(default = "default_request_max")]
     pub request_max: Size,
-    /// Plugging: when an idle device is kept waiting so that requests can merge; off by default.
+    /// Plugging: holds requests back for a short time while the device is idle, so that they can
+    /// merge. Off by default.
     pub plug: Option<PlugConfig>,
 }
 
@@ -41,10 +43,10 @@ pub struct QueueConfig {
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlugConfig {
-    /// Number of waiting requests at which the device starts at once.
+    /// Number of waiting requests at which plugging ends, even before `delay` has passed.
     #[serde(default = "default_plug_requests")]
     pub requests: u32,
-    /// Maximum time that the first of the requests is held.
+    /// Maximum time for which plugging holds the first waiting request.
     #[serde(default = "default_plug_delay")]
     pub delay: Time,
 }
@@ -73,11 +75,11 @@ fn default_plug_delay() -> Time {
     Time(std::time::Duration::from_millis(3))
 }
 
-/// Upper limit of `tags`; each tag has a fixed cost of memory.
+/// Upper limit of `tags`, because each tag uses a fixed amount of memory.
 const TAGS_MAX: u32 = 65_536;
 
 impl QueueConfig {
-    /// Refuses configurations that cannot work.
+    /// Checks that a queue can work with this configuration.
     ///
     /// # Errors
     /// A message that names the wrong value.

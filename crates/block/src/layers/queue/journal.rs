@@ -1,10 +1,10 @@
 //! A journal of the inputs and decisions of a queue, so that the decisions can be replayed in
 //! virtual time.
 //!
-//! The decisions of a queue depend only on its inputs and on the times at which it is asked. A
-//! journal records both; [`replay`] gives the same inputs at the same times to a new queue, and
-//! compares its decisions with the recorded ones. A journal must never hold more events than it was
-//! given room for.
+//! The decisions of a queue depend only on its inputs and on the times at which it is asked for a
+//! request. A journal records both; [`replay`] gives the same inputs at the same times to a new
+//! queue, and compares its decisions with the recorded decisions. A journal must never hold more
+//! events than its maximum.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -13,7 +13,8 @@ use bimetal_policy::scheduler::{Bio, RequestQueue as Policy, Tag};
 
 use super::QueueConfig;
 
-/// An event of a queue. Times are in nanoseconds since any fixed start.
+/// An event of a queue. A bio is a request as submitted, before merging. Times are in nanoseconds
+/// since any fixed start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A bio arrived.
@@ -34,8 +35,8 @@ pub enum Event {
     },
     /// A caller waits for all queued requests.
     Unplugged,
-    /// The queue was asked for its next request, after one of the events above or at a wake-up time
-    /// that it had named.
+    /// The queue was asked for its next request, either after one of the other events or at a
+    /// wake-up time that the queue had named.
     Asked {
         /// Time of the query.
         at_ns: u64,
@@ -78,7 +79,7 @@ impl Journal {
         self.events.borrow().clone()
     }
 
-    /// Returns the number of events that were dropped for lack of room.
+    /// Returns the number of events that were dropped because the journal was full.
     pub fn dropped(&self) -> u64 {
         self.dropped.get()
     }
@@ -89,16 +90,15 @@ impl Journal {
 pub struct Divergence {
     /// Index of the recorded event that the replayed queue did not expect.
     pub event: usize,
-    /// Request that the replayed queue issued instead; `None` if it waited.
+    /// Request that the replayed queue issued instead; `None` if it issued no request.
     pub instead: Option<Tag>,
 }
 
-/// Replays all events with a queue of this configuration, and returns the number of issued
-/// requests.
+/// Replays all events with a new queue of this configuration. Returns the number of issued
+/// requests, or the first decision that differs from the recorded decisions.
 ///
 /// # Errors
-/// A message that describes the mistake in the configuration; the inner error is the first decision
-/// that differs.
+/// A message that describes the mistake in the configuration.
 pub fn replay(config: &QueueConfig, events: &[Event]) -> Result<Result<u64, Divergence>, String> {
     config.check()?;
     let mut policy = config.policy()?;
@@ -145,7 +145,7 @@ pub fn replay(config: &QueueConfig, events: &[Event]) -> Result<Result<u64, Dive
     Ok(Ok(issued))
 }
 
-/// Collects all requests that the policy issues at this time.
+/// Appends to `decided` all requests that the policy issues at `at_ns`, up to the queue depth.
 fn decide(
     policy: &mut Policy,
     depth: u32,

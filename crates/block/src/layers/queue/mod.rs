@@ -2,13 +2,14 @@
 //! request is issued next and when it is better to wait.
 //!
 //! The decisions are made by [`bimetal_policy::scheduler`], with the same objects that run in
-//! experiments; this layer provides tags, time and a device. A merged request is executed by the
-//! future of the bio that started it, so that a request that meets no other needs no task of its
-//! own; the futures of the other bios wait for their part of the answer. Only reads and writes are
-//! queued. A flush makes completed changes durable, and queued writes have not completed, so a
-//! flush is forwarded at once, and so are operations without data. This layer must never lose a
-//! request, give one answer to two requests, or fail a request because of a merged neighbour: when
-//! a merged request fails, its bios are retried one by one.
+//! experiments; this layer provides tags, time and a device. A bio is a request as submitted,
+//! before merging. A merged request is executed by the future of the bio that started it, so that a
+//! request that merges with no other needs no separate task; the futures of the other bios wait for
+//! their part of the answer. Only reads and writes are queued. A flush makes completed changes
+//! durable, and queued writes have not completed, so a flush is forwarded immediately, and so are
+//! operations without data. This layer must never lose a request, give one answer to two requests,
+//! or fail a request because of a merged neighbour: when a merged request fails, its bios are
+//! retried one by one.
 
 mod config;
 pub mod journal;
@@ -37,17 +38,18 @@ use tags::{Tags, Turn};
 /// Unit of the schedulers' addresses and lengths.
 const SECTOR_BYTES: u64 = 512;
 
-/// Maximum number of tasks that schedulers distinguish, because they keep state for each task; with
-/// more tasks, some share an entry.
+/// Maximum number of tasks that schedulers distinguish, because they keep state for each task. If
+/// there are more tasks, several tasks share an entry.
 const TASKS_MAX: u32 = 1024;
 
-/// A time that never comes.
+/// Wake-up time of the timer task if no wake-up is scheduled.
 const NEVER_NS: u64 = u64::MAX;
 
 /// A queue in front of a device; see the module.
 pub struct QueueLayer {
     core: Rc<Core>,
-    /// Timer task that asks the scheduler again after it deferred a decision; ends with the layer.
+    /// Timer task that asks the scheduler again after the scheduler has deferred a decision. The
+    /// task ends with the layer.
     clock: RefCell<Option<Task<()>>>,
 }
 
@@ -96,8 +98,9 @@ impl QueueLayer {
         self.core.state.borrow().policy.counts()
     }
 
-    /// Starts a journal of at most `events_max` events, or returns the existing one. It does not
-    /// cover requests that are already queued, so call this before the first request.
+    /// Starts a journal of at most `events_max` events, or returns the existing journal. A journal
+    /// does not cover requests that are already queued, so it must be started before the first
+    /// request.
     pub fn keep_journal(&self, events_max: usize) -> Rc<Journal> {
         let new = || Rc::new(Journal::new(events_max));
         Rc::clone(self.core.journal.get_or_init(new))
@@ -108,12 +111,12 @@ impl QueueLayer {
 struct Core {
     rt: Rt,
     below: Rc<dyn Device>,
-    /// Permits for free tags.
+    /// Permits for tags; each free tag has one.
     free: Rc<Semaphore>,
     state: RefCell<QueueState>,
-    /// Tells the timer task that it has to wake up earlier.
+    /// Signals the timer task that its wake-up time has become earlier.
     clock: Event,
-    /// Time at which the timer task will wake up.
+    /// Time at which the timer task will wake up; `NEVER_NS` if no wake-up is scheduled.
     asked_at_ns: Cell<u64>,
     /// Number of requests that had to wait for a tag.
     waited: Cell<u64>,
@@ -132,7 +135,7 @@ struct QueueState {
 }
 
 impl Core {
-    /// Executes a request that is too long for one piece, in pieces.
+    /// Executes a request that is longer than a piece may be, in pieces.
     async fn run_pieces(self: &Rc<Core>, request: Request) -> IoResult {
         let starts = (request.offset..request.end()).step_by(self.piece_bytes as usize);
         let pieces = starts.map(|start| {
@@ -152,7 +155,8 @@ impl Core {
         })
     }
 
-    /// Executes a request that fits into one piece.
+    /// Executes a request that fits into one piece. `continued` is true for every piece of a longer
+    /// request except the first.
     async fn run_piece(self: &Rc<Core>, request: Request, continued: bool) -> IoResult {
         let permit = match self.free.try_acquire(1) {
             Some(permit) => permit,
@@ -194,7 +198,8 @@ impl Core {
         }
     }
 
-    /// Issues requests to the device while the scheduler has one and the depth permits.
+    /// Issues requests to the device as long as the scheduler selects one and the queue depth
+    /// permits another.
     fn advance(self: &Rc<Core>, now_ns: u64) {
         let state = &mut *self.state.borrow_mut();
         self.note(|| Noted::Asked { at_ns: now_ns });
@@ -211,7 +216,7 @@ impl Core {
         }
     }
 
-    /// Schedules the timer task for the given time, unless it wakes up earlier.
+    /// Schedules the timer task for the given time, unless it will already wake up earlier.
     fn ask_again(&self, wake_at_ns: Option<u64>, now_ns: u64) {
         // A wake-up time in the past without a decision must not keep the timer task spinning.
         let at_ns = wake_at_ns.map_or(NEVER_NS, |at_ns| at_ns.max(now_ns + 1));
@@ -221,21 +226,22 @@ impl Core {
         }
     }
 
-    /// Executes a request whose own future was dropped, in a task.
+    /// Executes, in a separate task, an issued request whose own future was dropped.
     fn carry_for_nobody(self: &Rc<Core>, tag: Tag) {
         let core = Rc::clone(self);
         let task = self.rt.spawn(async move { core.carry(tag, None).await });
         task.detach();
     }
 
-    /// Executes an issued request on the device, and distributes its answer to its bios. `now_ns`
-    /// is the current time if the caller has just read it: for a device that answers at once the
-    /// clock is then read only once, because reading it is a large part of the cost of this layer.
+    /// Executes an issued request on the device, and distributes the answer to its bios. `now_ns`
+    /// is the current time if the caller has just read the clock. It saves a second reading if the
+    /// device answers immediately, because reading the clock is a large part of the cost of this
+    /// layer.
     async fn carry(self: &Rc<Core>, tag: Tag, now_ns: Option<u64>) {
         let (request, alone) = self.whole(tag);
         let under_way = self.below.submit(request);
-        // The answer came without waiting, so the policy has not been given a later time in
-        // between.
+        // `now_ns` is used only if the device answered without waiting, because only then has the
+        // policy seen no later time.
         let now_ns = now_ns.filter(|_| matches!(under_way, IoFuture::Ready(_)));
         let answer = under_way.await;
         if alone {
@@ -244,13 +250,14 @@ impl Core {
         }
         let parts = match answer {
             Ok(reply) => self.shares(tag, reply),
-            // Boxed, because this case is rare and would make every request's future larger.
+            // Boxed, because this rare case would otherwise make the future of every request
+            // larger.
             Err(_) => Box::pin(self.one_by_one(tag)).await,
         };
         self.complete(tag, self.rt.now().as_ns(), parts.into_iter());
     }
 
-    /// Returns the whole of an issued request, and whether it consists of a single bio.
+    /// Returns an issued request with all its bios joined, and whether it consists of a single bio.
     fn whole(&self, tag: Tag) -> (Request, bool) {
         let state = &mut *self.state.borrow_mut();
         let mut bios = state.policy.bios(tag);
@@ -269,7 +276,7 @@ impl Core {
         (request, false)
     }
 
-    /// Splits the answer of a request into the answers of its bios.
+    /// Splits the answer to a merged request into the answers to its bios.
     fn shares(&self, tag: Tag, reply: Reply) -> Vec<IoResult> {
         let state = self.state.borrow();
         let lengths = state
@@ -304,7 +311,8 @@ impl Core {
         answers
     }
 
-    /// Completes a request: answers its bios, in ascending order.
+    /// Completes a merged request: stores the answer of each of its bios, in ascending order of
+    /// their offsets.
     fn complete(self: &Rc<Core>, tag: Tag, at_ns: u64, answers: impl Iterator<Item = IoResult>) {
         {
             let state = &mut *self.state.borrow_mut();
@@ -347,8 +355,8 @@ fn bio_of(request: &Request, continued: bool) -> Bio {
     }
 }
 
-/// A tag held by a waiting request. If the request is dropped, the merged request that it started
-/// continues, because other bios may be part of it.
+/// Guard of the tag of a waiting request. If the request is dropped, the merged request that it
+/// started continues, because other bios may be part of the merged request.
 struct Held<'a> {
     core: &'a Rc<Core>,
     tag: Option<Tag>,
@@ -364,7 +372,7 @@ impl Drop for Held<'_> {
     }
 }
 
-/// Asks the policy again at the wake-up times that it names.
+/// Runs the timer task: asks the policy for requests at the wake-up times that the policy names.
 async fn keep_time(core: Rc<Core>) {
     loop {
         let at_ns = core.asked_at_ns.get();
@@ -393,8 +401,8 @@ impl Device for QueueLayer {
             Op::Read | Op::Write if request.len > 0 => {
                 // The schedulers do not check requests, so the geometry is checked here.
                 match self.core.below.geometry().check(&request) {
-                    // Two separate futures, so that the common one is small: it is moved when it is
-                    // boxed.
+                    // The two cases have separate futures, so that the future of the common case is
+                    // small: a future is moved when it is boxed.
                     Ok(()) if request.len <= self.core.piece_bytes => {
                         IoFuture::new(self.core.run_piece(request, false))
                     }

@@ -7,19 +7,20 @@ use bimetal_rt::sync::Permit;
 
 use crate::request::{IoResult, Request};
 
-/// Next step of a request.
+/// Next step of the future of a request.
 pub(super) enum Turn {
-    /// Executes on the device the merged request that this one started.
+    /// The future executes on the device the merged request that its request started.
     Carry,
     /// Takes its answer.
     Answered,
 }
 
-/// Stage of a request.
+/// Stage of a request that holds a tag.
 enum Stage {
-    /// Queued, by itself or as part of another bio's request.
+    /// Queued, by itself or as part of a request that another bio started.
     Queued(Option<Waker>),
-    /// Issued: the request that it started is to be executed, or is being executed.
+    /// Issued: the merged request that this request started is about to be executed, or is being
+    /// executed.
     Issued,
     /// Answered.
     Answered(IoResult),
@@ -30,7 +31,7 @@ struct TaggedRequest {
     stage: Stage,
     /// True if the future that waited for the answer was dropped.
     abandoned: bool,
-    /// Permit of the tag, released with it.
+    /// Permit of the tag, released together with the tag.
     _permit: Permit,
 }
 
@@ -57,7 +58,7 @@ impl Tags {
         self.tags.len()
     }
 
-    /// Takes a free tag; the permit guarantees that there is one.
+    /// Assigns a free tag to `request`; the permit guarantees that a free tag exists.
     pub(super) fn take(&mut self, request: Request, permit: Permit) -> Tag {
         let tag = self.free.pop().expect("a permit is a free place");
         self.tags[tag as usize] = Some(TaggedRequest {
@@ -74,13 +75,13 @@ impl Tags {
         &self.taken(tag).request
     }
 
-    /// Moves the request out of a tag; it must not be read again.
+    /// Moves the request out of its tag. The request of this tag must not be read after this call.
     pub(super) fn give(&mut self, tag: Tag) -> Request {
         std::mem::replace(&mut self.taken_mut(tag).request, Request::flush())
     }
 
-    /// Marks the request that `tag` has started as issued. Returns false if no future is left to
-    /// execute it.
+    /// Marks the merged request that `tag` has started as issued. Returns false if the future that
+    /// would execute the request was dropped.
     pub(super) fn issue(&mut self, tag: Tag) -> bool {
         let place = self.taken_mut(tag);
         let stage = std::mem::replace(&mut place.stage, Stage::Issued);
@@ -93,7 +94,8 @@ impl Tags {
         !place.abandoned
     }
 
-    /// Returns whether the request that `tag` has started was issued and is not answered yet.
+    /// Returns true if the merged request that `tag` has started was issued and is not answered
+    /// yet.
     pub(super) fn is_issued(&self, tag: Tag) -> bool {
         matches!(self.taken(tag).stage, Stage::Issued)
     }
@@ -129,8 +131,8 @@ impl Tags {
         }
     }
 
-    /// Marks a tag whose future was dropped. Returns true if its request was issued, so that
-    /// another task now has to execute it.
+    /// Marks a tag as abandoned, because the future of its request was dropped. Returns true if the
+    /// request was issued, so that a separate task has to execute it.
     pub(super) fn abandon(&mut self, tag: Tag) -> bool {
         let place = self.taken_mut(tag);
         place.abandoned = true;
@@ -144,12 +146,13 @@ impl Tags {
         }
     }
 
-    /// Returns an empty list of tags; [`put_list`](Self::put_list) takes it back.
+    /// Returns an empty list of tags. The caller gives the list back with
+    /// [`put_list`](Self::put_list).
     pub(super) fn take_list(&mut self) -> Vec<Tag> {
         std::mem::take(&mut self.list)
     }
 
-    /// Takes back the list, to reuse its memory.
+    /// Accepts the list back, to reuse its memory.
     pub(super) fn put_list(&mut self, list: Vec<Tag>) {
         assert!(list.is_empty(), "a list goes back empty");
         self.list = list;

@@ -1,4 +1,4 @@
-//! Messages in the mailboxes between the two threads.
+//! Messages in the mailboxes between the thread of the requester and the thread of the shard.
 
 use bimetal_rt::{BufPool, DetachedBuf};
 
@@ -8,7 +8,7 @@ use crate::request::{Extent, Flags, IoResult, Op, Origin, Reply, Request};
 
 /// A message to the shard's thread.
 pub(super) struct Asked {
-    /// Slot of the requester for the answer.
+    /// Number of the requester's slot for this request, returned with the answer.
     pub(super) key: usize,
     pub(super) what: What,
 }
@@ -17,7 +17,7 @@ pub(super) struct Asked {
 pub(super) enum What {
     /// A request to the device below.
     Request(Detached),
-    /// The operator acknowledges the data loss of the cache with this name.
+    /// The operator accepts the data loss of the cache with this name.
     AcceptLoss(String),
 }
 
@@ -54,7 +54,7 @@ impl Detached {
         })
     }
 
-    /// Converts the copy to a request on the shard's thread, which owns `pool`.
+    /// Converts the copy to a request on the shard's thread, which owns the buffer pool `pool`.
     pub(super) fn into_request(self, pool: &BufPool) -> Request {
         let mut request = match self.data {
             Some(data) => Request::write(self.offset, pool.attach(data).freeze(), self.flags),
@@ -74,9 +74,9 @@ enum Outcome {
 
 /// An answer in transfer back to the requester.
 pub(super) struct Answered {
-    /// Slot from the request.
+    /// Slot number from the request's message.
     pub(super) key: usize,
-    /// Interruptions of the device below, read after the answer.
+    /// Number of interruptions of the device below, read after the answer.
     pub(super) interruptions: Option<u64>,
     /// Size of the device below, read after the answer.
     pub(super) size_bytes: u64,
@@ -84,8 +84,8 @@ pub(super) struct Answered {
 }
 
 impl Answered {
-    /// Copies the data of an answer. If there is no memory for the copy, the answer becomes
-    /// `Resource`.
+    /// Copies an answer with its data. If there is no memory for the data, the answer becomes the
+    /// error `Resource`.
     pub(super) fn new(
         key: usize,
         result: IoResult,
@@ -107,7 +107,7 @@ impl Answered {
         }
     }
 
-    /// Converts the copy to an answer on the requester's thread, which owns `pool`.
+    /// Converts the copy to an answer on the requester's thread, which owns the buffer pool `pool`.
     pub(super) fn into_result(self, pool: &BufPool) -> IoResult {
         self.outcome.map(|outcome| match outcome {
             Outcome::Done => Reply::Done,

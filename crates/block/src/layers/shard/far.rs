@@ -1,6 +1,6 @@
-//! The shard's thread: it opens the devices below, executes requests, and closes the devices when
-//! no more requests will come. Its outgoing mailbox must be closed when the thread ends, however it
-//! ends, because that is how the requester learns of the end.
+//! The shard's thread: it opens the devices below, executes requests, and closes the devices once
+//! its incoming mailbox is closed. The thread must close its outgoing mailbox when it ends for any
+//! reason, because the requester learns of the end only in this way.
 
 use std::cell::Cell;
 use std::io;
@@ -30,7 +30,8 @@ pub(super) fn run<S: Subtree + 'static>(
     shown: &Shown,
     open: impl AsyncFnOnce(&Rt) -> Result<S, OpenError>,
 ) {
-    // Dropped after the runtime, so that a join of the thread has nothing left to wait for.
+    // Declared first and so dropped last, after the runtime: when the requester sees the mailbox
+    // closed and joins the thread, no work remains.
     let last = Last(told);
     let rt = match rt {
         Ok(rt) => rt,
@@ -40,21 +41,21 @@ pub(super) fn run<S: Subtree + 'static>(
         }
     };
     let serving = || rt.block_on(serve(&rt, asked, &last, shown, open));
-    // After a panic no half-finished state is used again: all of it is dropped.
+    // After a panic, no state of the thread is used again: all of it is dropped.
     if catch_unwind(AssertUnwindSafe(serving)).is_err() {
-        // Waiting requesters are informed first.
+        // The mailbox is closed first, so that waiting requesters learn of the failure.
         last.0.close();
         rt.end();
     }
 }
 
-/// The sending end of the thread's mailbox, which it closes on drop.
+/// The sending end of the thread's outgoing mailbox. Dropping it closes the mailbox.
 struct Last(Arc<Sender<Told>>);
 
 impl Last {
-    /// Sends a message at once.
+    /// Sends a message immediately, without a batch.
     fn say(&self, told: Told) {
-        // A receiver that is gone does not need the message.
+        // If the receiver was dropped, no task needs the message.
         let _ = self.0.send(told);
     }
 }
@@ -89,7 +90,8 @@ async fn serve<S: Subtree + 'static>(
     let asked = match asked.listen(rt) {
         Ok(asked) => asked,
         Err(error) => {
-            // The error that led here is the one to report.
+            // The error of `listen` is the one to report; an error while closing is only a
+            // consequence.
             let _ = subtree.close().await;
             let why = OpenError::new(format!("its thread: {error}"));
             return last.say(Told::Opened(Err(why)));
@@ -125,7 +127,7 @@ async fn serve<S: Subtree + 'static>(
     far.send_batch.send();
 }
 
-/// Stores a snapshot of the devices below.
+/// Replaces the shared snapshot by a new snapshot of the devices below.
 fn show(shown: &Shown, subtree: &dyn Subtree) {
     let seen = Arc::new(subtree.look());
     let before = {
@@ -143,14 +145,15 @@ async fn keep_showing(rt: Rt, shown: Shown, subtree: Rc<dyn Subtree>) {
 }
 
 impl Far {
-    /// Executes requests as they arrive until the mailbox is closed, and waits until all have
-    /// ended.
+    /// Executes requests as they arrive until the incoming mailbox is closed, and then waits until
+    /// all requests have ended.
     async fn answer_all(self: &Rc<Far>, mut asked: Messages<Asked>) {
         while let Some(asked) = asked.next().await {
             for asked in asked {
                 self.under_way.set(self.under_way.get() + 1);
                 let far = Rc::clone(self);
-                // A request that needs no waiting is answered before the next one starts.
+                // A request that needs no waiting is executed and answered before the next request
+                // starts.
                 self.rt
                     .spawn_eager(async move { far.run(asked).await })
                     .detach();
@@ -171,7 +174,8 @@ impl Far {
             }
         };
         let size_bytes = self.top.geometry().size_bytes;
-        // Read after the answer: an interruption that affects the answer has been counted by now.
+        // The count is read after the answer, so it includes any interruption that affects the
+        // answer.
         let interruptions = self.top.interruptions();
         let answered = Answered::new(asked.key, result, interruptions, size_bytes);
         self.send_batch.put(Told::Answered(answered));

@@ -1,27 +1,28 @@
 //! A device on a thread of its own: the devices below have a separate ring, executor and buffer
-//! pool, so that they can use another core when one is saturated. Under a [stripe](super::stripe)
-//! of several shards, a volume is distributed over as many cores.
+//! pool, so that they can use another core when one core is saturated. Under a
+//! [stripe](super::stripe) of several shards, a volume is distributed over as many cores.
 //!
-//! The contract of the crossing, in addition to that of every device:
+//! The contract of the crossing between the threads, in addition to that of every device:
 //!
 //! - **Messages.** Requests go to the shard's thread and answers return, in mailboxes whose lock is
-//!   held only while a message is moved. Data is copied once where it crosses
+//!   held only while a message is moved. Data is copied once on the way to the other thread
 //!   ([`DetachedBuf`](bimetal_rt::DetachedBuf)); only the snapshot of statistics is shared.
-//!   Messages are batched: all requests of one turn of this executor, and all answers of one turn
-//!   of the other.
+//!   Messages are batched: all requests of one turn of the requester's executor, and all answers of
+//!   one turn of the shard's executor.
 //! - **Bounds.** At most [`REQUESTS_MAX`] requests and [`BYTES_MAX`] bytes of reads and writes are
-//!   in flight to the other thread, counted from before the copy until the answer is here. Further
-//!   requests wait in order of arrival.
+//!   in flight to the other thread, counted from before the copy until the answer has arrived.
+//!   Further requests wait in order of arrival.
 //! - **Order.** Requests arrive in the order in which they were admitted, and answers may overtake
 //!   each other. A flush arrives after every write that was answered before the flush was
 //!   submitted, because such a write has completed by then.
-//! - **Knowledge.** Each answer carries the number of interruptions below and the size of the
-//!   device as of the answer. Both take effect on this side before the answer is delivered.
-//! - **Dropping.** A request that has crossed continues when its future is dropped; its answer is
-//!   discarded, and its room is freed only then.
+//! - **State.** Each answer carries the number of interruptions below and the size of the device,
+//!   both read after the answer. Both take effect on the requester's side before the answer is
+//!   delivered.
+//! - **Dropping.** A request that has been sent continues when its future is dropped. Its answer is
+//!   discarded, and its share of the bounds is released only when the answer arrives.
 //! - **Death.** When the thread panics, all pending and all later requests fail with
-//!   [`IoError::Offline`], and `health` is `failed`. It is unknown which of the changes were made.
-//!   (A program that is built to abort at a panic ends instead.)
+//!   [`IoError::Offline`], and `health` is `failed`. It is unknown which of the pending changes
+//!   were made. (A program that is built to abort at a panic ends instead.)
 //! - **Closing.** Closing waits for every answer. Then the thread closes the devices below from the
 //!   top down and ends, with its ring, before the close completes. A shard that is dropped without
 //!   a close does the same, but no caller waits for it.
@@ -29,9 +30,9 @@
 //!   [`LOOK_EVERY`]: reading them never waits for the other thread, and they are at most that old
 //!   while the thread runs.
 //!
-//! In virtual time there are no threads: the device below is then on this thread, and requests are
-//! forwarded unchanged. This layer must never block on the other thread except by suspending a
-//! task, and must never touch an `Rc` that belongs to it.
+//! In virtual time there are no threads: the device below then runs on the requester's thread, and
+//! requests are forwarded unchanged. This layer must wait for the other thread only by suspending a
+//! task, never by blocking, and must never touch an `Rc` that belongs to the other thread.
 
 mod crossing;
 mod far;
@@ -52,8 +53,8 @@ use near::Near;
 
 /// Maximum number of requests in flight to the other thread.
 pub const REQUESTS_MAX: u64 = 1024;
-/// Maximum number of bytes of reads and writes in flight to the other thread; no transfer is
-/// longer.
+/// Maximum number of bytes of reads and writes in flight to the other thread, and so the maximum
+/// length of a transfer.
 pub const BYTES_MAX: u64 = 32 << 20;
 /// Interval at which the thread makes a snapshot of the statistics of its devices.
 pub const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -62,27 +63,28 @@ pub const LOOK_EVERY: Duration = Duration::from_millis(500);
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ShardConfig {
-    /// Name in the file of the device below; it and all devices below it run on the thread.
+    /// Name of the device below, as in the configuration. This device and all devices below it run
+    /// on the shard's thread.
     pub below: String,
 }
 
-/// The stack that is open on the thread of a shard.
+/// The devices that are open on the thread of a shard.
 pub trait Subtree {
-    /// Returns the device that answers requests.
+    /// Returns the device that executes the requests sent to the shard.
     fn top(&self) -> Rc<dyn Device>;
 
-    /// Returns the current state of each device of the stack.
+    /// Returns the current state of each device on the thread.
     fn look(&self) -> Vec<Seen>;
 
-    /// Acknowledges on behalf of the operator the data loss of the cache `name`, if the stack has
-    /// it.
+    /// Records that the operator accepts the data loss of the cache `name`, if that cache is on the
+    /// thread.
     fn accept_loss(&self, name: &str);
 
     /// Closes the devices from the top down.
     fn close(&self) -> LocalFuture<'_, Result<(), IoError>>;
 }
 
-/// One statistic: the part that it belongs to, its name, and its value.
+/// One statistic of a device: the part of the device that it describes, its name, and its value.
 pub type NamedStatistic = (String, String, Statistic);
 
 /// Reported state of a device on another thread.
@@ -103,20 +105,20 @@ pub struct Seen {
 /// A shard; see the module.
 pub struct Shard(Below);
 
-/// Location of the device below.
+/// Location of the device below: on this thread or on another thread.
 enum Below {
     Here(Rc<dyn Device>),
     Beyond(Near),
 }
 
 impl Shard {
-    /// Creates a shard that forwards requests to a device of this thread, because virtual time has
-    /// no other thread.
+    /// Creates a shard that forwards requests to a device of this thread, for virtual time, which
+    /// has no other thread.
     pub fn here(below: Rc<dyn Device>) -> Shard {
         Shard(Below::Here(below))
     }
 
-    /// Opens a device on a thread of its own; `name` appears in lists of threads.
+    /// Opens a device on a thread of its own. The thread is named after `name` in lists of threads.
     ///
     /// # Errors
     /// When the thread, its runtime or a mailbox cannot be created, or when `open` fails. The
@@ -132,8 +134,8 @@ impl Shard {
         Ok(Shard(Below::Beyond(Near::start(rt, name, open).await?)))
     }
 
-    /// Returns the last reported state of the devices on the thread; empty if there is no other
-    /// thread.
+    /// Returns the last reported state of the devices on the other thread; empty if there is no
+    /// other thread.
     pub fn seen(&self) -> Arc<Vec<Seen>> {
         match &self.0 {
             Below::Here(_) => Arc::default(),
@@ -143,9 +145,9 @@ impl Shard {
 }
 
 impl Shard {
-    /// Acknowledges on behalf of the operator the data loss of the cache `name` on the thread. The
-    /// acknowledgement precedes requests that are submitted later. Returns false if there is no
-    /// such cache, or the thread has ended.
+    /// Records that the operator accepts the data loss of the cache `name` on the other thread.
+    /// This takes effect before requests that are submitted later. Returns false if the thread has
+    /// no such cache, or has ended.
     pub fn accept_loss(&self, name: &str) -> bool {
         let is_it = |seen: &Seen| seen.name == name && seen.kind == "cache";
         match &self.0 {

@@ -1,6 +1,6 @@
 //! The requester's end: requests in flight to the other thread, futures that wait for answers, and
-//! the known state of the device there. It must answer every request, even if the other thread has
-//! died.
+//! the last known state of the device on the other thread. The requester's end must answer every
+//! request, even if the other thread has died.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -21,7 +21,7 @@ use crate::error::{IoError, OpenError};
 use crate::geometry::{Geometry, GrowingGeometry};
 use crate::request::{IoResult, Op, Request};
 
-/// Size of the buffer pool of the shard's thread: buffers for all reads that may be in flight.
+/// Size of the buffer pool of the shard's thread: enough for all reads that may be in flight.
 const POOL_BYTES: usize = BYTES_MAX as usize;
 
 /// The requester's end of a shard; see the module.
@@ -32,21 +32,21 @@ pub(super) struct Near {
     thread: RefCell<Option<JoinHandle<()>>>,
 }
 
-/// State shared by the device and its tasks.
+/// State shared by the device and its tasks on the requester's thread.
 struct ShardState {
     pool: BufPool,
     send_batch: SendBatch<Asked>,
     places: Rc<Semaphore>,
     bytes: Rc<Semaphore>,
-    /// Permit for operations of an operator, one at a time.
+    /// Permit for messages of the operator, of which one may be in flight.
     operations: Rc<Semaphore>,
     crossed: RefCell<Slab<Crossed>>,
-    /// Number of requests that wait for room.
+    /// Number of requests that wait for their permits.
     waiting: Cell<usize>,
     geometry: GrowingGeometry,
     interruptions: Cell<Option<u64>>,
     phase: Cell<Phase>,
-    /// Result of closing on the other thread.
+    /// Result of closing the devices on the other thread; `None` until the result has arrived.
     closed: Cell<Option<Result<(), IoError>>>,
     changed: Event,
     requests: Cell<u64>,
@@ -59,7 +59,7 @@ enum Phase {
     Open,
     /// No more requests are accepted, and requests in flight continue.
     Closing,
-    /// The thread has ended after a close; no message will come from it.
+    /// The thread has ended after a close and will send no more messages.
     Ended,
     /// The thread has ended without a close.
     Died,
@@ -68,11 +68,11 @@ enum Phase {
 /// A request in flight to the other thread.
 struct Crossed {
     answer: Awaited,
-    /// Room that the request occupies.
+    /// Permits that the request holds while it is in flight.
     _room: Room,
 }
 
-/// Permit for one request, and a permit for its bytes if it transfers any.
+/// Permit for one request, and a permit for its bytes if it transfers data.
 type Room = (Permit, Option<Permit>);
 
 /// State of an answer.
@@ -124,7 +124,7 @@ impl Near {
                 })
             }
             Err(error) => {
-                // The thread's resources are free again when the error is returned.
+                // The thread is joined, so that its resources are free when the error is returned.
                 while from.next().await.is_some() {}
                 join(thread);
                 Err(error)
@@ -145,32 +145,33 @@ impl Near {
         Arc::clone(&shown)
     }
 
-    /// Executes on the other thread a request that has been checked against the geometry.
+    /// Executes on the other thread a request that has already been checked against the geometry.
     pub(super) async fn cross(&self, request: Request) -> IoResult {
         let state = &self.state;
         state.check_open()?;
         state.requests.set(state.requests.get() + 1);
         let room = state.room(&request).await;
-        // During the wait the thread may have died, but it cannot have been told to close.
+        // During the wait the thread may have died. It cannot have been closed, because a close
+        // waits for waiting requests.
         if state.phase.get() == Phase::Died {
             return Err(IoError::Offline);
         }
         let copy = Detached::new(&request)?;
-        // Only the copy crosses; the requester's memory is freed here.
+        // Only the copy is sent, so the request's own memory can be freed now.
         drop(request);
         let key = state.ask(What::Request(copy), Awaited::Open(None), room);
         let answer = Answer { state, key };
         std::future::poll_fn(|context| answer.poll(context)).await
     }
 
-    /// Sends the operator's acknowledgement of the data loss of the cache `name`. It precedes
-    /// requests that are submitted later. Returns false if the thread has ended.
+    /// Sends the message that the operator accepts the data loss of the cache `name`. It takes
+    /// effect before requests that are submitted later. Returns false if the thread has ended.
     pub(super) fn accept_loss(&self, name: &str) -> bool {
         let state = &self.state;
         if state.check_open().is_err() {
             return false;
         }
-        // If the permit is taken, the same operation is already in flight.
+        // If the permit is not free, such a message is already in flight.
         if let Some(place) = state.operations.try_acquire(1) {
             let what = What::AcceptLoss(name.to_owned());
             state.ask(what, Awaited::Orphan, (place, None));
@@ -178,7 +179,8 @@ impl Near {
         true
     }
 
-    /// Closes the shard as the head of [the layer](super) describes. A repeated close does nothing.
+    /// Closes the shard as described at the head of [the layer](super). A repeated close returns
+    /// the result of the first.
     pub(super) async fn close(&self) -> Result<(), IoError> {
         let state = &self.state;
         if state.phase.get() == Phase::Open {
@@ -195,9 +197,9 @@ impl Near {
         }
         let thread = self.thread.borrow_mut().take();
         match (state.phase.get(), thread) {
-            // The dead thread may still wait for its ring; the caller need not wait for that.
+            // A thread that has died is not joined, because it may still be waiting for its ring.
             (Phase::Died, _) => return Err(IoError::Offline),
-            // Closing its mailbox is the thread's last action, so the join is short.
+            // The thread closes its mailbox as its last action, so the join is short.
             (_, Some(thread)) => join(thread),
             (_, None) => {}
         }
@@ -231,9 +233,9 @@ async fn opened(from: &mut Messages<Told>) -> Result<Opened, OpenError> {
     }
 }
 
-/// Waits for the end of a thread that has finished its work.
+/// Joins a thread that has finished its work.
 fn join(thread: JoinHandle<()>) {
-    // A panic of the thread has been printed, and its requests have failed.
+    // The result is ignored: a panic of the thread has been printed, and its requests have failed.
     let _ = thread.join();
 }
 
@@ -269,7 +271,7 @@ impl ShardState {
         }
     }
 
-    /// Waits for room for a request, in order of arrival.
+    /// Waits for the permits of a request, in order of arrival.
     async fn room(&self, request: &Request) -> Room {
         let bytes = match request.op {
             Op::Read | Op::Write => request.len,
@@ -285,7 +287,8 @@ impl ShardState {
         }
         self.waited_for_room.set(self.waited_for_room.get() + 1);
         let _waiting = Waiting::new(self);
-        // Requests wait for bytes in the order in which they got their permit here.
+        // A request acquires the permit for itself first, so requests wait for the permits for
+        // bytes in the same order.
         let place = self.places.acquire(1).await;
         let bytes = match bytes {
             0 => None,
@@ -294,7 +297,7 @@ impl ShardState {
         (place, bytes)
     }
 
-    /// Sends a message and returns the slot of its answer.
+    /// Sends a message and returns the number of the slot for its answer.
     fn ask(&self, what: What, answer: Awaited, room: Room) -> usize {
         let crossed = Crossed {
             answer,
@@ -319,9 +322,10 @@ impl ShardState {
         self.end();
     }
 
-    /// Applies the device state that an answer carries, then delivers the answer to the requester.
+    /// Applies the device state in an answer, then delivers the answer to the requester.
     fn take(&self, answered: Answered) {
-        // An answer may have been overtaken by one with newer state.
+        // An answer with newer state may have overtaken this answer, so the state never goes
+        // backwards.
         self.interruptions
             .set(self.interruptions.get().max(answered.interruptions));
         self.geometry.grow_to(answered.size_bytes);
@@ -347,14 +351,14 @@ impl ShardState {
         }
     }
 
-    /// Removes a request that has been answered, and frees its room.
+    /// Removes a request that has been answered, and releases its permits.
     fn forget(&self, key: usize) {
         let answered = self.crossed.borrow_mut().remove(key);
         drop(answered);
         self.changed.notify();
     }
 
-    /// Handles the end of the other thread: requests without an answer will never get one.
+    /// Handles the end of the other thread: requests without an answer fail with `Offline`.
     fn end(&self) {
         self.phase.set(match (self.phase.get(), self.closed.get()) {
             (Phase::Closing, Some(_)) => Phase::Ended,
@@ -372,7 +376,7 @@ impl ShardState {
     }
 }
 
-/// Counts one request as waiting for room while this exists.
+/// Guard that counts one request as waiting for permits.
 struct Waiting<'a>(&'a ShardState);
 
 impl Waiting<'_> {
@@ -389,7 +393,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Future of the answer to a request that has crossed.
+/// Future of the answer to a request that was sent to the other thread.
 struct Answer<'a> {
     state: &'a ShardState,
     key: usize,
@@ -431,7 +435,8 @@ impl Drop for Answer<'_> {
 
 impl Drop for Near {
     fn drop(&mut self) {
-        // Ends the thread even without a close, after all requests sent before.
+        // Closing the mailbox ends the thread even without a close of the shard, after the thread
+        // has executed all requests sent before.
         self.state.send_batch.send();
         self.state.send_batch.close();
     }

@@ -1,9 +1,9 @@
 //! Random durations that are bit-identical on every platform.
 //!
 //! The standard library's `ln` and `exp` come from the platform's libm and may differ in the last
-//! bit between platforms, and one bit is enough to change the run that a simulation seed produces.
-//! The two functions here use only IEEE 754 basic operations, whose results the standard fixes
-//! exactly.
+//! bit between platforms. One bit is enough to change the run that a simulation seed produces. The
+//! functions `ln` and `exp` of this module use only IEEE 754 basic operations, whose results the
+//! standard fixes exactly.
 
 use std::f64::consts::{LN_2, LOG2_E};
 
@@ -19,7 +19,7 @@ pub struct Lognormal {
     pub median_ns: u64,
     /// Standard deviation of the logarithm, without unit.
     pub sigma: f64,
-    /// Maximum; longer draws are cut to it, in ns.
+    /// Maximum duration in ns, to which longer draws are reduced.
     pub cap_ns: u64,
 }
 
@@ -27,7 +27,8 @@ pub struct Lognormal {
 #[derive(Debug, Clone)]
 pub(super) struct Draws {
     rng: Xoshiro256PlusPlus,
-    /// The second deviate of a pair: the polar method makes normal deviates in pairs.
+    /// The second deviate of a pair, not yet returned: the polar method generates normal deviates
+    /// in pairs.
     spare: Option<f64>,
 }
 
@@ -44,8 +45,8 @@ impl Draws {
         (self.rng.next_u64() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
     }
 
-    /// Returns a uniform number in [low, high] up to the resolution of the unit draw, in the
-    /// arguments' unit.
+    /// Returns a uniformly distributed integer from `low` to `high`, both included, up to the
+    /// resolution of [`unit`](Self::unit).
     pub(super) fn between(&mut self, low: u64, high: u64) -> u64 {
         assert!(low <= high, "an interval runs upwards");
         low + (self.unit() * (high - low + 1) as f64) as u64
@@ -57,7 +58,7 @@ impl Draws {
         probability > 0.0 && self.unit() < probability
     }
 
-    /// Returns a random duration, in ns.
+    /// Returns a random duration from the given distribution, in ns.
     pub(super) fn lognormal(&mut self, distribution: &Lognormal) -> u64 {
         let factor = exp(distribution.sigma * self.normal());
         // The cast saturates, so an enormous factor is also cut to the cap.
@@ -102,7 +103,8 @@ pub(super) fn ln(x: f64) -> f64 {
     exponent as f64 * LN_2 + 2.0 * t * (1.0 + sum)
 }
 
-/// Returns e^x; relative error below 1e-13 for |x| < 700, clamped there.
+/// Returns e^x, with a relative error below 1e-13 for |x| < 700. An x outside this range is clamped
+/// to it.
 pub(super) fn exp(x: f64) -> f64 {
     let x = x.clamp(-700.0, 700.0);
     let power = (x * LOG2_E).round();

@@ -1,14 +1,15 @@
-//! A flash drive whose freezes come from its own work: a translation layer determines the flash
-//! operations of a command, and channels and dies determine when they complete.
+//! A flash drive whose freezes result from its own work: a translation layer determines the flash
+//! operations of a command, and channels and dies determine when these operations complete.
 //!
-//! The two state machines are those of `bimetal-flash`; this model connects them to a host. A
-//! command passes a shared interface, its pages are translated in order of arrival, and its
-//! operations queue at their dies. With a write cache, a write completes once its pages are in the
-//! cache, and the next write waits for room. So bursts are fast, and a drive that must clean during
-//! a burst freezes. While the host is idle, the drive empties its SLC buffer and cleans ahead.
+//! The state machines of the translation layer and of the dies are in `bimetal-flash`; this model
+//! connects them to a host. A command passes a shared interface, its pages are translated in order
+//! of arrival, and its operations queue at their dies. With a write cache, a write completes once
+//! its pages are in the cache, and the next write waits for room in the cache. So bursts are fast,
+//! and a drive that must clean during a burst freezes. While the host is idle, the drive empties
+//! its SLC buffer and cleans blocks in advance.
 //!
-//! Nothing here is random except the initial state of the drive and the choices of a cleaning
-//! policy that chooses at random.
+//! The model is deterministic except for the initial state of the drive and the choices of a
+//! cleaning policy that chooses at random.
 
 use std::collections::VecDeque;
 
@@ -36,9 +37,10 @@ pub enum FlashLayer {
     Page,
     /// Block-mapped.
     Block,
-    /// BAST: each of a few data blocks has a log block of its own.
+    /// BAST (block-associative): a log block belongs to a single data block, and a few data blocks
+    /// have one.
     Bast,
-    /// FAST: all data blocks share the log blocks.
+    /// FAST (fully associative): all data blocks share the log blocks.
     Fast,
 }
 
@@ -50,7 +52,7 @@ pub enum FlashCleaning {
     Greedy,
     /// Cleans the block that was filled longest ago.
     Fifo,
-    /// Weighs reclaimable space against age.
+    /// Weighs the space that cleaning a block frees against the age of the block's pages.
     CostBenefit,
     /// Cleans the emptiest of `cleaning_choices` blocks drawn at random.
     Choices,
@@ -73,36 +75,41 @@ pub struct FlashParameters {
     pub pages_per_block: u32,
     /// Bytes of user data in a page.
     pub page_bytes: u32,
-    /// Spare flash, as a share of the capacity.
+    /// Spare flash capacity, as a share of the user capacity.
     pub over_provisioning: f64,
 
     /// The translation layer.
     pub layer: FlashLayer,
-    /// Page-mapped: policy that selects the block to clean.
+    /// For the page-mapped layer: policy that selects the block to clean.
     pub cleaning: FlashCleaning,
-    /// Page-mapped: number of blocks drawn by the policy that chooses at random.
+    /// For the page-mapped layer: number of blocks that the cleaning policy `choices` draws.
     pub cleaning_choices: u32,
-    /// Page-mapped: whether hot and cold pages are distinguished and written to separate blocks.
+    /// For the page-mapped layer: whether hot and cold pages are distinguished and written to
+    /// separate blocks.
     pub separates_hot: bool,
-    /// Page-mapped: number of entries of the mapping table kept in memory (DFTL). 0: all entries.
+    /// For the page-mapped layer: number of entries of the mapping table that are kept in memory
+    /// (DFTL). 0 keeps all entries in memory.
     pub cached_map_entries: u32,
-    /// BAST and FAST: log blocks, as a share of the data blocks; at least four.
+    /// For BAST and FAST: number of log blocks, as a share of the data blocks. There are at least
+    /// four log blocks.
     pub log_share: f64,
-    /// Whether the free block with the fewest erases is programmed next.
+    /// Whether the next block to program is the free block with the fewest erases.
     pub least_worn_first: bool,
-    /// Page-mapped: maximum erase count by which a block may lag behind. 0: no static wear
-    /// levelling.
+    /// For the page-mapped layer: a block that has this many fewer erases than the most worn block
+    /// is emptied, so that it is reused. 0 disables this static wear levelling.
     pub wear_spread_erases: u32,
-    /// Page-mapped: target number of free blocks on each die for idle cleaning.
+    /// For the page-mapped layer: number of free blocks on each die up to which idle cleaning
+    /// continues.
     pub background_free_blocks: u32,
-    /// Idle time before background work begins, in ns.
+    /// Time that the host must be idle before background work begins, in ns.
     pub background_idle_ns: u64,
 
-    /// Volatile write cache, in pages. 0: a write completes when it is programmed.
+    /// Size of the volatile write cache, in pages. 0: no cache, a write completes when it is
+    /// programmed.
     pub write_cache_pages: u32,
-    /// Flash used as an SLC buffer, in pages. 0: none.
+    /// Size of the flash used as an SLC buffer, in pages. 0: no SLC buffer.
     pub slc_pages: u32,
-    /// Pages read ahead of a sequential reader. 0: none.
+    /// Number of pages read ahead of a sequential reader. 0: no read-ahead.
     pub prefetch_pages: u32,
 
     /// Time to read a page from the cells into the page register, in ns.
@@ -117,21 +124,21 @@ pub struct FlashParameters {
     pub slc_program_ns: u64,
     /// Rate of one channel.
     pub channel_rate_bytes_per_s: u64,
-    /// Whether copies stay within their die.
+    /// Whether a copied page stays on its die, so that it does not pass the channel.
     pub copy_back: bool,
-    /// Whether reads of the host overtake other operations that wait for a die.
+    /// Whether reads of the host overtake other operations that wait for the same die.
     pub reads_first: bool,
-    /// Fixed part of every command, in ns.
+    /// Fixed time that is part of every command, in ns.
     pub command_ns: u64,
     /// Rate of the interface to the host, shared by all commands.
     pub interface_rate_bytes_per_s: u64,
-    /// Time of a flush after everything before it is programmed; also added to a FUA write; in ns.
+    /// Time, in ns, that a flush takes after all earlier writes have been programmed; a FUA write
+    /// takes it in addition to its own time.
     pub flush_ns: u64,
-    /// Whether write-zeroes only deallocates.
+    /// Whether a write-zeroes only deallocates its pages, instead of programming them.
     pub zeroes_deallocate: bool,
 
-    /// Share of the pages that are written sequentially before simulated time begins; without unit,
-    /// 0..=1.
+    /// Share of the pages that are written sequentially before simulated time begins, from 0 to 1.
     pub filled_share: f64,
     /// Number of random overwrites before simulated time begins, as a multiple of the filled pages.
     pub overwritten_times: f64,
@@ -144,8 +151,8 @@ const OVERWRITTEN_MAX: f64 = 100.0;
 const LOG_BLOCKS_MIN: u32 = 4;
 
 impl FlashParameters {
-    /// Refuses values that no device can have, naming the field. Values that depend on the capacity
-    /// are checked when the device is created.
+    /// Checks that a device can have these values; an error names the field. Values that depend on
+    /// the capacity are checked when the device is created.
     pub fn validate(&self) -> Result<(), ModelError> {
         require_time("read_ns", self.read_ns)?;
         require_time("program_ns", self.program_ns)?;
@@ -169,7 +176,7 @@ impl FlashParameters {
         )?;
         let overwritten = (0.0..=OVERWRITTEN_MAX).contains(&self.overwritten_times);
         require("overwritten_times", overwritten, "from 0 to 100")?;
-        // A drive of one page checks every other value that can be out of range.
+        // The other values are checked by creating a drive of one page.
         let smallest = DriveConfig {
             buffer: BufferConfig::None,
             ..self.drive_config(1, 0)?
@@ -206,7 +213,7 @@ impl FlashParameters {
             },
             separate_copies: true,
             cached_map_entries: self.cached_map_entries,
-            // The model has no power cuts, so the table need not be saved.
+            // The model has no power cuts, so it need not represent the loss of the table.
             volatile_map: false,
             background_free_blocks: self.background_free_blocks,
         }
@@ -234,7 +241,7 @@ impl FlashParameters {
         }
         config.prefetch_pages = self.prefetch_pages;
         config.seed = seed;
-        // The model uses its own times, so the drive's cost accounting is not needed.
+        // The model has its own times, so the drive need not account for costs.
         config.costs = Costs::default();
         Ok(config)
     }
@@ -260,13 +267,12 @@ struct InFlight {
     arrival_seq: u64,
     /// Number of operations that the command still waits for.
     operations_left: u32,
-    /// Time from the last operation to the completion.
+    /// Time from the end of the last operation to the completion of the command.
     tail_ns: u64,
 }
 
-/// Bit of an operation's tag: a command waits for the operation. The tag also says whether the
-/// operation empties a page of the write cache, and from `KEY_SHIFT` up it holds the key of the
-/// command.
+/// Bits of an operation's tag. `WAITS`: a command waits for the operation. `EMPTIES`: the operation
+/// empties a page of the write cache. The bits from `KEY_SHIFT` up hold the key of the command.
 const WAITS: u64 = 1;
 const EMPTIES: u64 = 2;
 const KEY_SHIFT: u32 = 2;
@@ -286,7 +292,7 @@ pub struct Flash {
     /// Waiting commands other than reads.
     others: VecDeque<Queued>,
     in_flight: Slab<InFlight>,
-    /// Commands in transfer over the interface, as (arrival, key), in order.
+    /// Writes in transfer over the interface, as (arrival, key), in order of arrival.
     arriving: VecDeque<(u64, usize)>,
     interface_free_ns: u64,
     /// Number of pages in the write cache or in transfer to it.
@@ -294,15 +300,15 @@ pub struct Flash {
     ending: Agenda,
     unreported: Unreported,
     quiet_since_ns: Option<u64>,
-    /// True when there is no background work until the next command of the host.
+    /// True if no background work remains until the next command of the host.
     is_rested: bool,
     lpns: Vec<u32>,
     counters: ModelCounters,
 }
 
 impl Flash {
-    /// Creates a drive of `capacity_bytes`, filled and overwritten as its parameters say. Errors: a
-    /// parameter out of range, or a capacity of 0 or of too many pages.
+    /// Creates a drive of `capacity_bytes`, filled and overwritten as its parameters describe.
+    /// Errors: a parameter out of range, or a capacity of 0 or of too many pages.
     pub fn new(
         parameters: FlashParameters,
         capacity_bytes: u64,
@@ -371,7 +377,7 @@ impl Flash {
         candidates.into_iter().flatten().min()
     }
 
-    /// Returns when background work continues, if there is any.
+    /// Returns the time at which background work continues; `None` if there is none.
     fn background_ns(&self) -> Option<u64> {
         let quiet_since_ns = self.quiet_since_ns?;
         let waits = self.is_rested || self.schedule.pending() > 0;
@@ -396,7 +402,8 @@ impl Flash {
         self.in_flight.is_empty() && self.others.is_empty() && self.ending.is_empty()
     }
 
-    /// Processes one event of this instant; the caller repeats the call for the next one.
+    /// Processes one of the events that are due at `now_ns`. If several are due, the caller calls
+    /// again.
     fn run_instant(&mut self, now_ns: u64) {
         if let Some(completion) = self.ending.pop_due(now_ns) {
             self.unreported.push_back(completion);
@@ -428,7 +435,7 @@ impl Flash {
         self.start_commands(now_ns);
     }
 
-    /// Ends a command whose operations are complete, or that had none.
+    /// Ends a command whose operations are complete, or that has no operations.
     fn end_command(&mut self, now_ns: u64, key: usize) {
         let ended = self.in_flight.remove(key);
         let mut done_ns = now_ns + ended.tail_ns;
@@ -440,14 +447,16 @@ impl Flash {
         self.start_commands(now_ns);
     }
 
-    /// Reserves the interface and returns when the transfer ends.
+    /// Reserves the interface for a transfer of `len` bytes and returns the time at which the
+    /// transfer ends.
     fn pass_interface(&mut self, now_ns: u64, len: u64) -> u64 {
         let moving_ns = transfer_ns(len, self.parameters.interface_rate_bytes_per_s);
         self.interface_free_ns = self.interface_free_ns.max(now_ns) + moving_ns;
         self.interface_free_ns
     }
 
-    /// Starts waiting commands, oldest first, as far as the write cache and flushes allow.
+    /// Starts waiting commands other than reads, oldest first, as far as the write cache and
+    /// flushes permit.
     fn start_commands(&mut self, now_ns: u64) {
         while let Some(queued) = self.others.front().copied() {
             let started = match queued.command.kind {
@@ -512,7 +521,8 @@ impl Flash {
         true
     }
 
-    /// Handles a write whose data has arrived: translates its pages and issues their operations.
+    /// Handles a write whose data has arrived: translates its pages and issues their flash
+    /// operations.
     fn write_arrived(&mut self, now_ns: u64, key: usize) {
         let command = self.in_flight[key].command;
         let pages = self.pages_of(&command);
@@ -527,7 +537,8 @@ impl Flash {
             self.in_flight[key].tail_ns += self.parameters.flush_ns;
         }
         self.add_operations(now_ns, waits.then_some(key), true);
-        // In transfer the write counted as its pages; from here on, its program operations count.
+        // In transfer, the write occupied the cache with its pages. From now on, its program
+        // operations occupy the cache instead.
         self.cached_pages -= self.lpns.len() as u64;
         if self.in_flight[key].operations_left == 0 {
             self.end_command(now_ns, key);
@@ -547,8 +558,8 @@ impl Flash {
         }
     }
 
-    /// Counts a write that had to wait for cleaning, and the total time of that cleaning in the
-    /// cells.
+    /// Counts a write that had to wait for cleaning, and adds the time that this cleaning occupies
+    /// the flash cells.
     fn count_freeze(&mut self) {
         let times = self.parameters.times();
         let cleaning = |o: &&Operation| o.purpose == Purpose::Copy || o.action == Action::Erase;
@@ -559,8 +570,8 @@ impl Flash {
         self.counters.frozen_ns += frozen_ns;
     }
 
-    /// Passes the operations that the drive recorded to the dies, on behalf of the command `key`,
-    /// if there is one. Program operations of a write count as pages in the cache until they
+    /// Passes the operations that the drive recorded to the dies. If `key` is given, the operations
+    /// belong to that command. Program operations of a write count as pages in the cache until they
     /// complete.
     fn add_operations(&mut self, now_ns: u64, key: Option<usize>, is_write: bool) {
         for operation in self.drive.recorder().operations() {
@@ -579,8 +590,8 @@ impl Flash {
     }
 
     fn work_in_background(&mut self, now_ns: u64) {
-        // A drive that worked before simulated time began reports no errors; after an error the
-        // model rests.
+        // No error is expected, because the drive has already worked before simulated time began.
+        // After an error, the model does no background work until the next command.
         let worked = self.drive.work_in_background().unwrap_or(false);
         self.is_rested = !worked || !self.drive.wants_background_work();
         self.add_operations(now_ns, None, false);
@@ -604,14 +615,15 @@ impl Flash {
     }
 }
 
-/// Returns whether an operation removes a page of the host from the write cache.
+/// Returns true if the operation programs a page of the host, and so removes it from the write
+/// cache.
 fn empties_cache(operation: &Operation) -> bool {
     operation.action == Action::Program
         && matches!(operation.purpose, Purpose::Host | Purpose::Buffer)
 }
 
-/// Returns whether the command that caused an operation waits for that operation. Cleaning and
-/// table writes delay the command only by occupying a die ahead of the command's own pages.
+/// Returns true if the command that caused an operation waits for the operation. Cleaning and table
+/// writes delay a command only in that they occupy a die before the command's own pages.
 fn holds_up(operation: &Operation) -> bool {
     match operation.action {
         Action::Read => matches!(
@@ -623,7 +635,7 @@ fn holds_up(operation: &Operation) -> bool {
     }
 }
 
-/// Brings a new drive into the initial state that its parameters describe.
+/// Brings a new drive into the initial state that the parameters describe.
 fn age(drive: &mut Drive, parameters: &FlashParameters, seed: u64) -> Result<(), ModelError> {
     let filled = (f64::from(drive.logical_pages()) * parameters.filled_share) as u32;
     for lpn in 0..filled {

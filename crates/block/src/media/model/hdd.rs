@@ -1,13 +1,13 @@
-//! Hard disks: one arm, a queue from which it chooses, an optional volatile write cache, and
+//! Hard disks: one arm, a queue from which the arm chooses, an optional volatile write cache, and
 //! optional shingling.
 //!
-//! The disk moves commands from the host into its queue (NCQ) in order of arrival. Among the queued
-//! commands the arm serves the next one upwards from its position, and returns to the lowest one
-//! when there is none (C-LOOK). An access costs seek, rotation and transfer at the rate of its
-//! zone; an access that continues the previous one costs only the transfer. With the write cache
-//! on, a write completes when its bytes have crossed the bus, and the arm destages it when no other
-//! command waits. A flush is not a queued command (as in ATA): it waits for everything before it,
-//! empties the cache, and blocks everything after it.
+//! The disk moves commands from the host into its queue (NCQ) in order of arrival. The arm serves
+//! the queued command with the next higher offset, and when there is none, the command with the
+//! lowest offset (C-LOOK). An access costs seek, rotation and transfer at the rate of its zone; an
+//! access that continues the previous one costs only the transfer. With the write cache on, a write
+//! completes when its bytes have crossed the bus, and the arm destages the bytes when no other
+//! command waits. A flush is not a queued command (as in ATA): it waits for all earlier commands,
+//! empties the cache, and blocks all later commands.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -21,16 +21,16 @@ use super::{
     transfer_ns,
 };
 
-/// Queue depth from which a longer queue no longer shortens the rotation: 1 + 0.13 log2 d reaches 1
-/// / 0.6 at d = 35.
+/// Number of queue depths with a rotational delay of their own. A longer queue does not shorten the
+/// rotation further: the factor 1 / (1 + 0.13 log2 d) falls to its minimum 0.6 at d = 35.
 const ROTATION_DEPTHS: usize = 64;
 
 /// Parameters of a hard disk. docs/models.md gives the source of each default.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HddParameters {
-    /// Capacity of the whole disk, if the device is only its first (outer) part, as when a small
-    /// SSD is mirrored on a large disk. 0: the device is the whole disk.
+    /// Capacity of the whole disk, if the modelled device is only its first (outer) part, as when a
+    /// small SSD is mirrored on a large disk. 0: the device is the whole disk.
     pub disk_bytes: u64,
     /// Fixed part of every seek, in ns.
     pub seek_base_ns: u64,
@@ -49,25 +49,25 @@ pub struct HddParameters {
     pub zones: u32,
     /// Rate of the first (outer) zone.
     pub outer_rate_bytes_per_s: u64,
-    /// Rate of the last (inner) zone; between them the rate falls linearly.
+    /// Rate of the last (inner) zone. The rate falls linearly from the first zone to the last.
     pub inner_rate_bytes_per_s: u64,
     /// Number of commands in the disk's queue, from which the arm chooses.
     pub queue_commands: u32,
     /// Whether a sequential write that arrives after the previous write has ended misses its sector
-    /// and waits for the sector to come round. Sequential reads never miss while the disk reads
-    /// ahead.
+    /// and waits until the sector passes the head again. Sequential reads never miss while the disk
+    /// reads ahead.
     pub misses_revolution: bool,
     /// Whether the disk reads ahead after a read, so that a sequential read finds its data in the
-    /// buffer. Without read-ahead, a sequential read that arrives late waits for its sector to come
-    /// round.
+    /// buffer. Without read-ahead, a sequential read that arrives late waits until its sector
+    /// passes the head again.
     pub looks_ahead: bool,
-    /// Fixed part of a sequential read, whose data is in the buffer, in ns.
+    /// Fixed time of a sequential read whose data is already in the disk's buffer, in ns.
     pub continued_read_ns: u64,
-    /// Size of the volatile write cache. 0: off, every write goes to the medium.
+    /// Size of the volatile write cache. 0: no cache, every write goes to the medium.
     pub write_cache_bytes: u64,
     /// Rate of the bus, for transfers to and from the write cache.
     pub bus_rate_bytes_per_s: u64,
-    /// Fixed part of a flush, a discard and an access to the write cache, in ns.
+    /// Fixed time of a flush, of a discard, and of each access to the write cache, in ns.
     pub command_ns: u64,
     /// Size of the media cache of a shingled disk. 0: not shingled.
     pub media_cache_bytes: u64,
@@ -77,12 +77,12 @@ pub struct HddParameters {
     pub band_clean_min_ns: u64,
     /// Longest time to clean a band, in ns.
     pub band_clean_max_ns: u64,
-    /// Idle time before bands are cleaned, in ns.
+    /// Time that the disk must be idle before bands are cleaned, in ns.
     pub band_clean_idle_ns: u64,
 }
 
 impl HddParameters {
-    /// Refuses values that no device can have, naming the field.
+    /// Checks that a device can have these values; an error names the field.
     pub fn validate(&self) -> Result<(), ModelError> {
         for (field, ns) in [
             ("seek_base_ns", self.seek_base_ns),
@@ -123,7 +123,7 @@ impl HddParameters {
 /// Current work of the arm.
 #[derive(Debug, Clone, Copy)]
 enum Work {
-    /// Serving a command of the host, which completes at the end.
+    /// Serving a command of the host. The command completes when this work ends.
     Host(Queued),
     /// Destaging an extent of this length from the write cache.
     Destage(u64),
@@ -131,7 +131,7 @@ enum Work {
     Clean,
 }
 
-/// Position and kind of the next access that needs no positioning.
+/// Position and kind of the access that could follow without positioning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stream {
     None,
@@ -140,7 +140,7 @@ enum Stream {
     MediaCache,
 }
 
-/// A transfer between host and write cache; `write` is the extent that enters the cache.
+/// A transfer between host and write cache. `write` is the extent that a write adds to the cache.
 #[derive(Debug, Clone, Copy)]
 struct BusTransfer {
     done_ns: u64,
@@ -155,12 +155,12 @@ pub struct Hdd {
     /// Capacity of the whole disk.
     capacity_bytes: u64,
     zone_rates: Vec<u64>,
-    /// Largest rotational delay by the number of accesses to choose from, in ns.
+    /// Largest rotational delay in ns, by the number of accesses from which the arm can choose.
     rotation_limits_ns: Vec<u64>,
     draws: Draws,
     clock_ns: u64,
     arrivals: u64,
-    /// Commands that the host has sent and that are not yet in the disk's queue.
+    /// Commands from the host that are not yet in the disk's queue.
     waiting: VecDeque<Queued>,
     /// Commands from which the arm can choose.
     queue: Vec<Queued>,
@@ -168,14 +168,16 @@ pub struct Hdd {
     cache_waiting: VecDeque<Queued>,
     bus: VecDeque<BusTransfer>,
     bus_free_ns: u64,
-    /// Bytes in the write cache, in transfer into it, or in transfer to the medium.
+    /// Number of bytes in the write cache, in transfer into the cache, or in transfer from the
+    /// cache to the medium.
     cached_bytes: u64,
     /// Extents in the write cache: (offset, order of arrival) to length.
     dirty: BTreeMap<(u64, u64), u64>,
     dirty_seq: u64,
-    /// Work of the arm, and when it ends.
+    /// Current work of the arm, and the time at which the work ends.
     arm: Option<(Work, u64)>,
-    /// The flush that blocks other commands, and its end, once the cache is empty.
+    /// The id of the flush that blocks other commands, and the time at which the flush ends, which
+    /// is known once the cache is empty.
     flush: Option<(u64, Option<u64>)>,
     shingles: Option<Shingles>,
     head: u64,
@@ -243,7 +245,7 @@ impl Hdd {
             .min()
     }
 
-    /// Returns when an idle shingled disk begins to clean a band.
+    /// Returns the time at which an idle shingled disk begins to clean a band.
     fn next_clean_ns(&self) -> Option<u64> {
         let dirty = self
             .shingles
@@ -295,7 +297,7 @@ impl Hdd {
         self.clock_ns = self.clock_ns.max(now_ns);
     }
 
-    /// Reports a completion; the last completion starts the idle time.
+    /// Reports the completion of a command. The idle time starts at the last completion.
     fn finish(&mut self, id: u64, done_ns: u64) {
         self.unreported.push_back((id, done_ns));
         self.idle_since_ns = done_ns;
@@ -326,7 +328,8 @@ impl Hdd {
                 self.cached_bytes -= len;
                 self.idle_since_ns = done_ns;
             }
-            // An idle disk continues cleaning without another wait, so `idle_since_ns` stays.
+            // After cleaning, `idle_since_ns` is unchanged, so an idle disk cleans the next band
+            // without another pause.
             Work::Clean => {}
         }
     }
@@ -378,7 +381,7 @@ impl Hdd {
         }
     }
 
-    /// Admits writes to the cache, in order of arrival, while there is room.
+    /// Admits writes to the write cache, in order of arrival, while the cache has room.
     fn fill_cache(&mut self, now_ns: u64) {
         while let Some(queued) = self.cache_waiting.front().copied() {
             let command = queued.command;
@@ -415,9 +418,9 @@ impl Hdd {
         })
     }
 
-    /// Chooses the arm's next work. Commands take precedence over destaging unless a write waits
-    /// for room in the cache or a flush waits for it to be empty; then the arm serves both in the
-    /// order of the sweep.
+    /// Chooses the next work of the arm. Queued commands take precedence over destaging. But if a
+    /// write waits for room in the cache, or a flush waits for an empty cache, the arm serves
+    /// commands and destaging together in the order of the sweep.
     fn start_arm(&mut self, now_ns: u64) {
         let pressed = !self.cache_waiting.is_empty() || self.flush.is_some();
         let command = self.nearest_command();
@@ -465,7 +468,8 @@ impl Hdd {
         }
     }
 
-    /// Chooses a command by C-LOOK: the next one upwards from the head, else the lowest.
+    /// Chooses a queued command by C-LOOK: the command with the next higher offset from the head,
+    /// or else the command with the lowest offset.
     fn nearest_command(&self) -> Option<usize> {
         let sweep = |queued: &Queued| {
             let offset = queued.command.offset;
@@ -482,8 +486,8 @@ impl Hdd {
             .map(|(key, _)| *key)
     }
 
-    /// Performs an access and returns its end. Returns `None` when a shingled disk must clean a
-    /// band before it can accept the write.
+    /// Performs an access and returns the time at which it ends. Returns `None` when a shingled
+    /// disk must clean a band before it can accept the write.
     fn access(
         &mut self,
         now_ns: u64,
@@ -532,8 +536,8 @@ impl Hdd {
         Some(now_ns + positioning_ns + transfer_ns(len, self.rate_at(target)))
     }
 
-    /// Returns the time before the transfer of an access that continues the previous one: the time
-    /// of the disk's buffer, or the wait for a missed sector.
+    /// Returns the time before the transfer of an access that continues the previous one: the fixed
+    /// time of a buffered read, or the wait for a missed sector.
     fn continuing_ns(&self, now_ns: u64, is_write: bool) -> u64 {
         let p = &self.parameters;
         let misses = match is_write {
@@ -600,8 +604,8 @@ fn zone_rates(parameters: &HddParameters) -> Vec<u64> {
         .collect()
 }
 
-/// Returns the upper bounds of the uniform rotational delay for 1, 2, ... accesses to choose from:
-/// the revolution times max(0.6, 1 / (1 + 0.13 log2 depth)).
+/// Returns the upper limits of the uniformly distributed rotational delay if the arm can choose
+/// from 1, 2, ... accesses: the time of a revolution times max(0.6, 1 / (1 + 0.13 log2 depth)).
 fn rotation_limits_ns(revolution_ns: u64) -> Vec<u64> {
     (1..=ROTATION_DEPTHS)
         .map(|depth| {

@@ -1,10 +1,10 @@
-//! Types of modelled devices, and limits on parameters that every model and profile obeys.
+//! Types of modelled devices, and the limits on parameters that apply to every model and profile.
 
 use serde::{Deserialize, Serialize};
 
 use super::draw::Lognormal;
 
-/// Longest fixed time and longest cap that a parameter may have: an hour.
+/// Longest fixed time, and longest cap of a random time, that a parameter may have: an hour.
 const TIME_LIMIT_NS: u64 = 3_600_000_000_000;
 
 /// Reason why a model cannot be created.
@@ -109,8 +109,8 @@ pub(super) fn require_probability(field: &'static str, value: f64) -> Result<(),
     require(field, (0.0..=1.0).contains(&value), "from 0 to 1")
 }
 
-/// Requires at least 1 kB/s: with a lower rate the sum of queued transfer times could overflow 64
-/// bits.
+/// Requires a rate of at least 1 kB/s, because with a lower rate the sum of queued transfer times
+/// could overflow 64 bits.
 pub(super) fn require_rate(field: &'static str, bytes_per_s: u64) -> Result<(), ModelError> {
     require(field, bytes_per_s >= 1_000, "at least 1000 bytes/s")
 }

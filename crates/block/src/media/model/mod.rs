@@ -1,17 +1,18 @@
 //! Timing models of storage devices, as pure state machines.
 //!
-//! A model answers one question: when would such a device have finished this command? It holds no
-//! data, reads no clock, starts no task and performs no I/O; the layer above gives it the time with
-//! every call and completes its own requests when the model says so. The same code therefore runs
-//! in virtual time and as a real-time emulation over a file.
+//! A model answers one question: when would such a device have finished a given command? It holds
+//! no data, reads no clock, starts no task and performs no I/O. The layer above passes the time
+//! with every call, and completes its own requests at the time that the model gives. The same code
+//! therefore runs in virtual time and as a real-time emulation over a file.
 //!
-//! A model must never depend on how often or how late it is called. Completions carry the modelled
-//! time; a late [`TimingModel::advance`] reports the same commands in the same order as an early
-//! one, and a command submitted in between meets the same device state.
+//! The results of a model must never depend on how often or how late it is called. Completions
+//! carry the modelled time; a late [`TimingModel::advance`] reports the same commands in the same
+//! order as an early one, and a command submitted in between finds the same device state.
 //!
 //! All times are integer nanoseconds. Random durations are drawn once, by arithmetic that is
-//! bit-identical on every platform (see `draw`), rounded to nanoseconds and never recomputed, so
-//! one seed and one sequence of commands give one sequence of completions everywhere.
+//! bit-identical on every platform (see `draw`), rounded to nanoseconds and never recomputed. So
+//! the same seed and the same sequence of commands give the same sequence of completions
+//! everywhere.
 
 mod draw;
 pub mod flash;
@@ -33,8 +34,8 @@ pub use network::{NetworkDisk, NetworkParameters};
 pub use profile::{Parameters, Profile, profiles};
 pub use ssd::{Ssd, SsdParameters};
 
-/// Maximum number of unfinished commands that a model accepts. The layer above bounds its depth far
-/// below this; exceeding it is a defect there, and `submit` asserts it.
+/// Maximum number of unfinished commands that a model accepts. The layer above keeps far below this
+/// limit; if it exceeds the limit, that is a bug of the layer, and `submit` panics.
 pub const MAX_OUTSTANDING: usize = 65_536;
 
 /// The operation of a command.
@@ -46,7 +47,7 @@ pub enum CommandKind {
     Write,
     /// Make every completed write durable. Offset and length are ignored.
     Flush,
-    /// The bytes are no longer needed (ATA TRIM, SCSI UNMAP, NVMe deallocate).
+    /// Declare that the bytes are no longer needed (ATA TRIM, SCSI UNMAP, NVMe deallocate).
     Discard,
     /// Write zeroes without a payload.
     WriteZeroes,
@@ -69,10 +70,10 @@ pub struct Command {
     pub fua: bool,
 }
 
-/// A device's timing, as a state machine on the caller's clock.
+/// The timing of a device, as a state machine that runs on the caller's clock.
 ///
-/// Times are nanoseconds from any fixed origin and never decrease: a time earlier than the latest
-/// one given counts as the latest one.
+/// Times are nanoseconds from any fixed origin. Time never goes back: a call with a time earlier
+/// than that of a previous call counts as made at the latest time given.
 pub trait TimingModel {
     /// Submits a command that reaches the device at `now_ns`.
     fn submit(&mut self, now_ns: u64, command: Command);
@@ -82,13 +83,13 @@ pub trait TimingModel {
     fn advance(&mut self, now_ns: u64, done: &mut Vec<u64>);
 
     /// Advances the device like [`advance`](Self::advance), and also reports the modelled time of
-    /// every completion, in ns. So a layer that is called late still knows how long the device
+    /// every completion, in ns. A layer that is called late thus still learns how long the device
     /// took.
     fn advance_timed(&mut self, now_ns: u64, done: &mut Vec<(u64, u64)>);
 
     /// Returns the time in ns of the device's next event (a completion or an internal event), or
-    /// `None` if the device is idle with nothing pending. The time may lie before the last time
-    /// given if completions are still to be reported.
+    /// `None` if the device is idle and has no pending work. If completions are still to be
+    /// reported, the returned time may be earlier than the time of the last call.
     fn next_event_ns(&self) -> Option<u64>;
 
     /// Returns the counters since the device was created.
@@ -112,25 +113,25 @@ pub struct ModelCounters {
     pub read_bytes: u64,
     /// Bytes written by write commands.
     pub written_bytes: u64,
-    /// SSD: number of times the pre-erased pool ran empty and the device froze. Flash: number of
+    /// SSD: number of freezes, which occur when the pre-erased pool is empty. Flash: number of
     /// writes that had to wait for cleaning.
     pub freezes: u64,
-    /// SSD: modelled length of the freezes, in ns. Flash: sum of the cell times of the cleaning
-    /// that delayed writes, on all dies.
+    /// SSD: total modelled time of the freezes, in ns. Flash: total time that cleaning which
+    /// delayed writes occupied the flash cells, added up over all dies.
     pub frozen_ns: u64,
-    /// SSD: number of single writes that stalled.
+    /// SSD: number of writes that stalled, each by itself.
     pub stalls: u64,
-    /// SSD: modelled length of the stalls, in ns.
+    /// SSD: total modelled time of the stalls, in ns.
     pub stalled_ns: u64,
-    /// SSD: bytes the background reclaim added to the pre-erased pool.
+    /// SSD: bytes that background reclaim added to the pre-erased pool.
     pub reclaimed_bytes: u64,
     /// SSD: bytes written into the SLC cache.
     pub slc_written_bytes: u64,
-    /// SSD: bytes folded out of the SLC cache while idle.
+    /// SSD: bytes moved out of the SLC cache while the device was idle.
     pub slc_folded_bytes: u64,
-    /// Flash: pages programmed, for whatever reason.
+    /// Flash: pages programmed for any reason.
     pub flash_programs: u64,
-    /// Flash: programmed pages that cleaning and merging copied.
+    /// Flash: pages that were programmed as copies by cleaning and merging.
     pub flash_copied_pages: u64,
     /// Flash: programmed pages without content (padding).
     pub flash_padded_pages: u64,
@@ -146,7 +147,7 @@ pub struct ModelCounters {
     pub sequential: u64,
     /// HDD: accesses that moved the head.
     pub seeks: u64,
-    /// HDD: sum of the distances the head moved, in bytes of address.
+    /// HDD: sum of the distances that the head moved, as differences of byte offsets.
     pub seek_distance_bytes: u64,
     /// HDD: time spent positioning (seek, settling and rotation), in ns.
     pub positioning_ns: u64,
@@ -186,14 +187,15 @@ impl ModelCounters {
     }
 }
 
-/// A command with its sequence number of arrival.
+/// A waiting command, with a number that gives the order of arrival.
 #[derive(Debug, Clone, Copy)]
 struct Queued {
     command: Command,
     arrival_seq: u64,
 }
 
-/// Future completions, earliest first; completions of one instant are in order of arrival.
+/// Future completions, earliest first. Completions at the same time are in order of arrival of
+/// their commands.
 #[derive(Debug, Default)]
 struct Agenda {
     heap: BinaryHeap<Reverse<(u64, u64, u64)>>,
@@ -208,8 +210,7 @@ impl Agenda {
         self.heap.peek().map(|Reverse((done_ns, _, _))| *done_ns)
     }
 
-    /// Removes the earliest completion if it lies at or before `now_ns`, and returns it as (id,
-    /// time).
+    /// Removes the earliest completion if it is due at `now_ns`, and returns it as (id, time).
     fn pop_due(&mut self, now_ns: u64) -> Option<(u64, u64)> {
         if self.next_ns()? > now_ns {
             return None;

@@ -1,8 +1,8 @@
 //! Network disks: a volume behind token buckets, with a latency that varies and sometimes spikes.
 //!
-//! Commands pass the buckets in order of arrival and are then served in parallel. A command for
-//! more tokens than a bucket holds waits for a full bucket and leaves it in debt, so that it does
-//! not wait forever.
+//! Commands pass the buckets in order of arrival and are then served in parallel. A command that
+//! needs more tokens than a bucket holds waits for a full bucket and leaves the bucket in debt, so
+//! that the command does not wait forever.
 
 use serde::{Deserialize, Serialize};
 
@@ -25,16 +25,16 @@ pub struct NetworkParameters {
     pub rate_bytes_per_s: u64,
     /// Payload in bytes that an idle volume accepts in one burst.
     pub burst_bytes: u64,
-    /// Service time of a command after it has its tokens.
+    /// Distribution of the service time of a command, which starts once the command has its tokens.
     pub latency: Lognormal,
     /// Probability of a latency spike for a command.
     pub spike_probability: f64,
-    /// Additional latency of a spike.
+    /// Distribution of the latency that a spike adds.
     pub spike: Lognormal,
 }
 
 impl NetworkParameters {
-    /// Refuses values that no device can have, naming the field.
+    /// Checks that a device can have these values; an error names the field.
     pub fn validate(&self) -> Result<(), ModelError> {
         require(
             "rate_commands_per_s",
@@ -84,7 +84,7 @@ impl NetworkDisk {
         })
     }
 
-    /// Takes the command's tokens and returns when they are available.
+    /// Takes the command's tokens and returns the time at which the tokens are available.
     fn pass_buckets(&mut self, now_ns: u64, command: &Command) -> u64 {
         let payload_bytes = match command.kind {
             CommandKind::Read | CommandKind::Write => command.len,
@@ -115,7 +115,7 @@ impl NetworkDisk {
 
 impl TimingModel for NetworkDisk {
     fn submit(&mut self, now_ns: u64, command: Command) {
-        // Due completions are reported first; otherwise a command without latency could overtake
+        // Due completions are collected first; otherwise a command without latency could overtake
         // them.
         self.run_until(now_ns);
         assert!(

@@ -1,8 +1,8 @@
 //! Named device profiles: every parameter of every shipped profile, and how a configuration
-//! overrides them.
+//! overrides the parameters.
 //!
 //! docs/models.md gives the source and the reasoning for each value. The values are frozen, because
-//! the results in the documentation were obtained with them; a better fit gets a new name.
+//! the results in the documentation were obtained with them; a better fit gets a new profile name.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -36,8 +36,8 @@ pub enum Parameters {
 }
 
 impl Parameters {
-    /// Returns the parameters of the profile `name` with `overrides` applied, table by table. A
-    /// time or size may be a number or a text with a unit.
+    /// Returns the parameters of the profile `name` with `overrides` applied; tables inside are
+    /// merged key by key. A time or size may be a number or a text with a unit.
     ///
     /// Errors: an unknown profile (the message lists the profiles of the type), a profile of
     /// another type, an override that is no parameter or has the wrong type, or a value out of
@@ -82,7 +82,7 @@ impl Parameters {
         Ok(parameters)
     }
 
-    /// Refuses values that no device can have, naming the field.
+    /// Checks that a device can have these values; an error names the field.
     pub fn validate(&self) -> Result<(), ModelError> {
         match self {
             Parameters::Ssd(parameters) => parameters.validate(),
@@ -119,13 +119,14 @@ pub struct Profile {
     pub of: ModelType,
     /// Description of the device in one line.
     pub about: &'static str,
-    /// Profile of the other side, for profiles that were fitted as a pair.
+    /// Name of the profile for the other side of a mirror, if the two profiles were fitted as a
+    /// pair.
     pub partner: Option<&'static str>,
     /// Function that returns the parameters.
     pub parameters: fn() -> Parameters,
 }
 
-/// Returns all profiles, in the order for listings.
+/// Returns all profiles, in the order in which they are listed to the user.
 pub fn profiles() -> &'static [Profile] {
     PROFILES
 }
@@ -250,7 +251,7 @@ fn sata_2009(write_rate_bytes_per_s: u64, freeze_median_ns: u64) -> SsdParameter
     }
 }
 
-/// Returns parameters with all optional features switched off.
+/// Returns the parameters of an SSD that never freezes or stalls and has no SLC cache.
 fn never_stumbles() -> SsdParameters {
     let none = Lognormal {
         median_ns: 0,
@@ -492,8 +493,8 @@ fn merge(base: &mut toml::Table, overrides: toml::Table) -> Result<(), String> {
     Ok(())
 }
 
-/// Parses a text with a unit into a number in the unit that the parameter's name ends with: "400ms"
-/// for a time, "64MB" for a size, and "68MB" for a rate, without the "per second".
+/// Parses a text with a unit into a number in the unit with which the parameter's name ends.
+/// Examples are "400ms" for a time, "64MB" for a size, and "68MB" for a rate, without "per second".
 fn with_unit(key: &str, text: &str) -> Result<i64, String> {
     let number = if key.ends_with("_ns") {
         u64::try_from(parse_time(text)?.0.as_nanos()).ok()

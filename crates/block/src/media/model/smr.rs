@@ -7,28 +7,29 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// Destination of a write.
+/// Destination of a write on a shingled disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Placement {
-    /// The write's own band: the write is part of a stream that writes the band from its start.
+    /// The band of the write itself, because the write is part of a stream that writes the band
+    /// from its start.
     Band,
-    /// The media cache, by appending.
+    /// The media cache, to which the write is appended.
     MediaCache,
-    /// Undecided: the media cache is full and a band must be cleaned first.
+    /// Not decided, because the media cache is full and a band must be cleaned first.
     AfterCleaning,
 }
 
-/// The state of the media cache and of the bands that have data in it.
+/// The state of the media cache, and of the bands that have data in the media cache.
 #[derive(Debug)]
 pub(super) struct Shingles {
     band_bytes: u64,
     cache_bytes: u64,
     used_bytes: u64,
-    /// Bytes in the media cache for each dirty band.
+    /// Number of bytes in the media cache for each dirty band, by band number.
     dirty: BTreeMap<u64, u64>,
     /// The dirty bands, in the order in which they became dirty.
     order: VecDeque<u64>,
-    /// Start of the current run of contiguous writes; `run_end` is its end.
+    /// Start of the current run of contiguous writes; the end of the run is `run_end`.
     run_start: u64,
     run_end: u64,
 }
@@ -55,7 +56,7 @@ impl Shingles {
         };
         let band_start = offset - offset % self.band_bytes;
         // A run that covers its band from the start needs no merge. A write larger than the whole
-        // media cache has to go to its bands in any case.
+        // media cache cannot be held there, so it also goes to its bands.
         if run_start <= band_start || len > self.cache_bytes {
             Placement::Band
         } else if self.used_bytes + len > self.cache_bytes {
@@ -65,7 +66,7 @@ impl Shingles {
         }
     }
 
-    /// Records a write with the placement returned by [`placement`](Self::placement).
+    /// Records a write whose destination [`placement`](Self::placement) has returned.
     pub(super) fn record(&mut self, offset: u64, len: u64, placement: Placement) {
         assert!(
             placement != Placement::AfterCleaning,
@@ -97,8 +98,8 @@ impl Shingles {
         self.order.is_empty()
     }
 
-    /// Merges the band that has been dirty longest and frees its bytes in the media cache. Returns
-    /// the band's first byte, or `None` when no band is dirty.
+    /// Merges the band that has been dirty longest, and frees its bytes in the media cache. Returns
+    /// the offset of the band, or `None` when no band is dirty.
     pub(super) fn clean_oldest(&mut self) -> Option<u64> {
         let band = self.order.pop_front()?;
         let freed = self.dirty.remove(&band).unwrap_or(0);

@@ -2,13 +2,13 @@
 //!
 //! - The pre-erased pool (SATA drives of 2009): writes consume it, idle time refills it, and an
 //!   empty pool freezes the device until garbage collection has freed more blocks.
-//! - The SLC cache (QLC drives): writes are fast until it is full, and then have the rate of the
-//!   QLC cells.
-//! - Single stalls: an occasional write takes much longer, more often once the cache is exhausted.
+//! - The SLC cache (QLC drives): writes are fast until the cache is full; after that, they have the
+//!   rate of the QLC cells.
+//! - Single stalls: an occasional write takes much longer, more often once the SLC cache is full.
 //!
 //! A freeze affects the whole device: no write, flush or discard starts, and a parameter decides
-//! whether reads pass or wait. A stall affects one command and its service slot; on a device with
-//! one slot everything behind that command waits.
+//! whether reads proceed or wait. A stall affects one command and its service slot; on a device
+//! with one slot, all later commands wait too.
 
 use std::collections::VecDeque;
 
@@ -23,40 +23,44 @@ use super::{
     moved_bytes, transfer_ns,
 };
 
-/// Bytes per terabyte, the unit of capacity for SLC cache sizes.
+/// Bytes per terabyte. The size of an SLC cache is given for each terabyte of capacity.
 const TERABYTE: u64 = 1_000_000_000_000;
 
 /// Parameters of an SSD. The defaults are in the profiles; docs/models.md gives the source of each.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SsdParameters {
-    /// Number of commands in service at once: 1 for the drives of 2009 (the measured fits are
-    /// serial), and for NVMe the number of independent flash channels x dies that a queue can keep
-    /// busy.
+    /// Maximum number of commands in service concurrently: 1 for the drives of 2009 (the measured
+    /// fits are serial), and for NVMe the number of independent flash channels x dies that a queue
+    /// can keep busy.
     pub channels_commands: u32,
-    /// Fixed part of a read, in ns.
+    /// Fixed time of a read, in ns, in addition to its transfer.
     pub read_latency_ns: u64,
-    /// Rate of the data path for reads; shared by all channels.
+    /// Rate of the data path for reads, shared by all commands in service.
     pub read_rate_bytes_per_s: u64,
-    /// Fixed part of a write, in ns.
+    /// Fixed time of a write, in ns, in addition to its transfer.
     pub write_latency_ns: u64,
-    /// Rate of the data path for writes (beyond the SLC cache if there is one); shared by all
-    /// channels.
+    /// Rate of the data path for writes (when the SLC cache is full, if there is one), shared by
+    /// all commands in service.
     pub write_rate_bytes_per_s: u64,
-    /// Time of a flush after everything before it has finished; also added to a FUA write; in ns.
+    /// Time, in ns, that a flush takes after all earlier commands have finished; a FUA write takes
+    /// it in addition to its own time.
     pub flush_latency_ns: u64,
     /// Time of a discard, and of a write-zeroes if `zeroes_deallocate` is set, in ns.
     pub discard_latency_ns: u64,
-    /// Whether write-zeroes only deallocates (NVMe) or programs its bytes like a write (SATA).
+    /// Whether a write-zeroes only deallocates its bytes (NVMe) or programs them like a write
+    /// (SATA).
     pub zeroes_deallocate: bool,
 
-    /// Pre-erased bytes of a fully rested device. 0: the device never freezes.
+    /// Maximum number of pre-erased bytes in the pool, reached after a long idle time. 0: no pool,
+    /// the device never freezes.
     pub pool_bytes: u64,
     /// Rate at which an idle device refills the pool.
     pub pool_reclaim_bytes_per_s: u64,
-    /// Idle time before reclaim begins, in ns.
+    /// Time that the device must be idle before reclaim begins, in ns.
     pub pool_reclaim_idle_ns: u64,
-    /// Share of its size that a sequential write consumes from the pool, without unit, 0..=1.
+    /// Number of bytes that a sequential write consumes from the pool, as a share of its length,
+    /// from 0 to 1.
     pub sequential_pool_share: f64,
     /// Length of a freeze.
     pub freeze: Lognormal,
@@ -65,26 +69,26 @@ pub struct SsdParameters {
     /// Whether reads wait for the end of a freeze.
     pub freeze_holds_reads: bool,
 
-    /// Size of the SLC cache for each terabyte (10^12 bytes) of capacity. 0: no such cache.
+    /// Size of the SLC cache for each terabyte (10^12 bytes) of capacity. 0: no SLC cache.
     pub slc_cache_bytes_per_tb: u64,
     /// Write rate while the cache has room.
     pub slc_rate_bytes_per_s: u64,
-    /// Rate at which an idle device empties the cache.
+    /// Rate at which an idle device empties the SLC cache.
     pub slc_fold_bytes_per_s: u64,
-    /// Idle time before the SLC cache is emptied, in ns.
+    /// Time that the device must be idle before the SLC cache is emptied, in ns.
     pub slc_fold_idle_ns: u64,
 
     /// Probability that a write stalls while the SLC cache has room, or on a device without an SLC
     /// cache.
     pub stall_probability: f64,
-    /// Probability that a write that finds the SLC cache full stalls.
+    /// Probability that a write stalls if the SLC cache has no room for all of it.
     pub stall_exhausted_probability: f64,
     /// Additional time of a stalled write.
     pub stall: Lognormal,
 }
 
 impl SsdParameters {
-    /// Refuses values that no device can have, naming the field.
+    /// Checks that a device can have these values; an error names the field.
     pub fn validate(&self) -> Result<(), ModelError> {
         require(
             "channels_commands",
@@ -119,7 +123,7 @@ pub struct Ssd {
     draws: Draws,
     clock_ns: u64,
     arrivals: u64,
-    /// Waiting reads, kept separately because they may pass a freeze.
+    /// Waiting reads, in a separate list because reads may proceed during a freeze.
     reads: VecDeque<Queued>,
     others: VecDeque<Queued>,
     in_service: Agenda,
@@ -127,8 +131,8 @@ pub struct Ssd {
     /// Time at which the shared data path becomes free.
     path_free_ns: u64,
     frozen_until_ns: Option<u64>,
-    /// Pool bytes that the write at the head of `others` still needs; `None` until that write is
-    /// first considered.
+    /// Number of bytes that the write at the head of `others` still needs from the pool; `None`
+    /// until that write has been considered for the first time.
     head_needs_bytes: Option<u64>,
     idle_since_ns: u64,
     pool_bytes: u64,
@@ -139,7 +143,8 @@ pub struct Ssd {
 }
 
 impl Ssd {
-    /// Creates a rested device of `capacity_bytes`. Errors: a parameter out of range.
+    /// Creates an idle device of `capacity_bytes` with a full pool. Errors: a parameter out of
+    /// range.
     pub fn new(
         parameters: SsdParameters,
         capacity_bytes: u64,
@@ -172,8 +177,8 @@ impl Ssd {
         })
     }
 
-    /// Returns the bytes in the pre-erased pool as of the last activity. Idle reclaim is added only
-    /// when the device is next used.
+    /// Returns the number of bytes that the pre-erased pool had at the last activity of the device.
+    /// Bytes reclaimed since then are added only when the device is next used.
     pub fn pool_bytes(&self) -> u64 {
         self.pool_bytes
     }
@@ -185,7 +190,7 @@ impl Ssd {
             && self.frozen_until_ns.is_none()
     }
 
-    /// Returns the device's own next event: a completion or the end of a freeze.
+    /// Returns the time of the device's own next event: a completion or the end of a freeze.
     fn next_instant_ns(&self) -> Option<u64> {
         match (self.in_service.next_ns(), self.frozen_until_ns) {
             (Some(done_ns), Some(thaw_ns)) => Some(done_ns.min(thaw_ns)),
@@ -214,7 +219,8 @@ impl Ssd {
         self.clock_ns = self.clock_ns.max(now_ns);
     }
 
-    /// Puts waiting commands into service, oldest first, as far as slots and freezes allow.
+    /// Puts waiting commands into service, oldest first, as far as service slots and freezes
+    /// permit.
     fn start_commands(&mut self, now_ns: u64) {
         while self.in_service.len() < self.parameters.channels_commands as usize {
             let frozen = self.frozen_until_ns.is_some();
@@ -254,7 +260,7 @@ impl Ssd {
             .push(done_ns, queued.arrival_seq, command.id);
     }
 
-    /// Starts the oldest command that is not a read. Returns false if it must wait.
+    /// Starts the oldest command that is not a read. Returns false if this command must wait.
     fn start_other(&mut self, now_ns: u64) -> bool {
         let Some(queued) = self.others.front().copied() else {
             return false;
@@ -273,7 +279,8 @@ impl Ssd {
             }
             CommandKind::Read | CommandKind::Write | CommandKind::WriteZeroes => {
                 if !self.take_from_pool(now_ns, &command) {
-                    // A freeze began; reads may still pass it, so the caller's loop continues.
+                    // A freeze has begun, during which reads may still proceed, so the caller's
+                    // loop continues.
                     return true;
                 }
                 self.write_done_ns(now_ns, &command)
@@ -285,8 +292,9 @@ impl Ssd {
         true
     }
 
-    /// Takes a write's share from the pool. If the pool is too small, uses up its content, begins a
-    /// freeze and returns false; so the erased and the written bytes balance.
+    /// Takes the bytes that a write consumes from the pool. If the pool has too few, takes all of
+    /// them, begins a freeze and returns false; the write will need only the rest. So erased and
+    /// written bytes balance.
     fn take_from_pool(&mut self, now_ns: u64, command: &Command) -> bool {
         if self.parameters.pool_bytes == 0 {
             return true;
@@ -340,13 +348,13 @@ impl Ssd {
         self.occupy_path(now_ns, moving_ns) + latency_ns
     }
 
-    /// Reserves the shared data path and returns when the transfer ends.
+    /// Reserves the shared data path and returns the time at which the transfer ends.
     fn occupy_path(&mut self, now_ns: u64, moving_ns: u64) -> u64 {
         self.path_free_ns = self.path_free_ns.max(now_ns) + moving_ns;
         self.path_free_ns
     }
 
-    /// Accounts for the background work of the device while it was idle up to `now_ns`.
+    /// Accounts for the background work that the device has done while it was idle until `now_ns`.
     fn wake(&mut self, now_ns: u64) {
         let idle_ns = now_ns.saturating_sub(self.idle_since_ns);
         let p = &self.parameters;

@@ -1,5 +1,5 @@
-//! Compares a server's offer after a reconnection with the properties reported to the layers above
-//! when the device was opened.
+//! Compares the features that a server offers after a reconnection with the properties that were
+//! reported to the layers above when the device was opened.
 
 use bimetal_proto::nbd::wire::{command_flag, transmission_flag as offer};
 use bimetal_proto::nbd::{ClientSession, Command, Request};
@@ -7,11 +7,12 @@ use bimetal_proto::nbd::{ClientSession, Command, Request};
 use crate::geometry::Geometry;
 use crate::units::show_size;
 
-/// Describes the differences between the server's offers `before` and `now`; empty if there are
-/// none. The layers above rely on the geometry `told`.
+/// Describes the differences between the features that the server offered before (`before`) and
+/// offers now (`now`). The list is empty if there are none. `told` is the geometry on which the
+/// layers above rely.
 ///
 /// # Errors
-/// A message that says why the server cannot be used without opening the device again.
+/// A message that says why the server cannot be used unless the device is opened again.
 pub(super) fn changes(
     told: &Geometry,
     before: &ClientSession,
@@ -56,7 +57,7 @@ pub(super) fn changes(
     Ok(found)
 }
 
-/// Optional features: flag, name, and effect of their absence.
+/// Optional features of a server: flag, name, and effect if the feature is missing.
 const OFFERS: [(u16, &str, &str); 4] = [
     (
         offer::CAN_MULTI_CONN,
@@ -72,7 +73,8 @@ const OFFERS: [(u16, &str, &str); 4] = [
     ),
 ];
 
-/// Returns true if this server accepts a request that was made for another one.
+/// Returns true if the server of this session supports a request that was created for an earlier
+/// session.
 pub(super) fn takes(session: &ClientSession, request: &Request) -> bool {
     let offers = |flag| session.info.offers(flag);
     let command = match request.command() {

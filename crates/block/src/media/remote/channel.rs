@@ -1,4 +1,5 @@
-//! A channel: one connection at a time, and the requests that use it and its successors.
+//! A channel of a remote device: a sequence of connections, one at a time, and the requests that
+//! are sent over them.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -27,20 +28,21 @@ use crate::request::{Extent, IoResult, Reply};
 const REQUESTS_MAX: u64 = 128;
 /// Size of the receive buffer.
 const RECEIVE_BUFFER_BYTES: usize = 256 << 10;
-/// Pause before the second attempt to connect; it doubles up to `PAUSE_MAX`.
+/// Pause before the second attempt to connect. The pause doubles with each further attempt, up to
+/// `PAUSE_MAX`.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Number of broken connections after which a request in flight fails, because the request itself
-/// may break them.
+/// Number of connections that may break while a request is in flight. After that the request fails,
+/// because the request itself may be the cause.
 const BREAKS_MAX: u32 = 8;
 
-/// A request until its reply is complete. It outlives the future that waits for it, because the
-/// server may still execute the request.
+/// A request whose reply is not complete. It outlives the future that waits for the reply, because
+/// the server may still execute the request.
 struct Call {
     request: nbd::Request,
     payload: Payload,
-    /// Received part of the reply.
+    /// Buffer for the data of a read; the part that has arrived is filled.
     data: Option<BufMut>,
     coverage: ReadCoverage,
     runs: Vec<Extent>,
@@ -92,7 +94,7 @@ fn error_of(error: Errno) -> IoError {
 enum End {
     /// The device is closed and all requests are complete.
     Closed,
-    /// The connection broke, or the server violated the protocol; another connection may work.
+    /// The connection broke, or the server violated the protocol. A new connection may work.
     Broken(String),
 }
 
@@ -116,7 +118,8 @@ impl From<ProtocolError> for End {
 enum Condition {
     Online,
     Connecting,
-    /// Not restored before the deadline: requests fail at once, and attempts to connect continue.
+    /// Not restored before the deadline: requests fail immediately, while attempts to connect
+    /// continue.
     Offline,
 }
 
@@ -128,7 +131,7 @@ pub(super) struct Channel {
     /// Cookies of calls that wait to be sent.
     unsent: RefCell<Vec<u64>>,
     next_cookie: Cell<u64>,
-    /// Number of complete replies.
+    /// Number of replies that have been received completely.
     replies: Cell<u64>,
     places: Rc<Semaphore>,
     condition: Cell<Condition>,
@@ -162,7 +165,7 @@ impl Channel {
         self.calls.borrow().len()
     }
 
-    /// Wakes the channel to reevaluate the state of the device.
+    /// Wakes the channel, so that it checks the state of the device again.
     pub(super) fn wake(&self) {
         self.changed.notify();
     }
@@ -203,7 +206,7 @@ impl Channel {
         outcome.wait().await
     }
 
-    /// Counts a break for every request in flight, and fails requests that have reached
+    /// Counts a broken connection for every request in flight, and fails requests that have reached
     /// [`BREAKS_MAX`].
     fn note_break(&self) {
         self.calls.borrow_mut().retain(|_, call| {
@@ -216,7 +219,7 @@ impl Channel {
     }
 
     /// Queues all requests in flight to be sent again, oldest first. Fails requests that the server
-    /// no longer supports.
+    /// of the new session does not support.
     fn restart(&self, session: &ClientSession) {
         let mut calls = self.calls.borrow_mut();
         calls.retain(|_, call| {
@@ -232,7 +235,7 @@ impl Channel {
         *self.unsent.borrow_mut() = cookies;
     }
 
-    /// Moves the requests in flight to another channel, which sends them again.
+    /// Moves the requests in flight to the channel `to`, which sends them again.
     fn hand_over(&self, to: &Channel) {
         if to.is_offline() {
             return self.fail_all(IoError::Transport);
@@ -263,8 +266,8 @@ impl Channel {
         }
     }
 
-    /// Collects the requests to be sent now into one payload: headers from one buffer, data by
-    /// reference.
+    /// Collects the unsent requests into one payload. The headers are in one new buffer; the data
+    /// is referenced, not copied.
     fn gather(&self, pool: &BufPool) -> Payload {
         let cookies = std::mem::take(&mut *self.unsent.borrow_mut());
         let calls = self.calls.borrow();
@@ -325,7 +328,8 @@ pub(super) async fn run(shared: Rc<Shared>, channel: Rc<Channel>, first: Option<
     }
 }
 
-/// Waits without a connection while only the first channel may have one.
+/// Keeps a channel without a connection while only the first channel may have one, and moves its
+/// requests to the first channel.
 async fn stand_by(shared: &Shared, channel: &Channel) {
     while shared.is_spare(channel) && !shared.closing.get() {
         channel.hand_over(&shared.channels[0]);
@@ -336,8 +340,9 @@ async fn stand_by(shared: &Shared, channel: &Channel) {
     channel.hand_over(&shared.channels[0]);
 }
 
-/// Tries to connect until it succeeds; returns `None` when the device is closed. `broke_at` is the
-/// time at which the previous connection broke; `None` means that this is the first connection.
+/// Attempts to connect until an attempt succeeds; returns `None` when the device is closed.
+/// `broke_at` is the time at which the previous connection broke, or `None` for the first
+/// connection.
 async fn reconnect(
     shared: &Shared,
     channel: &Channel,
@@ -375,7 +380,8 @@ async fn reconnect(
             shared.tell("connection-offline", offline);
         }
         let closing = channel.changed.until(|| shared.closing.get());
-        // Closing only cuts the pause short; the loop above decides whether to continue.
+        // A close of the device only ends the pause early; the start of the loop decides whether to
+        // continue.
         if shared.rt.timeout(pause, closing).await.is_ok() && channel.requests() > 0 {
             shared.rt.sleep(pause).await;
         }
@@ -383,7 +389,8 @@ async fn reconnect(
     }
 }
 
-/// Attempts once to connect to a server that is still usable, and reports differences in its offer.
+/// Attempts once to connect to the server. Checks that the server is still usable, and reports
+/// changes in the features that it offers.
 ///
 /// # Errors
 /// A message that says why there is no connection.
@@ -451,7 +458,8 @@ async fn send(shared: &Shared, channel: &Channel, stream: &Stream) -> End {
                 length_bytes: 0,
             };
             let bye = shared.rt.pool().copy_of(&encode_request(&bye));
-            // The device is closed, so it does not matter whether the server receives the farewell.
+            // The device is closed, so it does not matter whether the server receives this last
+            // message.
             let _ = stream.send(bye.into()).await;
             return End::Closed;
         }
@@ -499,7 +507,7 @@ impl Input<'_> {
         }
     }
 
-    /// Passes `len` bytes of the stream to `take` as they arrive.
+    /// Receives `len` bytes of the stream and passes them to `take` piece by piece as they arrive.
     async fn each(&mut self, len: usize, mut take: impl FnMut(&[u8])) -> Result<(), End> {
         let mut left = len;
         while left > 0 {
@@ -515,7 +523,7 @@ impl Input<'_> {
     }
 }
 
-/// Uninhabited: the receiving side ends only with an error.
+/// Uninhabited type, because receiving ends only with an error.
 enum Never {}
 
 async fn receive(
@@ -559,8 +567,8 @@ async fn reply(
     message(session, call, input, header).await?;
     if header.done {
         if call.error == Some(Errno::Shutdown) {
-            // The server is shutting down and has not executed the request, so the next server gets
-            // it again.
+            // The server is shutting down and has not executed the request, so the request is sent
+            // again over the next connection.
             return Err(broken("the server is shutting down"));
         }
         channel.replies.set(channel.replies.get() + 1);
@@ -578,8 +586,9 @@ async fn reply(
     Ok(())
 }
 
-/// A call that is out of the table while its reply arrives. On drop, an unfinished call returns to
-/// the table, so that it is sent again over the next connection.
+/// Guard of a call that is removed from the table while its reply is received. If the reply is not
+/// complete when the guard is dropped, the call returns to the table, so that it is sent again over
+/// the next connection.
 struct Taken<'c> {
     channel: &'c Channel,
     call: Option<Call>,
@@ -658,8 +667,8 @@ async fn message(
     Ok(())
 }
 
-/// Receives content of a read into the call's buffer. The caller has checked that the content lies
-/// inside the request.
+/// Receives a part of a read's data into the call's buffer. The caller has checked that the part
+/// lies inside the requested range.
 async fn content(
     call: &mut Call,
     input: &mut Input<'_>,

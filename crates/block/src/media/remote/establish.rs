@@ -22,11 +22,11 @@ const ATTEMPT_MAX: Duration = Duration::from_secs(10);
 pub(super) struct Established {
     pub(super) stream: Stream,
     pub(super) session: ClientSession,
-    /// Bytes received after the handshake: none from a server that waits for requests.
+    /// Bytes received after the end of the handshake. A server that waits for requests sends none.
     pub(super) early: Vec<u8>,
 }
 
-/// Reason why there is no connection, for the operator.
+/// Reason why no connection could be established, as reported to the operator.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
     #[error("{0}")]
@@ -104,7 +104,8 @@ async fn negotiate(
         if !out.is_empty() {
             let sent = stream.send(rt.pool().copy_of(&out).into()).await;
             out.clear();
-            // A server that refused may close the connection before it receives the farewell.
+            // A server that has refused may close the connection before it receives the client's
+            // last message.
             if !matches!(progress, ClientProgress::Refused(_)) {
                 sent?;
             }

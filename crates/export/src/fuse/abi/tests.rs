@@ -1,17 +1,17 @@
-//! Messages and answers written by hand from `linux/fuse.h`, byte by byte, for little-endian
-//! machines.
+//! Messages and answers written by hand, byte by byte, from the definitions in `linux/fuse.h`, for
+//! little-endian machines.
 #![cfg(target_endian = "little")]
 
 use super::*;
 
-/// Converts hexadecimal digits to bytes; blanks only make the text readable.
+/// Converts hexadecimal digits to bytes. Blanks in the text are ignored.
 fn from_hex(text: &str) -> Vec<u8> {
     let digits: Vec<u32> = text.chars().filter_map(|c| c.to_digit(16)).collect();
     let bytes = digits.chunks(2).map(|pair| (pair[0] * 16 + pair[1]) as u8);
     bytes.collect()
 }
 
-/// Encodes a message: `fuse_in_header` of operation `opcode` on inode 2 with number
+/// Encodes a message: a `fuse_in_header` with operation `opcode`, inode 2 and the identifier
 /// 0x0807060504030201, followed by `rest`.
 fn message(opcode: u32, rest: &str) -> Vec<u8> {
     let rest = from_hex(rest);
@@ -19,14 +19,15 @@ fn message(opcode: u32, rest: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     bytes.extend(len.to_le_bytes());
     bytes.extend(opcode.to_le_bytes());
-    // unique; nodeid; uid 1000, gid 100, pid 4660; no extensions, padding.
+    // The fields in order: unique; nodeid; uid 1000, gid 100, pid 4660; no extensions, padding.
     bytes.extend(from_hex("0102030405060708 0200000000000000"));
     bytes.extend(from_hex("e8030000 64000000 34120000 0000 0000"));
     bytes.extend(rest);
     bytes
 }
 
-/// Decodes the request of a message, split after the longest head as it is when read.
+/// Decodes the request of a message. The message is split behind the longest head, as in a read
+/// from `/dev/fuse`.
 fn decoded(bytes: &[u8]) -> Option<Asked> {
     let (head, rest) = bytes.split_at(bytes.len().min(HEAD_BYTES));
     let header = decode_header(head, bytes.len())?;
@@ -47,7 +48,7 @@ fn a_header_lies_as_in_the_kernels() {
         node: 2,
     };
     assert_eq!(decode_header(&bytes, 56), Some(header));
-    // A length that differs from the received one, and a message shorter than a header.
+    // A length that differs from the received length, and a message that is shorter than a header.
     assert_eq!(decode_header(&bytes, 55), None);
     assert_eq!(decode_header(&bytes[..56], 57), None);
     let mut short = message(38, "");
@@ -59,8 +60,8 @@ fn a_header_lies_as_in_the_kernels() {
 
 #[test]
 fn the_first_message_says_what_the_kernel_is() {
-    // 7.38; read-ahead 128 KiB; ASYNC_READ, BIG_WRITES, ASYNC_DIO, PARALLEL_DIROPS, MAX_PAGES and
-    // INIT_EXT.
+    // Version 7.38; read-ahead 128 KiB; the flags ASYNC_READ, BIG_WRITES, ASYNC_DIO,
+    // PARALLEL_DIROPS, MAX_PAGES and INIT_EXT.
     let text = "07000000 26000000 00000200 21804440";
     let long = message(26, &format!("{text} {}", "00".repeat(48)));
     let init = Init {
@@ -70,7 +71,7 @@ fn the_first_message_says_what_the_kernel_is() {
         flags: 0x4044_8021,
     };
     assert_eq!(decoded(&long), Some(Asked::Init(init)));
-    // As before 7.36, without the second word of flags.
+    // A kernel before 7.36 sends no second word of flags.
     assert_eq!(decoded(&message(26, text)), Some(Asked::Init(init)));
     assert_eq!(decoded(&message(26, &text[..26])), None);
 
@@ -97,14 +98,15 @@ fn the_first_answer_names_the_limits() {
         transfer_bytes_max: 1 << 20,
         background_max: 64,
     };
-    // The kernel's own version, its read-ahead and the flags that both sides support; 64 and 64;
-    // max_write 1 MiB, time_gran 1; 256 pages; zeroes in the rest of 64 bytes.
+    // The kernel's version, its read-ahead and the flags that kernel and server both support; 64
+    // background requests twice; max_write 1 MiB, time_gran 1; 256 pages; zeroes in the rest of 64
+    // bytes.
     let expected =
         "07000000 1f000000 00000200 21804400  4000 4000 00001000 01000000  0001 0000 00000000";
     let expected = [from_hex(expected), vec![0; 28]].concat();
     assert_eq!(expected.len(), 64);
     assert_eq!(init_answer(&init, &limits), expected);
-    // A newer kernel gets the newest version that is spoken, 38.
+    // A newer kernel gets version 38, the newest that the server implements.
     let newer = Init { minor: 45, ..init };
     assert_eq!(init_answer(&newer, &limits)[4..8], [38, 0, 0, 0]);
     let other = [from_hex("07000000 26000000"), vec![0; 56]].concat();
@@ -113,7 +115,7 @@ fn the_first_answer_names_the_limits() {
 
 #[test]
 fn reads_and_writes_name_a_range() {
-    // fh 5; offset; size; flags of the read; lock owner; flags; padding.
+    // The fields in order: fh 5; offset; size; flags of the read; lock owner; flags; padding.
     let text =
         "0500000000000000 0010000000000001 00020000 00000000 0000000000000000 02800000 00000000";
     let place = range(0x0100_0000_0000_1000, 512);
@@ -141,7 +143,7 @@ fn names_end_with_a_zero() {
     assert_eq!(decoded(&message(1, "00")), Some(Asked::Lookup(Vec::new())));
     assert_eq!(decoded(&message(1, "766f6c")), None);
     assert_eq!(decoded(&message(1, "")), None);
-    // A name longer than the head: 40 bytes of it and its terminator follow the head.
+    // A name that exceeds the head: 40 bytes of the name and its terminator follow the head.
     let long = message(1, &format!("{}00", "61".repeat(80)));
     assert_eq!(decoded(&long), Some(Asked::Lookup(vec![b'a'; 80])));
 }
@@ -149,7 +151,7 @@ fn names_end_with_a_zero() {
 #[test]
 fn attributes_to_set_are_told_apart() {
     let set = |valid: &str| {
-        // valid, padding; fh; size 0x1000; the remaining fields are ignored.
+        // The fields in order: valid, padding; fh; size 0x1000. The remaining fields are ignored.
         let text = format!(
             "{valid} 00000000 0000000000000000 0010000000000000 {}",
             "00".repeat(64)
@@ -174,7 +176,7 @@ fn attributes_to_set_are_told_apart() {
 #[test]
 fn ways_to_allocate_are_told_apart() {
     let allocate = |mode: &str| {
-        // fh; offset 0x3000; length 0x1_0000_0000; mode, padding.
+        // The fields in order: fh; offset 0x3000; length 0x1_0000_0000; mode, padding.
         let text = format!("0000000000000000 0030000000000000 0000000001000000 {mode} 00000000");
         decoded(&message(43, &text))
     };
@@ -184,7 +186,7 @@ fn ways_to_allocate_are_told_apart() {
     assert_eq!(allocate("03000000"), expected(Some(Allocate::PunchHole)));
     assert_eq!(allocate("11000000"), expected(Some(Allocate::ZeroRange)));
     assert_eq!(allocate("10000000"), expected(Some(Allocate::ZeroRange)));
-    // Plain allocation, FALLOC_FL_COLLAPSE_RANGE, and two at once.
+    // Plain allocation, FALLOC_FL_COLLAPSE_RANGE, and two conflicting modes together.
     for mode in ["00000000", "08000000", "13000000"] {
         assert_eq!(allocate(mode), expected(None), "{mode}");
     }
@@ -255,8 +257,8 @@ fn facts() -> Facts {
     }
 }
 
-/// `fuse_attr` of the file: inode 2, 1 MiB in 2,048 sectors, three times without nanoseconds, a
-/// regular file with one name, its owner, no device, blocks of 4 KiB.
+/// `fuse_attr` of the file: inode 2; 1 MiB in 2,048 sectors; three time stamps without nanoseconds;
+/// a regular file with one link; its owner and group; no device number; blocks of 4 KiB.
 const FILE_ATTRIBUTES: &str = "0200000000000000 0000100000000000 0008000000000000
     0000006500000000 0000006500000000 0000006500000000 00000000 00000000 00000000
     80810000 01000000 e8030000 64000000 00000000 00100000 00000000";
@@ -268,7 +270,8 @@ fn attributes_lie_as_in_the_kernels() {
     let expected = from_hex(&expected);
     assert_eq!(expected.len(), 16 + 88);
     assert_eq!(facts().attributes_answer(2), Some(expected.clone()));
-    // The mode follows 16 + 60 bytes: 0100600; read-only 0100400; the folder 040500.
+    // The mode follows 16 + 60 bytes. It is 0100600 for the file, 0100400 for the read-only file,
+    // and 040500 for the folder.
     assert_eq!(expected[76..80], [0x80, 0x81, 0, 0]);
     let read_only = Facts {
         read_only: true,
@@ -296,8 +299,8 @@ fn the_file_is_found_by_its_name_only() {
 
 #[test]
 fn the_folder_is_given_in_parts() {
-    // Inode, offset of the next one, length of the name, type (folder 4, file 8), name up to 8
-    // bytes.
+    // The fields in order: inode, offset of the next entry, length of the name, type (4 for a
+    // folder, 8 for a file), and the name padded to a multiple of 8 bytes.
     let dot = from_hex("0100000000000000 0100000000000000 01000000 04000000 2e00000000000000");
     let parent = from_hex("0100000000000000 0200000000000000 02000000 04000000 2e2e000000000000");
     let file = from_hex("0200000000000000 0300000000000000 03000000 08000000 766f6c0000000000");
@@ -319,7 +322,8 @@ fn other_answers_lie_as_in_the_kernels() {
     assert_eq!(open_folder_answer(), vec![0; 16]);
     assert_eq!(write_answer(512), from_hex("00020000 00000000"));
     assert_eq!(seek_answer(4096), from_hex("0010000000000000"));
-    // 256 blocks, none free; 2 files, none free; blocks of 4096, names of 255, fragments of 4096.
+    // 256 blocks, none free; 2 files, none free; block size 4096, name length 255, fragment
+    // size 4096.
     let expected = "0001000000000000 0000000000000000 0000000000000000
         0200000000000000 0000000000000000 00100000 ff000000 00100000";
     let expected = [from_hex(expected), vec![0; 28]].concat();

@@ -1,8 +1,8 @@
 //! Memory for images: blocks in chunks that the kernel may back with huge pages.
 //!
-//! A get goes from the root to a leaf, and the images on that path lie anywhere in the memory of an
-//! index. With many small pages, most accesses miss the TLB, and the processor walks its page
-//! tables. On a virtual machine the walk takes longer than reading the bytes. A general allocator
+//! A get descends from the root to a leaf, and the images on that path lie anywhere in the memory
+//! of an index. With many small pages, most accesses miss the TLB, and the processor walks its page
+//! tables. On a virtual machine that walk takes longer than reading the bytes. A general allocator
 //! provides huge pages only if the whole program asks for them. So images have an allocator of
 //! their own, one for all indexes of a process.
 //!
@@ -62,7 +62,8 @@ impl Chunk {
     /// Maps a chunk of `units` units of zeroes.
     fn map(units: u32) -> Chunk {
         let bytes = units as usize * UNIT_BYTES;
-        // A mapping may begin at any page. So this one is longer, and the excess is unmapped.
+        // A mapping may begin at any page, so the mapping is made longer than the chunk, and the
+        // excess is unmapped.
         let mapped_bytes = bytes + HUGE_PAGE_BYTES;
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: this is a fresh private mapping at an address that the kernel chooses.
@@ -166,8 +167,8 @@ impl Drop for Block {
 }
 
 /// Reference-counted value with bytes behind it, in one block of the memory for images. Holders are
-/// counted as in [`Arc`](std::sync::Arc). Value and bytes lie together because they are read
-/// together, and there is one pointer less to follow.
+/// counted as in [`Arc`](std::sync::Arc). The value and the bytes lie together because they are
+/// read together, which also saves following a pointer.
 pub(super) struct Shared<T> {
     head: NonNull<Head<T>>,
     owned: PhantomData<Head<T>>,
@@ -186,7 +187,7 @@ struct Head<T> {
 // SAFETY: holders on several threads share the value by reference, and any of them may drop it, as
 // with `Arc`; the tail is only read until then.
 unsafe impl<T: Send + Sync> Send for Shared<T> {}
-// SAFETY: as above.
+// SAFETY: as for `Send`: the value is shared by reference, and the tail is only read.
 unsafe impl<T: Send + Sync> Sync for Shared<T> {}
 
 /// Limit on the number of holders; a higher count means that references were leaked.
@@ -251,7 +252,7 @@ impl<T> Shared<T> {
     #[inline(always)]
     pub fn tail(&self) -> &[u8] {
         let len = self.head().tail_len as usize;
-        // SAFETY: that many bytes were written behind the head when it was made, and they never
+        // SAFETY: `tail_len` bytes were written behind the head when it was made, and they never
         // change.
         unsafe {
             let tail = self.head.cast::<u8>().add(size_of::<Head<T>>());
@@ -259,9 +260,9 @@ impl<T> Shared<T> {
         }
     }
 
-    /// Prefetches the first cache lines of the value and the bytes behind it, all at once.
-    /// Otherwise a search would wait for each line before it knows which line it needs next. If the
-    /// lines are in the cache already, the call makes nothing slower.
+    /// Prefetches the first cache lines of the value and of the bytes behind it, all of them
+    /// together. Otherwise a search would wait for each line before it knows which line it needs
+    /// next. If the lines are in the cache already, the call slows nothing down.
     #[inline(always)]
     pub fn fetch_ahead(&self) {
         let start = self.head.as_ptr().cast::<u8>();

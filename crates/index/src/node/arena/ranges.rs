@@ -1,10 +1,10 @@
 //! Free ranges of the chunks, in units: only the numbers, without the memory.
 //!
-//! An allocation takes the shortest free range that is long enough, and of equal ones the first
-//! (address-ordered best fit, which wastes least in Wilson et al., "Dynamic Storage Allocation: A
-//! Survey and Critical Review", 1995). Adjacent free ranges are merged. A chunk that is entirely
-//! free is reported to the caller, which unmaps it. One free chunk is kept, so that chunks are not
-//! mapped and unmapped with every block.
+//! An allocation takes the shortest free range that is long enough, and the first among several of
+//! that length (address-ordered best fit, which wastes least in Wilson et al., "Dynamic Storage
+//! Allocation: A Survey and Critical Review", 1995). Adjacent free ranges are merged. A chunk that
+//! is entirely free is reported to the caller, which unmaps it. One free chunk is kept, so that
+//! chunks are not mapped and unmapped with every block.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,7 +25,7 @@ pub(super) struct Ranges {
     by_units: BTreeSet<(u32, u32, u32)>,
     /// Lengths of the chunks.
     chunks: BTreeMap<u32, u32>,
-    /// Chunk that is entirely free and is kept.
+    /// Chunk that is entirely free and is kept for later allocations.
     spare: Option<u32>,
 }
 
@@ -86,7 +86,8 @@ impl Ranges {
         Some(taken)
     }
 
-    /// Frees a range. Returns a chunk if the caller should unmap it; its ranges are then removed.
+    /// Frees a range. If the caller should unmap the chunk of that range, returns the chunk; its
+    /// ranges are then removed.
     pub fn give_back(&mut self, range: Range) -> Option<u32> {
         let mut free = range;
         let mut before = self.by_place.range(..(range.chunk, range.at));

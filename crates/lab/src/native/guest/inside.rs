@@ -1,7 +1,7 @@
-//! The first program of a guest: executes the ordered run, writes the answer, and powers the guest
-//! off.
+//! The first program of a guest: executes the run of the order, writes the answer, and powers the
+//! guest off.
 //!
-//! It must never do so outside a guest: its mounts would hide the folders of the machine, and it
+//! This must never run outside a guest: the mounts would hide folders of the machine, and the end
 //! would power the machine off.
 
 use std::fs::{self, File};
@@ -19,16 +19,17 @@ use crate::native::{NativeError, Session, io_error};
 use crate::outcome::Outcome;
 use crate::settings::Settings;
 
-/// `HOSTFS_SUPER_MAGIC`: type of the root file system of a guest, and of no other system.
+/// `HOSTFS_SUPER_MAGIC`: the type of the root file system in a guest, which no other system has as
+/// its root.
 const HOSTFS: u64 = 0x00c0_ffee;
-/// The guest's second disk. The first one would be its root.
+/// The second disk of the guest; User-Mode Linux reserves the first disk for a root file system.
 const DEVICE: &str = "/dev/ubdb";
 
-/// Executes the run that is ordered in `folder`, writes the answer there, and powers the guest off.
-/// Returns only on an error.
+/// Executes the run of the order in `folder`, writes the answer to `folder`, and powers the guest
+/// off. Returns only on an error.
 ///
 /// # Errors
-/// If this is not the first program of a guest, or the answer cannot be written.
+/// If this process is not the first program of a guest, or the answer cannot be written.
 pub fn run_inside(folder: &Path) -> Result<(), NativeError> {
     let root = rustix::fs::statfs("/").map_err(|e| io_error(Path::new("/"), e.into()))?;
     if std::process::id() != 1 || root.f_type as u64 != HOSTFS {
@@ -48,7 +49,7 @@ pub fn run_inside(folder: &Path) -> Result<(), NativeError> {
     })
 }
 
-/// Mounts the file systems that a first program must mount, and a `tmpfs` of the guest for files
+/// Mounts the file systems that the first program of a system must mount, and a `tmpfs` for files
 /// that are written during the run.
 fn mount_all() -> Result<(), String> {
     for (kind, place) in [("proc", "/proc"), ("sysfs", "/sys"), ("tmpfs", "/run")] {
@@ -63,7 +64,8 @@ fn make(folder: &Path) -> Result<Outcome, String> {
     let text = fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
     let order: Order =
         serde_json::from_slice(&text).map_err(|error| format!("{}: {error}", path.display()))?;
-    // The run may use all of the guest, including its memory, so it needs no memory limit.
+    // The guest exists for this run alone and has the memory of the run, so the run needs no memory
+    // limit.
     let inner = Settings {
         device: DeviceSettings::Native(NativeDevice::Block {
             path: PathBuf::from(DEVICE),
@@ -82,7 +84,7 @@ fn make(folder: &Path) -> Result<Outcome, String> {
     })
 }
 
-/// Writes the answer to the file that the host reads after the end of the guest.
+/// Writes the answer to a file, which the host reads after the guest has ended.
 fn give(folder: &Path, answer: &Answer) -> Result<(), NativeError> {
     let path = folder.join(ANSWER);
     let text = serde_json::to_vec(answer).expect("an answer is plain data");

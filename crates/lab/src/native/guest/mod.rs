@@ -1,12 +1,11 @@
 //! Runs in User-Mode Linux: a kernel that runs as a program, with drivers that the kernel of this
 //! machine may lack, such as ReiserFS and the original driver of ext2.
 //!
-//! Each run boots a guest with a disk of its own. The first program of the guest is this program,
-//! which executes the run there in the same way as the native backend, so that no code is
-//! duplicated. The guest sees the files of this machine, with the rights of the user who started
-//! it; it changes only files in the folder of its run. Root is not needed. A system call in a guest
-//! costs at least ten times as much as outside, so times measured there must never be compared with
-//! anything.
+//! Each run boots a guest with a disk of its own. The guest starts this program as its first
+//! program, which executes the run with the code of the native backend. The guest sees the files of
+//! this machine with the rights of the user who started it, and changes only files in the folder of
+//! its run. Root is not needed. A system call in a guest costs at least ten times as much as on the
+//! machine itself, so times measured in a guest must never be compared with other times.
 
 mod inside;
 
@@ -29,18 +28,19 @@ use crate::workload::tool::Step;
 
 pub use inside::run_inside;
 
-/// The program that is the kernel of a guest.
+/// Name of the program that is the kernel of a guest.
 const PROGRAM: &str = "linux.uml";
-/// Files in the folder of a run.
+/// Names of the files in the folder of a run.
 const DISK: &str = "disk";
 const ORDER: &str = "order.json";
 const ANSWER: &str = "answer.json";
 /// Text that a kernel prints when it panics.
 const PANIC: &str = "Kernel panic";
-/// Number of a guest's last console lines that are shown if the guest has not answered.
+/// Number of last console lines of a guest that the error message contains if the guest has not
+/// answered.
 const LAST_LINES: usize = 2;
 
-/// Run that a guest is to execute.
+/// Run that a guest must execute.
 #[derive(Serialize, Deserialize)]
 struct Order {
     choice: Choice,
@@ -52,15 +52,15 @@ struct Order {
 #[derive(Serialize, Deserialize)]
 enum Answer {
     Made(Box<Outcome>),
-    /// Reason why the run has no outcome.
+    /// Description of the reason why the run has failed.
     Failed(String),
 }
 
-/// Refuses a plan that cannot run in guests on this machine, without changing anything. `program`
-/// is the path of this program.
+/// Checks that a plan can run in guests on this machine, without changing anything. `program` is
+/// the path of this program.
 ///
 /// # Errors
-/// The first thing that is missing.
+/// The first requirement that is not met.
 pub fn check(plan: &Plan, program: &Path) -> Result<(), NativeError> {
     let path = path_of_tools();
     let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
@@ -73,7 +73,7 @@ pub fn check(plan: &Plan, program: &Path) -> Result<(), NativeError> {
     Ok(())
 }
 
-/// Returns the release of the guests' kernel.
+/// Returns the release of the kernel of the guests.
 ///
 /// # Errors
 /// If the kernel program does not print its release.
@@ -92,8 +92,8 @@ pub fn kernel_release() -> Result<String, NativeError> {
     }
 }
 
-/// Runs a cell with a seed in a guest. `program` is the path of this program, which the guest
-/// starts first. The guest is killed when `stop` is set.
+/// Runs a cell with a seed in a guest. `program` is the path of this program, which becomes the
+/// first program of the guest. The guest is killed when `stop` is set.
 ///
 /// # Errors
 /// If the guest cannot execute the run, or the load fails.
@@ -137,8 +137,8 @@ pub fn run(
     }
 }
 
-/// Returns the command line of a guest's kernel. The words after `--` are for the first program of
-/// the guest.
+/// Returns the command line of the kernel of a guest. The words after `--` are arguments of the
+/// first program of the guest.
 fn arguments(program: &Path, folder: &Path, settings: &Settings) -> Vec<String> {
     let memory_kib = u64::from(settings.memory_pages) * 4;
     let (program, folder) = (program.display(), folder.display());
@@ -147,8 +147,8 @@ fn arguments(program: &Path, folder: &Path, settings: &Settings) -> Vec<String> 
         "root=/dev/root rootfstype=hostfs rw".to_owned(),
         format!("mem={memory_kib}K"),
         format!("init={program}"),
-        // The guest reads no console input, and its console output is kept. If no console is named,
-        // the kernel adds a word to the arguments of the first program.
+        // The guest reads no console input, and its console output is recorded. Without a named
+        // console, the kernel would add a word to the arguments of the first program.
         "con=null con0=null,fd:1 console=tty0".to_owned(),
         format!("uml_dir={folder}"),
         format!("-- guest {folder}"),
@@ -166,7 +166,7 @@ fn disk_of(settings: &Settings) -> Result<&GuestDisk, NativeError> {
     }
 }
 
-/// Returns the full path of a disk's folder.
+/// Returns the absolute path of the folder of a disk.
 fn full_folder(disk: &GuestDisk) -> Result<PathBuf, NativeError> {
     let full = disk.folder.canonicalize();
     let full = full.map_err(|source| io_error(&disk.folder, source))?;
@@ -176,8 +176,8 @@ fn full_folder(disk: &GuestDisk) -> Result<PathBuf, NativeError> {
     }
 }
 
-/// Refuses a path that a kernel command line cannot contain, such as a path with a space or a
-/// comma.
+/// Returns an error for a path that a kernel command line cannot contain, such as a path with a
+/// space or a comma.
 fn check_path(path: &Path) -> Result<(), NativeError> {
     let shown = path.display().to_string();
     let is_plain = |c: char| !c.is_whitespace() && !c.is_control() && !",\"'".contains(c);
@@ -189,13 +189,13 @@ fn check_path(path: &Path) -> Result<(), NativeError> {
     }
 }
 
-/// Folder of a run, with all files that its guest may change. It is removed when this value is
-/// dropped.
+/// Folder of a run, which contains all files that the guest of the run may change. The folder is
+/// removed when this value is dropped.
 struct Folder(PathBuf);
 
 impl Folder {
-    /// Creates the folder. Removes an existing folder first, which an earlier attempt at the same
-    /// run has left when it was killed.
+    /// Creates the folder of a run. First removes a folder that remains from an earlier, killed
+    /// attempt at the same run.
     fn make(disk: &GuestDisk, run: &str) -> Result<Folder, NativeError> {
         let path = full_folder(disk)?.join(format!("bimetal-lab-{run}"));
         match fs::remove_dir_all(&path) {
@@ -229,13 +229,13 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // If this fails, the next attempt at the same run removes the folder.
+        // If this removal fails, the next attempt at the same run removes the folder.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// Returns the last non-empty lines of the console, up to a kernel panic. After a panic, the kernel
-/// prints only a stack trace.
+/// Returns the last non-empty lines of the console, up to a kernel panic. The kernel prints only a
+/// stack trace after a panic, which is omitted.
 fn last_words(console: &str) -> String {
     let mut lines: Vec<&str> = console
         .lines()
@@ -249,11 +249,12 @@ fn last_words(console: &str) -> String {
     lines[from..].join("; ")
 }
 
-/// Message of a guest's kernel if the kernel of the host refuses the register state that the guest
-/// restores.
+/// Message that the kernel of a guest prints if the kernel of the host refuses to restore its
+/// register state.
 const REGISTERS_REFUSED: &str = "ptrace set fp regs failed";
 
-/// Returns the reason why a guest that ended with `status` left no answer, from its console output.
+/// Returns the reason why a guest that ended with `status` wrote no answer, from its console
+/// output.
 fn why_no_answer(status: &str, console: &str) -> String {
     if console.contains(REGISTERS_REFUSED) {
         return format!(

@@ -1,18 +1,19 @@
-//! Recent costs of the device: of a page read, of a page of a flush, and of a flush beside its
-//! pages.
+//! Moving means of the device's costs: the cost of reading a page, the cost of a page in a flush,
+//! and the fixed cost of a flush.
 //!
 //! A flash translation layer does its internal work later, during another flush, and in bursts. So
-//! a single time does not show the work that its flush caused; means over many flushes do. The
-//! cheapest flushes show the cost of a page alone, and the mean excess of the others is the fixed
-//! cost of one more flush. Invalid values must never enter the means.
+//! the time of a single flush does not show the work that the flush caused; means over many flushes
+//! do. The cheapest flushes show the cost of a page alone, and the mean excess of the other flushes
+//! is the fixed cost of one more flush. Invalid values must never enter the means.
 
 use crate::replacement::DeviceCost;
 
 /// Weight of one page, or of one flush, in the moving means.
 const WEIGHT: f64 = 1.0 / 256.0;
-/// Weight by which one more expensive flush raises the cost of the cheapest page.
+/// Weight with which a more expensive flush raises the cost of the cheapest page. A cheaper flush
+/// replaces this cost.
 const CHEAPEST_WEIGHT: f64 = 1.0 / 1024.0;
-/// Minimum of a cost in microseconds, since others are divided by it.
+/// Minimum cost of a page read in microseconds, since other costs are divided by it.
 const COST_US_MIN: f64 = 1e-3;
 
 /// Means of the device's costs, in microseconds.
@@ -23,17 +24,17 @@ pub(super) struct Costs {
     read_us: f64,
     flush_us: f64,
     cheapest_us: f64,
-    /// Means of the time and of the pages of a flush of less than a cluster, and the number of such
+    /// Mean time and mean number of pages of a flush of less than a cluster, and the number of such
     /// flushes.
     partial_us: f64,
     partial_pages: f64,
     partial_flushes: f64,
-    /// Mean time of a page in the flush of a whole cluster; `None` before the first one.
+    /// Mean time per page in flushes of whole clusters; `None` before the first such flush.
     whole_us: Option<f64>,
 }
 
 impl Costs {
-    /// Creates costs that hold until measured ones arrive.
+    /// Creates the means with initial costs per page, which apply until costs have been measured.
     pub(super) fn new(cluster_pages: u32, read_us: f64, flush_us: f64) -> Costs {
         Costs {
             cluster_pages,
@@ -85,23 +86,24 @@ impl Costs {
         self.read_us.max(COST_US_MIN)
     }
 
-    /// Returns the cost of a page of a flush, including its share of the flush's fixed cost.
+    /// Returns the cost per page of a flush, including the page's share of the flush's fixed cost.
     pub(super) fn flush_us(&self) -> f64 {
         self.flush_us
     }
 
-    /// Returns the cost of a page of a flush, without the fixed cost.
+    /// Returns the cost per page of a flush, without the flush's fixed cost.
     pub(super) fn page_us(&self) -> f64 {
         self.cheapest_us
     }
 
-    /// Returns the fixed cost of a flush of less than a cluster.
+    /// Returns the fixed cost of a flush of less than a cluster, which is added to the cost of its
+    /// pages.
     pub(super) fn beside_us(&self) -> f64 {
         (self.partial_us - self.partial_pages * self.cheapest_us).max(0.0)
     }
 
-    /// Returns true if evicting `pages` pages of a cluster costs less when the missing pages are
-    /// read and the whole cluster is written.
+    /// Returns true if writing a whole cluster, after reading its missing pages, costs less than
+    /// writing only the `pages` pages of it that are evicted.
     pub(super) fn padding_pays(&self, pages: usize) -> bool {
         let missing = f64::from(self.cluster_pages) - pages as f64;
         let whole_us = self.whole_us.unwrap_or(self.cheapest_us);
@@ -130,10 +132,10 @@ mod tests {
 
     #[test]
     fn work_that_comes_in_lumps_is_spread_over_all_flushes() {
-        // The log takes 8 flushes; the eighth pays for 8 merges of 8 ms. So each flush costs 8 ms
-        // beside its two pages. A whole block, which needs no merge, takes 12.8 ms, plus 25 us for
-        // each missing page: with k pages, 14.4 ms - 25 us k is less than 8 ms + 200 us k from k =
-        // 29 on.
+        // The log takes 8 flushes, and every eighth flush pays for 8 merges of 8 ms each. So the
+        // fixed cost of a flush is 8 ms, in addition to its two pages. A whole block, which needs
+        // no merge, takes 12.8 ms, plus 25 us for each missing page. With k pages, padding costs
+        // 14.4 ms - 25 us * k, which is less than 8 ms + 200 us * k from k = 29 on.
         let mut costs = Costs::new(64, 25.0, 200.0);
         for number in 0..4096 {
             let merges = if number % 8 == 7 { 8.0 } else { 0.0 };
@@ -148,8 +150,8 @@ mod tests {
 
     #[test]
     fn whole_blocks_that_turn_out_dear_end_the_padding() {
-        // Here cleaning costs the same for each page, whatever is written with it: padding gains
-        // nothing.
+        // On this device, garbage collection costs the same for each page, whether or not other
+        // pages are written with it, so padding gains nothing.
         let mut costs = Costs::new(64, 25.0, 200.0);
         flush(&mut costs, 60, 60.0 * 200.0);
         flush(&mut costs, 60, 60.0 * 400.0);

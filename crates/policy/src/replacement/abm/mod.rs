@@ -1,19 +1,24 @@
-//! Asymmetric buffer management: clean pages in a read buffer that evicts single pages by any
-//! order, dirty pages in a write buffer that evicts clusters, and a pointer that divides the pages
-//! between the two.
+//! Asymmetric buffer management: clean pages are held in a read buffer that evicts single pages in
+//! any order, dirty pages in a write buffer that evicts clusters. A pointer divides the capacity
+//! between the two buffers.
 //!
-//! Source: Jung, Kang and Cha, 2011. A full buffer evicts a page of the side that is above its size
-//! (3.1, borrowing both ways); a clean page that is written moves to the write buffer (3.2, A);
-//! when a cluster is written, only one frame is freed (B), and the other pages, now clean, stay at
-//! the end of the read buffer that is evicted first (C); remembered pages move the pointer (3.3).
-//! The paper leaves three points open, which are chosen here: the freed page of a written cluster
-//! is the least recently used one; each side remembers as many pages as it lacks to the size of the
-//! whole buffer; a page that is evicted after C is remembered on the write side unless it was read
-//! meanwhile.
+//! Source: Jung, Kang and Cha, 2011. The rules, with the paper's section or letter:
 //!
-//! Padding is an addition, after BPLRU (Kim and Ahn, FAST 2008), but only where it pays: a
-//! log-block layer eventually merges an erase block of which a part was written, and then copies
-//! the rest; a block that is written whole just replaces the old one.
+//! - When the cache is full, the buffer that exceeds its share evicts (3.1); each buffer may borrow
+//!   unused capacity from the other.
+//! - A clean page that is written moves to the write buffer (3.2, A).
+//! - When a cluster is written, only one of its frames is freed (B). Its other pages are clean then
+//!   and move to the evicted-first end of the read buffer (C).
+//! - Accesses to remembered evicted pages, the ghosts, move the pointer (3.3).
+//!
+//! The paper leaves three points open. In this implementation, the freed page of a written cluster
+//! is the least recently used page. The number of evicted pages that a side remembers is at most
+//! the whole capacity minus the number of pages that the side holds. A page kept by rule C that is
+//! evicted later is remembered on the write side, unless it was read in the meantime.
+//!
+//! Padding is an addition, after BPLRU (Kim and Ahn, FAST 2008), used only where it costs less. A
+//! log-block layer eventually merges an erase block of which a part was written, and copies the
+//! rest of the block; a block that is written whole just replaces the old one.
 //!
 //! A page is dirty exactly while it is in the write buffer. No other code stores dirtiness.
 
@@ -29,32 +34,33 @@ use super::{
 use crate::lists::{Links, List, grow};
 use pointer::Side;
 
-/// State of a page beside its presence in the two buffers.
+/// State that is remembered of a page, in addition to its presence in one of the buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Memory {
     Nothing,
-    /// The page was written, is held clean, and has not been read since (C).
+    /// The page was written to the device, is held clean, and has not been read since the write
+    /// (rule C).
     Delayed,
-    /// The page is not held; it was in the read buffer.
+    /// The page is not held, and is remembered as evicted from the read buffer.
     ReadGhost,
-    /// The page is not held; it was in the write buffer.
+    /// The page is not held, and is remembered as evicted from the write buffer.
     WriteGhost,
 }
 
-/// ABM over a read side of any order.
+/// ABM with any eviction order for the read buffer.
 pub(super) struct Abm<R> {
     capacity: usize,
     read: R,
     read_capacity: usize,
     write: Clusters,
     pointer: Pointer,
-    /// True when a cluster is padded with clean pages and written whole where that costs less.
+    /// True if a cluster may be written whole, with its missing pages, where that costs less.
     pads: bool,
     memory: Vec<Memory>,
     ghost_links: Links,
     read_ghosts: List,
     write_ghosts: List,
-    /// An empty set for orders that ask for dirty pages: the read side holds only clean ones.
+    /// An empty set of dirty pages for calls to the read side, which holds only clean pages.
     none_dirty: Dirty,
     leaving: Vec<PageId>,
     cluster: Vec<PageId>,
@@ -89,7 +95,8 @@ impl<R: Order> Abm<R> {
         self.read.len() + self.write.len()
     }
 
-    /// Forgets that `page` is a ghost, and returns the side it was remembered on.
+    /// Forgets that `page` is a ghost, and returns the side that remembered it; `None` if no side
+    /// did.
     fn unghost(&mut self, page: PageId) -> Option<Side> {
         let side = match self.memory[page as usize] {
             Memory::ReadGhost => Side::Read,
@@ -104,7 +111,7 @@ impl<R: Order> Abm<R> {
         Some(side)
     }
 
-    /// Remembers `page`, which has been evicted from the cache, on the given side.
+    /// Remembers `page`, which has been evicted from the cache, as a ghost of the given side.
     fn remember(&mut self, page: PageId, side: Side) {
         let (ghosts, held, memory) = match side {
             Side::Read => (&mut self.read_ghosts, self.read.len(), Memory::ReadGhost),
@@ -133,7 +140,8 @@ impl<R: Order> Abm<R> {
         }
     }
 
-    /// Gives the read side room for `more` pages beside its own, or its share if that is larger.
+    /// Sets the capacity of the read side to its share of the cache, or to its current number of
+    /// pages plus `more` if that is larger.
     fn size_read(&mut self, more: usize) {
         let share = self.capacity - (self.pointer.write_target() as usize).min(self.capacity);
         let capacity = share.max(self.read.len() + more).max(1);
@@ -148,8 +156,9 @@ impl<R: Order> Abm<R> {
         self.hand_out_read(out);
     }
 
-    /// Writes a cluster: its least recently used page is evicted, the others stay and are clean (B
-    /// and C).
+    /// Evicts a cluster from the write buffer. All of its pages are written, the least recently
+    /// used page is no longer held, and the others stay in the cache as clean pages (rules B and
+    /// C).
     fn evict_write(&mut self, out: &mut Evictions) {
         let mut cluster = std::mem::take(&mut self.cluster);
         self.write.evict(&mut cluster);
@@ -169,7 +178,8 @@ impl<R: Order> Abm<R> {
         self.cluster = cluster;
     }
 
-    /// Evicts from the side that is above its size, or from the side of the request if neither is.
+    /// Evicts from the write side if it is above its target, otherwise from the read side. If the
+    /// write side is exactly at its target, the access decides: a write evicts from the write side.
     fn make_room(&mut self, access: Access, out: &mut Evictions) {
         let (held, target) = (self.write.len() as f64, self.pointer.write_target());
         let from_write = match access {
@@ -201,7 +211,7 @@ impl<R: Order> Abm<R> {
         }
     }
 
-    /// Inserts a page into the write buffer that is not in it.
+    /// Inserts `page`, which is not in the write buffer, into the write buffer.
     fn insert_write(&mut self, page: PageId) {
         if let Some(left_since) = self.write.take_left_since(page) {
             self.pointer.cluster_again(left_since);
@@ -223,7 +233,8 @@ impl<R: Order> Abm<R> {
                 self.hand_out_read(out);
             }
             Access::Write => {
-                // The read side's memory of a page in the write buffer is of no use.
+                // The page enters the write buffer, so the read side no longer needs to remember
+                // it.
                 self.read.remove(page);
                 self.insert_write(page);
             }
@@ -263,7 +274,7 @@ impl<R: Order> Replacement for Abm<R> {
         }
     }
 
-    /// Moves the page to the read buffer, as one that was just used.
+    /// Moves a dirty page to the read buffer, as a page that was just used.
     fn cleaned(&mut self, page: PageId) {
         if self.write.holds(page) {
             self.write.remove(page);

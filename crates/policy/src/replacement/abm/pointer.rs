@@ -1,12 +1,12 @@
 //! The pointer of asymmetric buffer management: the number of pages that the write buffer may hold.
 //!
-//! Source: section 3.3 of the ABM paper, which only says in which direction a ghost hit moves the
-//! pointer. The paper's rule counts every ghost hit as one page. The other rules weigh the time
-//! that a longer residence would have saved, by recent costs of the device: a read for a page that
-//! is read again, one page of a flush for a page that was flushed and is written again. `Marginal`
-//! separates the cost of a flush per page from its fixed cost, and counts the latter once when a
-//! cluster is flushed again, whichever of its pages are written. The pointer must never exceed the
-//! capacity.
+//! Source: section 3.3 of the ABM paper, which states only the direction in which an access to a
+//! ghost, a recently evicted page, moves the pointer. The paper's rule counts every ghost hit as
+//! one page. The other rules weigh a ghost hit by the device time that a longer residence of the
+//! page would have saved, based on recent costs: one page read if the page is read again, one page
+//! of a flush if a flushed page is written again. `Marginal` separates the cost of a flush per page
+//! from the fixed cost of a flush, and counts the fixed cost once when a cluster is flushed again,
+//! whichever of its pages are written. The pointer must never exceed the capacity.
 
 use super::costs::Costs;
 use crate::replacement::{Access, DeviceCost};
@@ -14,15 +14,16 @@ use crate::replacement::{Access, DeviceCost};
 /// The rule that moves the pointer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum PointerRule {
-    /// The pointer stays: the write buffer has this share of the pages.
+    /// The pointer never moves: the write buffer has this fixed share of the capacity.
     Fixed(f64),
-    /// A ghost hit counts as one page (the paper).
+    /// A hit on a ghost (a remembered evicted page) moves the pointer by one page, as in the paper.
     Ghost,
-    /// A ghost hit counts as the number of reads that take the time it would have saved.
+    /// A hit on a ghost moves the pointer by the device time that a longer residence of the page
+    /// would have saved, in units of one page read.
     Cost,
-    /// The rule of [`PointerRule::Cost`], with the fixed cost of a flush counted once per cluster,
-    /// and with ghosts of half the buffer on either side, so that hits among equal numbers of pages
-    /// are compared.
+    /// The rule of [`PointerRule::Cost`], but the fixed cost of a flush is counted once per
+    /// cluster. Each side remembers ghosts for half of the capacity, so that the hits on both sides
+    /// are comparable.
     Marginal,
 }
 
@@ -33,12 +34,12 @@ pub(super) enum Side {
     Write,
 }
 
-/// Minimum number of the most expensive steps with which [`PointerRule::Marginal`] crosses the
-/// buffer; cheaper steps are scaled in proportion. A step that is cut off at the end would count
-/// for less than it is worth.
+/// Minimum number of the largest steps that [`PointerRule::Marginal`] needs to cross the whole
+/// buffer; smaller steps are scaled in proportion. A larger step would often be cut off at the end
+/// of the range and so be undervalued.
 const STEPS_MIN: f64 = 32.0;
 
-/// The pointer and its measured costs of the device.
+/// The pointer, and the measured device costs by which it moves.
 #[derive(Clone, Debug)]
 pub struct Pointer {
     rule: PointerRule,
@@ -48,9 +49,9 @@ pub struct Pointer {
 }
 
 impl Pointer {
-    /// Creates a pointer in the middle of `capacity` pages, or at the fixed split, over clusters of
-    /// `cluster_pages`; `read_us` and `flush_us` are the costs of a page until measured ones
-    /// arrive.
+    /// Creates a pointer in the middle of `capacity` pages, or at the share of
+    /// [`PointerRule::Fixed`]. Clusters have `cluster_pages` pages. `read_us` and `flush_us` are
+    /// the costs of a page until costs have been measured.
     pub fn new(
         rule: PointerRule,
         capacity: usize,
@@ -75,7 +76,7 @@ impl Pointer {
         self.write_target
     }
 
-    /// Returns true if costs move the pointer.
+    /// Returns true if the pointer moves by measured costs.
     pub fn weighs_costs(&self) -> bool {
         matches!(self.rule, PointerRule::Cost | PointerRule::Marginal)
     }
@@ -90,7 +91,8 @@ impl Pointer {
         &self.costs
     }
 
-    /// Returns the number of evicted pages that a side remembers which holds `held` pages.
+    /// Returns the maximum number of evicted pages that a side remembers while it holds `held`
+    /// pages.
     pub(super) fn ghosts_max(&self, held: usize) -> usize {
         let capacity = self.capacity as usize;
         match self.rule {
@@ -99,15 +101,15 @@ impl Pointer {
         }
     }
 
-    /// Returns the number of evictions after which an evicted page or cluster is forgotten under
-    /// `Marginal`. It is the same for both sides, so that their hits are comparable.
+    /// Returns the number of evictions after which `Marginal` forgets an evicted page or cluster.
+    /// The number is the same for both sides, so that their ghost hits are comparable.
     fn window(&self) -> usize {
         (self.capacity as usize / 2).max(1)
     }
 
-    /// Moves the pointer by the time that a longer residence would have saved, in units of a read
-    /// or, in a small buffer, of a larger unit, so that the largest step needs at least
-    /// [`STEPS_MIN`] steps to cross the buffer.
+    /// Moves the pointer by `saved_us`, the time that a longer residence would have saved, in units
+    /// of one page read. `Marginal` uses a larger unit in a small buffer, so that the largest step
+    /// needs at least [`STEPS_MIN`] steps to cross the buffer.
     fn step(&mut self, towards: f64, saved_us: f64) {
         let unit_us = match self.rule {
             PointerRule::Marginal => {
@@ -124,7 +126,7 @@ impl Pointer {
         self.write_target = (self.write_target + pages).clamp(0.0, self.capacity);
     }
 
-    /// Records an access to a page that the buffer of `side` evicted.
+    /// Records an access to a page that the buffer of `side` has evicted and remembers.
     pub(super) fn ghost_hit(&mut self, side: Side, access: Access) {
         let towards = match side {
             Side::Read => -1.0,
@@ -134,24 +136,24 @@ impl Pointer {
             (PointerRule::Fixed(_), _) => {}
             (PointerRule::Ghost, _) => self.go(towards),
             (_, Access::Read) => self.step(towards, self.costs.read_us()),
-            // A clean page that is overwritten would have saved nothing by being held.
+            // Holding a clean page that is then overwritten would have saved no device time.
             (_, Access::Write) if side == Side::Read => {}
             (PointerRule::Cost, Access::Write) => self.step(towards, self.costs.flush_us()),
             (PointerRule::Marginal, Access::Write) => self.step(towards, self.costs.page_us()),
         }
     }
 
-    /// Records a write to a page that was flushed and is still held, which a larger write buffer
-    /// would have saved. The paper's rule considers only pages that were evicted.
+    /// Records a write to a page that was flushed and is still held. A larger write buffer would
+    /// have saved the flush of this page. The paper's rule considers only pages that were evicted.
     pub(super) fn flushed_too_early(&mut self) {
         if self.weighs_costs() {
             self.ghost_hit(Side::Write, Access::Write);
         }
     }
 
-    /// Records a write to a cluster of which no page is held dirty. `left_since` pages have been
-    /// evicted from the write buffer since the flush of the cluster: a larger buffer would have
-    /// saved a flush.
+    /// Records a write to a cluster that was flushed and has no dirty page. `left_since` is the
+    /// number of pages evicted from the write buffer since the flush. If this number is small, a
+    /// larger write buffer would have saved a flush.
     pub(super) fn cluster_again(&mut self, left_since: u64) {
         if self.rule == PointerRule::Marginal && left_since <= self.window() as u64 {
             self.step(1.0, self.costs.beside_us());
@@ -183,7 +185,7 @@ mod tests {
 
     #[test]
     fn the_cost_rule_counts_a_flush_for_the_reads_it_is_worth() {
-        // A flushed page costs 200 us and a read 25 us: 8 pages.
+        // A flush of a page costs 200 us and a read 25 us, so the pointer moves by 8 pages.
         let mut pointer = pointer(PointerRule::Cost, 100);
         pointer.ghost_hit(Side::Write, Access::Write);
         assert_eq!(pointer.write_target(), 58.0);
@@ -213,8 +215,8 @@ mod tests {
 
     #[test]
     fn the_marginal_rule_counts_what_a_flush_takes_beside_once_for_a_cluster() {
-        // Flushes of one page alternately take 200 us and 1000 us: a mean of 400 us beside the
-        // page.
+        // Flushes of one page alternately take 200 us and 1000 us, so the mean fixed cost is 400
+        // us, in addition to 200 us for the page.
         let mut pointer = pointer(PointerRule::Marginal, 3200);
         for number in 0..2000 {
             let time_us = if number % 2 == 0 { 200.0 } else { 1000.0 };
@@ -237,8 +239,9 @@ mod tests {
 
     #[test]
     fn the_marginal_rule_keeps_proportions_in_a_small_buffer() {
-        // 200 us would be 8 of 64 pages; with 32 steps it is 2 pages, and a read, an eighth of it,
-        // a quarter of a page.
+        // In units of a read, a page of a flush (200 us) would move the pointer by 8 of 64 pages.
+        // Limited to 32 steps across the buffer, it moves the pointer by 2 pages. A read, at an
+        // eighth of the cost, moves the pointer by a quarter of a page.
         let mut pointer = pointer(PointerRule::Marginal, 64);
         pointer.ghost_hit(Side::Write, Access::Write);
         assert_eq!(pointer.write_target(), 34.0);

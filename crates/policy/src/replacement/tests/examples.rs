@@ -1,4 +1,5 @@
-//! Small examples computed by hand. Pages are 0, 1, 2 ...; an erase block has 4 of them.
+//! Small examples with results computed by hand. Pages are numbered 0, 1, 2 ..., and an erase block
+//! has 4 pages.
 
 use super::*;
 
@@ -24,23 +25,24 @@ fn read_all(driven: &mut Driven, pages: &[PageId]) {
 
 #[test]
 fn sieve_spares_a_used_page_where_it_stands() {
-    // The queue is 2 1 0 (newest first), and 0 is used. For 3 the hand clears 0 and evicts 1; 0
-    // stays the oldest.
+    // The queue is 2 1 0 (newest first), and page 0 has been used. To insert page 3, the hand
+    // clears the used bit of page 0 and evicts page 1; page 0 stays the oldest page.
     let mut sieve = driven("sieve", 3);
     read_all(&mut sieve, &[0, 1, 2, 0]);
     assert_eq!(left_by_reading(&mut sieve, 3), [1]);
-    // The hand continues at 2, which is unused, and does not return to 0.
+    // The hand continues at page 2, which is unused, and does not return to page 0.
     assert_eq!(left_by_reading(&mut sieve, 4), [2]);
 }
 
 #[test]
 fn two_q_lets_in_what_comes_back_after_it_left() {
-    // 4 frames: a FIFO of 1 and a memory of 2. 0..3 fill the FIFO; 4 moves 0 into the memory.
+    // With 4 frames, the FIFO's share is 1 page, and 2 evicted pages are remembered. Pages 0 to 3
+    // fill the FIFO; page 4 evicts page 0, which is remembered.
     let mut two_q = driven("2q", 4);
     read_all(&mut two_q, &[0, 1, 2, 3]);
     assert_eq!(left_by_reading(&mut two_q, 4), [0]);
-    // 0 is used again: 1 is evicted from the FIFO, and 0 is in the LRU, so a scan does not evict
-    // it.
+    // Page 0 is used again: page 1 is evicted from the FIFO, and page 0 enters the LRU list, so the
+    // following scan does not evict page 0.
     assert_eq!(left_by_reading(&mut two_q, 0), [1]);
     read_all(&mut two_q, &[10, 11, 12, 13]);
     assert_eq!(two_q.read(0), Outcome::Hit);
@@ -48,7 +50,8 @@ fn two_q_lets_in_what_comes_back_after_it_left() {
 
 #[test]
 fn arc_keeps_a_page_used_twice_from_a_scan() {
-    // 0 is in T2; a scan of pages used once only replaces pages of T1.
+    // Page 0 is in T2, the list of pages used more often. A scan of pages used once evicts only
+    // pages of T1, the list of pages used once.
     let mut arc = driven("arc", 3);
     read_all(&mut arc, &[0, 0, 10, 11, 12, 13, 14, 15]);
     assert_eq!(arc.read(0), Outcome::Hit);
@@ -59,8 +62,8 @@ fn arc_keeps_a_page_used_twice_from_a_scan() {
 
 #[test]
 fn lirs_keeps_a_loop_larger_than_the_cache() {
-    // A loop over 5 pages with 4 frames: LRU misses always. LIRS keeps the 3 LIR pages, so 3 of 5
-    // accesses hit from the second round on.
+    // The accesses loop over 5 pages with 4 frames. LRU would always miss. LIRS keeps the 3 LIR
+    // pages, so 3 of 5 accesses are hits from the second round on.
     let mut lirs = driven("lirs", 4);
     read_all(&mut lirs, &[0, 1, 2, 3, 4]);
     let outcomes: Vec<Outcome> = (0..5).map(|page| lirs.read(page)).collect();
@@ -71,9 +74,10 @@ fn lirs_keeps_a_loop_larger_than_the_cache() {
 
 #[test]
 fn s3_fifo_drops_pages_used_once_first() {
-    // 10 frames: a small queue of 1 and a main queue of 9. While the cache fills, page 0 enters the
-    // small queue and 1..9 the main one. 10 evicts 0, which is unused in the small queue; 0 is
-    // remembered, so its next read puts it into the main queue and evicts 10.
+    // With 10 frames, the small queue has 1 page and the main queue 9. While the cache fills, page
+    // 0 enters the small queue and pages 1 to 9 enter the main queue. Page 10 evicts page 0, which
+    // is unused in the small queue. Page 0 is remembered, so its next read inserts it into the main
+    // queue and evicts page 10.
     let mut s3 = driven("s3-fifo", 10);
     read_all(&mut s3, &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
     assert_eq!(left_by_reading(&mut s3, 10), [0]);
@@ -82,15 +86,17 @@ fn s3_fifo_drops_pages_used_once_first() {
 
 #[test]
 fn w_tinylfu_admits_by_frequency() {
-    // 100 frames, 99 of them in the main area. When 100 finds the cache full, pages 0 to 98 move
-    // into the free main area, which counts them a second time; 0 is the oldest of probation. 99
-    // was counted once and does not beat it.
+    // The cache has 100 frames, 99 of them in the main area. When page 100 finds the cache full,
+    // pages 0 to 98 move into the free main area, which counts each a second time; page 0 is then
+    // the oldest page of the probation segment. Page 99 was counted once, so it does not replace
+    // page 0 and is evicted.
     let mut tiny = Driven::new(built("w-tinylfu", 100, 128, &[]));
     for page in 0..100 {
         tiny.read(page);
     }
     assert_eq!(left_by_reading(&mut tiny, 100), [99]);
-    // Nor does 100. 99, which was compared once and inserted twice, does.
+    // Page 100 was counted once, too, and is evicted next. Page 99 has then been inserted twice and
+    // compared once, so it replaces page 0.
     assert_eq!(left_by_reading(&mut tiny, 99), [100]);
     assert_eq!(left_by_reading(&mut tiny, 101), [0]);
     assert_eq!(tiny.read(99), Outcome::Hit);
@@ -98,7 +104,8 @@ fn w_tinylfu_admits_by_frequency() {
 
 #[test]
 fn lru_2_drops_pages_used_once_before_those_used_twice() {
-    // Uses: 0 at 1 and 2, 1 at 3, 2 at 4. Pages 1 and 2 have no second-to-last use; 1 is the older.
+    // Page 0 is used at times 1 and 2, page 1 at time 3, page 2 at time 4. Pages 1 and 2 have no
+    // second-to-last use; page 1 is the older of the two.
     let mut lru2 = driven("lru-k", 3);
     read_all(&mut lru2, &[0, 0, 1, 2]);
     assert_eq!(left_by_reading(&mut lru2, 3), [1]);
@@ -107,7 +114,7 @@ fn lru_2_drops_pages_used_once_before_those_used_twice() {
 
 #[test]
 fn lrfu_counts_uses_and_forgets_slowly() {
-    // Three uses of 0 outweigh one later use of 1 at this lambda.
+    // At this lambda, three uses of page 0 outweigh one later use of page 1.
     let mut lrfu = driven("lrfu", 2);
     read_all(&mut lrfu, &[0, 0, 0, 1]);
     assert_eq!(left_by_reading(&mut lrfu, 2), [1]);
@@ -115,7 +122,8 @@ fn lrfu_counts_uses_and_forgets_slowly() {
 
 #[test]
 fn clock_pro_keeps_hot_pages_through_a_scan() {
-    // 4 frames. 0..2 are the first pages and hot; they are used while a scan passes, so they stay.
+    // With 4 frames, pages 0 to 2 come first and are hot. They are used while a scan passes, so
+    // they stay.
     let mut pro = driven("clock-pro", 4);
     read_all(&mut pro, &[0, 1, 2, 3, 0, 1, 2]);
     for page in 10..20 {
@@ -126,8 +134,8 @@ fn clock_pro_keeps_hot_pages_through_a_scan() {
 
 #[test]
 fn the_optimum_drops_what_is_used_last() {
-    // 2 frames over 0 1 2 0 1: when 2 is inserted, page 1 is used later than page 0, so 1 is
-    // evicted.
+    // The accesses 0 1 2 0 1 use 2 frames. When page 2 is inserted, the next use of page 1 is later
+    // than that of page 0, so page 1 is evicted.
     let future = [0, 1, 2, 0, 1];
     let mut optimum = Driven::new(built("belady", 2, 8, &future));
     read_all(&mut optimum, &future[..2]);
@@ -137,8 +145,9 @@ fn the_optimum_drops_what_is_used_last() {
 
 #[test]
 fn cf_lru_drops_clean_pages_of_its_window_first() {
-    // 6 frames, a window of 1 (33 % rounded down): with 0 dirty in the window, the next oldest
-    // pages stay, since they are not in it. With 12 frames the window of 3 holds clean page 1.
+    // With 6 frames the window has 1 page (33 % rounded down). It contains only the dirty page 0,
+    // which is therefore evicted although younger pages are clean. With 12 frames the window has 3
+    // pages and contains the clean page 1.
     let mut narrow = driven("cf-lru", 6);
     narrow.write(0);
     read_all(&mut narrow, &[1, 2, 3, 4, 5]);
@@ -151,7 +160,8 @@ fn cf_lru_drops_clean_pages_of_its_window_first() {
 
 #[test]
 fn lru_wsr_spares_a_dirty_page_once() {
-    // 0 is dirty and spared, 1 is evicted. When 0 is the oldest again, it is cold and evicted.
+    // Page 0 is dirty and is spared, so page 1 is evicted. When page 0 is the oldest page again, it
+    // is cold and is evicted.
     let mut wsr = driven("lru-wsr", 3);
     wsr.write(0);
     read_all(&mut wsr, &[1, 2]);
@@ -162,9 +172,10 @@ fn lru_wsr_spares_a_dirty_page_once() {
 
 #[test]
 fn ref_goes_on_with_the_block_it_evicted_from() {
-    // 9 frames, a window of 3. Pages 0, 4, 1 are the oldest and in the window: block 0 has two of
-    // them and becomes the victim block, its oldest page first. After the eviction of 0, 8 enters
-    // the window; block 0 is still the victim block, so 1 is evicted before the older 4.
+    // With 9 frames the window has 3 pages. The oldest pages 0, 4 and 1 are in the window. Block 0
+    // has two of them and becomes the victim block; its oldest page is evicted first. After the
+    // eviction of page 0, page 8 enters the window. Block 0 is still the victim block, so page 1 is
+    // evicted before the older page 4.
     let mut policy = driven("ref", 9);
     read_all(&mut policy, &[0, 4, 1, 8, 12, 16, 20, 24, 28]);
     assert_eq!(left_by_reading(&mut policy, 32), [0]);
@@ -174,7 +185,7 @@ fn ref_goes_on_with_the_block_it_evicted_from() {
 
 #[test]
 fn fab_drops_the_block_with_most_pages() {
-    // Block 0 has pages 0 and 1, block 1 only 4, block 2 two pages used later.
+    // Block 0 has pages 0 and 1, block 1 only page 4, and block 2 two pages that were used later.
     let mut fab = driven("fab", 5);
     read_all(&mut fab, &[0, 4]);
     fab.write(1);
@@ -189,8 +200,8 @@ fn fab_drops_the_block_with_most_pages() {
 
 #[test]
 fn clc_spares_the_recent_block_even_if_it_is_large() {
-    // The hot tenth is one block: block 2, the largest, used last. Of the cold blocks block 0 is
-    // larger.
+    // One block, a tenth rounded up, is hot: block 2, which is the largest and was used last. Of
+    // the cold blocks, block 0 is the larger one.
     let mut clc = driven("clc", 6);
     read_all(&mut clc, &[0, 1, 4, 8, 9, 10]);
     let mut left = left_by_reading(&mut clc, 9);
@@ -202,8 +213,8 @@ fn clc_spares_the_recent_block_even_if_it_is_large() {
 
 #[test]
 fn bplru_gives_up_a_sequential_block_first_and_pads() {
-    // Block 1 is written from its first to its last page, so it is evicted before the older
-    // block 0.
+    // Block 1 is written in sequence from its first to its last page, so it is evicted before the
+    // older block 0.
     let mut bplru = driven("bplru", 6);
     for page in [0, 1, 4, 5, 6, 7] {
         bplru.write(page);
@@ -212,7 +223,7 @@ fn bplru_gives_up_a_sequential_block_first_and_pads() {
     let mut pages: Vec<PageId> = groups[0].iter().map(|l| l.page).collect();
     pages.sort_unstable();
     assert_eq!(pages, [4, 5, 6, 7]);
-    // Block 0 has two of its four pages and is padded. A clean block is not padded.
+    // Block 0 has two of its four pages and is padded. A block without dirty pages is not padded.
     let mut out = Evictions::new();
     let mut policy = built("bplru", 2, 64, &[]);
     policy.access(0, Access::Write, &mut out);
@@ -228,10 +239,11 @@ fn bplru_gives_up_a_sequential_block_first_and_pads() {
 
 #[test]
 fn abm_moves_a_written_page_and_delays_write_eviction() {
-    // The paper's figure 4. 4 frames, 2 of them for writes. 0, 1 and 2 are written into one block;
-    // 3 of another block is read and then written (A: it moves to the write buffer). The write
-    // buffer exceeds its 2 pages, so a read makes it write block 0: three pages in one group (C:
-    // two of them stay, clean), and one frame is free (B), that of the least recently used page.
+    // The example of figure 4 of the paper, with 4 frames, 2 of them for writes. Pages 0, 1 and 2
+    // are written in one block. Page 4, of another block, is read and then written (rule A: it
+    // moves to the write buffer). The write buffer exceeds its 2 pages, so the next read evicts
+    // block 0. Its three pages are written as one group, two of them stay as clean pages (rule C),
+    // and only the frame of the least recently used page is freed (rule B).
     let mut abm = driven("abm-lru-fab", 4);
     for page in [0, 1, 2] {
         abm.write(page);
@@ -245,7 +257,8 @@ fn abm_moves_a_written_page_and_delays_write_eviction() {
     group.sort_by_key(|leaving| leaving.page);
     let told: Vec<_> = group.iter().map(|l| (l.page, l.write, l.stays)).collect();
     assert_eq!(told, [(0, true, false), (1, true, true), (2, true, true)]);
-    // The pages that stayed are evicted first, the older one before the other, and cost no write.
+    // The pages that stayed are the next victims, the older one first, and their eviction costs no
+    // write.
     let (_, groups) = abm.access(12, Access::Read);
     assert_eq!(
         groups,
@@ -259,8 +272,8 @@ fn abm_moves_a_written_page_and_delays_write_eviction() {
 
 #[test]
 fn abm_borrows_free_frames_both_ways() {
-    // Without writes, reads fill all 4 frames. Then writes take frames back one by one, from the
-    // read side as long as the write side is below its 2 pages.
+    // Without writes, reads fill all 4 frames. Writes then take frames from the read side, one at a
+    // time, as long as the write side is below its 2 pages.
     let mut abm = driven("abm-lru-clc-fixed50", 4);
     read_all(&mut abm, &[0, 1, 2, 3]);
     assert_eq!(abm.held.len(), 4);
@@ -277,8 +290,8 @@ fn abm_borrows_free_frames_both_ways() {
 
 #[test]
 fn abm_remembers_and_moves_its_pointer() {
-    // A read of a page that the read buffer evicted moves one page of capacity from the write
-    // buffer to the read buffer.
+    // A read of a page that the read buffer has evicted moves the pointer by one page, from the
+    // write buffer to the read buffer.
     let mut abm = driven("abm-lru-clc", 4);
     read_all(&mut abm, &[0, 1, 2, 3, 4]);
     assert_eq!(abm.policy.occupancy().write_target, Some(2.0));
@@ -291,9 +304,10 @@ fn abm_remembers_and_moves_its_pointer() {
 
 #[test]
 fn a_page_flushed_too_early_moves_only_the_pointer_that_weighs_costs() {
-    // 4 frames, 2 for writes. 0, 1, 2 of one block are flushed together when 8 is accessed, and 0
-    // is evicted; 1 stays clean. Held dirty until it is written again, it would have saved a flush,
-    // 200 us against 25: 8 pages, more than the remaining 2.
+    // With 4 frames, 2 of them for writes, pages 0, 1 and 2 of one block are flushed together when
+    // page 8 is accessed. Page 0 is evicted, and page 1 stays clean. If page 1 had stayed dirty
+    // until its next write, one flush would have been saved. A flush costs 200 us, a read 25 us, so
+    // the pointer would move by 8 pages, but only 2 pages remain.
     for (name, target) in [("abm-lru-fab", 2.0), ("abm-lru-fab-cost", 4.0)] {
         let mut abm = driven(name, 4);
         for page in [0, 1, 2, 4, 8] {
@@ -307,10 +321,10 @@ fn a_page_flushed_too_early_moves_only_the_pointer_that_weighs_costs() {
 
 #[test]
 fn a_cold_page_takes_the_cold_ones_of_its_block_along() {
-    // 6 frames, all for writes. Page 0 is used at 1, page 1 at 2, and page 2, of the same block, at
-    // 6; the last access before room is needed is 6. A quarter of the 5 accesses since the use of
-    // page 0 is 1, and three times that puts the limit at 4: 1 is cold and evicted too, 2 is warm
-    // and stays dirty.
+    // All 6 frames are for writes. Page 0 is used at time 1, page 1 at 2, and page 2, of the same
+    // block, at 6, which is the last access before room is needed. A quarter of the 5 accesses
+    // since the use of page 0 is 1, rounded down, and three times that sets the limit at time 1 +
+    // 3 = 4. So page 1 is cold and is evicted too, while page 2 is warm and stays dirty.
     let mut policy = driven("abm-lru-cold-fixed100", 6);
     for page in [0, 1, 4, 8, 12, 2] {
         policy.write(page);
@@ -325,9 +339,9 @@ fn a_cold_page_takes_the_cold_ones_of_its_block_along() {
 
 #[test]
 fn a_cluster_that_is_flushed_again_moves_the_pointer_that_counts_flushes() {
-    // 4 frames, 2 for writes. 0, 1, 2 are flushed when 8 is accessed. Page 3 of that block is new,
-    // so no page is flushed again; but a larger write buffer would have flushed the block once, not
-    // twice.
+    // With 4 frames, 2 of them for writes, pages 0, 1 and 2 are flushed when page 8 is accessed.
+    // Page 3 of the same block is new, so no page is flushed again. But a larger write buffer would
+    // have flushed the block once instead of twice.
     for (name, moves) in [("abm-lru-fab-cost", false), ("abm-lru-fab-marginal", true)] {
         let mut abm = driven(name, 4);
         for time_us in [200.0, 1000.0] {
@@ -345,14 +359,15 @@ fn a_cluster_that_is_flushed_again_moves_the_pointer_that_counts_flushes() {
 
 #[test]
 fn a_block_is_written_whole_only_where_parts_were_seen_to_cost_more() {
-    // Blocks of 4. Padding half a block takes 2 reads and 2 more pages, 450 us.
+    // Erase blocks have 4 pages. Padding half a block costs 2 reads and 2 more written pages, 450
+    // us.
     for (parts_us, padded) in [(200.0, false), (600.0, false), (1000.0, true)] {
         let mut policy = built("abm-lru-clc+pad-fixed100", 3, 12, &[]);
         for time_us in [200.0, parts_us] {
             policy.cost(DeviceCost::Flush { pages: 1, time_us });
         }
-        // All of the 11 flushes of a page, except the first, took 0, 400 and 800 us beside the
-        // page.
+        // All 11 flushes of a page, except the first, have a fixed cost of 0, 400 or 800 us in
+        // addition to the page.
         for _ in 0..9 {
             let time_us = parts_us;
             policy.cost(DeviceCost::Flush { pages: 1, time_us });

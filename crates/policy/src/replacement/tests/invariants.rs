@@ -14,7 +14,7 @@ enum Event {
 }
 
 fn event() -> impl Strategy<Value = Event> {
-    // Half of the accesses go to a few pages, so that hits, ghosts and second uses happen.
+    // Half of the accesses are to a few pages, so that hits, ghost hits and repeated uses occur.
     let page = prop_oneof![0..8u32, 0..PAGES];
     prop_oneof![
         20 => (page, any::<bool>()).prop_map(|(page, write)| Event::Access(page, write)),
@@ -42,8 +42,8 @@ fn apply(driven: &mut Driven, event: Event) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Checks that every policy holds no more pages than frames, loses no dirty page, and holds no
-    /// page twice.
+    /// Checks that every policy holds no more pages than it has frames, loses no dirty page, and
+    /// holds no page twice.
     #[test]
     fn every_policy_keeps_the_contract(
         events in proptest::collection::vec(event(), 1..300),
@@ -60,7 +60,8 @@ proptest! {
                 prop_assert!(driven.held.len() <= capacity, "{name}");
             }
             driven.check(PAGES);
-            // After all pages were discarded, none is held and ids may be reused.
+            // After all pages have been discarded, no page is held or remembered, and ids may be
+            // reused.
             for page in 0..PAGES {
                 driven.remove(page);
                 prop_assert!(!driven.policy.remembers(page), "{name}: {page}");
@@ -95,8 +96,8 @@ proptest! {
 
 #[test]
 fn ids_that_grow_one_by_one_are_like_ids_known_before() {
-    // The live cache introduces pages as they are accessed; a simulator knows all of them in
-    // advance.
+    // The live cache introduces pages as they are accessed, while a simulator reserves all ids in
+    // advance. Both must get the same decisions.
     for name in all_names() {
         let spec: Spec = name.parse().expect("a known policy");
         let build = Build {

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 /// Number of pages in an erase block in these tests.
 pub(super) const BLOCK: u32 = 4;
 
-/// Returns the names of every plain policy and of pairs of every kind.
+/// Returns the names of all plain policies, and of pairs of every kind.
 pub(super) fn all_names() -> Vec<String> {
     let mut names: Vec<String> = catalogue().map(|(name, _)| name.to_owned()).collect();
     for read in [
@@ -26,8 +26,9 @@ pub(super) fn all_names() -> Vec<String> {
     names
 }
 
-/// Builds a policy of `capacity` pages over pages below `pages`, introduced in order. `future`
-/// lists the accesses to come, for the optimum.
+/// Builds the policy `name` with a capacity of `capacity` pages, and introduces the pages below
+/// `pages` in ascending order. `future` contains the pages of all accesses to come, for Belady's
+/// optimum.
 pub(super) fn built(
     name: &str,
     capacity: usize,
@@ -51,7 +52,7 @@ pub(super) fn built(
     policy
 }
 
-/// A policy under test, with the state that its results imply.
+/// A policy under test, and the sets of held and dirty pages that follow from its results.
 pub(super) struct Driven {
     pub(super) policy: Box<dyn Replacement>,
     pub(super) held: BTreeSet<PageId>,
@@ -69,7 +70,8 @@ impl Driven {
         }
     }
 
-    /// Accesses a page, follows the policy's decisions, and checks that they are consistent.
+    /// Accesses a page, applies the policy's evictions to the expected state, and checks that they
+    /// are consistent with it.
     pub(super) fn access(&mut self, page: PageId, access: Access) -> (Outcome, Vec<Vec<Leaving>>) {
         let outcome = self.policy.access(page, access, &mut self.out);
         let was_held = self.held.contains(&page);
@@ -122,7 +124,7 @@ impl Driven {
         self.dirty.remove(&page);
     }
 
-    /// Checks that the policy's state agrees with its decisions so far.
+    /// Checks that the state that the policy reports agrees with its decisions so far.
     pub(super) fn check(&self, pages: u32) {
         assert!(
             self.held.len() <= self.policy.capacity(),

@@ -3,7 +3,7 @@
 use super::*;
 use proptest::prelude::*;
 
-/// A queue of pages, the next victim in front, each with a used bit.
+/// A queue of pages with the next victim at the front. Each page has a used bit.
 struct Naive {
     kind: &'static str,
     capacity: usize,
@@ -11,7 +11,7 @@ struct Naive {
 }
 
 impl Naive {
-    /// Returns whether `page` was held, and the page that was evicted.
+    /// Accesses `page`. Returns whether the page was held, and the page that was evicted, if any.
     fn access(&mut self, page: PageId) -> (bool, Option<PageId>) {
         if let Some(at) = self.queue.iter().position(|(held, _)| *held == page) {
             match self.kind {

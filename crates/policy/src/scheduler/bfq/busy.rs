@@ -1,5 +1,8 @@
-//! Counters of the queues that want service, by class and weight, for the scheduler's decisions.
-//! They are kept as counters and not computed by a scan, since every request reads them.
+//! Counters of the queues that have requests or for which the device is kept idle, by class and by
+//! weight.
+//!
+//! The counters are maintained at every change and not computed by a scan, since every request
+//! reads them.
 
 use super::super::queues::Rank;
 use super::flow::Flow;
@@ -11,13 +14,13 @@ pub(super) struct Busy {
     count: usize,
     raised: usize,
     ranks: [usize; 3],
-    /// Number of queues of each weight, the smallest weight first.
+    /// Pairs of a weight and the number of queues with that weight, in ascending order of weight.
     weights: Vec<(u64, usize)>,
 }
 
 impl Busy {
-    /// Counts a queue with its current state. It must be removed before its class, weight or raise
-    /// changes.
+    /// Counts a queue under its current class, weight and raise. The caller must remove the queue
+    /// before any of these changes.
     pub(super) fn add(&mut self, flow: &Flow) {
         self.count += 1;
         self.raised += usize::from(flow.raise.is_up());
@@ -28,7 +31,8 @@ impl Busy {
         }
     }
 
-    /// Removes a queue from the counts, with the state it had when it was counted.
+    /// Removes a queue from the counters; its class, weight and raise must be those with which it
+    /// was added.
     pub(super) fn remove(&mut self, flow: &Flow) {
         self.count -= 1;
         self.raised -= usize::from(flow.raise.is_up());
@@ -50,8 +54,8 @@ impl Busy {
         self.raised
     }
 
-    /// Returns true if the queues differ in class, or in weight while `of` does not have the
-    /// smallest one.
+    /// Returns true if the counted queues differ in class, or if they differ in weight and `of`
+    /// does not have the smallest weight.
     pub(super) fn is_uneven(&self, of: Option<&Flow>) -> bool {
         let least = self.weights.first().map(|of| of.0);
         let has_least = of.is_some_and(|flow| Some(flow.weight()) == least);

@@ -1,37 +1,38 @@
-//! B-WF2Q+: the choice of the next queue to serve, so that each queue gets its share of the sectors
-//! by weight.
+//! B-WF2Q+: the choice of the next queue to serve, such that each queue gets a share of the served
+//! sectors in proportion to its weight.
 //!
-//! Virtual time advances by the sectors served, divided by the weights of all present queues. A
-//! queue starts at the current virtual time, or where its last service ended, and finishes when it
-//! has used its budget. Of the queues that have started, the first to finish is served next, so a
-//! queue never waits longer than its share by more than one budget. A queue without requests keeps
-//! its weight here until virtual time has passed its end, since the service it got beyond that is
-//! still owed.
+//! Virtual time advances by the number of served sectors, divided by the total weight of all queues
+//! present. A queue's virtual start is the current virtual time, or the virtual end of its last
+//! service. Its virtual finish is the virtual time at which it will have used its budget. Among the
+//! queues whose start has passed, the queue with the earliest finish is served next, so no queue
+//! waits longer than its share by more than one budget. A queue without requests still counts as
+//! present until virtual time has passed its finish, since it has been served ahead of its share
+//! until then.
 //!
 //! Source: `block/bfq-wf2q.c` of Linux 6.1, for one group.
 
 use super::super::queues::Rank;
 use crate::lists::take_at;
 
-/// Virtual time is sectors divided by weight, shifted left by this number of bits.
+/// Number of bits by which a virtual time, which is sectors divided by weight, is shifted left.
 const SHIFT: u32 = 22;
 
-/// The state of a queue in this algorithm.
+/// Virtual times, weight and budget of one queue.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Share {
     start: u128,
     finish: u128,
-    /// The queue's weight while it counts here, otherwise 0.
+    /// Weight of the queue while it is included in its class's total weight, otherwise 0.
     weight: u64,
     rank: Rank,
-    /// Number of sectors that the queue may get before it must start again.
+    /// Number of sectors that the queue may be served before its service ends.
     pub(super) budget: u64,
-    /// Number of sectors of the budget that the queue has got.
+    /// Number of sectors that the queue has been charged since its service began.
     pub(super) service: u64,
 }
 
 impl Share {
-    /// Returns the number of sectors left of the budget.
+    /// Returns the unused part of the budget, in sectors.
     pub(super) fn left(&self) -> u64 {
         self.budget.saturating_sub(self.service)
     }
@@ -44,7 +45,7 @@ impl Share {
 fn span(sectors: u64, weight: u64) -> u128 {
     let weight = weight.max(1);
     if sectors.leading_zeros() >= SHIFT {
-        // All usual services take this path; a division of 128 bits takes many times as long.
+        // Requests of usual size take this branch; a 128-bit division takes many times as long.
         return u128::from((sectors << SHIFT) / weight);
     }
     (u128::from(sectors) << SHIFT) / u128::from(weight)
@@ -55,9 +56,9 @@ fn span(sectors: u64, weight: u64) -> u128 {
 struct Class {
     vtime: u128,
     weights: u64,
-    /// Queues with requests, except the served one, by finish time.
+    /// Queues with requests, except the queue being served, in order of virtual finish.
     active: Vec<(u128, usize)>,
-    /// Queues without requests that have not been forgotten, by finish time.
+    /// Queues without requests whose weight still counts, in order of virtual finish.
     idle: Vec<(u128, usize)>,
 }
 
@@ -93,20 +94,23 @@ impl Fair {
         self.shares[at].budget
     }
 
-    /// Returns the number of sectors left of the budget of the queue `at`.
+    /// Returns the unused part of the budget of the queue `at`, in sectors.
     pub(super) fn left(&self, at: usize) -> u64 {
         self.shares[at].left()
     }
 
-    /// Returns true if a queue of the class, other than the served one, has requests.
+    /// Returns true if any queue of the class `rank`, other than the queue being served, has
+    /// requests.
     pub(super) fn has(&self, rank: Rank) -> bool {
         !self.classes[rank as usize].active.is_empty()
     }
 
-    /// Activates the queue `at`, which has requests again. With `shifted` (the raise factor) it
-    /// lost its turn only because its requests come one after another, and so may start where it
-    /// ended. If it would then have finished already, its times are shifted towards the current
-    /// time, by less the higher the raise.
+    /// Activates the queue `at`, which has requests again.
+    ///
+    /// `shifted` is the raise factor of a queue that lost its turn only because it issues one
+    /// request after another; such a queue starts at the virtual finish of its last service. If its
+    /// new finish would already have passed, its start and finish are moved towards the current
+    /// virtual time; the higher the raise, the smaller the move.
     pub(super) fn activate(&mut self, at: usize, rank: Rank, weight: u64, shifted: Option<u64>) {
         self.forget_if(at, |share| share.rank != rank);
         let class = &mut self.classes[rank as usize];
@@ -129,15 +133,16 @@ impl Fair {
         put(&mut class.active, share.finish, at);
     }
 
-    /// Removes and returns the queue to be served: of `rank` if that is given and has one,
-    /// otherwise of the first class that has one.
+    /// Removes and returns the queue to serve next: a queue of the class `rank` if the class is
+    /// given and has queues with requests, otherwise a queue of the highest class that has such
+    /// queues.
     pub(super) fn next(&mut self, rank: Option<Rank>) -> Option<usize> {
         let all = [Rank::RealTime, Rank::BestEffort, Rank::Idle];
         let mut ranks = rank.into_iter().chain(all);
         let rank = ranks.find(|rank| self.has(*rank))?;
         let class = &mut self.classes[rank as usize];
         let starts = class.active.iter().map(|(_, at)| self.shares[*at].start);
-        // If no queue has started, virtual time jumps to the first start.
+        // If no queue's virtual start has passed, virtual time jumps to the earliest start.
         class.vtime = class.vtime.max(starts.min()?);
         let vtime = class.vtime;
         let mut places = class.active.iter();
@@ -146,7 +151,7 @@ impl Fair {
         Some(at)
     }
 
-    /// Records that the queue `at` is served `sectors` sectors.
+    /// Charges `sectors` served sectors to the queue `at`, and advances virtual time.
     pub(super) fn serve(&mut self, at: usize, sectors: u64) {
         let share = &mut self.shares[at];
         share.service += sectors;
@@ -155,7 +160,8 @@ impl Fair {
         self.forget_passed(at);
     }
 
-    /// Puts the queue `at`, which was served, back among the waiting ones, with a new budget.
+    /// Ends the service of the queue `at`, which has more requests: returns it to the waiting
+    /// queues with a new weight and budget.
     pub(super) fn requeue(&mut self, at: usize, weight: u64, budget: u64) {
         let share = &mut self.shares[at];
         share.finish_after(share.service);
@@ -168,7 +174,7 @@ impl Fair {
         put(&mut class.active, share.finish, at);
     }
 
-    /// Retires the queue `at`, which was served and has no more requests.
+    /// Ends the service of the queue `at`, which has no more requests.
     pub(super) fn retire(&mut self, at: usize) {
         let share = &mut self.shares[at];
         share.finish_after(share.service);
@@ -180,7 +186,7 @@ impl Fair {
         }
     }
 
-    /// Forgets idle queues whose end virtual time has passed, in the class of the queue `at`.
+    /// Forgets the idle queues whose virtual finish has passed, in the class of the queue `at`.
     fn forget_passed(&mut self, at: usize) {
         let class = &mut self.classes[self.shares[at].rank as usize];
         while let Some((finish, first)) = class.idle.first().copied() {
@@ -192,7 +198,7 @@ impl Fair {
         }
     }
 
-    /// Forgets the queue `at`, which has no requests, if `condition` holds.
+    /// Forgets the queue `at` if it is idle, and `condition` holds for its state.
     fn forget_if(&mut self, at: usize, condition: impl Fn(&Share) -> bool) {
         let share = &mut self.shares[at];
         if !condition(share) {
@@ -242,21 +248,22 @@ mod tests {
 
     #[test]
     fn service_is_by_weight() {
-        // The queue with twice the weight gets two of three budgets.
+        // The queue with twice the weight of the other is served two of every three budgets.
         let weight = |at| if at == 0 { 20 } else { 10 };
         let mut fair = with(&[(20, 100), (10, 100)]);
         let served: Vec<usize> = (0..9).map(|_| serve_next(&mut fair, weight)).collect();
         assert_eq!(served.iter().filter(|at| **at == 0).count(), 6);
-        // Spans are 5 and 10 of virtual time, which advances by 100/30 per budget: 0 finishes first
-        // and is next eligible at 5, but the time is 3.3 then, so 1 is next, then 0 twice.
+        // The budgets span 5 units (queue 0) and 10 units (queue 1) of virtual time, which advances
+        // by 100/30 per budget. Queue 0 finishes first and is next eligible at 5. Virtual time is
+        // only 3.3 then, so queue 1 is served next, and after it queue 0 twice.
         assert_eq!(served[..6], [0, 1, 0, 0, 1, 0]);
     }
 
     #[test]
     fn who_was_served_beyond_its_share_waits_for_that_though_it_was_away() {
-        // Queue 0 gets 300 sectors at once while 1 waits with a budget of 100, retires and is
-        // activated again: 1 gets 100 sectors three times before the times of 0 have caught up,
-        // since 0 starts where it ended.
+        // Queue 0 is served 300 sectors in one service while queue 1 waits with a budget of 100.
+        // Queue 0 then retires and is activated again. It starts at the virtual finish of its last
+        // service, so queue 1 is served 100 sectors three times before queue 0 is eligible again.
         let mut fair = with(&[(10, 300), (10, 100)]);
         // Queue 1 finishes first.
         assert_eq!(serve_next(&mut fair, |_| 10), 1);

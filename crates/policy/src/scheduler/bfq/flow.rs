@@ -7,20 +7,20 @@ use super::super::queues::{Rank, rank_of};
 use super::super::{Bio, MS_NS, Requests, Tag};
 use super::weight::Raise;
 
-/// Distance from the previous request beyond which a request is seeky.
+/// Distance from the end of the previous request, in sectors, beyond which a request is seeky.
 const SEEK_SECTORS: u64 = 8 * 100;
-/// On a device that does not rotate, only requests shorter than this are seeky.
+/// Length in sectors below which a distant request is seeky on a device that does not rotate.
 const SHORT_SECTORS: u32 = 2 * 32;
-/// A queue is seeky if more than this number of its last 32 requests were.
+/// Number of seeky requests among a queue's last 32 requests above which the queue is seeky.
 const SEEKS: u32 = 19;
-/// Sample weight above which a mean of think times is valid.
+/// Total sample weight above which a mean think time is valid.
 const VALID: u64 = 80;
-/// Length of the window in which a task's activity is measured; after it, half of the measurement
-/// is forgotten.
+/// Length of the window in which a task's activity is measured. After the window, the measured
+/// times are halved.
 const WINDOW_NS: u64 = 200 * MS_NS;
 
-/// Returns true if `bio` starts far from `from_sector`, where the previous request ended; without
-/// rotation, only if it is also short.
+/// Returns true if `bio` starts far from `from_sector`, the end of the previous request. On a
+/// device that does not rotate, `bio` must also be short.
 pub(super) fn is_seeky(from_sector: u64, bio: &Bio, rotational: bool) -> bool {
     let is_far = bio.start_sector.abs_diff(from_sector) > SEEK_SECTORS;
     is_far && (rotational || bio.sectors < SHORT_SECTORS)
@@ -38,39 +38,40 @@ pub(super) struct Flow {
     pub(super) level: u64,
     /// Number of requests on the list or with the device.
     pub(super) under_way: usize,
-    /// True when the queue wants service: it has requests, or the device is kept for it.
+    /// True when the queue has requests, or the device is kept idle for it.
     pub(super) is_busy: bool,
     /// The next budget, in sectors.
     pub(super) budget_next: u64,
-    /// The time until which the queue may use its budget.
+    /// Time at which the queue's service times out, even if budget is left.
     pub(super) budget_until_ns: u64,
-    /// True when the oldest request was checked for expiry since the service began.
+    /// True when the queue's oldest request was checked for expiry since the service began.
     pub(super) looked: bool,
-    /// True when the queue lost its turn because it had no request, with budget left.
+    /// True when the queue was empty at the end of its last service, and that service neither timed
+    /// out nor exhausted the budget.
     pub(super) may_come_back: bool,
     pub(super) raise: Raise,
-    /// The time when all its requests had completed; `None` before its first request.
+    /// Time at which the queue became idle, with no request waiting or in flight; `None` before the
+    /// first such time.
     pub(super) idle_since_ns: Option<u64>,
-    /// The time after which a request counts as a player's.
+    /// Time after which a new request shows that the task paces itself as a media player does.
     pub(super) soft_real_time_ns: u64,
-    /// True when `soft_real_time_ns` must be computed at the completion of the queue's last
-    /// request.
+    /// True when `soft_real_time_ns` must be computed once the queue's last request completes.
     pub(super) computes_later: bool,
-    /// The time when the queue began to have requests, and the number of sectors served since.
+    /// Time at which the queue last became busy, and the number of sectors served since that time.
     pub(super) busy_since_ns: u64,
     pub(super) busy_sectors: u64,
     exited: bool,
     known: bool,
-    /// The time of the last completion of one of its requests.
+    /// Time at which the queue's most recent request completed.
     pub(super) ended_ns: Option<u64>,
     think_ns: Mean,
     thinks_long: bool,
     end_sector: u64,
-    /// One bit for each of the last 32 requests: 1 for a seeky one.
+    /// History of the queue's last 32 requests, one bit each: 1 for a seeky request.
     seeks: u32,
     asks_since_ns: u64,
     paused_ns: u64,
-    /// True when the queue has requests at least four fifths of the time.
+    /// True when the queue has had requests for at least four fifths of the measured time.
     asks_always: bool,
     is_new: bool,
 }
@@ -80,7 +81,8 @@ impl Flow {
         self.lane.is_empty()
     }
 
-    /// Takes over the priority of the bio's task, if the queue is not busy.
+    /// Adopts the priority of the bio's task if the queue is not busy; initializes the queue at its
+    /// first bio.
     pub(super) fn set_owner(&mut self, bio: &Bio, budget: u64, now_ns: u64) {
         if self.is_busy {
             return;
@@ -104,7 +106,7 @@ impl Flow {
         self.plain_weight() * self.raise.factor()
     }
 
-    /// Returns the queue's weight by its level.
+    /// Returns the weight that follows from the queue's priority level, without the raise.
     pub(super) fn plain_weight(&self) -> u64 {
         (8 - self.level) * 10
     }
@@ -159,23 +161,25 @@ impl Flow {
         self.seeks.count_ones() > SEEKS
     }
 
-    /// Returns true if all of its last 32 requests were seeky.
+    /// Returns true if all of the last 32 requests of the queue were seeky.
     pub(super) fn is_all_seeks(&self) -> bool {
         self.seeks == u32::MAX
     }
 
-    /// Returns true if the task's think times are short, as far as known.
+    /// Returns true unless the task's think times are known to be long, or the queue is of the idle
+    /// class.
     pub(super) fn thinks_short(&self) -> bool {
         !self.thinks_long && self.rank != Rank::Idle
     }
 
-    /// Returns true if the task is always busy, and its requests are mostly sequential.
+    /// Returns true if the task is almost always busy, and its requests are mostly sequential.
     pub(super) fn is_stream(&self) -> bool {
         !self.is_seeky() && self.asks_always && self.thinks_short()
     }
 
-    /// Returns the charge of the next request to the budget, which is larger if no task waits for
-    /// it.
+    /// Returns the number of sectors that the next request is charged to the budget; `None` without
+    /// a request. The length of an async request is multiplied by `async_factor`, unless the
+    /// queue's weight is raised.
     pub(super) fn charge(&self, r: &Requests, async_factor: impl Fn() -> u64) -> Option<u64> {
         let sectors = u64::from(r[self.next?].bio.sectors);
         let is_plain = self.sync || self.raise.is_up();
@@ -186,12 +190,13 @@ impl Flow {
         })
     }
 
-    /// Returns the oldest request if it has expired and is not `last`; checks once per service.
+    /// Returns the oldest request if it has expired and is not `last`. Only the first call in a
+    /// service checks; later calls return `None`.
     pub(super) fn expired_once(&mut self, last: Tag, e: &Expiries, now_ns: u64) -> Option<Tag> {
         if std::mem::replace(&mut self.looked, true) {
             return None;
         }
-        // A request is due exactly at its expiry here.
+        // BFQ treats a request as expired at its expiry time, not only after it.
         let expired = self.lane.expired(e, now_ns.saturating_add(1));
         expired.filter(|tag| *tag != last)
     }

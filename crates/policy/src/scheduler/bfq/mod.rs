@@ -1,11 +1,11 @@
-//! BFQ: every task has a queue of its own for its sync requests, and the queues are served budgets
-//! of sectors, by weight, so that a task's share does not depend on the layout of its requests. The
-//! weight of a new queue, or of one with soft real-time requests like a media player's, is raised
-//! for a while.
+//! BFQ: every task has its own queue for its sync requests. The queues are served in budgets of
+//! sectors, in proportion to their weights, so that a task's share does not depend on the layout of
+//! its requests. The weight of a new queue is raised for a while, and so is that of a queue with
+//! soft real-time requests, such as a media player's.
 //!
 //! Source: `block/bfq-iosched.c` and `block/bfq-wf2q.c` of Linux 6.1, for one group. Not
 //! implemented: merging of queues whose requests interleave, bursts of new queues, request
-//! injection during a pause, and queues that wake others.
+//! injection during a pause, and detection of queues that wake others.
 
 mod busy;
 mod fair;
@@ -25,57 +25,61 @@ use raise::player_ns;
 use rate::Rate;
 use weight::Raise;
 
-/// The largest budget before the device is known, in sectors.
+/// Maximum budget, in sectors, before the rate of the device has been measured.
 const BUDGET_SECTORS: u64 = 16 * 1024;
-/// Ratio of the largest to the smallest budget.
+/// Ratio of the maximum budget to the minimum budget.
 const BUDGET_PARTS: u64 = 32;
-/// Value of the budget counter, which approaches 256, from which on the measured largest budget is
-/// used.
+/// Value of the budget counter from which on budgets are limited to the measured maximum budget.
+/// The counter approaches 256 with every service.
 const BUDGETS_KNOWN: u64 = 194;
-/// Factor by which a sector of an async request is charged.
+/// Number of sectors that each sector of an async request is charged to its queue's budget.
 const ASYNC_CHARGE: u64 = 3;
-/// The pause of a seeky queue, and the minimum time that a queue is charged.
+/// Maximum pause for a seeky queue. A queue whose service was too short to measure is charged for
+/// at least this time.
 const SHORT_PAUSE_NS: u64 = 2 * MS_NS;
-/// The minimum pause of a queue whose weight is raised.
+/// Minimum pause for a queue whose weight is raised.
 const RAISED_PAUSE_NS: u64 = 20 * MS_NS;
-/// Minimum service time after which a queue can be slow by its throughput, and the time below which
-/// the length of a service says nothing.
+/// A queue is judged slow by its throughput only if its service took longer than `SLOW_NS`. The
+/// duration of a service shorter than `TOO_SHORT_NS` is not used as a measurement.
 const SLOW_NS: u64 = 20 * MS_NS;
 const TOO_SHORT_NS: u64 = MS_NS;
-/// Time after which the idle class is served, even though other classes have requests.
+/// Time without service after which the idle class is served even if other classes have requests.
 const IDLE_CLASS_NS: u64 = 200 * MS_NS;
-/// More than this number of requests with the device, seen within the given number of samples,
-/// shows that the device has a queue of its own.
+/// If the device has had more than `DEVICE_QUEUES` requests at a time within `DEVICE_SAMPLES`
+/// samples, it is known to have an internal queue.
 const DEVICE_QUEUES: usize = 3;
 const DEVICE_SAMPLES: u64 = 32;
 
 /// Parameters of BFQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BfqParameters {
-    /// The longest pause during which the device is kept for a queue; 0 for none.
+    /// Maximum time for which the device is kept idle for a queue (a pause); 0 disables pauses.
     pub slice_idle_ns: u64,
     /// Age from which a sync request is dispatched first when its queue is served.
     pub fifo_expire_sync_ns: u64,
     /// Age from which an async request is dispatched first when its queue is served.
     pub fifo_expire_async_ns: u64,
-    /// Distance behind the head beyond which a request starts a new sweep.
+    /// Distance behind the head, in sectors, beyond which a request is left for the next sweep.
     pub back_seek_sectors_max: u64,
     /// Factor by which the cost of a backward seek is multiplied.
     pub back_seek_penalty: u64,
-    /// Time within which a budget must be used.
+    /// Time after which the service of a queue ends even if budget is left.
     pub timeout_sync_ns: u64,
-    /// The largest budget; 0 for the number of sectors that the device serves in `timeout_sync_ns`.
+    /// Maximum budget of a queue; 0 selects the number of sectors that the device can serve in
+    /// `timeout_sync_ns`.
     pub max_budget_sectors: u64,
-    /// Raises the weights of queues that are new or soft real-time.
+    /// True to raise the weights of queues that are new or soft real-time.
     pub low_latency: bool,
-    /// Keeps the device for a queue through every pause.
+    /// True to keep the device idle for a queue at every pause, even if that costs throughput.
     pub strict_guarantees: bool,
-    /// True for a device with moving heads. The kernel asks the device for this.
+    /// True for a device with moving heads. The kernel obtains this value from the device.
     pub rotational: bool,
 }
 
 impl Default for BfqParameters {
-    /// Returns 8 ms; 125 and 250 ms; 16 MiB, 2; 124 ms, by the device; low latency on a disk.
+    /// Returns a pause of 8 ms, expiry ages of 125 ms and 250 ms, backward seeks of at most 16 MiB
+    /// at a penalty of 2, a timeout of 124 ms, a measured maximum budget, and low latency on a
+    /// rotating disk.
     fn default() -> BfqParameters {
         BfqParameters {
             slice_idle_ns: 8 * MS_NS,
@@ -104,18 +108,19 @@ enum Reason {
 
 /// The next step of the served queue.
 enum Step {
-    /// Dispatches a request, and charges the given number of sectors to the budget.
+    /// Dispatch the request with the given tag, and charge the given number of sectors to the
+    /// budget.
     Dispatch(Tag, u64),
     Wait,
     End(Reason),
 }
 
-/// The detection whether the device has a queue of its own.
+/// Samples of the device's queue depth, which show whether the device has an internal queue.
 #[derive(Clone, Copy, Debug, Default)]
 struct DeviceQueue {
     samples: u64,
     deepest: usize,
-    /// The result; `None` until it is known.
+    /// True if the device has an internal queue, false if not, `None` until enough samples exist.
     seen: Option<bool>,
 }
 
@@ -132,11 +137,11 @@ pub struct Bfq {
     budget_max: u64,
     /// Counter of the budgets granted, which approaches 256.
     budgets: u64,
-    /// The served queue, and the start of its service.
+    /// The queue being served, and the time at which its service began.
     served: Option<usize>,
     served_since_ns: u64,
-    /// Start and end of the pause during which the device is kept for the served queue, which is
-    /// empty.
+    /// Start and end of the current pause, during which the device is kept idle for the queue being
+    /// served, which is empty.
     pause_ns: Option<(u64, u64)>,
     idle_class_ns: u64,
     device: DeviceQueue,
@@ -177,14 +182,15 @@ impl Bfq {
     }
 
     fn know(&mut self, at: usize) {
-        // Every request calls this, so the default queue is created only when the array must grow.
+        // Every request calls this function, so the default queue is created only when the array
+        // must grow.
         if at >= self.flows.len() {
             crate::lists::grow(&mut self.flows, at + 1, Flow::default());
             self.fair.know(at);
         }
     }
 
-    /// Returns the current weight of a task's queue; `None` before its first request.
+    /// Returns the current weight of a task's queue; `None` before the task's first request.
     #[cfg(test)]
     pub(super) fn weight_of_task(&self, task: Task) -> Option<u64> {
         let flow = self.flows.get(ASYNC_QUEUES + task as usize)?;
@@ -208,8 +214,8 @@ impl Bfq {
         (max / BUDGET_PARTS).max(1)
     }
 
-    /// Returns the charge of an async sector, which exceeds 1 only while all queues have equal
-    /// class and weight.
+    /// Returns the number of sectors charged for one sector of an async request: 1 if the busy
+    /// queues differ in class or weight, otherwise [`ASYNC_CHARGE`].
     fn async_charge(&self) -> u64 {
         if self.busy.is_uneven(None) {
             1
@@ -222,7 +228,8 @@ impl Bfq {
         self.flows[at].charge(r, || self.async_charge())
     }
 
-    /// Returns true if it is worthwhile to keep the device for a queue through a pause.
+    /// Returns true if keeping the device idle for the queue `at` is worthwhile while the queue is
+    /// empty.
     fn is_better_to_pause(&self, at: usize) -> bool {
         let flow = &self.flows[at];
         if self.parameters.strict_guarantees {
@@ -251,8 +258,8 @@ impl Bfq {
             || self.busy.len() == 1
     }
 
-    /// Returns true if the time for the queue's budget is over, except in a pause when less than a
-    /// third of the budget is left.
+    /// Returns true if the service of the queue `at` has reached its timeout. In a pause, also at
+    /// least a third of the queue's budget must be left.
     fn may_time_out(&self, at: usize, now_ns: u64) -> bool {
         let budget = self.fair.budget(at);
         let is_due = now_ns >= self.flows[at].budget_until_ns;
@@ -263,7 +270,8 @@ impl Bfq {
         self.flows[at].is_empty() && self.is_better_to_pause(at)
     }
 
-    /// Returns the queue that may dispatch now, its request, and the charge to its budget.
+    /// Returns the queue to be served, its request to dispatch, and the charge to its budget;
+    /// `None` if no request should be dispatched now.
     fn select(&mut self, r: &Requests, now_ns: u64) -> Option<(usize, Tag, u64)> {
         self.end_pause(r, now_ns);
         if let Some(at) = self.served
@@ -330,8 +338,8 @@ impl Bfq {
         self.budgets = (self.budgets * 7 + 256) / 8;
         self.served = Some(at);
         self.served_since_ns = now_ns;
-        // A merge may have made the queue's next request longer than the budget that it was
-        // granted.
+        // A merge may have made the queue's next request longer than the budget granted to the
+        // queue.
         if let Some(charge) = self.charge(at, r) {
             let share = self.fair.share(at);
             share.budget = share.budget.max(charge);
@@ -346,8 +354,8 @@ impl Bfq {
         Some(at)
     }
 
-    /// Ends the service of the queue `at`. With `paused` it made no request during a pause, whose
-    /// time is not counted.
+    /// Ends the service of the queue `at`. `paused` is true if the service ends with a pause in
+    /// which the queue made no request; the time of the pause is then not charged.
     fn end_service(&mut self, at: usize, reason: Reason, paused: bool, r: &Requests, now_ns: u64) {
         self.charge_time(at, reason, paused, now_ns);
         let low_latency = self.parameters.low_latency;
@@ -387,8 +395,9 @@ impl Bfq {
         }
     }
 
-    /// Charges a queue for time if it is slow, or has used little of its budget in the time for it.
-    /// Otherwise such a queue would have the device for longer than others.
+    /// Charges the queue `at` for time instead of sectors if the queue is slow, or if its service
+    /// timed out with much of the budget unused. Without this charge such a queue would get more
+    /// device time than others.
     fn charge_time(&mut self, at: usize, reason: Reason, paused: bool, now_ns: u64) {
         let flow = &self.flows[at];
         let end_ns = match self.pause_ns {
@@ -429,7 +438,7 @@ impl Bfq {
         share.budget = share.budget.max(charged);
     }
 
-    /// Returns the next budget of the queue `at`, whose last one ended for `reason`.
+    /// Returns the next budget of the queue `at`, whose last service ended for `reason`.
     fn next_budget(&mut self, at: usize, reason: Reason) -> u64 {
         let (min, max) = (self.budget_min(), self.budget_max);
         let service = self.fair.share(at).service;
@@ -445,7 +454,8 @@ impl Bfq {
             old
         } else {
             match reason {
-                // The queue waits for requests in flight, so it would have made more requests.
+                // Requests of the queue are still in flight; its task probably continues when they
+                // complete.
                 Reason::TooIdle if flow.under_way > 0 => max.min(old * 2),
                 Reason::TooIdle if old > 5 * min => old - 4 * min,
                 Reason::TooIdle => min,
@@ -459,8 +469,8 @@ impl Bfq {
         if is_known { budget.min(max) } else { budget }
     }
 
-    /// Activates the queue `at`, which has a request again. Returns true if it continues with the
-    /// rest of its budget.
+    /// Activates the queue `at`, which has a request again. Returns true if the queue continues
+    /// with the unused part of its last budget.
     fn begin_asking(&mut self, at: usize, r: &Requests, now_ns: u64) -> bool {
         let in_time_ns = 3 * self.parameters.slice_idle_ns;
         let charge = self.charge(at, r).unwrap_or(0);
@@ -486,7 +496,8 @@ impl Bfq {
         comes_back
     }
 
-    /// Returns true if a queue that was just activated preempts the served one.
+    /// Returns true if the queue `at`, which was just activated, preempts the queue being served.
+    /// `comes_back` is true if `at` continues with the unused part of its last budget.
     fn preempts(&self, at: usize, comes_back: bool) -> bool {
         let Some(served) = self.served.filter(|served| *served != at) else {
             return false;
@@ -496,7 +507,7 @@ impl Bfq {
         comes_back || new.rank < old.rank || (new.rank == old.rank && new.weight() > old.weight())
     }
 
-    /// Ends the pause of the served queue, for which a request arrived.
+    /// Ends the pause for the queue `at`, for which a request arrived.
     fn resume(&mut self, at: usize, r: &Requests, now_ns: u64) {
         self.pause_ns = None;
         if now_ns >= self.flows[at].budget_until_ns {
@@ -504,7 +515,8 @@ impl Bfq {
         }
     }
 
-    /// Moves `tag` to the requests of the queue `at` in flight; its budget has been charged.
+    /// Removes the request `tag` from the waiting requests of the queue `at`, and counts it as in
+    /// flight. The request has already been charged to the queue's budget.
     fn send_out(&mut self, at: usize, tag: Tag, r: &Requests, now_ns: u64) {
         let bio = r[tag].bio;
         let sectors = u64::from(bio.sectors);
@@ -529,7 +541,8 @@ impl Bfq {
         }
     }
 
-    /// Removes `tag` from the counters of its queue, in whose lane it still is.
+    /// Removes the request `tag` from the counters of the queue `at`; the request remains in the
+    /// queue's lane.
     fn take_out(&mut self, tag: Tag, at: usize, r: &Requests, now_ns: u64) {
         let head = Head {
             sector: r[tag].bio.end_sector(),
@@ -543,14 +556,15 @@ impl Bfq {
         self.waiting -= 1;
     }
 
-    /// Samples the number of requests that the device has at once.
+    /// Samples the number of requests that are at the device at the same time.
     fn note_depth(&mut self) {
         let device = &mut self.device;
         device.deepest = device.deepest.max(self.under_way);
         if device.seen == Some(true) || self.under_way + self.waiting <= DEVICE_QUEUES {
             return;
         }
-        // If the device is kept for a queue, this may be why the device has few requests.
+        // A low queue depth is no evidence while the scheduler itself keeps the device idle for a
+        // queue.
         if let Some(at) = self.served {
             let flow = &self.flows[at];
             let has_few = flow.under_way + flow.lane.len() < DEVICE_QUEUES;
@@ -565,7 +579,8 @@ impl Bfq {
         }
     }
 
-    /// Keeps the device for the served queue, which has no more requests.
+    /// Begins a pause: keeps the device idle for the queue being served, which has no more
+    /// requests.
     fn begin_pause(&mut self, at: usize, now_ns: u64) {
         let flow = &self.flows[at];
         let idle_ns = self.parameters.slice_idle_ns;

@@ -1,27 +1,31 @@
-//! Raised weights: a new queue, or a soft real-time one (a player), has a multiple of its weight
-//! for a while, so that it is served at once beside queues that are always busy.
+//! Raised weights: the weight of a queue that is new, or soft real-time like a media player's, is
+//! multiplied for a while, so that the queue is served promptly even when other queues are always
+//! busy.
 
 use super::super::MS_NS;
 use super::Bfq;
 use super::flow::Flow;
 use super::weight::Raise;
 
-/// Time without a request after which a queue counts as new again.
+/// Idle time of a queue after which the queue counts as new again.
 const NEW_NS: u64 = 2_000 * MS_NS;
-/// Factor of the weight of a new queue, and the additional factor of a player's.
+/// `RAISE_TIMES` is the factor by which the weight of a new queue is raised. The weight of a media
+/// player's queue is raised by `PLAYER_TIMES` in addition.
 const RAISE_TIMES: u64 = 30;
 const PLAYER_TIMES: u64 = 100;
-/// Maximum rate of a player in sectors per second, and the time for which its weight is raised from
-/// its last request on.
+/// `PLAYER_SECTORS_PER_S` is the maximum rate of a media player in sectors per second. `PLAYER_NS`
+/// is the time for which a player's weight remains raised after each new request.
 const PLAYER_SECTORS_PER_S: u64 = 7_000;
 const PLAYER_NS: u64 = 300 * MS_NS;
-/// Four ticks of a kernel with 250 ticks per second, whose clock is not finer.
+/// Tolerance for the kernel's coarse clock: four ticks at 250 ticks per second.
 const TICKS_NS: u64 = 16 * MS_NS;
-/// Number of served sectors beyond which a new queue does not belong to a starting program.
+/// Number of served sectors above which a new queue is no longer taken for that of a starting
+/// program, and its raise ends.
 const RAISED_SECTORS_MAX: u64 = 120_000;
 
 impl Bfq {
-    /// Raises the weight of a queue that is new, has been idle for long, or behaves like a player.
+    /// Raises the weight of the queue `at` if the queue is new, has been idle for long, or behaves
+    /// like a media player.
     pub(super) fn raise_on_arrival(&mut self, at: usize, now_ns: u64) {
         let raised_ns = self.rate.raised_ns();
         let flow = &mut self.flows[at];
@@ -36,7 +40,8 @@ impl Bfq {
         let is_player = is_done && flow.soft_real_time_ns < now_ns && flow.plain_weight() == 40;
         let was_up = flow.raise.is_up();
         if !is_new && !is_player {
-            // Usually the queue continues unchanged, and no raise needs to be recomputed.
+            // In the usual case the queue is neither new nor a player, and its raise does not
+            // change.
             if !was_up {
                 flow.raise.began_ns = now_ns;
             }
@@ -68,7 +73,8 @@ impl Bfq {
         }
     }
 
-    /// Ends the raise of a queue's weight when its time is over.
+    /// Ends the raise of the queue `at` if the time of the raise has passed, or if a new queue has
+    /// been served too many sectors.
     pub(super) fn lower(&mut self, at: usize, now_ns: u64) {
         let raise = &self.flows[at].raise;
         if !raise.is_up() {
@@ -102,7 +108,8 @@ impl Bfq {
         }
     }
 
-    /// Sets the raise of a queue, also while the queue is counted among those that want service.
+    /// Sets the raise of the queue `at`, and updates the counters of busy queues if the queue is
+    /// busy.
     pub(super) fn set_raise(&mut self, at: usize, raise: Raise) {
         let flow = &mut self.flows[at];
         if flow.is_busy {
@@ -115,8 +122,8 @@ impl Bfq {
     }
 }
 
-/// Returns the time from which on a request counts as a player's: the time by which a player would
-/// have consumed the data served.
+/// Returns the time after which a new request shows that the task is a media player: the time until
+/// which a player at the maximum rate would consume the data served.
 pub(super) fn player_ns(flow: &Flow, idle_ns: u64, now_ns: u64) -> u64 {
     let used_ns = flow.busy_sectors * 1_000 * MS_NS / PLAYER_SECTORS_PER_S;
     (flow.busy_since_ns + used_ns).max(now_ns + idle_ns + TICKS_NS)

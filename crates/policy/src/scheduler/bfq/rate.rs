@@ -1,22 +1,24 @@
-//! The measured peak rate of a device in sectors, from which the largest budget and the duration of
-//! raised weights are computed.
+//! The measured peak rate of a device in sectors per time, from which the maximum budget and the
+//! duration of raised weights are computed.
 //!
 //! Source: `bfq_update_peak_rate` and `bfq_update_rate_reset` of `block/bfq-iosched.c` in Linux
 //! 6.1.
 
 use super::super::MS_NS;
 
-/// Rates are sectors per microsecond, shifted left by this number of bits.
+/// Number of bits by which a rate, in sectors per microsecond, is shifted left.
 const SHIFT: u32 = 16;
-/// Length of a sample, and the time without a request after which a sample ends earlier.
+/// `INTERVAL_NS` is the length of a sample. A sample ends earlier if no request is dispatched for
+/// `GAP_NS` and the device is idle.
 const INTERVAL_NS: u64 = 1_000 * MS_NS;
 const GAP_NS: u64 = 100 * MS_NS;
-/// Minimum length of a valid sample, and its minimum number of requests.
+/// `INTERVAL_NS_MIN` and `REQUESTS_MIN` are the minimum length and the minimum number of requests
+/// of a valid sample.
 const INTERVAL_NS_MIN: u64 = 300 * MS_NS;
 const REQUESTS_MIN: u64 = 32;
-/// Maximum valid rate: 20 sectors per microsecond.
+/// Maximum rate that is accepted as valid: 20 sectors per microsecond.
 const RATE_MAX: u64 = 20 << SHIFT;
-/// Time after a completion within which the device still counts as busy.
+/// Time after a completion during which the device still counts as busy.
 const BUSY_NS: u64 = 2 * MS_NS;
 
 /// The measurement of a device's rate.
@@ -24,10 +26,10 @@ const BUSY_NS: u64 = 2 * MS_NS;
 pub(super) struct Rate {
     peak: u64,
     reference: u64,
-    /// Duration of a raised weight on a device of the reference rate.
+    /// Duration of a raised weight on a device whose peak rate is the reference rate.
     reference_ms: u64,
-    /// Duration of a raised weight on this device. It is computed when the rate changes, since
-    /// every request reads it and the computation is a division.
+    /// Duration of a raised weight on the measured device. The duration is computed only when the
+    /// peak rate changes, since every request reads it and the computation needs a division.
     raised_ns: u64,
     requests: u64,
     sequential: u64,
@@ -38,7 +40,8 @@ pub(super) struct Rate {
 }
 
 impl Rate {
-    /// Creates the state for a device of which only `rotational` is known.
+    /// Creates the state for a device that has not been measured, with defaults that depend on
+    /// `rotational`.
     pub(super) fn new(rotational: bool) -> Rate {
         let (reference, reference_ms) = if rotational {
             (14_000, 7_000)
@@ -61,8 +64,9 @@ impl Rate {
         rate
     }
 
-    /// Records the dispatch of a request, which is `seeky` if far from the previous one, with
-    /// `under_way` requests at the device. Returns true if the peak may have changed.
+    /// Records the dispatch of a request of `sectors` sectors while `under_way` other requests are
+    /// at the device. `seeky` is true if the request is far from the previous one. Returns true if
+    /// the peak rate may have changed.
     pub(super) fn dispatched(
         &mut self,
         sectors: u64,
@@ -111,7 +115,8 @@ impl Rate {
         if (mostly_seeky && rate <= self.peak) || rate > RATE_MAX {
             return false;
         }
-        // A sample counts more the longer it is, and the larger its sequential part is.
+        // A sample weighs more the longer it is, and the larger its share of sequential requests
+        // is.
         let weight = 9 * self.sequential / self.requests;
         let divisor = 10 - (weight * length_ns / INTERVAL_NS).min(8);
         self.peak = (self.peak * (divisor - 1) / divisor + rate / divisor).max(1);
@@ -119,13 +124,13 @@ impl Rate {
         true
     }
 
-    /// Returns the number of sectors that the device serves in `time_ns` at its peak rate.
+    /// Returns the number of sectors that the device can serve in `time_ns` at its peak rate.
     pub(super) fn sectors_in(&self, time_ns: u64) -> u64 {
         (self.peak * (time_ns / 1_000)) >> SHIFT
     }
 
-    /// Returns the duration of a raised weight: the time in which the device serves the reads of a
-    /// starting program.
+    /// Returns the duration of a raised weight, estimated as the time in which the device serves
+    /// the reads of a starting program.
     pub(super) fn raised_ns(&self) -> u64 {
         self.raised_ns
     }
@@ -142,21 +147,22 @@ mod tests {
 
     #[test]
     fn a_device_of_which_nothing_is_known_is_two_thirds_of_the_reference() {
-        // 14000 * 2/3 = 9333; times 124,000 us >> 16 is 17,658 sectors. 14000 * 7000 / 9333 = 10.5
-        // s.
+        // Maximum budget: 14,000 * 2/3 = 9333, times 124,000 us, >> 16, is 17,658 sectors. Duration
+        // of a raised weight: 14,000 * 7000 ms / 9333 = 10.5 s.
         let rate = Rate::new(true);
         assert_eq!(rate.sectors_in(124 * MS_NS), 17_658);
         assert_eq!(rate.raised_ns(), 10_500 * MS_NS);
-        // 33000 * 2500 / 22000 = 3.75 s.
+        // Duration of a raised weight without rotation: 33,000 * 2500 ms / 22,000 = 3.75 s.
         assert_eq!(Rate::new(false).raised_ns(), 3_750 * MS_NS);
     }
 
     #[test]
     fn a_second_of_sequential_requests_counts_nine_tenths() {
-        // One request of 512 sectors a millisecond is 0.512 sectors a us, 33,554 in the fixed
-        // point. 1001 requests, 1000 of them known to be sequential: weight 9*1000/1001 = 8, times
-        // 1 s: 8. Divisor 2: half of 9,333 and half of 513 * 512... sectors of 1001 requests in 1
-        // s: 512,512 << 16 / 1,000,000 = 33,587; 9333/2 + 33587/2 = 4666 + 16793.
+        // One request of 512 sectors per millisecond is 0.512 sectors per us, about 33,554 in fixed
+        // point. The sample has 1001 requests in 1 s, that is 512,512 sectors: 512,512 << 16 /
+        // 1,000,000 = 33,587. Of these requests 1000 are known to be sequential, so the weight is
+        // 9 * 1000 / 1001 = 8, times 1 s of 1 s: 8. The divisor is 10 - 8 = 2, so the peak is
+        // 9333/2 + 33,587/2 = 4666 + 16,793.
         let mut rate = Rate::new(true);
         let mut changes = 0;
         for ms in 0..=1000 {
@@ -175,8 +181,8 @@ mod tests {
 
     #[test]
     fn a_pause_of_the_device_ends_a_sample() {
-        // 400 requests in 399 ms, then none for 101 ms: the sample counts, by 399/1000 of its
-        // weight of 8, which is 3, so the divisor is 7.
+        // The queue dispatches 400 requests in 399 ms, and then none for 101 ms, so the sample ends
+        // after 399 ms. Its weight of 8 is scaled by 399/1000 to 3, so the divisor is 7.
         let mut rate = Rate::new(true);
         for ms in 0..400 {
             assert!(!rate.dispatched(512, false, 1, ms * MS_NS));

@@ -1,6 +1,6 @@
 //! The raise of a queue's weight: its factor, its start and its reason.
 
-/// A temporary raise of a weight.
+/// A temporary raise of a queue's weight.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Raise {
     /// The factor; 0 and 1 mean no raise.
@@ -9,9 +9,10 @@ pub(super) struct Raise {
     pub(super) began_ns: u64,
     /// Number of sectors served since the start.
     pub(super) sectors: u64,
-    /// True when the queue behaves like a player, with short requests at times of its own.
+    /// True when the queue behaves like a media player, with requests of a limited rate.
     pub(super) is_soft_real_time: bool,
-    /// Start of the raise as a starting program, for a queue that became a player during it.
+    /// Start of the queue's raise as a new queue, if the queue became a media player's during that
+    /// raise.
     pub(super) before_ns: Option<u64>,
 }
 

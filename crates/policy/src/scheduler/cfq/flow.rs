@@ -1,4 +1,4 @@
-//! One queue of CFQ: its requests, its position among the others, and its time slice.
+//! One queue of CFQ: its requests, its position among the other queues, and its time slice.
 
 use super::super::lanes::{Expiries, Lane};
 use super::super::queues::{Rank, rank_of};
@@ -14,21 +14,21 @@ pub(super) struct Flow {
     pub(super) rank: Rank,
     /// The priority level: 0 is the most urgent, 7 the least.
     pub(super) level: u64,
-    /// The sort key among queues of the same rank, the lowest first.
+    /// Sort key among queues of the same class; the queue with the lowest key is served first.
     pub(super) key_ns: u64,
-    /// The unused time of the queue's last slice.
+    /// Unused time of the queue's last slice, by which the queue's next position is shifted.
     pub(super) residual_ns: u64,
-    /// End of the slice; `None` until the first request in it has completed.
+    /// End of the current slice; `None` until the first request of the slice has completed.
     pub(super) slice_end_ns: Option<u64>,
     /// Number of requests dispatched in the slice.
     pub(super) slice_dispatched: u64,
-    /// True when the oldest request was checked for expiry in this slice.
+    /// True when the queue's oldest request was checked for expiry in the current slice.
     looked: bool,
     /// Number of the queue's requests on the list or with the device.
     pub(super) under_way: usize,
     /// Number of the queue's waiting requests for metadata.
     pub(super) metadata: usize,
-    /// True when the device may be kept for the queue through a pause.
+    /// True when the device may be kept idle for the queue while the queue is empty.
     pub(super) may_idle: bool,
     /// True when the queue has had a request.
     known: bool,
@@ -39,7 +39,8 @@ impl Flow {
         self.lane.is_empty()
     }
 
-    /// Takes over the priority of the bio's task, if the queue is empty.
+    /// Adopts the priority of the bio's task if the queue is empty; initializes the queue at its
+    /// first bio.
     pub(super) fn set_owner(&mut self, bio: &Bio) {
         if !self.is_empty() {
             return;
@@ -62,12 +63,13 @@ impl Flow {
         self.slice_end_ns.is_some_and(|end_ns| now_ns >= end_ns)
     }
 
-    /// Returns the oldest request if it has expired; checks once per slice.
+    /// Returns the oldest request if it has expired. Only the first call in a slice checks; later
+    /// calls return `None`.
     pub(super) fn expired_once(&mut self, expiries: &Expiries, now_ns: u64) -> Option<Tag> {
         if std::mem::replace(&mut self.looked, true) {
             return None;
         }
-        // A request is due exactly at its expiry here.
+        // CFQ treats a request as expired at its expiry time, not only after it.
         self.lane.expired(expiries, now_ns.saturating_add(1))
     }
 }

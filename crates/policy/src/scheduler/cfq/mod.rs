@@ -1,5 +1,5 @@
-//! CFQ: every task has a queue of its own for its sync requests, and the queues get the device in
-//! turn for a time slice, which is kept through short pauses.
+//! CFQ: every task has its own queue for its sync requests. The queues get the device in turn, each
+//! for a time slice, and keep the device through short pauses within the slice.
 //!
 //! Source: `block/cfq-iosched.c` of Linux 2.6.26 (CFQ version 3).
 
@@ -14,42 +14,45 @@ use flow::Flow;
 
 /// Number of priority levels of a class.
 const LEVELS: u64 = 8;
-/// Sample weight above which a mean is valid, which is reached with the third sample.
+/// Total sample weight above which a mean is valid. The third sample exceeds it.
 const VALID: u64 = 80;
-/// Mean seek distance beyond which a task is seeky.
+/// Mean seek distance, in sectors, above which a task is seeky.
 const SEEKY_SECTORS: u64 = 8192;
 /// The longest pause of a seeky task.
 const SEEKY_IDLE_NS: u64 = 2 * MS_NS;
-/// Delay of the idle class behind all other queues.
+/// Delay after the last of all other queues with which a queue of the idle class is served.
 const IDLE_DELAY_NS: u64 = 200 * MS_NS;
-/// More requests than this with the device show that it has a queue of its own.
+/// Number of requests at the device above which the device is known to have an internal queue.
 const DEVICE_QUEUES: usize = 4;
 
 /// Parameters of CFQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CfqParameters {
-    /// Number of requests of a queue dispatched at once, and in flight while others wait.
+    /// Maximum number of requests that a queue dispatches in one round. Also its maximum number of
+    /// requests in flight while other queues wait.
     pub quantum: u64,
     /// Age from which a sync request is dispatched first in a slice.
     pub fifo_expire_sync_ns: u64,
     /// Age from which an async request is dispatched first in a slice.
     pub fifo_expire_async_ns: u64,
-    /// Distance behind the head beyond which a request starts a new sweep.
+    /// Distance behind the head, in sectors, beyond which a request is left for the next sweep.
     pub back_seek_sectors_max: u64,
     /// Factor by which the cost of a backward seek is multiplied.
     pub back_seek_penalty: u64,
-    /// The slice of a sync queue at level 4.
+    /// Length of the time slice of a sync queue at priority level 4.
     pub slice_sync_ns: u64,
-    /// The slice of an async queue at level 4.
+    /// Length of the time slice of an async queue at priority level 4.
     pub slice_async_ns: u64,
-    /// Half of the number of requests in an async slice at level 7.
+    /// Half of the maximum number of requests in a slice of an async queue at priority level 7.
     pub slice_async_rq: u64,
-    /// The longest pause during which the device is kept for a sync queue; 0 for none.
+    /// Maximum time for which the device is kept idle for a sync queue; 0 disables this.
     pub slice_idle_ns: u64,
 }
 
 impl Default for CfqParameters {
-    /// Returns 4; 125 and 250 ms; 16 MiB, 2; 100 and 40 ms, 2 requests; 8 ms.
+    /// Returns a quantum of 4, expiry ages of 125 ms and 250 ms, backward seeks of at most 16 MiB
+    /// at a penalty of 2, slices of 100 ms (sync) and 40 ms (async), 2 requests for an async slice,
+    /// and 8 ms of idling.
     fn default() -> CfqParameters {
         CfqParameters {
             quantum: 4,
@@ -66,8 +69,8 @@ impl Default for CfqParameters {
 }
 
 impl CfqParameters {
-    /// Returns the slice of a queue: the slice at level 4, plus a fifth of it for each more urgent
-    /// level, minus a fifth for each less urgent one.
+    /// Returns the length of a queue's time slice: the slice of level 4, plus a fifth of it for
+    /// each more urgent level, minus a fifth of it for each less urgent level.
     fn slice_ns(&self, sync: bool, level: u64) -> u64 {
         let base_ns = if sync {
             self.slice_sync_ns
@@ -82,7 +85,7 @@ impl CfqParameters {
 #[derive(Clone, Copy, Debug, Default)]
 struct History {
     exited: bool,
-    /// The time of the last completion of a sync request of the task.
+    /// Time at which the task's most recent sync request completed.
     ended_ns: Option<u64>,
     /// The sector behind the task's last sync request.
     end_sector: Option<u64>,
@@ -108,7 +111,7 @@ pub struct Cfq {
     tasks: Vec<History>,
     /// The queue that has the device.
     active: Option<usize>,
-    /// The time until which the device is kept for the active queue, which is empty.
+    /// Time until which the device is kept idle for the active queue, which is empty.
     idle_until_ns: Option<u64>,
     /// Number of requests that wait.
     waiting: usize,
@@ -116,8 +119,8 @@ pub struct Cfq {
     issued: usize,
     /// Number of sync requests on the list or with the device.
     sync_under_way: usize,
-    /// True when the device was seen with more than [`DEVICE_QUEUES`] requests, so it has a queue
-    /// of its own.
+    /// True once the device has had more than [`DEVICE_QUEUES`] requests, which shows that it has
+    /// an internal queue.
     device_queues: bool,
     /// The sector behind the last issued request.
     head_sector: u64,
@@ -150,14 +153,14 @@ impl Cfq {
         }
     }
 
-    /// Inserts a queue among those with requests.
+    /// Inserts a queue into the sorted list of queues with requests.
     fn file(&mut self, at: usize) {
         let entry = self.entry(at);
         let place = self.busy.partition_point(|other| *other < entry);
         self.busy.insert(place, entry);
     }
 
-    /// Removes a queue from those with requests.
+    /// Removes a queue from the sorted list of queues with requests.
     fn unfile(&mut self, at: usize) {
         let place = self.busy.binary_search(&self.entry(at));
         self.busy
@@ -169,7 +172,8 @@ impl Cfq {
         (flow.rank, flow.key_ns, at)
     }
 
-    /// Sets the position of a queue with requests among those that wait for a slice.
+    /// Sets the position of the queue `at` in the order of slices. With `in_front`, the queue is
+    /// served before the others of its class, unless it is of the idle class.
     fn place(&mut self, at: usize, in_front: bool, now_ns: u64) {
         let flow = &self.flows[at];
         let key_ns = if flow.rank == Rank::Idle {
@@ -194,7 +198,8 @@ impl Cfq {
         self.file(at);
     }
 
-    /// Ends the slice of the active queue; if `early`, the rest of the slice is remembered.
+    /// Ends the slice of the active queue. If `early`, the unused time of the slice is credited to
+    /// the queue's next position.
     fn expire(&mut self, early: bool, now_ns: u64) {
         self.idle_until_ns = None;
         let Some(at) = self.active.take() else {
@@ -231,7 +236,8 @@ impl Cfq {
         Some(at)
     }
 
-    /// Returns true if the queue has enough requests in flight, or must wait for sync requests.
+    /// Returns true if the queue `at` must not dispatch now: because enough of its requests are in
+    /// flight, or because it is async and sync requests are in flight.
     fn is_held(&self, at: usize, round: usize) -> bool {
         let flow = &self.flows[at];
         let alone = self.busy.len() <= 1;
@@ -239,7 +245,7 @@ impl Cfq {
         full || (self.sync_under_way > 0 && !flow.sync)
     }
 
-    /// Dispatches one round of the queue.
+    /// Dispatches one round of requests of the queue `at` to `list`.
     fn dispatch_round(&mut self, at: usize, r: &Requests, now_ns: u64, list: &mut DispatchList) {
         let round = self.round(at);
         for _ in 0..round {
@@ -270,7 +276,7 @@ impl Cfq {
         }
     }
 
-    /// Returns the number of requests that the queue may dispatch at once.
+    /// Returns the maximum number of requests that the queue `at` dispatches in one round.
     fn round(&self, at: usize) -> usize {
         let idle = self.flows[at].rank == Rank::Idle;
         if idle {
@@ -280,7 +286,8 @@ impl Cfq {
         }
     }
 
-    /// Removes `tag` from the counters of its queue, in whose lane it still is.
+    /// Removes the request `tag` from the counters of the queue `at`; the request remains in the
+    /// queue's lane.
     fn take_out(&mut self, tag: Tag, at: usize, requests: &Requests) {
         let head = self.head();
         let flow = &mut self.flows[at];
@@ -296,7 +303,8 @@ impl Cfq {
         &mut self.tasks[task as usize]
     }
 
-    /// Learns from a sync request, and decides whether its task is worth a pause.
+    /// Updates the history of the bio's task with a sync request, and decides whether the device is
+    /// kept idle for the task's queue.
     fn note_request(&mut self, at: usize, bio: &Bio, now_ns: u64) {
         let (idle_ns, device_queues) = (self.parameters.slice_idle_ns, self.device_queues);
         let history = self.history(bio.task);
@@ -335,14 +343,16 @@ impl Cfq {
         self.idle_until_ns.is_some() && self.is_near(active, bio)
     }
 
-    /// Returns true if `bio` is as near as the next request expected from the active queue.
+    /// Returns true if `bio` is as near to the head as the next request of the active queue
+    /// probably is.
     fn is_near(&self, active: usize, bio: &Bio) -> bool {
         let history = self.tasks.get(active.wrapping_sub(ASYNC_QUEUES));
         let mean = history.and_then(|history| history.seek_sectors.get_above(VALID));
         bio.start_sector.abs_diff(self.head_sector) <= mean.unwrap_or(SEEKY_SECTORS)
     }
 
-    /// Keeps the device for the active queue, which has no more requests, if that is worthwhile.
+    /// Keeps the device idle for the active queue, which has no more requests, if that is
+    /// worthwhile.
     fn begin_idling(&mut self, at: usize, task: Task, now_ns: u64) {
         let history = *self.history(task);
         if !self.flows[at].may_idle || history.exited || self.parameters.slice_idle_ns == 0 {

@@ -9,7 +9,7 @@ fn anticipatory() -> Bench {
     Bench::new(Anticipatory::new(TAGS, AnticipatoryParameters::default()))
 }
 
-/// Creates a scheduler that never keeps the disk waiting.
+/// Creates a scheduler that never keeps the disk idle to wait for a request.
 fn without_waiting() -> Bench {
     let parameters = AnticipatoryParameters {
         antic_expire_ns: 0,
@@ -18,8 +18,8 @@ fn without_waiting() -> Bench {
     Bench::new(Anticipatory::new(TAGS, parameters))
 }
 
-/// Returns a bench in which the device has a read of task 1 at 100, and a read of task 2 waits far
-/// away.
+/// Returns a bench in which a read of task 1 at sector 100 is at the device, and a read of task 2
+/// at a distant sector waits. Also returns the tag of the first read.
 fn one_reads_and_another_is_far() -> (Bench, Tag) {
     let mut bench = anticipatory();
     bench.add(Bio::read(1, 100, 8));
@@ -58,7 +58,7 @@ fn a_task_that_does_not_go_on_costs_6_ms() {
 
 #[test]
 fn a_close_read_of_another_task_is_not_held_back() {
-    // The head is at 108. Up to 8192 sectors ahead are close, and half of that behind.
+    // The head is at sector 108. Up to 8192 sectors ahead are close, and up to half of that behind.
     for (start, close) in [(8300, true), (8301, false)] {
         let mut bench = anticipatory();
         bench.add(Bio::read(1, 100, 8));
@@ -77,7 +77,8 @@ fn a_close_read_of_another_task_is_not_held_back() {
 
 #[test]
 fn what_is_close_doubles_with_each_millisecond() {
-    // 2 ms after the completion of the read, up to 4 * 8192 sectors ahead of 108 are close.
+    // At 2 ms after the completion of the read, up to 4 * 8192 sectors ahead of sector 108 are
+    // close.
     for (start, close) in [(32_876, true), (32_877, false)] {
         let (mut bench, tag) = one_reads_and_another_is_far();
         bench.complete(tag);
@@ -99,8 +100,8 @@ fn a_read_that_has_expired_is_not_held_back() {
 
 #[test]
 fn a_task_that_thinks_longer_than_the_wait_is_not_waited_for() {
-    // The first read gives no think time; the second shows that task 1 thinks for 10 ms, more
-    // than 6.
+    // The first read gives no think time. The second read shows that task 1 thinks for 10 ms, which
+    // is longer than the 6 ms for which the disk would wait.
     let mut bench = anticipatory();
     bench.add(Bio::read(1, 100, 8));
     assert_eq!(bench.served(), [100]);
@@ -113,8 +114,9 @@ fn a_task_that_thinks_longer_than_the_wait_is_not_waited_for() {
 
 #[test]
 fn where_nobody_follows_tasks_that_are_gone_there_is_no_wait() {
-    // Each wait in vain moves the share to (7s + 256) / 8: 32, 60, 84, 105, 123, 139. It exceeds
-    // 128 for the seventh task that has exited.
+    // Each wait in vain changes the share of exited tasks that no task follows from s to (7s + 256)
+    // / 8: 32, 60, 84, 105, 123, 139. The share exceeds one half (128) before the seventh exited
+    // task, so the disk does not wait for that task.
     let mut bench = anticipatory();
     for round in 0..7u32 {
         let (gone, other) = (2 * round, 2 * round + 1);
@@ -125,7 +127,8 @@ fn where_nobody_follows_tasks_that_are_gone_there_is_no_wait() {
         bench.complete(tag);
         assert_eq!(bench.next().is_none(), round < 6, "{round}");
         bench.pass_ms(6);
-        // The request is served after the wait, and has completed long before the next task comes.
+        // The waiting request is served after the wait and completes long before the next task's
+        // request.
         bench.served();
         bench.pass_ms(6);
     }
@@ -133,8 +136,9 @@ fn where_nobody_follows_tasks_that_are_gone_there_is_no_wait() {
 
 #[test]
 fn the_head_goes_back_a_short_way_at_twice_the_cost() {
-    // From 1,000,008: 60 sectors back cost 120, 100 ahead cost 100. Then from 1,000,116: 168 back
-    // cost 336, 984 ahead cost 984. Then from 999,956 only the other one is left.
+    // From 1,000,008, a seek 60 sectors back costs 120 and a seek 100 sectors ahead costs 100, so
+    // the request ahead is next. From 1,000,116, 168 sectors back cost 336 and 984 ahead cost 984,
+    // so the request behind is next. Then only the third request remains.
     let mut bench = without_waiting();
     bench.reads(&[1_000_000]);
     bench.next().unwrap();
@@ -148,13 +152,14 @@ fn writes_have_a_batch_when_that_of_the_reads_is_over_and_done() {
     bench.reads(&[100, 1000, 2000, 3000]);
     let (first, _) = bench.next().unwrap();
     bench.writes(&[50_000]);
-    // Reads alone have moved the limit to 500 ms; it is exceeded at 501.
+    // While only reads waited, the end of their batch was moved to 500 ms, so the batch is over at
+    // 501 ms.
     bench.pass_ms(500);
     let (second, start) = bench.next().unwrap();
     assert_eq!(start, 1000);
     bench.complete(first);
     bench.pass_ms(1);
-    // The write waits for the read that the device has.
+    // The write waits until the read at the device has completed.
     assert_eq!(bench.next(), None);
     bench.complete(second);
     assert_eq!(bench.next().map(|n| n.1), Some(50_000));
@@ -165,7 +170,7 @@ fn a_batch_of_writes_has_12_and_twice_as_many_when_they_were_fast() {
     let mut bench = without_waiting();
     let writes: Vec<u64> = (0..40).map(|n| 10_000 + n * 100).collect();
     bench.writes(&writes);
-    // The first batch of writes begins, alone so far, and one of its 12 has completed.
+    // The first batch of writes begins while no read waits. One of its 12 writes has completed.
     let (tag, start) = bench.next().unwrap();
     assert_eq!(start, 10_000);
     bench.complete(tag);
@@ -173,8 +178,8 @@ fn a_batch_of_writes_has_12_and_twice_as_many_when_they_were_fast() {
     let expected: Vec<u64> = writes[1..12].to_vec();
     let served: Vec<u64> = (0..11).map(|_| serve(&mut bench)).collect();
     assert_eq!(served, expected);
-    // It is the reads' turn; the first of them completes 0 ms after the batch began, less than a
-    // third of 125 ms, so the quota doubles.
+    // A batch of reads follows. Its first read completes 0 ms after the batch of writes began,
+    // which is less than a third of 125 ms, so the quota of writes doubles.
     assert_eq!(serve(&mut bench), 100);
     bench.pass_ms(501);
     let served: Vec<u64> = (0..24).map(|_| serve(&mut bench)).collect();
@@ -191,8 +196,8 @@ fn serve(bench: &mut Bench) -> u64 {
 
 #[test]
 fn the_request_that_has_expired_goes_first_in_its_batch() {
-    // There are reads ahead of the head, and one far behind it, which would wait for the end of the
-    // sweep.
+    // Reads ahead of the head wait, and an expired read far behind it, which the sweep would reach
+    // last.
     let mut bench = without_waiting();
     bench.reads(&[5_000_000]);
     serve(&mut bench);

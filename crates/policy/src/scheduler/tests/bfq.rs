@@ -5,7 +5,7 @@ use super::*;
 /// A sector far from the requests of every task in these tests.
 const FAR: u64 = 100_000_000;
 
-/// Returns parameters without raised weights, so that only budgets decide.
+/// Returns parameters without raised weights, so that only budgets decide the order.
 fn plain() -> BfqParameters {
     BfqParameters {
         low_latency: false,
@@ -17,14 +17,14 @@ fn bench(parameters: BfqParameters) -> Bench {
     Bench::new(Bfq::new(TAGS, parameters))
 }
 
-/// Adds reads of `sectors` sectors of a task, none of which is adjacent to another.
+/// Adds `count` reads of a task with `sectors` sectors each, none of which is adjacent to another.
 fn reads(bench: &mut Bench, task: Task, from: u64, count: u64, sectors: u32) {
     for at in 0..count {
         bench.add(Bio::read(task, from + at * 4096, sectors));
     }
 }
 
-/// Serves up to `count` requests, each completed at once; returns the task of each.
+/// Serves up to `count` requests, completing each immediately; returns the task of each request.
 fn tasks_served(bench: &mut Bench, count: usize) -> Vec<Task> {
     let mut tasks = Vec::new();
     while tasks.len() < count {
@@ -37,9 +37,10 @@ fn tasks_served(bench: &mut Bench, count: usize) -> Vec<Task> {
 
 #[test]
 fn a_queue_is_served_its_budget_and_then_another() {
-    // The first budget is 1024 sectors, 2/3 of the largest, 1536. A request has 512 sectors: two
-    // requests of task 1, then two of task 2. The budget was exhausted, so the next is four times
-    // as long, at most the largest: three requests each.
+    // The first budget is 1024 sectors, 2/3 of the maximum budget of 1536. A request has 512
+    // sectors, so two requests of task 1 and then two of task 2 are served. Each budget was
+    // exhausted, so the next one is four times as large, limited to the maximum budget: three
+    // requests of each task.
     let parameters = BfqParameters {
         max_budget_sectors: 1536,
         slice_idle_ns: 0,
@@ -54,7 +55,8 @@ fn a_queue_is_served_its_budget_and_then_another() {
 
 #[test]
 fn sectors_are_shared_by_weight() {
-    // Level 0 gets 8 tenths, level 6 gets 2: of 15 requests of equal length 12 and 3.
+    // Level 0 has 8 tenths of the weight, level 6 has 2 tenths: of 15 requests of equal length, 12
+    // and 3 are served.
     let parameters = BfqParameters {
         max_budget_sectors: 768,
         slice_idle_ns: 0,
@@ -106,8 +108,8 @@ fn the_idle_class_is_served_once_in_200_ms() {
         ..Bio::read(9, FAR, 8)
     };
     bench.add(idle);
-    // At 0 ms no queue has waited for long. At 201 ms the idle class gets one turn, though task 1
-    // has requests.
+    // At 0 ms no queue has waited for long. At 201 ms the idle class (task 9) is served once,
+    // although task 1 has requests.
     for (pass_ms, expected) in [(0, [1, 1]), (201, [9, 1])] {
         bench.pass_ms(pass_ms);
         for task in [1, 2] {
@@ -120,8 +122,7 @@ fn the_idle_class_is_served_once_in_200_ms() {
 
 #[test]
 fn a_queue_alone_keeps_the_device_for_8_ms_and_others_come_then() {
-    // A single task reads sequentially: no other task loses by a pause. When the pause is over, the
-    // budget is a little smaller, but no task waits for it.
+    // A single task reads sequentially, so keeping the device idle for it delays no other task.
     let mut bench = bench(plain());
     bench.add(Bio::read(1, 100, 8));
     let (tag, _) = bench.next().expect("a read");
@@ -130,7 +131,7 @@ fn a_queue_alone_keeps_the_device_for_8_ms_and_others_come_then() {
     assert_eq!(bench.queue.wake_at_ns(), None, "nobody waits");
     bench.pass_ms(7);
     bench.add(Bio::read(2, FAR, 8));
-    // Now there are two equal queues; the pause of the first continues to its end.
+    // Two queues of equal weight are busy now; the pause for the first queue continues to its end.
     assert_eq!(bench.next(), None);
     assert_eq!(bench.queue.wake_at_ns(), Some(8 * MS_NS));
     bench.pass_ms(1);
@@ -151,8 +152,9 @@ fn a_request_in_the_pause_goes_on_with_the_budget() {
 
 #[test]
 fn a_new_queue_has_thirty_times_its_weight() {
-    // Task 1 has been busy for longer than the 10.5 s of its raise. Task 2 is new and preempts it,
-    // and with 30 times the weight gets all its 20 requests before the next one of task 1.
+    // Task 1 has been busy for longer than the 10.5 s for which a new queue is raised. Task 2 is
+    // new and preempts task 1. With 30 times the weight, all of its 20 requests are served before
+    // the next request of task 1.
     let parameters = BfqParameters {
         slice_idle_ns: 0,
         ..BfqParameters::default()
@@ -178,7 +180,8 @@ fn a_new_queue_has_thirty_times_its_weight() {
 
 #[test]
 fn a_raise_is_over_after_its_time() {
-    // The device is a disk without measurements: 14000 * 7000 / 9333 ms = 10.5 s.
+    // The device is a disk that has not been measured, so a raise lasts 14,000 * 7000 / 9333 ms =
+    // 10.5 s.
     let mut bfq = Bfq::new(TAGS, BfqParameters::default());
     assert_eq!(bfq.weight_of_task(1), None);
     let mut requests = Requests::new(4);
@@ -194,9 +197,9 @@ fn a_raise_is_over_after_its_time() {
 
 #[test]
 fn a_player_has_three_thousand_times_its_weight() {
-    // 8 sectors are 1.1 ms at a player's 7000 sectors a second, so its next request comes no sooner
-    // than 24 ms after the completion: the longest pause and four ticks. With an earlier request
-    // the queue stays one that was new at 0.
+    // A media player consumes 8 sectors in 1.1 ms, at 7000 sectors per second. The earliest time
+    // for a player's next request is therefore given by the longest pause and four ticks: 24 ms
+    // after the service ends. After an earlier request, the queue keeps the raise of a new queue.
     for (comes_ms, weight) in [(24, 1200), (25, 120_000)] {
         let mut bfq = Bfq::new(TAGS, BfqParameters::default());
         let mut requests = Requests::new(4);
@@ -213,7 +216,7 @@ fn a_player_has_three_thousand_times_its_weight() {
             weight
         };
         assert_eq!(ask(&mut bfq, 0, 0), Some(1200));
-        // The pause of a raised queue is 20 ms, and the 24 ms begin at its end.
+        // The pause for a queue with a raised weight is 20 ms, and the 24 ms begin at its end.
         let at_ns = (20 + comes_ms) * MS_NS;
         assert_eq!(ask(&mut bfq, 1, at_ns), Some(weight), "{comes_ms}");
     }
@@ -221,11 +224,11 @@ fn a_player_has_three_thousand_times_its_weight() {
 
 #[test]
 fn writes_that_nobody_waits_for_count_three_times() {
-    // Both weights are 40. The budget of the writes is the charge of the first one, 1536; that of
-    // the reads is 1024, so they finish first, after two requests of 512. The next budget of the
-    // reads is 1536, from 1024/40 = 26 of virtual time, which is at 1024/80 = 13: one write is
-    // next. The time is 32 then, so three reads are next; and the next write starts at 1536/40 =
-    // 38, the reads at 64.
+    // Both weights are 40. The budget of the writes is the charge of the first write, 1536; that of
+    // the reads is 1024, so the reads have the earlier finish and are served first: two requests
+    // of 512. The next budget of the reads is 1536, with a start at virtual time 1024/40 = 26.
+    // Virtual time is 1024/80 = 13 then, so one write is served. Virtual time is 32 after it, so
+    // three reads are next. The next write starts at 1536/40 = 38, the next reads at 64.
     let parameters = BfqParameters {
         max_budget_sectors: 1536,
         slice_idle_ns: 0,
@@ -242,8 +245,8 @@ fn writes_that_nobody_waits_for_count_three_times() {
 
 #[test]
 fn a_budget_that_is_not_used_in_its_time_ends() {
-    // The timeout is 124 ms: task 1 has a budget of 10,922 sectors and a request from time to time.
-    // At 123 ms it continues, at 124 ms it does not.
+    // The service of a queue times out after 124 ms. Task 1 has a budget of 10,922 sectors and
+    // makes few requests. At 123 ms its service continues, at 124 ms it ends.
     for (pass_ms, expected) in [(123, 1), (124, 2)] {
         let mut bench = bench(BfqParameters {
             slice_idle_ns: 0,
@@ -272,7 +275,8 @@ fn metadata_and_the_expired_go_first() {
     bench.reads(&[5_000_100]);
     bench.add(meta);
     assert_eq!(bench.served(), [9_000_000, 5_000_100]);
-    // When the service of a queue begins, its second request may be the expired one, after 125 ms.
+    // In each service of a queue, expiry is checked once, when the second request is chosen. That
+    // request is the oldest one if it has waited for at least 125 ms.
     for (age_ms, expected) in [
         (124, [300_100, 300_200, 100]),
         (125, [300_100, 100, 300_200]),

@@ -11,13 +11,13 @@ fn cfq() -> Bench {
 
 #[test]
 fn a_sync_queue_keeps_the_device_for_8_ms() {
-    // Task 2 is far away and waits while the device is kept for task 1, whose read completes at 0
-    // ms, until 8 ms.
+    // Task 2 is far away and waits. The read of task 1 completes at 0 ms, and the device is then
+    // kept idle for task 1 until 8 ms.
     let mut bench = cfq();
     bench.add(Bio::read(1, 100, 8));
     let (tag, _) = bench.next().unwrap();
     bench.add(Bio::read(2, FAR, 8));
-    // No other request is issued while the queue has a request in flight.
+    // No other request is issued while the queue of task 1 has a request in flight.
     assert_eq!(bench.next(), None);
     bench.complete(tag);
     assert_eq!(bench.next(), None);
@@ -39,15 +39,15 @@ fn a_slice_of_100_ms_runs_from_the_first_completion() {
     for at in 0..5 {
         bench.add(Bio::read(1, at * 100, 8));
     }
-    // A quantum of 4 is dispatched at once; task 2 waits, so task 1 gets no more while 4 are in
-    // flight.
+    // The first round dispatches a quantum of 4 requests. Task 2 waits, so task 1 may dispatch no
+    // more while 4 of its requests are in flight.
     let first: Vec<Tag> = (0..4).map(|_| bench.next().unwrap().0).collect();
     bench.add(Bio::read(2, FAR, 8));
     assert_eq!(bench.next(), None);
     bench.pass_ms(50);
     bench.complete(first[0]);
-    // The slice ends at 150 ms. At 149 ms task 1 still has it; at 150 ms it does not, though it has
-    // requests in flight for which the device would otherwise be kept.
+    // The slice ends at 150 ms. At 149 ms task 1 still has the device; at 150 ms it does not, even
+    // though it has requests in flight, for which the device would otherwise be kept idle.
     bench.pass_ms(99);
     assert_eq!(bench.next().map(|n| n.1), Some(400));
     bench.complete(first[1]);
@@ -63,7 +63,7 @@ fn a_sync_request_takes_the_device_from_async_ones() {
     assert_eq!(writes, [1000, 2000, 3000, 4000]);
     bench.add(Bio::read(1, FAR, 8));
     assert_eq!(bench.next().map(|n| n.1), Some(FAR));
-    // No async request is dispatched while the sync one is in flight.
+    // No async request is dispatched while the sync request is in flight.
     assert_eq!(bench.next(), None);
 }
 
@@ -98,7 +98,8 @@ fn metadata_takes_the_device() {
 
 #[test]
 fn metadata_is_in_the_first_round_of_its_queue() {
-    // A round has 4 requests: the one for metadata and the 3 nearest, which the list then sorts.
+    // A round has 4 requests: the request for metadata, and the 3 nearest. The dispatch list then
+    // sorts them by sector.
     let mut bench = cfq();
     bench.reads(&[200, 300, 400, 500]);
     let bio = Bio::read(0, FAR, 8);
@@ -111,9 +112,9 @@ fn metadata_is_in_the_first_round_of_its_queue() {
 
 #[test]
 fn a_request_of_125_ms_goes_first_in_a_slice() {
-    // Rounds have one request, so that the list has nothing to sort. The slice that began at 0 is
-    // over, and a new one checks the oldest request: 100, which is far behind the head at
-    // 5,000,008.
+    // A round has a single request, so that the dispatch list does not sort. The slice that began
+    // at 0 ms is over, and the new slice checks the age of the oldest request: 100, which is far
+    // behind the head at 5,000,008.
     for (age_ms, expected) in [
         (124, [5_000_100, 5_000_200, 100]),
         (125, [100, 5_000_100, 5_000_200]),
@@ -135,9 +136,9 @@ fn a_request_of_125_ms_goes_first_in_a_slice() {
 
 #[test]
 fn an_async_slice_has_requests_by_its_level() {
-    // Level 7 gets 2 * (2 + 2 * 0) = 4 requests while others wait, level 0 gets 2 * (2 +
-    // 2 * 7) = 32. Level 7 comes first, alone; afterwards level 0 is before it, since it has the
-    // longer slice.
+    // While others wait, level 7 may dispatch 2 * (2 + 2 * 0) = 4 requests in a slice, and level 0
+    // may dispatch 2 * (2 + 2 * 7) = 32. Level 7 is served first because it arrives first.
+    // Afterwards level 0 is ahead of it, since level 0 has the longer slice.
     let mut bench = cfq();
     for (level, from) in [(7, 1000), (0, FAR)] {
         for at in 0..6 {

@@ -8,10 +8,10 @@ fn deadline(parameters: DeadlineParameters) -> Bench {
 
 #[test]
 fn a_seek_ends_the_batch_but_the_sweep_goes_on() {
-    // No request has expired. The first batch starts at the oldest, 500. The next of the sweep,
-    // 600, is not contiguous, so the batch ends and the direction is chosen anew: reads again,
-    // which continue the sweep. At its end the oldest, 300, starts another ascending sweep:
-    // 300, 400.
+    // No request has expired. The first batch starts at the oldest request, 500. The next request
+    // of the sweep, 600, is not contiguous, so the batch ends and a new direction is chosen: reads
+    // again, which continue the sweep. At the end of the sweep, the oldest request, 300, starts
+    // another ascending sweep: 300, 400.
     let mut bench = deadline(DeadlineParameters::default());
     bench.reads(&[500, 300, 600, 400]);
     assert_eq!(bench.served(), [500, 600, 300, 400]);
@@ -19,8 +19,9 @@ fn a_seek_ends_the_batch_but_the_sweep_goes_on() {
 
 #[test]
 fn writes_wait_for_two_batches_of_reads() {
-    // Every request is a batch of its own, because none is contiguous to the one before. Reads,
-    // reads (starved 0, 1), then a write since 2 >= 2, which resets the count; and so on.
+    // Every request is a batch of its own, because none is contiguous to the previous one. Two
+    // batches of reads (`starved` is 0, then 1) are followed by a write, since `starved` has
+    // reached 2. The write resets `starved`, and the pattern repeats.
     let mut bench = deadline(DeadlineParameters::default());
     bench.reads(&[100, 200, 300, 400, 500]);
     bench.writes(&[1000, 2000, 3000]);
@@ -29,10 +30,10 @@ fn writes_wait_for_two_batches_of_reads() {
 
 #[test]
 fn a_contiguous_run_is_one_batch_of_at_most_fifo_batch() {
-    // Runs of adjacent requests that cannot merge (each has the maximum size), with fifo_batch 2.
-    // The batch of reads is 0 and 1024; then reads again (starved 1), which continue the sweep:
-    // 2048, 3072; then it is the writes' turn, 2 of them; then the last of the reads, and the last
-    // of the writes.
+    // The requests are adjacent but cannot be merged, because each has the maximum length. A batch
+    // has at most 2 requests. The first batch has the reads 0 and 1024. The second batch, again of
+    // reads (`starved` is 1), continues the sweep: 2048, 3072. A batch of 2 writes follows, then
+    // the last read, and then the last write.
     let mut bench = deadline(DeadlineParameters {
         fifo_batch: 2,
         ..DeadlineParameters::default()
@@ -58,17 +59,19 @@ fn an_expired_request_starts_the_next_batch() {
     bench.pass_ms(400);
     bench.reads(&[600, 700]);
     assert_eq!(bench.next().map(|n| n.1), Some(500));
-    // At 501 ms the read of 1 ms is exactly 500 ms old, which is not expired: the sweep continues.
+    // At 501 ms the read that arrived at 1 ms is exactly 500 ms old and has not expired, so the
+    // sweep continues.
     bench.pass_ms(100);
     assert_eq!(bench.next().map(|n| n.1), Some(600));
-    // One millisecond later it has expired: the oldest goes before 700.
+    // One millisecond later the oldest read has expired, and is dispatched before the read at 700.
     bench.pass_ms(1);
     assert_eq!(bench.served(), [100, 700]);
 }
 
 #[test]
 fn an_expired_write_still_waits_for_its_turn() {
-    // Expiry matters within a direction only. Reads have two batches first, whatever the age.
+    // Expiry matters only among requests of the same direction. Two batches of reads come first,
+    // however old the write is.
     let mut bench = deadline(DeadlineParameters::default());
     bench.writes(&[1000]);
     bench.pass_ms(6000);
@@ -78,8 +81,9 @@ fn an_expired_write_still_waits_for_its_turn() {
 
 #[test]
 fn a_request_that_absorbs_an_older_one_is_as_old() {
-    // The survivor is 100..124, added at 300 ms after 600, which absorbs 116..124 of 0 ms. It has
-    // the place of that one in the FIFO and starts the first batch; by its own age it would be 600.
+    // The surviving request is 100..124, added at 300 ms after the request at 600. It absorbs
+    // 116..124, which was added at 0 ms, and takes over its place in the FIFO, so it starts the
+    // first batch. By its own age, the batch would start at 600.
     let mut bench = deadline(DeadlineParameters::default());
     bench.reads(&[116]);
     bench.pass_ms(300);
@@ -96,7 +100,8 @@ fn without_front_merges_a_bio_in_front_is_a_request() {
         ..DeadlineParameters::default()
     });
     bench.reads(&[100, 500]);
-    // 100 is not the request that took the last bio, which is 500 after this one.
+    // The request at 100 is not the one that the last bio was merged into; that is the request
+    // at 500.
     assert_eq!(bench.add(Bio::read(0, 508, 8)), Added::Back(1));
     assert_eq!(bench.add(Bio::read(0, 92, 8)), Added::New);
 }

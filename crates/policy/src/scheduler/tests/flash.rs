@@ -1,4 +1,4 @@
-//! Tests of Flash, rule by rule. The write unit is 256 sectors; a request usually has 8.
+//! Tests of Flash, one for each rule. The write unit has 256 sectors, and a request usually has 8.
 
 use super::*;
 
@@ -15,7 +15,8 @@ fn sync_write(start_sector: u64, sectors: u32) -> Bio {
 
 #[test]
 fn reads_go_first_and_in_order_of_arrival() {
-    // The writes have been held long enough to be dispatched, but no read waits for them.
+    // The writes have been held long enough to be dispatched, but all reads are dispatched before
+    // them.
     let mut bench = bench();
     bench.writes(&[500, 100]);
     bench.pass_ms(2);
@@ -25,8 +26,9 @@ fn reads_go_first_and_in_order_of_arrival() {
 
 #[test]
 fn a_batch_is_the_writes_of_one_unit_upwards() {
-    // Units are 0..256, 256..512 and so on. The oldest write is at 700 in 512..768, so that unit is
-    // written first, from its lowest sector; then the unit of 300, then that of 10.
+    // Units are 0..256, 256..512, 512..768. The oldest write is at 700, in the unit 512..768, so
+    // that unit is written first, from its lowest sector; then the unit of the write at 300, then
+    // that of the write at 10.
     let mut bench = bench();
     bench.writes(&[700, 300, 10, 600, 400, 520, 100]);
     bench.pass_ms(2);
@@ -49,8 +51,8 @@ fn a_write_is_kept_for_2_ms_so_that_its_unit_may_fill() {
 
 #[test]
 fn a_full_unit_and_requests_with_a_waiter_are_issued_immediately() {
-    // 256..384 and 384..512 merge into one write of 256 sectors, which fills its unit. The write at
-    // 2000 is sync; the write at 10 is neither sync nor in a full unit.
+    // The bios 256..384 and 384..512 merge into one write of 256 sectors, which fills its unit. The
+    // write at 2000 is sync. The write at 10 is neither sync nor in a full unit.
     let mut bench = bench();
     bench.writes(&[10]);
     bench.add(sync_write(2000, 8));
@@ -64,7 +66,8 @@ fn a_full_unit_and_requests_with_a_waiter_are_issued_immediately() {
 
 #[test]
 fn a_unit_is_full_by_any_writes_of_it() {
-    // Two writes of 100 sectors are 200 of 256; 56 more, appended to one of them, fill the unit.
+    // Two writes of 100 sectors have 200 of the 256 sectors of a unit. Another 56 sectors, appended
+    // to one of the writes, fill the unit.
     let mut bench = bench();
     bench.add(Bio::write(0, 0, 100));
     bench.add(Bio::write(0, 156, 100));
@@ -81,7 +84,7 @@ fn no_merge_crosses_the_border_of_a_unit() {
     bench.writes(&[240]);
     assert_eq!(bench.add(Bio::write(0, 248, 8)), Added::Back(0));
     assert_eq!(bench.add(Bio::write(0, 256, 8)), Added::New);
-    // A bio that crosses the boundary by itself belongs to the unit that it begins in.
+    // A bio that itself crosses the boundary of a unit belongs to the unit in which it begins.
     bench.add(Bio::write(0, 504, 16));
     bench.pass_ms(2);
     assert_eq!(bench.served(), [240, 256, 504]);
@@ -99,8 +102,8 @@ fn what_is_waited_for_is_not_mixed_with_what_is_not() {
 #[test]
 fn while_anybody_reads_the_device_has_about_one_unit_of_writes() {
     // A read is in flight. Unit 0 has writes of 200 and 48 sectors, units 1 and 2 have 8 sectors
-    // each. With the 248 sectors of unit 0 in flight unit 1 begins; with 256 unit 2 does not begin;
-    // with 56 it does.
+    // each. With the 248 sectors of unit 0 in flight, the batch of unit 1 begins. With 256 sectors
+    // in flight, the batch of unit 2 does not begin; with 56 sectors it does.
     let mut bench = bench();
     bench.reads(&[5000]);
     bench.next().unwrap();
@@ -150,7 +153,7 @@ fn a_write_of_100_ms_goes_before_reads_with_its_unit() {
     bench.reads(&[5000, 6000]);
     assert_eq!(bench.next().map(|n| n.1), Some(5000));
     bench.pass_ms(1);
-    // The batch begins at its lowest sector, and the read does not interrupt it.
+    // The batch begins at the lowest sector of its unit, and the read does not interrupt the batch.
     assert_eq!(bench.next().map(|n| n.1), Some(50));
     assert_eq!(bench.served(), [100, 6000]);
 }
@@ -175,8 +178,8 @@ fn sixteen_reads_go_between_two_such_batches() {
 
 #[test]
 fn the_oldest_write_decides_which_unit_is_late() {
-    // The write at 1000 is sync and arrived at 1 ms, the write at 0 is async and arrived at 0 ms;
-    // at 101 ms both have expired.
+    // The write at 1000 is sync and arrived at 1 ms; the write at 0 is async and arrived at 0 ms.
+    // At 101 ms both writes have expired.
     let mut bench = bench();
     bench.writes(&[0]);
     bench.pass_ms(1);
@@ -188,8 +191,8 @@ fn the_oldest_write_decides_which_unit_is_late() {
 
 #[test]
 fn a_write_that_absorbs_an_older_one_is_as_old() {
-    // 100..108 arrived at 0 ms, 84..92 at 1 ms; 92..100 merges them into one request, which is no
-    // longer held at 2 ms.
+    // The write 100..108 arrived at 0 ms, and 84..92 at 1 ms. The bio 92..100 merges both into one
+    // request, which is no longer held at 2 ms.
     let mut bench = bench();
     bench.writes(&[100]);
     bench.pass_ms(1);

@@ -12,7 +12,7 @@ fn bench() -> Bench {
 
 #[test]
 fn domains_take_turns_by_batches_in_order_of_arrival() {
-    // A batch has 16 reads or 8 writes; a domain without requests skips its turn.
+    // A batch has up to 16 reads or 8 writes. A domain without requests loses its turn.
     let mut bench = bench();
     let reads: Vec<u64> = (0..20).rev().map(|n| n * 100).collect();
     let writes: Vec<u64> = (90..100).rev().map(|n| n * 100).collect();
@@ -30,7 +30,7 @@ fn a_domain_alone_goes_on() {
     assert_eq!(bench.served(), writes);
 }
 
-/// Kyber without a queue in front of it, so that its tokens are visible.
+/// A Kyber scheduler without a request queue, so that tests can read its tokens.
 struct Bed {
     kyber: Kyber,
     requests: Requests,
@@ -77,14 +77,15 @@ impl Bed {
         self.requests.free(tag, &mut Vec::new());
     }
 
-    /// Runs `count` requests that arrive, are dispatched and complete at the given times.
+    /// Runs `count` requests that arrive, are dispatched and complete at the three given times.
     fn round(&mut self, direction: Direction, count: Tag, times_us: [u64; 3]) {
         self.add(direction, count, times_us[0]);
         assert_eq!(self.dispatch(times_us[1]), count as usize);
         (0..count).for_each(|tag| self.complete(tag, times_us[2]));
     }
 
-    /// Runs 500 requests in consecutive rounds, each completed `latency_us` after it was added.
+    /// Runs 500 requests in `rounds` consecutive rounds from `from_us` on. Each request is
+    /// dispatched when it arrives and completes `latency_us` later.
     fn five_hundred(&mut self, direction: Direction, rounds: u32, from_us: u64, latency_us: u64) {
         for round in 0..u64::from(rounds) {
             let at_us = from_us + round * latency_us;
@@ -92,7 +93,7 @@ impl Bed {
         }
     }
 
-    /// Returns the tokens of reads and of writes at a time.
+    /// Returns the numbers of tokens of reads and of writes at the given time.
     fn tokens(&mut self, at_us: u64) -> (u64, u64) {
         assert_eq!(self.dispatch(at_us), 0, "nothing waits");
         (self.kyber.tokens(READ), self.kyber.tokens(WRITE))
@@ -101,18 +102,20 @@ impl Bed {
 
 #[test]
 fn congestion_takes_tokens_from_who_is_better_than_its_target() {
-    // Reads take 3 ms with a target of 2 ms: the 6th quarter (5). Writes take 3 ms of 10 ms: the
-    // 2nd quarter (1), so they keep 2/4 of 128. Reads would have 6/4 of 256, which exceeds the
-    // maximum. The first completion is at 3 ms, so the adjustment is at 103.
+    // Reads take 3 ms with a target of 2 ms, which is the 6th quarter (bucket 5). Writes take 3 ms
+    // with a target of 10 ms, the 2nd quarter (bucket 1), so they keep 2/4 of their 128 tokens.
+    // Reads would get 6/4 of 256 tokens, which exceeds the maximum. The first completion is at 3
+    // ms, so the adjustment is at 103 ms.
     let mut bed = Bed::new();
     bed.five_hundred(READ, 2, 0, 3000);
     bed.five_hundred(WRITE, 4, 6000, 3000);
     assert_eq!(bed.tokens(102_999), (256, 128));
     assert_eq!(bed.tokens(103_000), (256, 64));
-    // The device completes writes in 1 ms, but they wait for 12 ms before that: there is no
-    // congestion, and the writes' total of 13 ms is in the 6th quarter, so they get 6/4 of 64. Ten
-    // rounds of 50 start at 200 ms; the first completes at 213. At 313 there are 8 * 50 samples,
-    // which is too few; at 417 (100 ms after the next completion, at 317) there are all.
+    // The device completes writes in 1 ms, but each write waits for 12 ms before. So there is no
+    // congestion, and the total latency of 13 ms is in the 6th quarter of the target: the writes
+    // get 6/4 of 64 tokens. Ten rounds of 50 writes start at 200 ms; the first completes at 213 ms.
+    // At 313 ms there are 8 * 50 samples, which is too few. At 417 ms, 100 ms after the next
+    // completion at 317 ms, all 500 samples exist.
     for round in 0..10 {
         let at_us = 200_000 + round * 13_000;
         bed.round(WRITE, 50, [at_us, at_us + 12_000, at_us + 13_000]);
@@ -123,24 +126,27 @@ fn congestion_takes_tokens_from_who_is_better_than_its_target() {
 
 #[test]
 fn what_was_seen_before_counts_in_one_congestion() {
-    // Reads of 1.2 ms are in the 3rd quarter (2); the device is not congested, so nothing changes.
+    // Reads of 1.2 ms are in the 3rd quarter (bucket 2) of their target. The device is not
+    // congested, so no number of tokens changes.
     let mut bed = Bed::new();
     bed.five_hundred(READ, 2, 0, 1200);
     assert_eq!(bed.tokens(101_200), (256, 128));
-    // Writes of 12 ms are in the 5th quarter (4), which is congestion. There are no new samples of
-    // reads, but the previous ones give 3/4. Writes would have 5/4 of 128.
+    // Writes of 12 ms are in the 5th quarter (bucket 4) of their target, so the device is
+    // congested. There are no new samples of reads, but the previous ones reduce the reads' tokens
+    // to 3/4. Writes would get 5/4 of 128 tokens, which exceeds the maximum.
     bed.five_hundred(WRITE, 4, 200_000, 12_000);
     assert_eq!(bed.tokens(312_000), (192, 128));
-    // At the next adjustment no percentile of reads is left.
+    // At the next adjustment, the previous percentile of reads has been used and is not available
+    // again.
     bed.five_hundred(WRITE, 4, 400_000, 12_000);
     assert_eq!(bed.tokens(512_000), (192, 128));
 }
 
 #[test]
 fn fewer_than_500_samples_wait_for_a_second() {
-    // Reads of 1 ms are in the 2nd quarter (1), which is kept. Ten late writes, completed at 212
-    // ms, are checked at 312 and again from 1312 on, when the next one completes; its adjustment is
-    // at 1412.
+    // Reads of 1 ms are in the 2nd quarter (bucket 1) of their target, which is kept as their
+    // percentile. Ten late writes complete at 212 ms. At 312 ms they are too few samples. The next
+    // write completes at 1312 ms, and at the adjustment at 1412 ms few samples suffice.
     let mut bed = Bed::new();
     bed.five_hundred(READ, 2, 0, 1000);
     bed.round(WRITE, 10, [200_000, 200_000, 212_000]);
@@ -152,9 +158,9 @@ fn fewer_than_500_samples_wait_for_a_second() {
 
 #[test]
 fn one_late_request_of_ten_is_congestion_and_less_is_not() {
-    // The 90th percentile of 500 samples is the 450th: with 450 in time and 50 late it is in time,
-    // with 449 in time it is late. The reads, in the 1st quarter (0), then keep 1/4 of their
-    // tokens.
+    // The 90th percentile of 500 samples is the 450th sample. With 450 samples in time and 50 late,
+    // that sample is in time; with 449 in time it is late, and the device is congested. The reads,
+    // in the 1st quarter (bucket 0) of their target, then keep 1/4 of their tokens.
     for (late, tokens) in [(50, 256), (51, 64)] {
         let mut bed = Bed::new();
         bed.five_hundred(READ, 2, 0, 400);
@@ -169,7 +175,8 @@ fn one_late_request_of_ten_is_congestion_and_less_is_not() {
 
 #[test]
 fn no_more_are_under_way_than_there_are_tokens() {
-    // Two congestions in which reads are in the 1st quarter leave 256 / 4 / 4 = 16 tokens.
+    // The device is congested at two adjustments at which reads are in the 1st quarter of their
+    // target, which leaves 256 / 4 / 4 = 16 tokens.
     let mut bed = Bed::new();
     for (from_us, rounds) in [(0, 2), (200_000, 10)] {
         bed.five_hundred(READ, rounds, from_us, 400);
@@ -185,8 +192,8 @@ fn no_more_are_under_way_than_there_are_tokens() {
 
 #[test]
 fn the_device_is_not_blamed_for_what_waits_here() {
-    // Writes wait 15 ms and then take 1 ms: late by the total, not by the device. Reads, in the 1st
-    // quarter, keep their tokens.
+    // Writes wait for 15 ms and then take 1 ms: their total latency is late, but the device is not.
+    // Reads, in the 1st quarter of their target, keep their tokens.
     let mut bed = Bed::new();
     bed.five_hundred(READ, 2, 0, 400);
     for round in 0..4 {

@@ -1,4 +1,4 @@
-//! Tests of merging, plugging, splitting and counting, which are the same over every scheduler.
+//! Tests of merging, plugging, splitting and counting, which do not depend on the scheduler.
 
 use super::*;
 
@@ -20,7 +20,8 @@ fn bios_join_behind_and_in_front_and_come_back_in_order_of_sector() {
     assert_eq!(bench.add(Bio::read(0, 100, 8)), Added::New);
     assert_eq!(bench.add(Bio::read(0, 108, 8)), Added::Back(0));
     assert_eq!(bench.add(Bio::read(0, 92, 8)), Added::Front(0));
-    // A write does not join reads, and a gap of one sector keeps bios apart.
+    // A write is not merged with reads, and bios with a gap of one sector between them are not
+    // merged.
     assert_eq!(bench.add(Bio::write(0, 116, 8)), Added::New);
     assert_eq!(bench.add(Bio::read(0, 117, 8)), Added::New);
     assert_eq!(bench.next(), Some((0, 92)));
@@ -38,7 +39,7 @@ fn bios_join_behind_and_in_front_and_come_back_in_order_of_sector() {
 fn a_bio_that_fills_the_gap_makes_two_requests_one() {
     let mut bench = Bench::new(Deadline::new(TAGS, DeadlineParameters::default()));
     bench.reads(&[100, 116, 300]);
-    // Requests at 100..108 and 116..124 wait; this bio is the gap between them.
+    // Requests at 100..108 and 116..124 wait, and the new bio fills the gap between them.
     assert_eq!(bench.add(Bio::read(0, 108, 8)), Added::Back(0));
     let reads = bench.queue.counts().reads;
     assert_eq!((reads.back_merges, reads.request_merges), (1, 1));
@@ -52,11 +53,12 @@ fn a_bio_that_fills_the_gap_makes_two_requests_one() {
 
 #[test]
 fn noop_joins_requests_only_with_their_neighbours_in_time() {
-    // Its neighbour in the FIFO is 116, so the two are merged.
+    // After the bio at 108 is appended, the request at 100 is merged with its neighbour in the
+    // FIFO, 116.
     let mut bench = noop();
     bench.reads(&[100, 116, 108]);
     assert_eq!(bench.queue.counts().reads.request_merges, 1);
-    // With 300 between them in the FIFO, 100..116 and 116..124 stay two requests.
+    // The request at 300 is between them in the FIFO, so 100..116 and 116..124 remain two requests.
     let mut bench = noop();
     bench.reads(&[100, 300, 116, 108]);
     assert_eq!(bench.queue.counts().reads.request_merges, 0);
@@ -69,7 +71,7 @@ fn a_merge_that_would_be_too_large_closes_the_request() {
     bench.add(Bio::write(0, 0, 1020));
     // 1020 + 8 > 1024 sectors.
     assert_eq!(bench.add(Bio::write(0, 1020, 8)), Added::New);
-    // 4 more sectors would fit, but no merge with the first request is tried again.
+    // A bio of 4 sectors would fit, but no further merge with the first request is attempted.
     assert_eq!(bench.add(Bio::write(0, 1020, 4)), Added::New);
 }
 
@@ -148,14 +150,14 @@ fn the_sorted_list_is_one_sweep_that_wraps_and_does_not_pass_the_other_direction
         list.push_sorted(tag, &requests);
         requests.clone()
     };
-    // The head is at 408 after this one.
+    // After the following request the head is at 408.
     let requests_now = put(&mut list, 0, Bio::read(0, 400, 8));
     assert_eq!(list.pop(&requests_now), Some(0));
     put(&mut list, 1, Bio::read(0, 100, 8));
     put(&mut list, 2, Bio::read(0, 900, 8));
     put(&mut list, 3, Bio::read(0, 500, 8));
     put(&mut list, 4, Bio::write(0, 600, 8));
-    // 700 would be sorted before 900, but a write is between them.
+    // The read at 700 would be sorted before the read at 900, but a write is between them.
     let requests_now = put(&mut list, 5, Bio::read(0, 700, 8));
     let order: Vec<Tag> = std::iter::from_fn(|| list.pop(&requests_now)).collect();
     assert_eq!(order, [3, 2, 1, 4, 5]);

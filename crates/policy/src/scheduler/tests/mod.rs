@@ -1,4 +1,4 @@
-//! Tests of the queue and its schedulers against orders computed by hand from their rules.
+//! Tests of the queue and its schedulers against orders that were computed by hand from the rules.
 
 mod anticipatory;
 mod bfq;
@@ -15,7 +15,7 @@ use super::*;
 /// Number of tags in a test's queue.
 pub(super) const TAGS: usize = 64;
 
-/// A queue without a plug, its next free tag, and the clock.
+/// A request queue without plugging, its next free tag, and the virtual time.
 pub(super) struct Bench {
     pub(super) queue: RequestQueue,
     pub(super) now_ns: u64,
@@ -61,14 +61,15 @@ impl Bench {
         }
     }
 
-    /// Issues the next request; returns it and its start sector.
+    /// Issues the next request; returns its tag and its start sector, or `None` if no request is
+    /// issued.
     pub(super) fn next(&mut self) -> Option<(Tag, u64)> {
         let tag = self.queue.next(self.now_ns)?;
         Some((tag, self.queue.request(tag).bio.start_sector))
     }
 
-    /// Issues requests and completes each at once, until none is to be issued; returns their start
-    /// sectors.
+    /// Issues requests until the queue issues no more, completing each immediately. Returns the
+    /// start sectors of the requests.
     pub(super) fn served(&mut self) -> Vec<u64> {
         let mut starts = Vec::new();
         while let Some((tag, start)) = self.next() {
@@ -78,7 +79,7 @@ impl Bench {
         starts
     }
 
-    /// Completes a request and returns its bios.
+    /// Completes a request and returns the tags of its bios.
     pub(super) fn complete(&mut self, tag: Tag) -> Vec<Tag> {
         let mut bios = Vec::new();
         self.queue.complete(tag, self.now_ns, &mut bios);

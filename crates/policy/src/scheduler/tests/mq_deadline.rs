@@ -15,9 +15,10 @@ fn of(priority: Priority, start_sector: u64) -> Bio {
 
 #[test]
 fn a_seek_does_not_end_a_batch() {
-    // All reads fit into one batch of 16: ascending from the oldest, and at the end of the sweep
-    // from the oldest again, which is a new batch. Since a write waits, that is the second batch
-    // (starved 0, then 1), and the third turn is the write's.
+    // All reads fit into one batch of 16. They are dispatched in ascending order from the oldest
+    // one, and at the end of the sweep in a new batch, again from the oldest one. Since a write
+    // waits, these are two batches of reads (`starved` is 0, then 1), and the third batch is that
+    // of the write.
     let mut bench = mq_deadline();
     bench.reads(&[300, 500, 100, 400, 200]);
     bench.writes(&[1000]);
@@ -26,8 +27,8 @@ fn a_seek_does_not_end_a_batch() {
 
 #[test]
 fn a_batch_has_16_requests() {
-    // 20 reads ascending from 0, and one write. Batches of 16 and of 4 reads are dispatched before
-    // the write.
+    // There are 20 reads, ascending from 0, and one write. A batch of 16 reads and a batch of 4
+    // reads are dispatched before the write.
     let mut bench = mq_deadline();
     bench.writes(&[9000]);
     let reads: Vec<u64> = (0..20).map(|n| n * 100).collect();
@@ -64,15 +65,15 @@ fn what_waits_longer_than_prio_aging_expire_goes_first() {
     bench.add(of(Priority::RealTime(0), 300));
     bench.add(of(Priority::RealTime(0), 400));
     assert_eq!(bench.next().map(|n| n.1), Some(300));
-    // At 10 s both idle requests have aged and are dispatched before 400, even while 300 is with
-    // the device.
+    // At 10 s both idle requests have aged. They are dispatched before the request at 400, even
+    // while the request at 300 is at the device.
     bench.pass_ms(1);
     assert_eq!(bench.served(), [100, 600, 400]);
 }
 
 #[test]
 fn a_request_is_due_at_the_time_of_its_expiry() {
-    // A batch of one ends with every request, so the age is checked each time.
+    // A batch has a single request, so the age of the oldest request is checked at every dispatch.
     let deadline = DeadlineParameters {
         fifo_batch: 1,
         ..DeadlineParameters::default()

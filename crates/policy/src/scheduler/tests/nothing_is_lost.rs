@@ -1,5 +1,5 @@
 //! Checks that for any sequence of arrivals every bio is issued to the device once, and that a
-//! scheduler that issues no request returns a time to ask again.
+//! scheduler that issues no request returns a time at which to call it again.
 
 use super::*;
 use proptest::prelude::*;
@@ -39,7 +39,7 @@ fn bio() -> impl Strategy<Value = Bio> {
         )
 }
 
-/// Issues requests, at most `depth` with the device; returns false if none was issued.
+/// Issues requests until `depth` requests are at the device; returns false if none was issued.
 fn run(queue: &mut RequestQueue, issued: &mut Vec<Tag>, now_ns: u64, depth: usize) -> bool {
     let before = issued.len();
     while issued.len() < depth {

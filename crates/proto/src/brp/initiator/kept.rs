@@ -1,5 +1,5 @@
-//! Changes that a volatile target has answered and no flush has covered. They are lost if the
-//! target dies, and are kept here so that they can be sent again.
+//! Store of changes that a volatile target has answered and that no flush has covered yet. These
+//! changes are lost if the target dies, so the initiator keeps them in order to send them again.
 
 use std::collections::BTreeMap;
 
@@ -14,11 +14,12 @@ const OVERHEAD_BYTES: u64 = 64;
 pub(super) struct Change<D> {
     pub(super) request: Request,
     pub(super) data: D,
-    /// Number of changes that had been answered when this one was answered.
+    /// Number of changes that had been answered when this change was answered. A flush covers the
+    /// change if this number is not above that of the flush.
     answered: u64,
 }
 
-/// The kept changes, by the order in which they were submitted.
+/// The kept changes, in the order in which they were submitted.
 #[derive(Debug)]
 pub(super) struct Kept<D> {
     changes: BTreeMap<u64, Change<D>>,
@@ -26,7 +27,7 @@ pub(super) struct Kept<D> {
     bytes_max: u64,
 }
 
-/// Returns the bytes that a change counts for.
+/// Returns the cost of keeping a change, in bytes: its data and a fixed overhead.
 pub(super) fn cost_bytes(request: &Request) -> u64 {
     OVERHEAD_BYTES + u64::from(request.data_bytes())
 }
@@ -49,14 +50,16 @@ impl<D: Data> Kept<D> {
         self.changes.is_empty()
     }
 
-    /// Whether a change of this cost may be sent while changes of `admitted_bytes` are in flight. A
-    /// single change may always be sent.
+    /// Returns true when a change with this cost may be sent while changes with a total cost of
+    /// `admitted_bytes` are queued or in flight. If there are no other changes, a change may always
+    /// be sent.
     pub(super) fn has_room(&self, admitted_bytes: u64, cost_bytes: u64) -> bool {
         let used = self.bytes + admitted_bytes;
         !self.keeps() || used == 0 || used + cost_bytes <= self.bytes_max
     }
 
-    /// Whether a flush is due: done now, it completes before any change has to wait for it.
+    /// Returns true when more than half of the room is used. A flush that starts then can complete
+    /// before a change has to wait for room.
     pub(super) fn is_half_full(&self) -> bool {
         self.bytes * 2 > self.bytes_max
     }
@@ -71,8 +74,8 @@ impl<D: Data> Kept<D> {
         self.changes.insert(order, change);
     }
 
-    /// Drops the changes that a flush has covered. `answered` is the number of changes that had
-    /// been answered when that flush was sent.
+    /// Drops the changes that a successful flush has covered. `answered` is the number of changes
+    /// that had been answered when the flush was sent.
     pub(super) fn flushed(&mut self, answered: u64) {
         let bytes = &mut self.bytes;
         self.changes.retain(|_, change| {

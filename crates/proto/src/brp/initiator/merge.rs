@@ -1,22 +1,26 @@
-//! Temporal merge: divides the queue into frames when the link is ready (section "Temporal merge").
-//! This module must never make a request wait for another request to arrive.
+//! Temporal merge: divides the queue of requests into frames when the link is ready to send
+//! (section "Temporal merge"). This module must never make a request wait for another request to
+//! arrive.
 
 use std::collections::VecDeque;
 
 use crate::brp::wire::{ENTRIES_MAX, feature};
 
-/// Number of small requests below which each is sent alone. So few gain little from a common head,
-/// and a single frame of all of them would leave one end idle while the other works.
+/// Minimum number of small requests that the adaptive mode merges; fewer requests get a frame each.
+/// A few requests gain little from a common head, and with a single frame for all of them one end
+/// would be idle while the other works.
 const ADAPTIVE_MIN: usize = 8;
-/// Maximum number of requests in a frame of the adaptive mode when the results carry the data. The
-/// target begins to send while the next frame is on its way.
+/// Maximum number of requests in a frame of the adaptive mode when at most half of the requests are
+/// writes, so that most data is carried by results. With small frames, the target begins to send
+/// results while the next frame is on its way.
 const ADAPTIVE_MAX: usize = 16;
-/// Minimum number of requests in a frame of the adaptive mode when the command carries the data. A
-/// frame takes half of the waiting requests, but at least this number. Copying the data into the
-/// link is the initiator's largest cost, and each further send wakes the target for little. The
-/// other half of the requests lets both ends work at the same time.
+/// Minimum number of requests in a frame of the adaptive mode when most of the requests are writes,
+/// whose data is carried by the command. A frame takes half of the waiting requests, but at least
+/// this number, or all of them if there are fewer. Frames must not be small: copying the data into
+/// the link is the initiator's largest cost, and each further send wakes the target for little
+/// work. The other half of the requests lets both ends work at the same time.
 const ADAPTIVE_WRITES_MIN: usize = 32;
-/// Number of data bytes from which a send takes no further frame.
+/// Number of data bytes above which no further frame is added to a send.
 const SEND_BYTES: u64 = 4 << 20;
 
 /// How requests are merged, and how the target is told to handle them.
@@ -28,11 +32,11 @@ pub enum Mode {
     Parallel,
     /// BRP-3T: all queued requests are merged.
     Merge {
-        /// Whether the target handles the requests of one frame one at a time.
+        /// True when the target handles the requests of one frame one at a time.
         in_turn: bool,
     },
-    /// Requests are merged from the queue depth at which it pays, in frames that keep both ends
-    /// busy.
+    /// Requests are merged when the queue is long enough for merging to pay, in frames of a size
+    /// that keeps both ends busy.
     #[default]
     Adaptive,
 }
@@ -58,18 +62,20 @@ pub(super) struct Waiting {
     pub(super) tag: u32,
     pub(super) data_bytes: u32,
     pub(super) may_merge: bool,
-    /// Whether the data travels with the request, not with its result.
+    /// True when the data travels with the request (a write), not with its result.
     pub(super) carries_data: bool,
 }
 
-/// The frames of the next send: the number of requests that each takes from the front of the queue.
+/// Frames of the next send. Each frame is represented by the number of requests that it takes from
+/// the front of the queue.
 #[derive(Debug, Default)]
 pub(super) struct Cut {
     pub(super) frames: Vec<usize>,
 }
 
-/// Takes the next send from the front of the queue: at most `requests_max` requests with
-/// `data_bytes_max` bytes. The result is empty only if the queue is empty or there is no room.
+/// Returns the frames of the next send, taken from the front of the queue: at most `requests_max`
+/// requests with at most `data_bytes_max` bytes. The result is empty only if the queue is empty or
+/// these limits leave no room.
 pub(super) fn cut(
     mode: Mode,
     merges: bool,
@@ -109,7 +115,8 @@ pub(super) fn cut(
 }
 
 /// Returns the number of requests in the next frame, and whether another frame may share its send.
-/// `small` requests are at the front of the queue, of which `writes` carry their data.
+/// `small` is the number of mergeable requests at the front of the queue, and `writes` is the
+/// number of writes among them.
 fn frame(mode: Mode, merges: bool, small: usize, writes: usize) -> (usize, bool) {
     match mode {
         Mode::Short | Mode::Parallel => (1, false),
@@ -181,7 +188,7 @@ mod tests {
         let adaptive = |writes, small| sends(Mode::Adaptive, mixed_queue(small, writes));
         assert_eq!(adaptive(32, 32), [[32]]);
         assert_eq!(adaptive(33, 33), [[17], [16]]);
-        // Half of the waiting requests, as long as that is more than 32.
+        // A frame takes half of the waiting requests, but at least 32.
         assert_eq!(adaptive(64, 64), [[32], [32]]);
         assert_eq!(adaptive(96, 96), [[48], [24], [24]]);
         assert_eq!(adaptive(128, 128), [[64], [32], [32]]);

@@ -1,11 +1,12 @@
-//! A session at its initiator: decides which requests may be sent now and in which frames, and
-//! handles them when paths break and targets die (sections "Temporal merge" and "Sessions, fences
-//! and replay").
+//! A session at its initiator. The initiator decides which requests may be sent now and in which
+//! frames, and handles the requests when paths break and targets die (sections "Temporal merge" and
+//! "Sessions, fences and replay").
 //!
-//! The machine does no I/O: its driver reports paths that come up or go down and responses, and
-//! asks it for the next send of a path. The machine must never have two overlapping requests in
-//! flight if one of them is a change. It must never send a request again before its path was fenced
-//! or its target has died, and never let a flush succeed that covers a change which may be lost.
+//! The [`Initiator`] does no I/O. Its driver reports responses, and paths that come up or go down,
+//! and asks the initiator for the next send of a path. The initiator must never have two
+//! overlapping requests in flight if one of them is a change. It must never send a request again
+//! before the request's path was fenced or its target has died, and never let a flush succeed that
+//! covers a change which may be lost.
 
 mod kept;
 mod merge;
@@ -25,11 +26,11 @@ use merge::{Waiting, cut};
 use overlap::Overlap;
 use table::Table;
 
-/// Number of broken paths after which a request that was in flight on each of them fails: the
+/// A request fails after this number of paths have broken with the request in flight, since the
 /// request itself may be the cause.
 const BREAKS_MAX: u32 = 8;
 
-/// The data of a request. The machine passes it on and never reads it.
+/// Data of a request. The initiator passes the data on and never reads it.
 pub trait Data: Clone + Default {
     /// Returns the CRC-32C of the data.
     fn check(&self) -> u32;
@@ -40,12 +41,12 @@ pub trait Data: Clone + Default {
 pub enum Failure {
     /// The target answered with this status.
     Target(Status),
-    /// The target has died since the last flush, and changes that it had answered are lost. One
-    /// flush reports this.
+    /// The target has died since the last flush, and changes that the target had answered are lost.
+    /// Exactly one flush fails with this error.
     Lost,
-    /// Path after path broke with this request in flight. A change may still happen.
+    /// Several paths in turn broke with this request in flight. A change may still take effect.
     Broken,
-    /// The target did not come back in time. A change may still happen.
+    /// The target did not come back in time. A change may still take effect.
     Unreachable,
     /// There is no room for another request.
     Full,
@@ -54,7 +55,8 @@ pub enum Failure {
 /// Reason why a reachable target cannot be used by this session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unusable {
-    /// The target offers less than the session relies on. This can be undone.
+    /// The export offers less than the session relies on. The session is usable again if that is
+    /// reverted.
     #[error("{0}")]
     Changed(Change),
     /// All content of the export was lost with the target's process, permanently.
@@ -76,13 +78,14 @@ pub enum Change {
     /// The export has become read-only.
     #[error("the export has become read-only")]
     ReadOnly,
-    /// The limits on request lengths have become stricter, for short or for long requests.
+    /// The limits on the length and alignment of requests have become stricter.
     #[error("the export does not take requests as short or as long as before")]
     Requests,
     /// Discarded ranges no longer read as zeroes.
     #[error("what is discarded in the export does not read as zeroes any more")]
     Discards,
-    /// Whether unflushed changes survive the target's process has changed, in either direction.
+    /// The export differs in whether unflushed changes, or all of its content, survive the end of
+    /// the target's process.
     #[error("the export keeps what was not flushed in another way than before")]
     Keeping,
 }
@@ -94,11 +97,11 @@ pub enum Completed {
     Submitted(Result<(), Failure>),
     /// A request whose result no caller waits for has ended.
     Unheard,
-    /// The path has to end; the request is sent again over another one.
+    /// The path must end; the request is sent again over another path.
     PathEnds,
 }
 
-/// Content of one send: heads, and between them the data of writes.
+/// Content of one send: the heads of frames, and between them the data of writes.
 #[derive(Debug, Default)]
 pub struct Sending<D> {
     /// Heads and entries of all frames, concatenated.
@@ -152,7 +155,7 @@ struct PathState {
     fences: usize,
 }
 
-/// A session at its initiator; see the module documentation.
+/// A session at its initiator: its paths, and the requests that have not ended.
 #[derive(Debug)]
 pub struct Initiator<D> {
     mode: Mode,
@@ -169,19 +172,19 @@ pub struct Initiator<D> {
     next_order: u64,
     queue: VecDeque<Waiting>,
     held: VecDeque<u32>,
-    /// `admitted`: the ranges of requests that are queued or in flight. `waiting`: those of held
-    /// requests.
+    /// `admitted`: ranges of the requests that are queued or in flight. `waiting`: ranges of the
+    /// held requests.
     admitted: Overlap,
     waiting: Overlap,
     /// Cost of the changes that are queued or in flight, in bytes.
     admitted_bytes: u64,
-    /// Whether changes wait until a flush has made room for them.
+    /// True while changes wait until a flush has made room for them.
     is_full: bool,
     kept: Kept<D>,
     replays: usize,
     own_flush: bool,
     /// `answered`: number of changes that were answered without being durable. `covered`: number of
-    /// these that a flush has covered.
+    /// these changes that a flush has covered.
     answered: u64,
     covered: u64,
     lost: bool,
@@ -189,8 +192,8 @@ pub struct Initiator<D> {
 }
 
 impl<D: Data> Initiator<D> {
-    /// Creates a session without a path. It keeps at most `keep_bytes_max` bytes of changes that a
-    /// volatile target has answered; with 0 it keeps none.
+    /// Creates a session without a path. The session keeps at most `keep_bytes_max` bytes of
+    /// changes that a volatile target has answered; with 0 it keeps none.
     pub fn new(mode: Mode, keep_bytes_max: u64) -> Initiator<D> {
         Initiator {
             mode,
@@ -222,8 +225,8 @@ impl<D: Data> Initiator<D> {
         self.welcome.as_ref()
     }
 
-    /// Returns the number of target instances that were seen. Each one after the first may have an
-    /// older state of the volume.
+    /// Returns the number of target instances (processes) that were seen. Each instance after the
+    /// first may have an older state of the volume.
     pub fn instances(&self) -> u64 {
         self.instances
     }
@@ -233,13 +236,13 @@ impl<D: Data> Initiator<D> {
         self.table.len()
     }
 
-    /// Whether there is no path, or an old one has not been fenced. Requests may then not get
-    /// through.
+    /// Returns true when there is no path, or a broken path has not been fenced yet. Requests may
+    /// then not reach the target.
     pub fn is_troubled(&self) -> bool {
         self.paths.is_empty() || !self.to_fence.is_empty()
     }
 
-    /// Returns the frame that ends a path in order; empty when the path is not up.
+    /// Returns the frame that closes a path in an orderly way; empty when the path is not up.
     pub fn goodbye(&mut self, path: u32) -> Vec<u8> {
         let mut out = Vec::new();
         if let Some(state) = self.paths.get_mut(&path) {
@@ -248,7 +251,7 @@ impl<D: Data> Initiator<D> {
         out
     }
 
-    /// Whether a path has something to send as soon as its link is ready.
+    /// Returns true when there is something to send over the path as soon as its link is ready.
     pub fn has_something_for(&self, path: u32) -> bool {
         let fence = self.to_fence.values().any(Option::is_none);
         self.paths.get(&path).is_some_and(|state| {
@@ -260,13 +263,14 @@ impl<D: Data> Initiator<D> {
         })
     }
 
-    /// Accepts a request. The returned tag identifies it until it ends.
+    /// Accepts a request. The returned tag identifies the request until it ends.
     ///
     /// # Errors
-    /// A request that is not valid, or no room for another one.
+    /// [`Failure::Target`] when the request is invalid; [`Failure::Full`] when there is no room for
+    /// another request.
     ///
     /// # Panics
-    /// Before the first path.
+    /// When no path has come up yet.
     pub fn submit(&mut self, request: Request, data: D) -> Result<u32, Failure> {
         let welcome = self.welcome.as_ref().expect("a session begins with a path");
         welcome.validate(&request).map_err(Failure::Target)?;
@@ -300,8 +304,8 @@ impl<D: Data> Initiator<D> {
 
     // Admission of requests.
 
-    /// Queues a request of the table, or holds it until the requests that it conflicts with have
-    /// ended.
+    /// Queues a request of the table, or holds it back until the requests that it conflicts with
+    /// have ended.
     fn admit_or_hold(&mut self, tag: u32) {
         let pending = self.table.get(tag).expect("a request is in the table");
         let request = pending.request;
@@ -311,7 +315,7 @@ impl<D: Data> Initiator<D> {
             && !replays
             && self.is_kept()
             && (self.is_full || !self.kept.has_room(self.admitted_bytes, cost));
-        // A flush must also cover answered changes that are being sent again.
+        // A flush must also cover the answered changes that are being sent again.
         let too_early = request.op == Op::Flush && self.replays > 0;
         self.is_full |= no_room;
         if no_room
@@ -343,7 +347,7 @@ impl<D: Data> Initiator<D> {
         }
     }
 
-    /// Issues a flush when changes wait for room, or soon will.
+    /// Issues a flush when changes wait for room, or when the room is more than half used.
     fn flush_for_room(&mut self) {
         let wanted = self.is_kept() && (self.is_full || self.kept.is_half_full());
         if !wanted || self.kept.is_empty() || self.own_flush || self.table.is_full() {
@@ -357,9 +361,9 @@ impl<D: Data> Initiator<D> {
         self.admit_or_hold(tag);
     }
 
-    /// Whether answered changes are kept, so that the data of a request is held beyond its answer.
-    /// Changes to an export that loses all its content with the target's process are not worth
-    /// keeping.
+    /// Returns true when answered changes are kept, so that the data of a request is held beyond
+    /// its answer. If an export loses all its content with the target's process, keeping changes is
+    /// useless.
     pub fn is_kept(&self) -> bool {
         let worth_it = |w: Welcome| w.has(right::VOLATILE) && !w.has(right::EPHEMERAL);
         self.kept.keeps() && self.welcome.is_some_and(worth_it)
@@ -444,10 +448,10 @@ impl<D: Data> Initiator<D> {
 
     // Responses.
 
-    /// Returns the request that a result belongs to, after checking the result against it.
+    /// Returns the request that `completion` answers, after checking that they fit each other.
     ///
     /// # Errors
-    /// A violation after which the path has to end.
+    /// A violation of the protocol, after which the path must end.
     pub fn expect(&self, path: u32, completion: &Completion) -> Result<&Request, ProtocolError> {
         let pending = self.table.get(completion.tag);
         let pending = pending
@@ -460,7 +464,7 @@ impl<D: Data> Initiator<D> {
     /// Processes a result whose data has arrived and passed its check.
     ///
     /// # Errors
-    /// As [`expect`](Self::expect).
+    /// The errors of [`expect`](Self::expect).
     pub fn complete(
         &mut self,
         path: u32,
@@ -517,8 +521,8 @@ impl<D: Data> Initiator<D> {
                 return Err(Failure::Lost);
             }
         } else if request.op.changes() {
-            // A change that is already durable is kept as well: a replay must order it after the
-            // change that it replaced.
+            // Keep a change that is already durable (FUA), too: a replay must repeat it after the
+            // earlier change that it overwrote.
             self.answered += u64::from(!request.has_fua());
             if self.is_kept() {
                 let (order, data) = (pending.order, pending.data);
@@ -541,7 +545,7 @@ impl<D: Data> Initiator<D> {
         }
     }
 
-    /// Records that answered changes may be lost; the next flush reports it.
+    /// Records that answered changes may be lost; the next flush reports the loss.
     fn note_lost(&mut self) {
         self.lost |= self.answered > self.covered;
         self.covered = self.answered;
@@ -598,7 +602,7 @@ impl<D: Data> Initiator<D> {
         Ok(given_up)
     }
 
-    /// Handles the death of the target, after which another instance is there. Every unanswered
+    /// Handles the death of the target, which another instance has replaced. Every unanswered
     /// request is sent again, preceded by the answered changes that were lost with the target.
     fn replay(&mut self, before: &Welcome, welcome: &Welcome) {
         self.instances += 1;
@@ -638,8 +642,8 @@ impl<D: Data> Initiator<D> {
         self.table.iter().filter(|p| p.origin == origin).count()
     }
 
-    /// Records that a path has ended. Requests sent over it and not answered wait until it is
-    /// fenced.
+    /// Records that a path has ended. Requests that were sent over it and not answered wait until
+    /// the path is fenced.
     pub fn path_down(&mut self, number: u32) {
         if self.paths.remove(&number).is_none() {
             return;
@@ -667,11 +671,11 @@ impl<D: Data> Initiator<D> {
         }
     }
 
-    /// Processes the target's message over path `on` that a fenced path has ended. The unanswered
-    /// requests of that path are sent again.
+    /// Processes a message, received over path `on`, that the fenced path `number` has ended. The
+    /// unanswered requests of path `number` are sent again.
     ///
     /// # Errors
-    /// When this fence was not sent over path `on`.
+    /// When the fence of path `number` was not sent over path `on`.
     pub fn fenced(&mut self, on: u32, number: u32) -> Result<(), ProtocolError> {
         if self.to_fence.get(&number) != Some(&Some(on)) {
             return Err(ProtocolError::BadFence);
@@ -701,7 +705,7 @@ impl<D: Data> Initiator<D> {
 
     /// Fails all submitted requests that have no answer, because the target was away for too long.
     /// Answered changes are still kept, and paths with requests at the target are still fenced if
-    /// it comes back.
+    /// the target comes back.
     pub fn give_up(&mut self) {
         let submitted: Vec<(u32, RequestState)> = self
             .table
@@ -740,7 +744,8 @@ fn waiting(request: &Request) -> Waiting {
     }
 }
 
-/// Checks whether the properties told at the beginning still hold.
+/// Checks that the export still has the properties that it had at the beginning of the session
+/// (`told`).
 fn check_same(told: &Welcome, now: &Welcome) -> Result<(), Unusable> {
     let keeping = right::VOLATILE | right::EPHEMERAL;
     let change = if now.size_bytes < told.size_bytes {

@@ -4,21 +4,22 @@ use std::collections::BTreeMap;
 
 use crate::brp::command::Request;
 
-/// Set of request ranges, each with whether the request is a change.
+/// Set of the ranges of requests. For each range the set records whether the request is a change.
 #[derive(Debug, Default)]
 pub(super) struct Overlap {
-    /// By first byte and tag: the end of the range (exclusive), and whether the request is a
-    /// change.
+    /// The exclusive end of each range, and true if the request is a change; the key is the first
+    /// byte of the range and the tag of the request.
     ranges: BTreeMap<(u64, u32), (u64, bool)>,
-    /// Upper bound of the range lengths. A range that starts further before a byte than this cannot
-    /// reach it.
+    /// Upper bound of the lengths of the ranges. A range that starts more than this number of bytes
+    /// before a request cannot overlap the request.
     longest_bytes: u64,
     /// Number of changes in the set. Reads alone never conflict.
     changes: usize,
 }
 
 impl Overlap {
-    /// Whether a request overlaps one in the set, and at least one of the two is a change.
+    /// Returns true when `request` overlaps a request in the set and at least one of the two is a
+    /// change.
     pub(super) fn conflicts(&self, request: &Request) -> bool {
         let (start, end) = (request.offset_bytes, request.end_bytes());
         if start == end || (self.changes == 0 && !request.op.changes()) {

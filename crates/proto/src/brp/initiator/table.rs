@@ -1,9 +1,9 @@
-//! Table of the requests that have not been answered, which finds them by tag in constant time.
+//! Table of the requests that have not ended, which finds a request by its tag in constant time.
 
 /// Maximum number of requests in the table.
 pub(super) const REQUESTS_MAX: usize = 4096;
-/// Number of tag bits that are the index of the slot. The other bits are incremented with each use
-/// of the slot, so that a tag is not reused soon.
+/// Number of bits of a tag that hold the index of the request's slot. The other bits are
+/// incremented with each use of the slot, so that a tag is not reused soon.
 const PLACE_BITS: u32 = 12;
 const _: () = assert!(1 << PLACE_BITS == REQUESTS_MAX);
 
@@ -32,7 +32,7 @@ impl<T> Table<T> {
         self.len == REQUESTS_MAX
     }
 
-    /// Inserts the entry that `make` creates for its tag.
+    /// Inserts the entry that `make` creates for a new tag, and returns the tag.
     ///
     /// # Panics
     /// When the table is full.

@@ -1,6 +1,7 @@
-//! The carrier's thread. For each connection, one task executes the receives that were ordered and
-//! another one the sends. The thread must answer every order, except orders of connections that
-//! have been dropped.
+//! Far ends of carried connections, on the carrier's thread. For each connection, one task executes
+//! the ordered receives and another task the ordered sends. The thread must report the result of
+//! every send and raise, and of every receive up to the end of the stream, except for connections
+//! that have been dropped.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -20,8 +21,8 @@ use crate::sync::Event;
 
 /// Runs the carrier's thread.
 pub(super) fn run(rt: io::Result<Rt>, orders: Receiver<(Number, Order)>, told: Sender<Told>) {
-    // Dropping `told` tells the other thread that this one has ended, so it is dropped after the
-    // runtime.
+    // Dropping `told` tells the other thread that this thread has ended, so `told` must be dropped
+    // after the runtime.
     let told = Arc::new(told);
     let began = rt.and_then(|rt| Ok((orders.listen(&rt)?, rt)));
     let (orders, rt) = match began {
@@ -33,9 +34,9 @@ pub(super) fn run(rt: io::Result<Rt>, orders: Receiver<(Number, Order)>, told: S
         }
     };
     let serving = || rt.block_on(serve(&rt, orders, &told));
-    // State that a panic left half-done is not used again: all of it is dropped.
+    // After a panic the state may be inconsistent, so it is only dropped and never used again.
     if catch_unwind(AssertUnwindSafe(serving)).is_err() {
-        // Notify the waiting thread before everything else.
+        // Tell the other thread first that no more reports will come.
         told.close();
         rt.end();
     }
@@ -74,7 +75,7 @@ struct End {
     rt: Rt,
     number: Number,
     send_batch: Rc<SendBatch<Told>>,
-    /// The stream; `None` while a layer is put on it, and for ever when that fails.
+    /// The stream; `None` while a layer is being put on it, and permanently if that fails.
     stream: RefCell<Option<Rc<Stream>>>,
     receives: RefCell<VecDeque<usize>>,
     sends: RefCell<VecDeque<DetachedBuf>>,
@@ -118,13 +119,13 @@ impl End {
         self.send_batch.put(Told::Of(self.number, report));
     }
 
-    /// Returns the stream, or an error when there is none.
+    /// Returns the stream, or an error while a layer is being put on it or after that has failed.
     fn stream(&self) -> io::Result<Rc<Stream>> {
         let stream = self.stream.borrow().clone();
         stream.ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
-    /// Executes the receives that were ordered until the stream ends.
+    /// Executes the ordered receives until the stream ends or fails.
     async fn receive_all(&self) {
         let mut kept = None;
         loop {
@@ -139,7 +140,8 @@ impl End {
         }
     }
 
-    /// Receives once, into the buffer of the previous receive if its size fits.
+    /// Receives at most `bytes` bytes once. Reuses `kept`, the buffer of the previous receive, if
+    /// its size is `bytes`.
     async fn receive(&self, bytes: usize, kept: &mut Option<BufMut>) -> io::Result<DetachedBuf> {
         let stream = self.stream()?;
         let fits = kept.take().filter(|buf| buf.len() == bytes);
@@ -167,7 +169,8 @@ impl End {
             .await
     }
 
-    /// Puts a layer on the stream, which must not be in use meanwhile.
+    /// Puts a layer on the stream and reports the result. If a receive or a send is in progress,
+    /// this fails and the connection loses its stream.
     fn raise(self: &Rc<End>, raising: Raising) {
         let stream = self.stream.take();
         let stream = stream.and_then(Rc::into_inner);
@@ -191,10 +194,10 @@ impl End {
         }
     }
 
-    /// Releases the connection, even while it is in use. Bytes that were sent still arrive.
+    /// Releases the connection, even while it is in use. Bytes that were already sent still arrive.
     fn release(&self) {
         self.shutdown();
-        // Dropping the tasks abandons their receives, their sends and a layer that is being put on.
+        // Dropping the tasks abandons the receive, the send and the raise in progress.
         self.tasks.take();
     }
 }

@@ -1,29 +1,29 @@
-//! A thread that carries connections. It makes the system calls of their sockets and runs the
-//! layers put on top of them, such as encryption, while another thread holds the ends that the
-//! protocols use. Protocols, sessions and devices therefore stay on one thread without locks, and
-//! most of the cost of a connection is on another core. The carrier must never interpret a
-//! protocol.
+//! A thread that carries connections. The thread makes the system calls of their sockets and runs
+//! the layers put on top of them, such as encryption, while another thread holds the near ends that
+//! the protocols use. Protocols, sessions and devices therefore stay on one thread without locks,
+//! and most of the processor time of a connection is spent on another core. The carrier must never
+//! interpret a protocol.
 //!
-//! The contract, besides that of every stream:
+//! The contract, in addition to the contract of every stream:
 //!
-//! - **Crossing threads.** Orders travel one way and reports the other, in mailboxes; the messages
-//!   of one turn are sent in one batch. Data is copied once in each direction ([`DetachedBuf`]).
-//! - **Receiving** is by order, of at most the bytes that the receiver has room for, until the
-//!   receiver allows [read-ahead](Carried::read_ahead). From then on up to [`AHEAD_MAX`] pieces of
-//!   [`PIECE_BYTES`] are received before they are requested. So no byte is taken from a socket
-//!   beyond those that a handshake requested.
+//! - **Crossing threads.** The near end sends orders to the carrier's thread and gets reports from
+//!   it, both through mailboxes; the messages of one turn are sent in one batch. Data is copied
+//!   once in each direction ([`DetachedBuf`]).
+//! - **Receiving** is done by order, of at most the number of bytes that the receiver has room for,
+//!   until the receiver allows [read-ahead](Carried::read_ahead). From then on up to [`AHEAD_MAX`]
+//!   pieces of [`PIECE_BYTES`] are received before they are requested. So no byte is taken from a
+//!   socket beyond those that a handshake requested.
 //! - **Sending** completes when the socket has accepted all bytes. At most [`SENDS_MAX`] pieces of
 //!   [`SEND_BYTES`] of one payload are copied at a time.
-//! - **Bounds.** A connection therefore uses no more memory on the thread than those pieces, and
-//!   puts no more messages in a mailbox than there are pieces and calls of its two tasks.
-//! - **Raising** puts a layer on the connection, on the carrier's thread, between two receives.
-//!   Bytes that were received before and not consumed would be lost to the layer, so there must be
-//!   none.
+//! - **Bounds.** A connection therefore uses no more memory on the carrier's thread than these
+//!   pieces. The number of its messages in a mailbox is bounded by the number of these pieces and
+//!   of the calls that its two tasks have in progress.
+//! - **Raising** puts a layer on the connection, on the carrier's thread, between two receives. All
+//!   bytes received before must have been consumed, since the layer would not see them.
 //! - **Shutdown** takes effect when its order arrives, also on a send in progress.
-//! - **Death.** When the thread dies of a panic, its connections are broken, and it accepts no more
-//!   connections.
-//! - **Closing** waits for the end of the thread, which comes when its connections have been
-//!   dropped.
+//! - **Panic.** When the carrier's thread panics, its connections fail, and the carrier accepts no
+//!   more connections.
+//! - **Closing** waits until the connections have been dropped and the thread has ended.
 //!
 //! In virtual time there are no threads, and no connection is carried.
 
@@ -42,15 +42,15 @@ pub use near::{Carried, Carrier};
 
 /// Maximum number of bytes received at a time.
 pub const PIECE_BYTES: usize = 64 << 10;
-/// Maximum number of pieces that are received before they are requested.
+/// Maximum number of pieces that are received ahead of their request.
 pub const AHEAD_MAX: usize = 4;
 /// Maximum number of bytes sent at a time.
 pub const SEND_BYTES: usize = 1 << 20;
 /// Maximum number of pieces of a payload that are copied and not yet sent.
 pub const SENDS_MAX: usize = 2;
 
-/// The identifier of a connection of a carrier. Numbers are never reused, so a report about a
-/// dropped connection is never taken for one about another.
+/// Identifier of a connection of a carrier. Identifiers are never reused, so a report about a
+/// dropped connection is never mistaken for a report about another connection.
 type Number = u64;
 
 /// An order to the carrier's thread.
@@ -62,7 +62,7 @@ enum Order {
     Send(DetachedBuf),
     Raise(Raising),
     Shutdown,
-    /// Removes the connection; its near end has been dropped.
+    /// Removes the connection, since its near end has been dropped.
     Release,
 }
 
@@ -71,7 +71,8 @@ type Raising = Box<dyn FnOnce(Rt, Stream) -> Raised + Send>;
 /// The result of a [`Raising`]: the stream with its layer.
 type Raised = Pin<Box<dyn Future<Output = io::Result<Stream>>>>;
 
-/// A message of the carrier's thread: first the result of its start, then the results of orders.
+/// Message from the carrier's thread: first the result of the thread's start, then the results of
+/// orders.
 enum Told {
     Began(io::Result<()>),
     Of(Number, Report),

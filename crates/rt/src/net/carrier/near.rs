@@ -16,8 +16,8 @@ use crate::real_time::UringOptions;
 use crate::sync::Event;
 use crate::thread;
 
-/// Size of the thread's buffer pool: enough for the pieces of some hundred connections. Buffers
-/// beyond that are allocated on the heap.
+/// Size of the buffer pool of the carrier's thread: enough for the pieces of some hundred
+/// connections. When the pool is full, buffers are allocated on the heap.
 const POOL_BYTES: usize = 16 << 20;
 
 /// A thread that carries connections. When a `Carrier` is dropped without being closed, the thread
@@ -39,10 +39,11 @@ struct Shared {
     changed: Event,
 }
 
-/// State of a connection, for which its tasks wait.
+/// State of a connection. The tasks that use the connection wait for its changes.
 #[derive(Default)]
 struct CarrierState {
-    /// Received pieces that have not been consumed, each with the number of its bytes that have.
+    /// Received pieces that have not been consumed completely, each with the number of consumed
+    /// bytes.
     received: RefCell<VecDeque<(BufMut, usize)>>,
     /// Number of receives that were ordered and have not completed.
     ordered: Cell<usize>,
@@ -50,7 +51,7 @@ struct CarrierState {
     /// The end of the stream, or the error that broke it.
     ended: RefCell<Option<io::Result<()>>>,
     heard: Event,
-    /// Number of pieces that were ordered to be sent and have not been.
+    /// Number of pieces whose send was ordered and has not completed.
     sending: Cell<usize>,
     send_error: RefCell<Option<io::Error>>,
     raised: RefCell<Option<io::Result<()>>>,
@@ -66,8 +67,8 @@ pub struct Carried {
 }
 
 impl Carrier {
-    /// Starts a thread that busy-polls as the thread of `rt` does. `name` is its name in the
-    /// kernel.
+    /// Starts a carrier's thread, which has the driver and the busy-polling time of `rt`. `name` is
+    /// the thread's name in the kernel.
     ///
     /// # Errors
     /// When no thread, ring or socket can be created; `Unsupported` in virtual time.
@@ -153,7 +154,8 @@ impl Carrier {
             task.cancel().await;
         }
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread has been printed, and its connections have been broken.
+            // A panic of the thread needs no handling: it has been printed, and the connections
+            // have failed.
             let _ = thread.join();
         }
     }
@@ -169,7 +171,8 @@ async fn began(from: &mut Messages<Told>) -> io::Result<()> {
 }
 
 impl Shared {
-    /// Handles the thread's messages until there are no more.
+    /// Handles the messages of the carrier's thread until the thread has ended, and then fails the
+    /// remaining connections.
     async fn take_all(&self, mut from: Messages<Told>) {
         while let Some(messages) = from.next().await {
             for told in messages {
@@ -216,7 +219,8 @@ impl CarrierState {
         self.sent.notify();
     }
 
-    /// Ends all waits of the connection, since no more reports will come.
+    /// Fails all waiting calls of the connection, since the carrier's thread has ended and reports
+    /// nothing more.
     fn break_off(&self) {
         let gone = || io::Error::from(io::ErrorKind::ConnectionAborted);
         self.ended.borrow_mut().get_or_insert_with(|| Err(gone()));
@@ -227,7 +231,7 @@ impl CarrierState {
         self.sent.notify();
     }
 
-    /// Moves received bytes to `out`, as far as they fit, and returns their number.
+    /// Moves as many received bytes as fit to `out`, and returns their number.
     fn move_to(&self, out: &mut [u8]) -> usize {
         let mut received = self.received.borrow_mut();
         let mut filled = 0;
@@ -244,8 +248,9 @@ impl CarrierState {
         filled
     }
 
-    /// Returns the end of the stream, or the error that broke it; call it when all received bytes
-    /// have been consumed. An error is returned once; afterwards the stream counts as ended.
+    /// Returns the end of the stream, or the error that broke it; `None` while the stream
+    /// continues. Call this only when all received bytes have been consumed. An error is returned
+    /// once; afterwards the stream counts as ended.
     fn end(&self) -> Option<io::Result<()>> {
         let mut ended = self.ended.borrow_mut();
         let end = ended.as_mut()?;
@@ -258,7 +263,8 @@ impl Carried {
         self.shared.send_batch.put((self.number, order));
     }
 
-    /// Orders receives until `count` pieces are in flight or wait to be consumed.
+    /// Orders receives of `bytes` bytes until `count` pieces are ordered or received and not
+    /// consumed. Orders nothing after the end of the stream.
     fn receive_ahead(&self, count: usize, bytes: usize) {
         let state = &self.state;
         let here = state.received.borrow().len() + state.ordered.get();
@@ -270,8 +276,8 @@ impl Carried {
         }
     }
 
-    /// Allows the thread to receive before data is requested: up to [`AHEAD_MAX`] pieces of
-    /// [`PIECE_BYTES`]. Call this when no more layers will be put on the connection.
+    /// Allows the carrier's thread to receive before data is requested: up to [`AHEAD_MAX`] pieces
+    /// of [`PIECE_BYTES`]. Call this when no more layers will be put on the connection.
     pub fn read_ahead(&self) {
         self.state.reads_ahead.set(true);
         self.receive_ahead(AHEAD_MAX, PIECE_BYTES);
@@ -331,8 +337,8 @@ impl Carried {
         }
     }
 
-    /// Puts a layer on the connection, on the thread that carries it, and returns the second result
-    /// of `raise`.
+    /// Puts a layer on the connection. Runs `raise` on the carrier's thread; `raise` returns the
+    /// stream with the new layer and a value, and this function returns the value.
     ///
     /// # Errors
     /// The errors of `raise`, which end the connection; `InvalidData` when received bytes have not

@@ -7,8 +7,8 @@ use io_uring::{opcode, squeue, types};
 use super::Ring;
 use crate::real_time::driver::{Descriptor, Request};
 
-/// The operations that a ring must support. Commands are not among them, since only one kind of
-/// export needs them.
+/// Operation codes that a ring must support. Commands are not among them, since only one kind of
+/// export needs commands.
 pub(super) const NEEDED: [u8; 14] = [
     opcode::Nop::CODE,
     opcode::Read::CODE,
@@ -26,15 +26,16 @@ pub(super) const NEEDED: [u8; 14] = [
     opcode::AsyncCancel::CODE,
 ];
 
-/// The offset that stands for the file's own position, which a message driver ignores.
+/// Offset with which the kernel uses the file's own position. The drivers of message files ignore
+/// the position.
 const NO_OFFSET: u64 = u64::MAX;
 
 impl Ring {
     /// Returns the submission entry for `request`.
     pub(super) fn entry(&self, file: &Descriptor, request: &Request) -> squeue::Entry {
         match file.fixed() {
-            // The same field holds either a descriptor or an index into the file table; the flag
-            // says that it is an index.
+            // The same field of an entry holds a descriptor or an index into the table of
+            // registered files; with `FIXED_FILE` it is an index.
             Some(place) => self
                 .entry_of(types::Fd(place as RawFd), request)
                 .flags(squeue::Flags::FIXED_FILE),
@@ -95,7 +96,7 @@ impl Ring {
         flags: i32,
     ) -> squeue::Entry {
         if count == 1 {
-            // SAFETY: the slot owns the vectors, of which there is one.
+            // SAFETY: the slot owns the vectors, and `count` says that there is one.
             let vector = unsafe { *vectors };
             let start = vector.iov_base.cast_const().cast::<u8>();
             if self.has_registered(start, vector.iov_len) {

@@ -1,7 +1,8 @@
-//! The driver over one `io_uring`, which is entered once per turn.
+//! The driver that uses one `io_uring` and normally enters it once per turn.
 //!
-//! The `user_data` of a submission names its operation, and completions are matched by it alone.
-//! The driver must never hand the kernel an entry that points at memory which no slot owns.
+//! The `user_data` of a submission is the key of its operation, and completions are matched to
+//! operations by this key alone. The driver must never hand the kernel an entry that points at
+//! memory which no slot owns.
 
 mod entry;
 
@@ -17,14 +18,14 @@ use super::driver::{Completion, Descriptor, Driver, Request};
 use super::{IN_FLIGHT_MAX, UringOptions};
 use crate::buf::BufPool;
 
-/// Number of submission queue entries; with more operations than this, the ring is entered more
-/// often.
+/// Number of entries of the submission queue. When a turn starts more operations, the ring is
+/// entered more often.
 const SUBMISSIONS: u32 = 1024;
-/// Number of operations queued before they are submitted without waiting for the end of the turn.
-/// The kernel starts none of a long batch until all of it is prepared, and a device that serves
-/// many requests in parallel idles meanwhile: random reads of 4 KiB at depth 32 from a virtual disk
-/// became a fifth faster, with less CPU per read, than with one batch per turn (medians of 369 and
-/// 273 us).
+/// Number of queued operations that are submitted together, without waiting for the end of the
+/// turn. The kernel starts no operation of a batch before it has prepared all of them, and with a
+/// long batch a device that serves many requests in parallel is idle meanwhile. Compared with one
+/// batch per turn, random reads of 4 KiB at depth 32 from a virtual disk became a fifth faster,
+/// with less CPU per read (medians of 369 and 273 us).
 const SUBMIT_AT: usize = 4;
 /// Maximum number of registered files.
 const FIXED_FILES: u32 = 256;
@@ -35,18 +36,18 @@ const CANCEL: u64 = u64::MAX;
 pub(super) struct Ring {
     ring: RefCell<IoUring>,
     /// Address range of the region that is registered with the kernel. Buffers of other pools and
-    /// of the heap lie outside, and an operation that named them as registered would fail
-    /// (`EFAULT`).
+    /// of the heap lie outside the range; an operation that used them as registered buffers would
+    /// fail (`EFAULT`).
     registered: Range<usize>,
-    /// Free indexes of the registered file table; empty when registering failed.
+    /// Free indexes of the table of registered files; empty when there is no table.
     free_places: RefCell<Vec<u32>>,
     /// True when entries were pushed since the ring was last entered.
     pushed: Cell<bool>,
 }
 
 impl Ring {
-    /// Creates a ring, and registers the region of `pool` if that is requested and permitted. The
-    /// second value is the error that prevented the registration, if any.
+    /// Creates a ring, and registers the region of `pool` and a table of files if that is requested
+    /// and permitted. The second value is the error that prevented a registration, if any.
     ///
     /// # Errors
     /// The errors of `io_uring_setup(2)` and of the first operation; `Unsupported` when the kernel
@@ -70,14 +71,15 @@ impl Ring {
         Ok((ring, refused))
     }
 
-    /// Registers the region of the pool and a table of files; returns the error if the kernel
-    /// refuses one of them.
+    /// Registers the region of the pool and a table of files. Returns the first error with which
+    /// the kernel refused one of the two.
     fn register_all(&mut self, pool: &BufPool) -> io::Result<Option<io::Error>> {
         let mut refused = None;
         let ring = self.ring.borrow();
         if let Some(region) = pool.region_iovec() {
             // SAFETY: the region outlives the ring's use of it: the runtime waits for every
-            // operation when it ends, and the pool unmaps only after its last handle is gone.
+            // operation when it ends, and the pool unmaps the region only after its last handle has
+            // been dropped.
             let result = unsafe { ring.submitter().register_buffers(&[region]) };
             match accept_limits(result)? {
                 None => {
@@ -92,12 +94,13 @@ impl Ring {
             limit => refused = refused.or(limit),
         }
         drop(ring);
-        // A feature that an old kernel lacks is not reported, since no administrator could permit
-        // it.
+        // The lack of a feature in an old kernel is not reported, since no administrator could
+        // permit the feature.
         Ok(refused.filter(|limit| limit.raw_os_error() != Some(libc::EINVAL)))
     }
 
-    /// Returns true when all of these bytes lie in the region that is registered with this ring.
+    /// Returns true when all `len` bytes at `start` lie in the region that is registered with this
+    /// ring.
     fn has_registered(&self, start: *const u8, len: usize) -> bool {
         let start = start as usize;
         self.registered.start <= start && start + len <= self.registered.end
@@ -107,7 +110,7 @@ impl Ring {
         loop {
             let mut ring = self.ring.borrow_mut();
             // SAFETY: the entry points only at memory owned by its slot, which lives until the
-            // completion; see the ownership contract.
+            // completion; see the ownership contract of the crate.
             let pushed = unsafe { ring.submission().push(entry) };
             let queued = ring.submission().len();
             drop(ring);
@@ -120,7 +123,7 @@ impl Ring {
         }
     }
 
-    /// Submits the queued entries to the kernel; completions are left for the end of the turn.
+    /// Submits the queued entries to the kernel. Completions are handled at the end of the turn.
     fn submit_queued(&self) {
         self.pushed.set(false);
         let result = self.ring.borrow().submitter().submit();
@@ -130,9 +133,9 @@ impl Ring {
     fn entered(&self, result: io::Result<usize>) {
         match result {
             Ok(_) => {}
-            // ETIME: the deadline passed. EINTR: a signal arrived. EBUSY and EAGAIN: the kernel
-            // wants completions reaped or is short of memory; the entries stay queued for the next
-            // turn.
+            // ETIME: the deadline passed. EINTR: a signal arrived. EBUSY and EAGAIN: completions
+            // must be reaped first, or the kernel is short of memory; the entries stay queued for
+            // the next turn.
             Err(e)
                 if matches!(
                     e.raw_os_error(),
@@ -174,7 +177,7 @@ impl Driver for Ring {
                 submitter.submit_with_args(1, &args)
             }
             _ if wait => submitter.submit_and_wait(1),
-            // SAFETY: no argument is passed, so there is none to be invalid.
+            // SAFETY: the call passes no argument to the kernel.
             _ => unsafe { submitter.enter::<libc::sigset_t>(queued, 0, GET_EVENTS, None) },
         };
         self.entered(result);
@@ -194,7 +197,8 @@ impl Driver for Ring {
         completions.extend(ends.map(|end| (end.user_data() as usize, end.result())));
     }
 
-    /// Puts a file into the registered table; returns `None` when there is no room or no table.
+    /// Puts a file into the table of registered files; returns `None` when the table has no room or
+    /// does not exist.
     fn register(&self, fd: RawFd) -> Option<u32> {
         let place = self.free_places.borrow_mut().pop()?;
         let ring = self.ring.borrow();
@@ -217,7 +221,8 @@ impl Driver for Ring {
     }
 }
 
-/// Creates a ring with the features of newer kernels, or a plain one where the kernel refuses them.
+/// Creates a ring with the features of newer kernels, or a ring without them if the kernel refuses
+/// the features.
 fn new_ring() -> io::Result<IoUring> {
     let completions = (2 * IN_FLIGHT_MAX) as u32;
     IoUring::builder()
@@ -235,12 +240,12 @@ fn new_ring() -> io::Result<IoUring> {
         })
 }
 
-/// Checks that the ring supports the operations that this crate needs, and lets it execute one: a
-/// system call filter may permit the creation of a ring and forbid its use.
+/// Checks that the ring supports the operations that this crate needs, and lets it execute an
+/// operation: a system call filter may permit the creation of a ring and forbid its use.
 fn must_work(ring: &mut IoUring) -> io::Result<()> {
     let mut probe = Probe::new();
     match ring.submitter().register_probe(&mut probe) {
-        // Linux 5.6 introduced the probe, together with needed operations.
+        // Linux 5.6 introduced the probe, together with some of the needed operations.
         Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
             return Err(io::ErrorKind::Unsupported.into());
         }
@@ -259,8 +264,8 @@ fn must_work(ring: &mut IoUring) -> io::Result<()> {
     Ok(())
 }
 
-/// Turns a refusal by a limit or an old kernel into a value, since registration is only an
-/// optimisation.
+/// Returns a refusal by a limit or by an old kernel as a value instead of an error, since
+/// registration is only an optimisation.
 fn accept_limits(result: io::Result<()>) -> io::Result<Option<io::Error>> {
     match result {
         Ok(()) => Ok(None),

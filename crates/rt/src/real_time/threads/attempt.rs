@@ -1,4 +1,4 @@
-//! Operations tried without waiting, by one system call each.
+//! Attempts to execute operations without waiting, by one system call each.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -6,7 +6,7 @@ use std::os::fd::RawFd;
 use crate::real_time::driver::Request;
 
 /// Executes the request if that is possible without waiting. Returns the result, or `None` when the
-/// operation must wait for a change of the file.
+/// operation must wait until the file changes.
 pub(super) fn attempt(fd: RawFd, request: &Request) -> Option<i32> {
     let mut watched = libc::pollfd {
         fd,
@@ -23,8 +23,8 @@ pub(super) fn attempt(fd: RawFd, request: &Request) -> Option<i32> {
                 (Some(libc::EINTR), _) => {}
                 (Some(libc::EINPROGRESS | libc::EALREADY), Request::Connect { .. }) => return None,
                 (Some(libc::EISCONN), Request::Connect { .. }) => return Some(0),
-                // The backlog of the UNIX listener is full: no change of this file tells when it
-                // has room.
+                // The backlog of the UNIX listener is full, and no event on this file reports that
+                // there is room again.
                 (Some(libc::EAGAIN), Request::Connect { .. }) => return Some(-libc::EAGAIN),
                 (Some(libc::EAGAIN), _) => return None,
                 (error, _) => return Some(-error.unwrap_or(libc::EIO)),
@@ -34,8 +34,8 @@ pub(super) fn attempt(fd: RawFd, request: &Request) -> Option<i32> {
 }
 
 fn call(fd: RawFd, request: &Request, watched: &mut libc::pollfd) -> isize {
-    // SAFETY: the slot of the operation owns the memory that the request names, and has not been
-    // told of the completion; `watched` lives through the call.
+    // SAFETY: the slot of the operation owns the memory that the request refers to, and keeps it
+    // since no completion has been reported yet; `watched` lives through the call.
     unsafe {
         match *request {
             Request::Receive { start, len } => {

@@ -1,10 +1,11 @@
-//! The driver for systems without usable `io_uring`: `epoll(7)` for operations that can be waited
-//! for, and a small pool of threads for files.
+//! The driver for systems without usable `io_uring`: `epoll(7)` for operations whose readiness the
+//! kernel reports, and a small pool of threads for operations on files.
 //!
-//! An operation on a socket or a message file is tried at once by a system call that does not wait,
+//! An operation on a socket or a message file is first tried with a system call that does not wait,
 //! and retried when the kernel reports a change of the file. Reads, writes and other operations on
-//! files and block devices have no such call: threads wait for them ([`pool`]). The driver must
-//! never poll repeatedly for an event that the kernel would report: an idle thread sleeps.
+//! files and block devices have no such system call, so the threads of a [`pool`] execute them and
+//! wait. The driver must never poll repeatedly for an event that the kernel would report: an idle
+//! thread sleeps.
 
 mod attempt;
 mod pool;
@@ -24,10 +25,10 @@ use waiting::Waiting;
 
 pub use pool::THREADS_MAX;
 
-/// Maximum number of changes of files that one call reports; the remaining ones come with the next
-/// call.
+/// Maximum number of changes of files that one call of `epoll_wait` reports; the next call reports
+/// the remaining changes.
 const EVENTS_MAX: usize = 256;
-/// The data of events of the pool's doorbell, where other events carry a descriptor.
+/// User data of an event of the pool's doorbell. The user data of other events is a descriptor.
 const DOORBELL: u64 = u64::MAX;
 
 /// The driver.
@@ -36,7 +37,7 @@ pub(super) struct Threads {
     pool: Pool,
     /// Number of operations in the pool.
     in_pool: Cell<usize>,
-    /// The files that `epoll` watches, with the operations that wait for a change of each.
+    /// The files that `epoll` watches, each with the operations that wait until it changes.
     files: RefCell<Map<RawFd, Waiting>>,
     /// Completions that were not reported yet.
     ended: RefCell<Vec<Completion>>,
@@ -48,7 +49,7 @@ impl Threads {
     /// # Errors
     /// The errors of `epoll_create(2)` and `eventfd(2)`.
     pub(super) fn new() -> io::Result<Threads> {
-        // SAFETY: takes an integer; the result is checked before it is owned.
+        // SAFETY: the call takes an integer; the result is checked before it is owned.
         let epoll = unsafe { owned(libc::epoll_create1(libc::EPOLL_CLOEXEC)) }?;
         let pool = Pool::new()?;
         let threads = Threads {
@@ -81,13 +82,13 @@ impl Threads {
         self.ended.borrow_mut().push((key, result));
     }
 
-    /// Tries an operation, and queues it until its file changes if it cannot complete now.
+    /// Tries an operation. If it cannot complete now, queues it until its file changes.
     fn try_or_wait(&self, key: usize, file: &Descriptor, request: &Request) {
         if let Err(error) = make_nonblocking(file, request) {
             return self.end(key, negative(&error));
         }
         let fd = file.raw();
-        // An operation never overtakes another one that waits for the same change.
+        // An operation must not overtake another operation that waits for the same kind of change.
         let must_queue = self.files.borrow().get(&fd).is_some_and(|w| w.has(request));
         if !must_queue && let Some(result) = attempt(fd, request) {
             return self.end(key, result);
@@ -97,8 +98,8 @@ impl Threads {
         }
     }
 
-    /// Queues an operation until its file changes. The kernel reports a change once (`EPOLLET`), so
-    /// a change that occurred after the operation was tried is reported by the next call.
+    /// Queues an operation until its file changes. The kernel reports each change once (`EPOLLET`),
+    /// so it also reports a change that occurred between the attempt and this call.
     fn wait_for(&self, key: usize, fd: RawFd, request: &Request) -> io::Result<()> {
         let mut files = self.files.borrow_mut();
         let is_new = !files.contains_key(&fd);
@@ -122,7 +123,7 @@ impl Threads {
     /// Retries the operations that waited for a change of a file.
     fn changed(&self, fd: RawFd, events: u32) {
         let mut files = self.files.borrow_mut();
-        // Without an entry, the event was pending when its file was closed.
+        // A file without an entry was closed while this event was pending.
         let Some(waiting) = files.get_mut(&fd) else {
             return;
         };
@@ -138,10 +139,10 @@ impl Threads {
         }
     }
 
-    /// Waits for changes of files, for at most `at_most`, or without a limit if that is `None`.
+    /// Waits for changes of files, for at most `at_most`; `None` means without a limit.
     fn probe(&self, at_most: Option<Duration>) {
-        // `epoll_pwait2(2)`, which takes nanoseconds (Linux 5.11), is unknown to the system call
-        // filters under which this driver is used.
+        // `epoll_pwait2(2)`, which takes nanoseconds (Linux 5.11), cannot be used: the system call
+        // filters under which this driver is used do not know it.
         let limit_ms = match at_most {
             None => -1,
             Some(at_most) if at_most.is_zero() => 0,
@@ -173,7 +174,7 @@ impl Threads {
         }
     }
 
-    /// Sleeps until there are events; returns false when `at_most` has passed first.
+    /// Sleeps until there are events; returns false when `at_most` has passed without an event.
     fn sleep(&self, at_most: Duration) -> bool {
         let mut watched = libc::pollfd {
             fd: self.epoll.as_raw_fd(),
@@ -185,7 +186,7 @@ impl Threads {
             tv_sec: libc::time_t::try_from(at_most.as_secs()).unwrap_or(libc::time_t::MAX),
             tv_nsec: at_most.subsec_nanos().into(),
         };
-        // SAFETY: both pointers are to values that live through the call; no mask is given.
+        // SAFETY: both pointers are to values that live through the call; the signal mask is null.
         let ready = unsafe { libc::ppoll(&raw mut watched, 1, &raw const limit, std::ptr::null()) };
         if ready < 0 {
             must_be_interrupted("sleeping");
@@ -218,8 +219,8 @@ impl Driver for Threads {
         }
     }
 
-    /// Ends an operation at once that waits for a file or for a thread; an operation that a thread
-    /// has begun continues.
+    /// Ends an operation that waits for its file or for a thread immediately. An operation that a
+    /// thread has begun continues.
     fn cancel(&self, key: usize, file: &Descriptor) {
         let mut files = self.files.borrow_mut();
         let waited = files.get_mut(&file.raw());
@@ -275,23 +276,24 @@ impl Driver for Threads {
             return;
         };
         assert!(waiting.is_empty(), "a file outlives its operations");
-        // A duplicate of the descriptor would keep the file watched.
+        // Without this call, a duplicate of the descriptor would keep the file watched.
         self.control(libc::EPOLL_CTL_DEL, fd, 0, 0)
             .expect("a watched file can be forgotten");
     }
 }
 
-/// Makes a file nonblocking where the system call has no flag for it. These descriptors belong to
-/// the runtime, so no other code is affected.
+/// Makes the file nonblocking for requests whose system call has no flag for that. The descriptor
+/// belongs to the runtime, so no other code is affected.
 fn make_nonblocking(file: &Descriptor, request: &Request) -> io::Result<()> {
     match request {
         Request::Connect { .. } | Request::Accept => set_nonblocking(file.fd().as_fd()),
-        // Message files were made nonblocking when they were taken over.
+        // Message files were made nonblocking when `MessageFile` took ownership of them.
         _ => Ok(()),
     }
 }
 
-/// Checks that a failed wait was interrupted by a signal; any other failure is a bug here.
+/// Checks that a failed wait was interrupted by a signal; panics at any other failure, which would
+/// be a bug of this module.
 fn must_be_interrupted(what: &str) {
     let error = io::Error::last_os_error();
     let is_interrupted = error.kind() == io::ErrorKind::Interrupted;

@@ -1,10 +1,11 @@
 //! Threads that execute operations on files and block devices.
 //!
 //! All [`THREADS_MAX`] threads are started with the first operation, so that no thread must be
-//! created later, when the machine may be short of memory until this process has written data.
-//! Further operations wait in a queue, which the slots of the runtime bound. Threads sleep while
-//! the queue is empty, and end with the pool. They must never touch any memory except that which
-//! the slot of an operation owns, and no memory of an operation once its completion is visible.
+//! created later, when the machine may be short of memory until this process has written data. When
+//! all threads are busy, operations wait in a queue, whose length is bounded by the slots of the
+//! runtime. Threads sleep while the queue is empty, and end with the pool. They must never touch
+//! any memory except that which the slot of an operation owns, and no memory of an operation once
+//! its completion is visible.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -18,12 +19,12 @@ use super::owned;
 use crate::real_time::begin_thread;
 use crate::real_time::driver::{Completion, Request};
 
-/// Number of threads of one runtime, and so the number of file operations that its devices see at
-/// once. Drives reach most of their throughput at this queue depth; each further thread costs a
-/// stack.
+/// Number of threads of one runtime, and so the maximum number of file operations that its devices
+/// execute at a time. Drives reach most of their throughput at this queue depth, and each further
+/// thread costs a stack.
 pub const THREADS_MAX: usize = 16;
-/// Stack size of a thread: it makes one system call at a time, and its stack may be locked into
-/// memory.
+/// Stack size of a thread. It is small, since a thread makes only one system call at a time and its
+/// stack may be locked into memory.
 const STACK_BYTES: usize = 128 << 10;
 
 /// An operation for a thread.
@@ -33,12 +34,14 @@ pub(super) struct Job {
     request: Request,
 }
 
-// SAFETY: the slot owns the memory that the request names until the completion has been seen on the
-// runtime's own thread, which touches the memory no more than an operation of the kernel allows.
+// SAFETY: the slot owns the memory that the request refers to, until the runtime's own thread has
+// seen the completion. Until then that thread does not use the memory, as with an operation that
+// the kernel executes.
 unsafe impl Send for Job {}
 
 impl Job {
-    /// Creates a file operation of the slot `key`, which keeps `fd` open until its completion.
+    /// Creates a file operation whose slot has the key `key`. The slot keeps `fd` open until the
+    /// operation completes.
     pub(super) fn new(key: usize, fd: RawFd, request: &Request) -> Job {
         Job {
             key,
@@ -47,7 +50,7 @@ impl Job {
         }
     }
 
-    /// Executes the operation, however long that takes.
+    /// Executes the operation and waits for it, however long that takes.
     fn run(&self) -> i32 {
         loop {
             match self.call() {
@@ -63,8 +66,8 @@ impl Job {
 
     fn call(&self) -> isize {
         let fd = self.fd;
-        // SAFETY: the slot of the operation owns the memory that the request names. An offset
-        // beyond the kernel's maximum becomes a negative one, which the kernel refuses.
+        // SAFETY: the slot of the operation owns the memory that the request refers to. An offset
+        // beyond the kernel's maximum becomes a negative offset, which the kernel refuses.
         unsafe {
             match self.request {
                 Request::Read { start, len, offset } => {
@@ -90,7 +93,7 @@ impl Job {
 struct Shared {
     state: Mutex<PoolState>,
     work: Condvar,
-    /// True when there are completions that were not taken.
+    /// True when there are completions that the runtime has not taken.
     has_ended: AtomicBool,
     /// The doorbell: an eventfd that wakes the runtime.
     doorbell: OwnedFd,
@@ -106,7 +109,7 @@ struct PoolState {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, PoolState> {
-        // No thread panics while it holds the lock, so poisoning carries no meaning here.
+        // No thread panics while it holds the lock, so poisoning can be ignored.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -154,7 +157,7 @@ impl Pool {
     /// # Errors
     /// The errors of `eventfd(2)`.
     pub(super) fn new() -> io::Result<Pool> {
-        // SAFETY: takes integers; the result is checked before it is owned.
+        // SAFETY: the call takes integers; the result is checked before it is owned.
         let doorbell = unsafe { owned(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)) }?;
         let state = PoolState {
             jobs: VecDeque::with_capacity(256),
@@ -193,8 +196,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Starts the threads. If the kernel refuses some of them, the pool works with fewer, but at
-    /// least one.
+    /// Starts the threads. If the kernel refuses some of them, the pool works with fewer threads,
+    /// but with at least one.
     fn start_threads(&self) -> io::Result<()> {
         let mut threads = self.threads.borrow_mut();
         for number in 0..THREADS_MAX {
@@ -213,22 +216,22 @@ impl Pool {
         Ok(())
     }
 
-    /// Removes an operation that no thread has begun; returns false when a thread has begun it.
+    /// Removes an operation from the queue; returns false when a thread has already begun it.
     pub(super) fn cancel(&self, key: usize) -> bool {
         let mut state = self.shared.lock();
         let at = state.jobs.iter().position(|job| job.key == key);
         at.and_then(|at| state.jobs.remove(at)).is_some()
     }
 
-    /// Requests a doorbell ring at the next completion; returns false when there are completions to
-    /// be taken instead.
+    /// Requests a ring of the doorbell at the next completion. Returns false, without requesting a
+    /// ring, when there are completions that the runtime has not taken.
     pub(super) fn listen(&self) -> bool {
         let mut state = self.shared.lock();
         state.is_listening = state.ended.is_empty();
         state.is_listening
     }
 
-    /// Stops doorbell rings, which a runtime that is awake does not need.
+    /// Cancels the request for a ring of the doorbell, which a runtime that is awake does not need.
     pub(super) fn stop_listening(&self) {
         self.shared.lock().is_listening = false;
     }
@@ -236,8 +239,8 @@ impl Pool {
     /// Clears the doorbell after it was rung.
     pub(super) fn hear(&self) {
         let mut count = 0_u64;
-        // SAFETY: the pointer and the length describe `count`, which lives through the call. If
-        // there is nothing to read, the doorbell was cleared already.
+        // SAFETY: the pointer and the length describe `count`, which lives through the call. The
+        // read fails only when the doorbell was already cleared.
         unsafe { libc::read(self.shared.doorbell.as_raw_fd(), (&raw mut count).cast(), 8) };
     }
 

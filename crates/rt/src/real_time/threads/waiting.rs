@@ -4,24 +4,27 @@ use std::collections::VecDeque;
 
 use crate::real_time::driver::Request;
 
-/// Operations in order of arrival, one queue for each kind of change.
+/// Operations that wait for a change of a file, in order of arrival, in one queue for each kind of
+/// change.
 #[derive(Default)]
 pub(super) struct Waiting {
     readers: VecDeque<(usize, Request)>,
     writers: VecDeque<(usize, Request)>,
-    /// True when the kernel also watches for room to write. It does so only while an operation
-    /// waits for room, since it would otherwise report each time that a peer has read data.
+    /// True while the kernel also watches for room to write. It is watched for only while an
+    /// operation waits for room, since the kernel would otherwise report each time that a peer has
+    /// read data.
     watches_room: bool,
 }
 
-/// Events after which readers retry; an end of stream and an error concern readers and writers.
+/// Events after which readers retry. The end of the stream and an error concern both readers and
+/// writers.
 const READ: u32 = (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
 /// Events after which writers retry.
 const WRITE: u32 = (libc::EPOLLOUT | libc::EPOLLHUP | libc::EPOLLERR) as u32;
 
 impl Waiting {
-    /// Queues an operation; returns true when the kernel must be told to watch for more events than
-    /// before.
+    /// Queues an operation; returns true when the kernel must be asked to watch for more events
+    /// than before.
     pub(super) fn push(&mut self, key: usize, request: &Request) -> bool {
         if needs_room(request) {
             self.writers.push_back((key, *request));
@@ -45,8 +48,9 @@ impl Waiting {
         (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET | room) as u32
     }
 
-    /// Retries the concerned operations by calling `ends`, which returns true when an operation has
-    /// completed. Retries in order, until one must wait longer.
+    /// Retries the operations that `events` concern, by calling `ends`, which returns true when an
+    /// operation has completed. Retries the operations of a queue in order, until one of them has
+    /// not completed.
     pub(super) fn changed(&mut self, events: u32, mut ends: impl FnMut(usize, &Request) -> bool) {
         for (queue, concerned) in [(&mut self.readers, READ), (&mut self.writers, WRITE)] {
             if events & concerned == 0 {
@@ -61,8 +65,8 @@ impl Waiting {
         }
     }
 
-    /// Returns true, once, when the kernel watches for room although no operation waits for it any
-    /// more.
+    /// Returns true when the kernel watches for room although no operation waits for room any more.
+    /// Returns true only once; the caller then updates the kernel's events.
     pub(super) fn watches_in_vain(&mut self) -> bool {
         let in_vain = self.watches_room && self.writers.is_empty();
         if in_vain {
@@ -71,7 +75,7 @@ impl Waiting {
         in_vain
     }
 
-    /// Removes an operation; returns false when it does not wait here.
+    /// Removes an operation; returns false when the operation is not in a queue.
     pub(super) fn remove(&mut self, key: usize) -> bool {
         for queue in [&mut self.readers, &mut self.writers] {
             if let Some(at) = queue.iter().position(|(other, _)| *other == key) {
@@ -88,8 +92,8 @@ impl Waiting {
     }
 }
 
-/// Returns true for an operation that waits until the file accepts data, false for one that waits
-/// until the file has data.
+/// Returns true for an operation that waits until the file accepts data; false for an operation
+/// that waits until the file has data.
 fn needs_room(request: &Request) -> bool {
     matches!(
         request,
@@ -106,7 +110,8 @@ mod tests {
         message: std::ptr::null(),
     };
 
-    /// The keys that are tried upon `events`, where those in `ready` end.
+    /// Returns the keys of the operations that are tried after `events`, when the operations in
+    /// `ready` complete.
     fn tried(waiting: &mut Waiting, events: i32, ready: &[usize]) -> Vec<usize> {
         let mut tried = Vec::new();
         waiting.changed(events as u32, |key, _| {

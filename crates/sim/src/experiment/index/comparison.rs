@@ -1,5 +1,5 @@
-//! All schemes under all loads: throughput, response time, flash operations per operation, and the
-//! gains of the paper's tree over each of the other schemes.
+//! Comparison of all index schemes under all loads: throughput, response time, flash operations per
+//! operation of the index, and the gains of the paper's tree over each of the other schemes.
 
 use bimetal_rt::Rng;
 use serde::Serialize;
@@ -10,97 +10,100 @@ use super::scheme::{Area, Scheme};
 use super::setting::Setting;
 use crate::experiment::parallel::{all_cores, run_all};
 
-/// Load, in operations per second, above which the paper gives its gain of updates.
+/// Load in operations per second above which the paper averages the gain of its tree for updates.
 const PAST_PER_S: u64 = 900;
 
-/// Extent of a comparison.
+/// Schemes, area rules and seeds of a comparison.
 #[derive(Clone, Debug, Serialize)]
 pub struct Extent {
-    /// Schemes.
+    /// Schemes to compare.
     pub schemes: Vec<Scheme>,
-    /// Readings of the area.
+    /// Rules for the amount of flash of a scheme; the paper allows both.
     pub areas: Vec<Area>,
     /// Number of seeds, counted from 1; results are medians over the seeds.
     pub seeds: u64,
 }
 
-/// One scheme under one load.
+/// Result of one scheme under one load.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// The reading of the area. The index as it is takes the space that it needs in both readings.
+    /// Rule for the amount of flash. [`Scheme::Ours`] uses the space that it needs, whatever the
+    /// rule.
     pub area: Area,
-    /// The kind of load.
+    /// Kind of operations.
     pub kind: Kind,
     /// The scheme.
     pub scheme: Scheme,
     /// Load, in operations per second.
     pub asked_per_s: u64,
-    /// Service that the clients received.
+    /// Throughput and response time that the clients received.
     pub served: Served,
 }
 
-/// Cost of one operation in a kind of load under a scheme.
+/// Average cost of one operation of a kind of load under a scheme.
 #[derive(Clone, Debug, Serialize)]
 pub struct Cost {
-    /// The reading of the area.
+    /// Rule for the amount of flash.
     pub area: Area,
-    /// The kind of load.
+    /// Kind of operations.
     pub kind: Kind,
     /// The scheme.
     pub scheme: Scheme,
-    /// Averages over the operations.
+    /// Averages over the operations of the load.
     pub per_operation: PerOperation,
 }
 
-/// Gain of the paper's tree over another scheme: 0.1 means 10 % more.
+/// Relative gains of the paper's tree over another scheme: 0.1 means 10 % more.
 #[derive(Clone, Debug, Serialize)]
 pub struct Gain {
-    /// The reading of the area.
+    /// Rule for the amount of flash.
     pub area: Area,
-    /// The other scheme.
+    /// Scheme with which the paper's tree is compared.
     pub over: Scheme,
-    /// Throughput of the mix at its highest load.
+    /// Gain in the throughput of mixed operations at the highest load.
     pub mix: f64,
-    /// Throughput of updates at the highest load.
+    /// Gain in the throughput of updates at the highest load.
     pub update: f64,
-    /// Throughput of updates, averaged over the loads past 900/s.
+    /// Gain in the throughput of updates, averaged over the loads above 900 operations per second.
     pub update_past: f64,
-    /// Change of the mean response time at the load of the mix at which it improves most; negative
-    /// means faster.
+    /// Change of the mean response time of mixed operations, at the load with the largest
+    /// improvement; negative means faster.
     pub mix_response: f64,
-    /// Change of the mean response time at the load of updates at which it improves most.
+    /// Change of the mean response time of updates, at the load with the largest improvement;
+    /// negative means faster.
     pub update_response: f64,
-    /// Throughput of searches at the highest load.
+    /// Gain in the throughput of searches at the highest load.
     pub search: f64,
-    /// Change of the mean response time of searches at the highest load.
+    /// Change of the mean response time of searches at the highest load; negative means faster.
     pub search_response: f64,
-    /// Share of the other scheme's area that was in use at the end. A value above the set one means
-    /// that the tree has grown.
+    /// Utilisation of the other scheme's area after the updates. A value above
+    /// [`Setting::utilisation`] means that its tree has grown.
     pub utilisation_over: f64,
 }
 
-/// All schemes under all loads.
+/// Results of all schemes under all loads.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
     /// Parameters that are the same for all schemes.
     pub setting: Setting,
-    /// Extent of the comparison.
+    /// Schemes, area rules and seeds.
     pub extent: Extent,
-    /// A row for each reading, kind, scheme and load.
+    /// One row for each area rule, kind of load, scheme and load.
     pub rows: Vec<Row>,
-    /// A cost for each reading, kind and scheme.
+    /// One cost for each area rule, kind of load and scheme.
     pub costs: Vec<Cost>,
 }
 
-/// A scheme in a reading of the area.
+/// A scheme with a rule for its amount of flash.
 #[derive(Clone, Copy, Debug)]
 struct Entrant {
     area: Area,
     scheme: Scheme,
 }
 
-/// Runs every scheme in every reading, on every core. After each life, calls `progress` with the
-/// number of finished lives and the number of all lives.
+/// Runs every scheme with every area rule, on all cores. A life is the run of one scheme with one
+/// area rule and one seed; after each life, calls `progress` with the number of finished lives and
+/// the number of all lives.
 ///
 /// # Errors
 /// [`LifeError`].
@@ -112,7 +115,8 @@ pub fn compare(
     let mut jobs = Vec::new();
     for &area in &extent.areas {
         for &scheme in &extent.schemes {
-            // Without an area of a fixed size, a scheme has only one reading.
+            // The area rule does not affect a scheme whose area has no fixed size, so the scheme
+            // runs only once.
             if scheme.is_papers() || extent.areas.first() == Some(&area) {
                 let seeds = 1..=extent.seeds;
                 jobs.extend(seeds.map(|seed| (Entrant { area, scheme }, seed)));
@@ -147,7 +151,7 @@ pub fn compare(
     Ok(comparison)
 }
 
-/// Returns the median of a value.
+/// Returns the median of a statistic over all elements.
 fn median<T>(all: &[T], statistic: impl Fn(&T) -> f64) -> f64 {
     let mut values: Vec<f64> = all.iter().map(statistic).collect();
     values.sort_unstable_by(f64::total_cmp);
@@ -155,7 +159,7 @@ fn median<T>(all: &[T], statistic: impl Fn(&T) -> f64) -> f64 {
 }
 
 impl Comparison {
-    /// Adds one kind of load of the lives of one scheme, with one life for each seed.
+    /// Adds the results of one scheme for one kind of load. `lived` has the result of each seed.
     fn add(&mut self, area: Area, kind: Kind, scheme: Scheme, lived: &[&Lived]) {
         for asked_per_s in kind.loads_per_s() {
             let serve_one = |(number, lived): (usize, &&Lived)| {
@@ -199,22 +203,22 @@ impl Comparison {
         });
     }
 
-    /// Returns the service that the clients received in one reading, kind and scheme, for each
-    /// load.
+    /// Returns, for each load in operations per second, the service that the clients received from
+    /// a scheme with this area rule and kind of load.
     pub fn served(&self, area: Area, kind: Kind, scheme: Scheme) -> Vec<(u64, Served)> {
         let rows = self.rows.iter();
         let rows = rows.filter(|r| (r.area, r.kind, r.scheme) == (area, kind, scheme));
         rows.map(|r| (r.asked_per_s, r.served)).collect()
     }
 
-    /// Returns the average cost of an operation.
+    /// Returns the average cost of an operation, if the scheme was run with this area rule.
     pub fn cost(&self, area: Area, kind: Kind, scheme: Scheme) -> Option<&PerOperation> {
         let mut costs = self.costs.iter();
         let cost = costs.find(|c| (c.area, c.kind, c.scheme) == (area, kind, scheme));
         cost.map(|cost| &cost.per_operation)
     }
 
-    /// Returns the gains of the paper's tree over the other schemes that were run.
+    /// Returns the gains of the paper's tree over each other scheme that was run.
     pub fn gains(&self) -> Vec<Gain> {
         let mut gains = Vec::new();
         for &area in &self.extent.areas {
@@ -281,15 +285,15 @@ mod tests {
             seeds: 1,
         };
         let comparison = compare(&setting, &extent, |_, _| {}).unwrap();
-        // Three kinds with eight loads each, of four schemes, in two readings.
+        // Three kinds of load with eight loads each, for four schemes and two area rules.
         assert_eq!(comparison.rows.len(), 3 * 8 * 4 * 2);
         for area in Area::ALL {
             let programs = |scheme| {
                 let cost = comparison.cost(area, Kind::Update, scheme).unwrap();
                 cost.programs
             };
-            // A third of the updates program only a part of a page; cleaning makes the rest of the
-            // difference.
+            // A third of the updates program only a part of a page; the rest of the difference
+            // comes from cleaning.
             assert!(
                 programs(Scheme::Chctr) < programs(Scheme::BtrN) * 0.9,
                 "{area:?}"

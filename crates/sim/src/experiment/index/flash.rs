@@ -1,10 +1,10 @@
-//! Flash under the index's storage interface, which counts pages read, pages programmed and units
-//! erased.
+//! Flash below the storage interface of the index, which counts pages read, pages programmed and
+//! erase units erased.
 //!
-//! A page that was programmed since its unit was erased cannot be programmed again: the unit is
-//! erased first. The other pages of the unit stay readable. When an index rewrites a part of a unit
-//! (its superblocks), the device would copy the other pages; these copies are not counted. The
-//! flash must never return bytes that were not written at the offset.
+//! A page that has been programmed since its unit was erased cannot be programmed again before the
+//! unit is erased. The other pages of the unit stay readable. When an index rewrites a part of a
+//! unit, such as a superblock, a real device would copy the other pages; these copies are not
+//! counted. The flash must never return bytes other than those written at the offset.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -12,22 +12,22 @@ use bimetal_index::storage::{BLOCK_BYTES, Storage, StorageError};
 
 use crate::cache::Work;
 
-/// Flash that keeps its content while one of its handles exists.
+/// Shared handle to simulated flash. The content lives as long as any handle exists.
 #[derive(Clone, Debug)]
 pub(super) struct Flash(Arc<Mutex<FlashState>>);
 
 #[derive(Debug)]
 struct FlashState {
     bytes: Vec<u8>,
-    /// For each page, whether it was programmed since its unit was erased.
+    /// For each page, whether it was programmed since its erase unit was erased.
     programmed: Vec<bool>,
     unit_pages: usize,
     work: Work,
 }
 
 impl Flash {
-    /// Creates flash of length 0, which grows on request. A unit of `unit_bytes`, a whole number of
-    /// pages, is erased at once.
+    /// Creates flash of length 0, which the index resizes. `unit_bytes` is the size of an erase
+    /// unit, a whole number of pages.
     pub(super) fn new(unit_bytes: usize) -> Flash {
         Flash(Arc::new(Mutex::new(FlashState {
             bytes: Vec::new(),
@@ -37,7 +37,7 @@ impl Flash {
         })))
     }
 
-    /// Returns all work so far.
+    /// Returns the number of flash operations so far.
     pub(super) fn work(&self) -> Work {
         self.state().work
     }
@@ -104,8 +104,8 @@ impl Storage for Flash {
         let mut state = self.state();
         let len = usize::try_from(len_bytes).map_err(|_| StorageError::Full)?;
         state.bytes.resize(len, 0);
-        // Pages that are freed and allocated again remain programmed: their unit is erased before
-        // they are programmed.
+        // Pages that are released and allocated again stay marked as programmed, so programming
+        // them erases their unit first.
         let pages = len / BLOCK_BYTES;
         if state.programmed.len() < pages {
             state.programmed.resize(pages, false);
@@ -132,7 +132,7 @@ mod tests {
             erases,
         };
         assert_eq!(flash.work(), done(0, 5, 0));
-        // Four pages of one unit, in order: one erase for all.
+        // Writing four pages of one unit in order erases the unit only once.
         flash.write(at(0), &four).unwrap();
         assert_eq!(flash.work(), done(0, 9, 1));
         let mut page = vec![0; 2 * BLOCK_BYTES];

@@ -1,10 +1,12 @@
-//! The life of one index under one scheme, and the flash operations that each of its operations
-//! causes. The index is loaded, worn in, then searched, then mixed, then updated.
+//! The life of one index under one scheme, and the flash operations that each operation of the
+//! index causes. The index is loaded and aged by updates. Then it serves searches, a mix, and
+//! updates.
 //!
-//! For the paper's schemes, the I/O of nodes is charged: pages read for operations and cleaning,
-//! pages of nodes programmed, and an erase for each segment that is begun. The engine's own
-//! counters leave out the log, superblocks and checkpoints, which the paper does not have. For the
-//! index as it is, everything that the flash did is charged. A wrong answer ends the experiment.
+//! For the schemes of the paper, only the I/O of nodes is charged: pages read for operations and
+//! cleaning, pages programmed with nodes, and one erase for each segment that is begun. The log,
+//! superblocks and checkpoints of the engine are not charged, because the paper does not have them.
+//! For the index with its own rules, all flash operations are charged. A wrong answer ends the
+//! experiment with an error.
 
 use bimetal_index::storage::BLOCK_BYTES;
 use bimetal_index::{Batch, Db, Durability, Error, Statistics};
@@ -17,7 +19,7 @@ use super::scheme::{Area, Scheme};
 use super::setting::Setting;
 use crate::cache::{Costs, Work};
 
-/// Times of the paper's flash.
+/// Times of the operations of the paper's flash.
 const COSTS: Costs = Costs {
     read_us: 16.0,
     program_us: 250.0,
@@ -25,26 +27,26 @@ const COSTS: Costs = Costs {
 };
 /// Number of keys loaded in one batch.
 const LOAD_KEYS: usize = 5_000;
-/// Identifier of the only index.
+/// Identifier of the index, of which each life has only one.
 const INDEX_ID: u64 = 1;
 
-/// A kind of load.
+/// A kind of load, which determines the operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// Searches.
     Search,
-    /// Half searches, half updates.
+    /// Half searches and half updates.
     Mix,
     /// Insertions and deletions.
     Update,
 }
 
 impl Kind {
-    /// All kinds, in the order in which an index meets them.
+    /// All kinds, in the order in which an index serves them.
     pub const ALL: [Kind; 3] = [Kind::Search, Kind::Mix, Kind::Update];
 
-    /// Returns the name.
+    /// Returns the name of the kind.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Search => "search",
@@ -53,7 +55,7 @@ impl Kind {
         }
     }
 
-    /// Returns the paper's loads, in operations per second.
+    /// Returns the loads of the paper for this kind, in operations per second.
     pub fn loads_per_s(self) -> impl Iterator<Item = u64> {
         let (first, last, step) = match self {
             Kind::Search => (1500, 5000, 500),
@@ -63,60 +65,60 @@ impl Kind {
     }
 }
 
-/// Reason why an experiment failed.
+/// Error of an experiment.
 #[derive(Debug, thiserror::Error)]
 pub enum LifeError {
-    /// The engine refused or failed.
+    /// The index returned an error.
     #[error("{scheme}: {source}")]
     Index {
         /// Name of the scheme.
         scheme: &'static str,
-        /// Error of the engine.
+        /// Error of the index.
         source: Error,
     },
-    /// An answer was wrong, which is a bug of the engine.
+    /// The index returned a wrong answer, which is a bug of the index.
     #[error("{scheme}: the key {key} was not found as it was written")]
     Wrong {
         /// Name of the scheme.
         scheme: &'static str,
-        /// The number of the key.
+        /// Number of the key that was searched.
         key: u64,
     },
-    /// The setting has too few keys.
+    /// The setting has too few keys for its number of operations.
     #[error("there are too few keys for so many operations")]
     TooFewKeys,
 }
 
-/// Averages over the operations of one kind of load, and the state of the index at the end of the
-/// load.
+/// Averages over the operations of one kind of load, and the state of the index after the load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct PerOperation {
-    /// Pages read.
+    /// Number of pages read.
     pub reads: f64,
-    /// Pages programmed.
+    /// Number of pages programmed.
     pub programs: f64,
-    /// Segments erased.
+    /// Number of segments erased.
     pub erases: f64,
-    /// Time of this work, in microseconds.
+    /// Time of the charged flash operations, in microseconds.
     pub service_us: f64,
-    /// Leaves that were split.
+    /// Number of leaves that were split.
     pub splits: f64,
-    /// Share of the area that was in use at the end; for an area without a fixed size, share of the
-    /// used segments.
+    /// Fraction of the area that is in use after the load; for an area without a fixed size, the
+    /// fraction of the used segments.
     pub utilisation: f64,
-    /// Number of segments with nodes at the end, relative to the set size of the area; 0 for an
-    /// area without a fixed size.
+    /// Number of segments with nodes after the load, divided by the fixed number of segments of the
+    /// area; 0 for an area without a fixed size.
     pub area_share: f64,
-    /// Share of the segments with nodes that belonged to the hot cluster.
+    /// Fraction of the segments with nodes that belong to the hot cluster.
     pub hot_share: f64,
-    /// Keys per node at the end.
+    /// Average number of keys per node after the load.
     pub keys_per_node: f64,
 }
 
 /// Result of one kind of load in a life.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lived {
-    /// Time of each operation in microseconds, in order.
+    /// Time of the flash operations of each index operation in microseconds, in the order of the
+    /// operations.
     pub service_us: Vec<f64>,
     /// Averages over the operations.
     pub per_operation: PerOperation,
@@ -132,7 +134,7 @@ struct Life {
     area_segments: Option<u32>,
 }
 
-/// Runs a whole life under one scheme.
+/// Runs a whole life of an index under one scheme, and returns the result of each kind of load.
 ///
 /// # Errors
 /// [`LifeError`].
@@ -229,7 +231,7 @@ impl Life {
         self.carry_out(asked.ok_or(LifeError::TooFewKeys)?)
     }
 
-    /// Executes one operation, and returns the work that is charged for it.
+    /// Executes one operation, and returns the flash operations that are charged for it.
     fn carry_out(&self, asked: Asked) -> Result<Work, LifeError> {
         let failed = |source| LifeError::Index {
             scheme: self.scheme.name(),
@@ -260,8 +262,8 @@ impl Life {
         Ok(self.charged(&before.0, before.1))
     }
 
-    /// Returns the durability of writes. The paper's trees have no log, so a durable write would
-    /// gain nothing.
+    /// Returns the durability with which changes are written. The trees of the paper have no log,
+    /// so their changes are not written durably.
     fn durability(&self) -> Durability {
         if self.scheme.is_papers() {
             Durability::Relaxed
@@ -328,8 +330,9 @@ mod tests {
 
     #[test]
     fn a_search_of_a_plain_tree_reads_a_page_on_each_level_and_does_nothing_else() {
-        // 60,000 keys fill 345 leaves of 174 keys, more than the 336 children of a root, or 246
-        // leaves of 244 keys.
+        // 60,000 keys fill 345 leaves of 174 keys, which is more than the 336 children of a root,
+        // so the first tree has three levels. They fill 246 leaves of 244 keys, so the second tree
+        // has two levels.
         for (scheme, levels) in [(Scheme::BtrN, 3), (Scheme::BtrF, 2)] {
             let mut life = life(scheme);
             let expected = Work {
@@ -373,7 +376,8 @@ mod tests {
             let programs = done.programs - work.programs;
             assert_eq!(charged.reads, done.reads - work.reads, "{scheme:?}");
             if scheme.is_papers() {
-                // Besides nodes, the flash holds a log, written in whole pages, and checkpoints.
+                // In addition to nodes, the flash stores checkpoints and a log that is written in
+                // whole pages.
                 let nodes = now.segment_written_bytes - statistics.segment_written_bytes;
                 assert_eq!(charged.programs, nodes / BLOCK_BYTES as u64, "{scheme:?}");
                 assert!(charged.programs <= programs, "{scheme:?}");
@@ -382,7 +386,7 @@ mod tests {
                     "{scheme:?}: {programs}"
                 );
             } else {
-                // Each commit is durable, so it writes at least one page of the log.
+                // Each commit is durable and therefore writes at least one page of the log.
                 assert_eq!(charged.programs, programs, "{scheme:?}");
                 assert!(charged.programs >= 3_000, "{scheme:?}");
                 assert_eq!(charged.erases, done.erases - work.erases, "{scheme:?}");

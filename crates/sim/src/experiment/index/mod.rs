@@ -1,10 +1,11 @@
-//! The CHC-Tree paper's experiment: a closed queue of searches, insertions and deletions on one
-//! flash device, served by the paper's tree, by two B+-trees, and by the index as it is.
+//! The experiment of the CHC-Tree paper: a closed queue of searches, insertions and deletions on
+//! one flash device, served by the paper's tree, by two B+-trees, and by the index of this project
+//! with its own rules.
 //!
 //! Source: section 3 of the paper (Byun 2011; its figures 1 and 2). docs/experiments/chc-tree.md
-//! lists what the paper leaves open, and the choices made here. All trees are the engine of
-//! `bimetal-index` over a flash that counts: this module must never hold a second version of a
-//! node, a class or a cleaner.
+//! lists the parameters that the paper does not give, and the values chosen here. All trees are the
+//! engine of `bimetal-index` on flash that counts operations. This module must never contain a
+//! second implementation of a node, a class or a cleaner.
 
 mod comparison;
 mod flash;

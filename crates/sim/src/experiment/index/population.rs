@@ -1,13 +1,14 @@
-//! The present and absent keys, in a hot and a cold part, and the operations on them.
+//! The present and absent keys of the index, in a hot and a cold part, and the random operations on
+//! these keys.
 
 use bimetal_rt::Rng;
 
 use super::setting::{KeyForm, Setting};
 
-/// Length in bytes of a record in the file that values point into.
+/// Length in bytes of a record in the imaginary file to which the values of the index point.
 const RECORD_BYTES: u64 = 100;
 
-/// Operation on the index.
+/// Operation on the index, with the number of its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
     /// Search for a present key.
@@ -18,7 +19,7 @@ pub(super) enum Asked {
     Delete(u64),
 }
 
-/// Keys by number; every other key is present at the beginning.
+/// Keys, identified by numbers. Keys with even numbers are present at the beginning.
 #[derive(Debug)]
 pub(super) struct Population {
     form: KeyForm,
@@ -40,7 +41,8 @@ impl Part {
         Part { present, absent }
     }
 
-    /// Moves a random number from `from` to `to`. Returns `None` if `from` is empty.
+    /// Moves a random element of `from` to `to`, and returns the element; `None` if `from` is
+    /// empty.
     fn pass(from: &mut Vec<u64>, to: &mut Vec<u64>, rng: &mut Rng) -> Option<u64> {
         let count = from.len() as u64;
         (count > 0).then(|| {
@@ -59,8 +61,7 @@ impl Part {
     }
 }
 
-/// Returns a number that looks random and depends only on the given number (the finaliser of
-/// MurmurHash3).
+/// Returns a hash of the number (with the finaliser of MurmurHash3), which looks random.
 fn scattered(number: u64) -> u64 {
     let mut mixed = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
     mixed = (mixed ^ (mixed >> 33)).wrapping_mul(0xFF51_AFD7_ED55_8CCD);
@@ -81,7 +82,7 @@ impl Population {
         }
     }
 
-    /// Returns the key of a number; keys have the order of their numbers.
+    /// Returns the key with a number. The order of the keys is the order of their numbers.
     pub(super) fn key(&self, number: u64) -> [u8; 8] {
         let key = match self.form {
             KeyForm::Dense => number,
@@ -93,7 +94,7 @@ impl Population {
         key.to_be_bytes()
     }
 
-    /// Returns the value of a number's key, which is the offset of its record.
+    /// Returns the value of the key with a number, which is the offset of a record.
     pub(super) fn value(&self, number: u64) -> [u8; 8] {
         let record = scattered(!number) % self.numbers;
         (record * RECORD_BYTES).to_le_bytes()
@@ -104,7 +105,7 @@ impl Population {
         (0..self.numbers).step_by(2)
     }
 
-    /// Draws a search for any present key. Returns `None` if there is no present key.
+    /// Draws a search for a random present key. Returns `None` if no key is present.
     pub(super) fn search(&self, rng: &mut Rng) -> Option<Asked> {
         let hot = self.hot.present.len() as u64;
         let all = hot + self.cold.present.len() as u64;
@@ -118,8 +119,8 @@ impl Population {
         })
     }
 
-    /// Draws an insertion or a deletion, with equal chances. Returns `None` if a part has run out
-    /// of keys.
+    /// Draws an insertion or a deletion, with equal chances. Returns `None` if the hot or cold part
+    /// that was drawn has no suitable key left.
     pub(super) fn update(&mut self, rng: &mut Rng) -> Option<Asked> {
         let is_hot = rng.chance(1.0 - self.hot_share);
         let part = if is_hot {
@@ -170,7 +171,8 @@ mod tests {
             hot += u64::from(number < 2000);
             balance += change;
         }
-        // Binomial(30,000, 2/3): standard deviation 82; that of the balance is 173.
+        // The number of hot updates is binomial(30,000, 2/3), with a standard deviation of 82. The
+        // standard deviation of the balance is 173.
         assert!(hot.abs_diff(20_000) < 500, "{hot}");
         assert!(balance.abs() < 1000, "{balance}");
         assert_eq!(

@@ -1,5 +1,5 @@
-//! The closed queue: clients that think, and one device that serves their requests in the order of
-//! arrival.
+//! The closed queue: each client waits for its answer and then for a think time, and one device
+//! serves the requests in the order of arrival.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -7,10 +7,10 @@ use std::collections::BinaryHeap;
 use bimetal_rt::Rng;
 use serde::Serialize;
 
-/// Divisor of the number of operations: this part, from the first one on, is not measured.
+/// Divisor of the number of operations: the first tenth of the operations is not measured.
 const UNMEASURED_SHARE: usize = 10;
 
-/// Service that the clients received.
+/// Throughput and response time that the clients received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Served {
     /// Number of completed operations per second.
@@ -19,10 +19,10 @@ pub struct Served {
     pub mean_ms: f64,
 }
 
-/// Serves operations that take `service_us` each, in this order, to `clients` clients. Between two
-/// operations a client thinks for clients / `asked_per_s` seconds on average (exponentially
-/// distributed). So `asked_per_s` operations would complete per second if waiting and service took
-/// no time.
+/// Serves operations with the durations `service_us`, in this order, to `clients` clients. Before
+/// each operation, a client thinks for an exponentially distributed time with a mean of clients /
+/// `asked_per_s` seconds. If waiting and service took no time, `asked_per_s` operations would
+/// complete per second.
 pub fn serve(service_us: &[f64], clients: u64, asked_per_s: u64, rng: &mut Rng) -> Served {
     let think_ns = clients as f64 / asked_per_s as f64 * 1e9;
     let mut think = || rng.exponential(think_ns) as u64;
@@ -59,7 +59,8 @@ mod tests {
         let service = vec![1000.0; 20_000];
         let served = serve(&service, 32, 100_000, &mut Rng::new(1));
         assert!(near(served.done_per_s, 1000.0, 1e-3), "{served:?}");
-        // Little's law over the whole circle: clients = throughput x (response + thinking).
+        // Little's law for the whole closed queue: clients = throughput x (response time + think
+        // time).
         let response_ms = 32.0 - 32.0 / 100_000.0 * 1e3;
         assert!(near(served.mean_ms, response_ms, 1e-3), "{served:?}");
     }
@@ -69,7 +70,8 @@ mod tests {
         let mut rng = Rng::new(2);
         let service: Vec<f64> = (0..400_000).map(|_| rng.exponential(1000.0)).collect();
         for (clients, asked_per_s) in [(1, 300), (8, 700), (32, 900), (32, 1500)] {
-            // Reiser and Lavenberg 1980: exact for one queue with exponential services.
+            // Mean value analysis (Reiser and Lavenberg 1980), which is exact for one queue with
+            // exponential services.
             let think_ms = clients as f64 / asked_per_s as f64 * 1e3;
             let (mut queue, mut response_ms, mut per_ms) = (0.0, 0.0, 0.0);
             for present in 1..=clients {
@@ -78,7 +80,8 @@ mod tests {
                 queue = per_ms * response_ms;
             }
             let served = serve(&service, clients, asked_per_s, &mut rng);
-            // 400,000 services: their mean has a standard error of 0.16 %; queues vary more.
+            // The mean of 400,000 service times has a standard error of 0.16 %; the queue length
+            // varies more.
             assert!(near(served.done_per_s, per_ms * 1e3, 0.01), "{served:?}");
             assert!(
                 near(served.mean_ms, response_ms, 0.05),

@@ -1,52 +1,55 @@
-//! The schemes that are compared. A scheme decides the options of the engine, and which part of its
-//! I/O is charged.
+//! The index schemes to compare. A scheme determines the options of the engine, and the part of the
+//! engine's I/O that is charged.
 
 use bimetal_index::{Clusters, Options, PaperRules, Statistics};
 use serde::Serialize;
 
 use super::setting::{FIELD_BYTES, FILL_FULL, FILL_NORMAL, Setting};
 
-/// Number of segments of a cluster that is never full: an index is loaded before its area is known.
+/// Number of segments of a cluster that is never full, for loading an index before the size of its
+/// area is known.
 const SEGMENTS_ANY: u32 = u32::MAX / 4;
-/// Divisor of the size of the data that gives the memory for changes. All memory is
-/// `MEMORY_PER_BUFFER` times as much.
+/// Divisor of the size of the data that gives the memory for buffered changes. The total memory is
+/// `MEMORY_PER_BUFFER` times the memory for buffered changes.
 const BUFFER_SHARE: u64 = 10;
 const MEMORY_PER_BUFFER: u64 = 4;
-/// Minimum memory of an index, in bytes.
+/// Minimum of the total memory of an index, in bytes.
 const MEMORY_BYTES_MIN: u64 = 1 << 20;
 const LOG_BYTES: u64 = 4 << 20;
-/// Node size of the engine with its own rules, in bytes.
+/// Node size in bytes of the engine with its own rules.
 const OUR_NODE_BYTES: usize = 8 << 10;
 
-/// A scheme.
+/// Kind of index to compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scheme {
-    /// The paper's tree.
+    /// The CHC-Tree of the paper.
     Chctr,
-    /// A B+-tree loaded 69 % full.
+    /// A B+-tree whose nodes are loaded 69 % full.
     BtrN,
-    /// A B+-tree loaded 97 % full.
+    /// A B+-tree whose nodes are loaded 97 % full.
     BtrF,
-    /// The index as it is.
+    /// The index of this project with its own rules.
     Ours,
 }
 
-/// Amount of flash that a scheme of the paper has.
+/// Rule for the amount of flash (the area) of the schemes of the paper. The text of the paper
+/// allows both rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Area {
-    /// All schemes have the area that the ordinary B+-tree fills to the set utilisation.
+    /// All schemes have the same area, which the ordinary B+-tree fills to
+    /// [`Setting::utilisation`].
     Same,
-    /// Each scheme has the area that its own nodes fill to the set utilisation.
+    /// Each scheme has an area of its own, which its nodes fill to [`Setting::utilisation`].
     Own,
 }
 
 impl Area {
-    /// Both readings.
+    /// Both rules.
     pub const ALL: [Area; 2] = [Area::Same, Area::Own];
 
-    /// Returns the name.
+    /// Returns the name of the rule.
     pub fn name(self) -> &'static str {
         match self {
             Area::Same => "same",
@@ -59,7 +62,7 @@ fn segments(bytes: f64, setting: &Setting) -> u32 {
     (bytes / setting.utilisation / f64::from(setting.segment_bytes)).ceil() as u32
 }
 
-/// Returns the number of segments of the area that the ordinary B+-tree fills.
+/// Returns the number of segments in the area of [`Area::Same`].
 fn same_segments(setting: &Setting) -> u32 {
     let row_bytes = 2 * FIELD_BYTES as usize;
     let rows = ((setting.node_bytes - bimetal_index::node::HEADER_BYTES) / row_bytes) as f64;
@@ -71,7 +74,7 @@ impl Scheme {
     /// All schemes.
     pub const ALL: [Scheme; 4] = [Scheme::Chctr, Scheme::BtrN, Scheme::BtrF, Scheme::Ours];
 
-    /// Returns the name, which is that of the paper.
+    /// Returns the name of the scheme, which is the name in the paper for the paper's schemes.
     pub fn name(self) -> &'static str {
         match self {
             Scheme::Chctr => "CHCTR",
@@ -81,19 +84,19 @@ impl Scheme {
         }
     }
 
-    /// Returns true for the schemes of the paper, whose log and checkpoints are not charged, and
-    /// whose area has a fixed size.
+    /// Returns true for the schemes of the paper. Their log and checkpoints are not charged, and
+    /// their area has a fixed size.
     pub(super) fn is_papers(self) -> bool {
         self != Scheme::Ours
     }
 
-    /// Returns the options of the engine for loading.
+    /// Returns the options of the engine while the index is loaded.
     pub(super) fn to_load(self, setting: &Setting) -> Options {
         self.options(setting, SEGMENTS_ANY, SEGMENTS_ANY)
     }
 
-    /// Returns the options of the engine for running, with an area that depends on the counters
-    /// after loading.
+    /// Returns the options of the engine after loading. The size of the area depends on `loaded`,
+    /// the statistics after loading.
     pub(super) fn to_run(self, setting: &Setting, area: Area, loaded: &Statistics) -> Options {
         let live = loaded.space.live_bytes as f64;
         let (hot, cold) = match (self, area) {
@@ -156,7 +159,8 @@ impl Scheme {
         }
     }
 
-    /// Returns the number of segments of a scheme of the paper, in all its clusters.
+    /// Returns the number of segments in all clusters of a scheme of the paper; `None` for the
+    /// index with its own rules.
     pub(super) fn area_segments(options: &Options) -> Option<u32> {
         options.paper.map(|rules| match rules.clusters {
             Clusters::One { segments } => segments,

@@ -1,48 +1,50 @@
-//! The parameters that the paper leaves open, with one value each, frozen before the first run
-//! (docs/experiments/chc-tree.md).
+//! The parameters that the paper does not give. Each has one value, which was fixed before the
+//! first run (docs/experiments/chc-tree.md).
 
 use serde::Serialize;
 
-/// Length of a key, and of a value, in bytes.
+/// Length in bytes of a key, and also of a value.
 pub(super) const FIELD_BYTES: u64 = 8;
-/// Fill factor of the paper's ordinary tree, from which the area is also computed.
+/// Fill factor of the ordinary B+-tree of the paper. The area of [`super::Area::Same`] is computed
+/// from it.
 pub(super) const FILL_NORMAL: f64 = 0.69;
-/// Fill factor of the paper's dense tree.
+/// Fill factor of the dense B+-tree of the paper.
 pub(super) const FILL_FULL: f64 = 0.97;
 
 /// Form of the keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KeyForm {
-    /// Numbers below twice the number of keys.
+    /// Successive numbers below twice the number of keys.
     Dense,
-    /// Numbers spread at random over all of 64 bits.
+    /// Numbers spread at random over the range of 64 bits.
     Spread,
 }
 
 /// Parameters that are the same for all schemes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Setting {
-    /// Name of the setting, which describes its difference from the chosen one.
+    /// Name of the setting, which tells how it differs from the default setting.
     pub name: String,
     /// Length of a node, in bytes.
     pub node_bytes: usize,
     /// Length of a segment, in bytes.
     pub segment_bytes: u32,
-    /// Number of keys that are loaded.
+    /// Number of keys that are loaded before the measurement.
     pub keys: u64,
     /// Form of the keys.
     pub key_form: KeyForm,
-    /// Share, from 0 to 1, of the keys that are hot. It is also the hot share of the leaves and of
-    /// the same area. The remaining share of the updates goes to the hot keys.
+    /// Fraction, from 0 to 1, of the keys that are hot. It is also the hot fraction of the leaves
+    /// and of the area that is equal for all schemes. The hot keys receive the fraction 1 -
+    /// `hot_share` of the updates.
     pub hot_share: f64,
-    /// Share of the area that is in use after loading.
+    /// Fraction of the area that is in use after loading.
     pub utilisation: f64,
     /// Number of clients of the closed queue.
     pub clients: u64,
-    /// Number of updates before the measurement.
+    /// Number of updates that age the index before the measurement.
     pub warm_up: u64,
-    /// Number of operations of each kind of load.
+    /// Number of operations in each kind of load.
     pub operations: u64,
 }
 

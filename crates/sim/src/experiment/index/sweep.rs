@@ -1,4 +1,4 @@
-//! The sweep: one parameter is changed at a time, to find the parameters that matter.
+//! The sweep changes one parameter at a time, to find the parameters that affect the gains.
 
 use serde::Serialize;
 
@@ -7,16 +7,16 @@ use super::life::LifeError;
 use super::scheme::{Area, Scheme};
 use super::setting::{KeyForm, Setting};
 
-/// One setting, and the gains of the paper's tree in it.
+/// One setting, and the gains of the paper's tree with that setting.
 #[derive(Clone, Debug, Serialize)]
 pub struct SweepPoint {
     /// The setting.
     pub setting: Setting,
-    /// Gains over each of the other schemes.
+    /// Gains of the paper's tree over each of the other schemes.
     pub gains: Vec<Gain>,
 }
 
-/// Returns the settings of the sweep.
+/// Returns the settings of the sweep: the base setting, and variants with one change each.
 pub fn settings(base: &Setting) -> Vec<Setting> {
     let changed = |name: &str, change: fn(&mut Setting)| {
         let mut setting = base.clone();
@@ -44,8 +44,8 @@ pub fn settings(base: &Setting) -> Vec<Setting> {
     ]
 }
 
-/// Runs the paper's schemes in every setting, all with the same area. After each setting, calls
-/// `progress` with the number of finished settings and the number of all settings.
+/// Runs the schemes of the paper with every setting, all with the same area. After each setting,
+/// calls `progress` with the number of finished settings and the number of all settings.
 ///
 /// # Errors
 /// [`LifeError`].

@@ -1,4 +1,5 @@
-//! Bugs of a mirror in use: each shows while the volume is open, or after the next power cut.
+//! Planted bugs of a mirror in use, which show while the volume is open or after the next power
+//! cut.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -13,7 +14,7 @@ use bimetal_rt::{Rng, Rt};
 use super::super::stack::SideStack;
 use super::{Bug, Plant, Planted};
 
-/// Returns a side that does not keep the order of its data.
+/// Wraps the device of a side in a bug that reorders or drops its writes.
 pub(super) fn bad_side(rt: &Rt, plant: Plant, below: Rc<dyn Device>) -> Rc<dyn Device> {
     Rc::new(Planted(Rc::new(BadSide {
         rt: rt.clone(),
@@ -24,7 +25,7 @@ pub(super) fn bad_side(rt: &Rt, plant: Plant, below: Rc<dyn Device>) -> Rc<dyn D
     })))
 }
 
-/// Returns a mirror that gives wrong answers.
+/// Wraps the mirror in a bug that gives clients wrong answers.
 pub(super) fn bad_mirror(
     rt: &Rt,
     plant: Plant,
@@ -46,7 +47,8 @@ struct BadSide {
     rt: Rt,
     plant: Plant,
     below: Rc<dyn Device>,
-    /// Ranges whose write is delayed, so that a newer write may overtake it.
+    /// Ranges of writes that were acknowledged but are applied later, so that a newer write may
+    /// overtake them.
     late: RefCell<RangeSet>,
     rng: RefCell<Rng>,
 }
@@ -58,7 +60,7 @@ impl Bug for BadSide {
 
     async fn run(self: Rc<Self>, request: Request) -> IoResult {
         let range = request.offset..request.end();
-        // The superblocks are not affected: the bug concerns the order of data.
+        // The bug reorders or drops writes of data only, so it passes on writes to the superblock.
         let data = request.op == Op::Write && request.offset >= 64 << 10;
         let strikes = data && !request.flags.fua && self.rng.borrow_mut().chance(0.1);
         if !strikes || !self.late.borrow().is_clear(&range) {
@@ -69,7 +71,7 @@ impl Bug for BadSide {
             let state = Rc::clone(&self);
             let late = async move {
                 state.rt.sleep(Duration::from_millis(15)).await;
-                // The write has been acknowledged already, so its error would reach no caller.
+                // The write has been acknowledged already, so no caller could receive its error.
                 let _ = state.below.submit(request).await;
                 state.late.borrow_mut().remove(range);
             };

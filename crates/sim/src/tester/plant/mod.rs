@@ -1,6 +1,6 @@
-//! Planted bugs, which test the tester: each breaks one promise of the mirror from outside. No
-//! planted bug is a path in production code. `live` wraps the mirror or a side in use; `recovery`
-//! wraps a side whose state a later life finds.
+//! Planted bugs, which test the tester: each wraps a device and breaks one promise of the mirror.
+//! No planted bug is a path in production code. `live` wraps the mirror or a side in use;
+//! `recovery` wraps a side so that a later life finds a wrong state.
 
 mod live;
 mod recovery;
@@ -20,9 +20,9 @@ use super::stack::SideStack;
 /// A bug to plant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Plant {
-    /// A mirror that reads from a side that lags.
+    /// A mirror that serves reads from a side that lacks acknowledged writes.
     ServesLagging,
-    /// A mirror that acknowledges writes although the exposure is at its bound.
+    /// A mirror that acknowledges writes early although the exposure has reached its bound.
     AcknowledgesBeyondBound,
     /// A side that applies overlapping writes in the wrong order, now and then.
     AppliesOutOfOrder,
@@ -30,32 +30,32 @@ pub enum Plant {
     DropsWrite,
     /// A mirror whose flush reaches no side.
     SkipsFlush,
-    /// A mirror that acknowledges a write before counting it, so its reported exposure is one write
-    /// too low.
+    /// A mirror that acknowledges a write before it counts the write as exposed, so the reported
+    /// exposure is one write too low.
     AcknowledgesBeforeStored,
     /// A side that acknowledges flushes without flushing (T2).
     LiesAboutFlush,
-    /// A side whose superblock never says that a peer may be ahead (T6).
+    /// A side whose superblock never records the state `Dirty`, in which a peer may be ahead (T6).
     ForgetsActive,
-    /// A side whose superblock never says that it is being rebuilt (T6).
+    /// A side whose superblock never records that the side is being rebuilt (T6).
     ForgetsRebuild,
-    /// A side whose superblock never says that an epoch has begun (T7).
+    /// A side whose superblock never records the start of an epoch (T7).
     ForgetsEpochs,
-    /// A side whose dirty-region bitmap is never stored: it knows which regions its peers lack only
-    /// while it is in use (T3).
+    /// A side that never stores its dirty-region bitmap, so the record of the regions that its
+    /// peers lack is lost at the end of each life (T3).
     ForgetsMap,
-    /// A side that never stores a checkpoint, so that a later life finds an earlier one (T3).
+    /// A side that never stores a checkpoint, so a later life finds an outdated checkpoint (T3).
     ForgetsCheckpoints,
-    /// An opening that does not see the log of one side (T3).
+    /// An opening that does not find the log of one side (T3).
     HidesLog,
-    /// An opening that accepts an incomplete entry of the log (T3).
+    /// An opening that replays an incomplete entry of a log (T3).
     ShortensEntry,
-    /// A mirror that keeps no checksums (T11).
+    /// A mirror that does not use checksums (T11).
     ChecksNothing,
-    /// A mirror that opens even if needed sides are missing (T7).
+    /// A mirror that opens although sides are missing that it needs (T7).
     OpensRegardless,
-    /// A side that ignores a flush directly after a superblock write: the mark in the superblock is
-    /// not durable before later writes (T2).
+    /// A side that ignores a flush directly after a superblock write, so the state in the
+    /// superblock is not durable before later writes (T2).
     UnorderedMarks,
 }
 
@@ -81,7 +81,7 @@ impl Plant {
         Plant::UnorderedMarks,
     ];
 
-    /// Returns the name on a command line.
+    /// Returns the name of the bug on a command line.
     pub fn name(self) -> &'static str {
         match self {
             Plant::ServesLagging => "serves-lagging",
@@ -104,16 +104,16 @@ impl Plant {
         }
     }
 
-    /// Returns the classes that are on while the tester searches for the bug: the default ones, or
-    /// the ones that the bug needs.
+    /// Returns the fault classes to use in the search for the bug: the classes that the bug needs,
+    /// or else the default classes except two that hide bugs.
     pub fn classes(self) -> Classes {
         match self {
             Plant::ChecksNothing => [Class::Rot, Class::LostWrites, Class::MisdirectedWrites]
                 .into_iter()
                 .collect(),
             Plant::ForgetsRebuild => [Class::Alone, Class::CrashInResync].into_iter().collect(),
-            // If every side must have a change before its acknowledgement, no side lags, and much
-            // of the forgotten data is not missed. A deep queue only takes long.
+            // With `AcknowledgeAll`, no healthy side lags, so most of the data that a bug forgets
+            // is not missed. `DeepQueue` only makes the search slower.
             _ => {
                 let hides =
                     |class: &Class| matches!(class, Class::AcknowledgeAll | Class::DeepQueue);
@@ -124,7 +124,7 @@ impl Plant {
     }
 }
 
-/// Wraps the device of a side in a planted bug, if this side has the bug.
+/// Wraps the device of side number `index` in a planted bug, if the bug affects this side.
 pub fn in_side(rt: &Rt, plant: Plant, index: usize, below: Rc<dyn Device>) -> Rc<dyn Device> {
     if index != 1 && plant != Plant::ChecksNothing {
         return below;
@@ -149,7 +149,7 @@ pub fn in_side(rt: &Rt, plant: Plant, index: usize, below: Rc<dyn Device>) -> Rc
     }
 }
 
-/// Returns the way in which a volume is opened.
+/// Returns the way to open a volume: ordinary, or forced for the bug [`Plant::OpensRegardless`].
 pub fn start(plant: Option<Plant>) -> How {
     match plant {
         Some(Plant::OpensRegardless) => How::Regardless,
@@ -157,7 +157,7 @@ pub fn start(plant: Option<Plant>) -> How {
     }
 }
 
-/// Wraps the mirror in a planted bug, if it is a bug of the mirror.
+/// Wraps the mirror in a planted bug, if the bug affects the mirror rather than a side.
 pub fn over_mirror(
     rt: &Rt,
     plant: Plant,

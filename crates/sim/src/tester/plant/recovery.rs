@@ -1,8 +1,8 @@
-//! Bugs of recovery and durability: a side stores content other than the written content, or
-//! returns content other than the stored content. A later life detects the effect.
+//! Planted bugs of recovery and durability. A side stores content other than the content written to
+//! it, or returns content other than the stored content, and a later life detects the effect.
 //!
-//! A bug begins when the superblock of a formatted side has been read, so formatting is correct. A
-//! bug must break no promise but its own: all other requests are passed on unchanged.
+//! A bug is inactive until a superblock has been read from the side, so formatting is correct. A
+//! bug must break no promise except its own: it passes on all other requests unchanged.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -17,13 +17,13 @@ use twox_hash::XxHash3_64;
 
 use super::{Bug, Plant, Planted};
 
-/// Byte range of the checkpoints on a side.
+/// Byte range of both checkpoint slots on a side.
 const CHECKPOINTS: Range<u64> = 4 << 10..12 << 10;
-/// Number of sectors of a page of the dirty-region bitmap; each sector has its own checksum.
+/// Number of sectors in a page of the dirty-region bitmap; each sector has its own checksum.
 const SECTORS: u64 = 8;
 const SECTOR_BYTES: usize = 512;
-/// Magic at the start of an entry of the log. A checksum follows, and then the bytes that it
-/// covers.
+/// Magic number at the start of an entry of the log. The entry's checksum follows the magic number,
+/// and the checksum covers the bytes from `ENTRY_CHECKED_FROM` on.
 const ENTRY_MAGIC: &[u8; 8] = b"BMLOG\0\0\x01";
 const ENTRY_CHECKSUM_AT: usize = 8;
 const ENTRY_CHECKED_FROM: usize = 12;
@@ -47,13 +47,14 @@ struct BadSide {
     rt: Rt,
     plant: Plant,
     below: Rc<dyn Device>,
-    /// Superblock that this life has read first.
+    /// First superblock that was read in this life.
     found: RefCell<Option<Superblock>>,
     /// Whether the side has been written in this life.
     in_use: Cell<bool>,
-    /// Whether the last write was a write of a superblock.
+    /// Whether the last write was to a superblock.
     marked: Cell<bool>,
-    /// Blocks whose written content is known only until the program ends.
+    /// Content of writes that the bug has not stored; reads return this content until the program
+    /// ends.
     forgotten: RefCell<BTreeMap<u64, Payload>>,
 }
 
@@ -79,7 +80,8 @@ impl BadSide {
         one && (request.offset == 0 || request.offset == last)
     }
 
-    /// Returns the byte range of the side whose writes the bug forgets.
+    /// Returns the byte range of the side in which the bug does not store the written content;
+    /// `None` if the bug has no such range.
     fn forgets(&self) -> Option<Range<u64>> {
         let found = self.found.borrow();
         let layout = found.as_ref()?.layout;
@@ -125,15 +127,15 @@ impl BadSide {
                 if self.plant != Plant::ForgetsMap {
                     return Ok(Reply::Done);
                 }
-                // A page of the bitmap that was written must be valid, but must not mark any
-                // region.
+                // A stored page of the bitmap must have valid checksums, but no marked regions.
                 request.payload = self.empty_pages(&request);
             }
         }
         self.below.submit(request).await
     }
 
-    /// Returns pages of the bitmap without marks, which replace the written pages.
+    /// Returns valid pages of the bitmap without marked regions, to store instead of the written
+    /// pages.
     fn empty_pages(&self, request: &Request) -> Payload {
         let found = self.found.borrow();
         let found = found.as_ref().expect("a bug begins when it was read");
@@ -151,7 +153,8 @@ impl BadSide {
         self.rt.pool().copy_of(&bytes).into()
     }
 
-    /// Replaces the superblock in a write request by a false one.
+    /// Replaces the superblock in a write request by a superblock with the wrong state or epoch of
+    /// the planted bug.
     fn falsify(&self, request: &mut Request) {
         let Ok(Some(mut superblock)) = Superblock::decode(&request.payload.to_vec()) else {
             return;
@@ -218,7 +221,8 @@ impl BadSide {
         Ok(Reply::Data(shown))
     }
 
-    /// Records a superblock that was read, and returns it, possibly falsified.
+    /// Records a superblock that was read. Returns the data to answer the read with, which some
+    /// bugs falsify.
     fn look(&self, data: Payload) -> Payload {
         let Ok(Some(mut superblock)) = Superblock::decode(&data.to_vec()) else {
             return data;
@@ -233,7 +237,8 @@ impl BadSide {
         self.rt.pool().copy_of(&superblock.encode()).into()
     }
 
-    /// Zeroes the last block of the newest entry in the log, and updates the checksums to match.
+    /// Overwrites the last block of the newest log entry with zeroes, and updates the checksums so
+    /// that the entry still looks valid.
     async fn shorten_newest_entry(&self) -> Result<(), IoError> {
         let Some(log) = self.log() else { return Ok(()) };
         let whole = Request::read(log.start, log.end - log.start);
@@ -269,8 +274,8 @@ fn block_of(payload: &Payload, index: usize) -> Payload {
     payload.slice(index * bytes..(index + 1) * bytes)
 }
 
-/// Fields of an entry of the log that are needed to spoil it; `docs/format/mirror-side.md` shows
-/// the layout.
+/// Fields of a log entry that are needed to overwrite its last block; `docs/format/mirror-side.md`
+/// describes the layout.
 struct Entry {
     position: u64,
     blocks: u64,
@@ -291,7 +296,7 @@ impl Entry {
         })
     }
 
-    /// Changes a header to say that the last block of the entry is zeroes.
+    /// Updates the checksums in the header of the entry for a last block of zeroes.
     fn forge_last(&self, header: &mut [u8]) {
         let sums_at = ENTRY_RECORDS_AT + self.records * ENTRY_RECORD_BYTES;
         let last_at = sums_at + (self.blocks as usize - 1) * 4;

@@ -1,17 +1,18 @@
 //! Making the changes of one side durable. Every change and every flush of the side's device goes
-//! through here, whether the log, the destage, a checkpoint, a page or a superblock asks for it.
+//! through this module, whether the log, the destager, a checkpoint, a page or a superblock
+//! requests it.
 //!
-//! A flush that fails may have dropped any part of the changes that were not durable, and reports
-//! that only once: the page cache of Linux marks pages that it could not write as clean, so that
-//! the next flush succeeds although the content is gone. So a failure is remembered here until it
-//! is repaired. Every change that no successful flush has covered is kept in memory. After a
-//! failure all of them are written again, then the device is flushed again, and until that has
-//! succeeded every flush fails, whichever caller asks for it. The memory is bounded: a change that
-//! would exceed the bound waits for a flush.
+//! A flush that fails may have dropped any part of the changes that were not durable, and the
+//! device reports this only once: the page cache of Linux marks pages that it could not write as
+//! clean, so that the next flush succeeds although the content is lost. This module therefore
+//! remembers a failure until it is repaired, and keeps every change that no successful flush has
+//! covered in memory. After a failure, all of these changes are written again and the device is
+//! flushed again. Until that flush has succeeded, every flush fails, whichever caller requests it.
+//! The memory is bounded: a change that would exceed the bound waits for a flush.
 //!
 //! The repair must never make content older: it writes the newest content of a range, under a lock
-//! that a change of the same range takes as well. A change that failed is not kept, since no caller
-//! relies on it; in its range, the content from before is written again.
+//! that every change of the same range also holds. A change that failed is not kept, since no
+//! caller relies on it; in its range, the earlier content is written again.
 
 #[cfg(test)]
 mod tests;
@@ -32,60 +33,62 @@ use crate::geometry::Geometry;
 use crate::range_lock::RangeLock;
 use crate::request::{BLOCK_BYTES, Extent, IoResult, Op, Reply, Request};
 
-/// Maximum number of bytes of changes that are kept for a device.
+/// Maximum number of bytes of changes kept in memory for one device.
 const UNFLUSHED_BYTES_MAX: u64 = 64 << 20;
-/// A device keeps at most one part in this number of the memory for buffers, which clients need as
-/// well.
+/// Divisor that limits the changes kept for one device to this fraction of the buffer memory, since
+/// clients need buffers as well.
 const SHARE_OF_MEMORY: u64 = 4;
-/// Maximum number of changes that are written again at once.
+/// Maximum number of changes that are written again in parallel.
 const WRITES_AGAIN_MAX: usize = 16;
 
-/// Reason why no flush succeeds at present.
+/// Reason why no flush can succeed at present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Failure {
-    /// A flush failed. All changes that it could have dropped are kept, and must be written again.
+    /// A flush has failed. All changes that it may have dropped are kept, and must be written
+    /// again.
     Mendable(IoError),
-    /// A flush failed before any had succeeded: it may have dropped content that was written before
-    /// the device was opened, and of which no copy is kept. Only opening the side anew helps.
+    /// A flush has failed before any flush had succeeded: it may have dropped content that was
+    /// written before the device was opened, of which no copy is kept. Only opening the side again
+    /// resolves this.
     Unknown(IoError),
 }
 
-/// A device whose flushes cover everything that was written to it before; see the module
+/// A device on which a successful flush covers everything written before it; see the module
 /// documentation.
 pub(super) struct Durable {
     rt: Rt,
     below: Rc<dyn Device>,
     bytes_max: u64,
     unflushed: RefCell<Unflushed>,
-    /// Locks of ranges that are being changed or written again.
+    /// Locks of the ranges that are being changed or written again.
     ranges: Rc<RangeLock>,
-    /// Queue of changes that wait for room, in their order.
+    /// Semaphore in which changes wait for room, in order of arrival.
     room: Rc<Semaphore>,
-    /// Bytes of data in the admitted changes in flight.
+    /// Number of bytes of data in the admitted changes in flight.
     in_flight_bytes: Cell<u64>,
-    /// Changes in flight on the device, by the number of failures before they began.
+    /// Number of changes in flight on the device, by the number of failures before they began.
     in_flight: RefCell<BTreeMap<u64, usize>>,
     moved: Event,
-    /// Number of completed changes; numbers the changes in the order in which they completed.
+    /// Number of completed changes, from which each completed change gets its number.
     completed: Cell<u64>,
-    /// Failed flushes so far.
+    /// Number of failed flushes.
     failures: Cell<u64>,
     failure: Cell<Option<Failure>>,
-    /// No flush has succeeded since the device was opened.
+    /// True until a flush has succeeded since the device was opened.
     unproven: Cell<bool>,
-    /// Lets one flush run at a time: of two that overlap, one may succeed because the other has
-    /// consumed the error.
+    /// Semaphore that admits one flush at a time: of two overlapping flushes, one could succeed
+    /// because the other has consumed the error.
     flushing: Rc<Semaphore>,
-    /// Number of flushes begun; numbers the flushes in the order in which they began.
+    /// Number of flushes begun, from which each flush gets its number.
     flushes: Cell<u64>,
-    /// The number of the last flush that ended, and its outcome.
+    /// Number of the last flush that has ended, with its outcome.
     last_flush: Cell<(u64, Result<(), IoError>)>,
     /// Number of interruptions of the path to the device that have been handled.
     interruptions: Cell<Option<u64>>,
     rewritten_bytes: Cell<u64>,
 }
 
-/// Room for the data of a change until the change has ended.
+/// Room reserved for the data of a change; released when this guard is dropped.
 struct Room<'d>(&'d Durable, u64);
 
 impl Drop for Room<'_> {
@@ -96,7 +99,7 @@ impl Drop for Room<'_> {
     }
 }
 
-/// A change in flight on the device.
+/// A change in flight on the device, registered until this guard is dropped.
 struct InFlight<'d> {
     durable: &'d Durable,
     failures_before: u64,
@@ -128,7 +131,8 @@ impl Drop for InFlight<'_> {
     }
 }
 
-/// A flush whose outcome is not known. If its future is dropped, the flush counts as failed.
+/// Guard of a flush that the device has not answered. Dropping it counts the flush as failed,
+/// unless it was disarmed.
 struct Unanswered<'d>(Option<&'d Durable>);
 
 impl Drop for Unanswered<'_> {
@@ -140,16 +144,16 @@ impl Drop for Unanswered<'_> {
 }
 
 impl Durable {
-    /// Wraps `below` to make its changes durable. All of them must go through the device that is
-    /// returned.
+    /// Wraps the device `below`. From now on, every change must go through the returned device,
+    /// which makes changes durable.
     pub(super) fn over(rt: &Rt, below: Rc<dyn Device>) -> Durable {
         let share = rt.pool().region_bytes() as u64 / SHARE_OF_MEMORY;
-        // Without a region, buffers come from the heap.
+        // If the buffer pool has no region, buffers come from the heap and are not limited.
         let share = if share == 0 { u64::MAX } else { share };
         Durable::bounded(rt, below, UNFLUSHED_BYTES_MAX.min(share))
     }
 
-    /// Does the same, with at most `bytes_max` bytes of data kept.
+    /// Wraps a device as [`over`](Self::over) does, with at most `bytes_max` bytes of data kept.
     fn bounded(rt: &Rt, below: Rc<dyn Device>, bytes_max: u64) -> Durable {
         Durable {
             rt: rt.clone(),
@@ -173,8 +177,8 @@ impl Durable {
         }
     }
 
-    /// Forgets all changes kept: the device may be another one by now, or an older copy of itself,
-    /// so they must not be written to it again. Nothing may be in flight.
+    /// Drops all kept changes: the device may have been replaced, or be an older copy of itself, so
+    /// the changes must not be written to it again. No request may be in flight.
     pub(super) fn forget(&self) {
         *self.unflushed.borrow_mut() = Unflushed::default();
         self.failure.set(None);
@@ -183,16 +187,17 @@ impl Durable {
         self.moved.notify();
     }
 
-    /// Prepares for reading the content of the device anew. Afterwards the device holds, durably,
-    /// everything written to it since the last call of [`forget`](Self::forget), as far as that is
-    /// kept.
+    /// Prepares for reading the content of the device again. When this returns, everything written
+    /// to the device since the last call of [`forget`](Self::forget) is durable on it, as far as it
+    /// was kept.
     ///
     /// # Errors
-    /// When the failure cannot be repaired now: the content that is read could be gone later.
+    /// When a failure cannot be repaired now: content that was read could then still be lost.
     pub(super) async fn settle(&self) -> Result<(), IoError> {
         let flushed = self.flush().await;
         match self.failure.get() {
-            // The content from before is read again anyway.
+            // The unknown failure no longer matters, since the caller reads the earlier content
+            // again.
             Some(Failure::Unknown(_)) => {
                 self.failure.set(None);
                 Ok(())
@@ -201,7 +206,7 @@ impl Durable {
         }
     }
 
-    /// Reports the statistics of the side that the device belongs to.
+    /// Reports the statistics of the device, as part of those of its side.
     pub(super) fn statistics(&self, part: &str, out: &mut dyn StatisticVisitor) {
         let unflushed_bytes = self.unflushed.borrow().data_bytes() as f64;
         out.statistic(part, "unflushed_bytes", Statistic::Gauge(unflushed_bytes));
@@ -220,13 +225,13 @@ impl Durable {
         }));
     }
 
-    /// Makes everything durable that has completed before the call.
+    /// Makes every change durable that has completed before the call.
     async fn flush(&self) -> Result<(), IoError> {
         let before = self.flushes.get();
         let _one = self.flushing.acquire(1).await;
         let (number, outcome) = self.last_flush.get();
         if number > before {
-            // The other flush began while this call waited, so that flush covers the same changes.
+            // The last flush began after this call, so it covers the same changes.
             return outcome;
         }
         let number = self.flushes.get() + 1;
@@ -237,8 +242,8 @@ impl Durable {
         outcome
     }
 
-    /// Flushes the device. If that fails, or has failed before, writes again all changes that were
-    /// not durable, and flushes the device once more.
+    /// Flushes the device. If the flush fails, or an earlier failure is not repaired, writes all
+    /// changes that are not durable again and flushes the device once more.
     async fn flush_and_rewrite(&self) -> Result<(), IoError> {
         self.note_interruption();
         if self.failure.get().is_none() && self.flush_below().await.is_ok() {
@@ -251,8 +256,8 @@ impl Durable {
         self.flush_below().await
     }
 
-    /// Notes a failure if the path to the device was interrupted: content that was not durable then
-    /// may be gone.
+    /// Records a failure if the path to the device was interrupted, since content that was not
+    /// durable may have been lost.
     fn note_interruption(&self) {
         let now = self.below.interruptions();
         if self.interruptions.replace(now) != now {
@@ -280,7 +285,7 @@ impl Durable {
         Ok(())
     }
 
-    /// Writes again all changes that began before the last failure and are not durable.
+    /// Writes all changes again that began before the last failure and are not durable.
     async fn write_all_again(&self) -> Result<(), IoError> {
         loop {
             let suspects = self.unflushed.borrow().suspects(self.failures.get());
@@ -298,15 +303,16 @@ impl Durable {
         }
     }
 
-    /// Returns true while changes are in flight that began before the last failure: the failure may
-    /// have dropped a part of the content that they have written so far.
+    /// Returns true while changes are in flight that began before the last failure, since this
+    /// failure may have dropped a part of their content.
     fn older_are_in_flight(&self) -> bool {
         let in_flight = self.in_flight.borrow();
         let oldest = in_flight.keys().next();
         oldest.is_some_and(|failures_before| *failures_before < self.failures.get())
     }
 
-    /// Writes again the possibly dropped parts of a range, unless they were replaced meanwhile.
+    /// Writes those parts of a range again that a failure may have dropped, unless newer changes
+    /// have replaced them.
     async fn write_again(&self, range: Range<u64>) -> Result<(), IoError> {
         let _range = self.ranges.lock(range.clone()).await;
         let failures = self.failures.get();
@@ -325,11 +331,12 @@ impl Durable {
         let unflushed = self.unflushed.borrow();
         let held = unflushed.data_bytes() + self.in_flight_bytes.get();
         let fits = held == 0 || held + bytes <= self.bytes_max;
-        // Zeroes and discards have no data, but an entry in memory as a block of data does.
+        // Zeroes and discards have no data, but each takes an entry in memory, which is counted as
+        // a block.
         fits && (unflushed.parts() as u64) < self.bytes_max.div_ceil(BLOCK_BYTES)
     }
 
-    /// Admits a change once the bytes kept stay within their bound, after a flush if needed.
+    /// Admits a change once the kept bytes stay within their bound, after a flush if needed.
     ///
     /// # Errors
     /// The error of the flush.
@@ -341,7 +348,8 @@ impl Durable {
                     self.flush().await?;
                     continue;
                 }
-                // All kept bytes are in flight, and can be flushed when they have completed.
+                // All kept bytes are in flight; a flush can cover them only after they have
+                // completed.
                 let some = || self.has_room(bytes) || self.unflushed.borrow().parts() > 0;
                 self.moved.until(some).await;
             }
@@ -378,7 +386,7 @@ impl Durable {
         Ok(answer)
     }
 
-    /// Reads the content written last, even if a failed flush has dropped it.
+    /// Reads the newest content of a range, even if a failed flush has dropped it on the device.
     async fn read(&self, request: Request) -> IoResult {
         let range = request.offset..request.end();
         loop {
@@ -390,8 +398,8 @@ impl Durable {
             if self.failures.get() == failures {
                 return answer;
             }
-            // The content was dropped and written again meanwhile: the answer may be from in
-            // between.
+            // During the read, the content was dropped and written again, so the answer may be the
+            // content between these two events.
         }
     }
 
@@ -417,8 +425,8 @@ impl Durable {
         data
     }
 
-    /// Returns which parts hold data. If a failed flush may have changed that, all of the range
-    /// counts as data.
+    /// Returns which parts of a range hold data. If a failed flush may have changed this, the whole
+    /// range is reported as data.
     async fn extents(&self, request: Request) -> IoResult {
         let (range, len) = (request.offset..request.end(), request.len);
         let failures = self.failures.get();
@@ -430,7 +438,7 @@ impl Durable {
         }
     }
 
-    /// Returns true when a flush that fails could change the result of a read.
+    /// Returns true when a failed flush could change the result of a read.
     fn may_drop(&self) -> bool {
         self.unflushed.borrow().parts() > 0 || !self.in_flight.borrow().is_empty()
     }

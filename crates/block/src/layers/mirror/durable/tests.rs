@@ -1,4 +1,4 @@
-//! Devices that drop what a failed flush should have made durable, as the page cache of Linux does.
+//! Tests with devices on which a failed flush drops content, as the page cache of Linux does.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ use crate::request::{BLOCK_BYTES, Flags, IoResult, Op, Reply, Request};
 type Blocks = BTreeMap<u64, Payload>;
 
 /// A device with a volatile cache. A flush that fails permanently removes some blocks from the
-/// cache: no later flush covers them. Blocks that are not in the maps are zeroes.
+/// cache, so that no later flush covers them. Blocks that are not in the maps read as zeroes.
 struct Dropping {
     rt: Rt,
     geometry: Geometry,
@@ -33,7 +33,7 @@ struct Dropping {
     dirty: RefCell<BTreeMap<u64, (u64, u64)>>,
     writes: Cell<u64>,
     flushes: Cell<u64>,
-    /// Number of flushes that fail, and the probability that any other flush fails.
+    /// Number of next flushes that fail. `fails` is the probability that any later flush fails.
     failing: Cell<u32>,
     fails: Cell<f64>,
     /// Maximum latency of a request.
@@ -58,7 +58,7 @@ impl Dropping {
         })
     }
 
-    /// Returns the content that is left after a power cut.
+    /// Returns a device with the content that remains after a power cut.
     fn after_power_cut(&self) -> Rc<Dropping> {
         let left = Dropping::new(&self.rt, self.geometry.size_bytes);
         left.cached.borrow_mut().clone_from(&self.durable.borrow());
@@ -141,7 +141,8 @@ impl Dropping {
             }
             Op::Extents => Err(IoError::Unsupported),
             Op::Write | Op::Discard | Op::WriteZeroes => {
-                // A change that was applied early may have been dropped by a flush since.
+                // If the change was applied early, a flush may have dropped it since, so it is not
+                // repeated.
                 if !early {
                     self.change(&request);
                 }
@@ -177,11 +178,11 @@ fn stamp_of(block: Option<&Payload>) -> u8 {
     block.map_or(0, |block| block.to_vec()[0])
 }
 
-/// Stamps that a client has written to each block, in order: 0 stands for zeroes.
+/// Stamps that a client has written to a block, in order; the stamp 0 means zeroes.
 #[derive(Default)]
 struct Past {
     stamps: Vec<u8>,
-    /// Number of these writes that had completed.
+    /// Number of these writes that have completed.
     completed: usize,
 }
 
@@ -213,7 +214,7 @@ async fn client(rt: Rt, durable: Rc<Durable>, pasts: Rc<RefCell<Vec<Past>>>, num
             past.stamps.push(stamp);
         }
         if durable.submit(request).await.is_err() {
-            // The change waited for room, and the flush for that failed: nothing was written.
+            // The flush that would have made room for the change failed, so nothing was written.
             for past in &mut pasts.borrow_mut()[range] {
                 past.stamps.pop();
             }
@@ -228,8 +229,9 @@ async fn client(rt: Rt, durable: Rc<Durable>, pasts: Rc<RefCell<Vec<Past>>>, num
     }
 }
 
-/// Whatever is dropped and whenever: after a flush that succeeds, every block is durably as it was
-/// when the flush began, or newer; and no read is ever older than the last write.
+/// Whatever a failed flush drops, and whenever: after a successful flush, every block durably has
+/// the content from the start of that flush or newer content; and no read returns older content
+/// than that of the last write.
 #[test]
 fn a_flush_that_succeeds_covers_all_before_it_whatever_failed_flushes_have_dropped() {
     for (seed, fails, latency_us_max) in [(1, 0.0, 50), (2, 0.3, 5), (3, 0.3, 50), (4, 0.7, 500)] {
@@ -237,7 +239,7 @@ fn a_flush_that_succeeds_covers_all_before_it_whatever_failed_flushes_have_dropp
         let clients = 4;
         let disk = Dropping::new(&rt, clients * BLOCKS_OF_CLIENT * BLOCK_BYTES);
         disk.latency_us_max.set(latency_us_max);
-        // The bound is reached all the time.
+        // The bound is so low that it is reached all the time.
         let bytes_max = 10 * BLOCK_BYTES;
         let durable = Durable::bounded(&rt, Rc::clone(&disk) as Rc<dyn Device>, bytes_max);
         let durable = Rc::new(durable);
@@ -298,7 +300,8 @@ fn every_flush_fails_until_what_was_dropped_is_on_the_device_again() {
         ] {
             durable.submit(request).await.expect("it is taken");
         }
-        // The first flush writes everything again and retries once; the second one does so at once.
+        // The first flush fails, writes everything again and fails again; the second flush begins
+        // with writing everything again.
         disk.failing.set(3);
         let writes = disk.writes.get();
         assert_eq!(flush().await, Err(IoError::Medium));
@@ -312,7 +315,7 @@ fn every_flush_fails_until_what_was_dropped_is_on_the_device_again() {
     });
 }
 
-/// Before the first successful flush the device may hold content that another program wrote, and
+/// Before the first successful flush, the device may hold content that another program wrote and
 /// that cannot be written again.
 #[test]
 fn a_failed_flush_is_not_mended_while_the_device_may_hold_the_changes_of_others() {
@@ -334,7 +337,7 @@ fn a_failed_flush_is_not_mended_while_the_device_may_hold_the_changes_of_others(
     });
 }
 
-/// The kept bytes stay within their bound: a change that would exceed it comes after a flush.
+/// The kept bytes stay within their bound: a change that would exceed the bound waits for a flush.
 #[test]
 fn a_change_that_would_exceed_the_bound_waits_for_a_flush() {
     let rt = virtual_rt(7);
@@ -352,7 +355,7 @@ fn a_change_that_would_exceed_the_bound_waits_for_a_flush() {
                 .expect("the null device takes it");
             assert!(durable.unflushed.borrow().data_bytes() <= UNFLUSHED_BYTES_MAX);
         }
-        // One flush before the 65th MiB and one before the 129th.
+        // There was one flush before the 65th MiB and one before the 129th.
         assert_eq!(durable.flushes.get(), 2);
         assert_eq!(durable.unflushed.borrow().data_bytes(), 2 << 20);
     });
@@ -368,8 +371,9 @@ async fn open(rt: &Rt, disk: &Rc<Dropping>) -> Mirror {
     opened.unwrap_or_else(|error| panic!("{}", error.message))
 }
 
-/// The last side, from which no other can take over: flushes fail, and one that succeeds covers all
-/// content that earlier ones have dropped, also content that the destage has written meanwhile.
+/// The volume has only one side, so no other side can take over. Flushes of the side fail; a later
+/// flush that succeeds must cover all content that earlier ones have dropped, including content
+/// that the destager has written in the meantime.
 #[test]
 fn what_the_last_side_has_flushed_survives_a_power_cut_after_failed_flushes() {
     let rt = virtual_rt(8);
@@ -389,8 +393,8 @@ fn what_the_last_side_has_flushed_survives_a_power_cut_after_failed_flushes() {
                 let change = write(&rt, block * BLOCK_BYTES, 1, round, Flags::NONE);
                 mirror.submit(change).await.expect("the side takes it");
             }
-            // An idle side destages after a second, so the failures hit the client's flushes or the
-            // destage.
+            // An idle side destages after a second, so the failures hit flushes of the client or of
+            // the destager.
             disk.failing.set(2 + 2 * rng.below(3) as u32);
             rt.sleep(Duration::from_millis(rng.below(3_000))).await;
             let mut failed = 0;
@@ -414,9 +418,9 @@ fn what_the_last_side_has_flushed_survives_a_power_cut_after_failed_flushes() {
     });
 }
 
-/// Returns the virtual time in milliseconds for `count` writes of `bytes`, `depth` at once and none
-/// of them flushed, on a device of a profile, with a bound on the kept bytes; and the number of
-/// flushes that this took.
+/// Performs `count` writes of `bytes`, up to 32 of them in flight, without a flush by the client,
+/// on the model of a device, with a bound on the kept bytes. Returns the virtual time in
+/// milliseconds, and the number of flushes.
 fn time_of_writes(
     (of, profile): (ModelType, &str),
     (count, bytes, random): (u64, u64, bool),
@@ -460,9 +464,10 @@ fn time_of_writes(
     (ns as f64 / 1e6, durable.flushes.get())
 }
 
-/// Cost of the bound for devices that no client flushes: the table of `docs/layers/mirror.md`,
-/// printed with `--nocapture`. Entries of a log are long and in sequence. Small random writes gain
-/// most from the cache of a device, and a flush empties that before the next write.
+/// Measures the cost of the bound on devices that no client flushes, for the table in
+/// `docs/layers/mirror.md`; prints it with `--nocapture`. Log entries are long and sequential.
+/// Small random writes gain most from the cache of a device, which a flush empties before the next
+/// write.
 #[test]
 fn a_flush_for_each_64_mib_costs_little_on_a_disk_and_on_flash() {
     let (sequential, random) = ((512, 1 << 20, false), (40_000, 4096, true));

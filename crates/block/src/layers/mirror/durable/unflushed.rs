@@ -1,5 +1,5 @@
-//! The changes of a device that no successful flush has covered: for each range the newest, with
-//! its data or, for zeroes and discards, without.
+//! The changes of a device that no successful flush has covered: for each range the newest change,
+//! with its data (zeroes and discards have none).
 
 use std::ops::Range;
 
@@ -8,15 +8,15 @@ use bimetal_rt::Payload;
 use crate::extent_map::{Cut, ExtentMap};
 use crate::request::{Flags, Op, Request};
 
-/// A completed change, or a part of one.
+/// A completed change of a range, or a part of such a change.
 #[derive(Clone, Debug)]
 pub(super) struct Change {
     op: Op,
     flags: Flags,
     payload: Payload,
-    /// Number of the change in the order of completion.
+    /// Position of the change in the order of completion.
     number: u64,
-    /// Number of flushes that had failed before the change was written, or last written again.
+    /// Number of flushes that had failed before the change was last written.
     failures_before: u64,
 }
 
@@ -31,7 +31,7 @@ impl Cut for Change {
 }
 
 impl Change {
-    /// Builds the change that a request makes.
+    /// Creates the change that a request makes.
     pub(super) fn of(request: &Request) -> Change {
         Change {
             op: request.op,
@@ -42,12 +42,13 @@ impl Change {
         }
     }
 
-    /// Returns the change with its number in the order of completion.
+    /// Returns the change with `number` as its position in the order of completion.
     pub(super) fn numbered(self, number: u64) -> Change {
         Change { number, ..self }
     }
 
-    /// Returns the change with the number of flushes that had failed before it was written.
+    /// Returns the change with `failures_before` as the number of flushes that had failed before it
+    /// was last written.
     pub(super) fn begun_after(self, failures_before: u64) -> Change {
         Change {
             failures_before,
@@ -70,7 +71,7 @@ impl Change {
         self.payload
     }
 
-    /// Returns the request that applies the change to its range.
+    /// Returns the request that applies the change to `range`.
     pub(super) fn request(&self, range: Range<u64>) -> Request {
         let (offset, len) = (range.start, range.end - range.start);
         match self.op {
@@ -112,7 +113,7 @@ impl Unflushed {
         }
     }
 
-    /// Drops the changes up to a number, which are durable.
+    /// Drops the changes with numbers up to `number`, which are durable now.
     pub(super) fn release(&mut self, number: u64) {
         let durable = |change: &Change| change.number <= number;
         if self.changes.iter().all(|(_, change)| durable(change)) {
@@ -124,15 +125,16 @@ impl Unflushed {
         durable.into_iter().for_each(|range| self.forget(range));
     }
 
-    /// Returns the ranges that were written before the last of `failures` failed flushes, in order.
+    /// Returns, in ascending order, the ranges of the kept changes that were last written before
+    /// the last of `failures` failed flushes.
     pub(super) fn suspects(&self, failures: u64) -> Vec<Range<u64>> {
         let suspect = |change: &Change| change.failures_before < failures;
         let suspects = self.changes.iter().filter(|(_, change)| suspect(change));
         suspects.map(|(range, _)| range).collect()
     }
 
-    /// Returns the changes in a range that were written before the last of `failures` failed
-    /// flushes.
+    /// Returns the kept changes in a range that were last written before the last of `failures`
+    /// failed flushes.
     pub(super) fn suspects_in(
         &self,
         range: &Range<u64>,
@@ -143,7 +145,7 @@ impl Unflushed {
         parts
     }
 
-    /// Returns the kept changes in a range, in order, cut to it.
+    /// Returns the kept changes in a range, in ascending order and cut to the range.
     pub(super) fn parts_in(&self, range: &Range<u64>) -> Vec<(Range<u64>, Change)> {
         let cut = |(whole, change): (Range<u64>, &Change)| {
             let part = whole.start.max(range.start)..whole.end.min(range.end);

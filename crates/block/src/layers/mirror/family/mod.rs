@@ -1,95 +1,97 @@
-//! The decision on the sides found at an opening: which sides are the volume, which are behind and
-//! how far, and when the volume must not be opened. The decision is pure: no I/O, no clock, no
-//! state. It must never take a side for the volume that may lack a flushed change, unless the
-//! operator says so. T6, T7 and T8 are defined in `docs/trust.md`.
+//! The decision on the sides found at an opening: which sides make up the volume, which sides are
+//! behind and how far, and when the volume must not be opened. The decision is pure: no I/O, no
+//! clock, no state. It must never accept a side as the volume if that side may lack a flushed
+//! change, unless the operator forces it. T6, T7 and T8 are defined in `docs/trust.md`.
 //!
 //! # Rules
 //!
 //! - **Descent.** Every side carries the history of its epochs. Side P *descends* from side Q when
-//!   the identity of Q's current epoch is in P's history, or has been dropped from it and is the
-//!   one that P's table has for Q ([`is_past`]). Epoch numbers decide nothing: two sides that each
-//!   ran alone both continue from the same number.
+//!   the identifier of Q's current epoch is in P's history, or was dropped from that history and is
+//!   the one that P's table records for Q ([`is_past`]). Epoch numbers decide nothing: two sides
+//!   that each ran alone both continue from the same number.
 //! - **The newest epoch.** The newest epoch is that of the side that descends from every other
 //!   consistent side. If there is no such side, two sides each ran without the other: they have
-//!   diverged (split brain, T8). If a side's epoch may only have been dropped from a full history,
-//!   and no table names it, this cannot be decided, and the opening is refused too.
-//! - **Witnesses.** Three kinds of sides have no vote: inconsistent sides, because the decision
-//!   whose content counts was made when their rebuild began; sides that the operator gave up by
-//!   naming them in `rebuild`, which resolves a split; and sides whose logs have lost entries that
-//!   had been durable ([`Seen::damaged`]). Their knowledge still counts as evidence. If an
-//!   inconsistent side was told of an epoch after the newest of the others, these are not the
-//!   newest. Nor are they if a damaged side was told of an epoch without them, or that they had an
-//!   epoch which they do not have.
+//!   diverged (split brain, T8). If a side's epoch may merely have been dropped from a full
+//!   history, and no table records it, this cannot be decided, and the opening is refused too.
+//! - **Witnesses.** Three kinds of sides have no vote: inconsistent sides, because whose
+//!   content counts was decided when their rebuild began; sides that the operator discards by
+//!   naming them in `rebuild`, which resolves a split; and sides whose logs have lost durable
+//!   entries ([`Seen::damaged`]). Their knowledge still counts as evidence. The voting sides are
+//!   not the newest if an inconsistent side has an epoch after theirs, or if a damaged side has a
+//!   later epoch that excludes them or a table that records an epoch for them that they lack.
 //! - **Sources.** The sources are the sides whose logs together make the volume: the consistent
-//!   members of the newest epoch, whatever their state is. A side whose superblock still has an
-//!   earlier epoch is a source when every epoch after its own has it as a member: the crash came
-//!   before it was told. A side is an older copy of itself, and is made anew, when it lacks changes
-//!   that a peer knows it had ([`Seen::shared_below`]; a clean or idle (`Idle`) peer says it of
-//!   all sides), when it is clean while a peer has more, or when its current epoch is neither the
-//!   newest nor the one that the table of the side with the newest history names as its last.
+//!   members of the newest epoch, whatever their state. A side whose superblock still has an
+//!   earlier epoch is a source if every later epoch has it as a member: the crash came before its
+//!   superblock was written. A side is an older copy of itself, and is rebuilt completely, when it
+//!   lacks changes that a peer knows it had ([`Seen::shared_below`]; a clean or clean-idle peer
+//!   knows this of all sides), when it is clean while a peer has more changes, or when its current
+//!   epoch is neither the newest nor the one that the table of the side with the newest history
+//!   records for it.
 //! - **Sides that may be ahead (T7).** A missing durable member of the newest epoch may have
 //!   acknowledged flushes that the sources lack. So may the true side of which an older copy was
 //!   found: a member that is neither a source nor about to join. No side is ahead of a source that
-//!   has the newest epoch and is clean or idle (`Idle`). A side that is not durable may be
-//!   missing, but not all durable members at once: a flush counts only on durable sides. A damaged
-//!   member may be ahead when it has been complete up to more than the sources are. The only member
-//!   of an epoch starts alone, also after a crash (T6). The operator can [`Force`] the opening.
+//!   has the newest epoch and is clean or clean-idle. A side that is not durable may be missing,
+//!   but not all durable members together: a flush counts only on durable sides. A damaged member
+//!   may be ahead if it was once complete up to more than the sources are. The only member of an
+//!   epoch starts alone, also after a crash (T6). The operator can [`Force`] the opening.
 //! - **Records that count.** When every side of the table is a source, every record in their logs
-//!   counts. Otherwise only complete changes count: none from [`Plan::counts_below`] on (T6). That
-//!   holds when a side is missing, and also when a side is behind: it may have a change that the
-//!   members lost in a crash, and would bring the change back (T4) unless the epoch that the
-//!   opening begins says from where on changes do not count. And a change that counts beside a side
-//!   that is behind must count without that side too, at the next opening.
+//!   counts. Otherwise only complete changes count, and none from [`Plan::counts_below`] on (T6),
+//!   whether a side is missing or behind. A side that is behind may have a change that the members
+//!   lost in a crash, and would bring the change back (T4) unless the epoch that the opening begins
+//!   records from where on changes do not count. And a change that counts while a side that is
+//!   behind is present must also count without that side, at the next opening.
 //! - **The table of sides.** The side with the newest history has the newest table of sides,
-//!   because every change of the table comes with an epoch. A side that it does not list has left
-//!   the volume, or was about to join when a crash intervened: it is left alone, as if missing. A
-//!   place that no configured side has is given up with the next epoch, unless its side counts and
-//!   may be ahead. A side that the operator gives up and that does not belong to the volume, such
-//!   as a new disk in the place of a dead one, is made anew ([`Plan::made`]) in the place of a side
-//!   that was not found, or in a free place.
+//!   because every change of the table comes with an epoch. A side that this table does not list
+//!   has left the volume, or was about to join when a crash intervened: it is treated as missing. A
+//!   place that no configured side has is freed with the next epoch, unless its side counts and may
+//!   be ahead. A side that the operator discards and that does not belong to the volume, such as a
+//!   new disk in the place of a dead one, is formatted ([`Plan::made`]) for the place of a side
+//!   that was not found, or for a free place.
 //! - **The size.** The side with the newest history has the newest size, for the same reason.
 //!   Another source with a smaller size is grown: no change was written beyond that size before
 //!   every member had the new size.
 //! - **Sides that are behind.** A side lacks the regions changed since the last epoch of which it
-//!   was a member. Its own changes count only up to the first change of any epoch that followed
+//!   was a member. Its own changes count only up to the first change of any later epoch
 //!   ([`Behind::Since`]), and no further than the sources are complete: the sources may have lost
 //!   unflushed changes in a crash, and these then count nowhere. The epoch that the opening begins
-//!   says so to sides that come later. Everything is copied when that last epoch is unknown or has
-//!   been dropped from the history, and when the side should have been a member of an epoch between
-//!   that one and the newest: it is then an older copy (or was lost while it was being told). An
-//!   older copy from the very epoch in which the side was left cannot be recognised.
+//!   records this for sides that come back later. A side lacks everything when its last epoch is
+//!   unknown or was dropped from the history, and when it should have been a member of an epoch
+//!   between its last one and the newest: it is then an older copy (or was lost while its
+//!   superblock was written). An older copy from the epoch in which the side was left is not
+//!   recognizable.
 //!
 //! # Duties of the running volume
 //!
 //! - Every opening that is not read-only begins an epoch ([`Plan::next_epoch`]), even if no side
 //!   left or joined: otherwise an older copy that runs alone could not be told from the true side.
-//!   No change is admitted before every source is durably marked active in that epoch.
+//!   No change is admitted before every source is durably marked dirty in that epoch.
 //! - The changes that the sources lack of each other are durable on all of them before the first
-//!   source is told of that epoch. Until then they are in entries of the newest epoch. The logs of
-//!   the sources also say durably that they are complete: a source may be the only one of the next
-//!   opening, where only complete changes count. Then the opening takes a sequence number, like a
-//!   change without content, and [`Seen::shared_below`] is the one after it. So an older copy is
-//!   not complete, and cannot bring back changes that the opening decided to be lost (T4).
-//! - Every epoch comes with a table that says which epoch each side had last, as far as that is
-//!   known ([`remember`]), before the history drops that epoch.
-//! - An epoch without a side begins only when every flushed change is durable on one durable member
-//!   of that epoch. Until one member has it durably, no change that the side lacks is acknowledged.
+//!   source gets that epoch. Until then these changes are in log entries of the newest epoch. The
+//!   logs of the sources also durably state that they are complete: a source may be the only one of
+//!   the next opening, where only complete changes count. Then the opening uses up a sequence
+//!   number, like a change without content, and [`Seen::shared_below`] is the number after it. So
+//!   an older copy is not complete, and cannot bring back changes decided to be lost (T4).
+//! - Every epoch comes with a table that records the last epoch of each side, as far as it is known
+//!   ([`remember`]), before the history drops that epoch.
+//! - An epoch that excludes a side begins only when every flushed change is durable on one durable
+//!   member of that epoch. Until a member durably has the epoch, no change that the excluded side
+//!   lacks is acknowledged.
 //! - A side is ejected only when its superblock names another healthy side as a member. Otherwise,
-//!   started alone, it would be the only member of the last epoch that it was told of.
-//! - A superblock with a new epoch says up to which change the side is now durably complete: at
-//!   most the first change of that epoch, and never a number from a past that was given up.
-//! - A side joins when everything copied to it is durable on every member, and is marked in its map
-//!   for the sides that are no members; its map begins as that of the source. The epoch is written
-//!   to the other members first, and to the joining side last; until then, changes that only this
-//!   side has flushed are not acknowledged, because an opening would not count it as a source. Then
-//!   the join takes a sequence number, like an opening, before any log drops an entry.
-//! - The entries of a log carry their epoch. If a side was not told of an epoch, its changes beyond
-//!   the first change of that epoch were given up before ([`Plan::discards`]).
+//!   started alone, it would be the only member of the last epoch in its superblock.
+//! - A superblock with a new epoch records up to which change the side is now durably complete: at
+//!   most the first change of that epoch, and never a number from a discarded history.
+//! - A side joins when everything copied to it is durable on every member, and is marked in its
+//!   dirty-region bitmap for the sides that are not members; the bitmap begins as that of the
+//!   source. The epoch is written to the other members first, and to the joining side last; until
+//!   then, changes that only this side has flushed are not acknowledged, because an opening would
+//!   not count it as a source. Then the join uses up a sequence number before a log drops an entry.
+//! - The entries of a log carry their epoch. If a side did not get an epoch, its changes from the
+//!   first change of that epoch on are discarded ([`Plan::discards`]).
 //! - A side that is to be rebuilt is marked before anything is copied to it: inconsistent, with the
 //!   history of [`Behind::history`], which ends in the running volume's current epoch; a member
-//!   must have that epoch durably before. After a crash the side then does not pass for one that
-//!   lacks less than it does, or for a part of another history; and sides that were left earlier do
-//!   not pass for the newest.
+//!   must durably have that epoch before. After a crash the side is then not mistaken for one that
+//!   lacks less than it does, or for a part of another history; and sides that were left earlier
+//!   are not mistaken for the newest.
 
 mod ancestry;
 #[cfg(test)]
@@ -105,48 +107,47 @@ use super::superblock::{
 pub use ancestry::{is_past, remember};
 pub use refusal::{Refusal, Split};
 
-/// Reason why a side has no superblock.
+/// Reason why no superblock of a side is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Absence {
-    /// The device is absent.
+    /// The device is absent, or could not be opened.
     Missing,
-    /// The device is there and cannot be read.
+    /// The device could not be read.
     Unreadable(String),
-    /// The device was read, and is no side of a volume.
+    /// The device was read and holds no side of any volume.
     NoVolume,
-    /// The device was read, and its superblock is invalid.
+    /// The device was read and its superblock is invalid.
     Damaged(String),
 }
 
-/// Findings about one side of the configuration.
+/// Findings about one configured side.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    /// Its name.
+    /// The name of the side.
     pub name: String,
-    /// Its superblock, or the reason why there is none.
+    /// The superblock of the side, or the reason why it is not known.
     pub found: Result<Superblock, Absence>,
-    /// All changes below this sequence number are on the side, according to its log. 0 when the log
-    /// was not read.
+    /// Sequence number below which the side has every change, according to its log; 0 if not read.
     pub complete_below: u64,
-    /// All changes below this sequence number were durable on every member of its epoch, according
-    /// to its log. 0 when that is unknown.
+    /// Sequence number below which every change was durable on every member of the epoch, according
+    /// to the log of the side; 0 when unknown.
     pub shared_below: u64,
-    /// Changes below this sequence number may have been dropped from its log without a mark in its
-    /// dirty-region bitmap (map). 0 when there are none.
+    /// Sequence number below which the log of the side may have dropped changes without a mark in
+    /// its dirty-region bitmap; 0 when there are no such changes.
     pub unmarked_below: u64,
-    /// Number of the newest epoch in its log: the side has been told of it, whatever its superblock
-    /// says. `None` when the reader of the log has already left out records that do not count.
+    /// Number of the newest epoch in the log of the side, even if the superblock does not have it.
+    /// `None` when the reader of the log has already dropped records that do not count.
     pub log_epoch: Option<u64>,
     /// Time at which the side was last written, according to its log, in seconds since 1970.
     pub written_s: u64,
-    /// Its log has lost entries that had been durable, so its content is not that of one moment.
+    /// Whether the log of the side has lost durable entries, so that its content is not consistent.
     pub damaged: bool,
-    /// False when the side is lost with its machine.
+    /// Whether the content of the side survives the loss of its machine.
     pub durable: bool,
 }
 
 impl Seen {
-    /// Creates the findings of a durable side of which only the superblock is known.
+    /// Creates the findings about a durable side whose log was not read.
     pub fn of(name: &str, found: Result<Superblock, Absence>) -> Seen {
         Seen {
             name: name.to_owned(),
@@ -165,13 +166,13 @@ impl Seen {
 /// Ways to force the opening of a volume although a side that may be ahead is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Force {
-    /// Opens the volume for reading only. Nothing is written to any side.
+    /// Opens the volume read-only. No side is written to.
     ReadOnly,
-    /// Continues from the sides present. Changes that only missing sides have never count again.
+    /// Continues from the present sides. Changes that only missing sides have will never count.
     Fork,
 }
 
-/// Extent to which a side is behind.
+/// Extent to which a side lacks content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behind {
     /// The side lacks at most the regions that the dirty-region bitmap of a source marks as changed
@@ -183,16 +184,16 @@ pub enum Behind {
         /// Sequence number of the first change of the side that does not count.
         discard_from: u64,
     },
-    /// Its content is unknown: the side was given up, is an older copy of itself, or is no member
-    /// of any epoch in its history.
+    /// The side lacks everything: it was discarded by the operator, is damaged or an older copy of
+    /// itself, or the changes since its last epoch are not known.
     Everything,
 }
 
 impl Behind {
-    /// Returns the history with which the side at `place` of the table is marked inconsistent
-    /// before anything is copied to it from a volume with the history `running`. In that history
-    /// the side is a member of no epoch after the last one whose changes it has; it is a member of
-    /// no epoch when it lacks everything.
+    /// Returns the history with which the side at `place` of the table is marked inconsistent,
+    /// before any content is copied to it from a volume with the history `running`. In the returned
+    /// history, the side is a member of no epoch after the last one whose changes it has; if it
+    /// lacks everything, it is a member of no epoch.
     pub fn history(&self, running: &History, place: usize) -> History {
         let whole_until = match self {
             Behind::Since { epoch, .. } => *epoch,
@@ -209,42 +210,42 @@ impl Behind {
     }
 }
 
-/// The decision. Sides are named by their indices in the list that [`decide`] was given.
+/// The decision of [`decide`]. A side is identified by its index in the list passed to [`decide`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// The sides whose logs are merged, at least one. Those with the newest epoch come first.
+    /// The sides whose logs are merged; at least one. Sides with the newest epoch come first.
     pub sources: Vec<usize>,
-    /// Sources with the sequence number from which on their records do not count: the side was not
-    /// told of an epoch that began there.
+    /// Sources with discarded records: the side, and the first sequence number that does not count
+    /// because the side did not get an epoch that began there.
     pub discards: Vec<(usize, u64)>,
     /// The sides that are present and must be rebuilt before they count.
     pub behind: Vec<(usize, Behind)>,
-    /// The sides that cannot be used: missing, or without a superblock.
+    /// The sides that cannot be used: they are missing, have no superblock, or are not listed.
     pub missing: Vec<usize>,
     /// The common history of the sources, up to the newest epoch.
     pub newest: History,
-    /// One bit for the place in the table of sides of each source.
+    /// Bit set of the sources by their places in the table of sides.
     pub members: u32,
-    /// Highest sequence number below which a source is known to be complete.
+    /// Highest sequence number up to which a source is known to be complete.
     pub complete_below: u64,
-    /// Changes from this sequence number on do not count; `None` when every record counts.
+    /// Sequence number from which changes do not count; `None` when every record counts.
     pub counts_below: Option<u64>,
-    /// The way in which the opening was forced, if it had to be.
+    /// How the opening was forced; `None` when forcing was not necessary.
     pub forced: Option<Force>,
-    /// The table of sides to continue with. A side that is to be made anew has only a place in it.
+    /// The table of sides for the opened volume. The place of a side to be formatted is empty.
     pub table: Table,
-    /// Size of the volume according to the side with the newest history, which also has the table.
+    /// Size of the volume in bytes, from the side with the newest history.
     pub volume_bytes: u64,
-    /// The sides to make anew on their devices, each with its place in the table.
+    /// The sides to be formatted on their devices, each with its place in the table.
     pub made: Vec<(usize, usize)>,
     /// Unfinished operations of the volume.
     pub remembered: Remembered,
-    /// The sides of the configuration that have left the volume by a command.
+    /// The configured sides that a command has removed from the volume.
     pub gone: Vec<usize>,
 }
 
 impl Plan {
-    /// Turns a source into a side that is rebuilt; the caller has removed it from the sources.
+    /// Converts a source, already removed from `sources` by the caller, to a side to be rebuilt.
     pub(super) fn leave_out(&mut self, index: usize, superblock: &Superblock) {
         self.members &= !(1 << superblock.place());
         self.discards.retain(|(discarding, _)| *discarding != index);
@@ -260,7 +261,7 @@ impl Plan {
     }
 
     /// Returns the epoch that the opening begins. `next_change` is the first sequence number that
-    /// no log of a source has; the epoch begins lower when changes do not count.
+    /// is in no log of a source; the epoch begins at a lower number if some changes do not count.
     pub fn next_epoch(&self, id: Uuid, next_change: u64, now_s: u64) -> Epoch {
         Epoch {
             number: self.newest.current().number + 1,
@@ -272,14 +273,14 @@ impl Plan {
     }
 }
 
-/// A side with a superblock.
+/// A configured side whose superblock is known.
 #[derive(Clone, Copy)]
 struct Present<'s> {
     index: usize,
     seen: &'s Seen,
     superblock: &'s Superblock,
     given_up: bool,
-    /// Changes of the side from this sequence number on do not count.
+    /// First sequence number from which changes of the side do not count; `None` when all count.
     discard_from: Option<u64>,
 }
 
@@ -293,8 +294,8 @@ impl Present<'_> {
         complete_below.min(self.discard_from.unwrap_or(u64::MAX))
     }
 
-    /// Returns the sequence number below which, by its own word, all members have every change. The
-    /// side cannot know of more than it has itself.
+    /// Returns the sequence number below which, according to this side, all members have every
+    /// change; at most the number up to which the side itself is complete.
     fn shared_below(&self) -> u64 {
         let said = if self.superblock.state.is_complete() {
             self.superblock.complete_below
@@ -308,15 +309,17 @@ impl Present<'_> {
         self.seen.written_s.max(self.superblock.written_s)
     }
 
-    /// Returns true when the content of the side is that of one moment, and counts.
+    /// Returns true when the content of the side is consistent and the side is a member of its
+    /// epoch.
     fn is_consistent(&self) -> bool {
         let counts = self.current().has_member(self.superblock.place());
         let usable = !self.given_up && !self.seen.damaged;
         self.superblock.state != SideState::Inconsistent && counts && usable
     }
 
-    /// Returns the sequence number below which all changes that count in the newest epoch were once
-    /// on the side, by its own word and by what it knows of all members. 0 when none counts.
+    /// Returns the sequence number below which the side once had all changes that count in the
+    /// newest epoch, according to its log and superblock; 0 when the side does not count in that
+    /// epoch.
     fn had_below(&self, newest: &History) -> u64 {
         let had = self.complete_below().max(self.seen.shared_below);
         if self.superblock.history.contains(&newest.current().id) {
@@ -330,9 +333,9 @@ impl Present<'_> {
         had.min(limit.unwrap_or(u64::MAX))
     }
 
-    /// Returns true when the side is damaged and knows that none of these sides holds all that
-    /// counts: it was told of an epoch without them, or that they had been told of a later epoch
-    /// than they have.
+    /// Returns true when this side is damaged and proves that none of the sources holds all
+    /// counting changes: it has a later epoch in which the source does not count, or its table
+    /// records for the source an epoch other than the one the source has.
     fn outdates(&self, sources: &[Present<'_>]) -> bool {
         let (history, table) = (&self.superblock.history, &self.superblock.table);
         let is_later = |side: &Present<'_>| history.next_after(&side.current().id).is_some();
@@ -340,22 +343,22 @@ impl Present<'_> {
         self.seen.damaged && sources.iter().all(|side| is_later(side) && !counts(side))
     }
 
-    /// Returns false when the table says that the side last had epochs other than its current one:
-    /// the side is then an older copy of itself.
+    /// Returns false when the table records for the side only epochs other than its current one, so
+    /// that the side is an older copy of itself.
     fn is_as_acknowledged(&self, table: &Table) -> bool {
         let listed = place_in(table, &self.superblock.side).and_then(|place| table[place]);
         let acknowledged = listed.map(|listed| listed.acknowledged).unwrap_or_default();
         acknowledged.is_unknown() || acknowledged.may_be(&self.current().id)
     }
 
-    /// Returns true when the side descends from the other, or is in the same epoch.
+    /// Returns true when this side descends from the side `other`, or both are in the same epoch.
     fn descends_from(&self, other: &Present<'_>) -> bool {
         let (own, side) = (self.superblock, &other.superblock.side);
         is_past(&own.history, &own.table, side, other.current())
     }
 
-    /// Returns true when the side has the newest epoch, or is a member of every epoch after its
-    /// own.
+    /// Returns true when the current epoch of the side is the newest, or every later epoch has the
+    /// side as a member.
     fn counts_in(&self, newest: &History) -> bool {
         let place = self.superblock.place();
         let after = newest.after(&self.current().id);
@@ -363,7 +366,7 @@ impl Present<'_> {
     }
 }
 
-/// Decides what to do with the sides; see the module documentation. `rebuild` names sides given up.
+/// Decides on the sides; see the module documentation. `rebuild` names the sides to discard.
 ///
 /// # Errors
 /// The reason why the volume must not be opened.
@@ -428,8 +431,8 @@ pub fn decide(seen: &[Seen], rebuild: &[String], force: Option<Force>) -> Result
 }
 
 /// Returns the sides with a superblock. A side on a blank device, such as a new disk in the place
-/// of a dead one, counts as missing. A side with an invalid superblock is refused, unless nothing
-/// is expected of it: it was given up, or is lost with its machine.
+/// of a dead one, counts as missing. A side with an invalid superblock is an error, unless no
+/// content is expected of it: the operator has discarded it, or it is not durable.
 fn believable<'s>(seen: &'s [Seen], rebuild: &[String]) -> Result<Vec<Present<'s>>, Refusal> {
     let mut present = Vec::new();
     for (index, side) in seen.iter().enumerate() {
@@ -495,15 +498,15 @@ fn check_family(present: &[Present<'_>]) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The table of sides to continue with, and the sides to make anew with their places.
+/// The next table of sides, and the sides to be formatted with their places in it.
 struct NextTable {
     table: Table,
     made: Vec<(usize, usize)>,
 }
 
-/// Derives the next table from that of the side with the newest history. Listed sides that are not
-/// configured must count for nothing, and are removed. Sides that the operator gives up and that do
-/// not belong to the volume take the places of sides that were not found, or free ones.
+/// Derives the next table from that of the side with the newest history. A listed side that is not
+/// configured is removed, or is an error if it may be ahead. A side that the operator discards and
+/// that does not belong to the volume gets the place of a side that was not found, or a free place.
 fn table(
     seen: &[Seen],
     present: &[Present<'_>],
@@ -535,7 +538,7 @@ fn table(
         formatted: holder.superblock.side_count(),
         configured: seen.len(),
     };
-    // A device that cannot be read may be one of the unseen sides, or a side that has left; each
+    // A device that cannot be read may be one of the unseen sides or a side that has left; each
     // device is at most one side.
     if unknown.len() > unseen.len() + left {
         return Err(wrong_number);
@@ -553,7 +556,7 @@ fn table(
         table[place] = None;
         placed.push((index, place));
     }
-    // The remaining sides are not configured. They may be removed unless they may be ahead.
+    // The remaining unseen sides are not configured. They may be removed unless they may be ahead.
     if unknown.is_empty() {
         let complete = holder.superblock.state.is_complete();
         if !complete && unseen.iter().any(|place| current.has_member(*place)) {
@@ -567,7 +570,7 @@ fn table(
     Ok(NextTable { table, made })
 }
 
-/// Returns the side whose history contains the current epochs of all consistent sides.
+/// Returns the side that descends from all other consistent sides.
 fn newest_of<'s>(consistent: &[Present<'s>]) -> Result<Present<'s>, Refusal> {
     let newest = consistent
         .iter()
@@ -598,8 +601,8 @@ fn newest_of<'s>(consistent: &[Present<'s>]) -> Result<Present<'s>, Refusal> {
     Err(Refusal::SplitBrain { splits })
 }
 
-/// Returns, of two sides of which neither descends from the other, the side whose epoch may only
-/// have been dropped from the history of the other side.
+/// Given two sides of which neither descends from the other, returns the side whose epoch may
+/// merely have been dropped from the history of the other side.
 fn perhaps_dropped<'p, 's>(
     one: &'p Present<'s>,
     other: &'p Present<'s>,
@@ -639,8 +642,8 @@ fn sources<'s>(
     })
 }
 
-/// Returns the sequence number from which on changes of the side do not count: the lowest first
-/// change of the epochs that it was not told of.
+/// Returns the sequence number from which changes of the side do not count: the lowest first change
+/// of the epochs that are newer than any in its log.
 fn discard_from(side: &Present<'_>, newest: &History) -> Option<u64> {
     let acknowledged = side.seen.log_epoch?;
     let after = newest.after(&side.current().id)?;
@@ -662,8 +665,8 @@ fn is_among(side: &Present<'_>, sides: &[Present<'_>]) -> bool {
     sides.iter().any(|other| other.index == side.index)
 }
 
-/// Returns the sides that may have acknowledged changes that the sources lack. It is not known
-/// which missing side has which place, so any durable one may be the missing member.
+/// Returns the sides that may have acknowledged changes that the sources lack. Which missing side
+/// has which place is unknown, so any durable missing side may be the missing member.
 fn may_be_ahead(
     seen: &[Seen],
     present: &[Present<'_>],
@@ -696,9 +699,9 @@ fn may_be_ahead(
     ahead
 }
 
-/// Returns true when the side looks like one with which the newest epoch began, and which was not
-/// told of it: it had no change that the others lack. It was being rebuilt, and no log has dropped
-/// an entry in that epoch.
+/// Returns true when the newest epoch may have begun with the joining of this side, before its
+/// superblock was written, so that it has no change that the other sides lack: it is marked as
+/// being rebuilt, and no log has dropped an entry in that epoch.
 fn is_about_to_join(side: &Present<'_>, sources: &[Present<'_>], newest: &History) -> bool {
     let shared = sources.iter().map(Present::shared_below).max().unwrap_or(0);
     side.superblock.state == SideState::Inconsistent
@@ -706,8 +709,8 @@ fn is_about_to_join(side: &Present<'_>, sources: &[Present<'_>], newest: &Histor
         && shared <= newest.current().first_change
 }
 
-/// Returns the sides that have the later epoch: the missing ones, durable or not. If no side is
-/// missing and the operator gave up none, the sources are older copies, and are returned.
+/// Returns the sides that may have the later epoch: the missing sides, durable or not. If no side
+/// is missing and the operator discarded none, the sources are older copies and are returned.
 fn outdated_by(seen: &[Seen], present: &[Present<'_>], sources: &[Present<'_>]) -> Vec<usize> {
     let missing = missing(seen);
     if !missing.is_empty() || present.iter().any(|side| side.given_up) {
@@ -716,8 +719,7 @@ fn outdated_by(seen: &[Seen], present: &[Present<'_>], sources: &[Present<'_>]) 
     sources.iter().map(|side| side.index).collect()
 }
 
-/// Returns true when a side that was neither given up nor found damaged has been told of an epoch
-/// after the newest one.
+/// Returns true when a side that is neither discarded nor damaged has an epoch after the newest.
 fn knows_a_later_epoch(present: &[Present<'_>], newest: &History) -> bool {
     let asked = |side: &&Present<'_>| !side.given_up && !side.seen.damaged;
     present.iter().filter(asked).any(|side| {
@@ -726,7 +728,7 @@ fn knows_a_later_epoch(present: &[Present<'_>], newest: &History) -> bool {
     })
 }
 
-/// Returns the sequence number from which on changes do not count.
+/// Returns the sequence number from which changes do not count; `None` when all count.
 fn counts_below(
     sources: &[Present<'_>],
     newest: &History,
@@ -740,7 +742,7 @@ fn counts_below(
     (forced || others).then(|| complete_below(sources))
 }
 
-/// Returns how far behind each side is that is there and no source.
+/// Returns, for each side that is present and not a source, how far it is behind.
 fn behind(
     present: &[Present<'_>],
     sources: &[Present<'_>],
@@ -761,10 +763,11 @@ fn behind(
         .collect()
 }
 
-/// Returns the changes that a side lacks; `None` when no bitmap tells. Changes that all members had
-/// are in no bitmap. So the side must not have been a member of any epoch since its last one,
-/// except that the newest may have been meant to begin with it, as long as no log dropped an entry
-/// in that epoch. And everything copied to the side since must be of this history.
+/// Returns how far a side is behind; `None` when no dirty-region bitmap shows it. Changes that all
+/// members had are in no bitmap. So the side must not have been a member of any epoch after its
+/// last one. The newest epoch is an exception if it may have begun with the joining of the side and
+/// no log has dropped an entry in it. Content copied to the side since must also belong to this
+/// history.
 fn since(side: &Present<'_>, sources: &[Present<'_>], newest: &History) -> Option<Behind> {
     let place = side.superblock.place();
     let last_own = side.superblock.last_epoch()?;

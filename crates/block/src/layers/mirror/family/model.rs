@@ -1,11 +1,11 @@
 //! Random lives of a volume, compared with an oracle that knows the true state of every side: its
 //! changes, which of them were flushed, and which epochs it has seen.
 //!
-//! The volume of the model fulfils the duties of a running volume at the head of [`super`], and
-//! dies between any two writes of a superblock. Every opening checks: no flushed change is lacking
-//! unless the opening was forced, or the side does not know that it was left out; sides that each
-//! ran alone are always detected; with all sides there and no split, the volume opens; all sources
-//! end with the same content; and a side that was behind ends with that content too.
+//! The volume of the model performs the duties of a running volume listed in [`super`], and may die
+//! between any two superblock writes. Every opening checks the following. No flushed change is
+//! lacking, unless the opening was forced or the side does not know that it was left out. Sides
+//! that each ran alone are always detected. With all sides present and no split, the volume opens.
+//! All sources end with the same content, and so does every side that was behind.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,8 @@ use super::tests::superblock;
 use super::*;
 use crate::layers::mirror::superblock::{EPOCHS_MAX, FIRST_CHANGE};
 
-/// Content by the sequence number of the change. 0 stands for a change that every side lost.
+/// Identifier of the content of each change, by sequence number; 0 for a change that every side
+/// lost.
 type Content = BTreeMap<u64, u64>;
 type Clock = BTreeSet<Uuid>;
 
@@ -44,7 +45,7 @@ enum Action {
 }
 
 fn actions() -> impl Strategy<Value = Vec<Action>> {
-    // Half of the runs die in the first few writes, the others never.
+    // Half of the runs die within the first few superblock writes, the others never.
     let dies = || prop_oneof![0u8..6, Just(u8::MAX)];
     let open = (
         0u8..16,
@@ -53,7 +54,7 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
         dies(),
     );
     let open = open.prop_map(|(present, force, rebuild, dies_after)| Action::Open {
-        // All sides are there in half of the cases.
+        // All sides are present in half of the cases.
         present: if present >= 8 { 7 } else { present },
         force,
         rebuild,
@@ -75,18 +76,18 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
     vec(action, 1..80)
 }
 
-/// Content of a side, and the oracle's knowledge of it.
+/// Content of a side, with the oracle's knowledge of the side.
 #[derive(Clone)]
 struct Disk {
     superblock: Superblock,
     kept: Content,
     cached: Content,
-    /// Changes that its log still has.
+    /// Sequence numbers of the changes that the log of the side still has.
     log: BTreeSet<u64>,
-    /// The map, by change.
+    /// The dirty-region bitmap, as the epoch marked for each change.
     map: BTreeMap<u64, u64>,
     shared_below: u64,
-    /// Epoch of the newest entry in its log.
+    /// Epoch of the newest entry in the log of the side.
     log_epoch: u64,
     seen: Clock,
     is_old_copy: bool,
@@ -104,7 +105,7 @@ impl Disk {
         lacking.expect("numbers do not end")
     }
 
-    /// Returns the changes that its log offers to others.
+    /// Returns the changes in the log of the side, which other sides can get from it.
     fn logged(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let logged = |(n, _): &(&u64, &u64)| self.log.contains(n);
         self.kept.iter().filter(logged).map(|(n, id)| (*n, *id))
@@ -117,7 +118,7 @@ struct Flushed {
     seen: Clock,
 }
 
-/// The running program.
+/// State of the running program.
 struct Run {
     members: Vec<usize>,
     behind: BTreeMap<usize, Behind>,
@@ -156,7 +157,7 @@ struct World {
     drawn: u64,
     /// Maximum number of epochs in a history.
     epochs_max: usize,
-    /// Seed that decides which unflushed writes survive a crash.
+    /// State of the generator that decides which unflushed writes survive a crash.
     luck: u64,
 }
 
@@ -231,7 +232,7 @@ impl World {
         }
     }
 
-    /// Performs an action. Returns false when the program ended.
+    /// Performs an action. Returns false when it ended the program.
     fn act_in(&mut self, run: &mut Run, action: &Action) -> bool {
         match *action {
             Action::Change(to) => {
@@ -268,7 +269,7 @@ impl World {
         }
     }
 
-    /// Marks every member active before the first acknowledgement after an idle time.
+    /// Marks every member dirty before the first acknowledgement after an idle time.
     fn wake(&mut self, run: &mut Run) {
         if std::mem::take(&mut run.idle) {
             for &index in &run.members {
@@ -277,7 +278,7 @@ impl World {
         }
     }
 
-    /// Stores everything on the side, durably.
+    /// Durably stores all content of the run on a side.
     fn store(&mut self, run: &Run, index: usize) {
         let disk = &mut self.disks[index];
         let lacking: Vec<u64> = run
@@ -345,8 +346,8 @@ impl World {
         self.follow(run, epoch);
     }
 
-    /// Begins an epoch on the history of the run. The table notes the last epochs of the sides that
-    /// are there.
+    /// Adds an epoch to the history of the run. The table records the last epochs of the sides that
+    /// are present.
     fn follow(&self, run: &mut Run, epoch: Epoch) {
         let current = |side: &Uuid| {
             let of = |disk: &Disk| disk.superblock.side == *side;
@@ -410,8 +411,8 @@ impl World {
             return false;
         }
         self.rebuild(run, source, side, behind);
-        // The content copied to the side has no entry in its log, so no other side could get it
-        // from there.
+        // The content copied to the side has no entry in the log of the side, so other sides could
+        // not get the content from there.
         run.members.iter().for_each(|&index| self.store(run, index));
         run.behind.remove(&side);
         run.members.push(side);
@@ -422,14 +423,15 @@ impl World {
             }
             self.tell(run, index);
         }
-        // The join itself is a change, so that an absent side is not complete.
+        // The join itself is a change, so that an absent side is not complete without it.
         let marker = self.draw();
         run.content.insert(run.next(), marker);
         run.idle = false;
         true
     }
 
-    /// Copies the ranges that the map and the logs name as lacking, and no others.
+    /// Copies the ranges that the dirty-region bitmap and the logs show as lacking, and no other
+    /// ranges.
     fn rebuild(&mut self, run: &Run, source: usize, side: usize, behind: Behind) {
         let source = self.disks[source].clone();
         let disk = &mut self.disks[side];
@@ -455,7 +457,7 @@ impl World {
                     "side {side} is whole after {behind:?}"
                 );
             }
-            // An older copy from the epoch in which the side was left: this cannot be recognised.
+            // An older copy from the epoch in which the side was left cannot be recognized.
             _ => disk.kept = run.content.clone(),
         }
         disk.map = map;
@@ -463,7 +465,7 @@ impl World {
         disk.shared_below = run.next();
         disk.log_epoch = run.history.current().number;
         disk.is_old_copy = false;
-        // The changes that it made alone have been given up.
+        // The changes that the side made alone are discarded.
         disk.seen = run.seen.clone();
     }
 
@@ -505,8 +507,8 @@ impl World {
                 ..copy
             };
             self.lose_caches();
-            // Changes that only the true side had are gone, whatever is decided; a side that was
-            // left before does not count.
+            // Changes that only the true side had are lost, whatever the decision. Of the other
+            // sides, only those with the newest epochs can have kept a change.
             let disks = &self.disks;
             let elsewhere = |n: &u64, f: &Flushed| {
                 let mut newest = disks
@@ -535,17 +537,17 @@ impl World {
         self.disks.iter().enumerate().map(look).collect()
     }
 
-    /// Returns true when two sides with a state of their own have each seen an epoch that the other
-    /// has not.
+    /// Returns true when, among the given sides, two have each seen an epoch that the other has not
+    /// seen.
     fn is_split(&self, asked: &[usize]) -> bool {
         let saw = |index: usize| &self.disks[index].seen;
         let apart = |a: usize, b: usize| !saw(a).is_subset(saw(b)) && !saw(b).is_subset(saw(a));
         asked.iter().any(|&a| asked.iter().any(|&b| apart(a, b)))
     }
 
-    /// Returns true when a member of the newest epoch was told of no epoch that a history still
-    /// has: that many openings in a row died before they told it. It is then unknown whether the
-    /// side counted all the while.
+    /// Returns true when a member of the newest epoch has none of the epochs that the newest
+    /// history still has, because too many openings in a row died before they wrote its superblock.
+    /// It is then unknown whether the side counted all the time.
     fn has_unacknowledged_member(&self, asked: &[usize]) -> bool {
         let histories = asked
             .iter()
@@ -597,7 +599,7 @@ impl World {
         self.start(&plan, content, next, &mut fuse);
     }
 
-    /// Returns the content that every source has when the logs are merged.
+    /// Returns the content that every source has after the logs are merged.
     fn merged(&self, plan: &Plan) -> Content {
         let mut merged: Option<Content> = None;
         let counts =
@@ -627,7 +629,7 @@ impl World {
     fn check_flushed(&self, plan: &Plan, content: &Content, given_up: bool, present: u8) {
         let forced = plan.forced.is_some() || given_up;
         let sources = || plan.sources.iter().map(|&index| &self.disks[index]);
-        // An older copy hides that the true side is missing.
+        // The presence of an older copy can hide that the true side is missing.
         let old_copy = self.disks.iter().any(|disk| disk.is_old_copy);
         if forced || old_copy && present != 7 {
             return;
@@ -637,7 +639,7 @@ impl World {
             .collect();
         let at_peace = sources().any(|disk| disk.superblock.state.is_complete());
         for (n, flushed) in &self.flushed {
-            // A side that was left while quiet, or has gone its own way since, cannot know.
+            // A side that was left clean-idle, or has since accepted changes alone, cannot know it.
             let left_out =
                 !seen.contains(&flushed.epoch) && (at_peace || !seen.is_subset(&flushed.seen));
             assert!(
@@ -679,7 +681,7 @@ impl World {
             self.tell(&run, index);
             self.disks[index].is_old_copy = false;
         }
-        // The opening itself is a change, so that an absent side is not complete.
+        // The opening itself is a change, so that an absent side is not complete without it.
         let marker = self.draw();
         run.content.insert(run.next(), marker);
         for index in run.members.clone() {
@@ -695,7 +697,7 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 20_000,
-        // Every run uses the same cases.
+        // A fixed seed, so that every test run uses the same cases.
         rng_seed: RngSeed::Fixed(8),
         failure_persistence: None,
         ..ProptestConfig::default()
@@ -705,7 +707,7 @@ proptest! {
     fn random_lives_keep_the_contract(
         actions in actions(),
         last_is_durable in any::<bool>(),
-        // In half of the cases more epochs pass than a history remembers.
+        // In half of the cases, more epochs pass than a history can hold.
         epochs_max in prop_oneof![2usize..6, Just(EPOCHS_MAX)],
         luck in any::<u64>(),
     ) {

@@ -1,66 +1,67 @@
-//! Reasons why a volume is not opened, worded for the operator: the findings, and the possible
+//! Reasons why a volume is not opened, worded for the operator: the findings and the possible
 //! remedies.
 
 use super::{Present, Seen, missing, names};
 use crate::layers::mirror::superblock::show_uuid;
 use crate::units::show_unix_time;
 
-/// Two sides that have diverged: each ran without the other (split brain).
+/// Two sides that have diverged, because each ran without the other (split brain).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Split {
     /// Names of the two sides.
     pub sides: [String; 2],
-    /// Number of the last epoch that both sides shared, if it is still known. They may differ in
-    /// the regions that the map of either marks as changed since, and in the changes in their logs.
+    /// Number of the last epoch that both sides shared, if it is still known. The sides may differ
+    /// in the regions that the dirty-region bitmap of either side marks as changed since that
+    /// epoch, and in the changes in their logs.
     pub since_epoch: Option<u64>,
 }
 
 /// Reason why a volume is not opened; see the module documentation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// Sides of different volumes.
+    /// The sides belong to different volumes.
     #[error(
         "side {side}: foreign: it belongs to volume {volume}, but side {other} to volume {other_volume}"
     )]
     Foreign {
-        /// The side.
+        /// Name of the side that does not belong to the volume of `other`.
         side: String,
-        /// UUID and name of its volume.
+        /// UUID and name of the volume of `side`.
         volume: String,
-        /// A side of another volume, to which the first does not belong.
+        /// Name of another side, which belongs to `other_volume`.
         other: String,
         /// UUID and name of the volume of `other`.
         other_volume: String,
     },
-    /// Two devices that say they are the same side.
+    /// Two devices hold superblocks of the same side.
     #[error("side {side}: is the same side as {twin} (a copy of it?)")]
     SameSideTwice {
-        /// The second of them.
+        /// Name of the second device.
         side: String,
-        /// The first.
+        /// Name of the first device.
         twin: String,
     },
-    /// A device that was never formatted, or whose superblocks were both overwritten.
+    /// A device was never formatted, or both copies of its superblock were overwritten.
     #[error(
         "side {side}: holds no volume; prepare the sides with `bimetal format`, or have this one \
          made anew from the others with `bimetal serve FILE --rebuild {side}`"
     )]
     NotAVolume {
-        /// The side.
+        /// Name of the side.
         side: String,
     },
-    /// A device whose superblocks are invalid.
+    /// The superblock copies of a device are invalid.
     #[error("side {side}: {why}; `serve --rebuild {side}` does without it")]
     DamagedSuperblock {
-        /// The side.
+        /// Name of the side.
         side: String,
         /// Description of the damage.
         why: String,
     },
-    /// A name to rebuild that is not the name of a side.
+    /// The list of sides to rebuild contains a name that no side has.
     #[error("{side} is to be rebuilt, but there is no side of that name")]
     UnknownSide {
-        /// The name.
+        /// The unknown name.
         side: String,
     },
     /// The configuration does not name the sides that the volume has.
@@ -68,18 +69,18 @@ pub enum Refusal {
         "the volume has {formatted} sides, the configuration names {configured}; name all that count"
     )]
     WrongNumberOfSides {
-        /// Sides of the volume.
+        /// Number of sides of the volume.
         formatted: usize,
-        /// Sides in the configuration.
+        /// Number of sides in the configuration.
         configured: usize,
     },
     /// No side can be used.
     #[error("no side can be used ({})", missing.join(", "))]
     TooFew {
-        /// The sides.
+        /// Names of the sides that cannot be used.
         missing: Vec<String>,
     },
-    /// A side that may have acknowledged changes that the others lack is missing (T7).
+    /// A side is missing that may have acknowledged changes that the present sides lack (T7).
     #[error(
         "{}, which may have newer changes; nothing is known after change {} \
          ({known_from}, last written {}); bring it back, or `serve --force-open read-only` shows what \
@@ -91,16 +92,16 @@ pub enum Refusal {
     FreshestMissing {
         /// Sides that are absent and may be ahead.
         missing: Vec<String>,
-        /// Sides of which only an older copy was found; the true side may be ahead.
+        /// Sides of which only an older copy was found; the true side may be ahead of the copy.
         older: Vec<String>,
-        /// The side that is complete up to `known_until`.
+        /// The present side that is complete up to `known_until`.
         known_from: String,
-        /// Every change below this sequence number is there.
+        /// Sequence number below which `known_from` has every change.
         known_until: u64,
-        /// When `known_from` was last written, in seconds since 1970.
+        /// Time at which `known_from` was last written, in seconds since 1970.
         written_s: u64,
     },
-    /// Sides that have diverged: each ran without the other (T8).
+    /// Sides have diverged, because each ran without the other (T8).
     #[error(
         "split: {}; choose the side that counts, and `serve --rebuild SIDE` makes the other one anew",
         show_splits(splits)
@@ -109,27 +110,27 @@ pub enum Refusal {
         /// The pairs of diverged sides.
         splits: Vec<Split>,
     },
-    /// No side holds a state of the volume.
+    /// No present side holds a consistent state of the volume.
     #[error(
         "no side holds the volume: {} can only be rebuilt, from another one{}",
         sides.join(", "),
         show_missing(missing)
     )]
     OnlyInconsistent {
-        /// The sides that are there.
+        /// Names of the sides that are present.
         sides: Vec<String>,
-        /// The sides that are missing.
+        /// Names of the sides that are missing.
         missing: Vec<String>,
     },
-    /// A side was left so long ago that it is no longer known whether it ran alone since.
+    /// A side has been away for so long that it is no longer known whether it ran alone since.
     #[error(
         "side {side}: its epoch {epoch} is too old for the other sides to remember; \
          `serve --rebuild {side}` makes it anew"
     )]
     HistoryTooOld {
-        /// The side.
+        /// Name of the side.
         side: String,
-        /// Its epoch.
+        /// Number of the current epoch of the side.
         epoch: u64,
     },
 }

@@ -1,4 +1,4 @@
-//! Tests of the decision, with one case for each row of the contract.
+//! Tests of the decision on the sides found at an opening; each row of the contract has its case.
 
 mod damaged;
 
@@ -11,7 +11,7 @@ const A: usize = 0;
 const B: usize = 1;
 const C: usize = 2;
 
-/// Returns epoch `number` of branch `branch`: sides that ran alone are on branches of their own.
+/// Returns epoch `number` of branch `branch`. Sides that ran alone are on different branches.
 fn epoch(branch: u8, number: u64, members: &[usize]) -> Epoch {
     let mut id = [branch; 16];
     id[..4].copy_from_slice(&(number as u32).to_le_bytes());
@@ -95,8 +95,8 @@ fn together() -> Epoch {
     epoch(0, 1, &[A, B])
 }
 
-/// The scenario in which md loses 381 of 401 writes: the fast side had all of them and was
-/// flushed, and the slow one is started alone.
+/// The scenario in which md loses 381 of 401 writes: the fast side had all writes and was flushed,
+/// and the slow side is started alone.
 #[test]
 fn the_slow_side_alone_is_refused_until_it_is_known_to_be_complete() {
     let slow = |state, complete_below| at(complete_below, side(B, 2, state, &[together()]));
@@ -145,7 +145,7 @@ fn a_forced_opening_gives_the_last_boundary_and_begins_an_epoch_there() {
             (2, 120, 0b10)
         );
     }
-    // The other side returns, with changes up to 500: those from 120 on never count again.
+    // The other side returns with changes up to 500; its changes from 120 on never count again.
     let fork = Epoch {
         first_change: 120,
         ..epoch(0, 2, &[B])
@@ -210,7 +210,7 @@ fn sides_that_each_ran_alone_are_split_whatever_their_numbers_are() {
             assert_eq!(plan.behind, [(other, Behind::Everything)]);
         }
     }
-    // Once the rebuild has begun, the split is decided.
+    // Once the rebuild has begun, the split is resolved.
     let seen = [
         side(A, 2, SideState::Dirty, &of_a),
         side(B, 2, SideState::Inconsistent, &of_b),
@@ -220,8 +220,9 @@ fn sides_that_each_ran_alone_are_split_whatever_their_numbers_are() {
     assert_eq!(plan.behind, [(B, Behind::Everything)]);
 }
 
-/// The only member had been given everything up to 200 and lost its unflushed changes; the other
-/// side has some of them. Changes on which no reader relies any more must not come back with it.
+/// The only member was given all changes up to 200 and lost the unflushed ones; the other side has
+/// some of these. Since no reader can rely on the lost changes, the other side must not bring them
+/// back.
 #[test]
 fn what_the_members_have_lost_counts_on_no_other_side() {
     let mut alone = at(
@@ -232,7 +233,7 @@ fn what_the_members_have_lost_counts_on_no_other_side() {
     superblock.complete_below = 160;
     let late = at(182, side(B, 2, SideState::Dirty, &[together()]));
     let opened = plan(&[alone, late]);
-    // Changes that count beside the other side count without it as well.
+    // Changes that count while the other side is present also count without it.
     assert_eq!(
         (indices(&opened), opened.counts_below),
         (vec![A], Some(178))
@@ -244,8 +245,9 @@ fn what_the_members_have_lost_counts_on_no_other_side() {
     assert_eq!(opened.behind, [(B, since)]);
 }
 
-/// As above, but the other side is not there when the only member is opened: the member's changes
-/// beyond 178 may hide a loss among them, which only the other side could show later.
+/// As in the previous test, but the other side is absent when the only member is opened: among the
+/// changes of the member beyond 178, one may be missing, which only the other side could show
+/// later.
 #[test]
 fn what_a_member_has_lost_counts_on_no_side_that_comes_back_later() {
     let mut alone = at(
@@ -274,7 +276,7 @@ fn the_only_member_of_an_epoch_starts_alone_after_a_crash() {
     let alone = at(260, side(A, 2, SideState::Dirty, &of_a));
     let started = plan(&[alone.clone(), absent(B, Absence::Missing)]);
     assert_eq!((indices(&started), started.missing), (vec![A], vec![B]));
-    // The other side may have a change that this one was given and lost.
+    // The other side may have a change that was given to this side and lost there.
     assert_eq!(started.counts_below, Some(260), "what is not complete");
     let out_of_sync = side(B, 2, SideState::Dirty, &[together()]);
     let started = plan(&[alone, out_of_sync.clone()]);
@@ -284,7 +286,7 @@ fn the_only_member_of_an_epoch_starts_alone_after_a_crash() {
         discard_from: 200,
     };
     assert_eq!(started.behind, [(B, since)]);
-    // The side that was left behind does not start.
+    // The other side, which was left behind, does not start alone.
     let refused = refusal(&[absent(A, Absence::Missing), out_of_sync]);
     assert!(matches!(refused, Refusal::FreshestMissing { .. }));
 }
@@ -310,11 +312,11 @@ fn a_member_that_was_not_told_of_the_newest_epoch_is_a_source() {
         both.behind[..],
         [(C, Behind::Since { epoch: 1, .. })]
     ));
-    // Without the side that was told, the others cannot know.
+    // Without the side that has the newest epoch, the other sides cannot know of this epoch.
     let mut rest = seen;
     rest[A] = absent(A, Absence::Missing);
     assert!(matches!(refusal(&rest), Refusal::FreshestMissing { .. }));
-    // Nor does a clean side vouch for an epoch that it was not told of.
+    // A clean side also gives no proof about an epoch that it did not get.
     let seen = [
         side(A, 3, SideState::Dirty, &acknowledged[..2]),
         at(200, side(B, 3, SideState::Clean, &[first])),
@@ -335,14 +337,14 @@ fn an_inconsistent_side_is_never_a_source() {
             side(A, 2, state, &joined),
             side(B, 2, SideState::Inconsistent, &[together()]),
         ];
-        // The join takes a sequence number.
+        // The join uses up a sequence number.
         let took = u64::from(state != SideState::Dirty);
         seen[A].found.as_mut().unwrap().complete_below += took;
         let plan = plan(&seen);
-        // With the other side there, A counts as far as it would without it.
+        // With side B present, side A counts as far as it would without side B.
         let counts_below = Some(300 + took);
         assert_eq!((indices(&plan), plan.counts_below), (vec![A], counts_below));
-        // A side that had joined by the time of a quiet or clean state is an older copy.
+        // If A is clean or clean-idle, B had joined before, so this B is an older copy of itself.
         let behind = match state {
             SideState::Dirty => Behind::Since {
                 epoch: 1,
@@ -360,8 +362,8 @@ fn an_inconsistent_side_is_never_a_source() {
         let refused = decide(&alone, &[], force).expect_err("nothing to open");
         assert!(matches!(refused, Refusal::OnlyInconsistent { .. }));
     }
-    // The history with which the side was marked says which changes the side lacks, even if it
-    // should have joined.
+    // The history with which a side was marked inconsistent says which changes the side lacks, even
+    // if the side should have joined.
     let acknowledged = |behind: Behind| {
         let history = behind.history(&history(&of_a), B);
         Seen::of("b", Ok(superblock(B, 2, SideState::Inconsistent, history)))
@@ -382,14 +384,15 @@ fn an_inconsistent_side_is_never_a_source() {
             let seen = [side(A, 2, SideState::Dirty, epochs), acknowledged(behind)];
             assert_eq!(plan(&seen).behind, [(B, behind)]);
         }
-        // The content copied to the side is of a history that was given up.
+        // The content copied to the side belongs to a history that was discarded.
         let seen = [
             side(A, 2, SideState::Dirty, &elsewhere),
             acknowledged(behind),
         ];
         assert_eq!(plan(&seen).behind, [(B, Behind::Everything)]);
     }
-    // The side's knowledge counts nevertheless: there is a later epoch, and its member is missing.
+    // The knowledge of the inconsistent side still counts: a later epoch exists, and its only
+    // member is missing.
     let first = epoch(0, 1, &[A, B, C]);
     let seen = [
         absent(A, Absence::Missing),
@@ -410,7 +413,7 @@ fn an_older_copy_of_a_side_is_made_anew() {
         seen.complete_below = complete_below;
         seen
     };
-    // According to a clean or quiet peer, every member had all changes.
+    // A clean or clean-idle peer shows that every member had all changes.
     for state in [SideState::Clean, SideState::CleanIdle] {
         let mut whole = side(A, 2, state, &[together()]);
         whole.found.as_mut().unwrap().complete_below = 500;
@@ -424,7 +427,7 @@ fn an_older_copy_of_a_side_is_made_anew() {
             [A, B]
         );
     }
-    // The log of an active peer knows which changes all members had. The true side may be ahead of
+    // The log of a dirty peer knows which changes all members had. The true side may be ahead of
     // that peer.
     let mut active = at(500, side(A, 2, SideState::Dirty, &[together()]));
     active.shared_below = 300;
@@ -435,7 +438,8 @@ fn an_older_copy_of_a_side_is_made_anew() {
     let refused = refusal(&[active.clone(), older(SideState::Dirty, 299)]);
     let said = refused.to_string();
     assert!(said.contains("b is there as an older copy"), "{said}");
-    // A clean side is ahead of no other: had there been more changes, it would have been marked.
+    // If a peer has more changes than a clean side, the clean side is an older copy: it would have
+    // been marked dirty before the peer got more.
     active.shared_below = 0;
     let seen = [active, older(SideState::Clean, 499)];
     assert!(matches!(refusal(&seen), Refusal::FreshestMissing { .. }));
@@ -443,7 +447,8 @@ fn an_older_copy_of_a_side_is_made_anew() {
     assert_eq!(plan.behind, [(B, Behind::Everything)]);
 }
 
-/// Changes that all members had are in no map, so a copy from before lacks more than the map says.
+/// Changes that all members had are in no dirty-region bitmap, so a copy from before such changes
+/// lacks more than the bitmap shows.
 #[test]
 fn a_copy_from_before_a_side_was_a_member_again_is_made_anew() {
     let [left, joined, newest] = [epoch(0, 2, &[A]), epoch(0, 3, &[A, B]), epoch(0, 4, &[A])];
@@ -463,7 +468,8 @@ fn a_copy_from_before_a_side_was_a_member_again_is_made_anew() {
     for state in [SideState::Clean, SideState::Dirty, SideState::Inconsistent] {
         assert_eq!(of(&all, state), [(B, Behind::Everything)]);
     }
-    // The crash came when the side was about to join; or so it seems, until a log says more.
+    // The crash came when the side was about to join, as far as is known until a log proves that it
+    // had joined.
     let mut seen = [
         side(A, 2, SideState::Dirty, &all[..3]),
         side(B, 2, SideState::Inconsistent, &all[..1]),
@@ -478,7 +484,8 @@ fn a_copy_from_before_a_side_was_a_member_again_is_made_anew() {
     );
     let forced = decide(&seen, &[], Some(Force::Fork)).unwrap();
     assert_eq!(forced.behind, [(B, Behind::Everything)]);
-    // A side is marked before anything is copied to it, so this one had been a member before.
+    // A side is marked before content is copied to it, so this side, which is not marked, had been
+    // a member before.
     seen[A].shared_below = 0;
     seen[B] = side(B, 2, SideState::Dirty, &all[..1]);
     assert!(
@@ -561,15 +568,15 @@ fn what_does_not_belong_together_is_refused() {
     assert!(matches!(refused, Refusal::OnlyInconsistent { .. }));
 }
 
-/// A side whose superblock was overwritten, and that is given up, is made anew in its old place.
+/// A discarded side whose superblock was overwritten is formatted again for its old place.
 #[test]
 fn a_side_without_a_superblock_can_be_given_up() {
     let given_up = ["b".to_owned()];
     for state in [SideState::Clean, SideState::Dirty] {
         let whole = at(130, side(A, 2, state, &[together()]));
         let seen = [whole, absent(B, Absence::NoVolume)];
-        // The device is not made a side without a request, and its side may have been ahead like
-        // any missing one.
+        // Without a request, the device is not formatted. The side that it held may have been
+        // ahead, like any missing side.
         let missing = [seen[0].clone(), absent(B, Absence::Missing)];
         let decided = |seen: &[Seen]| decide(seen, &[], None);
         assert_eq!(decided(&seen), decided(&missing));
@@ -607,8 +614,8 @@ fn an_epoch_that_nobody_remembers_is_not_taken_for_an_ancestor() {
     assert_eq!(plan.behind, [(B, Behind::Everything)]);
 }
 
-/// Side A went on alone for more epochs than a history holds; its table has the given record of
-/// side B.
+/// Returns side A after it ran alone for more epochs than a history holds. Its table has the given
+/// record for side B.
 fn long_after(acknowledged: Acknowledged) -> Seen {
     let mut long = history(&[together()]);
     (2..=EPOCHS_MAX as u64 + 5).for_each(|number| long.push(epoch(0, number, &[A])));
@@ -621,7 +628,7 @@ fn long_after(acknowledged: Acknowledged) -> Seen {
 fn an_epoch_that_the_table_names_for_a_side_is_an_ancestor() {
     let first = together();
     let second = epoch(0, 2, &[A, B]);
-    // The side failed while it was told of the second epoch.
+    // The side failed while the second epoch was being written to its superblock.
     let acknowledged = Acknowledged::one_of(Some(first.id), Some(second.id));
     let newest = long_after(acknowledged);
     for epochs in [&[first][..], &[first, second]] {
@@ -645,7 +652,7 @@ fn what_the_table_names_is_that_epoch_of_that_side_and_nothing_else() {
     let first = together();
     let newest = || long_after(Acknowledged::one_of(Some(first.id), None));
     let too_old = |seen: &[Seen]| matches!(refusal(seen), Refusal::HistoryTooOld { .. });
-    // The side ran alone since, forced.
+    // The side has since run alone, by force.
     let alone = side(B, 2, SideState::Dirty, &[first, epoch(7, 2, &[B])]);
     assert!(too_old(&[newest(), alone]));
     // The side ran alone for so long that its epoch cannot be older than the remembered ones.
@@ -656,16 +663,16 @@ fn what_the_table_names_is_that_epoch_of_that_side_and_nothing_else() {
         refusal(&[newest(), far]),
         Refusal::SplitBrain { .. }
     ));
-    // The side is an older copy, of an epoch before the one that the side had.
+    // The side is an older copy, whose epoch is before the recorded one.
     let second = epoch(0, 2, &[A, B]);
     let later = long_after(Acknowledged::one_of(Some(second.id), Some(second.id)));
     assert!(too_old(&[later, side(B, 2, SideState::Dirty, &[first])]));
-    // A new side has the place, and the old side comes back: it has left the volume.
+    // A new side has taken the place, and the old side, which has left the volume, comes back.
     let mut replaced = newest();
     let table = &mut replaced.found.as_mut().unwrap().table;
     table[B].as_mut().unwrap().side = [9; 16];
     assert!(too_old(&[replaced, side(B, 2, SideState::Dirty, &[first])]));
-    // No epoch is known, and an identity of zeroes is no exception.
+    // No epoch is recorded, and an identifier of zeroes does not match the empty record.
     let nameless = Epoch {
         id: [0; 16],
         ..first
@@ -708,7 +715,8 @@ fn the_newest_history_has_the_table_that_decides() {
     assert!(matches!(refused, Refusal::HistoryTooOld { side, .. } if side == "c"));
 }
 
-/// Returns the table after an epoch follows on those of `members`.
+/// Returns the table after another epoch follows on epochs with the given members. `found` holds
+/// the epochs of side B if the side is present.
 fn remembered(members: &[&[usize]], mut table: Table, found: Option<(Uuid, Uuid)>) -> Table {
     let numbered = members.iter().zip(1..);
     let epochs: Vec<Epoch> = numbered.map(|(of, number)| epoch(0, number, of)).collect();
@@ -734,15 +742,15 @@ fn the_table_says_what_each_side_was_told_last() {
         remembered(&[both, both, one], table, Some((id(durable), id(written))))
     };
     assert_eq!(may_be(there(blank(), 1, 2)), [1, 2]);
-    // The side is absent: the table has the epoch it had, and the one it may have been told of
-    // after that.
+    // The side is absent: the table keeps its recorded epoch, and adds the last epoch that it may
+    // have got since.
     let missing = |members: &[&[usize]], table| remembered(members, table, None);
     assert_eq!(may_be(missing(&[both, one], blank())), [1]);
     let known = there(blank(), 1, 1);
     assert_eq!(may_be(missing(&[both, both, both], known)), [1, 3]);
     assert_eq!(may_be(missing(&[both, one, one, one], known)), [1]);
-    // An epoch dropped from the history stays in the table; an epoch that was never in it does not
-    // get in.
+    // A recorded epoch that was dropped from the history stays in the table. An epoch that was
+    // never in the history is not recorded.
     let dropped = |id: Uuid| {
         let mut table = known;
         let later = history(&[epoch(0, 4, &[A]), epoch(0, 5, &[A])]);

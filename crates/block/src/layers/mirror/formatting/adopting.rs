@@ -1,9 +1,9 @@
-//! Making a volume of a disk that already has content; see `docs/layers/adopted.md`.
+//! Making a volume of a disk that already has content (adoption); see `docs/layers/adopted.md`.
 //!
-//! The content counts from the start: its side is the only member of the first epoch, and its
-//! checksums are all unknown. The other sides lack everything, like sides that are made anew. This
-//! module must never write to the data area of the adopted side. That side gets its superblock
-//! last: before that there is no volume, and the content of the disk is unchanged.
+//! The existing content counts from the start: the adopted side is the only member of the first
+//! epoch, and all of its checksums are unknown. The other sides lack everything, like newly added
+//! sides. This module must never write to the data area of the adopted side. The adopted side gets
+//! its superblock last: before that there is no volume, and the content of the disk is unchanged.
 
 use std::cell::Cell;
 
@@ -17,12 +17,12 @@ use crate::layers::mirror::store;
 use crate::layers::mirror::superblock::{Candidate, Epoch, FIRST_CHANGE, History, SideLayout};
 use crate::request::BLOCK_BYTES;
 
-/// Prepares sides that have been found fit, with these layouts, for a volume with the content of
-/// the side at the place `kept`.
+/// Prepares sides, which have passed their checks and get the given layouts, for a volume with the
+/// content of the side at index `kept`.
 ///
 /// # Errors
-/// When another side has no room for the content; nothing has been written then. Else those of a
-/// device.
+/// When another side has no room for the content, in which case nothing has been written; or when a
+/// device fails.
 pub(super) async fn adopt(
     rt: &Rt,
     name: &str,
@@ -38,7 +38,7 @@ pub(super) async fn adopt(
     let mut superblocks = first_superblocks(rt, name, layouts)?;
     let own = &mut superblocks[kept];
     own.flags = formatting.flags(&sides[kept].name);
-    // The content is the first change.
+    // The existing content counts as the first change.
     own.complete_below = FIRST_CHANGE + 1;
     own.unknown_blocks = volume_bytes / BLOCK_BYTES;
     own.history = History::new(Epoch {
@@ -67,7 +67,7 @@ pub(super) async fn adopt(
     Ok(described(sides, &superblocks))
 }
 
-/// Returns the place of the side whose content is kept, if there is one.
+/// Returns the index of the side to adopt; `None` when no side is to be adopted.
 ///
 /// # Errors
 /// When the named side cannot be adopted.

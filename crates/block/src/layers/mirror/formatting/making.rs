@@ -1,4 +1,4 @@
-//! Steps common to all ways of making a side: its layout, its first superblock, and its areas.
+//! Steps that all ways of formatting a side share: its layout, its first superblock, and its areas.
 
 use std::cell::Cell;
 
@@ -16,23 +16,24 @@ use crate::layers::mirror::superblock::{
 use crate::request::{BLOCK_BYTES, Flags, Op, Request};
 use crate::units::show_size;
 
-/// Length of the requests that zero an area.
+/// Maximum length of the requests that zero an area.
 const ZERO_BYTES: u64 = 16 << 20;
 
 /// Options of formatting.
 #[derive(Clone, Debug, Default)]
 pub struct Formatting {
-    /// Overwrite sides that already hold a volume.
+    /// Whether to overwrite sides that already hold a volume or content.
     pub force: bool,
-    /// Length of the log of each side; `None` lets the size of the device decide.
+    /// Length of the log of each side in bytes; `None` to derive it from the size of the device.
     pub log_bytes: Option<u64>,
-    /// Size up to which the devices may become larger later.
+    /// Size in bytes up to which the devices may grow later.
     pub grow_to_bytes: Option<u64>,
-    /// Keep no checksums of the blocks.
+    /// Whether to keep no checksums of the blocks.
     pub no_checksums: bool,
-    /// Sides that are lost with their machine, by name.
+    /// Names of the sides whose content is lost together with their machine.
     pub ephemeral: Vec<String>,
-    /// The side whose content becomes that of the volume.
+    /// Name of the side whose existing content becomes that of the volume; `None` for an empty
+    /// volume.
     pub adopt: Option<String>,
 }
 
@@ -55,17 +56,17 @@ impl Formatting {
 /// Result of formatting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Formatted {
-    /// The volume's UUID.
+    /// UUID of the volume.
     pub volume: Uuid,
-    /// Its size in bytes.
+    /// Size of the volume in bytes.
     pub volume_bytes: u64,
     /// Name, UUID and data offset of each side.
     pub sides: Vec<(String, Uuid, u64)>,
-    /// The length of the smallest log, in bytes.
+    /// Length in bytes of the smallest log among the sides.
     pub log_bytes: u64,
 }
 
-/// Describes the new sides for the caller.
+/// Returns the description of the new volume and its sides.
 pub(super) fn described(sides: &[Candidate], superblocks: &[Superblock]) -> Formatted {
     let sides = sides.iter().zip(superblocks);
     let logs = superblocks.iter().map(|made| made.layout.log.1);
@@ -78,8 +79,8 @@ pub(super) fn described(sides: &[Candidate], superblocks: &[Superblock]) -> Form
     }
 }
 
-/// Returns the superblocks of a new volume, in the order of its sides: all of them are members of
-/// its first epoch.
+/// Returns the superblocks of a new volume, in the order of its sides. All sides are members of the
+/// first epoch.
 pub(super) fn first_superblocks(
     rt: &Rt,
     name: &str,
@@ -125,21 +126,21 @@ pub(super) fn first_superblocks(
     Ok(layouts.iter().zip(&table).map(of_side).collect())
 }
 
-/// Parameters of a side that is added to a volume later.
+/// Properties of a side that is added to an existing volume.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::layers::mirror) struct NewSide {
-    /// Requirements for its layout.
+    /// Requested properties of the layout.
     pub(in crate::layers::mirror) asked: Asked,
-    /// The side is lost with its machine.
+    /// Whether the content of the side is lost together with its machine.
     pub(in crate::layers::mirror) not_durable: bool,
 }
 
 impl NewSide {
-    /// Returns the layout on a device.
+    /// Returns the layout of the new side on a device.
     ///
     /// # Errors
-    /// When the device cannot be a side of a volume of this size, or holds a side and may not be
-    /// overwritten.
+    /// When the device cannot be a side of a volume of `volume_bytes`, or holds a side and
+    /// `overwrite` is false.
     pub(in crate::layers::mirror) async fn check(
         self,
         side: &Candidate,
@@ -158,15 +159,15 @@ impl NewSide {
     }
 }
 
-/// Makes a side on a device, for a volume in which it already has a place. `template` is a
+/// Formats a device as a side of a volume in which it already has a place. `template` is a
 /// superblock of another side with the newest table. The new side is marked as lacking everything.
 /// All old content of the device is lost.
 ///
 /// # Errors
-/// When the device is not fit or fails.
+/// When the device cannot be a side of the volume, or fails.
 ///
 /// # Panics
-/// When the place is free.
+/// When the table has no side at `place`.
 pub(in crate::layers::mirror) async fn make_side(
     rt: &Rt,
     side: &Candidate,
@@ -203,7 +204,7 @@ pub(in crate::layers::mirror) async fn make_side(
     Ok(superblock)
 }
 
-/// Refuses a side that has too little room for a volume.
+/// Returns an error when a side has too little room for a volume of `volume_bytes`.
 pub(super) fn check_room(
     side: &Candidate,
     layout: &SideLayout,
@@ -221,7 +222,7 @@ pub(super) fn check_room(
     )))
 }
 
-/// Fills a range with zeroes, piece by piece.
+/// Fills a range of a device with zeroes, piece by piece.
 pub(super) async fn clear(device: &dyn Device, start: u64, len: u64) -> Result<(), IoError> {
     let end = start + len;
     let mut offset = start;
@@ -234,10 +235,10 @@ pub(super) async fn clear(device: &dyn Device, start: u64, len: u64) -> Result<(
     Ok(())
 }
 
-/// Returns the layout that a side is going to have. Nothing is written.
+/// Returns the layout that a side would get, without writing anything.
 ///
 /// # Errors
-/// When the side cannot be formatted; one line that says why not.
+/// When the side cannot be formatted; one line with the reason.
 pub(super) async fn check_formattable(
     side: &Candidate,
     formatting: &Formatting,
@@ -257,7 +258,7 @@ pub(super) async fn check_formattable(
         )));
     }
     if !formatting.force {
-        // An unreadable superblock must not be overwritten without `force` either.
+        // This also refuses a side with an unreadable superblock, since `force` is not set.
         if let Some(found) = side.superblock().await? {
             return Err(side.error(&format!(
                 "already holds a side of volume {} (\"{}\"); --force overwrites it",

@@ -1,8 +1,7 @@
-//! Formatting: reading and writing the superblocks of a side, and making sides on devices.
+//! Formatting: erasing and writing the superblocks of sides, and preparing their areas.
 //!
-//! Formatting must never leave behind a device that looks like a side and is none: the old
-//! superblocks are erased first, then the areas are emptied, and the new superblocks are written
-//! last.
+//! A device that looks like a side without being one must never result. So the old superblocks are
+//! erased first, then the areas are emptied, and the new superblocks are written last.
 
 mod adopting;
 mod making;
@@ -19,15 +18,15 @@ use crate::error::OpenError;
 pub use self::making::{Formatted, Formatting};
 pub(super) use self::making::{NewSide, make_side};
 
-/// Prepares sides for a new volume: an empty one, or one with the content of the side that is to be
-/// adopted. Nothing is written before every side is found fit.
+/// Prepares sides for a new volume, which is empty or has the content of an adopted side. Nothing
+/// is written before every side has passed its checks.
 ///
 /// # Errors
 /// When a side is too small, cannot be written, or holds a volume or content and `force` is not
-/// given.
+/// set.
 ///
 /// # Panics
-/// Without sides, or with more than [`SIDES_MAX`].
+/// When there are no sides, or more than [`SIDES_MAX`].
 pub async fn format(
     rt: &Rt,
     name: &str,
@@ -54,8 +53,8 @@ pub async fn format(
         let (device, uuid) = (&side.device, superblock.side);
         let mut empty = store::initialise(rt, device, uuid, &superblock.layout, false).await;
         if empty.is_ok() && superblock.flags.no_checksums {
-            // Without checksums, nothing says that a block was never written, so all blocks must be
-            // zeroes.
+            // Without checksums, nothing records that a block was never written, so all blocks must
+            // be zeroed.
             let (start, len) = (superblock.layout.data.0, superblock.volume_bytes);
             empty = clear(&*side.device, start, len).await;
         }
@@ -66,11 +65,11 @@ pub async fn format(
     Ok(described(sides, &superblocks))
 }
 
-/// Returns the layouts that sides are going to have. Nothing is written.
+/// Returns the layouts that the sides would get, without writing anything.
 ///
 /// # Errors
 /// When a side is too small, cannot be written, or holds a volume or content and `force` is not
-/// given; when the side to adopt cannot be adopted.
+/// set; or when the side to adopt cannot be adopted.
 pub async fn check_fit(
     sides: &[Candidate],
     formatting: &Formatting,

@@ -1,6 +1,6 @@
 //! Sides of the volume that the configuration does not name, because an interrupted operation has
-//! added them or is to remove them. This module finds out which they are, so that the caller of the
-//! opening can look for their devices. It only reads.
+//! added them or is to remove them. This module identifies these sides, so that the caller of the
+//! opening can find their devices. It only reads.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -13,8 +13,8 @@ use crate::device::Device;
 use crate::layers::mirror::device_path::DevicePath;
 use crate::layers::mirror::superblock::{Candidate, SideState, Superblock, Uuid};
 
-/// Returns the sides that are on none of these devices, and that an unfinished operation of the
-/// volume concerns. The opening decides whether the volume may be opened, with or without them.
+/// Returns the sides that an unfinished operation of the volume concerns and that none of the given
+/// devices holds. Whether the volume may be opened without them is decided by the opening.
 pub async fn sides_elsewhere(rt: &Rt, sides: &[SideToOpen]) -> Vec<Uuid> {
     let devices = sides.iter().filter_map(|side| side.device.as_ref().ok());
     let looks = devices.map(|device| superblock_on(rt, device));
@@ -38,14 +38,14 @@ pub async fn sides_elsewhere(rt: &Rt, sides: &[SideToOpen]) -> Vec<Uuid> {
     concerned.filter(|side| !is_here(side)).collect()
 }
 
-/// Returns true when a device holds this side.
+/// Returns true when the device holds the side with this identifier.
 pub async fn holds_side(rt: &Rt, device: &Rc<dyn Device>, side: &Uuid) -> bool {
     let found = superblock_on(rt, device).await;
     found.is_some_and(|found| found.side == *side)
 }
 
-/// Reads the superblock on a device. Returns `None` when the device does not answer in the time of
-/// an opening, or the superblock is invalid: the side counts as absent then.
+/// Reads the superblock on a device. Returns `None` when the device does not answer within the
+/// timeout of an opening, or the superblock is invalid; the side then counts as absent.
 async fn superblock_on(rt: &Rt, device: &Rc<dyn Device>) -> Option<Superblock> {
     let device_path = DevicePath::new(rt, Rc::clone(device), &Rc::new(Cell::new(true)));
     let candidate = Candidate {

@@ -1,10 +1,11 @@
-//! Making the sides that count equal before the volume is served.
+//! Making the counting sides equal before the volume is served.
 //!
-//! Until a side holds all changes that count, it must stay as it was: a side that can be opened or
-//! forked alone up to its sequence number (T14). The changes that it lacks therefore go into its
-//! log, and none of them is destaged before all are there. If the log has too little room, the
-//! complete changes of the side are destaged first. Changes that it has before their turn are
-//! forgotten when another side has them as well, and are given to it again.
+//! Until a side holds all counting changes, it must keep its state: a side that can be opened or
+//! forked alone up to its complete sequence number (T14). The changes that the side lacks are
+//! therefore appended to its log, and none of them is destaged before all of them are there. If the
+//! log has too little room, the complete changes of the side are destaged first. Changes that the
+//! side has stored before their turn are dropped if another side has them as well, and are then
+//! given to the side again.
 
 use std::ops::Range;
 
@@ -16,22 +17,22 @@ use crate::layers::mirror::family::Plan;
 use crate::range_set::RangeSet;
 use crate::request::Origin;
 
-/// Size of the pieces in which content is compared.
+/// Size of the pieces in which the content of two sides is compared.
 const PIECE_BYTES: u64 = 1 << 20;
-/// Maximum number of bytes compared while all requests wait, or the length of a log if that is
-/// more.
+/// Maximum number of bytes compared while all requests wait; for a longer log, the length of that
+/// log is the maximum.
 const COMPARED_BYTES_MIN: u64 = 1 << 30;
 
-/// Changes that one of the sources lacks.
+/// Changes that one source (a side that counts) lacks.
 pub(super) struct Lacking {
     pub(super) side: usize,
     pub(super) lacks: Lacked,
 }
 
 impl Attempt<'_> {
-    /// Finds out what each source lacks, and removes from the plan's sources those whose logs have
-    /// no room for it: these are rebuilt while the volume is in use. Only a side from before
-    /// `kept_from` was recorded can lack that much.
+    /// Determines what each source (a side that counts) lacks, and removes the sources whose logs
+    /// have no room for it from the plan: these sides are rebuilt while the volume is in use. Only
+    /// a side last used before `kept_from` was recorded can lack that much.
     pub(super) async fn weigh(
         &self,
         inspected: &[Inspected],
@@ -54,7 +55,7 @@ impl Attempt<'_> {
         Ok(all)
     }
 
-    /// Returns what a source lacks; `None` when that does not fit into its log.
+    /// Returns the changes that a source lacks; `None` when they do not fit into its log.
     async fn lacked_by(
         &self,
         inspected: &[Inspected],
@@ -81,8 +82,8 @@ impl Attempt<'_> {
         Ok(takes(inspected, side, &lacks).then_some(lacks))
     }
 
-    /// Returns true when other sources have in their logs all changes that a side has before their
-    /// turn, or newer ones of the same places.
+    /// Returns true when, for every change that a side has stored before its turn, the logs of
+    /// other sources have this change or newer changes of the same blocks.
     fn has_nothing_alone(&self, inspected: &[Inspected], sources: &[usize], side: usize) -> bool {
         let store = store_of(inspected, side);
         let others: Vec<usize> = sources.iter().copied().filter(|&s| s != side).collect();
@@ -99,8 +100,8 @@ impl Attempt<'_> {
         })
     }
 
-    /// Returns the blocks of these regions in which a side differs from the most complete one. A
-    /// block that cannot be read on either of them counts as different.
+    /// Returns the blocks of the given regions in which a side differs from the most complete side.
+    /// A piece that is corrupt on one of the two sides counts as different.
     async fn differing(
         &self,
         inspected: &[Inspected],
@@ -144,10 +145,10 @@ impl Attempt<'_> {
         }
     }
 
-    /// Gives each source the changes it lacks, durably. Each source is complete then, and its log
-    /// says so. The least complete source comes first: the others have all its changes as well, so
-    /// all of these may be destaged to make room, while the logs of the others keep the changes
-    /// that it lacks.
+    /// Durably gives each source the changes that it lacks. Each source is then complete, and its
+    /// log states so. The least complete source is processed first: the other sources have all of
+    /// its complete changes, so it may destage them to make room, while the logs of the others keep
+    /// the changes that it lacks.
     pub(super) async fn make_equal(
         &self,
         inspected: &[Inspected],
@@ -157,7 +158,7 @@ impl Attempt<'_> {
     ) -> Result<(), Setback> {
         for &side in &plan.sources {
             let store = store_of(inspected, side);
-            // The changes copied to the side belong to the past of the newest epoch, and count.
+            // Changes given to the side are logged under the newest epoch, so that they count.
             store.set_epoch(plan.newest.current().number);
             self.on_side(side, store.flush_what_was_found()).await?;
         }
@@ -175,7 +176,8 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    /// Tells each source which changes the others have, so that its log drops these and no others.
+    /// Tells the log of each source which changes are durable on the other sources, so that it
+    /// drops no other changes.
     fn release(&self, inspected: &[Inspected], plan: &Plan) {
         let listed = plan.table.iter().flatten().count();
         let missing = plan.sources.len() < listed || !plan.made.is_empty();

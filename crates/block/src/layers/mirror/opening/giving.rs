@@ -1,7 +1,7 @@
-//! Giving a side the changes that it lacks and others have, before the volume is served.
+//! Giving a side the changes that it lacks and that other sides have, before the volume is served.
 //!
-//! Content that no side has any more must not be mistaken for the older content of the side: a
-//! record marks it as lost.
+//! If no side has the content of a change any more, the older content of the side must not be
+//! mistaken for it: a record in the log marks the content as lost.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -15,14 +15,14 @@ use crate::error::IoError;
 use crate::layers::mirror::store::{Append, Outcome, all_stored};
 use crate::request::Origin;
 
-/// Number of appends that wait to be stored at a time.
+/// Number of appends after which the opening waits until all of them are stored.
 const APPENDS_AT_ONCE: usize = 32;
 /// Minimum time between two progress reports.
 const TELL_EVERY: Duration = Duration::from_secs(2);
 
 impl Attempt<'_> {
-    /// Gives a side the changes it lacks, under the same sequence numbers; they are durable when
-    /// this returns. Returns the ranges whose content no side has any more.
+    /// Gives a side the changes that it lacks, under their original sequence numbers; the changes
+    /// are durable when this returns. Returns the ranges whose content no side has any more.
     pub(super) async fn give(
         &self,
         inspected: &[Inspected],
@@ -39,7 +39,8 @@ impl Attempt<'_> {
             let appends = self.appends_of(inspected, index, piece, newest).await?;
             let lost = appends.iter().filter(|append| append.is_lost());
             missing.extend(lost.map(|append| append.range()));
-            // Without checksums, the home has no place to record that content is lost.
+            // Without checksums, there is no place to record that content at its home location is
+            // lost.
             let kept = appends.into_iter();
             let kept = kept.filter(|append| !append.is_lost() || store.has_checksums());
             outcomes.extend(kept.map(|append| store.append(append)));
@@ -56,7 +57,8 @@ impl Attempt<'_> {
         Ok(missing)
     }
 
-    /// Reports the progress of the opening with a side, unless a report was made just now.
+    /// Reports the progress of the opening on a side, unless the last report was less than
+    /// [`TELL_EVERY`] ago.
     pub(super) fn tell(&self, index: usize, step: OpeningStep, done_bytes: u64, bytes_max: u64) {
         let now = self.rt.now();
         let Some(progress) = self.options.progress else {
@@ -79,8 +81,8 @@ impl Attempt<'_> {
         self.on_side(index, stored).await
     }
 
-    /// Reads the content of a piece: with one request, or block by block when a part cannot be
-    /// read.
+    /// Reads the content of a piece, with one request or, if a part cannot be read, block by block.
+    /// Returns it as appends for the log of side `index`.
     async fn appends_of(
         &self,
         inspected: &[Inspected],
@@ -105,8 +107,9 @@ impl Attempt<'_> {
         Ok(appends)
     }
 
-    /// Reads a block from the side that should supply it, or else from another one whose log has
-    /// the same change of it; `None` when it is corrupt on all of them.
+    /// Reads a block from the side that `newest` names, or else from another side whose log has a
+    /// change of the block with the same sequence number; `None` when the block is corrupt on all
+    /// of these sides.
     async fn content_of_block(
         &self,
         inspected: &[Inspected],
@@ -130,7 +133,7 @@ impl Attempt<'_> {
         Ok(None)
     }
 
-    /// Reads a range from a side; `None` when it is corrupt.
+    /// Reads a range from a side; `None` when the range is corrupt there.
     async fn content(
         &self,
         inspected: &[Inspected],

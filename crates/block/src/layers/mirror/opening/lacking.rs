@@ -1,5 +1,5 @@
-//! Changes that sides lack of each other: by the sequence numbers of the records in their logs, and
-//! by the regions whose log entries have been dropped.
+//! Changes that one side has and another lacks: found by the sequence numbers of the records in the
+//! logs, and by the regions whose log entries have been dropped.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -9,7 +9,7 @@ use crate::extent_map::{Cut, ExtentMap};
 use crate::layers::mirror::store::Store;
 use crate::range_set::RangeSet;
 
-/// Size of the pieces in which changes are copied from one log to another.
+/// Size of the pieces in which content is copied to the log of another side.
 const PIECE_BYTES: u64 = 1 << 20;
 
 /// The newest record of a range, as its sequence number and the side whose log has it.
@@ -25,7 +25,7 @@ impl Cut for Newest {
     }
 }
 
-/// Cuts a range into pieces that can be copied with one request each.
+/// Divides a range into pieces, each of which one request can copy.
 pub(super) fn pieces(
     (range, newest): (Range<u64>, Newest),
 ) -> impl Iterator<Item = (Range<u64>, Newest)> {
@@ -41,13 +41,13 @@ pub(super) fn most_complete(inspected: &[Inspected], sides: &[usize]) -> usize {
     *most.expect("a plan has a source")
 }
 
-/// Ranges that a side lacks, each with the newest record of it and the side that has it.
+/// Ranges that a side lacks, each with its newest record and the side that has this record.
 pub(super) type Lacked = Vec<(Range<u64>, Newest)>;
 
-/// Returns what a side lacks of the content of the given sides: these ranges, from the most
-/// complete side, and the changes in the logs of the given sides. The result is in the order of
-/// sequence numbers, as in any log: a change that is destaged first must not be newer than one that
-/// follows.
+/// Returns what side `index` lacks of the content of the given sides: `ranges`, with the content of
+/// the most complete side, and the changes in the logs of the given sides. The result is ordered by
+/// sequence number, as every log is: a change that is destaged earlier must not be newer than a
+/// later one.
 pub(super) fn lacked(
     inspected: &[Inspected],
     sides: &[usize],
@@ -72,15 +72,15 @@ pub(super) fn lacked(
     lacks
 }
 
-/// Returns the regions of which a side may lack the last change, because others have dropped it
-/// from their logs. A side that is as complete as any lacks nothing.
+/// Returns the regions in which a side may lack changes that other sides have dropped from their
+/// logs. A side that is as complete as the most complete side lacks no such change.
 pub(super) fn regions_lacked(inspected: &[Inspected], sides: &[usize], index: usize) -> RangeSet {
     let mut regions = RangeSet::new();
     let most = store_of(inspected, most_complete(inspected, sides)).complete();
     if store_of(inspected, index).complete() >= most {
         return regions;
     }
-    // The side may be late since an earlier epoch than that of its superblock.
+    // The side may lag since an earlier epoch than that of its superblock.
     let histories = sides
         .iter()
         .map(|&side| &superblock_of(inspected, side).history);
@@ -88,8 +88,9 @@ pub(super) fn regions_lacked(inspected: &[Inspected], sides: &[usize], index: us
     let newest = newest.expect("a plan has a source");
     let since = newest.epoch_of(store_of(inspected, index).complete());
     let epoch = since.min(superblock_of(inspected, index).history.current().number);
-    // If a log has kept all changes that a member lacks, they are in it. A side that was not told
-    // of the newest epoch may be an older copy of the member for which the log was kept.
+    // If the log of another side has kept all changes that a member lacks, they are found in that
+    // log. This does not hold for a side without the newest epoch, which may be an older copy of
+    // the member for which the log was kept.
     let own = store_of(inspected, index).complete();
     let is_acknowledged =
         superblock_of(inspected, index).history.current().id == newest.current().id;
@@ -106,7 +107,7 @@ pub(super) fn regions_lacked(inspected: &[Inspected], sides: &[usize], index: us
     regions
 }
 
-/// Returns the newest record for each range that is in the log of one of these stores.
+/// Returns the newest record of each range that is in the log of one of the stores.
 pub(in super::super) fn newest_among(stores: &[(usize, Rc<Store>)]) -> ExtentMap<Newest> {
     let mut all: Vec<(Range<u64>, Newest)> = Vec::new();
     for (side, store) in stores {
@@ -114,8 +115,8 @@ pub(in super::super) fn newest_among(stores: &[(usize, Rc<Store>)]) -> ExtentMap
         let side = *side;
         all.extend(changes.map(|(range, number)| (range, Newest { number, side })));
     }
-    // The last record inserted counts. Of records with equal sequence numbers any may: the content
-    // is the same.
+    // The last record inserted for a range counts. Of records with equal sequence numbers any may
+    // count, since their content is the same.
     all.sort_by_key(|(_, newest)| newest.number);
     let mut map = ExtentMap::new();
     for (range, newest) in all {
@@ -131,8 +132,8 @@ pub(super) fn newest_of(inspected: &[Inspected], sources: &[usize]) -> ExtentMap
     newest_among(&stores.collect::<Vec<_>>())
 }
 
-/// Returns the newest records that a side lacks: those from the sequence number on up to which it
-/// is complete, as far as they are not in its own log.
+/// Returns those of the newest records that a side lacks: the records with sequence numbers from
+/// `complete_below` on that are not in the side's own log.
 pub(in super::super) fn lacking(
     store: &Store,
     newest: &ExtentMap<Newest>,

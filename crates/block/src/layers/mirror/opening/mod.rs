@@ -1,9 +1,9 @@
-//! Opening a formatted volume: examining its sides, deciding which of them count, and making one
-//! volume of them again, whatever happened before.
+//! Opening a formatted volume, after a clean stop or any crash: examines the sides, decides which
+//! of them count, and makes one volume of them again.
 //!
-//! No request is served before every change that counts is on every side that counts, durably: so
-//! the first answer is final (T4). Each step leaves behind a state that can be opened again. When a
-//! side fails in a step, it is left out, and the decision is made anew without it.
+//! No request is served before every counting side durably has every counting change, so that the
+//! first answer is final (T4). Each step leaves a state that can be opened again. When a side fails
+//! in a step, the decision is repeated without that side.
 
 mod elsewhere;
 mod equalising;
@@ -37,44 +37,45 @@ use crate::device::Device;
 use crate::error::{IoError, OpenError};
 use crate::range_set::RangeSet;
 
-/// Options of the operator for an opening.
+/// Options that the operator gives for an opening.
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
-    /// Forces the opening although a side that may be ahead is missing.
+    /// How to force the opening although a side that may be ahead is missing.
     pub force: Option<Force>,
-    /// Sides that are given up, whatever they hold: they are made anew from the others.
+    /// Names of the sides whose content the operator discards, whatever it is. They are rebuilt
+    /// completely from the other sides.
     pub rebuild: Vec<String>,
-    /// Called with the progress of an opening that takes long, at most every two seconds.
+    /// Callback for the progress of an opening that takes long, called at most every two seconds.
     pub progress: Option<fn(&OpeningProgress)>,
 }
 
 /// A step of an opening that may take long on a side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpeningStep {
-    /// Reading the log, to find its end.
+    /// Reading the log of the side, to find its end.
     ReadingLog,
-    /// Giving the side the changes it lacks.
+    /// Writing the changes that the side lacks to its log.
     Giving,
 }
 
-/// Progress of an opening with a side.
+/// Progress of the opening on one side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpeningProgress {
     /// The name of the side.
     pub side: String,
-    /// The present step.
+    /// The current step.
     pub step: OpeningStep,
-    /// Number of bytes done.
+    /// Number of bytes processed in this step.
     pub done_bytes: u64,
-    /// Total number of bytes; an upper bound while the log is read.
+    /// Total number of bytes of this step; an upper bound while the log is read.
     pub bytes_max: u64,
 }
 
-/// A side of the configuration.
+/// A side that the configuration names.
 pub struct SideToOpen {
-    /// Its name.
+    /// The name of the side.
     pub name: String,
-    /// Its device, or the reason why it could not be opened.
+    /// The device of the side, or the reason why the device could not be opened.
     pub device: Result<Rc<dyn Device>, OpenError>,
 }
 
@@ -85,14 +86,14 @@ pub(super) struct Opened {
     pub(super) volume_bytes: u64,
     /// Sequence number of the next change.
     pub(super) next_number: u64,
-    /// Whether writes are refused.
+    /// Whether the volume was opened read-only, for inspection.
     pub(super) read_only: bool,
 }
 
 /// A side of an opened volume.
 pub(super) struct OpenedSide {
     pub(super) name: String,
-    /// `None` when the side is absent.
+    /// Path to the device; `None` when the device could not be opened.
     pub(super) device_path: Option<Rc<DevicePath>>,
     pub(super) store: Option<Rc<Store>>,
     pub(super) life: Life,
@@ -100,32 +101,32 @@ pub(super) struct OpenedSide {
     pub(super) durable: bool,
 }
 
-/// A side that was examined.
+/// Findings about a side that was examined, with its store if the side can be used.
 struct Inspected {
     seen: Seen,
     store: Option<Rc<Store>>,
 }
 
-/// A volume that was made of its sides.
+/// A volume that was made of the examined sides.
 struct Made {
     volume: Volume,
     volume_bytes: u64,
     next_number: u64,
-    /// Ranges that each side lacks, and the condition of each side.
+    /// Ranges that each side lacks, by index. `lives` holds the life-cycle state of each side.
     out_of_sync: Vec<RangeSet>,
     lives: Vec<Life>,
     read_only: bool,
 }
 
-/// Reason why an attempt to open has failed.
+/// Reason why one attempt to open the volume has failed.
 enum Setback {
-    /// A side has failed; the others may be enough without it.
+    /// A side has failed; the other sides may suffice without it.
     Side(usize, IoError),
     /// The volume must not be opened.
     Refused(OpenError),
 }
 
-/// Opens a volume.
+/// Opens a volume, in as many attempts as sides fail.
 ///
 /// # Errors
 /// When the volume must not be opened, or no side can be used: the message describes the findings
@@ -168,7 +169,7 @@ pub(super) async fn open(
     }
 }
 
-/// A side of the configuration, with the path to its device.
+/// A configured side, with the path to its device or the reason why there is none.
 struct SideByWay {
     name: String,
     device_path: Result<Rc<DevicePath>, OpenError>,
@@ -186,10 +187,10 @@ struct Attempt<'a> {
     config: &'a MirrorConfig,
     options: &'a OpenOptions,
     sides: Vec<SideByWay>,
-    /// Sides that have failed while the volume was being opened.
+    /// Error of each side that has failed in an earlier attempt.
     failed: Vec<Option<IoError>>,
-    /// The epochs that attempts have begun. A side that failed while it was told of one may have
-    /// it, and must find it in the past of the others.
+    /// The epochs that attempts have begun. A side that failed while such an epoch was written to
+    /// it may have the epoch, and must then find it in the history of the other sides.
     begun: RefCell<Vec<Begun>>,
     /// Time of the last progress report.
     acknowledged_at: Cell<Instant>,
@@ -197,10 +198,10 @@ struct Attempt<'a> {
 
 /// An epoch that an attempt to open has begun.
 struct Begun {
-    /// Identity of the epoch before it.
+    /// Identifier of the epoch before this one.
     before: Uuid,
     epoch: Epoch,
-    /// The table at that time, including a side that has failed since.
+    /// The table of sides when the epoch began, including a side that has failed since.
     table: Table,
 }
 
@@ -211,7 +212,7 @@ impl Attempt<'_> {
         match self.make_one(&mut inspected).await {
             Ok(made) => Ok(self.opened(inspected, made)),
             Err(setback) => {
-                // All work in progress must have ended before the sides are used in another way.
+                // All work in progress must have ended before the next attempt uses the sides.
                 for store in inspected.iter().filter_map(|side| side.store.as_ref()) {
                     store.end().await;
                 }
@@ -220,7 +221,7 @@ impl Attempt<'_> {
         }
     }
 
-    /// Decides which sides count, and makes one volume of them.
+    /// Decides which of the examined sides count, and makes one volume of them.
     async fn make_one(&self, inspected: &mut [Inspected]) -> Result<Made, Setback> {
         let seen: Vec<Seen> = inspected.iter().map(|side| side.seen.clone()).collect();
         let mut plan = family::decide(&seen, &self.options.rebuild, self.options.force)
@@ -254,7 +255,8 @@ impl Attempt<'_> {
         Ok(made)
     }
 
-    /// Sets the size of the volume in the superblock of a side that was not told of its growth.
+    /// Applies the size of the volume to a side whose superblock may still have an older, smaller
+    /// size.
     fn fit(&self, inspected: &[Inspected], index: usize, volume_bytes: u64) -> Result<(), Setback> {
         let device = self.sides[index].device();
         let device_bytes = device.map_or(0, |device| device.geometry().size_bytes);
@@ -265,8 +267,8 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    /// Returns the condition of each side: sources are healthy, sides that have left do not belong
-    /// to the volume, and all others are absent.
+    /// Returns the life-cycle state of each side: sources are healthy, sides that have left are
+    /// removed, and all other sides are absent.
     fn lives(&self, plan: &Plan) -> Vec<Life> {
         let life = |index| {
             if plan.sources.contains(&index) {
@@ -280,7 +282,7 @@ impl Attempt<'_> {
         (0..self.sides.len()).map(life).collect()
     }
 
-    /// Prepares the sides that are to be rebuilt. A side that cannot be prepared is only absent.
+    /// Prepares the sides that are to be rebuilt. A side that cannot be prepared stays absent.
     async fn begin_rebuilds(&self, inspected: &mut [Inspected], plan: &Plan, made: &mut Made) {
         for (index, behind) in &plan.behind {
             store_of(inspected, *index).set_epoch(made.volume.epoch());
@@ -290,8 +292,8 @@ impl Attempt<'_> {
                 made.out_of_sync[*index] = lacks;
                 made.lives[*index] = Life::Resyncing;
             } else {
-                // When the side comes back, it is not known any more which of its changes do not
-                // count.
+                // If the side comes back later, it is unknown which of its changes do not count, so
+                // its superblock is not kept.
                 made.volume.forget(*index);
             }
         }
@@ -304,8 +306,8 @@ impl Attempt<'_> {
         }
     }
 
-    /// Makes a new side on a device that holds no side of the volume. The other sides already have
-    /// its place in their tables.
+    /// Formats a new side on a device that holds no side of the volume. The tables of the other
+    /// sides already list the new side at `place`.
     async fn make(
         &self,
         inspected: &mut [Inspected],
@@ -340,7 +342,7 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    /// Turns an error of an operation on a side into a setback of that side.
+    /// Converts an error of an operation on a side into a setback of that side.
     async fn on_side<T>(
         &self,
         index: usize,
@@ -388,8 +390,8 @@ impl Attempt<'_> {
             Err(error) => return absent(Absence::Unreadable(error.to_string())),
         };
         let found = store.found();
-        // A side must still be complete up to the point that it once stated. While it is rebuilt it
-        // has stated nothing.
+        // The log of the side must still be complete up to the number that the side once stated. A
+        // side that is being rebuilt has stated no number.
         let said_below = found.shared_below.max(superblock.complete_below);
         let lost = found.complete_below < said_below && superblock.state != SideState::Inconsistent;
         Inspected {
@@ -406,8 +408,8 @@ impl Attempt<'_> {
         }
     }
 
-    /// Returns the error for a refusal, with the ranges in which changes may be lost, as far as
-    /// they are known.
+    /// Returns the error for a refused opening, with the ranges in which changes may be lost, as
+    /// far as they are known.
     fn refused(&self, inspected: &[Inspected], refusal: &family::Refusal) -> OpenError {
         let mut message = self.full_in_words().unwrap_or_else(|| refusal.to_string());
         let no_volume = matches!(refusal, family::Refusal::NotAVolume { .. });
@@ -439,8 +441,8 @@ impl Attempt<'_> {
         OpenError::new(message)
     }
 
-    /// Returns advice about sides that the opening could not write to for lack of space, which is
-    /// no reason to do without them; `None` when there are none.
+    /// Returns advice about sides that could not be written to for lack of space, which is no
+    /// reason to continue without them; `None` when there are no such sides.
     fn full_in_words(&self) -> Option<String> {
         let failed = self.sides.iter().zip(&self.failed);
         let full = failed.filter(|(_, failed)| **failed == Some(IoError::NoSpace));
@@ -463,7 +465,7 @@ impl Attempt<'_> {
         plan.sources.iter().map(|&index| store_of(inspected, index))
     }
 
-    /// Returns the first sequence number that no counting change has.
+    /// Returns the first sequence number above those of all counting changes.
     fn next_number(&self, inspected: &[Inspected], plan: &Plan) -> u64 {
         if let Some(first) = plan.counts_below {
             return first.max(super::superblock::FIRST_CHANGE);
@@ -473,15 +475,15 @@ impl Attempt<'_> {
             let found = store_of(inspected, index).found();
             found.next_number.max(superblock.complete_below)
         });
-        // A past that does not count may have used higher sequence numbers; it is told apart by its
-        // epoch. So an epoch may begin below the one before: the changes lost of that one's past
-        // count nowhere.
+        // A discarded part of the history may have used higher sequence numbers; its changes are
+        // recognized by their epoch. So a new epoch may begin at a lower number than the epoch
+        // before it.
         seen.max().expect("a plan has a source")
     }
 
-    /// Decides that changes beyond the complete ones do not count, if they are too many for the log
-    /// of the most complete side. Such changes came before their turn and are in no home, and none
-    /// of them was flushed.
+    /// Decides that the changes beyond the complete ones do not count, if they are too many for the
+    /// log of the most complete side. Such changes were stored before their turn; none of them was
+    /// destaged or flushed.
     fn cut_to_fit(&self, inspected: &[Inspected], plan: &mut Plan) {
         let truth = most_complete(inspected, &plan.sources);
         if !takes(
@@ -499,7 +501,7 @@ impl Attempt<'_> {
     fn volume(&self, inspected: &[Inspected], plan: &Plan) -> Result<Volume, Setback> {
         let sides = self.sides.iter().zip(inspected).map(|(side, inspected)| {
             let superblock = inspected.seen.found.as_ref().ok()?;
-            // A side that is not listed has left the volume, or is made anew.
+            // A side that the table does not list has left the volume, or is to be formatted again.
             place_in(&plan.table, &superblock.side)?;
             let candidate = Candidate {
                 name: side.name.clone(),
@@ -526,8 +528,8 @@ impl Attempt<'_> {
     }
 
     /// Returns the unfinished operations of the opened volume. A side that the configuration names
-    /// is no longer one added by a command. Once the configuration names exactly the sides of the
-    /// volume, the sides that have left are forgotten.
+    /// is no longer recorded as added by a command. Once the configuration names exactly the sides
+    /// of the volume, the record of sides that have left is deleted.
     fn remembered(&self, inspected: &[Inspected], plan: &Plan) -> Remembered {
         let mut remembered = plan.remembered.within(&plan.table);
         let mut agree = self.sides.len() == self.config.sides.len();
@@ -545,8 +547,8 @@ impl Attempt<'_> {
         remembered
     }
 
-    /// Makes every source say durably that it is in use, and in which epoch, before any request is
-    /// served.
+    /// Begins an epoch, and durably marks every source as dirty and a member of the epoch, before
+    /// any request is served.
     async fn mark_sources(
         &self,
         volume: &Volume,
@@ -567,7 +569,7 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    /// Returns the ranges that a side that is behind may lack.
+    /// Returns the ranges that a side that is behind the sources may lack.
     fn lacks(
         &self,
         inspected: &[Inspected],
@@ -587,7 +589,7 @@ impl Attempt<'_> {
         };
         let own = store_of(inspected, index);
         let discarded = own.discard_from(discard_from, epoch);
-        // The side may already have been late while it was a member.
+        // The side may already have lagged while it was still a member.
         let epoch = epoch.min(plan.newest.epoch_of(own.complete()));
         let regions = self
             .stores(inspected, plan)
@@ -597,12 +599,13 @@ impl Attempt<'_> {
         let logged = lacking(own, &newest, complete).into_iter();
         let logged = logged.map(|(range, _)| range);
         lacks.extend(regions.chain(logged).chain(discarded));
-        // In a past that does not count, the volume may have been larger.
+        // The volume may have been larger in a discarded part of its history.
         lacks.remove(volume_bytes..u64::MAX);
         lacks
     }
 
-    /// Prepares a side to be rebuilt: it is marked before any other change to it.
+    /// Prepares a side to be rebuilt. The side is marked as being rebuilt before it is changed
+    /// otherwise.
     async fn begin_rebuild(
         &self,
         inspected: &[Inspected],
@@ -619,7 +622,8 @@ impl Attempt<'_> {
         };
         let mark = volume.mark_inconsistent(index, behind);
         self.on_side(index, mark).await?;
-        // Content that an earlier rebuild wrote past the log is lacking again, by regions.
+        // Content that an interrupted rebuild wrote directly to its home location is recorded as
+        // lacking again, by regions.
         let superseded = Superseded::default();
         let begun = store.begin_rebuilt(member_until, lacks, &superseded);
         self.on_side(index, begun).await
@@ -683,7 +687,7 @@ impl Attempt<'_> {
     }
 }
 
-/// Returns true for a device that was read and is no side of a volume.
+/// Returns true when the device of a side was read and holds no side of any volume.
 fn is_blank(side: &Inspected) -> bool {
     side.seen.found == Err(Absence::NoVolume)
 }
@@ -735,11 +739,11 @@ pub(super) fn store_device(
     }
 }
 
-/// Returns the ranges in which changes may be lost if the volume were opened nevertheless.
+/// Returns the ranges in which changes may be lost if the volume is opened in spite of the refusal.
 fn lost_ranges(inspected: &[Inspected], refusal: &family::Refusal) -> Vec<Range<u64>> {
     let mut lost = RangeSet::new();
     match refusal {
-        // A side that is missing may have changed anything since.
+        // A missing side may have changed any block since the other sides were last in use.
         family::Refusal::FreshestMissing { .. } => {
             let known = inspected
                 .iter()

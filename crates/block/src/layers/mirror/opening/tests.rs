@@ -1,4 +1,4 @@
-//! Decisions of an opening, and whether the next opening agrees with them.
+//! Tests of the decisions of an opening, and of whether the next opening agrees with them.
 
 use super::super::Mirror;
 use super::super::formatting::{self, Formatting};
@@ -16,7 +16,7 @@ fn full_of(rt: &Rt, byte: u8) -> Payload {
     Payload::from(block.freeze())
 }
 
-/// Opens the sides that `there` selects.
+/// Opens the volume on those sides whose indexes `there` selects.
 async fn open_some(
     rt: &Rt,
     sides: &[Candidate],
@@ -45,8 +45,8 @@ async fn first_byte(mirror: &Mirror) -> u8 {
     read.expect("it reads").into_data().to_vec()[0]
 }
 
-/// Appends a change to the log of a side that lacks the change before it, as a crash may leave it
-/// while a change is given out of turn.
+/// Appends a change to the log of a side that lacks the change before it. A crash may leave such a
+/// log when a change was given out of turn.
 async fn keep_out_of_turn(rt: &Rt, side: &Candidate, byte: u8) {
     let superblock = side.superblock().await.expect("readable").expect("there");
     let config = MirrorConfig::of(vec![side.name.clone()]);
@@ -62,9 +62,9 @@ async fn keep_out_of_turn(rt: &Rt, side: &Candidate, byte: u8) {
     store.end().await;
 }
 
-/// With all sides there, every change that one of them has counts (T3). Once read, it is final
-/// (T4), so each side must have it that is later started alone, although a side alone counts only
-/// complete changes (T6).
+/// When all sides are present, every change that any side has counts (T3). Once a change was read,
+/// it is final (T4). So each side must then have the change when it is started alone later,
+/// although only complete changes count on a side alone (T6).
 #[test]
 fn what_an_opening_has_answered_is_found_on_each_side_alone() {
     let rt = Rt::virtual_time(VirtualOptions::default());
@@ -97,7 +97,8 @@ fn what_an_opening_has_answered_is_found_on_each_side_alone() {
     });
 }
 
-/// Makes both superblocks of a side say that it is complete up to `number`, and in use as it is.
+/// Rewrites both superblock copies of a side so that they state that it is complete up to `number`;
+/// the state of the side is unchanged.
 async fn claim_complete(rt: &Rt, side: &Candidate, number: u64) {
     let found = side.superblock().await.expect("readable").expect("there");
     let claiming = Superblock {
@@ -113,9 +114,9 @@ async fn claim_complete(rt: &Rt, side: &Candidate, number: u64) {
     }
 }
 
-/// If a side in use has stated that it holds changes durably, its log must still hold them. A log
-/// that ends before them has lost its end, and the side does not pass for one that lacks only later
-/// changes.
+/// If a side in use has stated that it durably holds certain changes, its log must still hold them.
+/// A log that ends before these changes has lost its end, and such a side must not be treated as
+/// one that merely lacks later changes.
 #[test]
 fn a_log_that_ends_before_what_its_superblock_says_has_lost_its_end() {
     let rt = Rt::virtual_time(VirtualOptions::default());
@@ -139,7 +140,7 @@ fn a_log_that_ends_before_what_its_superblock_says_has_lost_its_end() {
     });
 }
 
-/// Returns the offset of the header of the log entry whose first block is full of `byte`.
+/// Returns the offset of the header of the log entry whose first data block is filled with `byte`.
 async fn header_of(side: &Candidate, byte: u8) -> u64 {
     let superblock = side.superblock().await.expect("readable").expect("there");
     let (start, bytes) = superblock.layout.log;
@@ -162,11 +163,11 @@ async fn until_all_are_healthy(rt: &Rt, mirror: &Mirror) {
     }
 }
 
-/// The destage of a log begins after this time without requests.
+/// Time without requests after which the destage of a log begins.
 const IDLE_FOR_LESS_THAN: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// Returns two sides, of which the log of the first has lost an entry that had been durable; then
-/// the side was rebuilt from the other one, and the program was killed.
+/// Returns two sides after this: the log of the first side has lost an entry that was durable, this
+/// side was rebuilt from the second one, and the program was killed.
 async fn rebuilt_after_a_damaged_log(rt: &Rt) -> Vec<Candidate> {
     let side = |index| Candidate {
         name: format!("side{index}"),
@@ -195,7 +196,7 @@ async fn rebuilt_after_a_damaged_log(rt: &Rt) -> Vec<Candidate> {
     let write = Request::write(0, full_of(rt, 4), crate::request::Flags::NONE);
     rebuilt.submit(write).await.expect("written");
     rebuilt.submit(Request::flush()).await.expect("flushed");
-    // Stop before an idle side destages its log, which would drop the entries by itself.
+    // The program is killed before the idle side destages its log, which would drop the entries.
     while rebuilt.status().exposed_bytes > 0 {
         assert!(
             rt.now() < opened_at + IDLE_FOR_LESS_THAN,
@@ -211,8 +212,8 @@ async fn rebuilt_after_a_damaged_log(rt: &Rt) -> Vec<Candidate> {
     sides
 }
 
-/// A side that was rebuilt because its log had lost entries no longer misses them: it counts like
-/// any other side, even when it is the last one.
+/// Once a side with lost log entries has been rebuilt, the loss no longer matters: the side counts
+/// like any other side, even as the last one.
 #[test]
 fn a_side_that_was_rebuilt_after_its_log_was_damaged_starts_alone() {
     let rt = Rt::virtual_time(VirtualOptions::default());
@@ -225,7 +226,7 @@ fn a_side_that_was_rebuilt_after_its_log_was_damaged_starts_alone() {
     });
 }
 
-/// Such a side is not rebuilt at each opening.
+/// A side that was rebuilt because of lost log entries is not rebuilt again at each opening.
 #[test]
 fn a_side_that_was_rebuilt_after_its_log_was_damaged_is_not_rebuilt_again() {
     let rt = Rt::virtual_time(VirtualOptions::default());

@@ -1,9 +1,10 @@
-//! Waiting writes of a side, in groups that follow each other.
+//! Waiting writes of a side, in groups that are given to the side one after the other.
 //!
 //! Without a log, all waiting writes are in one group, in which a newer write replaces an older
-//! one. A side with a log passes through moments of the volume's history, and is at none of them
-//! while it is being given a group. So the first group, which the side is being given, accepts no
-//! more writes. A new write joins the last group, and replaces waiting parts there.
+//! one. The content of a side with a log passes through consistent points of the volume's history,
+//! but not while the side is being given a group. So the first group, which is being given to the
+//! side, accepts no more writes. A new write joins the last group, and replaces waiting parts
+//! there.
 //!
 //! Until all of a group is in the log, no part of it can be destaged. So a group must never become
 //! longer than the log has room for: a group that has reached its bound accepts no more writes.
@@ -17,19 +18,19 @@ use crate::extent_map::ExtentMap;
 
 /// Groups of waiting writes; see the module documentation.
 pub(super) struct Groups {
-    /// Groups in the order in which the side is given them. There is at least one, and only the
-    /// first may be empty, when no write waits.
+    /// Groups in the order in which they are given to the side. There is always at least one group.
+    /// Only the first group may be empty, and only when no write waits.
     groups: VecDeque<ExtentMap<Waiting>>,
-    /// The first group holds parts that the side could not store, and that wait again.
+    /// Whether the first group holds parts that wait again because the side could not store them.
     first_failed: bool,
-    /// The side has been given nothing of the last group.
+    /// Whether no part of the last group was given to the side yet.
     last_is_whole: bool,
-    /// The side has a log.
+    /// Whether the side has a log.
     logged: bool,
 }
 
 impl Groups {
-    /// Creates empty groups for a side with a log or without.
+    /// Creates one empty group, for a side with a log (`logged`) or without.
     pub(super) fn new(logged: bool) -> Groups {
         Groups {
             groups: VecDeque::from([ExtentMap::new()]),
@@ -44,13 +45,13 @@ impl Groups {
         &self.groups[0]
     }
 
-    /// Returns the only group of a side without a log.
+    /// Returns the group of a side without a log, which has only one, for modification.
     pub(super) fn first_mut(&mut self) -> &mut ExtentMap<Waiting> {
         &mut self.groups[0]
     }
 
     /// Returns the group that new writes join. A group that waits for its turn accepts no more
-    /// writes once its parts, with a log header for each, reach `bytes_max`.
+    /// writes once its parts, each with a log header, reach `bytes_max`.
     pub(super) fn gathering(&mut self, bytes_max: u64) -> &mut ExtentMap<Waiting> {
         let last = &self.groups[self.groups.len() - 1];
         let bytes = last.bytes() + last.len() as u64 * BLOCK_BYTES;
@@ -63,7 +64,7 @@ impl Groups {
         self.groups.back_mut().expect("there is at least one")
     }
 
-    /// Takes a waiting part out of its group.
+    /// Removes a waiting part of the write `seq` from its group, and returns it.
     ///
     /// # Panics
     /// When the part does not wait as a whole.
@@ -82,9 +83,9 @@ impl Groups {
         waiting
     }
 
-    /// Makes a part of a side with a log wait again, before all parts that the side has not been
-    /// given. No newer write replaces it, or more might have to be in the log as a whole than the
-    /// log has room for.
+    /// Makes a part of a side with a log wait again, before all parts that the side was not given
+    /// yet. No newer write may replace this part; otherwise, more content than the log has room for
+    /// might have to be in the log before any of it could be destaged.
     pub(super) fn put_back(&mut self, part: Range<u64>, waiting: Waiting) {
         let joins = self.first_failed && self.first().is_clear(&part);
         if !self.first().is_empty() && !joins {
@@ -94,7 +95,7 @@ impl Groups {
         self.groups[0].insert(part, waiting);
     }
 
-    /// Takes all waiting parts.
+    /// Removes and returns all waiting parts.
     pub(super) fn take_all(&mut self) -> Vec<(Range<u64>, Waiting)> {
         let all = std::mem::replace(self, Groups::new(self.logged));
         let groups = all.groups.into_iter();
@@ -103,7 +104,7 @@ impl Groups {
             .collect()
     }
 
-    /// Takes all waiting parts of a write, and returns their ranges.
+    /// Removes all waiting parts of a write, and returns their ranges.
     pub(super) fn take_parts(&mut self, seq: u64, range: &Range<u64>) -> Vec<Range<u64>> {
         let mut taken = Vec::new();
         for group in &mut self.groups {
@@ -128,8 +129,8 @@ impl Groups {
         self.last_is_whole &= self.groups.len() > 1;
     }
 
-    /// Returns the first free part of a write in any group that no part of the groups before it
-    /// overlaps.
+    /// Returns the first part of a write, in any group, that satisfies `is_free` and overlaps no
+    /// part of an earlier group.
     pub(super) fn first_that(
         &self,
         seq: u64,
@@ -152,7 +153,7 @@ impl Groups {
         self.groups.iter().enumerate().find_map(in_group)
     }
 
-    /// Returns the waiting parts in a range, in the order of the groups.
+    /// Returns the waiting parts that overlap a range, in the order of the groups.
     pub(super) fn overlapping(
         &self,
         range: &Range<u64>,
@@ -166,8 +167,8 @@ impl Groups {
         self.groups.iter().all(|group| group.is_clear(range))
     }
 
-    /// Returns the first position behind the start of a range up to which, in each group, either
-    /// all of the range waits or none of it.
+    /// Returns the first position after the start of a range at which a waiting part of any group
+    /// begins or ends; the end of the range if there is no such position.
     pub(super) fn first_boundary(&self, range: &Range<u64>) -> u64 {
         let boundaries = self.groups.iter().map(|group| group.first_boundary(range));
         boundaries.fold(range.end, u64::min)

@@ -1,13 +1,15 @@
 //! The queue of one side: waiting writes, writes in flight, and the remaining bytes of each
 //! numbered write.
 //!
-//! This is pure bookkeeping without I/O. It keeps two promises. Per side, overlapping writes apply
-//! in the order in which they were admitted: a write that overlaps one in flight waits for it. And
-//! a newer write replaces the waiting parts of older ones, so nothing is written twice.
+//! This module is pure bookkeeping without I/O. It guarantees that overlapping writes apply on the
+//! side in the order in which they were admitted: a write that overlaps a write in flight waits for
+//! the end of that write. It also guarantees that a newer write replaces the waiting parts of older
+//! writes, so that no content is written twice.
 //!
-//! A side with a log must pass through moments of the volume's history, so replacement has bounds
-//! there: waiting writes are in [`groups`], and a newer write replaces an older one only in the
-//! last group, of which the side has been given nothing yet.
+//! The content of a side with a log must pass through consistent points (states that the volume had
+//! after one of its sequence numbers), which limits replacement: waiting writes are in [`groups`],
+//! and a newer write replaces an older write only in the last group, of which the side was given no
+//! part yet.
 
 mod groups;
 #[cfg(test)]
@@ -28,18 +30,18 @@ use crate::extent_map::{Cut, ExtentMap};
 use crate::range_set::RangeSet;
 use crate::request::{self, Flags, Op};
 
-/// Number of batches in elevator order between two jumps to the oldest write: a jump for each batch
-/// would make the order random again.
+/// Minimum number of batches in elevator order between two jumps to the oldest write: a jump for
+/// each batch would make the order random again.
 const BATCHES_BETWEEN_DISCONTINUITIES: u32 = 32;
 
-/// Effect of a write on its range.
+/// Operation of a write with its payload.
 #[derive(Clone, Debug)]
 pub(super) struct Change {
     pub(super) op: Op,
     pub(super) flags: Flags,
     pub(super) origin: request::Origin,
     pub(super) payload: Payload,
-    /// Digests of the payload, if a side needs them.
+    /// Block digests of the payload, if a side needs them.
     pub(super) digests: Option<Digests>,
 }
 
@@ -62,7 +64,7 @@ impl Cut for Change {
     }
 }
 
-/// A waiting part of a write.
+/// A part of an admitted write that waits or is in flight.
 #[derive(Clone)]
 pub(super) struct Waiting {
     pub(super) change: Change,
@@ -78,65 +80,70 @@ impl Cut for Waiting {
     }
 }
 
-/// Parts of writes that go to the device as one operation.
+/// Parts of writes that are sent to the device as one operation.
 pub(super) struct Batch {
     pub(super) range: Range<u64>,
     pub(super) change: Change,
     pub(super) parts: Vec<(Range<u64>, Waiting)>,
-    /// Whether the batch counts towards the depth of drained batches.
+    /// Whether the batch counts toward the depth of drained batches: it was taken in elevator
+    /// order, or while the side was delayed.
     pub(super) drained: bool,
 }
 
-/// Remaining parts of one write on this side, waiting and in flight.
+/// A write of which parts still wait or are in flight on this side.
 struct Outstanding {
     bytes: u64,
-    /// Remaining bytes that the side has not been given.
+    /// Number of remaining bytes that the side was not given yet.
     unsent: u64,
     ticket: Rc<Ticket>,
-    /// Sequence number of the oldest write that this one stands for: itself, or a write that it
-    /// replaced before the side stored that. The older write counts as stored only when this one
-    /// is.
+    /// Sequence number of the oldest write that this write stands for: its own, or that of an older
+    /// write that it replaced before the side had stored the older write. The older write counts as
+    /// stored only once this write is stored.
     origin: u64,
-    /// A part could not be stored: the write is given up once its other parts have ended.
+    /// Error of a part that could not be stored. The write is abandoned once its other parts have
+    /// ended.
     failed: Option<IoError>,
 }
 
-/// A write that some outstanding writes stand for.
+/// The oldest write that one or more outstanding writes stand for (itself, or writes that replaced
+/// it).
 struct SourceWrite {
     ticket: Rc<Ticket>,
     count: usize,
-    /// Number of these outstanding writes with a part that the side has not been given.
+    /// Number of the outstanding writes with a part that the side was not given yet.
     unsent: usize,
 }
 
 /// The queue of one side; see the module documentation.
 pub(super) struct SideQueue {
     waiting: Groups,
-    /// The side has a log.
+    /// Whether the side has a log.
     logged: bool,
-    /// Ranges in flight, with the write of each.
+    /// Ranges in flight, each with its part of a write.
     flying: ExtentMap<Waiting>,
     outstanding: BTreeMap<u64, Outstanding>,
     origins: BTreeMap<u64, SourceWrite>,
-    /// Writes that the side was given, or that were replaced, and that stand for an older one: maps
-    /// their sequence numbers to that of the oldest write that each stands for.
+    /// Writes that stand for an older write and no longer wait, because the side was given them or
+    /// they were replaced: maps their sequence numbers to that of the oldest write that each stands
+    /// for.
     ahead: BTreeMap<u64, u64>,
-    /// Admitted writes in order. Entries whose parts have all been taken in another way are
-    /// skipped.
+    /// Admitted writes in the order of admission. Entries whose parts no longer wait are skipped.
     order: VecDeque<(u64, Range<u64>)>,
-    /// Writes that no other side is likely to store in time, in order.
+    /// Urgent writes, which no other side is likely to store in time, in the order in which they
+    /// became urgent.
     urgent: VecDeque<Rc<Ticket>>,
-    /// By the paper's rules a write that was sent at once stays urgent; by ours, a write is urgent
-    /// only until some side has it.
+    /// Whether a write that was sent immediately stays urgent, as in the paper's rules. By this
+    /// project's rules, a write is urgent only until a side has it.
     stays_urgent: bool,
-    /// Position of the elevator.
+    /// Current position of the elevator.
     head: u64,
-    /// Number of batches since the elevator last left its order for an old write.
+    /// Number of batches since the elevator last jumped to the oldest write.
     since_discontinuity: u32,
 }
 
 impl SideQueue {
-    /// Creates an empty queue of a side with a log or without; see [`SideQueue::stays_urgent`].
+    /// Creates an empty queue for a side with a log (`logged`) or without; see
+    /// [`SideQueue::stays_urgent`].
     pub(super) fn new(stays_urgent: bool, logged: bool) -> SideQueue {
         SideQueue {
             waiting: Groups::new(logged),
@@ -153,9 +160,9 @@ impl SideQueue {
         }
     }
 
-    /// Admits a write. Waiting parts of older writes under it, in the group that it joins, are
-    /// dropped as replaced. A group of a side with a log does not become longer than
-    /// `group_bytes_max`, except by one write.
+    /// Adds an admitted write. In the group that the write joins, overlapped waiting parts of older
+    /// writes are dropped as replaced. A group of a side with a log accepts no more writes once it
+    /// has reached `group_bytes_max`.
     pub(super) fn push(
         &mut self,
         change: Change,
@@ -192,8 +199,8 @@ impl SideQueue {
         self.sweep_order();
     }
 
-    /// Settles waiting parts that a newer write has replaced, and returns the oldest write that the
-    /// newer one stands for from now on.
+    /// Settles waiting parts that a newer write has replaced. Returns the oldest write for which
+    /// the newer write stands from now on; `None` when no part was replaced.
     fn settle_replaced(
         &mut self,
         replaced: Vec<(Range<u64>, Waiting)>,
@@ -218,7 +225,7 @@ impl SideQueue {
         oldest
     }
 
-    /// Notes that bytes of a write no longer wait: the side was given them, or they were dropped.
+    /// Records that bytes of a write no longer wait: the side was given them, or they were dropped.
     fn sent(&mut self, seq: u64, bytes: u64) {
         let entry = self.outstanding.get_mut(&seq);
         let entry = entry.expect("a part belongs to a write");
@@ -232,7 +239,7 @@ impl SideQueue {
         }
     }
 
-    /// Notes that bytes of a write wait again.
+    /// Records that bytes of a write wait again.
     fn unsent(&mut self, seq: u64, bytes: u64) {
         let entry = self.outstanding.get_mut(&seq);
         let entry = entry.expect("a part belongs to a write");
@@ -243,20 +250,22 @@ impl SideQueue {
         entry.unsent += bytes;
     }
 
-    /// Returns the sequence number below which the side has been given every write, at most
-    /// `limit`: once these are stored, the side is the volume at that moment.
+    /// Returns the highest sequence number, at most `limit`, such that the side was given every
+    /// write below it: once these writes are stored, the content of the side equals the volume at
+    /// that point.
     ///
-    /// A write given before its turn is no part of that moment. So a write that it replaced must
-    /// not be part of it either: the side was never given its content.
+    /// A write that was given before its turn is not included in that point. So a write that it
+    /// replaced must not be included either, since the side was never given the content of the
+    /// replaced write.
     pub(super) fn given_below(&self, limit: u64) -> u64 {
         let mut unsent = self.origins.iter().filter(|(_, origin)| origin.unsent > 0);
         let below = unsent.next().map_or(limit, |(seq, _)| limit.min(*seq));
         self.moment_below(below)
     }
 
-    /// Returns the last moment, at most `below`, that does not depend on a write given before its
-    /// turn. One such write may lead to another: if the moment moves before the first, the second
-    /// is early as well.
+    /// Returns the last consistent point, at most `below`, that does not depend on a write given
+    /// before its turn. One such write may lead to another: if the point moves to before the first
+    /// write, the second write also was given before its turn.
     fn moment_below(&self, mut below: u64) -> u64 {
         loop {
             let replaced = self.ahead.range(below..).map(|(_, origin)| *origin).min();
@@ -267,7 +276,8 @@ impl SideQueue {
         }
     }
 
-    /// Returns the lowest sequence number that a write in flight stands for.
+    /// Returns the sequence number of the oldest write for which the outstanding write `seq`
+    /// stands.
     pub(super) fn stands_for(&self, seq: u64) -> u64 {
         self.outstanding[&seq].origin
     }
@@ -288,7 +298,7 @@ impl SideQueue {
         }
     }
 
-    /// Returns the oldest write that an outstanding one stands for.
+    /// Returns the oldest write for which the outstanding write `seq` stands.
     fn origin_of(&self, seq: u64) -> Rc<Ticket> {
         Rc::clone(&self.origins[&self.outstanding[&seq].origin].ticket)
     }
@@ -312,8 +322,8 @@ impl SideQueue {
         }
     }
 
-    /// Forgets early writes below everything outstanding: they are stored, and concern no moment to
-    /// come, unless an early write leads back there.
+    /// Drops the records in `ahead` of writes below every outstanding write: they are stored and
+    /// affect no later consistent point, unless a newer early write leads back to them.
     fn forget_ahead(&mut self) {
         let oldest = self.origins.keys().next().copied().unwrap_or(u64::MAX);
         if self.ahead.keys().next().is_some_and(|seq| *seq < oldest) {
@@ -322,7 +332,7 @@ impl SideQueue {
         }
     }
 
-    /// Makes an outstanding write stand for an older one too.
+    /// Makes the outstanding write `seq` stand for the older write `origin` too.
     fn inherit(&mut self, seq: u64, origin: Rc<Ticket>) {
         let entry = self.outstanding.get_mut(&seq);
         let entry = entry.expect("what replaces a write is outstanding");
@@ -346,7 +356,7 @@ impl SideQueue {
         }
     }
 
-    /// Returns true when an urgent write waits and no older write under it is in flight.
+    /// Returns true when an urgent write waits that no older write, waiting or in flight, blocks.
     pub(super) fn has_urgent(&mut self) -> bool {
         self.forget_what_is_not_urgent();
         self.first_urgent().is_some()
@@ -368,8 +378,9 @@ impl SideQueue {
         there.any(|(_, entry)| entry.ticket.seq == seq)
     }
 
-    /// Returns the next urgent part: by the paper's rules the oldest; by ours the next one in the
-    /// elevator's direction, since a disk that carries the load alone needs its order most.
+    /// Returns the next urgent part: by the paper's rules, that of the oldest urgent write; by this
+    /// project's rules, the next one in the direction of the elevator, since a disk that carries
+    /// the load alone depends most on a good order.
     fn first_urgent(&self) -> Option<(u64, Range<u64>)> {
         let mut free = self.urgent.iter().filter_map(|ticket| {
             let part = self.first_free_of_all(ticket.seq, &ticket.range)?;
@@ -381,8 +392,8 @@ impl SideQueue {
         free.min_by_key(|(_, part)| (part.start < self.head, part.start))
     }
 
-    /// Returns the first part of a write, in the group that is being given, that no write in flight
-    /// overlaps.
+    /// Returns the first part of a write in the first group, which is being given to the side, that
+    /// overlaps no write in flight.
     fn first_free(&self, seq: u64, range: &Range<u64>) -> Option<Range<u64>> {
         let mut parts = self.waiting.first().overlapping(range);
         parts
@@ -390,21 +401,21 @@ impl SideQueue {
             .map(|(part, _)| part)
     }
 
-    /// Returns the first part of a write, in any group, that may be sent now: it may overtake parts
-    /// that do not overlap it.
+    /// Returns the first part of a write, in any group, that may be sent now. The part may overtake
+    /// parts that it does not overlap.
     fn first_free_of_all(&self, seq: u64, range: &Range<u64>) -> Option<Range<u64>> {
         let is_free = |part: &Range<u64>| self.flying.is_clear(part);
         self.waiting.first_that(seq, range, is_free)
     }
 
-    /// Takes the next urgent part.
+    /// Takes the next urgent part from the queue as a batch.
     pub(super) fn take_urgent(&mut self) -> Option<Batch> {
         let (seq, part) = self.first_urgent()?;
         self.head = part.end;
         Some(self.take(seq, part, false))
     }
 
-    /// Takes the oldest part that may be sent now.
+    /// Takes the oldest part that may be sent now from the queue, as a batch.
     pub(super) fn take_in_order(&mut self, drained: bool) -> Option<Batch> {
         while let Some((seq, range)) = self.order.front() {
             if self.is_queued(*seq, range) {
@@ -419,8 +430,9 @@ impl SideQueue {
         Some(self.take(seq, part, drained))
     }
 
-    /// Takes the next batch of the elevator: neighbours of one kind, at most `bytes_max`. When
-    /// `overdue` says that the oldest write has waited too long, the elevator goes there first.
+    /// Takes the next batch in elevator order: adjacent parts with the same operation and flags, of
+    /// at most `bytes_max` together. With `overdue`, which means that the oldest write has waited
+    /// too long, the elevator may first jump to the oldest write.
     pub(super) fn take_batch(&mut self, bytes_max: u64, overdue: bool) -> Option<Batch> {
         self.since_discontinuity = self.since_discontinuity.saturating_add(1);
         if overdue
@@ -467,8 +479,8 @@ impl SideQueue {
 
     fn next_free_from_head(&self) -> Option<(u64, Range<u64>)> {
         let (waiting, mut position) = (self.waiting.first(), self.head);
-        // Few operations are in flight, so few entries are skipped; the loop ends after going round
-        // twice.
+        // Few operations are in flight, so few entries are skipped; the loop ends after at most two
+        // passes over the ranges in flight.
         for _ in 0..=2 * self.flying.len() {
             let (range, entry) = waiting.next_from(position)?;
             if self.flying.is_clear(&range) {
@@ -482,7 +494,7 @@ impl SideQueue {
             .map(|(range, entry)| (entry.ticket.seq, range))
     }
 
-    /// Moves one waiting part of a write to the device.
+    /// Moves one waiting part of a write to the ranges in flight, and returns it as a batch.
     fn take(&mut self, seq: u64, range: Range<u64>, drained: bool) -> Batch {
         let waiting = self.waiting.take(&range, seq);
         self.sent(seq, range.end - range.start);
@@ -509,8 +521,8 @@ impl SideQueue {
         }
     }
 
-    /// Handles a batch that the device could not store: it waits again. Without a log, only the
-    /// parts that no newer write has replaced wait again.
+    /// Handles a batch that the device could not store: its parts wait again. Without a log, only
+    /// the parts that no newer write has replaced wait again.
     pub(super) fn failed(&mut self, batch: Batch, side: usize, now: Instant) {
         self.arrived(&batch);
         for (range, waiting) in batch.parts {
@@ -523,7 +535,7 @@ impl SideQueue {
         }
     }
 
-    /// Puts a part of a write back into the order.
+    /// Inserts a part of a write into the order of admission again.
     fn wait_again(&mut self, part: Range<u64>, waiting: Waiting) {
         let seq = waiting.ticket.seq;
         self.unsent(seq, part.end - part.start);
@@ -555,7 +567,7 @@ impl SideQueue {
         }
     }
 
-    /// Removes a batch whose operation has ended from the ranges in flight, whatever its outcome.
+    /// Removes a batch whose operation has ended, whatever its outcome, from the ranges in flight.
     fn arrived(&mut self, batch: &Batch) {
         let arrived = self.flying.remove(batch.range.clone());
         let bytes: u64 = arrived
@@ -569,8 +581,8 @@ impl SideQueue {
         );
     }
 
-    /// Drops all waiting parts, gives up their writes, and returns the ranges that the side lacks
-    /// as a result.
+    /// Drops all waiting parts, marks their writes as failed on the side, and returns the ranges
+    /// that the side therefore lacks.
     pub(super) fn abandon_waiting(&mut self, side: usize, error: IoError) -> Vec<Range<u64>> {
         let dropped = self.waiting.take_all();
         self.order.clear();
@@ -583,8 +595,9 @@ impl SideQueue {
         dropped.into_iter().map(|(range, _)| range).collect()
     }
 
-    /// Returns true when no write in a batch may have been acknowledged or read: none of them is
-    /// acknowledged, stored elsewhere, or stands for an older write, which may be.
+    /// Returns true when no write in a batch may have been acknowledged or read: no write of the
+    /// batch is acknowledged, is stored on a side that decides, or stands for an older write that
+    /// may be.
     pub(super) fn may_be_given_up(&self, batch: &Batch) -> bool {
         batch.parts.iter().all(|(_, part)| {
             let own = self.outstanding[&part.ticket.seq].origin == part.ticket.seq;
@@ -593,7 +606,7 @@ impl SideQueue {
     }
 
     /// Handles a batch that will not be stored. The waiting parts of its writes are dropped, and
-    /// its writes are given up when no part of them is in flight any more.
+    /// each write is marked as failed on the side once none of its parts is in flight.
     pub(super) fn abandoned(&mut self, batch: &Batch, side: usize, error: IoError) {
         self.arrived(batch);
         for (range, waiting) in &batch.parts {
@@ -609,26 +622,27 @@ impl SideQueue {
         }
     }
 
-    /// Gives up the writes in flight, but keeps tracking them as in flight.
+    /// Marks the writes in flight as failed on the side, but keeps their ranges in flight.
     pub(super) fn give_up_flying(&self, side: usize, error: IoError) {
         for (_, waiting) in self.flying.iter() {
             waiting.ticket.give_up(side, error);
         }
     }
 
-    /// Returns true when the side has the newest content of the whole range.
+    /// Returns true when no part of the range waits or is in flight, so that the side has the
+    /// newest content.
     pub(super) fn is_current(&self, range: &Range<u64>) -> bool {
         self.waiting.is_clear(range) && self.flying.is_clear(range)
     }
 
-    /// Returns the first position behind the start of a range up to which either all of the range
-    /// is stored or none of it.
+    /// Returns the first position after the start of a range at which a waiting part or a part in
+    /// flight begins or ends; the end of the range if there is no such position.
     pub(super) fn first_boundary(&self, range: &Range<u64>) -> u64 {
         let waiting = self.waiting.first_boundary(range);
         waiting.min(self.flying.first_boundary(range))
     }
 
-    /// Returns the parts of a range that this side has yet to store.
+    /// Returns the parts of a range that wait or are in flight on this side.
     pub(super) fn pending_in(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         let mut pending = RangeSet::new();
         let waiting = self.waiting.overlapping(range);
@@ -638,8 +652,8 @@ impl SideQueue {
         pending.iter().collect()
     }
 
-    /// Returns the newest changes in a range that this side has yet to store, in order and cut to
-    /// it.
+    /// Returns the newest changes in a range that this side has yet to store, in ascending order of
+    /// position and cut to the range.
     pub(super) fn newest_in(&self, range: &Range<u64>) -> Vec<(Range<u64>, Waiting)> {
         let mut newest = ExtentMap::new();
         let flying = self.flying.overlapping(range);
@@ -654,7 +668,7 @@ impl SideQueue {
             .collect()
     }
 
-    /// Returns true when a write waits.
+    /// Returns true when a part waits that can be given to the side.
     pub(super) fn has_waiting(&self) -> bool {
         !self.waiting.first().is_empty()
     }
@@ -674,27 +688,27 @@ impl SideQueue {
         self.flying.bytes()
     }
 
-    /// Returns the sequence number of the oldest write that is not on this side, neither in its own
-    /// content nor in that of a write that replaced it.
+    /// Returns the sequence number of the oldest write that is not on this side, neither with its
+    /// own content nor with that of a write that replaced it.
     pub(super) fn oldest_seq(&self) -> Option<u64> {
         self.origins.keys().next().copied()
     }
 
-    /// Returns when the oldest acknowledged write, of those with a sequence number of `from` or
-    /// more that are not on this side, was acknowledged.
+    /// Returns the time of acknowledgement of the oldest acknowledged write with a sequence number
+    /// of at least `from` that is not on this side.
     pub(super) fn oldest_acknowledged(&self, from: u64) -> Option<Instant> {
         self.origins
             .range(from..)
             .find_map(|(_, origin)| origin.ticket.acknowledged.get())
     }
 
-    /// Returns when the oldest write that waits or is in flight was admitted.
+    /// Returns the time of admission of the oldest write that waits or is in flight.
     pub(super) fn oldest_admitted(&self) -> Option<Instant> {
         let oldest = self.outstanding.values().next();
         oldest.map(|entry| entry.ticket.admitted)
     }
 
-    /// Returns the writes with parts that are not stored.
+    /// Returns the writes of which parts wait or are in flight.
     pub(super) fn outstanding(&self) -> impl Iterator<Item = &Rc<Ticket>> {
         self.outstanding.values().map(|left| &left.ticket)
     }
@@ -705,7 +719,7 @@ impl SideQueue {
         tickets.filter(|ticket| ticket.acknowledged.get().is_none())
     }
 
-    /// Keeps the order list within twice the number of waiting parts (and a floor).
+    /// Keeps the length of `order` within twice the number of waiting parts, or 64 if that is more.
     fn sweep_order(&mut self) {
         if self.order.len() > 64 && self.order.len() > 2 * self.waiting.parts() {
             let mut order = std::mem::take(&mut self.order);

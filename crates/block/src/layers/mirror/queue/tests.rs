@@ -1,16 +1,16 @@
-//! The moments of the volume that a side with a log has reached, with cases built by hand.
+//! Tests of the consistent points that a side with a log has reached, with hand-built cases.
 
 use super::*;
 use crate::request::Origin;
 
 const UNIT: u64 = 4096;
 
-/// Admits a write of one unit that is acknowledged at once.
+/// Admits a write of one unit that is acknowledged immediately.
 fn write(queue: &mut SideQueue, seq: u64, unit: u64) {
     write_in_groups(queue, seq, unit, u64::MAX);
 }
 
-/// Does the same, with groups of at most `group_bytes_max` bytes.
+/// Admits a write as `write` does, with groups of at most `group_bytes_max` bytes.
 fn write_in_groups(queue: &mut SideQueue, seq: u64, unit: u64, group_bytes_max: u64) {
     let range = unit * UNIT..(unit + 1) * UNIT;
     let sides = vec![Progress::Left(UNIT)];
@@ -26,14 +26,15 @@ fn write_in_groups(queue: &mut SideQueue, seq: u64, unit: u64, group_bytes_max: 
     queue.push(change, &ticket, 0, false, group_bytes_max);
 }
 
-/// Gives the side the next write in elevator order, and returns its sequence number.
+/// Takes the next write in elevator order from the queue. Returns its sequence number and its
+/// batch.
 fn give(queue: &mut SideQueue) -> (u64, Batch) {
     let batch = queue.take_batch(UNIT, false).expect("something waits");
     (batch.parts[0].1.ticket.seq, batch)
 }
 
-/// Write 1 is alone in the first group. Write 4 replaces write 3 under it, and is given before
-/// writes 2 and 5.
+/// Write 1 is alone in the first group. Write 4 replaces write 3, which it overlaps, and is given
+/// to the side before writes 2 and 5.
 #[test]
 fn what_came_early_takes_what_it_replaced_out_of_the_moment() {
     let mut queue = SideQueue::new(false, true);
@@ -51,8 +52,8 @@ fn what_came_early_takes_what_it_replaced_out_of_the_moment() {
     assert_eq!(queue.given_below(6), 2);
     let (seq, second) = give(&mut queue);
     assert_eq!(seq, 2);
-    // Write 5 is missing. With write 4, all below 5 would be there; without it, the content of
-    // write 3 is lacking.
+    // The side was not given write 5. With write 4 the side has all writes below 5; without write
+    // 4, the content of write 3 is lacking.
     assert_eq!(queue.given_below(6), 5);
     assert_eq!(queue.given_below(4), 3, "4 is not meant, so 3 is lacking");
     queue.stored(&early, 0, Instant::ZERO);
@@ -66,10 +67,10 @@ fn what_came_early_takes_what_it_replaced_out_of_the_moment() {
     assert!(queue.ahead.is_empty(), "it concerns no moment to come");
 }
 
-/// Write 4 replaces write 2, and write 6 replaces write 3; both are given and stored before
-/// write 5. Without write 5 the side is at no moment from 5 on. Because of write 6 it is not at
-/// moment 4 or 5, which need write 3. Because of write 4 it is not at moment 3, which needs write
-/// 2, although writes 2, 3 and 4 are below every outstanding one.
+/// Write 4 replaces write 2, and write 6 replaces write 3; writes 4 and 6 are stored before
+/// write 5. Without write 5 the side has no consistent point above 5. It is not at point 4 or 5
+/// either, which need write 3, replaced by write 6. Nor is it at point 3, which needs write 2,
+/// replaced by write 4, although writes 2, 3 and 4 are below every outstanding write.
 #[test]
 fn what_came_early_leads_back_to_what_came_early_before() {
     let mut queue = SideQueue::new(false, true);
@@ -90,15 +91,16 @@ fn what_came_early_leads_back_to_what_came_early_before() {
     assert!(queue.ahead.is_empty(), "it concerns no moment to come");
 }
 
-/// A unit and its header in the log are two units, so three writes fill a group of six units. If
-/// write 5 could replace write 2, all writes from 2 to 5 would have to be in the log at once.
+/// A write of one unit takes two units in the log, with its header, so three writes fill a group of
+/// six units. If write 5 could replace write 2, all writes from 2 to 5 would have to be in the log
+/// together.
 #[test]
 fn a_group_is_not_longer_than_the_log_has_room_for() {
     let mut queue = SideQueue::new(false, true);
     for (seq, unit) in [(1, 9), (2, 1), (3, 2), (4, 3), (5, 1), (6, 2), (7, 2)] {
         write_in_groups(&mut queue, seq, unit, 6 * UNIT);
     }
-    // Write 7 replaces write 6, which is in the same group.
+    // Write 7 replaces write 6, because both are in the same group.
     for (expected, given_below) in [(1, 2), (2, 3), (3, 4), (4, 5), (5, 6), (7, 8)] {
         let batch = queue.take_in_order(false).expect("something waits");
         assert_eq!(batch.parts[0].1.ticket.seq, expected);
@@ -108,7 +110,8 @@ fn a_group_is_not_longer_than_the_log_has_room_for() {
     assert!(!queue.has_waiting() && queue.waiting_parts() == 0);
 }
 
-/// Write 4 waits for write 2, which it overlaps. All writes in flight fail, in some order.
+/// Write 4 has replaced write 2. All writes in flight fail, in another order than that of
+/// admission.
 #[test]
 fn what_has_failed_is_given_again_in_the_order_of_admission() {
     let mut queue = SideQueue::new(false, true);

@@ -12,13 +12,13 @@ use crate::error::IoError;
 /// Progress of one write on one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Progress {
-    /// The side does not take part: it was absent when the write was admitted.
+    /// The side was not given the write: it was absent, or the write was left to its rebuild.
     Absent,
-    /// This number of bytes is left.
+    /// The side has yet to store this number of bytes.
     Left(u64),
     /// The side has stored the write.
     Done,
-    /// The side could not store the write, or has become absent.
+    /// The side could not store the write, or has become absent since.
     Failed(IoError),
 }
 
@@ -28,9 +28,9 @@ pub(in super::super) struct Ticket {
     pub(in super::super) admitted: Instant,
     pub(in super::super) range: Range<u64>,
     sides: Vec<Cell<Progress>>,
-    /// The sides that were healthy, and not out of sync in the range, when the write was admitted,
-    /// or have become so since. Only these decide whether the write is stored: on another side it
-    /// would not survive a crash.
+    /// Sides that decide whether the write is stored: those that were healthy and not out of sync
+    /// in the range when the write was admitted, and those that have joined since. On any other
+    /// side, the write would not survive a crash.
     decides: Vec<Cell<bool>>,
     pub(in super::super) acknowledged: Cell<Option<Instant>>,
     pub(in super::super) first_done: Cell<Option<Instant>>,
@@ -58,11 +58,11 @@ impl Ticket {
     }
 
     pub(in super::super) fn progress(&self, side: usize) -> Progress {
-        // A side that was added later was absent then.
+        // A side that was added after the write was admitted was not given the write.
         self.sides.get(side).map_or(Progress::Absent, Cell::get)
     }
 
-    /// Notes that `bytes` more are stored on the side.
+    /// Records that the side has stored `bytes` more of the write.
     pub(in super::super) fn stored(&self, side: usize, bytes: u64, now: Instant) {
         if let Progress::Left(left) = self.sides[side].get() {
             assert!(bytes <= left, "no more is stored than was asked for");
@@ -78,8 +78,8 @@ impl Ticket {
         }
     }
 
-    /// Lets a side that has become whole decide from now on. If the side has already stored the
-    /// write, that counts now.
+    /// Makes a side that has joined decide from now on whether the write is stored. If the side has
+    /// stored the write before, the write is stored now.
     pub(in super::super) fn decides_from_now(&self, side: usize, now: Instant) {
         let Some(decides) = self.decides.get(side) else {
             return;
@@ -91,7 +91,7 @@ impl Ticket {
         }
     }
 
-    /// Notes that the side will not store the write.
+    /// Records that the side will not store the write.
     pub(in super::super) fn give_up(&self, side: usize, error: IoError) {
         if let Progress::Left(_) = self.sides[side].get() {
             self.sides[side].set(Progress::Failed(error));
@@ -104,7 +104,7 @@ impl Ticket {
         self.first_done.get().is_some()
     }
 
-    /// Returns true when no side still works on the write.
+    /// Returns true when no side has a part of the write left to store.
     pub(in super::super) fn settled(&self) -> bool {
         !self
             .sides

@@ -1,5 +1,6 @@
-//! Changes that are appended to a log again under their old sequence numbers, so that their old
-//! entries can be dropped. Such a copy must never lie behind a newer change of the same place.
+//! Relogging: changes are appended to a log again under their old sequence numbers, so that their
+//! old entries can be dropped. Such a copy must never be placed after a newer change of the same
+//! blocks.
 
 use std::rc::Rc;
 
@@ -10,9 +11,9 @@ use crate::error::IoError;
 
 impl Log {
     /// Appends changes that are already in the log again, under the same sequence numbers, so that
-    /// their old entries can be dropped. A change that has been replaced by the time an entry is
-    /// formed is left out: a copy must never lie behind a newer change of the same place, because
-    /// the newer one may be dropped first.
+    /// their old entries can be dropped. If a newer change has replaced a change before an entry is
+    /// formed, its copy is left out: a copy must never be placed after a newer change of the same
+    /// blocks, since the newer change may be dropped first.
     pub(super) fn append_again(self: &Rc<Self>, appends: Vec<Append>) -> Vec<Outcome> {
         let mut outcomes = Vec::with_capacity(appends.len());
         for append in appends {
@@ -31,7 +32,7 @@ impl Log {
         outcomes
     }
 
-    /// Removes waiting copies that newer changes have replaced.
+    /// Removes waiting copies of changes that newer changes have replaced.
     pub(super) fn drop_replaced(&self) {
         let index = self.index.borrow();
         let flying = self.flying.borrow();
@@ -54,8 +55,8 @@ impl Log {
         });
     }
 
-    /// Returns true when a change has been logged in part, or before its turn: no entry behind it
-    /// can be destaged before the missing changes have found room.
+    /// Returns true when the log has a change in part, or before its turn: then no later entry can
+    /// be destaged before the missing changes have been appended.
     pub(super) fn has_gap(&self) -> bool {
         let (highest, complete) = self.formed.get();
         highest >= complete

@@ -8,30 +8,30 @@ use super::digests::Digests;
 use super::entry::{Kind, Space};
 use crate::extent_map::Cut;
 
-/// A change, or a part of one.
+/// A change to be appended, or a part of a change.
 pub(in super::super) struct Append {
     /// Range of the volume in bytes.
     pub(super) range: Range<u64>,
     pub(super) kind: Kind,
-    /// The data of a write; else empty.
+    /// Data of the change; empty unless it is a write.
     pub(super) payload: Payload,
-    /// The digests of the data, if they were made before. A side that uses another digest computes
-    /// its own.
+    /// Digests of the data, if they were computed before. A side with another algorithm computes
+    /// its own digests.
     pub(super) digests: Option<Digests>,
     /// Sequence number of the change.
     pub(super) number: u64,
-    /// Lowest sequence number of a change that this one stands for: its own, or that of a change
-    /// that it replaced before the side had that.
+    /// Lowest sequence number of a change for which this change stands: its own, or that of an
+    /// older change that it replaced before the side was given the older change.
     pub(super) stands_for: u64,
 }
 
 impl Append {
-    /// Builds the append of a whole write.
+    /// Creates the append of a complete write.
     pub(in super::super) fn of(range: Range<u64>, payload: Payload, number: u64) -> Append {
         Append::known(range, payload, None, number)
     }
 
-    /// Builds the append of a whole write whose digests may have been computed already.
+    /// Creates the append of a complete write, with its digests if they were computed before.
     pub(in super::super) fn known(
         range: Range<u64>,
         payload: Payload,
@@ -48,17 +48,17 @@ impl Append {
         }
     }
 
-    /// Builds the append of a range that reads as zeroes.
+    /// Creates the append of a range that reads as zeroes from now on.
     pub(in super::super) fn zeroes(range: Range<u64>, space: Space, number: u64) -> Append {
         Append::without_data(range, Kind::Zeroes(space), number)
     }
 
-    /// Builds the append of a range whose content is lost.
+    /// Creates the append that marks the content of a range as lost.
     pub(in super::super) fn lost(range: Range<u64>, number: u64) -> Append {
         Append::without_data(range, Kind::Lost, number)
     }
 
-    /// Builds an empty append that stands for no change.
+    /// Creates an append without a range, which stands for no change.
     pub(super) fn nothing() -> Append {
         Append::without_data(0..0, Kind::Zeroes(Space::Freed), 0).standing_for(u64::MAX)
     }
@@ -74,10 +74,10 @@ impl Append {
         }
     }
 
-    /// Removes the first `bytes` bytes, which are part of an entry now.
+    /// Removes the first `bytes` bytes, after they were put into an entry.
     ///
     /// # Panics
-    /// When no bytes would be left.
+    /// When no bytes would remain.
     pub(super) fn advance(&mut self, bytes: u64) {
         let len = self.range.end - self.range.start;
         assert!(bytes < len, "something is left");
@@ -88,12 +88,12 @@ impl Append {
         self.range.start += bytes;
     }
 
-    /// Returns true when the append marks its range as lost.
+    /// Returns true when the append marks the content of its range as lost.
     pub(in super::super) fn is_lost(&self) -> bool {
         self.kind == Kind::Lost
     }
 
-    /// Returns the number of bytes of data that the append puts into the log.
+    /// Returns the number of bytes of data that the append adds to the log.
     pub(super) fn data_bytes(&self) -> u64 {
         self.payload.len() as u64
     }
@@ -103,8 +103,7 @@ impl Append {
         self.range.clone()
     }
 
-    /// Returns the same append, standing for all changes from a sequence number on that the side
-    /// never had.
+    /// Returns the same append, with `number` as the lowest sequence number for which it stands.
     pub(in super::super) fn standing_for(mut self, number: u64) -> Append {
         self.stands_for = number;
         self

@@ -1,12 +1,12 @@
-//! Result of a check of the areas of a side other than its data.
+//! Result of checking the areas of a side other than its data area.
 
-/// Result of a check of areas other than the data.
+/// Result of checking some pages of the areas other than the data area.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in super::super) struct CheckedAreas {
     pub(in super::super) read_bytes: u64,
-    /// Number of corrupt pages. They are being rewritten; blocks described by corrupt checksum
-    /// pages are among the suspects of the store.
+    /// Number of corrupt pages. They are rewritten. Blocks whose checksums were on a corrupt page
+    /// become suspects of the store.
     pub(in super::super) wrong_pages: u64,
-    /// The checksum page at which the next call begins, if there are more.
+    /// Checksum page at which the next call must begin; `None` when all pages were checked.
     pub(in super::super) next: Option<u64>,
 }

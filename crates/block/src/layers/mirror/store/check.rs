@@ -1,7 +1,7 @@
-//! Scrub of a side: finding blocks that are wrong, blocks whose correct content is unknown, and
-//! damage in the areas beside the data.
+//! Scrub of one side: finds corrupt blocks, blocks whose correct content is unknown, and damage in
+//! the areas other than the data area.
 //!
-//! It must never report a block as wrong that is only on its way home.
+//! A scrub must never report a block as corrupt that is merely being destaged.
 
 use std::ops::Range;
 
@@ -14,17 +14,17 @@ use crate::BLOCK_BYTES;
 use crate::error::IoError;
 use crate::request::{EXTENTS_MAX, Origin};
 
-/// Number of changed checksum pages at which they are written.
+/// Number of changed checksum pages at which the pages are written.
 const UNWRITTEN_PAGES_MAX: usize = 64;
 
 /// Result of checking a range of the volume.
 #[derive(Default)]
 pub(in super::super) struct Checked {
-    /// Bytes that hold data, and were read.
+    /// Number of bytes that hold data and were read.
     pub(in super::super) read_bytes: u64,
-    /// Blocks that are not as written, or cannot be read.
+    /// Blocks whose content does not match their checksums, or cannot be read.
     pub(in super::super) wrong: Vec<Range<u64>>,
-    /// Blocks without a known checksum, whose content is accepted as it is.
+    /// Blocks without a known checksum, whose present content is accepted.
     pub(in super::super) unknown: Vec<Range<u64>>,
 }
 
@@ -36,7 +36,7 @@ fn push_block(ranges: &mut Vec<Range<u64>>, start: u64) {
 }
 
 impl Store {
-    /// Reads and verifies everything that was ever written in a range of the volume.
+    /// Reads and verifies all data in a range of the volume.
     ///
     /// # Errors
     /// Errors of the device that do not concern a single block.
@@ -46,8 +46,8 @@ impl Store {
         while position < range.end {
             let found = match self.extents(position..range.end, EXTENTS_MAX).await {
                 Err(IoError::Corrupt) => {
-                    // A page of checksums is damaged, so nothing is known of the blocks that it
-                    // describes.
+                    // A checksum page is damaged, so the correct content of the blocks that it
+                    // describes is unknown.
                     let starts = range.clone().step_by(BLOCK_BYTES as usize);
                     checked = Checked::default();
                     starts.for_each(|start| push_block(&mut checked.wrong, start));
@@ -77,7 +77,7 @@ impl Store {
             Err(error) if error.is_of_a_block() => {}
             other => return other.map(|_| ()),
         }
-        // The part may have been on its way home during the first read. Under the lock it is not.
+        // The part may have been destaged during the first read, which the lock now prevents.
         let _still = self.home.lock(part.clone()).await;
         for start in part.step_by(BLOCK_BYTES as usize) {
             match self
@@ -91,10 +91,10 @@ impl Store {
         Ok(())
     }
 
-    /// Returns the blocks of a range that have no known checksum.
+    /// Returns the blocks of a range that have no known checksum and are not in the log.
     ///
     /// # Errors
-    /// Those of the device; `Corrupt` when a page of checksums is damaged.
+    /// Those of the device; `Corrupt` when a checksum page is damaged.
     pub(in super::super) async fn unknown_in(
         &self,
         range: &Range<u64>,
@@ -115,11 +115,11 @@ impl Store {
         Ok(unknown)
     }
 
-    /// Records checksums of `data` for the blocks of a range that had none. The range must not be
-    /// changed meanwhile. Returns the number of these blocks.
+    /// Records the checksums of `data` for those blocks of a range that have none. The range must
+    /// not be changed during the call. Returns the number of checksums recorded.
     ///
     /// # Errors
-    /// Those of the device; `Corrupt` when a page of checksums is damaged.
+    /// Those of the device; `Corrupt` when a checksum page is damaged.
     pub(in super::super) async fn learn(
         &self,
         range: Range<u64>,
@@ -141,7 +141,7 @@ impl Store {
                 learned += 1;
             }
         }
-        // A chunk on its way home may wait for the range.
+        // The lock is released first, since a chunk that is being destaged may wait for the range.
         drop(home);
         if checksums.unwritten_pages() >= UNWRITTEN_PAGES_MAX {
             self.write_pages().await?;
@@ -150,8 +150,8 @@ impl Store {
     }
 
     /// Returns the position at which a range of the volume begins to hold data, as far as this is
-    /// known without reading: before it, the log has no records, and no page of checksums was ever
-    /// written.
+    /// known without I/O: before that position, the log has no records and no checksum page was
+    /// ever written.
     pub(in super::super) fn first_touched(&self, range: &Range<u64>) -> u64 {
         let Some(checksums) = &self.checksums else {
             return range.start;
@@ -176,8 +176,8 @@ impl Store {
         }
     }
 
-    /// Reads the checksum pages from a page on from the device, as many as one request may, and
-    /// with page 0 also the checkpoint and the map. Rewrites pages that are wrong.
+    /// Reads the checksum pages from `page` on from the device, as many as one request may read;
+    /// with page 0 also the checkpoint and the dirty-region bitmap. Rewrites corrupt pages.
     ///
     /// # Errors
     /// Those of the device.

@@ -1,6 +1,7 @@
-//! The checkpoint of a side: where its log begins, and the discontinuity records (jumps) between
-//! its incarnations. It is written to two slots, one after the other, so that one of them is whole
-//! at any time, and either is enough once both are written; see `docs/format/mirror-side.md`.
+//! The checkpoint of a side: it records where the log begins, and the discontinuity records between
+//! the incarnations of the log. The checkpoint is written to two slots, one after the other, so
+//! that one slot is intact at any time, and either suffices once both are written; see
+//! `docs/format/mirror-side.md`.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -14,10 +15,10 @@ use crate::error::IoError;
 use crate::layers::mirror::superblock::Uuid;
 use crate::request::{Flags, Request};
 
-/// Offsets of the slots on the device.
+/// Offsets in bytes of the two slots on the device.
 const SLOTS: [u64; 2] = [4 << 10, 8 << 10];
 const MAGIC: [u8; 8] = *b"BMCHECK\0";
-/// Maximum number of discontinuity records.
+/// Maximum number of discontinuity records in a checkpoint.
 pub(super) const DISCONTINUITIES_MAX: usize = 128;
 const DISCONTINUITIES_AT: usize = 72;
 const DISCONTINUITY_BYTES: usize = 24;
@@ -25,12 +26,13 @@ const KEPT_FROM_AT: usize = DISCONTINUITIES_AT + DISCONTINUITIES_MAX * DISCONTIN
 const DURABLE_AT: usize = KEPT_FROM_AT + 8;
 const CHECKSUM_AT: usize = BLOCK_BYTES as usize - 4;
 
-/// A discontinuity record: the place where one incarnation of the log ended and the next one began.
+/// A discontinuity record: the positions at which one incarnation of the log ended and the next one
+/// began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Discontinuity {
-    /// The incarnation that began.
+    /// Number of the incarnation that began.
     pub(super) run: u64,
-    /// Position at which the incarnation before it ended.
+    /// Position at which the previous incarnation ended.
     pub(super) end: u64,
     /// Position at which the new incarnation began.
     pub(super) start: u64,
@@ -39,30 +41,31 @@ pub(super) struct Discontinuity {
 /// Content of a checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Checkpoint {
-    /// Sequence number of the checkpoint.
+    /// Sequence number of the checkpoint; of two checkpoints, the one with the higher number is
+    /// newer.
     pub(super) sequence: u64,
-    /// First position of the log that is needed.
+    /// Position of the first log entry that is needed.
     pub(super) tail: u64,
-    /// All changes below this sequence number are on the side, even without the entries from the
+    /// Sequence number below which every change is on the side, even without the entries from the
     /// tail on.
     pub(super) complete_below: u64,
-    /// The present incarnation of the log.
+    /// Number of the current incarnation of the log.
     pub(super) run: u64,
-    /// All changes below this sequence number were durable on every member of the epoch. No change
-    /// from it on has been dropped without a mark in the map.
+    /// Sequence number below which every change was durable on every member of the epoch. No change
+    /// with this number or a higher one has been dropped without a mark in the dirty-region bitmap.
     pub(super) shared_below: u64,
-    /// No change from this sequence number on has left the log while a member of the epoch lacked
-    /// it. 0: this is not known.
+    /// Sequence number from which no change has left the log while a member of the epoch lacked it;
+    /// 0 when unknown.
     pub(super) kept_from: u64,
-    /// Every log entry before this position was durable when the checkpoint was written. 0: this is
-    /// not known.
+    /// Position before which every log entry was durable when the checkpoint was written; 0 when
+    /// unknown.
     pub(super) durable_to: u64,
     /// The discontinuity records between the tail and the head.
     pub(super) discontinuities: Vec<Discontinuity>,
 }
 
 impl Checkpoint {
-    /// Encodes the checkpoint as the block on the device.
+    /// Encodes the checkpoint as a block for the device.
     fn encode(&self, side: &Uuid) -> Vec<u8> {
         assert!(
             self.discontinuities.len() <= DISCONTINUITIES_MAX,
@@ -90,7 +93,7 @@ impl Checkpoint {
         block
     }
 
-    /// Decodes a block; `None` when it is not a valid checkpoint of this side.
+    /// Decodes a block; `None` when it does not hold a valid checkpoint of this side.
     fn decode(block: &[u8], side: &Uuid) -> Option<Checkpoint> {
         let known = block.len() == BLOCK_BYTES as usize && block[..8] == MAGIC;
         if !known || u32_at(block, CHECKSUM_AT) != crc32c::crc32c(&block[..CHECKSUM_AT]) {
@@ -121,7 +124,8 @@ impl Checkpoint {
         checkpoint.is_sound().then_some(checkpoint)
     }
 
-    /// Returns true when positions and incarnations only grow.
+    /// Returns true when the positions and incarnations of the discontinuity records are in
+    /// ascending order and agree with the rest of the checkpoint.
     fn is_sound(&self) -> bool {
         let forward = self
             .discontinuities
@@ -140,19 +144,19 @@ impl Checkpoint {
     }
 }
 
-/// Result of reading the slots.
+/// Result of reading both slots.
 pub(super) struct Found {
     /// The newest checkpoint.
     pub(super) newest: Checkpoint,
-    /// The slot to write first next time: the one that does not hold the newest checkpoint, or may
-    /// not.
+    /// Index of the slot to write first next time: the one that may not hold the newest checkpoint.
     pub(super) older_slot: usize,
 }
 
 /// Reads the newest checkpoint of a side.
 ///
 /// # Errors
-/// `Corrupt` when neither slot is valid. Those of the device when neither can be read.
+/// `Corrupt` when neither slot is valid; an error of the device when a slot cannot be read and no
+/// slot is valid.
 pub(super) async fn read(device: &Rc<dyn Device>, side: &Uuid) -> Result<Found, IoError> {
     let (mut newest, mut error) = (None::<Found>, IoError::Corrupt);
     for (index, slot) in SLOTS.into_iter().enumerate() {
@@ -178,10 +182,10 @@ pub(super) async fn read(device: &Rc<dyn Device>, side: &Uuid) -> Result<Found, 
     newest.ok_or(error)
 }
 
-/// Returns the number of slots that do not hold a checkpoint that was written to both.
+/// Returns the number of slots that do not hold `checkpoint`, which was written to both.
 ///
 /// # Errors
-/// When a slot cannot be read, other than for an error of its blocks.
+/// Errors of the device, except an error of the blocks of a slot.
 pub(super) async fn wrong_slots(
     device: &Rc<dyn Device>,
     side: &Uuid,
@@ -199,12 +203,13 @@ pub(super) async fn wrong_slots(
     Ok(wrong)
 }
 
-/// Writes a checkpoint durably to both slots, first to the one that is not known to be whole. The
-/// space that it frees may be reused only after this returns: until then an opening may find either
-/// slot.
+/// Durably writes a checkpoint to both slots, first to the one that may not hold the newest
+/// checkpoint. Log space that the checkpoint frees may be reused only after this returns: until
+/// then an opening may find the checkpoint in either slot.
 ///
 /// # Errors
-/// When the device fails; one slot is whole nevertheless, with this checkpoint or the one before.
+/// When the device fails. One slot is intact nevertheless, with this checkpoint or the previous
+/// one.
 pub(super) async fn write(
     rt: &Rt,
     device: &Rc<dyn Device>,

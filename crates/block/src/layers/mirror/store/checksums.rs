@@ -1,13 +1,14 @@
-//! The expected checksum of each block of a side's home: the checksum area, with one page of 4 KiB
-//! for 1008 blocks, behind a cache of bounded size. The bytes are those of
-//! `docs/format/mirror-side.md`.
+//! The expected checksum of each block at its home location: the checksum area, whose pages of 4
+//! KiB describe 1008 blocks each, behind a cache of bounded size. `docs/format/mirror-side.md`
+//! specifies the bytes.
 //!
-//! The checksum of a block is needed at every read and changes at every write, and the area takes
-//! one 1008th of the side: too much for memory, and too small to read from the device each time.
+//! The checksum of a block is needed at every read and changes at every write. The area takes one
+//! 1008th of the side, which is too much to keep in memory, and its pages are too small to be read
+//! from the device each time.
 //!
-//! This module must never trust a damaged page, never evict a changed page before the device has
-//! it, and never flush: the code that drops log entries, from which the pages could be rebuilt,
-//! decides when pages must be durable.
+//! This module must never trust a damaged page, never evict a changed page before it is on the
+//! device, and never flush. Only the code that drops log entries, from which the pages could be
+//! rebuilt, decides when pages must be durable.
 
 mod cache;
 mod entries;
@@ -35,8 +36,8 @@ pub(super) use entries::Expected;
 use entries::{Entries, decode, encode, first_entries, kind_of, unknown_entries};
 pub(super) use entries::{expected_of, verify};
 
-/// Pages that are being read. Dropping this guard wakes the requests that wait for one of them,
-/// whether the read succeeded or not; they then check again.
+/// Registration of pages that are being read. Dropping this guard wakes the requests that wait for
+/// one of the pages, whether the read succeeded or not; these requests then check again.
 struct Loading<'a> {
     of: &'a Checksums,
     run: Range<u64>,
@@ -51,27 +52,28 @@ impl Drop for Loading<'_> {
     }
 }
 
-/// Use of the entries of a page that was never written.
+/// Purpose for which the entries of a page are requested.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Purpose {
-    /// The entries are only read.
+    /// The entries are only read, so a page that was never written need not be in memory.
     Verify,
-    /// The entries are changed, so the page must be in memory.
+    /// The entries are changed, so their page must be in memory.
     Change,
 }
 
-/// The checksum area of a side that is in use.
+/// The checksum area of a side in use.
 pub(super) struct Checksums {
     device: Rc<dyn Device>,
     area: Area,
     blocks: Cell<u64>,
-    /// Number of blocks at the start of the data whose content is unknown in a page that was never
-    /// written; such a page says of all other blocks that they were never written.
+    /// Number of blocks at the start of the data area whose content is unknown as long as their
+    /// page was never written. For all other blocks, such a page means that they were never
+    /// written.
     unknown_blocks: u64,
     cached_pages_max: usize,
     cache: RefCell<Cache>,
     loading: RefCell<BTreeSet<u64>>,
-    /// Requests that wait until the read of a page has ended, by page number.
+    /// Requests that wait for the end of the read of a page, by page number.
     loaded: WaitQueue,
     write_back: WriteBack,
     damaged: RefCell<BTreeMap<u64, PageError>>,
@@ -80,8 +82,8 @@ pub(super) struct Checksums {
 }
 
 impl Checksums {
-    /// Creates the area of a side with `blocks` blocks of data. At most `cached_pages_max` pages
-    /// are kept in memory, besides changed ones. Reads nothing.
+    /// Creates the checksum area of a side with `blocks` blocks of data. At most `cached_pages_max`
+    /// unchanged pages are kept in memory. Reads nothing.
     ///
     /// # Panics
     /// When the area is too short for this number of blocks.
@@ -112,12 +114,12 @@ impl Checksums {
         }
     }
 
-    /// Reads the checksums of these blocks into memory, as far as there is room. If the blocks are
-    /// going to be `changed`, this includes pages that were never written, so that changed pages
-    /// are written together with those between them.
+    /// Preloads the checksums of blocks into memory, as far as there is room. With `changed`, which
+    /// means that the blocks will be changed, this includes pages that were never written, so that
+    /// changed pages are written together with the pages between them.
     ///
     /// # Errors
-    /// As [`expected`](Self::expected).
+    /// As for [`expected`](Self::expected).
     pub(super) async fn bring_in(&self, blocks: Range<u64>, changed: bool) -> Result<(), IoError> {
         let purpose = match changed {
             true => Purpose::Change,
@@ -130,8 +132,9 @@ impl Checksums {
             .await
     }
 
-    /// Sets the bits of an area whose pages were not all written when the side was formatted: in a
-    /// page that was never written, the first `unknown_blocks` blocks of the data are unknown.
+    /// Sets the written bits of the pages, for a side that did not write all pages when it was
+    /// formatted. In a page that was never written, the first `unknown_blocks` blocks of the data
+    /// area are unknown.
     pub(super) fn with_written(self, written: WrittenIn, unknown_blocks: u64) -> Checksums {
         Checksums {
             unknown_blocks,
@@ -140,10 +143,10 @@ impl Checksums {
         }
     }
 
-    /// Extends the data to at least this number of blocks.
+    /// Extends the data area to at least `blocks` blocks.
     ///
     /// # Panics
-    /// When the area is too short for this number of blocks.
+    /// When the checksum area is too short for this number of blocks.
     pub(super) fn reach(&self, blocks: u64) {
         assert!(
             blocks.div_ceil(PAGE_BLOCKS) <= self.area.pages(),
@@ -152,7 +155,7 @@ impl Checksums {
         self.blocks.set(self.blocks.get().max(blocks));
     }
 
-    /// Returns the page that describes a block.
+    /// Returns the number of the page that describes a block.
     pub(super) fn page_of(block: u64) -> u64 {
         block / PAGE_BLOCKS
     }
@@ -162,13 +165,13 @@ impl Checksums {
         page * PAGE_BLOCKS..(page + 1) * PAGE_BLOCKS
     }
 
-    /// Returns the checksum entry of each of these blocks.
+    /// Returns the checksum entry of each block in a range.
     ///
     /// # Errors
-    /// `Corrupt` when a page is [damaged](Self::damaged); else those of the device.
+    /// `Corrupt` when a page is [damaged](Self::damaged); otherwise those of the device.
     ///
     /// # Panics
-    /// When the range leaves the data.
+    /// When the range exceeds the data area.
     pub(super) async fn expected(&self, blocks: Range<u64>) -> Result<Vec<Expected>, IoError> {
         let mut expected = Vec::with_capacity((blocks.end - blocks.start) as usize);
         let load_end = blocks.end.div_ceil(PAGE_BLOCKS);
@@ -179,16 +182,17 @@ impl Checksums {
         Ok(expected)
     }
 
-    /// Returns the checksum entries of the blocks in a range that the page of its first block
-    /// describes, in runs of one kind with their lengths in blocks; all digests are of one kind.
-    /// The same request reads further pages of the range into memory, as far as there is room. If
-    /// the first page was never written, the answer may cover further pages that never were.
+    /// Returns the kinds of the checksum entries of the blocks in a range, as far as the page of
+    /// the first block describes them: runs of one kind, with their lengths in blocks. All digests
+    /// count as one kind. The same request preloads further pages of the range, as far as there is
+    /// room. If the first page was never written, the answer may extend over the following pages
+    /// that were never written.
     ///
     /// # Errors
-    /// As [`expected`](Self::expected).
+    /// As for [`expected`](Self::expected).
     ///
     /// # Panics
-    /// When the range is empty or leaves the data.
+    /// When the range is empty or exceeds the data area.
     pub(super) async fn kinds_in_page(
         &self,
         blocks: Range<u64>,
@@ -210,9 +214,9 @@ impl Checksums {
         Ok(kinds)
     }
 
-    /// Returns the checksum entry of the first blocks of a range whose pages were never written and
-    /// have not changed in memory, and the number of these blocks; `None` when the first page is
-    /// not like that.
+    /// Returns the common checksum entry of the first blocks of a range, and their number, if the
+    /// pages of these blocks were never written and are not in memory; `None` when this is not so
+    /// for the first page.
     pub(super) fn untouched(&self, blocks: &Range<u64>) -> Option<(Expected, u64)> {
         let pages = Checksums::page_of(blocks.start)..blocks.end.div_ceil(PAGE_BLOCKS);
         let end_page = self.write_back.written().first_written(pages.clone());
@@ -232,20 +236,20 @@ impl Checksums {
         })
     }
 
-    /// Returns the entries of a page that was never written.
+    /// Returns the entries that a page has before it is first written.
     fn first_entries(&self, page: u64) -> Entries {
         first_entries(page, self.unknown_blocks)
     }
 
-    /// Changes the checksum entries of the blocks from `first_block` on. They are on the device
-    /// after the next [`write_back`](Self::write_back).
+    /// Changes the checksum entries of the blocks from `first_block` on. The changes reach the
+    /// device with the next [`write_back`](Self::write_back).
     ///
     /// # Errors
-    /// As [`expected`](Self::expected). A part of the values may have been set; it is safe to
-    /// repeat the call.
+    /// As for [`expected`](Self::expected). A part of the values may have been set; repeating the
+    /// call is safe.
     ///
     /// # Panics
-    /// When the range leaves the data.
+    /// When the range exceeds the data area.
     pub(super) async fn update(
         &self,
         first_block: u64,
@@ -263,11 +267,11 @@ impl Checksums {
         .await
     }
 
-    /// Writes all pages that have changed before the call, and does not flush. The future must run
-    /// to completion.
+    /// Writes all pages that were changed before the call, without a flush. The future must run to
+    /// completion.
     ///
     /// # Errors
-    /// The first error of the device. Pages that were not written are written the next time.
+    /// The first error of the device. Pages that were not written are written by the next call.
     pub(super) async fn write_back(&self) -> Result<(), IoError> {
         self.write_back
             .bridge(|page| self.cache.borrow().pages.contains_key(&page));
@@ -284,14 +288,14 @@ impl Checksums {
         result
     }
 
-    /// Reads back the pages written since the last call, and returns whether all of them are as
-    /// they were written. The others are due again.
+    /// Reads the pages back that were written since the last call, and returns whether all of them
+    /// are on the device as written. Any other page will be written again.
     ///
     /// # Errors
     /// Those of the device.
     ///
     /// # Panics
-    /// When a page has left memory before it was verified.
+    /// When a page was evicted from memory before it was verified.
     pub(super) async fn verify(&self) -> Result<bool, IoError> {
         let lost = self.write_back.verify().await?;
         let mut cache = self.cache.borrow_mut();
@@ -307,14 +311,15 @@ impl Checksums {
         Ok(lost.is_empty())
     }
 
-    /// Returns the pages that were found damaged, with the reason, and that have been neither found
-    /// whole nor reset since.
+    /// Returns the damaged pages, with the kind of damage: those found damaged, and since then
+    /// neither found intact nor reset.
     pub(super) fn damaged(&self) -> Vec<(u64, PageError)> {
         let damaged = self.damaged.borrow();
         damaged.iter().map(|(page, why)| (*page, *why)).collect()
     }
 
-    /// Returns the first run of written pages in a range, of at most the length of one request.
+    /// Returns the first run of written pages in a range, with at most as many pages as one request
+    /// may read.
     fn written_run(&self, pages: Range<u64>) -> Range<u64> {
         let written = self.write_back.written();
         let start = written.first_written(pages.clone());
@@ -323,9 +328,9 @@ impl Checksums {
         start..end.unwrap_or(end_max)
     }
 
-    /// Reads written pages from the device, from `page` on, as many as one request may. Wrong pages
-    /// are due to be written again. The checksums of wrong pages without a copy in memory are lost,
-    /// and these pages are returned.
+    /// Reads written pages from the device, from `page` on, as many as one request may read.
+    /// Corrupt pages are scheduled to be written again. Returns the corrupt pages that are not in
+    /// memory, whose checksums are lost.
     ///
     /// # Errors
     /// Those of the device.
@@ -348,7 +353,7 @@ impl Checksums {
             if self.is_as_it_should_be(page, &bytes) {
                 continue;
             }
-            // During the first read the page may have been on its way.
+            // The page may have been written during the first read, so it is read again.
             let again = self.area.read(&*self.device, page..page + 1).await?;
             if self.is_as_it_should_be(page, &again.to_vec()) {
                 continue;
@@ -364,8 +369,8 @@ impl Checksums {
         Ok((checked, lost))
     }
 
-    /// Returns true when a page that was read is whole and agrees with memory, or when a write of
-    /// it is due, so that it cannot be judged.
+    /// Returns true when a page that was read is valid and agrees with the copy in memory, or
+    /// cannot be judged because a write of the page is due.
     fn is_as_it_should_be(&self, page: u64, bytes: &[u8]) -> bool {
         if self.write_back.is_due(page) {
             return true;
@@ -378,12 +383,12 @@ impl Checksums {
         cached.is_none_or(|cached| cached.entries == found)
     }
 
-    /// Resets a [damaged](Self::damaged) page, so that all its blocks become unknown. If several
-    /// tasks may find the same damage, each must check `damaged` first, or the second would forget
-    /// entries set after the first reset.
+    /// Resets a [damaged](Self::damaged) page, so that the checksums of all its blocks become
+    /// unknown. If several tasks may find the same damage, each must check `damaged` first;
+    /// otherwise a second reset would discard entries set after the first one.
     ///
     /// # Panics
-    /// When the page leaves the area.
+    /// When the area has no such page.
     pub(super) async fn reset_page(&self, page: u64) {
         assert!(page < self.area.pages(), "page {page} lies in the area");
         let is_over = || !self.loading.borrow().contains(&page);
@@ -395,18 +400,18 @@ impl Checksums {
         cache.trim(self.cached_pages_max, &self.write_back);
     }
 
-    /// Returns the number of pages that are in memory because the device may not have them.
+    /// Returns the number of pages that must stay in memory, because they may not be on the device.
     #[cfg(test)]
     pub(super) fn needed_pages(&self) -> usize {
         self.write_back.needed_pages()
     }
 
-    /// Returns the number of pages that have changed and that the device has not taken.
+    /// Returns the number of changed pages that are not yet written to the device.
     pub(super) fn unwritten_pages(&self) -> usize {
         self.write_back.due_pages()
     }
 
-    /// Reports the statistics of this area for a part of the device.
+    /// Reports the statistics of the checksum area under the name `part`.
     pub(super) fn statistics(&self, part: &str, out: &mut dyn StatisticVisitor) {
         let cached_pages = self.cache.borrow().pages.len() as f64;
         let unwritten_pages = self.unwritten_pages() as f64;
@@ -423,8 +428,8 @@ impl Checksums {
         show("checksum_damaged_pages", Statistic::Counter(damaged_pages));
     }
 
-    /// Passes the entries of the blocks, page by page and in order, to `each`. A page that is not
-    /// in memory is read together with its neighbours before the page `load_end`.
+    /// Passes the entries of the blocks to `each`, page by page in ascending order. A page that is
+    /// not in memory is read together with its successors before the page `load_end`.
     async fn visit(
         &self,
         blocks: Range<u64>,
@@ -473,8 +478,7 @@ impl Checksums {
                 }
                 continue;
             }
-            // The pages loaded before have been visited, so they may be evicted now and not
-            // earlier.
+            // The pages loaded before were visited, so only now may they be evicted.
             self.trim();
             self.load(page..load_end).await?;
         }
@@ -486,11 +490,12 @@ impl Checksums {
         cache.trim(self.cached_pages_max, &self.write_back);
     }
 
-    /// Reads the first of these pages into memory, and with the same read the missing pages right
-    /// behind it; or waits while another task reads it. The caller checks again.
+    /// Reads the first of `pages` into memory, together with the directly following pages that are
+    /// missing; or waits while another task reads the first page. The caller must check again
+    /// afterwards.
     ///
     /// # Errors
-    /// `Corrupt` when one of the pages is damaged; the whole ones are in memory then.
+    /// `Corrupt` when one of the pages is damaged; the valid pages are in memory then.
     async fn load(&self, pages: Range<u64>) -> Result<(), IoError> {
         let first = pages.start;
         let is_loading = || self.loading.borrow().contains(&first);
@@ -518,7 +523,7 @@ impl Checksums {
         result
     }
 
-    /// Returns the start of `pages`, up to the first page that is in memory, is being read, or was
+    /// Returns the part of `pages` before the first page that is in memory, is being read, or was
     /// never written.
     fn missing(&self, pages: Range<u64>) -> Range<u64> {
         let (cache, loading) = (self.cache.borrow(), self.loading.borrow());
@@ -534,7 +539,7 @@ impl Checksums {
         pages.start..end
     }
 
-    /// Takes a page that was read into memory, or notes why it is damaged.
+    /// Puts a page that was read into memory, or records that the page is damaged and why.
     fn take(&self, page: u64, bytes: &[u8]) -> Result<(), PageError> {
         let entries = self.area.entries(page, bytes).map(|bytes| decode(&bytes));
         let mut damaged = self.damaged.borrow_mut();

@@ -1,9 +1,11 @@
-//! Choosing which entries of the log are destaged next, and which parts of them are written home.
+//! Choice of the log entries to destage next, and of the parts of them to write to their home
+//! locations.
 //!
-//! An entry is not dropped while a member of the epoch lacks a change that is nowhere else in this
-//! log, unless a full log has waited for that member in vain. So after a crash at any moment, the
-//! changes that a late member lacks are found here (T13, T14). The choice is made in slices with a
-//! yield between two of them, so that a log of many small records does not hold up the thread.
+//! The log keeps an entry while a member of the epoch lacks one of its changes that is nowhere else
+//! in the log, unless the full log has waited for that member in vain. So after a crash at any
+//! time, the changes that a lagging member lacks are found in this log (T13, T14). The choice is
+//! made in slices, with a yield between two of them, so that a log of many small records does not
+//! block the thread.
 
 use std::ops::Range;
 
@@ -13,52 +15,55 @@ use super::Store;
 use super::index::{Entry, Index, Logged};
 use crate::extent_map::Cut;
 
-/// Maximum number of bytes that a chunk writes home; they are in memory meanwhile.
+/// Maximum number of bytes that a chunk writes to home locations, since they are in memory during
+/// the destage.
 const CHUNK_LIVE_BYTES_MAX: u64 = 64 << 20;
-/// Number of records that are handled between two yields.
+/// Number of records processed between two yields.
 const RECORDS_PER_SLICE: usize = 256;
 
-/// Log entries that are destaged together.
+/// Log entries that are destaged and dropped together.
 pub(super) struct Chunk {
-    /// The entries before this position are dropped afterwards.
+    /// Position up to which the entries are dropped after the chunk was destaged.
     pub(super) end: u64,
-    /// The content to write home: parts of the volume, and the records that hold their content.
+    /// Content to write to home locations: ranges of the volume, each with the record that holds
+    /// its content.
     pub(super) pieces: Vec<(Range<u64>, Logged)>,
     /// Ranges that an absent side will lack once the entries are dropped.
     pub(super) unreleased: Vec<Range<u64>>,
-    /// Bytes that newer records have replaced.
+    /// Number of bytes in the entries that newer records have replaced.
     pub(super) replaced_bytes: u64,
 }
 
-/// The state of the log when the choice began. Each field only grows, so that a condition that was
-/// true of an entry then stays true while the choice is made.
+/// State of the log when a choice began. The values only grow over time, so that a condition on an
+/// entry that held when the choice began still holds when it ends.
 #[derive(Clone, Copy)]
 pub(super) struct Limits {
-    /// Everything in the log below this position is durable.
+    /// Position below which the log is durable.
     flushed: u64,
-    /// Changes below this number may be written home.
+    /// Sequence number below which changes may be written to their home locations.
     home_below: u64,
-    /// Changes below this number are durable on every other member of the epoch.
+    /// Sequence number below which every change is durable on every other member of the epoch.
     released_below: u64,
 }
 
 impl Limits {
-    /// Returns true when `other`, a record of the same place in the volume, makes `record`
-    /// superfluous: `other` is a newer change of that place or a copy of the same change, and any
-    /// volume started from this side will have it.
+    /// Returns true when `other`, a record of the same blocks, makes `record` superfluous: `other`
+    /// is a newer change of these blocks or a copy of the same change, and any volume started from
+    /// this side will have it.
     fn replaces(&self, other: &Logged, record: &Logged) -> bool {
         let newer = other.number > record.number;
         let copy = other.number == record.number && other.entry > record.entry;
         (newer || copy) && other.number < self.home_below && other.entry < self.flushed
     }
 
-    /// Returns true when an entry is durable, and all its changes may be written home.
+    /// Returns true when an entry is durable and all its changes may be written to their home
+    /// locations.
     pub(super) fn may_be_destaged(&self, entry: &Entry) -> bool {
         entry.end <= self.flushed && entry.highest().unwrap_or(0) < self.home_below
     }
 }
 
-/// Returns the parts of a record that no record in the log from position `end` on replaces.
+/// Returns the parts of a record that no record of the log at or after position `end` replaces.
 fn parts_left(
     index: &Index,
     limits: &Limits,
@@ -81,14 +86,14 @@ fn parts_left(
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Fill {
     /// Less than seven eighths: entries are destaged only while the side is idle. Content that is
-    /// replaced meanwhile never has to be destaged.
+    /// replaced before that never has to be destaged.
     Low,
-    /// Seven eighths or more: entries are destaged whenever the side has no other work.
+    /// At least seven eighths: entries are destaged whenever the side has no other work.
     Much,
-    /// Fifteen sixteenths or more, or many incarnations of the log: the destage runs beside all
-    /// other work.
+    /// At least fifteen sixteenths, or many incarnations of the log: the destager runs in parallel
+    /// to all other work.
     High,
-    /// Changes wait for space: the destage runs before all other work.
+    /// Changes wait for space in the log: the destager takes precedence over all other work.
     Full,
 }
 
@@ -107,7 +112,7 @@ impl Store {
         }
     }
 
-    /// Returns the present state of the log.
+    /// Returns the current limits of the log.
     pub(super) fn limits(&self) -> Limits {
         let home_below = match self.mixes.get() {
             true => u64::MAX,
@@ -120,8 +125,8 @@ impl Store {
         }
     }
 
-    /// Returns true when a member of the epoch lacks a change of this entry that no newer change
-    /// replaces.
+    /// Returns true when a member of the epoch lacks a change of an entry that no later record of
+    /// the log replaces.
     pub(super) fn is_needed(&self, index: &Index, limits: &Limits, entry: &Entry) -> bool {
         let needed = |(range, record): &(Range<u64>, Logged)| {
             record.number >= limits.released_below
@@ -130,8 +135,8 @@ impl Store {
         entry.records.iter().any(needed)
     }
 
-    /// Returns true when the log keeps this entry for now, although the entry could be destaged: a
-    /// member lacks a change of it. While the log has room, the entry is kept even when newer
+    /// Returns true when the log keeps an entry for now although it could be destaged, because
+    /// another member lacks a change of it. While the log has room, the entry is kept even if newer
     /// changes have replaced that change.
     fn is_kept(&self, index: &Index, limits: &Limits, entry: &Entry) -> bool {
         if self.let_go.get() {
@@ -153,7 +158,7 @@ impl Store {
         })
     }
 
-    /// Returns true when the oldest entry could be destaged if no other member lacked it.
+    /// Returns true when the oldest entry could be destaged and is kept only for another member.
     pub(super) fn keeps_first(&self) -> bool {
         let (index, limits) = (self.log.index.borrow(), self.limits());
         let first = index.entries().front();
@@ -162,9 +167,9 @@ impl Store {
         })
     }
 
-    /// Chooses the oldest entries that are durable, complete, and needed by no member that is
-    /// merely late; `None` when the oldest entry cannot be destaged. The caller must let no other
-    /// task drop entries meanwhile.
+    /// Chooses the oldest entries that are durable and complete, and that the log does not keep for
+    /// a lagging member; `None` when the oldest entry cannot be destaged. No other task may drop
+    /// entries during the call.
     pub(super) async fn choose_chunk(&self) -> Option<Chunk> {
         let (limits, log_bytes_max) = (self.limits(), self.log.area.bytes / 16);
         let (mut newest, mut end, mut begin, mut records) = (Index::default(), 0, None, 0);
@@ -197,8 +202,8 @@ impl Store {
         Some(self.pieces_of(&newest, end, &limits).await)
     }
 
-    /// Returns the newest records of the entries before `end`, without the parts that later records
-    /// replace.
+    /// Returns a chunk of the entries before `end`, with the newest records of these entries
+    /// (`newest`) except for the parts that later records replace.
     async fn pieces_of(&self, newest: &Index, end: u64, limits: &Limits) -> Chunk {
         let mut chunk = Chunk {
             end,
@@ -217,7 +222,8 @@ impl Store {
         chunk
     }
 
-    /// Adds to the chunk the parts of some records that no record behind the chunk replaces.
+    /// Adds records to the chunk, except for the parts that records after the end of the chunk
+    /// replace.
     fn take_pieces(&self, chunk: &mut Chunk, records: Vec<(Range<u64>, Logged)>, limits: &Limits) {
         for (range, record) in records {
             let lets_go = self.let_go.get() && record.number >= limits.released_below;

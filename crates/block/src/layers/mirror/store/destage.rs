@@ -1,10 +1,10 @@
-//! Destaging: writing changes from the log to their home locations, a chunk of the oldest entries
-//! at a time, sorted and merged, and without the parts that newer changes have replaced.
+//! Destaging: writes changes from the log to their home locations, a chunk of the oldest entries at
+//! a time, sorted and merged, and without the parts that newer changes have replaced.
 //!
-//! Only changes that are durable in the log and complete are destaged, so that the home is never
-//! ahead of the state with which the side could be started. An entry is dropped when its records
-//! are durable at home, with their checksums, and every other side has them or the map marks their
-//! regions.
+//! Only changes that are durable in the log and complete are destaged, so that the data area is
+//! never ahead of the state with which the side could be started. An entry is dropped when its
+//! records are durable at their home locations, with their checksums, and every other side has them
+//! or the dirty-region bitmap marks their regions.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -24,47 +24,49 @@ use crate::BLOCK_BYTES;
 use crate::error::IoError;
 use crate::request::{Flags, Op, Origin, Request};
 
-/// Maximum length of a merged home write.
+/// Maximum length in bytes of a merged write to home locations.
 const WRITE_BYTES_MAX: u64 = 1 << 20;
-/// A side without requests for this long counts as idle.
+/// Time without requests after which a side counts as idle.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
-/// Maximum time between two checks whether the destage may continue.
+/// Maximum interval between two checks whether the destager may continue.
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
-/// After this many checks of a full log that found no entry to drop, the log drops the changes that
-/// a late member lacks.
+/// Number of consecutive failed attempts to free space in a full log after which the log drops
+/// changes that a lagging member lacks.
 const FAILED_PROBES_MAX: u32 = 3;
-/// Pause of the destage after an error.
+/// Delay of the destager after an error.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// Timeout of a request for content to a peer.
+/// Timeout of a read of content from another side.
 const PEER_PATIENCE: Duration = Duration::from_millis(20);
-/// Number of times that the changed pages are written, when one is not read back as it was written.
+/// Maximum number of attempts to write the changed pages, when a page read back differs from the
+/// page written.
 const PAGE_TRIES: usize = 4;
-/// Home writes between two turns of a rebuild.
+/// Number of home writes between two waits for the rebuild.
 const BURST_WRITES_BESIDE_REBUILD: usize = 16;
-/// Home writes between two turns of the log, on a device that is not rotational.
+/// Number of home writes between two waits for the log, on a device that is not rotational.
 const BURST_WRITES: usize = 8;
-/// Reads of the log in flight.
+/// Maximum number of reads of the log in flight.
 const READS_IN_FLIGHT_MAX: usize = 4;
-/// Pieces that lie together in the log are read together: at most this many, each at most this
-/// long, and with at most this gap of unneeded bytes between two of them (a header, and a block
-/// that was replaced).
+/// Maximum number of pieces that are read from the log with one request, if they are close
+/// together. The constants below limit the length of each such piece, and the gap of unneeded bytes
+/// between two of them (a header, and a block that was replaced).
 const READ_PIECES_MAX: usize = 64;
 const READ_TOGETHER_BYTES_MAX: u64 = 64 << 10;
 const READ_GAP_BYTES_MAX: u64 = 8 << 10;
 
-/// A range that is written home as one operation.
+/// A range that is written to its home location with one request.
 pub(super) struct DestageWrite {
     range: Range<u64>,
-    /// Empty for zeroes.
+    /// Data of the range; empty when only the checksum entries are set, or the range becomes
+    /// zeroes.
     data: Payload,
     expected: Vec<Expected>,
-    /// Handling of its space when it is zeroes.
+    /// Whether the space of a range that becomes zeroes is freed or kept.
     space: Space,
 }
 
 impl DestageWrite {
-    /// Builds the home write of content with these digests; without data, it writes only the
-    /// digests.
+    /// Creates the home write of content with these digests. Without data, only the digests are
+    /// recorded.
     pub(super) fn of(range: &Range<u64>, data: Payload, digests: &Digests) -> DestageWrite {
         let expected = digests
             .values()
@@ -79,7 +81,7 @@ impl DestageWrite {
     }
 }
 
-/// A guard that makes the destage run without waiting for an idle side.
+/// Guard that makes the destager run without waiting for an idle side, until the guard is dropped.
 struct Escalation<'s>(&'s Store);
 
 impl Escalation<'_> {
@@ -114,12 +116,12 @@ impl Store {
     /// Waits until the next piece may be destaged.
     ///
     /// # Errors
-    /// `Closed` when the destage has ended.
+    /// `Closed` when the destager must end.
     async fn turn(&self) -> Result<(), IoError> {
         let over = || self.ending.get() || self.may_destage();
         while !over() {
             let moved = self.log.changed.until(over);
-            // On an idle side no event occurs, so the time is checked as well.
+            // An idle side causes no event, so the condition is also checked after a timeout.
             let _ = self.rt.timeout(PROBE_INTERVAL, moved).await;
         }
         if self.ending.get() {
@@ -128,7 +130,7 @@ impl Store {
         Ok(())
     }
 
-    /// Returns the number of reads of the log in flight.
+    /// Returns the maximum number of reads of the log in flight.
     fn reads_depth(&self) -> usize {
         if self.fill() <= Fill::Much {
             1
@@ -137,7 +139,7 @@ impl Store {
         }
     }
 
-    /// Returns the number of home writes in flight.
+    /// Returns the maximum number of home writes in flight.
     fn destage_depth(&self) -> usize {
         match self.fill() {
             _ if self.escalations.get() > 0 => 16,
@@ -148,8 +150,8 @@ impl Store {
         }
     }
 
-    /// Returns the number of home writes between two turns of the log. A disk seeks for each of
-    /// them, and while the other side is frozen, clients wait for as long as this log does.
+    /// Returns the number of home writes between two waits for the log. A disk seeks for each home
+    /// write, and while another side hangs, clients wait as long as this log does.
     fn burst_writes(&self) -> usize {
         match self.device.geometry().rotational {
             true => 1,
@@ -157,7 +159,7 @@ impl Store {
         }
     }
 
-    /// Runs the destage for ever.
+    /// Runs the destager until the store ends.
     pub(super) async fn destage_for_ever(self: Rc<Self>) {
         let mut failed_probes = 0;
         loop {
@@ -170,14 +172,14 @@ impl Store {
             let was_full = self.log.is_full();
             let brought = self.destage_chunk().await;
             if let Err(error) = brought {
-                // Otherwise a change that waits for this space would wait for ever.
+                // The waiting changes fail, since otherwise they would wait for this space forever.
                 self.log.fail_waiting(error);
                 self.rt.sleep(RETRY_AFTER).await;
             } else if self.log.tail() == tail && self.log.flushed() == durable {
                 self.durability_has_moved();
-                // No entry could be dropped: a peer, or a missing change, must make progress first;
-                // or changes that arrived meanwhile have filled the log and must be flushed. A log
-                // that was not full relogs its entries only when it is.
+                // No entry could be dropped: another side must first make progress, or a missing
+                // change must arrive, or changes that have filled the log since must be flushed.
+                // Entries are relogged only when the log is full.
                 let full = || self.log.is_full() && (!was_full || self.log.has_unflushed());
                 let moved = self.log.changed.until(|| full() || self.first_may_go());
                 let patience = match was_full {
@@ -188,7 +190,7 @@ impl Store {
                 let held_up = kept_full().then(|| self.noticed.hold_up());
                 let in_vain = self.rt.timeout(patience, moved).await.is_err();
                 drop(held_up);
-                // Otherwise two full logs that wait for each other would wait for ever.
+                // Otherwise, two full logs that wait for each other would wait forever.
                 if in_vain && kept_full() {
                     failed_probes += 1;
                     self.let_go.set(failed_probes >= FAILED_PROBES_MAX);
@@ -200,14 +202,14 @@ impl Store {
         }
     }
 
-    /// Destages every entry that may be destaged, and returns whether the log is empty afterwards.
+    /// Destages every entry that may be destaged, and returns true when the log is then empty.
     pub(in super::super) async fn empty(self: &Rc<Self>) -> Result<bool, IoError> {
         let _escalation = Escalation::of(self);
         self.empty_now().await
     }
 
-    /// Destages the oldest chunk, and returns whether that has made space. It does not empty the
-    /// log: entries that a side keeps save late peers from copying whole regions.
+    /// Destages the oldest chunk, and returns true when this has freed space. The log is not
+    /// emptied: the entries that it keeps save lagging members from copying whole regions.
     pub(super) async fn make_space(self: &Rc<Self>) -> Result<bool, IoError> {
         let tail = self.log.tail();
         let _escalation = Escalation::of(self);
@@ -255,10 +257,10 @@ impl Store {
         Ok(())
     }
 
-    /// Writes the changed pages of the checksums and the map, durably, and reads them back, because
-    /// an outdated page cannot be recognised later. Only then this records, durably as well, that
-    /// pages written for the first time count. Everything written home before is durable
-    /// afterwards.
+    /// Durably writes the changed pages of the checksums and the bitmap, and reads them back,
+    /// because an outdated page cannot be recognized later. Only then is it recorded, durably as
+    /// well, that pages written for the first time count. Everything written to home locations
+    /// before the call is then durable too.
     pub(super) async fn write_pages(&self) -> Result<(), IoError> {
         let _one = self.writing_pages.acquire(1).await;
         for _ in 0..PAGE_TRIES {
@@ -268,7 +270,8 @@ impl Store {
             if self.regions.dirty() {
                 self.regions.write_back().await?;
             }
-            // Pages that the device takes from now on need not be covered by the flush.
+            // The flush need not cover pages that are written from now on, so they are not
+            // included.
             let fresh = self.written.as_ref().map(|written| written.fresh());
             self.device.submit(Request::flush()).await?;
             let mut taken = self.regions.verify().await?;
@@ -285,8 +288,8 @@ impl Store {
         Err(IoError::Corrupt)
     }
 
-    /// Reads the content of a chunk, in the order of the log, and returns it in the order of the
-    /// home, with neighbours merged.
+    /// Reads the content of a chunk in the order of the log. Returns it as home writes in the order
+    /// of the home locations, with adjacent ones merged.
     async fn contents_of(&self, chunk: &Chunk) -> Result<Vec<DestageWrite>, IoError> {
         let mut pieces: Vec<&(Range<u64>, Logged)> = chunk.pieces.iter().collect();
         pieces.sort_by_key(|(_, record)| match record.content {
@@ -312,9 +315,9 @@ impl Store {
         Ok(merged(writes))
     }
 
-    /// Returns true when two pieces lie so close in the log that reading the gap between them costs
-    /// less than a second read. A side that asks a peer for content reads little of its own log, so
-    /// it reads no pieces together.
+    /// Returns true when two pieces are so close in the log that reading the gap between them costs
+    /// less than a second read. A side that reads content from another side reads little of its own
+    /// log, so it combines no reads.
     fn are_read_together(&self, one: &(Range<u64>, Logged), next: &(Range<u64>, Logged)) -> bool {
         let place = |(range, record): &(Range<u64>, Logged)| match record.content {
             Content::Data { position, .. } => {
@@ -332,8 +335,8 @@ impl Store {
             && self.peer.borrow().is_none()
     }
 
-    /// Reads a run of pieces that lie close together in the log with one read, and returns their
-    /// home writes. If one piece is corrupt or unreadable, reads each piece separately.
+    /// Reads a run of pieces that are close together in the log with one request, and returns their
+    /// home writes. If a piece is corrupt or unreadable, each piece is read separately.
     async fn contents_of_run(
         &self,
         run: &[&(Range<u64>, Logged)],
@@ -411,8 +414,9 @@ impl Store {
                 Ok(DestageWrite::of(range, data, digests))
             }
             Err(IoError::Corrupt) => {
-                // Write home only the digest from the log. The home does not match it, so the old
-                // content there cannot be taken for the newest.
+                // Only the digest from the log is recorded for the home location. The old content
+                // there does not match this digest, so it cannot be mistaken for the newest
+                // content.
                 self.suspect.borrow_mut().insert(range.clone());
                 Ok(DestageWrite::of(range, Payload::empty(), digests))
             }
@@ -420,11 +424,11 @@ impl Store {
         }
     }
 
-    /// Returns a peer's content of a range, if it matches the digests in the log: a disk then need
-    /// not seek to its own log.
+    /// Returns the content of a range from another side, if it matches the digests in the log: a
+    /// disk then need not seek to its own log.
     async fn content_from_peer(&self, range: &Range<u64>, digests: &Digests) -> Option<Payload> {
         let ask = self.peer.borrow().clone()?;
-        // A peer that does not answer must not keep this side from its own log.
+        // The timeout makes this side read its own log if the other side does not answer.
         let asked = self.rt.timeout(PEER_PATIENCE, ask(range.clone())).await;
         let data = asked.ok()??;
         digests.agree_with(&data).then_some(data)
@@ -455,14 +459,14 @@ impl Store {
         failed.get().map_or(Ok(()), Err)
     }
 
-    /// Lets the rebuild and the log have turns between two bursts of home writes. Otherwise a disk
-    /// that orders its requests by place would work its way through the home, where there is always
-    /// one more request, and starve the rebuild and the log.
+    /// Lets the rebuild and the log proceed between two bursts of home writes. Otherwise, a disk
+    /// that orders its requests by position would continue through the home locations, where there
+    /// is always another request, and starve the rebuild and the log.
     async fn give_way_after_burst(&self, group: &TaskGroup, burst: &mut usize) {
         *burst += 1;
         if burst.is_multiple_of(BURST_WRITES_BESIDE_REBUILD) && self.straight.is_writing() {
             group.join().await;
-            // The write in flight may take long on a device that hangs.
+            // The wait has a timeout, since the write in flight may hang on the device.
             let _ = self
                 .rt
                 .timeout(PROBE_INTERVAL, self.straight.until_written())
@@ -474,7 +478,7 @@ impl Store {
         *burst = 0;
         group.join().await;
         let had = || self.fill() != Fill::High || !self.log.is_busy() || self.ending.get();
-        // A log that is never idle has had its turn after this time.
+        // The wait has a timeout, for a log that is never idle.
         let _ = self
             .rt
             .timeout(PROBE_INTERVAL, self.log.changed.until(had))
@@ -486,7 +490,7 @@ impl Store {
         self.write_locked_home(write).await
     }
 
-    /// Writes a range home; the caller holds the lock of the range at home.
+    /// Writes a range to its home location. The caller must hold the lock of the range in `home`.
     pub(super) async fn write_locked_home(&self, write: DestageWrite) -> Result<(), IoError> {
         let (offset, len) = (
             self.data_offset + write.range.start,
@@ -510,11 +514,12 @@ impl Store {
         Ok(())
     }
 
-    /// Clears blocks that read as zeroes from now on. With checksums, these say so, whatever is in
-    /// the home: the device is told that it may discard the content, and never has to write zeroes.
-    /// Without checksums the home itself must read as zeroes. So must an adopted disk, which is the
-    /// volume by itself after a clean stop. Space that is kept is zeroed if the device does that by
-    /// itself, and otherwise left as it is: no space is freed.
+    /// Clears the home location of blocks that read as zeroes from now on. With checksums, the
+    /// entries record this, whatever the data area holds: the device may discard the content and
+    /// never has to write zeroes. Without checksums, the data area itself must read as zeroes. So
+    /// must an adopted disk, which is usable as the volume without this program after a clean stop.
+    /// If the space is to be kept, nothing is freed: the blocks are zeroed if the device supports
+    /// it, and otherwise left unchanged.
     async fn forget_home(&self, offset: u64, len: u64, space: Space) -> Result<(), IoError> {
         let geometry = self.device.geometry();
         let home_decides = self.checksums.is_none() || geometry.content_offset_bytes.is_some();
@@ -531,14 +536,14 @@ impl Store {
         };
         let request = Request::without_data(op, offset, len, flags);
         match self.device.submit(request).await {
-            // A discard is advice; a device that does not support it keeps its content.
+            // A discard is only a hint; a device that does not support it keeps the content.
             Err(IoError::Unsupported) if op == Op::Discard && !geometry.discard_zeroes => Ok(()),
             other => other.map(|_done| ()),
         }
     }
 
-    /// Sets the checksums of blocks. A damaged page of checksums is reset: nothing is known of its
-    /// other blocks, which must therefore be repaired from another side.
+    /// Sets the checksum entries of blocks. A damaged checksum page is reset, which makes its other
+    /// entries unknown, so that the blocks of these entries must be repaired from another side.
     pub(super) async fn set_expected(
         &self,
         checksums: &Checksums,
@@ -563,7 +568,7 @@ impl Store {
     }
 }
 
-/// Merges neighbours that can be written with one request.
+/// Merges adjacent writes that can be written with one request.
 fn merged(writes: Vec<DestageWrite>) -> Vec<DestageWrite> {
     let mut merged: Vec<DestageWrite> = Vec::with_capacity(writes.len());
     for write in writes {
@@ -600,8 +605,8 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A disk that cannot make zeroes by itself, and counts the bytes that it is made to write as
-    /// zeroes.
+    /// A disk without an efficient way to write zeroes, which counts the bytes that it has to write
+    /// as zeroes.
     struct Disk {
         below: MemoryDevice,
         geometry: Geometry,
@@ -623,9 +628,9 @@ mod tests {
         }
     }
 
-    /// Fills the first MiB of a mirror of two such disks, discards or zeroes the whole volume, and
-    /// closes it. Returns the number of bytes that each disk had to zero, and whether the first MiB
-    /// of its home is zeroes.
+    /// Fills the first MiB of a mirror of two [`Disk`]s, discards or zeroes the whole volume, and
+    /// closes it. Returns, for each disk, the number of bytes that it had to zero, and whether the
+    /// first MiB of its data area is zeroes.
     fn cleared(op: Op, no_checksums: bool) -> [(u64, bool); 2] {
         let rt = Rt::virtual_time(VirtualOptions::default());
         rt.block_on(async {

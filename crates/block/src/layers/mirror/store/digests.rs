@@ -1,5 +1,5 @@
 //! Digests of the content of a change, computed once when the change is admitted and used by every
-//! side with the same digest function.
+//! side with the same digest algorithm.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -10,7 +10,7 @@ use crate::BLOCK_BYTES;
 use crate::extent_map::Cut;
 use crate::layers::mirror::digest::BlockDigest;
 
-/// The digest of each block of some content. Parts cut out of it share the values.
+/// The digest of each block of some content. Parts that are cut from it share its values.
 #[derive(Clone, Debug)]
 pub(in super::super) struct Digests {
     made_by: BlockDigest,
@@ -19,7 +19,7 @@ pub(in super::super) struct Digests {
 }
 
 impl Digests {
-    /// Builds digests from known values.
+    /// Creates digests from known values.
     pub(super) fn new(made_by: BlockDigest, values: Vec<u32>) -> Digests {
         Digests {
             made_by,
@@ -28,7 +28,7 @@ impl Digests {
         }
     }
 
-    /// Computes the digests of a payload.
+    /// Computes the digests of the blocks of a payload.
     ///
     /// # Panics
     /// When the payload is not a whole number of blocks.
@@ -36,17 +36,17 @@ impl Digests {
         Digests::new(made_by, made_by.of_each(payload))
     }
 
-    /// Returns the digest function that made the values.
+    /// Returns the algorithm that computed the values.
     pub(super) fn made_by(&self) -> BlockDigest {
         self.made_by
     }
 
-    /// Returns one value for each block.
+    /// Returns the digest of each block, in order.
     pub(super) fn values(&self) -> &[u32] {
         &self.all[self.blocks.clone()]
     }
 
-    /// Returns true when a payload matches the digests.
+    /// Returns true when the digests of a payload equal these digests.
     pub(super) fn agree_with(&self, payload: &Payload) -> bool {
         self.made_by.of_each(payload) == self.values()
     }

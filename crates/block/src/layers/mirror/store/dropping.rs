@@ -1,5 +1,6 @@
-//! Dropping entries of the log. The index forgets the entries a few at a time, since there may be
-//! tens of thousands, and their space is not reused while the index still has one of them.
+//! Dropping entries of the log. The index removes the entries a few at a time, since there may be
+//! tens of thousands of them, and their space is not reused before the index has removed all of
+//! them.
 
 use std::rc::Rc;
 
@@ -10,10 +11,10 @@ use super::log::Log;
 use crate::error::IoError;
 
 impl Log {
-    /// Drops the entries before a position: durably, before their space is reused.
+    /// Durably drops the entries before a position, and then releases their space.
     ///
     /// # Errors
-    /// When the device fails; then nothing has changed.
+    /// When the device fails; no entry is dropped then.
     pub(super) async fn drop_before(self: &Rc<Self>, position: u64) -> Result<(), IoError> {
         let _turn = self.checkpointing.acquire(1).await;
         let mut next = self.checkpoint.borrow().clone();
@@ -35,8 +36,8 @@ impl Log {
                 .map(following)
         };
         next.sequence += 1;
-        // With no entry left, the log begins where the next entry goes. An entry may be in flight
-        // there, and is found from there on.
+        // If no entry remains, the log begins where the next entry is placed. An entry may be in
+        // flight there, and an opening must find it.
         next.tail = left.unwrap_or_else(|| self.stored());
         next.complete_below = next.complete_below.max(complete_below);
         next.shared_below = next.shared_below.max(self.shared_below.get());
@@ -55,17 +56,18 @@ impl Log {
     }
 }
 
-/// The entries before a position, which are no longer needed. Dropping this guard forgets all of
-/// them.
+/// Removal of the entries before a position, which are no longer needed, from the index. Dropping
+/// this guard removes all of them.
 struct Dropping<'l> {
     log: &'l Log,
     position: u64,
-    /// The position from which on space is not reused until then.
+    /// Position from which no space is reused until the entries are removed.
     pinned: u64,
 }
 
 impl<'l> Dropping<'l> {
-    /// Protects the space of the entries before a position until the index has forgotten them.
+    /// Protects the space of the entries before a position from reuse until the index has removed
+    /// them.
     fn of(log: &'l Log, position: u64) -> Dropping<'l> {
         let pinned = log.tail();
         log.index.borrow_mut().pin(pinned);
@@ -76,7 +78,7 @@ impl<'l> Dropping<'l> {
         }
     }
 
-    /// Forgets the entries, in as many turns of the executor as this takes.
+    /// Removes the entries, with a yield after each of them where necessary.
     async fn in_turns(self) {
         while self.drop_first() {
             give_way().await;

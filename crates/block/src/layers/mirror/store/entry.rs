@@ -1,17 +1,17 @@
-//! Format of a log entry on the device: a header that describes changes, and their data. The bytes
-//! are drawn in `docs/format/mirror-side.md`.
+//! Format of a log entry on the device: a header that describes changes, followed by their data.
+//! `docs/format/mirror-side.md` specifies the bytes.
 //!
-//! The decoder never trusts a header before verifying its checksum, and never allocates memory for
-//! a count in it before checking the count against the limits of the format.
+//! The decoder never trusts a header before its checksum is verified, and never allocates memory
+//! for a count in a header before the count is checked against the limits of the format.
 
 use crate::BLOCK_BYTES;
 use crate::layers::mirror::digest::BlockDigest;
 use crate::layers::mirror::superblock::Uuid;
 
 pub(super) const HEADER_BYTES: u64 = BLOCK_BYTES;
-/// Maximum number of records of an entry.
+/// Maximum number of records in an entry.
 pub(super) const RECORDS_MAX: usize = 64;
-/// Maximum number of blocks of data of an entry.
+/// Maximum number of data blocks in an entry.
 pub(super) const DATA_BLOCKS_MAX: u64 = 512;
 
 const MAGIC: [u8; 8] = *b"BMLOG\0\0\x01";
@@ -22,29 +22,29 @@ const _: () = assert!(
     RECORDS_AT + RECORDS_MAX * RECORD_BYTES + DATA_BLOCKS_MAX as usize * 4 <= HEADER_BYTES as usize
 );
 
-/// Handling of the space at home of a range that reads as zeroes.
+/// Treatment of the space at the home location of a range that reads as zeroes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Space {
-    /// The device may use it for something else.
+    /// The device may use the space for other content.
     Freed,
-    /// The space stays allocated to its range, so that a later write there needs no new space.
+    /// The space stays allocated to the range, so that a later write of it needs no new space.
     Kept,
 }
 
 /// Effect of a record on its range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Its blocks are in the data of the entry.
+    /// The blocks of the range are in the data of the entry.
     Write,
-    /// It reads as zeroes from now on.
+    /// The range reads as zeroes from now on.
     Zeroes(Space),
-    /// The content is on no side: the range cannot be read from now on.
+    /// No side has the content, so the range cannot be read from now on.
     Lost,
 }
 
 impl Kind {
-    /// Returns the kind that is written to a side that makes digests with `digest`: programs that
-    /// know only CRC32C do not know zeroes that keep their space.
+    /// Returns the kind to write to the log of a side with the digest algorithm `digest`. Older
+    /// programs, which know only CRC32C, do not know zeroes that keep their space.
     pub(super) fn for_side_with(self, digest: BlockDigest) -> Kind {
         match (self, digest) {
             (Kind::Zeroes(_), BlockDigest::Crc32c) => Kind::Zeroes(Space::Freed),
@@ -53,26 +53,26 @@ impl Kind {
     }
 }
 
-/// One change, or a part of one.
+/// Description of a change, or of a part of a change, in a log entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Record {
-    /// First byte in the volume.
+    /// Offset in the volume, in bytes.
     pub(super) offset: u64,
     /// Sequence number of the change.
     pub(super) number: u64,
     /// Length in blocks.
     pub(super) blocks: u32,
-    /// Effect on the range.
+    /// Effect of the change on its range.
     pub(super) kind: Kind,
 }
 
 impl Record {
-    /// Returns the length in bytes.
+    /// Returns the length of the range in bytes.
     pub(super) fn bytes(&self) -> u64 {
         u64::from(self.blocks) * BLOCK_BYTES
     }
 
-    /// Returns the number of blocks of data that belong to the record.
+    /// Returns the number of data blocks that the record has in the entry.
     pub(super) fn data_blocks(&self) -> u64 {
         match self.kind {
             Kind::Write => u64::from(self.blocks),
@@ -81,34 +81,34 @@ impl Record {
     }
 }
 
-/// The header of an entry.
+/// The header of a log entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Header {
-    /// The side it belongs to.
+    /// UUID of the side to which the log belongs.
     pub(super) side: Uuid,
     /// Incarnation of the log in which the entry was written.
     pub(super) run: u64,
-    /// Position of the entry, in bytes since the log was made.
+    /// Position of the entry in bytes, counted from the creation of the log.
     pub(super) position: u64,
-    /// Everything below this position was durable when the entry was written.
+    /// Position before which the log was durable when the entry was written.
     pub(super) flushed: u64,
-    /// With the log up to and including this entry, the side holds all changes below this sequence
-    /// number.
+    /// Sequence number below which the side holds every change, with the log up to and including
+    /// this entry.
     pub(super) complete_below: u64,
-    /// The number of the epoch.
+    /// Number of the epoch in which the entry was written.
     pub(super) epoch: u64,
     /// Time at which the entry was written, in seconds since 1970.
     pub(super) written_s: u64,
-    /// All changes below this sequence number were durable on every member of the epoch.
+    /// Sequence number below which every change was durable on every member of the epoch.
     pub(super) shared_below: u64,
     /// The changes, in order.
     pub(super) records: Vec<Record>,
-    /// The digest of each block of data.
+    /// The digest of each data block, in order.
     pub(super) digests: Vec<u32>,
 }
 
 impl Header {
-    /// Returns the position behind the entry.
+    /// Returns the position after the entry.
     pub(super) fn end(&self) -> u64 {
         self.position + HEADER_BYTES + self.digests.len() as u64 * BLOCK_BYTES
     }
@@ -261,7 +261,8 @@ mod tests {
         }
     }
 
-    /// The bytes of this header according to the format page, put together by hand.
+    /// Returns the expected bytes of the sample header, assembled by hand from the format
+    /// specification.
     fn golden() -> Vec<u8> {
         let mut block = vec![0u8; 4096];
         block[..8].copy_from_slice(b"BMLOG\0\0\x01");
@@ -309,7 +310,7 @@ mod tests {
         }
     }
 
-    /// Headers with a valid checksum and impossible values.
+    /// Headers with a valid checksum but impossible values are refused.
     #[test]
     fn impossible_headers_are_refused() {
         let cases: [(usize, &[u8]); 6] = [

@@ -1,8 +1,8 @@
-//! Finding out which parts of a side hold data, as far as this is known without reading them.
+//! Determines which parts of a side hold data, as far as this is known without reading the data.
 //!
-//! The walk goes from one part to the next, in the log and page by page in the checksums, and ends
-//! when the answer is full or covers enough: the work is bounded by the size of the answer, however
-//! much of the range is in the log.
+//! The walk proceeds from part to part in the log, and page by page in the checksums. It ends when
+//! the answer is full or covers enough, so that the work is bounded by the size of the answer,
+//! however much of the range is in the log.
 
 use std::ops::Range;
 
@@ -15,10 +15,10 @@ use crate::error::IoError;
 use crate::extents::ExtentList;
 use crate::request::{Extent, Reply, Request};
 
-/// Maximum number of checksum pages that one answer takes: 252 MiB of the volume.
+/// Maximum number of checksum pages examined for one answer; they describe 252 MiB of the volume.
 const PAGES_MAX: usize = 64;
 
-/// Position of a walk, and the bounds on its remaining work.
+/// State of a walk: the answer so far, and the bounds on the remaining work.
 struct Walk {
     range: Range<u64>,
     found: ExtentList,
@@ -40,11 +40,11 @@ impl Walk {
 }
 
 impl Store {
-    /// Returns which parts of a prefix of a range hold data, in at most `extents_max` extents. The
-    /// prefix has at least one block, unless the range is empty.
+    /// Returns which parts of a prefix of a range hold data, in at most `extents_max` extents.
+    /// Unless the range is empty, the prefix has at least one block.
     ///
     /// # Errors
-    /// Those of the device; `Corrupt` when a page of checksums is damaged.
+    /// Those of the device; `Corrupt` when a checksum page is damaged.
     pub(in super::super) async fn extents(
         &self,
         range: Range<u64>,
@@ -73,7 +73,7 @@ impl Store {
         Ok(walk.found)
     }
 
-    /// Adds the extents of a range that is not in the log, page by page.
+    /// Adds the extents of a range without records in the log, page by page.
     async fn extents_at_home(&self, range: Range<u64>, walk: &mut Walk) -> Result<(), IoError> {
         let Some(checksums) = &self.checksums else {
             walk.push(range.end - range.start, true);
@@ -95,7 +95,7 @@ impl Store {
         Ok(())
     }
 
-    /// Adds the extents of a part of the home whose blocks all have the same kind of checksum
+    /// Adds the extents of a part of the data area whose blocks all have the same kind of checksum
     /// entry.
     async fn extents_of_kind(&self, kind: Expected, place: Range<u64>, walk: &mut Walk) {
         let settled = self.unsettled.borrow().is_clear(&place);
@@ -119,8 +119,8 @@ impl Store {
         }
     }
 
-    /// Adds the extents that the device reports for a part of the home without known checksums. If
-    /// the device cannot report extents, all of the part counts as data.
+    /// Adds the extents that the device reports for a part of the data area without known
+    /// checksums. If the device cannot report extents, the whole part is reported as data.
     async fn extents_on_device(&self, place: Range<u64>, walk: &mut Walk) {
         let (start, len) = (self.data_offset + place.start, place.end - place.start);
         let ask = Request::extents(start, len, walk.found.asks_for());
@@ -129,7 +129,7 @@ impl Store {
             Ok(found) if !found.is_empty() => {
                 found.into_iter().for_each(|run| walk.found.push(run));
             }
-            // Not knowing where the holes are is no reason to fail.
+            // If the device cannot report its holes, the request does not fail.
             Ok(_) | Err(_) => walk.push(len, true),
         }
     }

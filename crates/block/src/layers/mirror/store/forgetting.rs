@@ -1,8 +1,9 @@
-//! Forgetting changes that are in the log and do not count.
+//! Discarding changes that are in the log but do not count.
 //!
-//! Such changes may have replaced others before the side was given these, and may have been
-//! destaged while the side was being rebuilt. The places that they may have changed must be known
-//! for as long as they may differ, although the log drops such changes at once.
+//! Such changes may have replaced other changes before the side was given these, and may have been
+//! destaged while the side was being rebuilt. The ranges that they may have changed must be
+//! recorded for as long as their content may differ from the other sides, although the log drops
+//! the changes immediately.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -16,15 +17,14 @@ use crate::BLOCK_BYTES;
 use crate::error::IoError;
 use crate::range_set::RangeSet;
 
-/// Number of log entries that are handled between two yields to other tasks.
+/// Number of log entries processed between two yields to other tasks.
 const ENTRIES_PER_TURN: usize = 64;
 
 impl Store {
-    /// Begins the first incarnation of the log of a side that is going to be rebuilt, and whose
-    /// superblock says so durably. The side has been no member since the epoch `member_until`, and
-    /// lacks the ranges `lacks`; with `None` it lacks everything. `superseded` names the changes in
-    /// the log that an earlier store of this side had forgotten because a rebuild wrote newer
-    /// content.
+    /// Begins the first incarnation of the log of a side that is to be rebuilt and is durably
+    /// marked so in its superblock. The side has been no member since the epoch `member_until` and
+    /// lacks the ranges `lacks`; with `None` it lacks everything. `superseded` names changes in the
+    /// log that an earlier store of this side had discarded because a rebuild wrote newer content.
     ///
     /// # Errors
     /// Those of the device.
@@ -45,9 +45,9 @@ impl Store {
         self.begin().await
     }
 
-    /// Forgets every change with a sequence number of `first` or more: the side is started alone,
-    /// or these changes belong to a past that does not count. May be called only before the first
-    /// incarnation of the log begins.
+    /// Discards every change with a sequence number of at least `first`, because the side is
+    /// started alone or these changes belong to a history that does not count. May be called only
+    /// before the first incarnation of the log begins.
     pub(in super::super) fn forget_from(&self, first: u64) {
         for (range, _) in self.changes_from(first) {
             self.forgotten.borrow_mut().insert(range.clone());
@@ -56,16 +56,16 @@ impl Store {
         self.log.forget_from(first);
     }
 
-    /// Forgets every change with a sequence number of `first` or more, because these changes do not
-    /// count on a side that has been no member since the epoch `member_until`. Returns the ranges
-    /// that the side lacks as a result, and those it lacks because of changes forgotten earlier:
-    /// the side never had the content that a forgotten change replaced before the side was given
-    /// it. The map remembers these ranges once the log has dropped the changes. May be called only
-    /// before the first incarnation of the log begins.
+    /// Discards every change with a sequence number of at least `first`, because these changes do
+    /// not count on a side that has been no member since the epoch `member_until`. Returns the
+    /// ranges that the side therefore lacks, including those of changes discarded earlier: a
+    /// discarded change may have replaced an older one that the side was never given. The
+    /// dirty-region bitmap records these ranges once the log has dropped the changes. May be called
+    /// only before the first incarnation of the log begins.
     pub(in super::super) fn discard_from(&self, first: u64, member_until: u64) -> Vec<Range<u64>> {
         self.forget_from(first);
-        // While the side was a member, its map marked the regions that others lack; in later epochs
-        // it marks those that this side lacks.
+        // While the side was a member, its bitmap marked the regions that other sides lack; in
+        // later epochs, it marks the regions that this side lacks.
         let mut lacks = self.out_of_sync_since(member_until + 1);
         for range in self.forgotten_ranges() {
             self.regions.mark(range.clone(), self.epoch.get() + 1);
@@ -74,12 +74,12 @@ impl Store {
         lacks
     }
 
-    /// Forgets every change and every entry of the log, because the side is given everything anew
-    /// and its superblock says so durably. The next incarnation begins an empty log. Otherwise
-    /// entries that the old log has lost would be missed at each opening, even of a side that has
-    /// been rebuilt since. Before the log drops its entries, the map says durably where the home
-    /// may hold content of the forgotten changes. May be called only before the first incarnation
-    /// of the log begins.
+    /// Discards every change and every entry of the log, because the side is to be rebuilt
+    /// completely and is durably marked so in its superblock. The next incarnation begins an empty
+    /// log. Otherwise, entries that the old log has lost would be missed at each opening, even
+    /// after the rebuild. Before the log drops its entries, the dirty-region bitmap durably records
+    /// where the data area may hold content of the discarded changes. May be called only before the
+    /// first incarnation of the log begins.
     ///
     /// # Errors
     /// Those of the device.
@@ -94,12 +94,12 @@ impl Store {
         Ok(())
     }
 
-    /// Forgets the log's changes of ranges that the side lacks, on a side that is going to be
-    /// rebuilt: the content that counts there is newer and is written past the log, without waiting
-    /// until the older changes are destaged. This also forgets the changes that were superseded in
-    /// an earlier rebuild that was cut short, whether or not the side still lacks their ranges.
-    /// Before the log drops these changes, the map says where the home may hold their content. May
-    /// be called only before the first incarnation of the log begins.
+    /// Discards the changes in the log that lie in ranges that the side lacks, on a side that is to
+    /// be rebuilt: the rebuild writes newer content directly to the home locations, without waiting
+    /// until the older changes are destaged. Changes that an earlier, interrupted rebuild has
+    /// superseded are discarded too, whether or not the side still lacks their ranges. Before the
+    /// log drops these changes, the dirty-region bitmap records where the data area may hold their
+    /// content. May be called only before the first incarnation of the log begins.
     pub(super) async fn forget_lacking(&self, lacks: &RangeSet, superseded: &Superseded) {
         let entries = self.log.index.borrow().entries().len();
         for at in 0..entries {
@@ -124,18 +124,18 @@ impl Store {
         self.straight.supersede(entry, had);
     }
 
-    /// Returns the ranges of the forgotten changes, cut to the volume.
+    /// Returns the ranges of the discarded changes, cut to the volume.
     pub(in super::super) fn forgotten_ranges(&self) -> Vec<Range<u64>> {
         let mut forgotten = self.forgotten.borrow().clone();
-        // In a past that does not count, the volume may have been larger.
+        // In a discarded part of its history, the volume may have been larger.
         forgotten.remove(self.volume_bytes.get()..u64::MAX);
         forgotten.iter().collect()
     }
 
-    /// Marks the home blocks of forgotten changes as unknown in the checksums where these say that
-    /// the blocks were never written: a rebuild then writes zeroes there instead of skipping them
-    /// as empty. Call this only on a side that lacks all of these ranges, since the content that it
-    /// holds there is wrong.
+    /// Changes the checksum entries of blocks in the ranges of discarded changes from never written
+    /// to unknown, so that a rebuild writes zeroes there instead of skipping the blocks as empty.
+    /// Call this only on a side that lacks all of these ranges, since the content of the side there
+    /// is wrong.
     ///
     /// # Errors
     /// Those of the device.
@@ -156,8 +156,8 @@ impl Store {
     ) -> Result<(), IoError> {
         let (first, end) = (range.start / BLOCK_BYTES, range.end / BLOCK_BYTES);
         let expected = match checksums.expected(first..end).await {
-            // The checksum page is damaged, so treat all its blocks as never written; they become
-            // unknown.
+            // The checksum page is damaged. All its blocks are treated as never written here, so
+            // that they become unknown.
             Err(IoError::Corrupt) => vec![Expected::NeverWritten; (end - first) as usize],
             other => other?,
         };

@@ -1,6 +1,6 @@
-//! Growing the volume of a side. The part beyond the old end must read as zeroes before any
-//! superblock says that it belongs to the volume: there may be damaged checksum pages that were
-//! reset, old content of the disk, or content from a past that does not count.
+//! Growing the volume on one side. The part beyond the old end must read as zeroes before any
+//! superblock says that this part belongs to the volume. It may have damaged checksum pages that
+//! were reset, old content of the disk, or content from a discarded part of the history.
 
 use std::ops::Range;
 
@@ -10,16 +10,16 @@ use crate::BLOCK_BYTES;
 use crate::error::IoError;
 use crate::request::{Flags, Op, Request};
 
-/// Maximum number of changed checksum pages that wait to be written meanwhile.
+/// Number of changed checksum pages at which the pages are written.
 const UNWRITTEN_PAGES_MAX: usize = 1024;
-/// Length of the requests that clear the home.
+/// Maximum length of the requests that zero the data area.
 const ZERO_BYTES: u64 = 16 << 20;
 
 impl Store {
-    /// Sets the size of the volume, if it was smaller.
+    /// Sets the size of the volume to `volume_bytes`, unless it is already as large.
     ///
     /// # Panics
-    /// When the areas of the side are too short for it.
+    /// When the areas of the side are too short for this size.
     pub(in super::super) fn grow(&self, volume_bytes: u64) {
         if volume_bytes <= self.volume_bytes.get() {
             return;
@@ -31,13 +31,14 @@ impl Store {
         self.volume_bytes.set(volume_bytes);
     }
 
-    /// Makes the part of a larger volume beyond the present end read as zeroes, durably.
+    /// Durably makes the part between the present end of the volume and `volume_bytes` read as
+    /// zeroes.
     ///
     /// # Errors
     /// Those of the device.
     ///
     /// # Panics
-    /// When the areas of the side are too short for such a volume.
+    /// When the areas of the side are too short for this size.
     pub(in super::super) async fn clear_up_to(&self, volume_bytes: u64) -> Result<(), IoError> {
         let range = self.volume_bytes.get()..volume_bytes;
         match &self.checksums {
@@ -70,7 +71,7 @@ impl Store {
                 .map(|(_, blocks)| blocks)
                 .sum();
             block += clear;
-            // The end of the clear blocks may be the end of their page, or of the range.
+            // The blocks found clear may end with their page or with the range.
             let page_end = Checksums::blocks_of(Checksums::page_of(block)).end;
             let blocks = block..page_end.min(end);
             if clear == 0 {
@@ -85,7 +86,8 @@ impl Store {
         self.write_pages().await
     }
 
-    /// Zeroes a range of the home: without checksums, nothing says that a block was never written.
+    /// Zeroes a range of the data area of a side without checksums, on which nothing records that a
+    /// block was never written.
     async fn clear_home(&self, range: Range<u64>) -> Result<(), IoError> {
         for start in range.clone().step_by(ZERO_BYTES as usize) {
             let len = ZERO_BYTES.min(range.end - start);

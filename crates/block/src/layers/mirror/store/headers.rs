@@ -1,8 +1,8 @@
-//! Scrub of the headers of log entries. Headers are otherwise read only at an opening, so a corrupt
-//! one would be found just when the changes behind it are needed, and when the side from which they
-//! could be copied may have left the volume.
+//! Scrub of the headers of log entries. Otherwise headers are read only at an opening. A corrupt
+//! header would then be found just when the changes after it are needed, and when the side from
+//! which they could be copied may have left the volume.
 //!
-//! A corrupt header is written again from the copy of its fields in memory.
+//! A corrupt header is rewritten from the copy of its fields in memory.
 
 use std::rc::Rc;
 
@@ -16,23 +16,24 @@ use crate::error::IoError;
 use crate::layers::mirror::superblock::Uuid;
 use crate::request::{Flags, Request};
 
-/// Maximum number of headers that one call checks, and of reads that it has in flight.
+/// Maximum number of headers that one call checks. `READS_IN_FLIGHT_MAX` limits its reads in
+/// flight.
 const HEADERS_AT_ONCE: usize = 64;
 const READS_IN_FLIGHT_MAX: usize = 8;
 
-/// Result of checking some headers.
+/// Result of checking some headers of log entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in super::super) struct CheckedHeaders {
     pub(in super::super) read_bytes: u64,
-    /// Headers that were not as written.
+    /// Number of headers that were not as written.
     pub(in super::super) wrong: u64,
-    /// Wrong headers that have been repaired.
+    /// Number of wrong headers that were repaired.
     pub(in super::super) repaired: u64,
-    /// The position at which the next call begins, if any headers were checked.
+    /// Position at which the next call must begin; `None` when this call found no entry to check.
     pub(in super::super) next: Option<u64>,
 }
 
-/// An entry whose space in the log is not reused until this guard is dropped.
+/// An entry whose space in the log is protected from reuse until this guard is dropped.
 struct Held<'l> {
     log: &'l Rc<Log>,
     entry: Entry,
@@ -48,7 +49,7 @@ impl Drop for Held<'_> {
 }
 
 impl Store {
-    /// Reads the headers of some entries from a position on, and rewrites those that are wrong.
+    /// Reads the headers of some entries from position `from` on, and rewrites wrong headers.
     ///
     /// # Errors
     /// Errors of the device that do not concern a single block.
@@ -104,8 +105,8 @@ impl Store {
         }))
     }
 
-    /// Writes the header of an entry again. Returns false when the header is not known, or the
-    /// device has not stored it.
+    /// Writes the header of an entry again. Returns false when the header is no longer known, or
+    /// when the device has not stored it correctly.
     async fn rewrite_header(&self, entry: &Entry) -> Result<bool, IoError> {
         let Some(header) = header_of(entry, self.log.side) else {
             return Ok(false);
@@ -122,8 +123,8 @@ impl Store {
     }
 }
 
-/// Returns the header of an entry as it was written; `None` when some of its changes did not count
-/// and were forgotten, so that the header is no longer known.
+/// Returns the header of an entry as it was written; `None` when it is no longer known, because
+/// some changes of the entry were discarded.
 fn header_of(entry: &Entry, side: Uuid) -> Option<Header> {
     let (mut records, mut digests) = (Vec::new(), Vec::new());
     for (range, logged) in &entry.records {

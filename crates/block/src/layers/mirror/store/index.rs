@@ -1,5 +1,5 @@
-//! The log's index in memory: the entries in order, and for each block of the volume its newest
-//! record.
+//! The index of a log in memory: the entries in order, and the newest record of each block of the
+//! volume.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -11,30 +11,30 @@ use crate::extent_map::{Cut, ExtentMap};
 use crate::layers::mirror::digest::BlockDigest;
 use crate::range_set::RangeSet;
 
-/// Location of the content of a record, or of a part of one.
+/// Location of the content of a record, or of a part of a record.
 #[derive(Clone, Debug)]
 pub(super) enum Content {
-    /// The content is in the log, from this position on.
+    /// The content is in the log.
     Data {
-        /// The position of the first block.
+        /// Position of the first block in the log.
         position: u64,
-        /// The digests of the blocks.
+        /// Digests of the blocks.
         digests: Digests,
     },
-    /// The content is zeroes, and takes no space in the log.
+    /// The content is zeroes, which take no space in the log.
     Zeroes(Space),
-    /// The content is lost, and cannot be read.
+    /// The content is lost, so it cannot be read.
     Lost,
 }
 
-/// A record, or a part of one.
+/// A record in the log, or a part of a record.
 #[derive(Clone, Debug)]
 pub(super) struct Logged {
     /// Sequence number of the change.
     pub(super) number: u64,
     /// Position of the entry that holds the record.
     pub(super) entry: u64,
-    /// Its content.
+    /// Location of the content of the record.
     pub(super) content: Content,
 }
 
@@ -59,30 +59,32 @@ impl Cut for Logged {
 /// A stored entry.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
-    /// Where it begins.
+    /// Position at which the entry begins.
     pub(super) position: u64,
-    /// Where it ends.
+    /// Position at which the entry ends.
     pub(super) end: u64,
     /// Incarnation of the log in which the entry was written.
     pub(super) run: u64,
-    /// Everything below this position was durable when the entry was written.
+    /// Position before which the log was durable when the entry was written.
     pub(super) flushed: u64,
-    /// The number of the epoch.
+    /// Number of the epoch in which the entry was written.
     pub(super) epoch: u64,
-    /// Number of records in the header of the entry; some of them may be forgotten.
+    /// Number of records in the header of the entry on the device; some of these may have been
+    /// discarded.
     pub(super) records_written: usize,
-    /// The log up to and including this entry holds all changes below this sequence number.
+    /// Sequence number below which the side holds every change, with the log up to and including
+    /// this entry.
     pub(super) complete_below: u64,
     /// Time at which the entry was written, in seconds since 1970.
     pub(super) written_s: u64,
-    /// All changes below this sequence number were durable on every member of the epoch.
+    /// Sequence number below which every change was durable on every member of the epoch.
     pub(super) shared_below: u64,
-    /// Records in order, with their ranges of the volume in bytes.
+    /// Records in order, each with its range of the volume in bytes.
     pub(super) records: Vec<(Range<u64>, Logged)>,
 }
 
 impl Entry {
-    /// Builds an entry from its header, on a side that makes digests with `made_by`.
+    /// Creates an entry from its header, on a side with the digest algorithm `made_by`.
     pub(super) fn of(header: &super::entry::Header, made_by: BlockDigest) -> Entry {
         let mut position = header.position + super::entry::HEADER_BYTES;
         let all = Digests::new(made_by, header.digests.clone());
@@ -124,7 +126,7 @@ impl Entry {
         }
     }
 
-    /// Returns the highest sequence number in the entry.
+    /// Returns the highest sequence number in the entry; `None` for an entry without records.
     pub(super) fn highest(&self) -> Option<u64> {
         self.records.iter().map(|(_, logged)| logged.number).max()
     }
@@ -135,13 +137,13 @@ impl Entry {
 pub(super) struct Index {
     newest: ExtentMap<Logged>,
     entries: VecDeque<Entry>,
-    /// Positions that are being read, with the number of readers of each; space from the lowest on
-    /// is not reused.
+    /// Positions from which the log is being read, with the number of readers of each. No space at
+    /// or after the lowest of them is reused.
     pins: BTreeMap<u64, u32>,
 }
 
 impl Index {
-    /// Adds a stored entry behind all others.
+    /// Adds a stored entry, which must lie after all others.
     pub(super) fn push(&mut self, entry: Entry) {
         assert!(
             self.entries
@@ -155,7 +157,8 @@ impl Index {
         self.entries.push_back(entry);
     }
 
-    /// Adds a record to the newest ones, except where a record of a higher sequence number exists.
+    /// Adds a record to the newest records, except where a record with a higher sequence number
+    /// exists.
     fn insert(&mut self, range: Range<u64>, logged: &Logged) {
         let newer = |(_, other): &(Range<u64>, &Logged)| other.number > logged.number;
         let kept: Vec<(Range<u64>, Logged)> = self
@@ -170,12 +173,13 @@ impl Index {
         }
     }
 
-    /// Returns the newest records in a range, cut to it, in order.
+    /// Returns the newest records in a range, cut to the range, in ascending order of position.
     pub(super) fn newest_in(&self, range: &Range<u64>) -> Vec<(Range<u64>, Logged)> {
         self.some_newest_in(range, usize::MAX)
     }
 
-    /// Returns the first `parts_max` of the newest records in a range, cut to it, in order.
+    /// Returns the first `parts_max` of the newest records in a range, cut to the range, in
+    /// ascending order of position.
     pub(super) fn some_newest_in(
         &self,
         range: &Range<u64>,
@@ -190,8 +194,8 @@ impl Index {
         parts.map(cut).collect()
     }
 
-    /// Returns the first part of a range that is in the log, cut to the range. The flag is false
-    /// when the part is known to be zeroes.
+    /// Returns the first part of a range that is in the log, cut to the range, and whether it holds
+    /// data. The flag is false when the part is recorded as zeroes.
     pub(super) fn first_in(&self, range: &Range<u64>) -> Option<(Range<u64>, bool)> {
         let (part, logged) = self.newest.overlapping(range).next()?;
         let inside = part.start.max(range.start)..part.end.min(range.end);
@@ -203,8 +207,8 @@ impl Index {
         &self.entries
     }
 
-    /// Drops the first entry if it ends at or before a position, and its records from the newest
-    /// ones. Returns false when there is no such entry.
+    /// Drops the oldest entry, and its records among the newest ones, if the entry ends at or
+    /// before a position. Returns false when it does not, or when there is no entry.
     pub(super) fn drop_first_before(&mut self, position: u64) -> bool {
         let Some(entry) = self.entries.pop_front_if(|first| first.end <= position) else {
             return false;
@@ -215,12 +219,12 @@ impl Index {
         true
     }
 
-    /// Protects the space of the log from a position on from being reused.
+    /// Protects the space of the log from a position on from reuse.
     pub(super) fn pin(&mut self, position: u64) {
         *self.pins.entry(position).or_default() += 1;
     }
 
-    /// Ends one [`pin`](Index::pin).
+    /// Ends the protection by one call of [`pin`](Index::pin) with this position.
     pub(super) fn unpin(&mut self, position: u64) {
         let count = self.pins.get_mut(&position).expect("it was pinned");
         *count -= 1;
@@ -229,7 +233,7 @@ impl Index {
         }
     }
 
-    /// Returns the lowest position that is being read.
+    /// Returns the lowest protected position; `None` when there is none.
     pub(super) fn lowest_pin(&self) -> Option<u64> {
         self.pins.keys().next().copied()
     }
@@ -239,17 +243,17 @@ impl Index {
         self.newest.bytes()
     }
 
-    /// Returns the ranges of all newest records with a sequence number of `first` or more, in
-    /// order, with that number.
+    /// Returns the ranges of all newest records with a sequence number of at least `first`, each
+    /// with its number, in ascending order of position.
     pub(super) fn since_number(&self, first: u64) -> Vec<(Range<u64>, u64)> {
         let newest = self.newest.iter();
         let late = newest.filter(|(_, logged)| logged.number >= first);
         late.map(|(range, logged)| (range, logged.number)).collect()
     }
 
-    /// Forgets every record with a sequence number of `first` or more, as if it had never been
-    /// logged. A side that is started alone does so with changes that are not complete. Older
-    /// records of the same blocks count again.
+    /// Removes every record with a sequence number of at least `first`, as if the record had never
+    /// been logged. A side that is started alone does this with changes that are not complete.
+    /// Older records of the same blocks become the newest ones again.
     pub(super) fn forget_from(&mut self, first: u64) {
         for entry in &mut self.entries {
             entry.records.retain(|(_, logged)| logged.number < first);
@@ -262,8 +266,9 @@ impl Index {
         self.entries = entries;
     }
 
-    /// Forgets the records of some ranges in the entry with the index `at`. Returns the parts of
-    /// the ranges that the entry had. Older records of the same blocks do not count again.
+    /// Removes the records of some ranges from the entry with the index `at`. Returns the parts of
+    /// the ranges that the entry had. Older records of the same blocks do not become the newest
+    /// ones again.
     ///
     /// # Panics
     /// When there is no such entry.
@@ -285,7 +290,7 @@ impl Index {
         had
     }
 
-    /// Removes the records of the entry at a position from the newest ones in a range.
+    /// Removes the records of the entry at `position` from the newest records of a range.
     fn remove_newest_of(&mut self, position: u64, range: &Range<u64>) {
         let of_entry = |(_, logged): &(Range<u64>, &Logged)| logged.entry == position;
         let inside =
@@ -297,14 +302,14 @@ impl Index {
         }
     }
 
-    /// Forgets every record and every entry.
+    /// Removes every record and every entry.
     pub(super) fn forget_all(&mut self) {
         self.newest = ExtentMap::new();
         self.entries.clear();
     }
 }
 
-/// Returns the number of blocks in a length in bytes, which must be a multiple of the block size.
+/// Converts a length in bytes, which must be a multiple of the block size, to a number of blocks.
 pub(super) fn block_count(bytes: u64) -> u32 {
     debug_assert!(bytes.is_multiple_of(BLOCK_BYTES));
     (bytes / BLOCK_BYTES) as u32
@@ -355,7 +360,7 @@ mod tests {
         ));
         let expected = vec![(0..0x1000, 7), (0x1000..0x3000, 9), (0x3000..0x4000, 7)];
         assert_eq!(numbers(&index, 0..0x4000), expected);
-        // A cut part knows where its content is.
+        // A part that is cut from a record has the position of its own content.
         let (_, last) = index.newest_in(&(0x3000..0x4000)).remove(0);
         let Content::Data { position, digests } = last.content else {
             panic!("it has data")

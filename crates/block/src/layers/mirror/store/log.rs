@@ -1,8 +1,9 @@
-//! The log of a side: changes are appended at its head, in sequence, several of them in one write.
+//! The log of a side: changes are appended at its head sequentially, several of them in one write.
 //! When the device is ready for the next write, all waiting changes go into one entry; no change
-//! waits in order to be merged. An entry counts as stored only when all entries before it are, so
-//! that after a crash the log is a prefix of the entries reported as stored. The log must never
-//! overwrite an entry that is still needed, and never report an entry that is not on the device.
+//! waits in order to be merged. An entry counts as stored only when all entries before it are
+//! stored, so that after a crash the log is a prefix of the entries reported as stored. The log
+//! must never overwrite an entry that is still needed, and never report an entry as stored that is
+//! not on the device.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -24,49 +25,49 @@ use crate::layers::mirror::digest::BlockDigest;
 use crate::layers::mirror::superblock::Uuid;
 use crate::request::{Flags, Request};
 
-/// Maximum number of entries in flight: one that is written and one that is ready behind it.
+/// Maximum number of entries in flight: one that the device writes, and one queued behind it.
 const ENTRIES_IN_FLIGHT_MAX: usize = 2;
 
-/// Maximum number of bytes of the volume that the records without data of one entry cover.
-/// Destaging takes a checksum in memory for each block, so this bounds the memory of a discard.
+/// Maximum number of bytes of the volume covered by the records without data in one entry.
+/// Destaging needs a checksum in memory for each block, so this bounds the memory for a discard.
 const BARE_BYTES_MAX: u64 = 256 << 20;
 
-/// Returns the sequence number below which the log has been given every change, capped at its
-/// argument. A log with all changes below this number holds the volume at that moment.
+/// Function that returns the sequence number below which the side was given every change, at most
+/// its argument. With all changes below this number, a log holds a consistent state of the volume.
 pub(in super::super) type GivenBelow = dyn Fn(u64) -> u64;
 
-/// Result of an append, once it is known.
+/// Result of an append, set once it is known.
 pub(in super::super) type Outcome = Rc<OnceValue<Result<(), IoError>>>;
 
-/// An append that waits for its place in an entry.
+/// An append that waits to be put into an entry.
 pub(super) struct Pending {
     pub(super) append: Append,
     pub(super) outcome: Outcome,
 }
 
-/// An entry that is being written.
+/// An entry in flight.
 pub(super) struct Flying {
     pub(super) header: Header,
-    /// Outcomes of the appends whose last part is in the entry; set when the entry is stored.
+    /// Outcomes of the appends whose last part is in this entry; set when the entry is stored.
     last_parts: Vec<Outcome>,
-    /// Outcomes of all appends with a part in the entry; set when the entry fails.
+    /// Outcomes of all appends with a part in this entry; set when the entry fails.
     parts: Vec<Outcome>,
     outcome: Option<Result<(), IoError>>,
 }
 
-/// Place of the log on the device and size limit of its entries.
+/// Location of the log on the device, and the size limit of its entries.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Area {
-    /// First byte on the device.
+    /// Offset of the log on the device.
     pub(super) offset: u64,
-    /// Length in bytes.
+    /// Length of the log in bytes.
     pub(super) bytes: u64,
-    /// Maximum number of blocks of data in an entry.
+    /// Maximum number of data blocks in an entry.
     pub(super) data_blocks_max: u64,
 }
 
 impl Area {
-    /// Computes the log area of a side on a device that takes at most `transfer_bytes_max` at once.
+    /// Creates the log area of a side on a device that accepts `transfer_bytes_max` in one request.
     pub(super) fn new((offset, bytes): (u64, u64), transfer_bytes_max: u64) -> Area {
         let fits = (transfer_bytes_max / BLOCK_BYTES).saturating_sub(1);
         let share = bytes / 32 / BLOCK_BYTES;
@@ -77,17 +78,17 @@ impl Area {
         }
     }
 
-    /// Returns the maximum number of bytes that may be in flight at a crash.
+    /// Returns the size of the in-flight window: the most bytes that a crash can find in flight.
     pub(super) fn window(&self) -> u64 {
         ENTRIES_IN_FLIGHT_MAX as u64 * (HEADER_BYTES + self.data_blocks_max * BLOCK_BYTES)
     }
 
-    /// Returns the number of bytes that can be in use before changes have to wait.
+    /// Returns the number of bytes that can be in use before changes must wait for space.
     pub(super) fn usable_bytes(&self) -> u64 {
         self.bytes.saturating_sub(3 * self.window())
     }
 
-    /// Returns the offset on the device of a position.
+    /// Returns the offset on the device of a position in the log.
     pub(super) fn at(&self, position: u64) -> u64 {
         self.offset + position % self.bytes
     }
@@ -101,13 +102,13 @@ impl Area {
 /// Counters of a log since it was opened.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in super::super) struct LogCounts {
-    /// Entries written.
+    /// Number of entries written.
     pub(in super::super) entries: u64,
-    /// Bytes written, headers included.
+    /// Number of bytes written, including headers.
     pub(in super::super) bytes: u64,
-    /// Records in these entries.
+    /// Number of records in the entries written.
     pub(in super::super) records: u64,
-    /// Times at which a change had to wait for space.
+    /// Number of times that changes began to wait for space.
     pub(in super::super) full: u64,
 }
 
@@ -121,24 +122,24 @@ pub(super) struct Log {
     pub(super) index: RefCell<Index>,
     pub(super) checkpoint: RefCell<Checkpoint>,
     pub(super) older_slot: Cell<usize>,
-    /// Lets one checkpoint be written at a time.
+    /// Semaphore that lets one checkpoint be written at a time.
     pub(super) checkpointing: Rc<Semaphore>,
-    /// The position of the next entry.
+    /// Position of the next entry.
     pub(super) head: Cell<u64>,
     pending: RefCell<VecDeque<Pending>>,
     /// Changes to append again (relog) under their old sequence numbers, before all pending
-    /// changes. They make space, so they may use space that pending changes must not use.
+    /// changes. They make space, so they may use space that is reserved from pending changes.
     pub(super) again: RefCell<VecDeque<Pending>>,
-    /// The values of `stands_for` of the pending appends, with the number of appends of each.
+    /// Values of `stands_for` of the pending appends, each with the number of these appends.
     pending_numbers: RefCell<BTreeMap<u64, usize>>,
     pub(super) flying: RefCell<VecDeque<Flying>>,
-    /// An entry has failed: nothing is written before a new incarnation has begun.
+    /// Whether an entry has failed, so that nothing is written before a new incarnation has begun.
     pub(super) broken: Cell<bool>,
-    /// The error with which appends are refused, once the log is halted.
+    /// Error with which appends are refused once the log is halted.
     pub(super) halted: Cell<Option<IoError>>,
-    /// Everything below this position is durable.
+    /// Position below which the log is durable.
     pub(super) flushed: Cell<u64>,
-    /// All changes below `complete` are stored, and all below `complete_durable` are durable.
+    /// Sequence number below which every change is stored, and below which every one is durable.
     pub(super) complete: Cell<u64>,
     pub(super) complete_durable: Cell<u64>,
     /// See [`GivenBelow`].
@@ -147,10 +148,10 @@ pub(super) struct Log {
     pub(super) shared_below: Cell<u64>,
     /// See [`Checkpoint::kept_from`].
     pub(super) kept_from: Cell<u64>,
-    /// Highest sequence number in any entry formed so far, and highest stated `complete_below`.
+    /// Highest sequence number, and highest `complete_below`, of all entries formed so far.
     pub(super) formed: Cell<(u64, u64)>,
     waits_for_space: Cell<bool>,
-    /// There was no space for a new incarnation.
+    /// Whether a new incarnation could not begin for lack of space.
     pub(super) cramped: Cell<bool>,
     pub(super) changed: Event,
     tasks: TaskGroup,
@@ -161,14 +162,15 @@ pub(super) struct Log {
 pub(super) struct LogStart {
     pub(super) index: Index,
     pub(super) checkpoint: Checkpoint,
-    /// The checkpoint slot to write first.
+    /// Index of the checkpoint slot to write first.
     pub(super) older_slot: usize,
     pub(super) head: u64,
     pub(super) complete: u64,
 }
 
 impl Log {
-    /// Creates a log as it was found. No entry is written before [`begin_run`](Log::begin_run).
+    /// Creates a log in the state in which it was found. No entry is written before
+    /// [`begin_run`](Log::begin_run).
     pub(super) fn new(
         rt: &Rt,
         device: Rc<dyn Device>,
@@ -218,8 +220,8 @@ impl Log {
         })
     }
 
-    /// Reads the newest checkpoint from the device, and writes it anew when a slot is wrong.
-    /// Returns the number of wrong slots.
+    /// Reads both checkpoint slots, and rewrites the checkpoint when a slot is wrong. Returns the
+    /// number of wrong slots.
     ///
     /// # Errors
     /// Those of the device.
@@ -237,13 +239,13 @@ impl Log {
         Ok(wrong)
     }
 
-    /// Sets the epoch, and the function that tells which changes the log has been given.
+    /// Sets the epoch, and the function that returns up to where the side was given every change.
     pub(super) fn monitor(&self, epoch: u64, given_below: Rc<GivenBelow>) {
         self.epoch.set(epoch);
         *self.given_below.borrow_mut() = given_below;
     }
 
-    /// Forgets every change with a sequence number of `first` or more.
+    /// Discards every change with a sequence number of at least `first`.
     pub(super) fn forget_from(&self, first: u64) {
         assert!(
             self.broken.get() && !self.is_writing(),
@@ -251,30 +253,30 @@ impl Log {
         );
         self.index.borrow_mut().forget_from(first);
         self.complete.set(self.complete.get().min(first));
-        // The members' common changes of a past that does not count say nothing about the new past.
+        // In a discarded history, members may have shared changes that do not count in the new one.
         let mut checkpoint = self.checkpoint.borrow_mut();
         checkpoint.shared_below = checkpoint.shared_below.min(first);
     }
 
-    /// Forgets every change and every entry: no part of the log is needed, so the next incarnation
-    /// begins an empty log behind it.
+    /// Discards every change and every entry. No part of the log is needed then, so the next
+    /// incarnation begins an empty log after it.
     pub(super) fn forget_all(&self) {
         self.forget_from(0);
         self.index.borrow_mut().forget_all();
     }
 
-    /// Sets the number of the epoch, once a new one has begun.
+    /// Sets the number of the epoch, after a new epoch has begun.
     pub(super) fn set_epoch(&self, epoch: u64) {
         self.epoch.set(epoch);
     }
 
-    /// Sets the sequence number below which all changes are durable on every member of the epoch.
+    /// Sets the sequence number below which every change is durable on every member of the epoch.
     pub(super) fn set_shared_below(&self, number: u64) {
         self.shared_below.set(number);
     }
 
-    /// Notes that, from now on, no change leaves the log while a member of the epoch lacks it, and
-    /// that all members have every change below `number`. `None`: a change had to leave early.
+    /// Records that, from now on, no change leaves the log while a member of the epoch lacks it,
+    /// and that all members have every change below `number`. `None`: a change has to leave early.
     pub(super) fn keep_from(&self, number: Option<u64>) {
         match number {
             Some(number) if self.kept_from.get() == 0 => self.kept_from.set(number),
@@ -283,12 +285,12 @@ impl Log {
         }
     }
 
-    /// Notes that a change below this sequence number leaves the log while a member still lacks it.
+    /// Records that changes below `number` may leave the log although a member still lacks them.
     pub(super) fn let_go_below(&self, number: u64) {
         self.kept_from.set(self.kept_from.get().max(number));
     }
 
-    /// Notes that the device has been flushed since the log was read: all of the log is durable.
+    /// Records that the device was flushed since the log was read, so that all of it is durable.
     pub(super) fn read_is_durable(&self) {
         assert!(
             self.broken.get() && !self.is_writing(),
@@ -303,7 +305,7 @@ impl Log {
         !self.broken.get() && self.stored() > self.flushed.get()
     }
 
-    /// Returns the ranges of the records in entries that are stored and may not be durable.
+    /// Returns the ranges of the records in stored entries that may not be durable.
     pub(super) fn unflushed(&self) -> Vec<Range<u64>> {
         let index = self.index.borrow();
         let entries = index.entries().iter().rev();
@@ -312,8 +314,8 @@ impl Log {
         ranges.cloned().collect()
     }
 
-    /// Appends a change. The outcome is set when the change is stored, with all changes appended
-    /// before it, or when it could not be stored; then it is not in the log.
+    /// Appends a change. The outcome is set when the change and all changes appended before it are
+    /// stored, or when the change could not be stored; in the latter case it is not in the log.
     pub(super) fn append(self: &Rc<Self>, append: Append) -> Outcome {
         let outcome = Outcome::default();
         if let Some(error) = self.halted.get() {
@@ -329,8 +331,8 @@ impl Log {
         outcome
     }
 
-    /// Forms an entry without data that says which changes are complete. The entry goes before all
-    /// waiting changes: these are later, and may wait for space that only completeness can make.
+    /// Forms an entry without data, which states up to where the log is complete. It precedes all
+    /// waiting changes: they are newer, and may wait for space that this statement makes free.
     fn claim(self: &Rc<Self>) -> Outcome {
         let outcome = Outcome::default();
         if let Some(error) = self.halted.get() {
@@ -347,14 +349,15 @@ impl Log {
         outcome
     }
 
-    /// Makes a full log say that more is complete than its last entry says, if it is: without space
-    /// for another entry with data, no other entry would say so.
+    /// Makes a full log state up to which number it is complete, if its last entry states a lower
+    /// number. Without space for another entry with data, no other entry would state it.
     pub(super) fn claim_when_full(self: &Rc<Self>) {
         let claims = |first: &Pending| first.append.range.is_empty();
         let claimed = self.pending.borrow().front().is_some_and(claims);
         let more = || self.complete_with_this() > self.formed.get().1;
         if self.is_full() && !self.is_broken() && !claimed && more() {
-            // No task waits for the outcome: a task that depends on completeness checks it again.
+            // Makes a full log state up to where it is complete, if its last entry states less:
+            // without space for another entry with data, no other entry would state it.
             let _ = self.claim();
         }
     }
@@ -364,18 +367,18 @@ impl Log {
         *numbers.entry(append.stands_for).or_default() += 1;
     }
 
-    /// Returns true when an append waits to be written.
+    /// Returns true when an append, new or relogged, waits to be written.
     fn has_waiting(&self) -> bool {
         !self.pending.borrow().is_empty() || !self.again.borrow().is_empty()
     }
 
-    /// Returns true when a new incarnation has to begin before anything is written.
+    /// Returns true when a new incarnation must begin before anything is written.
     pub(super) fn is_broken(&self) -> bool {
         self.broken.get()
     }
 
-    /// Starts the work that the waiting appends allow now: writes, or after a failure a new
-    /// incarnation, once no entry is in flight.
+    /// Starts the work that the waiting appends allow now: it writes them or, after a failure and
+    /// once no entry is in flight, begins a new incarnation.
     pub(super) fn take_up(self: &Rc<Self>) {
         if !self.broken.get() {
             self.pump();
@@ -385,7 +388,7 @@ impl Log {
         }
     }
 
-    /// Begins a new incarnation after a failure, or fails the appends that wait for it.
+    /// Begins a new incarnation after a failure and writes the waiting appends, or fails them.
     async fn rewrite(self: Rc<Self>) {
         match self.begin_run().await {
             Ok(()) => self.pump(),
@@ -397,8 +400,8 @@ impl Log {
         }
     }
 
-    /// Lets stored entries be destaged, so that the next attempt to begin an incarnation finds
-    /// space. The present incarnation gets no more flushes, so the flush here makes it durable.
+    /// Makes the stored entries destageable, so that the next attempt to begin an incarnation finds
+    /// space. The broken incarnation gets no other flush, so this function flushes the device.
     async fn make_room_for_a_run(&self) {
         self.cramped.set(true);
         let flushed = self.device.submit(Request::flush()).await;
@@ -408,7 +411,7 @@ impl Log {
         self.changed.notify();
     }
 
-    /// Writes waiting appends while the device is ready and there is space.
+    /// Writes waiting appends as long as the device is ready and the log has space.
     pub(super) fn pump(self: &Rc<Self>) {
         while !self.broken.get()
             && self.halted.get().is_none()
@@ -417,7 +420,7 @@ impl Log {
         {
             self.drop_replaced();
             if self.has_gap() {
-                // The missing changes need the space that is left.
+                // The remaining space is needed for the missing changes.
                 self.fail_again(IoError::NoSpace);
             }
             let again = !self.again.borrow().is_empty();
@@ -426,7 +429,7 @@ impl Log {
             }
             let Some((flying, data)) = self.form_entry(again) else {
                 if again {
-                    // The destage makes the space and must not wait for it. It relogs later.
+                    // The destager makes space and must not wait for space. It relogs later.
                     self.fail_again(IoError::NoSpace);
                     continue;
                 }
@@ -443,13 +446,13 @@ impl Log {
         }
     }
 
-    /// Returns the number of bytes for the data of the next entry; `None` when there is no space
-    /// for one. The entry is for relogged changes if `again`.
+    /// Returns the number of bytes available for the data of the next entry; `None` when there is
+    /// no space for an entry. With `again`, the entry is for relogged changes.
     fn room(&self, again: bool) -> Option<u64> {
         let (head, window) = (self.head.get(), self.area.window());
-        // Two windows stay free for the gap before the next incarnation. A third stays free for
-        // entries without data, so that a flush never waits for space that only a flush can free,
-        // and for relogged changes, after which older entries can go.
+        // Two in-flight windows stay free for the gap before the next incarnation. A third stays
+        // free for entries without data, so that a flush never waits for space that only a flush
+        // can free, and for relogged changes, after which older entries can be dropped.
         let claim = |first: &Pending| first.append.range.is_empty();
         let only_claim = !again && self.pending.borrow().front().is_some_and(claim);
         let reserve = if only_claim || again { 2 } else { 3 };
@@ -465,14 +468,15 @@ impl Log {
         Some(free.min(self.area.bytes_left_at(head)).min(most) - HEADER_BYTES)
     }
 
-    /// Returns the lowest position that must not be overwritten.
+    /// Returns the lowest position whose space must not be overwritten.
     pub(super) fn floor(&self) -> u64 {
         let tail = self.checkpoint.borrow().tail;
         let pinned = self.index.borrow().lowest_pin();
         pinned.map_or(tail, |pinned| pinned.min(tail))
     }
 
-    /// Takes the waiting appends that fit into one entry: relogged ones if `again`, else new ones.
+    /// Forms an entry of the waiting appends that fit in: of relogged changes if `again`, else new
+    /// ones.
     fn form_entry(&self, again: bool) -> Option<(Flying, Payload)> {
         let (mut room, mut bare_room) = (self.room(again)?, BARE_BYTES_MAX);
         let queue = if again { &self.again } else { &self.pending };
@@ -562,13 +566,12 @@ impl Log {
         }
     }
 
-    /// Returns the sequence number below which all changes are in formed entries or at home.
+    /// Returns the number below which every change is in a formed entry or at its home location.
     fn complete_with_this(&self) -> u64 {
         let ask = Rc::clone(&self.given_below.borrow());
         let pending = self.pending_numbers.borrow().keys().next().copied();
         let complete = ask(pending.unwrap_or(u64::MAX));
-        // Sequence numbers that are used again after an error do not lower the number stated
-        // before.
+        // Sequence numbers used again after an error do not lower the number stated before.
         complete.max(self.complete.get())
     }
 
@@ -593,7 +596,7 @@ impl Log {
         });
     }
 
-    /// Handles the end of the write of an entry. Entries at the front become stored, in order.
+    /// Handles the end of the write of an entry. The oldest entries become stored, in order.
     fn written(self: &Rc<Self>, position: u64, outcome: Result<(), IoError>) {
         let mut flying = self.flying.borrow_mut();
         let this = flying.iter_mut().find(|f| f.header.position == position);
@@ -628,7 +631,7 @@ impl Log {
         self.take_up();
     }
 
-    /// Fails the appends that wait for space, because no space can be made. A new incarnation
+    /// Fails the appends that wait for space, because no space can be freed. A new incarnation
     /// begins before the next append is written.
     pub(super) fn fail_waiting(&self, error: IoError) {
         if self.is_full() && !self.is_writing() && !self.broken.get() {
@@ -639,7 +642,7 @@ impl Log {
         }
     }
 
-    /// Fails all waiting appends after an entry has failed, because their order would be lost.
+    /// Fails all waiting appends after an entry has failed: they must not overtake its changes.
     fn fail_pending(&self, error: IoError) {
         let pending = std::mem::take(&mut *self.pending.borrow_mut());
         self.pending_numbers.borrow_mut().clear();
@@ -649,8 +652,8 @@ impl Log {
         self.fail_again(error);
     }
 
-    /// Fails the entries left after a failure, once nothing is in flight: entries not reported as
-    /// stored are not in the log, and a new incarnation begins in their place.
+    /// Fails the remaining entries after a failure, once all their writes have ended. Entries not
+    /// reported as stored are not in the log; the next incarnation begins in their place.
     fn fail_flying(&self) {
         let failed = std::mem::take(&mut *self.flying.borrow_mut());
         let error = failed.iter().find_map(|f| f.outcome.and_then(Result::err));
@@ -670,7 +673,7 @@ impl Log {
         !self.flying.borrow().is_empty()
     }
 
-    /// Returns true while appends wait or are being written.
+    /// Returns true while appends wait or entries are being written.
     pub(super) fn is_busy(&self) -> bool {
         self.is_writing() || self.has_waiting()
     }
@@ -680,22 +683,22 @@ impl Log {
         self.cramped.get() || self.waits_for_space.get() && !self.pending.borrow().is_empty()
     }
 
-    /// Refuses all further appends, and fails the waiting ones. Entries in flight are finished.
+    /// Refuses all further appends, and fails the waiting ones. Entries in flight are completed.
     pub(super) fn halt(&self, error: IoError) {
         self.halted.set(Some(error));
         self.fail_pending(error);
         self.changed.notify();
     }
 
-    /// Makes all stored entries durable, and makes the log say that it is complete up to `number`,
-    /// if it is. All changes that the caller needs must have been stored before the call.
+    /// Makes all stored entries durable, and makes the log state that it is complete up to
+    /// `number`, if it is. All changes that the caller needs must have been stored before the call.
     ///
     /// # Errors
-    /// When the device fails; writes since the last good flush are then in an unknown state.
+    /// When the device fails; writes since the last successful flush are then in an unknown state.
     pub(super) async fn flush(self: &Rc<Self>, number: u64) -> Result<(), IoError> {
         if self.complete.get() < number {
-            // The last entry was formed when a change was missing that the side has received since,
-            // by a way other than the log.
+            // When the last entry was formed, a change was missing that the side has since received
+            // in another way than through the log.
             self.claim().wait().await?;
         }
         let (position, complete) = (self.stored(), self.complete.get());
@@ -707,7 +710,7 @@ impl Log {
         Ok(())
     }
 
-    /// Returns the position behind the last stored entry.
+    /// Returns the position after the last stored entry.
     pub(super) fn stored(&self) -> u64 {
         match self.flying.borrow().front() {
             Some(first) => first.header.position,
@@ -715,22 +718,22 @@ impl Log {
         }
     }
 
-    /// Returns the position below which everything is durable.
+    /// Returns the position below which the log is durable.
     pub(super) fn flushed(&self) -> u64 {
         self.flushed.get()
     }
 
-    /// Returns the sequence number below which all changes are stored.
+    /// Returns the sequence number below which every change is stored.
     pub(super) fn complete(&self) -> u64 {
         self.complete.get()
     }
 
-    /// Returns the sequence number below which all changes are durable.
+    /// Returns the sequence number below which every change is durable.
     pub(super) fn complete_durable(&self) -> u64 {
         self.complete_durable.get()
     }
 
-    /// Returns the position of the first entry that is needed.
+    /// Returns the position of the first entry that is still needed.
     pub(super) fn tail(&self) -> u64 {
         self.checkpoint.borrow().tail
     }
@@ -740,20 +743,21 @@ impl Log {
         self.head.get() - self.tail()
     }
 
-    /// Returns true when the tail must advance before many more incarnations can begin.
+    /// Returns true when the tail must advance before many more incarnations can begin, because the
+    /// checkpoint has little room for further discontinuity records.
     pub(super) fn has_many_runs(&self) -> bool {
         self.checkpoint.borrow().discontinuities.len() >= DISCONTINUITIES_MAX / 16 * 15
     }
 
-    /// Returns the number of bytes that can be in use before changes have to wait.
+    /// Returns the number of bytes that can be in use before changes must wait for space.
     pub(super) fn usable_bytes(&self) -> u64 {
         self.area.usable_bytes()
     }
 
-    /// Returns true when `bytes` in `records` records fit in behind the waiting appends, in full
-    /// entries or entries of at least `records_per_entry` records, before any change that is not
-    /// complete now is destaged. The space of complete changes counts as free, and the gap before a
-    /// new incarnation is reserved.
+    /// Returns true when `bytes` in `records` records fit into the log after the waiting appends,
+    /// in full entries or entries of at least `records_per_entry` records, before any change that
+    /// is not complete now is destaged. The space of complete changes counts as free, and the gap
+    /// before a new incarnation is reserved.
     pub(super) fn takes(&self, bytes: u64, records: u64, records_per_entry: u64) -> bool {
         let complete = self.complete.get();
         let index = self.index.borrow();
@@ -763,7 +767,8 @@ impl Log {
         let pending = self.pending.borrow();
         let waits = |waiting: &Pending| waiting.append.data_bytes() + HEADER_BYTES;
         let waits_bytes: u64 = pending.iter().map(waits).sum();
-        // The end of each group of appends and the end of the area end an entry that is not full.
+        // Extra headers: each group of appends, and the end of the area, may end an incomplete
+        // entry.
         let full = bytes / (self.area.data_blocks_max * BLOCK_BYTES);
         let headers = (full + records.div_ceil(records_per_entry) + 4) * HEADER_BYTES;
         let all = stays_bytes + waits_bytes + bytes + headers + self.area.window();
@@ -775,7 +780,7 @@ impl Log {
         self.changed.until(|| self.flying.borrow().is_empty()).await;
     }
 
-    /// Ends the tasks. The writes of entries in flight are not awaited, so there should be none.
+    /// Cancels the tasks. Writes of entries in flight are not awaited, so there should be none.
     pub(super) async fn cancel(&self) {
         self.tasks.cancel().await;
     }

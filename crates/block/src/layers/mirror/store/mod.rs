@@ -1,10 +1,10 @@
-//! Storage of one side: every change is appended to a log in sequence, and is destaged to its home
+//! Storage of one side: every change is appended to a log sequentially, and is destaged to its home
 //! location later, sorted and merged. The contract is in `docs/trust.md`, the format in
 //! `docs/format/mirror-side.md`.
 //!
-//! A store knows one side and none of its peers. It must never lose a change that it reported as
-//! durable, never return content other than the content written, and never drop a log entry that a
-//! peer may still need.
+//! A store knows one side and no other. It must never lose a change that it reported as durable,
+//! never return content other than the content written, and never drop a log entry that another
+//! side may still need.
 
 mod again;
 mod append;
@@ -66,11 +66,11 @@ use crate::range_lock::RangeLock;
 use crate::range_set::RangeSet;
 use crate::request::Request;
 
-/// Lowest number of records per log entry when many changes are given at once, except in entries
-/// that are full.
+/// Minimum number of records in each log entry that is not full, when many changes are appended
+/// together.
 const RECORDS_TOGETHER: u64 = 16;
 
-/// The device of a side and the parameters with which its store is opened.
+/// The device of a side, with the parameters for opening its store.
 #[derive(Clone)]
 pub(super) struct StoreDevice {
     pub(super) device: Rc<dyn Device>,
@@ -78,47 +78,50 @@ pub(super) struct StoreDevice {
     pub(super) layout: SideLayout,
     pub(super) digest: BlockDigest,
     pub(super) volume_bytes: u64,
-    /// Number of blocks at the start of the data area that had content when the side was formatted.
+    /// Number of blocks at the start of the data area that already had content when the side was
+    /// formatted.
     pub(super) unknown_blocks: u64,
-    /// Whether checksums of the blocks in their home locations are kept.
+    /// Whether the side keeps checksums of the blocks at their home locations.
     pub(super) integrity: bool,
-    /// Maps the number of an epoch to the sequence number below which the changes of that epoch
-    /// count.
+    /// Function that returns the sequence number below which changes of an epoch count, given the
+    /// number of that epoch.
     pub(super) counts_below: Rc<dyn Fn(u64) -> u64>,
-    /// Maximum number of bytes of checksum pages cached in memory.
+    /// Maximum number of bytes of checksum pages kept in memory.
     pub(super) checksum_cache_bytes: u64,
 }
 
-/// State of a store as found when it was opened.
+/// State of a side as found when its store was opened.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StoreFound {
-    /// All changes below this sequence number are on the side.
+    /// Sequence number below which the side has every change.
     pub(super) complete_below: u64,
-    /// Lowest sequence number that the side has certainly never seen.
+    /// Lowest sequence number above those of all changes that the side may have seen.
     pub(super) next_number: u64,
-    /// Time at which the last log entry was written, in seconds since 1970.
+    /// Time at which the newest log entry was written, in seconds since 1970; `None` when there is
+    /// none.
     pub(super) written_s: Option<u64>,
-    /// All changes below this sequence number were durable on every member of the epoch.
+    /// Sequence number below which every change was durable on every member of the epoch.
     pub(super) shared_below: u64,
-    /// No change from this sequence number on has left the log while a member of the epoch lacked
-    /// it. 0: this is not known.
+    /// Sequence number from which no change has left the log while a member of the epoch lacked it;
+    /// 0 when unknown.
     pub(super) kept_from: u64,
-    /// Changes that had been durable are lost, and it is not known which.
+    /// Whether the log has lost changes that had been durable, so that unknown changes are missing.
     pub(super) damaged: bool,
 }
 
 /// Counters of a store since it was opened.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct StoreCounts {
-    /// Bytes written to their home locations.
+    /// Number of bytes written to their home locations.
     pub(super) destaged_bytes: u64,
-    /// Writes that the destage took.
+    /// Number of writes to home locations.
     pub(super) destage_writes: u64,
-    /// Bytes that newer changes replaced before they were destaged.
+    /// Number of bytes in the log that newer changes replaced before they were destaged.
     pub(super) replaced_bytes: u64,
 }
 
-/// Returns a peer's content of a range of the volume, or `None` if the peer cannot supply it.
+/// Function that reads a range of the volume from another side; its result is `None` if no other
+/// side can supply the content.
 pub(super) type AskPeer = dyn Fn(Range<u64>) -> LocalFuture<'static, Option<Payload>>;
 
 /// The store of one side; see the module documentation.
@@ -131,68 +134,70 @@ pub(super) struct Store {
     log: Rc<Log>,
     checksums: Option<Checksums>,
     regions: Regions,
-    /// Records which pages of the map and of the checksums were ever written; `None` when
-    /// formatting wrote all of them.
+    /// Record of the pages of the bitmap and the checksums that were ever written; `None` when
+    /// formatting wrote all of these pages.
     written: Option<Rc<Written>>,
-    /// Lets one task at a time make the changed pages durable.
+    /// Semaphore that lets one task at a time make the changed pages durable.
     writing_pages: Rc<Semaphore>,
-    /// Locks of the ranges whose home location is being written.
+    /// Locks of the ranges whose home locations are being written.
     home: Rc<RangeLock>,
     zeroes: Buf,
     found: StoreFound,
     epoch: Cell<u64>,
-    /// Changes below this sequence number are durable on all other members. Until the store is told
-    /// of other members, it assumes that there are none.
+    /// Sequence number below which every change is durable on all other members. It has its maximum
+    /// until the store is told of other members.
     released_below: Cell<u64>,
-    /// Bytes relogged for a late member since `released_below` last changed, and the tail of the
-    /// log at that moment.
+    /// Number of bytes relogged for a lagging member since `released_below` last changed, and the
+    /// tail of the log at the time of that change.
     relogged: Cell<(u64, u64)>,
-    /// A side is missing that will need the changes that are dropped, so their regions must be
-    /// marked.
+    /// Whether a side is missing that will need the changes that the log drops, so that the regions
+    /// of these changes must be marked in the dirty-region bitmap.
     marks_all: Cell<bool>,
-    /// The home may be a mixture of old and new content: the side is being rebuilt, and its
-    /// superblock says so.
+    /// Whether the data area may be a mixture of old and new content, because the side is being
+    /// rebuilt (and is marked so in its superblock).
     mixes: Cell<bool>,
-    /// Returns true while the destage should hold back because peers are late and the side has more
-    /// urgent work.
+    /// Callback that returns true while the destager should pause, because other sides lag and this
+    /// side has more urgent work.
     held: RefCell<Rc<dyn Fn() -> bool>>,
-    /// Called when more has become durable on this side, and when the log waits for changes to
-    /// become durable on the other members.
+    /// Callback for when more changes have become durable on this side, and for when the log waits
+    /// until changes become durable on the other members.
     durability_moved: RefCell<Rc<dyn Fn()>>,
-    /// The log has waited for the other members in vain while changes waited for its space: the
-    /// changes that the members lack are dropped from it anyway, and their regions are marked.
+    /// Whether the full log has waited in vain for the other members. It then drops the changes
+    /// that these members lack, and marks the regions of the dropped changes in the dirty-region
+    /// bitmap.
     let_go: Cell<bool>,
-    /// Asks a peer for its content of a range, if there is a peer that is cheaper to read.
+    /// Function that reads content from another side that is cheaper to read; `None` when none was
+    /// set.
     peer: RefCell<Option<Rc<AskPeer>>>,
-    /// Number of callers that wait until everything is destaged.
+    /// Number of tasks for which the destager must not wait until the side is idle.
     escalations: Cell<u32>,
-    /// Lets one chunk at a time be destaged.
+    /// Semaphore that lets one chunk at a time be destaged.
     destaging: Rc<Semaphore>,
-    /// The destage has ended and will not start again.
+    /// Whether the destager must end, because the store is being closed.
     ending: Cell<bool>,
-    /// Time of the last request to the store.
+    /// Time of the last request to the store, for the detection of an idle side.
     wanted: Cell<Instant>,
-    /// Ranges of changes that were forgotten and may have been destaged. Their records may still be
-    /// in the log, where a later opening finds them again.
+    /// Ranges of discarded changes that may have been destaged. The records of these changes may
+    /// still be in the log, where a later opening finds them again.
     forgotten: RefCell<RangeSet>,
-    /// Ranges whose home may hold content that the checksums do not describe: from changes that
-    /// were forgotten, and from a rebuild that was cut short.
+    /// Ranges where the data area may hold content that the checksums do not describe, left by
+    /// discarded changes or an interrupted rebuild.
     unsettled: RefCell<RangeSet>,
-    /// Ranges in which corrupt blocks were found on the side, for the mirror to repair.
+    /// Ranges in which blocks of the side were found corrupt, for the mirror to repair.
     suspect: RefCell<RangeSet>,
-    /// State of the writes with which a rebuild bypasses the log.
+    /// State of the writes with which a rebuild writes directly to home locations.
     straight: straight::Straight,
     counts: Cell<StoreCounts>,
-    /// Wrapper of the device that records when the device last completed a request of the store,
-    /// and that lets no change through once the store has ended.
+    /// Wrapper of the device. It records when the device last completed a request of the store, and
+    /// refuses every change once the store has ended.
     noticed: Rc<Noticed>,
     tasks: TaskGroup,
 }
 
-/// Initialises the areas of a new side: an empty log, and no page of the map or of the checksums
-/// written, so that no region was ever changed and no block ever written. With `has_content`, the
-/// data area keeps its content, which counts as change 1. The areas are durable when this returns.
-/// It writes little, whatever the size of the side.
+/// Initializes the areas of a new side: an empty log, and no page of the bitmap or the checksums
+/// written, which means that no region was ever changed and no block ever written. With
+/// `has_content`, the data area keeps its content, which counts as change 1. The areas are durable
+/// when this returns. Little is written, whatever the size of the side.
 ///
 /// # Errors
 /// Those of the device; the content of the areas is then unknown.
@@ -208,7 +213,7 @@ pub(super) async fn initialise(
 ) -> Result<(), IoError> {
     let place = layout.written.expect("a new side says what was written");
     written::initialise(rt, &**device, place, layout.pages(), side).await?;
-    // Content from before the format counts as the first change.
+    // Content from before the formatting counts as the first change.
     let complete_below = match has_content {
         false => 0,
         true => FIRST_CHANGE + 1,
@@ -222,21 +227,21 @@ pub(super) async fn initialise(
     checkpoint::write(rt, device, &side, &first, &Cell::new(0)).await
 }
 
-/// Returns the maximum number of bytes of changes by which a side may be late, given the usable
-/// bytes of its log: there must be room for these changes, for their headers, for changes that
+/// Returns the maximum number of bytes of changes by which a side may lag, given the usable bytes
+/// of its log. The log must also have room for the headers of these changes, for changes that
 /// overtook them, and for new writes.
 fn backlog_share(usable_bytes: u64) -> u64 {
     usable_bytes / 4
 }
 
-/// Returns the maximum number of bytes of changes by which a side with a log of `log_bytes` may be
-/// late, which bounds the exposure of its volume. The result is for a device without a bound on its
-/// transfers; other devices may allow a little more.
+/// Returns the maximum number of bytes of changes by which a side with a log of `log_bytes` may
+/// lag, which bounds the exposure of its volume. The result assumes a device without a limit on the
+/// length of transfers; for other devices the maximum may be slightly higher.
 pub(super) fn backlog_bytes_max(log_bytes: u64) -> u64 {
     backlog_share(log::Area::new((0, log_bytes), u64::MAX).usable_bytes())
 }
 
-/// The areas of a side other than its log and its data.
+/// The areas of a side other than its log and its data area.
 struct Areas {
     written: Option<Rc<Written>>,
     regions: Regions,
@@ -262,7 +267,7 @@ async fn open_areas(rt: &Rt, device: &Rc<dyn Device>, on: &StoreDevice) -> Resul
         let blocks = on.layout.data.1 / BLOCK_BYTES;
         let cached = (on.checksum_cache_bytes / BLOCK_BYTES).max(16) as usize;
         let checksums = Checksums::new(rt, device, of_checksums, blocks, cached);
-        // The bits of the map's pages come before those of the checksum pages.
+        // The written bits of the bitmap pages come first, then those of the checksum pages.
         checksums.with_written(WrittenIn::new(bits(), map.pages()), on.unknown_blocks)
     });
     Ok(Areas {
@@ -273,19 +278,20 @@ async fn open_areas(rt: &Rt, device: &Rc<dyn Device>, on: &StoreDevice) -> Resul
 }
 
 impl Store {
-    /// Opens a store by reading the side. Changes nothing on it.
+    /// Opens a store by reading the side. Writes nothing.
     ///
     /// # Errors
-    /// When the side cannot be read. `Corrupt` when the start of its log is not known.
+    /// When the side cannot be read. `Corrupt` when no checkpoint is valid, so that the start of
+    /// the log is unknown.
     pub(super) async fn open(rt: &Rt, on: &StoreDevice) -> Result<Rc<Store>, IoError> {
         Store::open_telling(rt, on, &|_| ()).await
     }
 
-    /// Does the same as [`open`](Self::open), and calls `told` repeatedly with the number of bytes
-    /// of the log read so far.
+    /// Opens a store as [`open`](Self::open) does, and repeatedly calls `told` with the number of
+    /// bytes of the log read so far.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// As for [`open`](Self::open).
     pub(super) async fn open_telling(
         rt: &Rt,
         on: &StoreDevice,
@@ -353,19 +359,20 @@ impl Store {
         }))
     }
 
-    /// Returns when the device last completed a request of the store.
+    /// Returns the time at which the device last completed a request of the store.
     pub(super) fn last_progress(&self) -> Instant {
         self.noticed.last()
     }
 
-    /// Returns the state found when the store was opened.
+    /// Returns the state of the side as found when the store was opened.
     pub(super) fn found(&self) -> StoreFound {
         self.found
     }
 
-    /// Makes the store ready for changes, and starts the destage. The log begins a new incarnation,
-    /// so that no late write of an earlier one can interfere. All content that the opening read is
-    /// durable when this returns. If the log has too little space, this makes space first.
+    /// Makes the store ready for changes, and starts the destager. The log begins a new
+    /// incarnation, so that no late write of an earlier incarnation can interfere. If the log has
+    /// too little space for this, entries are destaged first. All content that the opening has read
+    /// is durable when this returns.
     ///
     /// # Errors
     /// When the device fails.
@@ -386,8 +393,8 @@ impl Store {
         Ok(())
     }
 
-    /// Tells the store its epoch, how to ask for the sequence number below which it has been given
-    /// every change, and when it should hold back the destage.
+    /// Sets the number of the epoch, the function that returns the sequence number below which the
+    /// side was given every change, and the function that says when the destager should pause.
     pub(super) fn monitor(
         &self,
         epoch: u64,
@@ -399,46 +406,48 @@ impl Store {
         *self.held.borrow_mut() = held;
     }
 
-    /// Has `told` called when the destage of this side has made more durable, and whenever the
-    /// destage waits for changes to become durable on the other members. These may not have been
-    /// asked for a flush, and while the log has no room no client comes to ask for one.
+    /// Registers `told`. It is called when destaging has made more changes durable on this side,
+    /// and whenever the destager waits for changes to become durable on the other members. These
+    /// members may not have been requested to flush, and while the log has no room, no client can
+    /// request a flush.
     pub(super) fn tell_of_durability(&self, told: Rc<dyn Fn()>) {
         *self.durability_moved.borrow_mut() = told;
     }
 
-    /// Calls the function that [`tell_of_durability`](Store::tell_of_durability) has set.
+    /// Calls the function that was registered with
+    /// [`tell_of_durability`](Store::tell_of_durability).
     fn durability_has_moved(&self) {
         let told = Rc::clone(&self.durability_moved.borrow());
         told();
     }
 
-    /// Returns true when a stored change has been covered by no flush.
+    /// Returns true when the log has a stored change that no flush has covered.
     pub(super) fn has_unflushed(&self) -> bool {
         self.log.has_unflushed()
     }
 
-    /// Returns true when the log runs short of space and its oldest entry is kept for another
-    /// member.
+    /// Returns true when the log is short of space and keeps its oldest entry for another member.
     pub(super) fn waits_for_peers(&self) -> bool {
         self.fill() >= choose::Fill::High && self.keeps_first()
     }
 
-    /// Lets a rotational side ask a non-rotational peer for the content that it destages.
+    /// Registers a function with which a rotational side reads content that it destages from a
+    /// non-rotational side, instead of from its own log.
     pub(super) fn ask_for_content(&self, peer: Rc<AskPeer>) {
         if self.device.geometry().rotational {
             *self.peer.borrow_mut() = Some(peer);
         }
     }
 
-    /// Sets the number of the epoch, once a new one has begun.
+    /// Sets the number of the epoch, after a new epoch has begun.
     pub(super) fn set_epoch(&self, epoch: u64) {
         self.epoch.set(epoch);
         self.log.set_epoch(epoch);
     }
 
-    /// Releases the changes below `released_below`, which every other member of the epoch has.
-    /// `marks_all` says whether a side is missing, so that the regions of dropped changes must be
-    /// marked.
+    /// Records that every other member of the epoch durably has the changes below `released_below`,
+    /// so that the log may drop them. `marks_all` says whether a side is missing, so that the
+    /// regions of dropped changes must be marked in the dirty-region bitmap.
     pub(super) fn release(&self, released_below: u64, marks_all: bool) {
         let more = released_below > self.released_below.get() || marks_all != self.marks_all.get();
         if released_below != self.released_below.get() {
@@ -455,14 +464,14 @@ impl Store {
         }
     }
 
-    /// Makes the log keep, from now on, every change that a member of the epoch lacks; all members
-    /// have every change below `number`. `None`: the log has to drop a change that a member lacks.
-    /// The log records this whenever it drops entries.
+    /// Records that the log keeps every change that a member of the epoch lacks, from now on, where
+    /// all members have every change below `number`. `None` records that the log has to drop a
+    /// change that a member lacks. The log writes this record whenever it drops entries.
     pub(super) fn keep_from(&self, number: Option<u64>) {
         self.log.keep_from(number);
     }
 
-    /// Makes the content found at the opening durable, as far as only a flush is missing.
+    /// Makes the content that the opening has read durable, by a flush.
     ///
     /// # Errors
     /// Those of the device.
@@ -472,12 +481,12 @@ impl Store {
         Ok(())
     }
 
-    /// Begins the rebuild of a side that is marked as inconsistent: from now on its home may be a
+    /// Begins the rebuild of a side that is marked inconsistent: from now on its data area may be a
     /// mixture of old and new content. The side has been no member since the epoch `member_until`;
-    /// `None`: it may lack everything.
+    /// with `None` it may lack everything.
     pub(super) fn begin_mixing(&self, member_until: Option<u64>) {
-        // Where an earlier rebuild was cut short, the home may hold content that the checksums do
-        // not describe.
+        // Where an earlier rebuild was interrupted, the data area may hold content that the
+        // checksums do not describe.
         let since = member_until.map_or(0, |epoch| epoch + 1);
         let touched = self.out_of_sync_since(since);
         self.unsettled.borrow_mut().extend(touched);
@@ -486,7 +495,7 @@ impl Store {
         self.log.changed.notify();
     }
 
-    /// Ends the rebuild: the side holds everything again.
+    /// Ends the rebuild, after which the side holds everything.
     pub(super) fn end_mixing(&self) {
         self.mixes.set(false);
         self.straight.allow(false);
@@ -500,14 +509,16 @@ impl Store {
         self.log.append(append)
     }
 
-    /// Makes all stored changes up to `number` durable; see [`Log::flush`].
+    /// Makes all stored changes durable, and makes the log state that it is complete up to `number`
+    /// if it is; see [`Log::flush`].
     pub(super) async fn flush(&self, number: u64) -> Result<(), IoError> {
         self.log.flush(number).await
     }
 
-    /// Makes the log say durably that the side holds every change below `number`, once an opening
-    /// has given the side all of these that count. Content returned to readers from then on must be
-    /// found again if the side is started alone, where no change counts beyond the complete ones.
+    /// Makes the log durably state that the side holds every change below `number`, after an
+    /// opening has given the side all of these changes that count. Content that readers get from
+    /// then on must be found again when the side is started alone, where only complete changes
+    /// count.
     ///
     /// # Errors
     /// Those of the device.
@@ -520,63 +531,63 @@ impl Store {
         self.log.flush(number).await
     }
 
-    /// Returns true when the side has a checksum of each block.
+    /// Returns true when the side keeps checksums of its blocks.
     pub(super) fn has_checksums(&self) -> bool {
         self.checksums.is_some()
     }
 
-    /// Returns true when at least half of the log is in use: its entries should then become
-    /// durable, so that they can be destaged.
+    /// Returns true when at least half of the log is in use, so that its entries should become
+    /// durable and be destaged.
     pub(super) fn is_half_full(&self) -> bool {
         self.log.used_bytes() >= self.log.usable_bytes() / 2
     }
 
-    /// Returns the maximum number of bytes of changes by which the side may be late.
+    /// Returns the maximum number of bytes of changes by which the side may lag.
     pub(super) fn backlog_bytes_max(&self) -> u64 {
         backlog_share(self.log.usable_bytes())
     }
 
-    /// Returns true when `bytes` in `records` records, given many at once, fit into the log before
+    /// Returns true when `bytes` in `records` records, appended together, fit into the log before
     /// any of them is destaged.
     pub(super) fn takes(&self, bytes: u64, records: u64) -> bool {
         self.log.takes(bytes, records, RECORDS_TOGETHER)
     }
 
-    /// Returns true when the log has space for a change that overtakes others. All waiting changes,
-    /// of the given bytes and parts, and all that may still join them, must find room behind it,
-    /// because none of these is destaged before. Each part may need an entry of its own, since a
-    /// side may be given one part at a time.
+    /// Returns true when the log has space for a change that overtakes waiting changes. All waiting
+    /// changes, of the given bytes and parts, and all changes that may still join them must then
+    /// fit into the log, because none of them can be destaged before all are there. Each part may
+    /// need an entry of its own, since a side may be given one part at a time.
     pub(super) fn may_overtake(&self, waiting_bytes: u64, waiting_parts: u64) -> bool {
         let bytes = waiting_bytes.max(self.backlog_bytes_max());
         let parts = waiting_parts.max(self.backlog_bytes_max() / BLOCK_BYTES);
         self.log.takes(bytes, parts, 1)
     }
 
-    /// Returns the sequence number below which all changes are durable here.
+    /// Returns the sequence number below which every change is durable on this side.
     pub(super) fn complete_durable(&self) -> u64 {
         self.log.complete_durable()
     }
 
-    /// Returns the sequence number below which all changes are stored here.
+    /// Returns the sequence number below which every change is stored on this side, durably or not.
     pub(super) fn complete(&self) -> u64 {
         self.log.complete()
     }
 
-    /// Returns the ranges whose newest change in the log has a sequence number of `first` or more,
-    /// with that number.
+    /// Returns the ranges whose newest change in the log has a sequence number of at least `first`,
+    /// each with that number.
     pub(super) fn changes_from(&self, first: u64) -> Vec<(Range<u64>, u64)> {
         self.log.index.borrow().since_number(first)
     }
 
-    /// Returns the sequence number of the newest change in the log for each part of a range; parts
-    /// that are not in the log are left out.
+    /// Returns the parts of a range that are in the log, each with the sequence number of its
+    /// newest change.
     pub(super) fn numbers_in(&self, range: &Range<u64>) -> Vec<(Range<u64>, u64)> {
         let newest = self.log.index.borrow().newest_in(range).into_iter();
         newest.map(|(part, logged)| (part, logged.number)).collect()
     }
 
-    /// Returns the offset on the device of the newest content of a block, for tests that bypass the
-    /// store. `None` for zeroes and lost blocks in the log, which have no content on the device.
+    /// Returns the offset on the device of the newest content of a block; `None` if the log records
+    /// the block as zeroes or lost, without content. For tests that access the device directly.
     pub(super) fn place_of(&self, offset: u64) -> Option<u64> {
         let newest = self
             .log
@@ -590,22 +601,22 @@ impl Store {
         }
     }
 
-    /// Returns the ranges that a side whose current epoch has this number may lack, because log
-    /// entries of them have been dropped.
+    /// Returns the ranges that a side in the epoch with this number may lack, because the log has
+    /// dropped entries with changes of them.
     pub(super) fn out_of_sync_since(&self, epoch: u64) -> Vec<Range<u64>> {
         self.regions
             .out_of_sync_since(epoch, self.volume_bytes.get())
     }
 
-    /// Takes no more changes; waiting ones fail with `error`.
+    /// Refuses further changes, and fails the waiting ones with `error`.
     pub(super) fn halt(&self, error: IoError) {
         self.log.halt(error);
     }
 
-    /// Ends the destage, waits until the device has completed its requests, and ends everything
-    /// else: the side is about to be opened anew, and no late write may fall on what the new store
-    /// writes. A task that still works in the store, such as a stop that waits for the destage, or
-    /// a scrub, can change nothing on the side any more.
+    /// Ends the destager, waits until the device has completed its requests, and ends all other
+    /// tasks. Called before the side is opened again, so that no late write can overwrite content
+    /// of the new store. A task that still runs in this store, such as a stop that waits for the
+    /// destager or a scrub, can no longer change anything on the side.
     pub(super) async fn end(&self) {
         self.ending.set(true);
         self.log.changed.notify();
@@ -621,7 +632,7 @@ impl Store {
         self.log.cancel().await;
     }
 
-    /// Returns the ranges in which corrupt blocks were found since the last call.
+    /// Returns the ranges in which blocks were found corrupt since the last call.
     pub(super) fn take_suspects(&self) -> Vec<Range<u64>> {
         let suspect = std::mem::take(&mut *self.suspect.borrow_mut());
         suspect.iter().collect()
@@ -632,7 +643,7 @@ impl Store {
         self.log.is_full()
     }
 
-    /// Returns the number of bytes of the log in use, and its length.
+    /// Returns the number of bytes in use in the log, and the length of the log.
     pub(super) fn log_bytes(&self) -> (u64, u64) {
         (self.log.used_bytes(), self.log.area.bytes)
     }
@@ -647,7 +658,7 @@ impl Store {
         (self.counts.get(), self.log.counts())
     }
 
-    /// Reports the statistics of the store under the name `part` of its side.
+    /// Reports the statistics of the store under `part`, the name of its side.
     pub(super) fn statistics(&self, part: &str, out: &mut dyn StatisticVisitor) {
         let ((used, all), (store, log)) = (self.log_bytes(), self.counts());
         let mut show = |name, value| out.statistic(part, name, value);
@@ -678,13 +689,13 @@ impl Store {
         self.counts.set(counts);
     }
 
-    /// Returns the digest function for the blocks of this side.
+    /// Returns the algorithm that computes the digests of the blocks of this side.
     pub(super) fn digest(&self) -> BlockDigest {
         self.digest
     }
 }
 
-/// Waits for all appends, and returns the first error among them.
+/// Waits until all appends have ended, and returns the first error among them.
 pub(super) async fn all_stored(outcomes: Vec<Outcome>) -> Result<(), IoError> {
     let mut stored = Ok(());
     for outcome in outcomes {

@@ -1,14 +1,14 @@
-//! Pages of the map and of the checksums: where a page lies, how its sectors are sealed for their
-//! side and place, and how changed pages are written back to the device. The bytes are those of
-//! `docs/format/mirror-side.md`.
+//! Pages of the dirty-region bitmap and of the checksums: the position of a page, how its sectors
+//! are sealed (given a checksum that includes their side and place), and how changed pages are
+//! written back to the device. `docs/format/mirror-side.md` specifies the bytes.
 //!
 //! A write may be torn between any two sectors. Each sector therefore has its own checksum, and a
 //! page with old and new sectors is valid: the changes in the page stay in the log until the page
 //! is durable.
 //!
-//! This module must never trust a sector before verifying its checksum, never have two writes of
-//! one page in flight (a device promises no order between them), and never forget that a page has
-//! changed before the device has taken it.
+//! This module must never trust a sector before its checksum is verified, never have two writes of
+//! one page in flight (a device guarantees no order between them), and never drop the record that a
+//! page has changed before the device has written the page.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,32 +27,31 @@ use crate::layers::mirror::superblock::areas::{
 };
 use crate::request::{Flags, Request};
 
-/// Offset of the checksum in a sector.
+/// Offset in bytes of the checksum in a sector.
 const CHECKSUM_AT: usize = 508;
 
-/// Maximum number of bytes of neighbouring pages that are read or written together.
+/// Maximum number of bytes of adjacent pages that are read or written with one request.
 const RUN_BYTES_MAX: u64 = 1 << 20;
-/// Maximum number of unchanged pages between two changed ones that are written along with them:
-/// about as many as pass under the head of a disk in a tenth of a revolution.
+/// Maximum number of unchanged pages between two changed pages that are written together with
+/// these: about as many as pass below the head of a disk in a tenth of a rotation.
 const BRIDGED_PAGES_MAX: u64 = 32;
-/// Maximum number of writes of one write-back in flight.
+/// Maximum number of writes that one write-back has in flight.
 const WRITES_IN_FLIGHT_MAX: usize = 8;
 
 /// Reason why a page is not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(in crate::layers::mirror) enum PageError {
-    /// The page is not 4096 bytes long.
+    /// The page does not have 4096 bytes, but this number.
     #[error("it has {0} bytes")]
     Length(usize),
-    /// The bytes of the sector with this number are not those that were written, or were written
-    /// for another side or place.
+    /// The sector with this number is not as written, or was written for another side or place.
     #[error("the checksum of its sector {0} is wrong")]
     Checksum(u32),
 }
 
-/// Returns a digest of each page of a payload that tells it from the same page at another time: the
-/// CRC32C of the page without the checksums of its sectors. With these included, the CRC of every
-/// sealed page of a place would be the same number, like the CRC of anything that ends with its own
+/// Returns a digest of each page of a payload, which distinguishes the page from other versions of
+/// it: the CRC32C of the page without the checksums of its sectors. With these checksums included,
+/// all sealed versions of a page would have the same CRC, like any content that ends with its own
 /// CRC.
 fn digests(pages: &Payload) -> Vec<u32> {
     let bytes = pages.to_vec();
@@ -68,22 +67,22 @@ fn digests(pages: &Payload) -> Vec<u32> {
         .collect()
 }
 
-/// An area of pages of a side.
+/// An area of pages on a side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::layers::mirror) struct Area {
-    /// First byte on the device.
+    /// Offset in bytes of the area on the device.
     pub(in crate::layers::mirror) offset: u64,
-    /// Length in bytes, a multiple of 4 KiB.
+    /// Length of the area in bytes, a multiple of 4 KiB.
     pub(in crate::layers::mirror) len: u64,
     /// UUID of the side.
     pub(in crate::layers::mirror) side: Uuid,
-    /// The page number under which the first page is sealed. Pages of areas with other numbers have
-    /// wrong checksums in this one.
+    /// Number with which the first page is sealed. Pages of areas with other numbers have wrong
+    /// checksums in this area.
     pub(in crate::layers::mirror) numbered_from: u64,
 }
 
 impl Area {
-    /// Pages in the area.
+    /// Returns the number of pages in the area.
     pub(in crate::layers::mirror::store) fn pages(&self) -> u64 {
         self.len / PAGE_BYTES
     }
@@ -97,7 +96,7 @@ impl Area {
     }
 
     /// Computes the checksum of a sector of a page. It includes the side and the place, which are
-    /// written nowhere else: a sector written for another side or place has a wrong checksum.
+    /// not stored: a sector written for another side or place has a wrong checksum.
     fn checksum(&self, page: u64, number: u32, sector: &[u8]) -> u32 {
         let crc = crc32c::crc32c(&self.side);
         let crc = crc32c::crc32c_append(crc, &(self.numbered_from + page).to_le_bytes());
@@ -105,10 +104,10 @@ impl Area {
         crc32c::crc32c_append(crc, &sector[..CHECKSUM_AT])
     }
 
-    /// Builds a page from its entries, spread over the sectors.
+    /// Seals a page: distributes its entries over the sectors and adds the checksums.
     ///
     /// # Panics
-    /// When the entries or the page have another length than those of a page.
+    /// When the entries or the page do not have the length of a page.
     pub(in crate::layers::mirror::store) fn seal(
         &self,
         page: u64,
@@ -127,8 +126,8 @@ impl Area {
         }
     }
 
-    /// Returns the entries of the bytes read from the place of a page, in order. Each entry is as
-    /// old as the last write of its sector; after a torn write some are older than others.
+    /// Returns the entries in the bytes that were read as a page, in order. Each entry is as old as
+    /// the last write of its sector; after a torn write, some entries are older than others.
     ///
     /// # Errors
     /// The reason why the page is not valid.
@@ -147,11 +146,11 @@ impl Area {
         Ok(entries)
     }
 
-    /// Returns the entries of each sector of the bytes read from the place of a page, or the reason
-    /// why the sector is not valid.
+    /// Returns, for each sector of the bytes that were read as a page, its entries or the reason
+    /// why it is not valid.
     ///
     /// # Panics
-    /// When the bytes have another length than those of a page.
+    /// When the bytes do not have the length of a page.
     pub(in crate::layers::mirror::store) fn sectors<'b>(
         &self,
         page: u64,
@@ -168,7 +167,7 @@ impl Area {
         })
     }
 
-    /// Splits a range of pages into runs that may be read or written with one request each.
+    /// Divides a range of pages into runs, each of which one request may read or write.
     pub(in crate::layers::mirror::store) fn runs(
         &self,
         pages: Range<u64>,
@@ -177,7 +176,7 @@ impl Area {
         runs(pages, Area::run_pages_max(device))
     }
 
-    /// Returns the number of pages that may be read or written with one request.
+    /// Returns the maximum number of pages that one request may read or write.
     pub(in crate::layers::mirror::store) fn run_pages_max(device: &dyn Device) -> u64 {
         let transfer = u64::from(device.geometry().transfer_bytes_max);
         (RUN_BYTES_MAX.min(transfer) / PAGE_BYTES).max(1)
@@ -197,7 +196,7 @@ impl Area {
         Ok(device.submit(read).await?.into_data())
     }
 
-    /// Writes all pages; `entries` fills in the entries of each. Durable after a flush.
+    /// Writes all pages of the area, without a flush; `entries` fills in the entries of each page.
     ///
     /// # Errors
     /// Those of the device; the content is then unknown.
@@ -213,7 +212,7 @@ impl Area {
         Ok(())
     }
 
-    /// Builds the write of a run of pages; `fill` fills in the entries of each.
+    /// Builds the write request of a run of pages; `fill` fills in the entries of each page.
     fn write(&self, rt: &Rt, run: &Range<u64>, fill: impl Fn(u64, &mut [u8])) -> Request {
         let place = self.bytes_of(run);
         let mut bytes = rt.pool().alloc_now((place.end - place.start) as usize);
@@ -227,7 +226,7 @@ impl Area {
     }
 }
 
-/// Joins neighbours among sorted pages into runs of at most `pages_max`.
+/// Joins adjacent pages, given in ascending order, into runs of at most `pages_max`.
 fn runs(pages: impl IntoIterator<Item = u64>, pages_max: u64) -> Vec<Range<u64>> {
     let mut runs: Vec<Range<u64>> = Vec::new();
     for page in pages {
@@ -239,34 +238,34 @@ fn runs(pages: impl IntoIterator<Item = u64>, pages_max: u64) -> Vec<Range<u64>>
     runs
 }
 
-/// Bits that say which pages of a side were ever written, indexed by the number of the page among
-/// all pages with bits.
+/// Bits that record which pages of a side were ever written. A page is identified by its number
+/// among all pages that have bits.
 pub(in crate::layers::mirror::store) trait PageBits {
-    /// Returns true when the page was written, as far as the device has answered.
+    /// Returns true when the page was written, as far as the device has acknowledged writes.
     fn is_written(&self, page: u64) -> bool;
 
-    /// Returns the first page of a range that was written, or the end of the range.
+    /// Returns the first page of a range that was written; the end of the range if there is none.
     fn first_written(&self, pages: Range<u64>) -> u64;
 
-    /// Notes that the device has taken the page.
+    /// Records that the device has acknowledged a write of the page.
     fn note(&self, page: u64);
 
-    /// Notes that the page was not read back as it was written. If it has no bit, it counts as
-    /// never written.
+    /// Records that the page was not read back as written. If its bit is not set yet, the page
+    /// counts as never written.
     fn forget(&self, page: u64);
 }
 
-/// View of the bits for the pages of one area, the map or the checksums.
+/// View of the written bits for the pages of one area: the dirty-region bitmap or the checksums.
 #[derive(Clone, Default)]
 pub(in crate::layers::mirror::store) struct WrittenIn {
-    /// `None` on a side whose pages were all written when it was formatted.
+    /// The bits of the side; `None` when formatting wrote all pages.
     of: Option<Rc<dyn PageBits>>,
-    /// Index of the bit of the area's first page.
+    /// Index of the bit of the first page in this area.
     first_bit: u64,
 }
 
 impl WrittenIn {
-    /// Creates the view of the area whose first page has this bit.
+    /// Creates the view of the area whose first page has the bit `first_bit`.
     pub(in crate::layers::mirror::store) fn new(
         of: Option<Rc<dyn PageBits>>,
         first_bit: u64,
@@ -274,13 +273,13 @@ impl WrittenIn {
         WrittenIn { of, first_bit }
     }
 
-    /// Returns true when the page counts as the content that the device has in its place.
+    /// Returns true when the page was written, so that the content on the device counts.
     pub(in crate::layers::mirror::store) fn is_written(&self, page: u64) -> bool {
         let of = self.of.as_ref();
         of.is_none_or(|of| of.is_written(self.first_bit + page))
     }
 
-    /// Returns the first page of a range that was written, or the end of the range.
+    /// Returns the first page of a range that was written; the end of the range if there is none.
     pub(in crate::layers::mirror::store) fn first_written(&self, pages: Range<u64>) -> u64 {
         let Some(of) = &self.of else {
             return pages.start;
@@ -289,15 +288,15 @@ impl WrittenIn {
         of.first_written(bits) - self.first_bit
     }
 
-    /// Notes that the device has taken the page.
+    /// Records that the device has acknowledged a write of the page.
     pub(in crate::layers::mirror::store) fn note(&self, page: u64) {
         if let Some(of) = &self.of {
             of.note(self.first_bit + page);
         }
     }
 
-    /// Notes that the page was not read back as it was written. If it has no bit, it counts as
-    /// never written.
+    /// Records that the page was not read back as written. If its bit is not set yet, the page
+    /// counts as never written.
     pub(in crate::layers::mirror::store) fn forget(&self, page: u64) {
         if let Some(of) = &self.of {
             of.forget(self.first_bit + page);
@@ -305,8 +304,8 @@ impl WrittenIn {
     }
 }
 
-/// Write-back of an area: the set of pages that have changed and are not on the device, and their
-/// writes.
+/// Write-back of an area: the set of changed pages that are not on the device, and the writes of
+/// these pages.
 pub(in crate::layers::mirror::store) struct WriteBack {
     rt: Rt,
     device: Rc<dyn Device>,
@@ -314,16 +313,17 @@ pub(in crate::layers::mirror::store) struct WriteBack {
     dirty: RefCell<BTreeSet<u64>>,
     /// Pages whose write is in flight.
     writing: RefCell<BTreeSet<u64>>,
-    /// Pages that were written and not yet read back, with the digest of each.
+    /// Pages that were written and not read back yet, each with its digest.
     unverified: RefCell<BTreeMap<u64, u32>>,
-    /// Lets one write-back run at a time, so that no page is in flight twice.
+    /// Semaphore that lets one write-back run at a time, so that no page has two writes in flight.
     turn: Rc<Semaphore>,
     writes: Cell<u64>,
-    /// Informed of each page that the device has taken, and of each that it has lost.
+    /// Written bits, updated for each page that the device has written or has lost.
     written: WrittenIn,
 }
 
-/// A run in flight. Unless its write succeeds, its pages become due again.
+/// A run of pages in flight. Unless the write succeeds, dropping this guard makes the pages due
+/// again.
 struct InFlight<'a> {
     of: &'a WriteBack,
     run: Range<u64>,
@@ -360,18 +360,19 @@ impl WriteBack {
         }
     }
 
-    /// Sets the bits of an area whose pages were not all written when the side was formatted.
+    /// Sets the written bits, for an area whose pages were not all written when the side was
+    /// formatted.
     pub(in crate::layers::mirror::store) fn with_written(self, written: WrittenIn) -> WriteBack {
         WriteBack { written, ..self }
     }
 
-    /// Returns the bits that say which pages of the area count as written.
+    /// Returns the bits that record which pages of the area were ever written.
     pub(in crate::layers::mirror::store) fn written(&self) -> &WrittenIn {
         &self.written
     }
 
-    /// Returns true when the device has taken every page as it is now, and every page was read back
-    /// correctly.
+    /// Returns true when the newest version of every page is on the device and was verified by a
+    /// read.
     pub(in crate::layers::mirror::store) fn is_settled(&self) -> bool {
         self.due_pages() == 0 && self.unverified.borrow().is_empty()
     }
@@ -386,23 +387,23 @@ impl WriteBack {
         &*self.device
     }
 
-    /// Notes that a page has changed.
+    /// Records that a page has changed, so that a write of it is due.
     pub(in crate::layers::mirror::store) fn mark(&self, page: u64) {
         self.dirty.borrow_mut().insert(page);
     }
 
-    /// Returns true when the device has not taken the page as it is now.
+    /// Returns true when a write of the newest version of the page is due or in flight.
     pub(in crate::layers::mirror::store) fn is_due(&self, page: u64) -> bool {
         self.dirty.borrow().contains(&page) || self.writing.borrow().contains(&page)
     }
 
-    /// Returns true when memory must keep the page: the device has not taken it as it is now, or
-    /// may have lost it, since it has not been read back.
+    /// Returns true when the page must stay in memory: a write of its newest version is due or in
+    /// flight, or the device may have lost that write, since the page was not read back yet.
     pub(in crate::layers::mirror::store) fn is_needed(&self, page: u64) -> bool {
         self.is_due(page) || self.unverified.borrow().contains_key(&page)
     }
 
-    /// Returns the number of pages that memory must keep.
+    /// Returns the number of pages that must stay in memory.
     #[cfg(test)]
     pub(in crate::layers::mirror::store) fn needed_pages(&self) -> usize {
         let due = self.dirty.borrow().union(&self.writing.borrow()).count();
@@ -413,20 +414,21 @@ impl WriteBack {
             .count()
     }
 
-    /// Returns the number of pages that the device has not taken as they are now.
+    /// Returns the number of pages whose write is due or in flight.
     pub(in crate::layers::mirror::store) fn due_pages(&self) -> usize {
         let writing = self.writing.borrow();
         let both = self.dirty.borrow().intersection(&writing).count();
         self.dirty.borrow().len() + writing.len() - both
     }
 
-    /// Returns the number of writes to the device since the start.
+    /// Returns the number of writes sent to the device.
     pub(in crate::layers::mirror::store) fn writes(&self) -> u64 {
         self.writes.get()
     }
 
-    /// Marks the few pages between two that are due as due too, on a rotational device and if they
-    /// are `ready`: writing them takes less time than waiting for the next write.
+    /// On a rotational device, makes the few pages between two due pages due as well, if all of
+    /// them are `ready`: writing them takes less time than waiting for the position of the next
+    /// write.
     pub(in crate::layers::mirror::store) fn bridge(&self, ready: impl Fn(u64) -> bool) {
         if !self.device.geometry().rotational {
             return;
@@ -441,10 +443,10 @@ impl WriteBack {
         }
     }
 
-    /// Writes all pages that are due at the call, in order; `fill` fills in the entries of each as
-    /// they are at that moment. The pages are durable after a flush of the device, which is up to
-    /// the caller. The future must run to completion: an abandoned write may take effect after a
-    /// later one.
+    /// Writes all pages that are due at the time of the call, in order; `fill` fills in the entries
+    /// of each page in their newest version. The pages become durable with the next flush of the
+    /// device, which the caller must request. The future must run to completion: an abandoned write
+    /// may take effect after a later one.
     ///
     /// # Errors
     /// The first error of the device. Pages that were not written are still due.
@@ -474,11 +476,11 @@ impl WriteBack {
         result
     }
 
-    /// Reads back the pages written since the last call, and returns those that are not as they
-    /// were written.
+    /// Reads the pages back that were written since the last call, and returns those that are not
+    /// on the device as written.
     ///
     /// # Errors
-    /// Those of the device; pages that were not read are read the next time.
+    /// Those of the device. Pages that were not read are read by the next call.
     pub(in crate::layers::mirror::store) async fn verify(&self) -> Result<Vec<u64>, IoError> {
         let _turn = self.turn.acquire(1).await;
         let run_pages_max = Area::run_pages_max(&*self.device);

@@ -1,13 +1,14 @@
-//! Watching the progress of a side's device with the requests of its store, and the end of all of
-//! them.
+//! Detection of progress on the device of a side while its store uses it, and the end of all
+//! changes by a store.
 //!
-//! A side that takes long because its log is full and is being destaged is not silent. Nor is a
-//! side whose full log waits for another member: its device has no request. Reads do not count as
-//! progress, because a device may answer reads for ever and never another write.
+//! A side that is slow because its log is full and is being destaged still makes progress. So does
+//! a side whose full log waits for another member, although its device has no request. Reads do not
+//! count as progress, because a device may answer reads indefinitely without ever completing
+//! another write.
 //!
-//! A store that has ended must change nothing on the side any more: another store is opened over
-//! it, and a late destage or a late checkpoint of the old one would overwrite what the new one
-//! writes.
+//! A store that has ended must change nothing on the side: another store is opened on the same
+//! side, and a late destage or checkpoint of the ended store would overwrite content of the new
+//! store.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -20,22 +21,22 @@ use crate::error::IoError;
 use crate::geometry::Geometry;
 use crate::request::{Op, Request};
 
-/// A device that notes when it last completed a change or a flush, and that can be told to take no
-/// more changes.
+/// Wrapper of a device that records when the device last completed a change or a flush, and that
+/// can refuse all further changes.
 pub(super) struct Noticed {
     rt: Rt,
     below: Rc<dyn Device>,
     last: Cell<Instant>,
-    /// Number of changes in flight.
+    /// True while the store waits for something other than the device.
     is_held_up: Cell<bool>,
-    /// Changes are refused from now on.
+    /// Number of changes in flight.
     changes: Cell<usize>,
-    /// No change goes through any more.
+    /// True once changes are refused.
     over: Cell<bool>,
     ended: Event,
 }
 
-/// A change in flight.
+/// A change in flight, counted until this guard is dropped.
 struct Change<'n>(&'n Noticed);
 
 impl Drop for Change<'_> {
@@ -45,7 +46,7 @@ impl Drop for Change<'_> {
     }
 }
 
-/// A guard that marks the time in which the store waits for something other than the device.
+/// Guard that marks a wait of the store for something other than the device.
 pub(super) struct HeldUp<'n>(&'n Noticed);
 
 impl Drop for HeldUp<'_> {
@@ -56,7 +57,7 @@ impl Drop for HeldUp<'_> {
 }
 
 impl Noticed {
-    /// Wraps `below`, and notes the changes and flushes that `below` completes.
+    /// Wraps the device `below` to record the changes and flushes that it completes.
     pub(super) fn over(rt: &Rt, below: &Rc<dyn Device>) -> Rc<Noticed> {
         Rc::new(Noticed {
             rt: rt.clone(),
@@ -69,8 +70,9 @@ impl Noticed {
         })
     }
 
-    /// Returns when the device last completed a change or a flush, or when the store last noted its
-    /// progress; the present time while the store waits for something other than the device.
+    /// Returns the time at which the device last completed a change or a flush, or the store last
+    /// recorded progress; the present time while the store waits for something other than the
+    /// device.
     pub(super) fn last(&self) -> Instant {
         match self.is_held_up.get() {
             true => self.rt.now(),
@@ -78,24 +80,25 @@ impl Noticed {
         }
     }
 
-    /// Marks the store as waiting for something other than the device, until the guard is dropped.
+    /// Marks the store as waiting for something other than the device, until the returned guard is
+    /// dropped.
     pub(super) fn hold_up(&self) -> HeldUp<'_> {
         self.is_held_up.set(true);
         HeldUp(self)
     }
 
-    /// Notes that the device makes progress.
+    /// Records that the device makes progress now.
     pub(super) fn note(&self) {
         self.last.set(self.rt.now());
     }
 
-    /// Lets no further change through, and waits until those in flight have ended.
+    /// Refuses all further changes, and waits until the changes in flight have ended.
     pub(super) async fn end_changes(&self) {
         self.over.set(true);
         self.ended.until(|| self.changes.get() == 0).await;
     }
 
-    /// Notes that a change begins.
+    /// Records the start of a change.
     ///
     /// # Errors
     /// `Closed` when changes are refused.

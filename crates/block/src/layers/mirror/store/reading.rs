@@ -1,5 +1,5 @@
-//! Reads of a side: the newest content from the log, and the rest from the home. Content that is
-//! not as written is never returned: each block is verified against its digest.
+//! Reads of a side: the newest content from the log, and the rest from the home locations. Corrupt
+//! content is never returned: each block is verified against its digest.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -19,15 +19,15 @@ impl Store {
     /// Reads a range of the volume, and verifies every block of it.
     ///
     /// # Errors
-    /// `Corrupt` when a block is not as written; the block is then among the
-    /// [suspects](Store::take_suspects). Else those of the device.
+    /// `Corrupt` when a block does not match its digest; the block is then among the
+    /// [suspects](Store::take_suspects). Otherwise those of the device.
     pub(in super::super) async fn read(&self, range: Range<u64>, origin: Origin) -> IoResult {
         self.wanted.set(self.rt.now());
         match self.read_once(&range, origin).await {
             Err(IoError::Corrupt) => {}
             other => return other,
         }
-        // The block may have been on its way home during the first read. Under the lock it is not.
+        // The block may have been destaged during the first read, which the lock now prevents.
         let _still = self.home.lock(range.clone()).await;
         let reply = self.read_once(&range, origin).await;
         if matches!(reply, Err(IoError::Corrupt)) {
@@ -36,7 +36,7 @@ impl Store {
         reply
     }
 
-    /// Notes which blocks of a range are corrupt.
+    /// Records which blocks of a range are corrupt.
     async fn find_corrupt(&self, range: &Range<u64>) {
         for start in range.clone().step_by(BLOCK_BYTES as usize) {
             let block = start..start + BLOCK_BYTES;
@@ -69,7 +69,8 @@ impl Store {
         Ok(Reply::Data(data))
     }
 
-    /// Returns the parts of a range that are in the log, pinned there until they have been read.
+    /// Returns the parts of a range that are in the log, protected from reuse of their space until
+    /// the result is dropped.
     fn pin(&self, range: &Range<u64>) -> Pinned<'_> {
         let mut index = self.log.index.borrow_mut();
         let parts = index.newest_in(range);
@@ -123,7 +124,7 @@ impl Store {
         Ok(self.with_zeroes(data, &expected))
     }
 
-    /// Puts zeroes into the blocks that were never written.
+    /// Replaces the content of blocks that were never written with zeroes.
     fn with_zeroes(&self, data: Payload, expected: &[Expected]) -> Payload {
         if !expected.contains(&Expected::NeverWritten) {
             return data;
@@ -145,7 +146,7 @@ impl Store {
     }
 }
 
-/// Parts of the log that are being read, and that are not overwritten until this guard is dropped.
+/// Parts of the log that are being read. Their space is not reused until this guard is dropped.
 struct Pinned<'s> {
     log: &'s Rc<Log>,
     parts: Vec<(Range<u64>, Logged)>,

@@ -1,5 +1,6 @@
-//! Reading a log after any kind of stop: its entries, the point up to which it is complete, and the
-//! position of its next entry. This changes nothing, so it can be interrupted and repeated.
+//! Reading a log after a clean stop or any crash: its entries, the sequence number up to which it
+//! is complete, and the position of its next entry. Nothing is written, so this can be interrupted
+//! and repeated.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -18,38 +19,40 @@ use crate::layers::mirror::digest::BlockDigest;
 use crate::layers::mirror::superblock::{FIRST_CHANGE, Uuid};
 use crate::request::Request;
 
-/// Number of bytes of one read.
+/// Minimum number of bytes in one read of the log.
 const CHUNK_BYTES: u64 = 1 << 20;
-/// Maximum number of reads in flight. The first read alone shows that a log is empty.
+/// Maximum number of reads in flight. The first chunk takes a single read, which suffices for an
+/// empty log.
 const READS_IN_FLIGHT_MAX: usize = 8;
 
-/// Result of reading a log.
+/// Result of reading the log of a side.
 pub(super) struct Recovered {
     pub(super) start: LogStart,
-    /// Time at which the last entry was written, in seconds since 1970; `None` in an empty log.
+    /// Time at which the newest entry was written, in seconds since 1970; `None` in an empty log.
     pub(super) written_s: Option<u64>,
-    /// All changes below this sequence number were durable on every member of the epoch.
+    /// Sequence number below which every change was durable on every member of the epoch.
     pub(super) shared_below: u64,
-    /// Ranges of records that do not count, and may nevertheless have been destaged.
+    /// Ranges of records that do not count, but may have been destaged.
     pub(super) given_up: Vec<Range<u64>>,
-    /// Entries that had been durable are missing: the side has lost changes, and it is not known
-    /// which.
+    /// Whether entries that had been durable are missing, so that the side has lost unknown
+    /// changes.
     pub(super) damaged: bool,
 }
 
-/// A reader of the log that reads ahead, so that small entries do not cost a request each.
+/// Reader of the log that reads ahead, so that small entries do not need a request each.
 struct Reader<'d> {
     device: &'d Rc<dyn Device>,
     digest: BlockDigest,
     area: Area,
     position: u64,
     bytes: Vec<u8>,
-    /// Number of reads in flight for the next chunk of bytes; it doubles from chunk to chunk.
+    /// Number of reads in flight for the next chunk of bytes. It doubles with each chunk, up to
+    /// [`READS_IN_FLIGHT_MAX`].
     reads: usize,
 }
 
 impl Reader<'_> {
-    /// Returns the bytes from a position on, which must not reach beyond the end of the area.
+    /// Returns `len` bytes from a position on, which must not cross the end of the area.
     async fn at(&mut self, position: u64, len: u64) -> Result<&[u8], IoError> {
         let inside =
             position >= self.position && position + len <= self.position + self.bytes.len() as u64;
@@ -75,7 +78,8 @@ impl Reader<'_> {
         Ok(&self.bytes[from..from + len as usize])
     }
 
-    /// Returns the header at a position; `None` when there is no valid header that belongs there.
+    /// Returns the header at a position; `None` when there is no valid header of this side,
+    /// incarnation and position.
     async fn header(
         &mut self,
         side: &Uuid,
@@ -93,7 +97,7 @@ impl Reader<'_> {
         Ok(header)
     }
 
-    /// Returns true when the data of an entry matches the digests in its header.
+    /// Returns true when the data of an entry match the digests in its header.
     async fn is_whole(&mut self, header: &Header) -> Result<bool, IoError> {
         let made_by = self.digest;
         for (index, &digest) in header.digests.iter().enumerate() {
@@ -105,9 +109,9 @@ impl Reader<'_> {
         Ok(true)
     }
 
-    /// Returns the position at which the log continues behind a damaged entry, if an entry within
-    /// the next window says that the damaged entry had been durable, or if `durable_to` says so.
-    /// Returns `None` when the incarnation ended here, or no entry follows.
+    /// Returns the position at which the log continues after a damaged entry at `end`, if an entry
+    /// within the next in-flight window, or `durable_to`, proves that the damaged entry had been
+    /// durable. Returns `None` when there is no such entry.
     async fn beyond(
         &mut self,
         side: &Uuid,
@@ -127,13 +131,13 @@ impl Reader<'_> {
     }
 }
 
-/// Reads the log of a side, which may be as long as its `area`, and calls `told` repeatedly with
-/// the number of bytes read so far. Of the changes of an epoch, only those below the sequence
-/// number that [`counts_below`](StoreDevice::counts_below) returns for it count.
+/// Reads the log of a side, whose maximum length is that of its `area`, and repeatedly calls `told`
+/// with the number of bytes read so far. The changes of an epoch count only below the sequence
+/// number that [`counts_below`](StoreDevice::counts_below) returns for the epoch.
 ///
 /// # Errors
-/// When the device cannot be read. `Corrupt` when both checkpoints are damaged: the start of the
-/// log is not known then.
+/// When the device cannot be read. `Corrupt` when no checkpoint is valid, so that the start of the
+/// log is unknown.
 pub(super) async fn recover(
     device: &Rc<dyn Device>,
     on: &StoreDevice,
@@ -156,7 +160,7 @@ pub(super) async fn recover(
         start: LogStart {
             index: Index::default(),
             head: checkpoint.tail,
-            // No change exists below the first, so none is missing there.
+            // No change has a lower number than `FIRST_CHANGE`, so none is missing below it.
             complete: checkpoint.complete_below.max(FIRST_CHANGE),
             checkpoint: Checkpoint::default(),
             older_slot: slots.older_slot,
@@ -185,9 +189,9 @@ pub(super) async fn recover(
             let known_end = walk.end();
             let was_durable = walk.position < durable_to;
             match (header, proof, known_end) {
-                // The entry behind it, the end of the incarnation, or the checkpoint proves that
-                // this entry was durable: its data has become corrupt since. Reads of the data will
-                // report that.
+                // A later entry, the end of the incarnation, or the checkpoint proves that this
+                // entry was durable, so its data have become corrupt since. Reads of the data will
+                // report this.
                 (Some(header), proof, end) if was_durable || proof.is_some() || end.is_some() => {
                     found.take(&header, digest, counts_below);
                     walk.position = header.end();
@@ -215,7 +219,7 @@ pub(super) async fn recover(
     Ok(found)
 }
 
-/// A walk through the incarnations of a log.
+/// A walk through the incarnations and entries of a log.
 struct Walk<'c> {
     position: u64,
     run: u64,
@@ -225,7 +229,7 @@ struct Walk<'c> {
 impl<'c> Walk<'c> {
     fn new(checkpoint: &'c Checkpoint) -> Walk<'c> {
         let mut discontinuities = checkpoint.discontinuities.iter().peekable();
-        // Each discontinuity record (jump) begins the incarnation after the one before it.
+        // Each discontinuity record begins the incarnation that follows the previous one.
         let run = discontinuities
             .peek()
             .map_or(checkpoint.run, |discontinuity| discontinuity.run - 1);
@@ -236,7 +240,8 @@ impl<'c> Walk<'c> {
         }
     }
 
-    /// Moves to the next incarnation if this one ends here.
+    /// Moves to the next incarnation if the current one ends at this position. Returns true if it
+    /// does.
     fn discontinuity(&mut self) -> bool {
         let discontinuity = self
             .discontinuities
@@ -247,8 +252,8 @@ impl<'c> Walk<'c> {
         discontinuity.is_some()
     }
 
-    /// Returns the position at which this incarnation is known to have ended; `None` in the last
-    /// one.
+    /// Returns the position at which the current incarnation ended; `None` in the last incarnation,
+    /// whose end is unknown.
     fn end(&mut self) -> Option<u64> {
         self.discontinuities
             .peek()
@@ -275,7 +280,7 @@ impl Recovered {
         self.start.index.push(entry);
     }
 
-    /// Returns the lowest sequence number that the side has certainly never seen.
+    /// Returns the lowest sequence number above those of all changes that the side may have seen.
     pub(super) fn next_number(&self) -> u64 {
         let entries = self.start.index.entries().iter();
         let highest = entries.filter_map(Entry::highest).max();

@@ -1,11 +1,11 @@
-//! The map of a side (a dirty-region bitmap with epochs): for each region of the volume, the epoch
-//! in which it was last changed while a side was missing. One page of 4 KiB describes 504 regions
-//! of 1 MiB; all pages are in memory, compressed. The bytes are those of
-//! `docs/format/mirror-side.md`.
+//! The dirty-region bitmap of a side, also called its map, whose entries are epochs: for each
+//! region of the volume, the epoch in which it was last changed while a side was missing. A page of
+//! 4 KiB describes 504 regions of 1 MiB; all pages are in memory, compressed.
+//! `docs/format/mirror-side.md` specifies the bytes.
 //!
-//! When a side comes back, it is given the marked regions, besides the changes in the log, and
-//! nothing else. So the map must never mark fewer regions than were changed: a damaged page counts
-//! as changed after every epoch.
+//! When a side comes back, it is given the marked regions and the changes in the log, and nothing
+//! else. So the map must never mark fewer regions than were changed: the regions of a damaged page
+//! count as changed after every epoch.
 
 mod marks;
 #[cfg(test)]
@@ -30,7 +30,7 @@ use crate::layers::mirror::superblock::areas::{
 
 /// Entry of a region that counts as changed after every epoch.
 const ALWAYS: u64 = u64::MAX;
-/// Maximum number of reads of the map in flight.
+/// Maximum number of reads in flight while the map is loaded.
 const READS_IN_FLIGHT_MAX: usize = 8;
 
 fn encode(entries: &[u64], bytes: &mut [u8]) {
@@ -48,7 +48,7 @@ fn decode(bytes: &[u8]) -> PageEntries {
     std::array::from_fn(|at| u64::from_le_bytes(entry(at).expect("eight bytes")))
 }
 
-/// The map of a side that is in use.
+/// The dirty-region bitmap (map) of a side in use.
 pub(super) struct Regions {
     marks: RefCell<Marks>,
     write_back: WriteBack,
@@ -59,8 +59,9 @@ impl Regions {
     /// Reads the pages of the map that were ever written, for a volume of `volume_bytes`.
     ///
     /// # Errors
-    /// Those of the device. An invalid page is no error: it is [counted](Self::damaged), all of its
-    /// regions count as changed after every epoch, and it is due to be written like that.
+    /// Those of the device. An invalid page is not an error: it is added to
+    /// [`damaged`](Self::damaged), all of its regions count as changed after every epoch, and a
+    /// write of this state is due.
     ///
     /// # Panics
     /// When the area is too short for the volume.
@@ -91,9 +92,9 @@ impl Regions {
         });
         let mut reads = std::pin::pin!(reads.buffered(READS_IN_FLIGHT_MAX));
         let mut marks = Marks::new(regions);
-        // A page that differs from the device is due to be written. A damaged page may be whole
-        // when it is read again, and must then not be the old one, since marks that the memory
-        // already implies are not written.
+        // A page that differs from its state in memory is due to be written. A damaged page, in
+        // particular, may be valid when it is read again. It must not have its old content then,
+        // since marks that are already implied in memory are not written.
         let (mut damaged, mut due) = (Vec::new(), Vec::new());
         while let Some(read) = reads.next().await {
             let (run, payload) = read?;
@@ -122,17 +123,18 @@ impl Regions {
         })
     }
 
-    /// Returns the pages that were not valid when the map was read, and why.
+    /// Returns the pages that were not valid when the map was read, each with the kind of damage.
     pub(super) fn damaged(&self) -> &[(u64, PageError)] {
         &self.damaged
     }
 
-    /// Marks a range of the volume (in bytes) as changed in an epoch, and returns whether any entry
-    /// changed. The marks are on the device after the next [`write_back`](Self::write_back), which
-    /// is needed even if no entry changed: an earlier mark may not be on the device yet.
+    /// Marks a range of the volume (in bytes) as changed in an epoch, and returns true when an
+    /// entry changed. The marks reach the device with the next [`write_back`](Self::write_back),
+    /// which is needed even if no entry changed, since an earlier mark may not be on the device
+    /// yet.
     ///
     /// # Panics
-    /// When the range leaves the volume.
+    /// When the range exceeds the volume.
     pub(super) fn mark(&self, range: Range<u64>, epoch: u64) -> bool {
         if range.is_empty() {
             return false;
@@ -157,7 +159,7 @@ impl Regions {
         changed
     }
 
-    /// Extends the map to a larger volume. The new regions count as never changed.
+    /// Extends the map for a volume of `volume_bytes`. The added regions count as never changed.
     ///
     /// # Panics
     /// When the area is too short for the volume.
@@ -171,22 +173,22 @@ impl Regions {
             "the map has room for {} regions",
             marks.regions()
         );
-        // The old content of these pages has not been read, and need not be whole.
+        // The old content of these pages was not read and may be invalid, so they are written.
         let written = self.write_back.written();
         let unread = (first_page..pages_end).filter(|page| written.is_written(*page));
         unread.for_each(|page| self.write_back.mark(page));
     }
 
-    /// Returns true when the device has not taken some page as it is now.
+    /// Returns true when a write of a page is due or in flight.
     pub(super) fn dirty(&self) -> bool {
         self.write_back.due_pages() > 0
     }
 
-    /// Writes all pages that have changed before the call, and does not flush. The future must run
-    /// to completion.
+    /// Writes all pages that were changed before the call, without a flush. The future must run to
+    /// completion.
     ///
     /// # Errors
-    /// The first error of the device. Pages that were not written are written the next time.
+    /// The first error of the device. Pages that were not written are written by the next call.
     pub(super) async fn write_back(&self) -> Result<(), IoError> {
         let fill = |page: u64, bytes: &mut [u8]| {
             encode(&self.marks.borrow().entries(page), bytes);
@@ -194,8 +196,8 @@ impl Regions {
         self.write_back.run(fill).await
     }
 
-    /// Reads back the pages written since the last call, and returns whether all of them are as
-    /// they were written. The others are due again.
+    /// Reads the pages back that were written since the last call, and returns true when all of
+    /// them are on the device as written. Any other page will be written again.
     ///
     /// # Errors
     /// Those of the device.
@@ -205,8 +207,8 @@ impl Regions {
         Ok(lost.is_empty())
     }
 
-    /// Reads all written pages from the device. Pages that differ from memory are due to be written
-    /// again.
+    /// Reads all written pages from the device. A page that differs from its state in memory will
+    /// be written again.
     ///
     /// # Errors
     /// Those of the device.
@@ -217,7 +219,7 @@ impl Regions {
         let mut page = written.first_written(0..pages_end);
         while page < pages_end {
             checked.read_bytes += PAGE_BYTES;
-            // During the first read the page may have been on its way.
+            // The page may have been written during the first read, so it is read again.
             if !self.is_right(page).await? && !self.is_right(page).await? {
                 checked.wrong_pages += 1;
                 self.write_back.mark(page);
@@ -239,11 +241,11 @@ impl Regions {
         Ok(found.is_ok_and(is_like) || self.write_back.is_due(page))
     }
 
-    /// Returns the ranges in bytes, in order and merged, of the first `volume_bytes` of the volume
-    /// that a side whose newest epoch is `epoch` may lack.
+    /// Returns the ranges, in bytes, of the first `volume_bytes` of the volume that a side whose
+    /// newest epoch is `epoch` may lack, merged and in ascending order.
     ///
     /// # Panics
-    /// When the map is of a smaller volume.
+    /// When the map describes a smaller volume.
     pub(super) fn out_of_sync_since(&self, epoch: u64, volume_bytes: u64) -> Vec<Range<u64>> {
         let marks = self.marks.borrow();
         let regions = volume_bytes.div_ceil(REGION_BYTES);
@@ -253,7 +255,7 @@ impl Regions {
             marks.regions()
         );
         let mut out_of_sync: Vec<Range<u64>> = Vec::new();
-        // `ALWAYS` must be above every epoch.
+        // The limit is below `ALWAYS`, which must be above every epoch.
         for run in marks.above(epoch.min(ALWAYS - 1), regions) {
             let start = run.start * REGION_BYTES;
             let end = volume_bytes.min(run.end * REGION_BYTES);

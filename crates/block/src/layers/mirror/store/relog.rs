@@ -1,10 +1,10 @@
-//! Relogging: moving changes that a late member lacks from the tail of the log to its head.
+//! Relogging: moving changes that a lagging member lacks from the tail of the log to its head.
 //!
-//! A member that answers late may lack a change whose entry has become the oldest of the log. The
-//! entry must not be dropped, or a crash would leave that member without the change, and no side
-//! would know which change it was. The parts of it that are still the newest are appended again
-//! under their old sequence number, so that the entries behind it can go. Parts that newer changes
-//! have replaced are not moved: a client that writes the same blocks over and over fills no log.
+//! A lagging member may lack a change whose entry has become the oldest of the log. If the entry
+//! were dropped, a crash would leave the member without the change, and no side would know which
+//! change it was. Therefore, the parts of the entry that are still the newest are appended again
+//! under their old sequence numbers, so that entries can be dropped. Parts that newer changes have
+//! replaced are not moved: a client that repeatedly writes the same blocks does not fill the log.
 
 use std::ops::Range;
 
@@ -15,10 +15,10 @@ use crate::error::IoError;
 use crate::request::Origin;
 
 impl Store {
-    /// Appends the newest content of the oldest entries again, durably, if only a late member keeps
-    /// them in the log. Returns whether anything was moved. Nothing is moved when most of the bytes
-    /// moved since the late member last made progress were still needed, so that moving gains no
-    /// room; the log then waits for that member.
+    /// Durably appends the newest content of the oldest entries again, if the log keeps these
+    /// entries only for a lagging member. Returns true when content was moved. Nothing is moved if
+    /// most of the bytes moved since the last progress of the member were still needed, since
+    /// moving would gain no room; the log then waits for the member.
     ///
     /// # Errors
     /// Those of the device.
@@ -42,8 +42,8 @@ impl Store {
                         Ok(reply) => {
                             Append::known(range, reply, Some(digests.clone()), record.number)
                         }
-                        // Content that cannot be read here stays where it is, and is repaired from
-                        // a member that has it.
+                        // Corrupt content is not moved. It is later repaired from a member that has
+                        // it.
                         Err(IoError::Corrupt) => {
                             self.suspect.borrow_mut().insert(range);
                             break;
@@ -70,8 +70,8 @@ impl Store {
         Ok(true)
     }
 
-    /// Returns the parts of the oldest entries that are still the newest, up to the length of one
-    /// entry.
+    /// Returns the parts of the oldest entries that no newer record of the log replaces, with at
+    /// most as many bytes as one entry may have, or those of the oldest entry.
     fn parts_to_relog(&self) -> Vec<(Range<u64>, Logged)> {
         let (index, limits) = (self.log.index.borrow(), self.limits());
         let bytes_max = self.log.area.data_blocks_max * BLOCK_BYTES;

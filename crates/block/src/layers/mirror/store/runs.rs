@@ -1,5 +1,5 @@
-//! Incarnations of a log (`run` in the code). Each opening and each failure begins a new one, so
-//! that no entry written before can pass for one written from then on.
+//! Incarnations of a log (`run` in the code). Each opening and each failure begins a new
+//! incarnation, so that no entry of an earlier incarnation can be mistaken for a new one.
 
 use super::checkpoint::{self, Checkpoint, DISCONTINUITIES_MAX, Discontinuity};
 use super::log::Log;
@@ -8,23 +8,23 @@ use crate::error::IoError;
 use crate::request::Request;
 
 impl Log {
-    /// Begins a new incarnation one window behind the head, so that no late write of an earlier one
-    /// can fall on an entry of the new one. It is durable when this returns.
+    /// Durably begins a new incarnation one in-flight window after the head, so that no late write
+    /// of an earlier incarnation can overwrite an entry of the new one.
     ///
     /// # Errors
-    /// When the device fails, or `NoSpace` when more entries must be dropped first.
+    /// When the device fails; `NoSpace` when entries must be dropped first.
     pub(super) async fn begin_run(&self) -> Result<(), IoError> {
         self.begin_run_at(|_, _| None).await
     }
 
-    /// Does the same as [`begin_run`](Log::begin_run), for a log from which no more entries can be
-    /// dropped. An incarnation in which no entry was stored is begun again at the same place, or a
-    /// program that is killed whenever it opens the volume would use up the log. The first
-    /// discontinuity record (jump) is never reused, because it tells which incarnation came before
-    /// it.
+    /// Begins a new incarnation as [`begin_run`](Log::begin_run) does, for a log that can drop no
+    /// more entries. If no entry was stored in the last incarnation, the new one reuses its place;
+    /// otherwise, a program that is killed whenever it opens the volume would use up the log. The
+    /// first discontinuity record is never reused, because it determines which incarnation came
+    /// before it.
     ///
     /// # Errors
-    /// When the device fails, or `NoSpace` when the last incarnation has an entry.
+    /// When the device fails; `NoSpace` when the last incarnation has an entry.
     pub(super) async fn begin_run_again(&self) -> Result<(), IoError> {
         self.begin_run_at(|discontinuities, head| {
             let empty = discontinuities.pop_if(|last| last.start == head);
@@ -33,8 +33,8 @@ impl Log {
         .await
     }
 
-    /// Begins an incarnation. When there is no space for another one, `place` returns the
-    /// discontinuity record of an empty incarnation that is reused.
+    /// Begins an incarnation. If there is no space for it, `place` returns the discontinuity record
+    /// of an empty incarnation to reuse.
     async fn begin_run_at(
         &self,
         place: impl FnOnce(&mut Vec<Discontinuity>, u64) -> Option<Discontinuity>,
@@ -51,8 +51,8 @@ impl Log {
             (index.entries().is_empty(), index.lowest_pin())
         };
         let floor = match is_empty {
-            // The content before the head is not needed, so it takes no space, except for the parts
-            // being read.
+            // Without entries, the log before the head is not needed and takes no space, except for
+            // the parts being read.
             true => pinned.map_or(head, |pinned| pinned.min(head)),
             false => self.floor(),
         };
@@ -84,8 +84,8 @@ impl Log {
         } else {
             next.discontinuities.push(discontinuity);
         }
-        // The discontinuity record states that all entries before it exist, so they must be durable
-        // first.
+        // The discontinuity record states that all entries before it exist, so these must be made
+        // durable first.
         self.device.submit(Request::flush()).await?;
         self.write_checkpoint(&next).await?;
         *self.checkpoint.borrow_mut() = next;
@@ -98,8 +98,8 @@ impl Log {
         Ok(())
     }
 
-    /// Writes a checkpoint. Its sequence number is used up even when the write fails, because the
-    /// checkpoint may be on the device.
+    /// Writes a checkpoint. Its sequence number is used up even if the write fails, since the
+    /// checkpoint may be on the device nevertheless.
     pub(super) async fn write_checkpoint(&self, next: &Checkpoint) -> Result<(), IoError> {
         self.checkpoint.borrow_mut().sequence = next.sequence;
         checkpoint::write(&self.rt, &self.device, &self.side, next, &self.older_slot).await

@@ -1,14 +1,14 @@
-//! Writes of a rebuild that go straight home and bypass the log.
+//! Straight writes: writes of a rebuild that go directly to home locations and bypass the log.
 //!
-//! Through the log each byte would be written twice and read once more, a disk would seek between
-//! both places, and a rebuild would wait for space in a log that is full of client writes. While a
-//! side is rebuilt, its superblock says so, and its home may be a mixture: the log has nothing to
-//! protect there. Before the side counts, the content and its checksums must be durable. Until
-//! [`settle`](Store::settle) has made them durable, their ranges are remembered, and count as
-//! lacking again if the side fails.
+//! Through the log, each byte would be written twice and read once, a disk would seek between both
+//! places, and a rebuild would wait for space in a log full of client writes. While a side is
+//! rebuilt, its superblock says so and its data area may be a mixture of old and new content, so
+//! that the log has nothing to protect there. Before the side counts, the content and its checksums
+//! must be durable. Until [`settle`](Store::settle) has made them durable, their ranges are
+//! recorded, and count as lacking again if the side fails.
 //!
-//! These writes must never go to a range with a record in the log, which would be destaged later
-//! and is older.
+//! A straight write must never go to a range with a record in the log, since this older record
+//! would be destaged later.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -30,46 +30,50 @@ use crate::layers::mirror::superblock::areas::{
 use crate::range_lock::RangeGuard;
 use crate::range_set::RangeSet;
 
-/// Number of changed checksum pages in memory above which they are made durable.
+/// Number of changed checksum pages in memory above which these pages are made durable.
 const UNWRITTEN_PAGES_MAX: usize = 1024;
-/// Length of the part of the volume whose stale ranges are announced together: each announcement
-/// costs flushes, and if a rebuild is cut short, zeroes are written to all announced ranges.
+/// Length in bytes of the part of the volume whose out-of-sync ranges are announced together. Each
+/// announcement costs flushes; and if a rebuild is interrupted, zeroes are written to all announced
+/// ranges.
 const ANNOUNCED_BYTES: u64 = 16 * MAP_PAGE_COVERS_BYTES;
-/// Maximum time between two checks whether the log may drop more entries.
+/// Maximum interval between two checks whether the log can drop more entries.
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
-/// Number of checksum pages that are read together, ahead of the copy.
+/// Number of checksum pages that are preloaded together, ahead of the copy.
 const PAGES_AHEAD: u64 = 64;
 
-/// Reason why content written straight home is not durable.
+/// Reason why the content of straight writes could not be made durable.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) enum Unsettled {
     /// The checksums could not be written. The caller may retry.
     Unwritten(IoError),
-    /// The flush failed: the state of everything written since the last good flush is unknown.
+    /// The flush has failed: the state of everything written since the last successful flush is
+    /// unknown.
     Lost(IoError),
 }
 
-/// Ranges written straight home, and whether more may be written.
+/// State of the straight writes of a side: the ranges written, and whether more may be written.
 #[derive(Default)]
 pub(super) struct Straight {
     allowed: Cell<bool>,
-    /// Ranges not known to be durable with their checksums.
+    /// Ranges whose content and checksums are not known to be durable.
     unsettled: RefCell<RangeSet>,
-    /// Ranges that are being made durable.
+    /// Ranges whose content is being made durable.
     settling: RefCell<RangeSet>,
-    /// Ranges of which the map says durably that they may have been written past the log.
+    /// Ranges that the dirty-region bitmap durably marks as possibly written directly to their home
+    /// location.
     announced: RefCell<RangeSet>,
     /// Changes in the log that are older than the content that the rebuild writes.
     superseded: RefCell<Superseded>,
-    /// Numbers of writes that have begun and that have ended, and an event for each end.
+    /// Number of straight writes begun. `ended` is the number of those that have ended, and
+    /// `one_has_ended` is signaled at each end.
     begun: Cell<u64>,
     ended: Cell<u64>,
     one_has_ended: Event,
-    /// Range of the volume whose checksums are, or have been, in memory.
+    /// Range of the volume whose checksums were preloaded last.
     ahead: RefCell<Range<u64>>,
 }
 
-/// A guard that marks a write in flight.
+/// Guard that marks a straight write in flight.
 struct Writing<'s>(&'s Straight);
 
 impl Writing<'_> {
@@ -87,34 +91,35 @@ impl Drop for Writing<'_> {
 }
 
 impl Straight {
-    /// Allows or forbids straight writes; they are allowed only while the home may be a mixture.
+    /// Allows or forbids straight writes, which are allowed only while the data area may be a
+    /// mixture of old and new content.
     pub(super) fn allow(&self, allowed: bool) {
         self.allowed.set(allowed);
     }
 
-    /// Returns true when a write is in flight.
+    /// Returns true when a straight write is in flight.
     pub(super) fn is_writing(&self) -> bool {
         self.ended.get() < self.begun.get()
     }
 
-    /// Waits until every write in flight now has ended.
+    /// Waits until every straight write that is in flight at the call has ended.
     pub(super) async fn until_written(&self) {
         let begun = self.begun.get();
         self.one_has_ended.until(|| self.ended.get() >= begun).await;
     }
 
-    /// Notes that the log entry at a position had these ranges, of which a rebuild writes newer
-    /// content.
+    /// Records that the log entry at position `entry` had changes of `ranges`, which the rebuild
+    /// supersedes with newer content.
     pub(super) fn supersede(&self, entry: u64, ranges: Vec<Range<u64>>) {
         self.superseded.borrow_mut().note(entry, ranges);
     }
 }
 
 impl Store {
-    /// Returns true when content of a range may be written straight home: the range was announced,
-    /// and the log has no record of it that counts. A record that was forgotten would be found
-    /// again after a crash, so it blocks the range, unless the log is known to drop it before the
-    /// side counts.
+    /// Returns true when content of a range may be written directly to its home location: the range
+    /// was announced, and the log has no record of it that counts. A discarded record would be
+    /// found again after a crash, so it blocks the range, unless the log is known to drop it before
+    /// the side counts.
     pub(in super::super) fn takes_straight(&self, range: &Range<u64>) -> bool {
         self.straight.allowed.get()
             && self.straight.announced.borrow().covers(range)
@@ -122,21 +127,22 @@ impl Store {
             && self.log.index.borrow().newest_in(range).is_empty()
     }
 
-    /// Returns the part of the volume around a position whose stale ranges are announced together:
-    /// the part that a few pages of the map describe.
+    /// Returns the part of the volume around a position whose out-of-sync ranges are announced
+    /// together: the part that a few pages of the dirty-region bitmap describe.
     pub(in super::super) fn announced_together(position: u64) -> Range<u64> {
         let start = position - position % ANNOUNCED_BYTES;
         start..start + ANNOUNCED_BYTES
     }
 
-    /// Returns true when a range must be announced before it may be written straight home.
+    /// Returns true when a range must be announced before a straight write of it is possible.
     pub(in super::super) fn is_to_be_announced(&self, range: &Range<u64>) -> bool {
         self.straight.allowed.get() && !self.straight.announced.borrow().covers(range)
     }
 
-    /// Marks ranges durably in the map as ranges that may be written past the log. After a crash in
-    /// the middle of a rebuild, the map tells where the home may hold content unknown to the
-    /// checksums, and which regions an absent side lacks.
+    /// Announces ranges: durably marks them in the dirty-region bitmap as ranges that may be
+    /// written directly to their home locations. After a crash during a rebuild, the bitmap then
+    /// shows where the data area may hold content that the checksums do not describe, and which
+    /// regions an absent side lacks.
     ///
     /// # Errors
     /// Those of the device.
@@ -145,7 +151,7 @@ impl Store {
             self.regions.mark(range.clone(), self.epoch.get() + 1);
         }
         self.write_pages().await?;
-        // The map has whole regions only, so whole regions are announced.
+        // The bitmap has an entry for each region, so complete regions are announced.
         let regions = ranges.iter().map(|range| {
             let end = range.end.next_multiple_of(REGION_BYTES);
             range.start - range.start % REGION_BYTES..end
@@ -154,9 +160,9 @@ impl Store {
         Ok(())
     }
 
-    /// Locks the home of a range for a straight write; `None` when the range may not be written
-    /// straight, or is being written. Changes that enter the log from then on are destaged after
-    /// that content.
+    /// Locks the home location of a range for a straight write; `None` when a straight write is not
+    /// allowed, or the range is being written. Changes that enter the log from then on are destaged
+    /// after this write.
     pub(in super::super) fn begin_straight(&self, range: &Range<u64>) -> Option<RangeGuard> {
         let taken = self.takes_straight(range);
         let kept = taken.then(|| self.home.try_lock(range.clone())).flatten()?;
@@ -164,8 +170,8 @@ impl Store {
         Some(kept)
     }
 
-    /// Writes the content of a locked range straight home. It is durable after the next
-    /// [`settle`](Self::settle).
+    /// Writes the content of a locked range directly to its home location. The content becomes
+    /// durable with the next [`settle`](Self::settle).
     ///
     /// # Errors
     /// Those of the device; the content of the range is then unknown.
@@ -181,29 +187,30 @@ impl Store {
         let writing = Writing::begin(&self.straight);
         let written = self.write_locked_home(write).await;
         drop(writing);
-        // A `settle` during the write has only covered the content from before.
+        // A `settle` during the write may not cover its content, so the range is recorded again.
         self.straight.unsettled.borrow_mut().insert(range);
         written
     }
 
-    /// Returns true when enough was written straight home that [`settle`](Self::settle) should be
-    /// called.
+    /// Returns true when [`settle`](Self::settle) should be called, because straight writes have
+    /// changed many checksum pages.
     pub(in super::super) fn should_settle(&self) -> bool {
         let checksums = self.checksums.as_ref();
         checksums.is_some_and(|checksums| checksums.unwritten_pages() > UNWRITTEN_PAGES_MAX)
     }
 
-    /// Makes the content written straight home before the call durable, with its checksums.
+    /// Makes the content and the checksums of all straight writes before the call durable.
     ///
     /// # Errors
-    /// Those of the device; they say whether earlier writes may be lost. Ranges that are not
-    /// durable are still remembered.
+    /// Those of the device; the variant says whether earlier writes may be lost. Ranges that are
+    /// not durable remain recorded.
     pub(in super::super) async fn settle(&self) -> Result<(), Unsettled> {
         let unsettled = std::mem::take(&mut *self.straight.unsettled.borrow_mut());
         if unsettled.is_empty() {
             return Ok(());
         }
-        // If the side fails before the ranges are durable, it lacks them.
+        // Recorded here so that, if the side fails before the ranges are durable, they count as
+        // lacking.
         let settling = &self.straight.settling;
         settling.borrow_mut().extend(unsettled.iter());
         let settled = self.settle_now().await;
@@ -222,16 +229,16 @@ impl Store {
         self.write_pages().await.map_err(Unsettled::Lost)
     }
 
-    /// Ends straight writes: from now on the log says what the side holds, and everything more goes
-    /// through it.
+    /// Ends straight writes: from now on the log defines the content of the side, and all changes
+    /// go through the log.
     pub(in super::super) fn end_straight(&self) {
         self.straight.allow(false);
     }
 
-    /// Makes the log drop all entries up to the last one with changes older than the content that a
-    /// rebuild wrote past the log. The side must not count before that, since after a crash the log
-    /// would be believed. When the log waits until other members hold the changes it keeps for
-    /// them, this waits as long.
+    /// Makes the log drop all entries up to the last one with changes that a rebuild has
+    /// superseded. The side must not count before this is done, since after a crash the log would
+    /// be trusted. If the log keeps entries for other members, this waits until these members have
+    /// the changes.
     ///
     /// # Errors
     /// Those of the device.
@@ -247,9 +254,9 @@ impl Store {
         Ok(())
     }
 
-    /// Returns the forgotten changes of the entries that the log has not dropped. Another store
-    /// that reads this log finds them again, and must forget them as well: the content that a
-    /// rebuild wrote past the log in their place is newer, and may no longer be lacking.
+    /// Returns the discarded changes in the entries that the log has not dropped. A new store on
+    /// this side finds these changes in the log again, and must discard them too: the rebuild has
+    /// written newer content in their ranges, which may no longer be recorded as lacking.
     pub(in super::super) fn superseded(&self) -> Superseded {
         self.straight
             .superseded
@@ -258,9 +265,9 @@ impl Store {
     }
 
     /// Returns the ranges that the side holds and may lose, because they are not known to be
-    /// durable. In the log these include ranges of changes with sequence numbers below
-    /// `complete_durable`, since a rebuild writes under the number of an older change. The ranges
-    /// written straight home are forgotten here.
+    /// durable. These include logged changes with sequence numbers below `complete_durable`, since
+    /// a rebuild writes under the number of an older change. The record of the ranges of straight
+    /// writes is cleared.
     pub(in super::super) fn take_not_durable(&self) -> RangeSet {
         let mut ranges = self.straight.unsettled.take();
         ranges.extend(self.straight.settling.take().iter());
@@ -270,11 +277,11 @@ impl Store {
         ranges
     }
 
-    /// Reads the checksums of a range, and with the same request those behind it, before a rebuild
-    /// asks for one page after the other. A disk would seek for each.
+    /// Preloads the checksums of a range and of the following blocks with one request, before a
+    /// rebuild needs them page by page. A disk would otherwise seek for each page.
     ///
     /// # Errors
-    /// As of any read of the checksums.
+    /// Those of a read of the checksums.
     pub(in super::super) async fn look_ahead(&self, range: &Range<u64>) -> Result<(), IoError> {
         let Some(checksums) = &self.checksums else {
             return Ok(());

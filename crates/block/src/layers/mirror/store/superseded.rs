@@ -1,24 +1,24 @@
-//! Changes in the log of a side that are older than the content that a rebuild writes past the log.
-//! A store forgets these changes in memory only: another store that reads the log anew finds them
-//! again until the log has dropped their entries.
+//! Superseded changes: changes in the log of a side that are older than the content that a rebuild
+//! writes directly to the home locations. A store discards these changes only in memory; a new
+//! store that reads the same log finds them again until the log has dropped their entries.
 //!
-//! This set must never name a change that entered the log after the rebuild began: such a change
-//! counts.
+//! This set must never name a change that entered the log after the rebuild began, since such a
+//! change counts.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::range_set::RangeSet;
 
-/// Superseded ranges of log entries, keyed by the position of the entry. Changes of the same ranges
-/// in later entries count.
+/// Superseded ranges of log entries, by the position of the entry. Changes of the same ranges in
+/// later entries count.
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct Superseded {
     by_entry: BTreeMap<u64, RangeSet>,
 }
 
 impl Superseded {
-    /// Notes that these ranges of the entry at a position are superseded.
+    /// Records that the given ranges of the entry at position `entry` are superseded.
     pub(super) fn note(&mut self, entry: u64, ranges: Vec<Range<u64>>) {
         if !ranges.is_empty() {
             self.by_entry.entry(entry).or_default().extend(ranges);
@@ -35,7 +35,7 @@ impl Superseded {
         self.by_entry.keys().next_back().copied()
     }
 
-    /// Returns a copy without the entries before a position.
+    /// Returns a copy without the entries before `position`.
     pub(super) fn without_before(&self, position: u64) -> Superseded {
         let kept = self.by_entry.range(position..);
         Superseded {

@@ -1,4 +1,4 @@
-//! The store of a side over a memory device, with the log read again after stops of all kinds.
+//! Tests of the store of a side on a memory device, whose log is read again after various stops.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -49,7 +49,7 @@ fn on(device: &Rc<dyn Device>) -> StoreDevice {
     }
 }
 
-/// Opens a store, and tells it that it has been given every change.
+/// Opens a store and registers a callback according to which the side was given every change.
 async fn opened(rt: &Rt, device: &Rc<dyn Device>) -> (Rc<Store>, Rc<Cell<u64>>) {
     let store = Store::open(rt, &on(device)).await.expect("it opens");
     let next = Rc::new(Cell::new(store.found().next_number.max(1)));
@@ -64,7 +64,7 @@ async fn opened(rt: &Rt, device: &Rc<dyn Device>) -> (Rc<Store>, Rc<Cell<u64>>) 
     (store, next)
 }
 
-/// Appends blocks that are each full of one byte.
+/// Appends consecutive blocks, each of which is filled with one of `bytes`.
 async fn put(rt: &Rt, store: &Store, next: &Cell<u64>, block: u64, bytes: &[u8]) {
     let mut buf = rt.pool().alloc_now(bytes.len() * BLOCK_BYTES as usize);
     for (content, byte) in buf.chunks_mut(BLOCK_BYTES as usize).zip(bytes) {
@@ -78,7 +78,7 @@ async fn put(rt: &Rt, store: &Store, next: &Cell<u64>, block: u64, bytes: &[u8])
     store.append(append).wait().await.expect("it is stored");
 }
 
-/// Returns one byte of each block.
+/// Reads blocks and returns one byte of each.
 async fn get(store: &Store, blocks: Range<u64>) -> Result<Vec<u8>, IoError> {
     let range = blocks.start * BLOCK_BYTES..blocks.end * BLOCK_BYTES;
     let data = store.read(range, Origin::NONE).await?.into_data().to_vec();
@@ -112,7 +112,8 @@ fn what_was_stored_is_found_again() {
         assert!(store.empty().await.expect("it goes home"));
         assert_eq!(store.logged_bytes(), 0);
         assert_eq!(get(&store, 2..7).await, Ok(vec![0, 1, 9, 3, 0]));
-        // At home it can be read without the store, at the offset of the data.
+        // At its home location, content can be read without the store, at the offset of the data
+        // area.
         let home = on(&device).layout.data.0 + 4 * BLOCK_BYTES;
         let raw = device.submit(Request::read(home, BLOCK_BYTES)).await;
         assert_eq!(raw.expect("it reads").into_data().to_vec(), [9; 4096]);
@@ -120,7 +121,7 @@ fn what_was_stored_is_found_again() {
     });
 }
 
-/// Destaging an entry takes a checksum in memory for each of its blocks, so an entry covers at most
+/// Destaging an entry needs a checksum in memory for each of its blocks, so an entry covers at most
 /// 65,536 blocks without data.
 #[test]
 fn a_long_discard_is_in_many_entries() {
@@ -153,8 +154,8 @@ fn a_long_discard_is_in_many_entries() {
     });
 }
 
-/// Random changes over a log that wraps around many times, with stops in between, compared with an
-/// array.
+/// Performs random changes on a log that wraps around many times, with stops in between, and
+/// compares the content with an array.
 #[test]
 fn it_agrees_with_an_array_however_often_the_log_goes_round() {
     let rt = rt();
@@ -190,7 +191,7 @@ fn it_agrees_with_an_array_however_often_the_log_goes_round() {
     });
 }
 
-/// The log is read up to the first entry that is not whole, whatever follows it.
+/// The log is read up to the first torn entry, whatever follows it.
 #[test]
 fn a_torn_entry_ends_the_log() {
     let rt = rt();
@@ -213,8 +214,8 @@ fn a_torn_entry_ends_the_log() {
     });
 }
 
-/// An entry that becomes corrupt after later ones have said that it was durable is not taken for
-/// the end.
+/// If an entry becomes corrupt, and later entries state that it was durable, it is not mistaken for
+/// the end of the log.
 #[test]
 fn a_hole_among_durable_entries_is_damage() {
     for header_too in [false, true] {
@@ -244,8 +245,8 @@ fn a_hole_among_durable_entries_is_damage() {
                 "what follows is there"
             );
             if !header_too {
-                // It is known which change is missing, and reading its block reports that, before
-                // and after it was due to be destaged.
+                // It is known which change is missing: reads of its block report the corruption,
+                // before and after the change was due to be destaged.
                 assert_eq!(get(&store, 0..1).await, Err(IoError::Corrupt));
                 assert!(store.empty().await.expect("it goes on"));
                 assert_eq!(get(&store, 0..1).await, Err(IoError::Corrupt));
@@ -256,8 +257,8 @@ fn a_hole_among_durable_entries_is_damage() {
     }
 }
 
-/// No log entry follows to say that the last one had been durable. The checkpoint says so, and may
-/// have dropped the content that the entry replaces.
+/// No later entry states that the last entry was durable. The checkpoint states it, and may have
+/// dropped the content that the last entry replaces.
 #[test]
 fn an_entry_that_was_durable_at_the_last_checkpoint_is_missed() {
     for header_too in [false, true] {
@@ -290,8 +291,8 @@ fn an_entry_that_was_durable_at_the_last_checkpoint_is_missed() {
     }
 }
 
-/// A side that is started alone holds no change beyond the sequence number up to which it is
-/// complete, and its home never does.
+/// A side that is started alone has no change beyond the sequence number up to which it is
+/// complete, and such a change is never destaged.
 #[test]
 fn what_is_not_complete_can_be_forgotten() {
     let rt = rt();
@@ -319,8 +320,8 @@ fn what_is_not_complete_can_be_forgotten() {
     });
 }
 
-/// A device whose writes take 1 ms, 2 ms and so on once it is switched on; the first of these
-/// fails.
+/// A device whose writes take 1 ms, 2 ms and so on, once this is switched on. The first of these
+/// writes fails.
 struct FailsOnce {
     rt: Rt,
     below: Rc<dyn Device>,
@@ -347,8 +348,8 @@ impl Device for FailsOnce {
     }
 }
 
-/// A change arrives when an entry has failed and a later one is still in flight; no later change
-/// arrives that could wake the log.
+/// A change arrives after an entry has failed, while a later entry is still in flight. No further
+/// change arrives that could wake the log.
 #[test]
 fn a_change_that_comes_while_a_run_dies_is_stored_in_the_next_one() {
     let rt = rt();
@@ -373,8 +374,8 @@ fn a_change_that_comes_while_a_run_dies_is_stored_in_the_next_one() {
     });
 }
 
-/// Another store is then opened over the side, and no task that still has the old one, such as a
-/// stop or a scrub, may write under it.
+/// When another store is opened on the side, no task that still uses the old store, such as a stop
+/// or a scrub, may write to the side.
 #[test]
 fn a_store_that_is_over_changes_nothing() {
     let rt = rt();
@@ -387,7 +388,7 @@ fn a_store_that_is_over_changes_nothing() {
 
         let (store, _) = opened(&rt, &device).await;
         assert!(store.empty().await.expect("it goes home"));
-        // The checkpoint on the device is no longer that of the old store.
+        // The checkpoint on the device is now that of the new store.
         assert_eq!(old.check_areas(0).await, Err(IoError::Closed));
         assert_eq!(old.empty().await, Err(IoError::Closed));
         let append = Append::zeroes(0..BLOCK_BYTES, Space::Freed, next.get());
@@ -403,8 +404,8 @@ fn a_store_that_is_over_changes_nothing() {
     });
 }
 
-/// Each start takes room in the log. When none is left, entries are destaged although peers may be
-/// late, but no more than necessary: the peers would otherwise have to be given whole regions.
+/// Each start needs room in the log. When there is none, entries are destaged even if other sides
+/// lag, but no more than necessary: these sides would otherwise have to be given whole regions.
 #[test]
 fn a_side_begins_however_often_it_was_stopped() {
     let rt = rt();
@@ -432,9 +433,9 @@ fn a_side_begins_however_often_it_was_stopped() {
     });
 }
 
-/// The second change replaced content that the side never had. It does not count, and the rebuild
-/// that would have given the side the counting content is interrupted when the log has dropped the
-/// change.
+/// The second change replaced content that the side was never given, and does not count. The
+/// rebuild that would give the side the counting content is interrupted after the log has dropped
+/// the second change.
 #[test]
 fn what_a_discarded_change_had_replaced_is_lacked_until_the_side_is_a_member_again() {
     let rt = rt();
@@ -466,14 +467,14 @@ fn what_a_discarded_change_had_replaced_is_lacked_until_the_side_is_a_member_aga
         let reopened = || async { Store::open(&rt, &on(&device)).await.expect("it opens") };
         assert!(reopened().await.changes_from(0).is_empty());
         assert!(is_lacked(reopened().await.discard_from(2, 1)));
-        // As a member of the epoch the side has been given everything.
+        // A member of epoch 3 has since been given everything.
         assert!(!is_lacked(reopened().await.discard_from(2, 3)));
     });
 }
 
-/// The change was destaged while the side was being rebuilt, and the power was cut before the
-/// checksums were updated. Once the log has dropped the change, its block must not pass for one
-/// that was never written: a rebuild would then leave the wrong content there.
+/// A change was destaged while the side was being rebuilt, and the power was cut before the
+/// checksums were updated. Once the log has dropped the change, its block must not count as never
+/// written; otherwise, a rebuild would leave the wrong content there.
 #[test]
 fn the_home_of_a_discarded_change_does_not_pass_for_never_written() {
     let rt = rt();

@@ -1,13 +1,14 @@
-//! Bits that say which pages of the map and of the checksums were ever written. The bytes are those
-//! of `docs/format/mirror-side.md`.
+//! Bits that record which pages of the dirty-region bitmap and of the checksums were ever written.
+//! `docs/format/mirror-side.md` specifies the bytes.
 //!
-//! A side of 20 TiB has 21 GB of such pages, and formatting writes none of them: a page without a
-//! bit counts as a page of a new side, whatever the device has in its place. A page with a bit is
-//! validated by its own checksums alone, so one that has turned to zeroes is damaged.
+//! A side of 20 TiB has 21 GB of such pages, none of which is written by formatting: a page without
+//! a set bit counts as a page of a new side, whatever the device holds in its place. A page with a
+//! set bit is validated by its own checksums alone, so a page that has turned to zeroes is
+//! recognized as damaged.
 //!
 //! A bit must never be durable before its page is, and the log must never drop the changes in a
-//! page before the bit is durable. A lost bit would make content read as zeroes, so there are two
-//! copies of all bits, bits are never cleared, and a bit counts when either copy has it.
+//! page before the bit is durable. A lost bit would make content read as zeroes. So all bits are
+//! stored twice, bits are never cleared, and a bit counts when either copy has it.
 
 #[cfg(test)]
 mod tests;
@@ -31,14 +32,15 @@ use crate::request::Request;
 
 const PAGE_WORDS: usize = ENTRIES_BYTES / 8;
 const SECTOR_WORDS: usize = PAGE_WORDS / SECTORS;
-/// Page numbers from which the pages of the first and of the second copy are numbered, so that no
-/// page of the map or of the checksums can pass for one of them.
+/// Numbers with which the first page of each of the two copies is sealed, chosen so that no page of
+/// the bitmap or the checksums can be mistaken for a page of a copy.
 const FIRST_PAGES: [u64; 2] = [1 << 62, 1 << 63];
-/// Number of times that the bits are written at most, when a page is not read back as it was
+/// Maximum number of attempts to write the bits, when a page read back differs from the page
 /// written.
 const WRITE_TRIES: usize = 4;
 
-/// Returns the areas of the two copies of the bits: each begins at its half of the area.
+/// Returns the areas of the two copies of the bits, which begin at the two halves of the given
+/// area.
 fn copies((offset, len): (u64, u64), pages: u64, side: Uuid) -> [Area; 2] {
     let half = len / 2 / PAGE_BYTES * PAGE_BYTES;
     let needed = written_bytes(pages) / 2;
@@ -51,13 +53,14 @@ fn copies((offset, len): (u64, u64), pages: u64, side: Uuid) -> [Area; 2] {
     })
 }
 
-/// Writes bits that say that none of this number of pages was ever written. Durable after a flush.
+/// Writes both copies of the bits with all bits cleared, for `pages` pages that were never written.
+/// The bits are durable after the next flush.
 ///
 /// # Errors
 /// Those of the device; the content is then unknown.
 ///
 /// # Panics
-/// When there is no room for the bits.
+/// When the area has no room for the bits.
 pub(super) async fn initialise(
     rt: &Rt,
     device: &dyn Device,
@@ -71,29 +74,31 @@ pub(super) async fn initialise(
     Ok(())
 }
 
-/// The bits of a side that is in use.
+/// The written bits of a side in use.
 pub(super) struct Written {
     device: Rc<dyn Device>,
     copies: [WriteBack; 2],
-    /// One bit per page; a set bit is durable, or is written next.
+    /// Bit of each page; a set bit is durable, or is written by the next write.
     bits: RefCell<Vec<u64>>,
-    /// Pages that the device has taken and that have no bit yet: they may not be durable.
+    /// Pages that the device has written and whose bit is not set yet, since they may not be
+    /// durable.
     fresh: RefCell<BTreeSet<u64>>,
     damaged_sectors: Cell<u64>,
 }
 
-/// The sectors read from one copy: an invalid one is `None`.
+/// The sectors read from one copy; `None` for an invalid sector.
 type Sectors = Vec<Option<[u64; SECTOR_WORDS]>>;
 
 impl Written {
-    /// Reads both copies of the bits at once.
+    /// Reads both copies of the bits, in parallel.
     ///
     /// # Errors
     /// Errors of the device that do not concern a single block. A sector that is invalid in both
-    /// copies is no error: all of its pages count as written, so that their own checksums decide.
+    /// copies is not an error: all of its pages count as written, so that their own checksums
+    /// decide.
     ///
     /// # Panics
-    /// When there is no room for the bits.
+    /// When the area has no room for the bits.
     pub(super) async fn load(
         rt: &Rt,
         device: &Rc<dyn Device>,
@@ -119,7 +124,7 @@ impl Written {
         Ok(Rc::new(written))
     }
 
-    /// Merges the two copies of a sector. A copy with fewer bits is due to be written.
+    /// Merges the two copies of a sector. A copy that lacks bits is scheduled to be written.
     fn take_sector(
         &self,
         page: u64,
@@ -147,19 +152,19 @@ impl Written {
         self.damaged_sectors.get()
     }
 
-    /// Returns the pages that the device has taken and that have no bit yet. After a flush that
-    /// begins after this call, and once they have been read back, they may be
-    /// [settled](Self::settle).
+    /// Returns the pages that the device has written and whose bit is not set yet. After a flush
+    /// that begins after this call, and after the pages were read back, they may be passed to
+    /// [`settle`](Self::settle).
     pub(super) fn fresh(&self) -> BTreeSet<u64> {
         self.fresh.borrow().clone()
     }
 
-    /// Sets the bits of those of these pages that are still fresh, and makes all bits durable. The
+    /// Sets the bits of those `durable_pages` that still need it, and makes all bits durable. The
     /// future must run to completion.
     ///
     /// # Errors
-    /// Those of the device; `Corrupt` when the device does not keep the content it was given. Bits
-    /// that were not written are written the next time.
+    /// Those of the device; `Corrupt` when the device does not keep the written content. Bits that
+    /// were not written are written by the next call.
     pub(super) async fn settle(&self, durable_pages: BTreeSet<u64>) -> Result<(), IoError> {
         for page in durable_pages {
             if self.fresh.borrow_mut().remove(&page) {
@@ -171,7 +176,7 @@ impl Written {
                 return Ok(());
             }
             for copy in &self.copies {
-                // The second copy stays whole as long as the first one is not written.
+                // The second copy stays intact until the write of the first copy has ended.
                 copy.run(|page, bytes| self.encode(page, bytes)).await?;
             }
             self.device.submit(Request::flush()).await?;
@@ -186,8 +191,8 @@ impl Written {
         }
     }
 
-    /// Reads both copies from the device. Returns the number of bytes read and of wrong pages; the
-    /// next [`settle`](Self::settle) writes these pages.
+    /// Reads both copies from the device. Returns the number of bytes read and the number of
+    /// corrupt pages, which the next [`settle`](Self::settle) rewrites.
     ///
     /// # Errors
     /// Errors of the device that do not concern a single block.
@@ -196,7 +201,7 @@ impl Written {
         for copy in &self.copies {
             for page in 0..copy.area().pages() {
                 read_bytes += PAGE_BYTES;
-                // During the first read the page may have been on its way.
+                // The page may have been written during the first read, so it is read again.
                 if !self.is_right(copy, page).await? && !self.is_right(copy, page).await? {
                     wrong_pages += 1;
                     copy.mark(page);
@@ -268,7 +273,7 @@ impl PageBits for Written {
     }
 }
 
-/// Reads one copy.
+/// Reads one copy of the bits.
 async fn read_copy(device: &dyn Device, area: Area) -> Result<Sectors, IoError> {
     let mut sectors = Sectors::new();
     for run in area.runs(0..area.pages(), device) {

@@ -1,43 +1,45 @@
-//! Sizes of the pages of a side, and how much each page describes. The numbers are those of
-//! `docs/format/mirror-side.md`: they determine the layout of the areas and how pages are read and
-//! written.
+//! Sizes of the pages of a side, and the number of bytes or blocks that each page describes. The
+//! values are specified in `docs/format/mirror-side.md`; they determine the layout of the areas and
+//! how pages are read and written.
 
 use crate::request::BLOCK_BYTES;
 
-/// Length of a page of an area.
+/// Length in bytes of a page of an area.
 pub(in crate::layers::mirror) const PAGE_BYTES: u64 = BLOCK_BYTES;
-/// Length of a sector. A device writes a sector as a whole or leaves it unchanged.
+/// Length in bytes of a sector, which a device writes completely or leaves unchanged.
 pub(in crate::layers::mirror) const SECTOR_BYTES: usize = 512;
-/// Sectors of a page, each with its own checksum.
+/// Number of sectors in a page, each with its own checksum.
 pub(in crate::layers::mirror) const SECTORS: usize = PAGE_BYTES as usize / SECTOR_BYTES;
-/// Length of the entries of a sector. No entry lies in two sectors: the lengths of entries divide
-/// this.
+/// Number of bytes of a sector that hold entries. The length of every kind of entry divides it, so
+/// that no entry crosses the end of a sector.
 pub(in crate::layers::mirror) const SECTOR_ENTRIES_BYTES: usize = 504;
-/// Length of the entries of a page, without the bytes behind those of each sector.
+/// Number of bytes of a page that hold entries, without the checksum bytes at the end of each
+/// sector.
 pub(in crate::layers::mirror) const ENTRIES_BYTES: usize = SECTORS * SECTOR_ENTRIES_BYTES;
 
-/// Length of a region of the volume, which one entry of the map describes.
+/// Length in bytes of a region of the volume, which one entry of the dirty-region bitmap describes.
 pub(in crate::layers::mirror) const REGION_BYTES: u64 = 1 << 20;
-/// Bytes of an entry of the map.
+/// Length in bytes of an entry of the dirty-region bitmap.
 pub(in crate::layers::mirror) const REGION_ENTRY_BYTES: usize = 8;
-/// Regions that a page of the map describes.
+/// Number of regions that a page of the dirty-region bitmap describes.
 pub(in crate::layers::mirror) const PAGE_REGIONS: u64 = (ENTRIES_BYTES / REGION_ENTRY_BYTES) as u64;
-/// Bytes of the volume that a page of the map describes.
+/// Number of bytes of the volume that a page of the dirty-region bitmap describes.
 pub(in crate::layers::mirror) const MAP_PAGE_COVERS_BYTES: u64 = PAGE_REGIONS * REGION_BYTES;
 
-/// Bytes of an entry of the checksums.
+/// Length in bytes of an entry of the checksum area.
 pub(in crate::layers::mirror) const CHECKSUM_ENTRY_BYTES: usize = 4;
-/// Blocks that a page of the checksums describes.
+/// Number of blocks that a page of the checksum area describes.
 pub(in crate::layers::mirror) const PAGE_BLOCKS: u64 =
     (ENTRIES_BYTES / CHECKSUM_ENTRY_BYTES) as u64;
-/// Bytes of the data that a page of the checksums describes.
+/// Number of bytes of data that a page of the checksum area describes.
 pub(in crate::layers::mirror) const CHECKSUM_PAGE_COVERS_BYTES: u64 = PAGE_BLOCKS * BLOCK_BYTES;
 
-/// Bits in a page of the bits that say which pages were ever written.
+/// Number of bits in a page of the area that records which pages were ever written.
 pub(in crate::layers::mirror) const PAGE_BITS: u64 = ENTRIES_BYTES as u64 * 8;
 
-/// Returns the length of both copies of these bits together, for this number of pages in the map
-/// and the checksums.
+/// Returns the total length in bytes of both copies of the bits that record which pages were ever
+/// written, where `pages` is the number of pages of the dirty-region bitmap and the checksums
+/// together.
 pub(in crate::layers::mirror) fn written_bytes(pages: u64) -> u64 {
     2 * pages.div_ceil(PAGE_BITS) * PAGE_BYTES
 }

@@ -1,5 +1,5 @@
-//! The superblock of a side on its device: reading, validating and writing its copies. While one
-//! copy is not known to be whole, the other one must not be written.
+//! Reading, validating and writing the copies of the superblock on the device of a side. While one
+//! copy is not known to be intact, the other copy must not be written.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -11,19 +11,19 @@ use crate::device::Device;
 use crate::error::{IoError, OpenError};
 use crate::request::{Flags, Op, Request};
 
-/// A side to examine: its name in the configuration and its device.
+/// A side to examine: its configured name and its device.
 #[derive(Clone)]
 pub struct Candidate {
-    /// The name.
+    /// The name of the side.
     pub name: String,
-    /// The device.
+    /// The device of the side.
     pub device: Rc<dyn Device>,
 }
 
-/// Reason why the superblock of a side is not known.
+/// Reason why the superblock of a side could not be obtained.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::layers::mirror) enum NotSeen {
-    /// The device does not answer: the side counts as absent.
+    /// The device cannot be read, so the side counts as absent.
     Unreadable(String),
     /// The device holds an invalid superblock.
     Damaged(String),
@@ -39,8 +39,10 @@ impl Candidate {
         [0, size_bytes.saturating_sub(SUPERBLOCK_BYTES)]
     }
 
-    /// Reads the newest superblock on the device, if there is one; `Err` says why it is unreadable
-    /// or invalid.
+    /// Reads the newest superblock on the device; `None` when there is none.
+    ///
+    /// # Errors
+    /// The reason why the superblock is unreadable or invalid.
     pub(in crate::layers::mirror) async fn inspect(&self) -> Result<Option<Superblock>, NotSeen> {
         let (mut copies, mut unread) = (Vec::new(), 0);
         for offset in self.copies() {
@@ -65,19 +67,19 @@ impl Candidate {
         Ok(found)
     }
 
-    /// Reads the newest superblock on the device, if there is one.
+    /// Reads the newest superblock on the device; `None` when there is none.
     ///
     /// # Errors
-    /// When it cannot be read, or is invalid.
+    /// When the superblock cannot be read, or is invalid.
     pub async fn superblock(&self) -> Result<Option<Superblock>, OpenError> {
         let found = self.inspect().await;
         found.map_err(|(NotSeen::Unreadable(why) | NotSeen::Damaged(why))| self.error(&why))
     }
 
-    /// Returns the number of copies on the device that differ from this superblock.
+    /// Returns the number of copies on the device that differ from `superblock` or cannot be read.
     ///
     /// # Errors
-    /// Errors of the device that do not concern the copies.
+    /// Errors of the device other than those of the copies' own blocks.
     pub(in crate::layers::mirror) async fn wrong_copies(
         &self,
         superblock: &Superblock,
@@ -95,9 +97,10 @@ impl Candidate {
         Ok(wrong)
     }
 
-    /// Returns the copy to write first: the one without which the side still has its superblock.
+    /// Returns the index of the copy to overwrite first: the one that is not the newest valid copy.
     async fn spare_copy(&self) -> Result<usize, IoError> {
-        // A read returns content that is not yet durable like content that is.
+        // A read does not show whether the returned content is durable, so it is made durable
+        // first.
         self.device.submit(Request::flush()).await?;
         let mut needed: Option<(usize, u64)> = None;
         for (index, offset) in self.copies().into_iter().enumerate() {
@@ -117,14 +120,13 @@ impl Candidate {
         Ok(needed.map_or(0, |(index, _)| 1 - index))
     }
 
-    /// Writes both copies, with a flush after each: first the copy that `spare` names as not
-    /// needed, or, if it names none, the one that is found not to be needed. A failed write may
-    /// destroy the copy in its place, so while one copy is not known to be whole, the other one
-    /// must not be written.
+    /// Writes both copies, with a flush after each. The copy to write first is that named by
+    /// `spare` or, if `spare` is empty, the one that is not the newest valid copy on the device. A
+    /// failed write may destroy the copy in its place, so while one copy is not known to be intact,
+    /// the other one must not be written.
     ///
     /// # Errors
-    /// The first error; one of the copies is whole nevertheless, and `spare` does not name that
-    /// one.
+    /// The first error. One of the copies is intact nevertheless, and `spare` names the other copy.
     pub(in crate::layers::mirror) async fn write(
         &self,
         superblock: &Superblock,
@@ -147,7 +149,8 @@ impl Candidate {
         Ok(())
     }
 
-    /// Overwrites both superblocks with zeroes, so that the device is no side of a volume.
+    /// Overwrites both copies of the superblock with zeroes, so that the device holds no side of a
+    /// volume.
     pub(in crate::layers::mirror) async fn wipe(&self) -> Result<(), IoError> {
         for offset in self.copies() {
             let zeroes =

@@ -1,54 +1,54 @@
-//! Epochs: the periods in which the set of sides that count stayed the same, and the history of
+//! Epochs, the periods in which the set of counting sides stayed the same, and the history of
 //! epochs that every side keeps.
 //!
-//! Epochs are told apart by their random identity and never by number: two sides that each went on
-//! without the other both have a next epoch, with the same number. A history is a path in that
-//! tree.
+//! Epochs are identified by a random identifier and never by number: two sides that each continued
+//! without the other both have a next epoch with the same number. The epochs form a tree, and a
+//! history is a path in this tree.
 
 use super::{SIDES_MAX, Uuid};
 
-/// Maximum number of epochs in a superblock.
+/// Maximum number of epochs in a history, for which a superblock has room.
 pub const EPOCHS_MAX: usize = 64;
 
-/// A period in which the set of sides that count stayed the same.
+/// A period in which the set of counting sides stayed the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Epoch {
-    /// Number of the epoch: one more than that of the epoch before; the first epoch has 1.
+    /// Number of the epoch: 1 for the first epoch, and one more for each epoch after it.
     pub number: u64,
-    /// Random identity, by which epochs are told apart.
+    /// Random identifier of the epoch.
     pub id: Uuid,
     /// Sequence number of the first change admitted in the epoch. It is lower than that of the
-    /// epoch before if changes were given up or lost.
+    /// epoch before if changes were discarded or lost.
     pub first_change: u64,
-    /// One bit for the place in the table of each side that counts.
+    /// Bit set of the members (the sides that count) by their places in the table of sides.
     pub members: u32,
     /// Time at which the epoch began, in seconds since 1970.
     pub began_s: u64,
 }
 
 impl Epoch {
-    /// Returns true when the side at `place` of the table counts.
+    /// Returns true when the side at `place` of the table is a member of the epoch.
     pub fn has_member(&self, place: usize) -> bool {
         place < SIDES_MAX && self.members & (1 << place) != 0
     }
 }
 
-/// The epochs of a side, oldest first; at least one, at most [`EPOCHS_MAX`], with consecutive
-/// numbers.
+/// The epochs that a side has, oldest first: at least one and at most [`EPOCHS_MAX`], with
+/// consecutive numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct History(Vec<Epoch>);
 
 impl History {
-    /// Creates a history that begins with this epoch.
+    /// Creates a history that consists of the epoch `first`.
     pub fn new(first: Epoch) -> History {
         History(vec![first])
     }
 
-    /// Creates the history of these epochs.
+    /// Creates a history of the given epochs.
     ///
     /// # Errors
-    /// When they are no valid history: too few or too many epochs, gaps in the numbers, or an
-    /// identity twice.
+    /// When the epochs form no valid history: there are none or too many, their numbers have a gap,
+    /// or an identifier occurs twice.
     pub fn of(epochs: Vec<Epoch>) -> Result<History, String> {
         if !(1..=EPOCHS_MAX).contains(&epochs.len()) {
             return Err(format!("it has {} epochs", epochs.len()));
@@ -73,23 +73,23 @@ impl History {
         self.0.last().expect("a history has at least one epoch")
     }
 
-    /// Returns the oldest epoch that has not been dropped.
+    /// Returns the oldest epoch that the history still has.
     pub fn oldest(&self) -> &Epoch {
         &self.0[0]
     }
 
-    /// Returns true when the history has an epoch with this identity.
+    /// Returns true when the history has an epoch with the identifier `id`.
     pub fn contains(&self, id: &Uuid) -> bool {
         self.0.iter().any(|epoch| epoch.id == *id)
     }
 
     /// Returns true when an epoch is older than all epochs in the history, so that it may have been
-    /// dropped.
+    /// dropped from the history.
     pub fn may_have_dropped(&self, epoch: &Epoch) -> bool {
         epoch.number < self.oldest().number
     }
 
-    /// Appends a new epoch. The oldest one is dropped when there is no room.
+    /// Appends a new epoch. If the history is full, its oldest epoch is dropped.
     ///
     /// # Panics
     /// When the number of the epoch is not the next one.
@@ -97,7 +97,8 @@ impl History {
         self.push_within(EPOCHS_MAX, epoch);
     }
 
-    /// Does the same with room for this many epochs.
+    /// Appends a new epoch as [`push`](Self::push) does, to a history with room for `epochs_max`
+    /// epochs.
     pub(in crate::layers::mirror) fn push_within(&mut self, epochs_max: usize, epoch: Epoch) {
         assert_eq!(
             self.current().number.checked_add(1),
@@ -110,22 +111,23 @@ impl History {
         self.0.push(epoch);
     }
 
-    /// Returns the epochs after the one with this identity: an empty slice for the current epoch,
-    /// `None` when the identity is not in the history.
+    /// Returns the epochs after the one with the identifier `id`: an empty slice if that is the
+    /// current epoch, `None` if it is not in the history.
     pub fn after(&self, id: &Uuid) -> Option<&[Epoch]> {
         let at = self.0.iter().position(|epoch| epoch.id == *id)?;
         Some(&self.0[at + 1..])
     }
 
-    /// Returns the number of the epoch in which a change was admitted: that of the last epoch that
-    /// had begun by then. 0 when that epoch has been dropped.
+    /// Returns the number of the epoch in which a change was admitted, which is the last epoch
+    /// whose first change is not after this change; 0 when that epoch was dropped from the history.
     pub fn epoch_of(&self, change: u64) -> u64 {
         let mut epochs = self.0.iter().rev();
         let began = epochs.find(|epoch| epoch.first_change <= change);
         began.map_or(0, |epoch| epoch.number)
     }
 
-    /// Returns the epoch that followed the one with this identity, if both are in the history.
+    /// Returns the epoch after the one with the identifier `id`; `None` unless both are in the
+    /// history.
     pub fn next_after(&self, id: &Uuid) -> Option<&Epoch> {
         self.after(id)?.first()
     }
@@ -172,7 +174,8 @@ mod tests {
 
     #[test]
     fn a_change_belongs_to_the_last_epoch_that_had_begun() {
-        // The first changes are 30, 40 and 50; then a past that does not count was left at 45.
+        // The first changes are 30, 40 and 50. Then the changes from 45 on are discarded by
+        // epoch 6.
         let again = Epoch {
             first_change: 45,
             ..epoch(6)

@@ -1,5 +1,5 @@
-//! Layout of the areas of a side. The sizes are those of `docs/format/mirror-side.md`, and are
-//! fixed once a side is formatted: opening reads them from the superblock and never computes them.
+//! Layout of the areas of a side. `docs/format/mirror-side.md` specifies the sizes, which are fixed
+//! when a side is formatted: an opening reads them from the superblock and never computes them.
 
 use super::SUPERBLOCK_BYTES;
 use super::areas::{CHECKSUM_PAGE_COVERS_BYTES, MAP_PAGE_COVERS_BYTES, written_bytes};
@@ -7,90 +7,90 @@ use crate::geometry::Geometry;
 use crate::request::BLOCK_BYTES;
 use crate::units::show_size;
 
-/// Space before the first area.
+/// Length in bytes of the space before the first area.
 pub(super) const HEADER_BYTES: u64 = 64 << 10;
-/// Alignment of the start and the end of areas.
+/// Alignment in bytes of the start and the end of each area.
 pub(super) const AREA_ALIGNMENT: u64 = 64 << 10;
-/// Alignment of the start of the data.
+/// Alignment in bytes of the start of the data area.
 pub(super) const DATA_ALIGNMENT: u64 = 1 << 20;
-/// Size of the smallest device that can be a side.
+/// Size in bytes of the smallest device that can be a side.
 pub const SIDE_BYTES_MIN: u64 = 16 << 20;
-/// Length of the smallest log.
+/// Length in bytes of the smallest log.
 pub const LOG_BYTES_MIN: u64 = 4 << 20;
 const LOG_BYTES_DEFAULT_MAX: u64 = 1 << 30;
 
 /// Offsets and lengths of the areas of a side, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SideLayout {
-    /// The map of regions.
+    /// The dirty-region bitmap.
     pub map: (u64, u64),
     /// The checksums.
     pub checksums: (u64, u64),
-    /// The bits that say which pages of these two areas were ever written; `None` when formatting
-    /// wrote all of them.
+    /// The bits that record which pages of the bitmap and the checksums were ever written; `None`
+    /// when formatting wrote all of these pages.
     pub written: Option<(u64, u64)>,
     /// The log.
     pub log: (u64, u64),
-    /// The data: the volume itself, readable without bimetal.
+    /// The data area: the volume itself, readable without bimetal.
     pub data: (u64, u64),
 }
 
 /// Reason why a device cannot be a side.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
-    /// The device is smaller than any side.
+    /// The device is smaller than the smallest side.
     #[error("too small: {}, a side needs at least {}", show_size(*device_bytes), show_size(SIDE_BYTES_MIN))]
     TooSmall {
-        /// Size of the device.
+        /// Size of the device in bytes.
         device_bytes: u64,
     },
-    /// The log that was asked for is too small or too large.
+    /// The requested log is too small or too large.
     #[error(
         "a log of {} does not fit; on this device it can have {} to {}",
         show_size(*log_bytes), show_size(LOG_BYTES_MIN), show_size(*log_bytes_max)
     )]
     LogSize {
-        /// Size of the log that was asked for.
+        /// Length in bytes of the requested log.
         log_bytes: u64,
-        /// The largest log on this device.
+        /// Length in bytes of the largest possible log on this device.
         log_bytes_max: u64,
     },
-    /// The areas needed for growing leave no room for data.
+    /// The areas needed for later growth leave no room for data.
     #[error(
         "on {} there is no room for data beside what it takes to grow to {}",
         show_size(*device_bytes), show_size(*grow_to_bytes)
     )]
     GrowTo {
-        /// Size of the device.
+        /// Size of the device in bytes.
         device_bytes: u64,
-        /// Size that it should be able to grow to.
+        /// Size in bytes up to which the device should be able to grow.
         grow_to_bytes: u64,
     },
-    /// The areas do not fit before the content that the device already has.
+    /// The areas do not fit before the existing content of the device.
     #[error(
         "{} before the data are too little; the metadata device needs {} and 4 KiB",
         show_size(*head_bytes), show_size(*needed_bytes)
     )]
     HeadTooSmall {
-        /// Space before the content.
+        /// Number of bytes before the content.
         head_bytes: u64,
-        /// Space that the areas need.
+        /// Number of bytes that the areas need.
         needed_bytes: u64,
     },
 }
 
-/// Requirements for a layout besides the device.
+/// Requested properties of a layout.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Asked {
-    /// Length of the log; `None` lets the size of the device decide.
+    /// Length of the log in bytes; `None` to derive it from the size of the device.
     pub log_bytes: Option<u64>,
-    /// Size up to which the device may become larger one day, and the volume with it.
+    /// Size in bytes up to which the device, and the volume with it, may grow later.
     pub grow_to_bytes: Option<u64>,
 }
 
 impl SideLayout {
-    /// Computes the layout of a device, with a log of the requested length (rounded up to 64 KiB),
-    /// or else of one 16th of the device, at least 4 MiB and at most 1 GiB.
+    /// Computes the layout of a device. The log has the requested length (rounded up to 64 KiB), or
+    /// by default one 16th of the device, at least 4 MiB and at most 1 GiB.
     ///
     /// # Errors
     /// When the device is too small, or the log is not between 4 MiB and half of the device.
@@ -102,12 +102,12 @@ impl SideLayout {
         SideLayout::of(&Geometry::of_size(device_bytes), asked)
     }
 
-    /// Computes the layout of a device. If the device already has content, that is the data area,
-    /// and the log has the requested length, or as much as there is room for before the content, at
-    /// most that of other devices.
+    /// Computes the layout of a device. If the device already has content, this content becomes the
+    /// data area. Its log then has the requested length; by default it has the default length of
+    /// [`of_device`](Self::of_device), or all the room before the content if that is less.
     ///
     /// # Errors
-    /// As [`of_device`](Self::of_device); or when there is too little room before the content.
+    /// As for [`of_device`](Self::of_device); or when there is too little room before the content.
     pub fn of(geometry: &Geometry, asked: Asked) -> Result<SideLayout, LayoutError> {
         let device_bytes = geometry.size_bytes;
         if device_bytes < SIDE_BYTES_MIN && geometry.content_offset_bytes.is_none() {
@@ -130,7 +130,8 @@ impl SideLayout {
         });
         let aligned = position.next_multiple_of(DATA_ALIGNMENT);
         let start = geometry.content_offset_bytes.unwrap_or(aligned);
-        // The last block is the second copy of the superblock; a part of a block is not used.
+        // The last whole block is the second copy of the superblock; an incomplete block after it
+        // is unused.
         let end = device_bytes - device_bytes % BLOCK_BYTES - SUPERBLOCK_BYTES;
         if start >= end {
             return Err(LayoutError::GrowTo {
@@ -148,13 +149,13 @@ impl SideLayout {
         })
     }
 
-    /// Returns the number of pages of the map and of the checksums together.
+    /// Returns the total number of pages of the dirty-region bitmap and of the checksums.
     pub(in crate::layers::mirror) fn pages(&self) -> u64 {
         pages_of(self.map, self.checksums)
     }
 
-    /// Returns the size of the largest volume for which a device of this size and the areas beside
-    /// the data have room.
+    /// Returns the size in bytes of the largest volume for which a device of `device_bytes` has
+    /// room, and which the bitmap and the checksums can describe.
     pub(in crate::layers::mirror) fn volume_bytes_max(&self, device_bytes: u64) -> u64 {
         let pages = |(_, len): (u64, u64)| len / BLOCK_BYTES;
         let described = [
@@ -166,7 +167,7 @@ impl SideLayout {
         described.into_iter().fold(data, u64::min)
     }
 
-    /// Returns the layout with a data area that is long enough for a volume.
+    /// Returns the layout with the data area extended to at least `volume_bytes`.
     pub(in crate::layers::mirror) fn reaching(&self, volume_bytes: u64) -> SideLayout {
         SideLayout {
             data: (self.data.0, self.data.1.max(volume_bytes)),
@@ -175,13 +176,13 @@ impl SideLayout {
     }
 
     /// Checks a layout that was read, for a volume of `volume_bytes` on a device of `device_bytes`:
-    /// areas must not overlap, and must have room for everything that they describe.
+    /// areas must not overlap, and must be large enough for the volume.
     ///
     /// # Errors
     /// A description of the fault.
     pub(super) fn check(&self, volume_bytes: u64, device_bytes: u64) -> Result<(), String> {
         let mut free_from = HEADER_BYTES;
-        // On a side without these bits, their area has no length.
+        // On a side that does not record which pages were written, that area has length 0.
         let nowhere = (self.log.0, 0);
         let written = self.written.unwrap_or(nowhere);
         let written_needed = match self.written {
@@ -224,12 +225,12 @@ impl SideLayout {
     }
 }
 
-/// Returns the default length of the log of a device.
+/// Returns the default length in bytes of the log on a device.
 fn default_log_bytes(device_bytes: u64) -> u64 {
     (device_bytes / 16).clamp(LOG_BYTES_MIN, LOG_BYTES_DEFAULT_MAX)
 }
 
-/// Returns the length of the log on a device without content.
+/// Returns the length in bytes of the log on a device without existing content.
 fn log_bytes(device_bytes: u64, asked: Asked) -> Result<u64, LayoutError> {
     let log_bytes = asked.log_bytes.unwrap_or(default_log_bytes(device_bytes));
     let log_bytes_max = device_bytes / 2;
@@ -242,7 +243,7 @@ fn log_bytes(device_bytes: u64, asked: Asked) -> Result<u64, LayoutError> {
     })
 }
 
-/// Returns the length of the log between `log_start` and content that the device already has.
+/// Returns the length in bytes of the log between `log_start` and the existing content of a device.
 fn log_bytes_before(
     content_offset: u64,
     log_start: u64,
@@ -263,12 +264,13 @@ fn log_bytes_before(
     Ok(wanted.clamp(least, room))
 }
 
-/// Returns the size of the smallest device whose data area has room for `data_bytes`, in whole MiB.
+/// Returns the size in bytes of the smallest device whose data area has room for `data_bytes`,
+/// rounded up to whole MiB.
 pub(in crate::layers::mirror) fn device_bytes_for(data_bytes: u64, asked: Asked) -> u64 {
     let of_log = asked.log_bytes.unwrap_or(0).saturating_mul(2);
     let mut device_bytes = SIDE_BYTES_MIN.max(data_bytes).max(of_log);
-    // The missing bytes are a lower bound of the growth needed, so the first size that is enough is
-    // the smallest.
+    // The missing bytes are a lower bound of the necessary growth, so the first size that suffices
+    // is the smallest.
     while let Ok(layout) = SideLayout::of(&Geometry::of_size(device_bytes), asked)
         && layout.data.1 < data_bytes
     {
@@ -277,18 +279,18 @@ pub(in crate::layers::mirror) fn device_bytes_for(data_bytes: u64, asked: Asked)
     device_bytes.div_ceil(DATA_ALIGNMENT) * DATA_ALIGNMENT
 }
 
-/// Returns the length of the map pages for this number of bytes.
+/// Returns the length in bytes of the bitmap pages that describe `covered_bytes` of the volume.
 fn map_bytes(covered_bytes: u64) -> u64 {
     covered_bytes.div_ceil(MAP_PAGE_COVERS_BYTES) * BLOCK_BYTES
 }
 
-/// Returns the length of the checksum pages for this number of bytes.
+/// Returns the length in bytes of the checksum pages that describe `covered_bytes` of data.
 fn checksum_bytes(covered_bytes: u64) -> u64 {
     covered_bytes.div_ceil(CHECKSUM_PAGE_COVERS_BYTES) * BLOCK_BYTES
 }
 
-/// Returns the number of pages of these two areas, which may have been read from a device and have
-/// any length.
+/// Returns the total number of pages of the two areas, whose lengths may have been read from a
+/// device and are arbitrary.
 fn pages_of(map: (u64, u64), checksums: (u64, u64)) -> u64 {
     map.1 / BLOCK_BYTES + checksums.1 / BLOCK_BYTES
 }
@@ -300,29 +302,32 @@ mod tests {
     const MIB: u64 = 1 << 20;
     const KIB: u64 = 1 << 10;
 
-    /// The expected values are computed by hand from the table of the format page.
+    /// The expected values are computed by hand from the table in the format specification.
     #[test]
     fn the_layout_of_the_format_page() {
-        // 1 GiB: 3 pages of map, 261 of checksums (1044 KiB, in 64 KiB: 1088 KiB), 64 MiB of log.
+        // 1 GiB: 3 bitmap pages, 261 checksum pages (1044 KiB, rounded up to 1088 KiB), 64 MiB of
+        // log.
         let of_1_gib = SideLayout::of_device(1 << 30, None).unwrap();
         assert_eq!(of_1_gib.map, (64 * KIB, 64 * KIB));
         assert_eq!(of_1_gib.checksums, (128 * KIB, 1088 * KIB));
-        // 16 + 272 pages have room in those two areas: one page of bits, twice (8 KiB, 64 KiB).
+        // The two areas have room for 16 + 272 pages: two copies of one page of bits (8 KiB,
+        // rounded up to 64 KiB).
         assert_eq!(of_1_gib.written, Some((1216 * KIB, 64 * KIB)));
         assert_eq!(of_1_gib.log, (1280 * KIB, 64 * MIB));
         assert_eq!(of_1_gib.data, (66 * MIB, 958 * MIB - 4 * KIB));
-        // 1 TiB: 2081 pages of map (8324 KiB, 8384), 266306 of checksums (1065224 KiB, 1065280).
+        // 1 TiB: 2081 bitmap pages (8324 KiB, rounded up to 8384 KiB), 266306 checksum pages
+        // (1065224 KiB, rounded up to 1065280 KiB).
         let of_1_tib = SideLayout::of_device(1 << 40, None).unwrap();
         assert_eq!(of_1_tib.map, (64 * KIB, 8384 * KIB));
         assert_eq!(of_1_tib.checksums, (8448 * KIB, 1_065_280 * KIB));
-        // 2096 + 266320 pages: 9 pages of 32256 bits, twice (72 KiB, 128 KiB).
+        // 2096 + 266320 pages: two copies of 9 pages of 32256 bits (72 KiB, rounded up to 128 KiB).
         assert_eq!(of_1_tib.written, Some((1_073_728 * KIB, 128 * KIB)));
         assert_eq!(of_1_tib.log, (1_073_856 * KIB, 1 << 30));
         let smallest = SideLayout::of_device(SIDE_BYTES_MIN, None).unwrap();
         assert_eq!(smallest.log, (256 * KIB, 4 * MIB));
         assert_eq!(smallest.data, (5 * MIB, 11 * MIB - 4 * KIB));
         let with_log = SideLayout::of_device(64 * MIB, Some(5 * MIB + 1)).unwrap();
-        // 64 MiB: 17 pages of checksums (68 KiB, in 64 KiB: 128 KiB).
+        // 64 MiB: 17 checksum pages (68 KiB, rounded up to 128 KiB).
         assert_eq!(with_log.log, (320 * KIB, 5 * MIB + 64 * KIB));
     }
 
@@ -364,8 +369,8 @@ mod tests {
         }
     }
 
-    /// 100 MiB of content behind a head: 105 MiB take one page of map and 27 of checksums (128
-    /// KiB).
+    /// 100 MiB of existing content after a head: 105 MiB need one bitmap page and 27 checksum pages
+    /// (128 KiB).
     #[test]
     fn content_that_is_there_stays_where_it_is() {
         let of = |head: u64, log_bytes| {
@@ -384,7 +389,7 @@ mod tests {
         assert_eq!(layout.log, (320 * KIB, 5 * MIB - 320 * KIB));
         assert_eq!(layout.data, (5 * MIB, 100 * MIB));
         assert_eq!(layout.check(100 * MIB, 105 * MIB + 4 * KIB), Ok(()));
-        // With much room the log has one 16th of the device, here of 132 MiB and a block.
+        // If there is enough room, the log has one 16th of the device, here of 132 MiB and a block.
         let roomy = of(32 * MIB, None).unwrap();
         assert_eq!(
             roomy.log.1,
@@ -402,8 +407,8 @@ mod tests {
         assert_eq!(of(MIB, Some(9 * MIB)), needs(10 * MIB, MIB));
     }
 
-    /// A page of checksums covers 3.9375 MiB, one of the map 504 MiB; areas are whole 64 KiB, so 16
-    /// pages.
+    /// A checksum page describes 3.9375 MiB and a bitmap page 504 MiB; areas are rounded up to 64
+    /// KiB, which is 16 pages.
     #[test]
     fn a_side_has_room_to_grow_as_far_as_its_areas_reach() {
         let layout = SideLayout::of_device(32 * MIB, None).unwrap();
@@ -416,7 +421,7 @@ mod tests {
             ..Asked::default()
         };
         let layout = SideLayout::of(&Geometry::of_size(32 * MIB), asked).unwrap();
-        // 261 pages for 1 GiB, rounded up to 272.
+        // 1 GiB needs 261 checksum pages, rounded up to 272.
         assert_eq!(layout.checksums.1, 1088 * KIB);
         assert_eq!(layout.volume_bytes_max(1 << 40), 272 * 4032 * KIB);
         let grown = layout.reaching(100 * MIB);
@@ -476,7 +481,7 @@ mod tests {
                 checksums: (good.checksums.0, u64::MAX),
                 ..good
             },
-            // One page is needed for each of the two copies.
+            // The two copies need one page each, but the area has only one page.
             SideLayout {
                 written: Some((good.log.0 - 4096, 4096)),
                 ..good

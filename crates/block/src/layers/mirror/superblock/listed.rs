@@ -1,21 +1,21 @@
-//! The table of sides: the sides of the volume, and the last epoch of each.
+//! The table of sides: the sides of the volume, with the last epoch of each side.
 //!
-//! A history has room for a limited number of epochs, and a side can be absent for more. The table
-//! must then still tell a side that was left behind from one that ran alone. It must never name an
-//! epoch that is not of the volume's own past.
+//! A history has room for a limited number of epochs, and a side can be absent for more epochs than
+//! that. The table must then still distinguish a side that was left behind from a side that ran
+//! alone. It must never record an epoch that is not of the volume's own past.
 
 use super::{SIDES_MAX, Uuid};
 
-/// All sides by their places; `None` in a free place.
+/// Table of all sides by place; `None` in a free place.
 pub type Table = [Option<Listed>; SIDES_MAX];
 
-/// The first half of an epoch's identity, which stands for the epoch; there is no room for the
-/// whole.
+/// The first half of an epoch's identifier, which represents the epoch because the table has no
+/// room for the whole identifier.
 type Half = [u8; 8];
 
 const NOTHING: Half = [0; 8];
 
-/// A side in the table.
+/// Entry of a side in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listed {
     /// UUID of the side.
@@ -25,15 +25,15 @@ pub struct Listed {
 }
 
 impl Listed {
-    /// Creates the entry of a side whose epochs are unknown.
+    /// Creates the entry of a side whose last epoch is unknown.
     pub fn new(side: Uuid) -> Listed {
         let acknowledged = Acknowledged::default();
         Listed { side, acknowledged }
     }
 }
 
-/// Last known (acknowledged) epoch of a side. A side that failed while its superblock was being
-/// written has either the epoch before the write or the one written, so there are two.
+/// Last known (acknowledged) epoch of a side. If a write of its superblock failed, the side has
+/// either the epoch before that write or the epoch of that write, so there are two fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Acknowledged {
     before: Half,
@@ -41,10 +41,10 @@ pub struct Acknowledged {
 }
 
 impl Acknowledged {
-    /// Length in the table, in bytes.
+    /// Length in bytes of an encoded record.
     pub(super) const BYTES: usize = 16;
 
-    /// Creates the record that the side has one of these epochs, as far as they are known.
+    /// Creates the record of a side that has one of the two epochs, as far as they are known.
     pub fn one_of(before: Option<Uuid>, last: Option<Uuid>) -> Acknowledged {
         let half = |id: Option<Uuid>| id.map_or(NOTHING, |id| half_of(&id));
         Acknowledged {
@@ -53,7 +53,7 @@ impl Acknowledged {
         }
     }
 
-    /// Returns the record with this epoch as one that the side may have had since.
+    /// Returns the record with the epoch `id` added as one that the side may have got since.
     pub fn perhaps_since(self, id: &Uuid) -> Acknowledged {
         let last = half_of(id);
         Acknowledged { last, ..self }
@@ -64,7 +64,8 @@ impl Acknowledged {
         *self == Acknowledged::default()
     }
 
-    /// Returns true when the side may have this epoch as its current one.
+    /// Returns true when, according to the record, the epoch `id` may be the current epoch of the
+    /// side.
     pub fn may_be(&self, id: &Uuid) -> bool {
         let half = half_of(id);
         half != NOTHING && [self.before, self.last].contains(&half)
@@ -90,7 +91,7 @@ fn half_of(id: &Uuid) -> Half {
     std::array::from_fn(|byte| id[byte])
 }
 
-/// Returns the place of a side in a table; `None` when it is not listed.
+/// Returns the place of a side in a table; `None` when the table does not list the side.
 pub fn place_in(table: &Table, side: &Uuid) -> Option<usize> {
     let is = |listed: &Option<Listed>| listed.is_some_and(|listed| listed.side == *side);
     table.iter().position(is)

@@ -1,11 +1,11 @@
-//! The superblock of a side: its identity, its volume, the layout of its areas, the epochs of its
-//! past, and the state in which it was left. The bytes are drawn in `docs/format/mirror-side.md`;
+//! The superblock of a side: its identity, its volume, the layout of its areas, the history of its
+//! epochs, and the state in which it was left. `docs/format/mirror-side.md` specifies the bytes;
 //! this module is the only reader and writer of this format.
 //!
-//! Sides are recognised by UUID, never by path. Two copies (first and last block of the device) are
-//! written one after the other with a flush after each, so that one of them is whole at any time.
-//! No field is trusted before the checksum is verified, and no content can cause a panic.
-//! [`super::family`] decides what the superblocks of several sides mean together.
+//! Sides are identified by UUID, never by path. The two copies (in the first and the last block of
+//! the device) are written one after the other with a flush after each, so that one of them is
+//! intact at any time. No field is trusted before the checksum is verified, and no content can
+//! cause a panic. [`super::family`] decides what the superblocks of several sides mean together.
 
 pub(super) mod areas;
 mod candidate;
@@ -32,42 +32,43 @@ pub use remembered::{Leaving, Remembered, ScrubRecord};
 
 const MAGIC: [u8; 8] = *b"BIMETAL\0";
 
-/// Returns true when the first bytes of a device begin a superblock, whole or not.
+/// Returns true when the first bytes of a device are those of a superblock, valid or not.
 pub fn is_marked(head: &[u8]) -> bool {
     head.starts_with(&MAGIC)
 }
-/// Readers refuse any other major version.
+/// Major version of the format. Any other major version is refused.
 const VERSION_MAJOR: u32 = 2;
 const VERSION_MINOR: u32 = 0;
 /// Length of a superblock in bytes.
 const SUPERBLOCK_BYTES: u64 = BLOCK_BYTES;
-/// Maximum number of sides of one volume: the table has no room for more.
+/// Maximum number of sides of a volume, which is the number of entries in the table.
 pub const SIDES_MAX: usize = 16;
 const NAME_AT: usize = 192;
 const NAME_BYTES: usize = 64;
 const SIDE_TABLE_AT: usize = 256;
 const SIDE_ENTRY_BYTES: usize = 32;
-/// Offset of `acknowledged` within an entry of the table.
+/// Offset of `acknowledged` within an entry of the table of sides.
 const ACKNOWLEDGED_AT: usize = 16;
 const EPOCH_COUNT_AT: usize = 768;
 const HISTORY_AT: usize = 776;
 const EPOCH_BYTES: usize = 48;
 const WRITTEN_AT: usize = 3848;
 const CHECKSUM_AT: usize = SUPERBLOCK_BYTES as usize - 4;
-/// Feature bit of a side that records which pages of its map and checksums were ever written.
+/// Feature bit of a side that records which pages of its dirty-region bitmap and its checksums were
+/// ever written.
 const WRITTEN_FEATURE: u64 = 1;
-/// Feature bit of a side that computes the digests of its blocks by XXH3.
+/// Feature bit of a side whose block digests are computed with XXH3.
 const XXH3_FEATURE: u64 = 2;
-/// Sequence number of the first change of a volume; 0 stands for none.
+/// Sequence number of the first change of a volume; the number 0 means no change.
 pub const FIRST_CHANGE: u64 = 1;
 
-/// 16 random bytes that name a volume, a side or an epoch.
+/// 16 random bytes that identify a volume, a side or an epoch.
 pub type Uuid = [u8; 16];
 
-/// UUID of a free place in the table of sides.
+/// Value that marks a free place in the table of sides.
 const FREE: Uuid = [0; 16];
 
-/// Formats a UUID in its usual spelling.
+/// Formats a UUID in the usual notation with hyphens.
 pub fn show_uuid(uuid: &Uuid) -> String {
     let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
     format!(
@@ -80,24 +81,24 @@ pub fn show_uuid(uuid: &Uuid) -> String {
     )
 }
 
-/// Returns the first eight digits of a UUID, as the name of a side that no device of the
-/// configuration holds.
+/// Returns the first eight digits of a UUID. They serve as the name of a side that no configured
+/// device holds.
 pub fn short_uuid(uuid: &Uuid) -> String {
     let mut short = show_uuid(uuid);
     short.truncate(8);
     short
 }
 
-/// State in which a side was left.
+/// State in which a side was left, as its superblock records it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SideState {
-    /// Closed: every change is on the side, and on every member of its epoch.
+    /// Cleanly closed: every change is on the side, and on every member of its epoch.
     Clean,
     /// In use, or stopped without being closed: a peer may be ahead of this side.
     Dirty,
-    /// In use, and every change is on every member of the epoch.
+    /// In use and clean-idle: every change is on every member of the epoch, so no peer is ahead.
     CleanIdle,
-    /// Being rebuilt: its home is a mixture of old and new.
+    /// Being rebuilt: the data area is a mixture of old and new content.
     Inconsistent,
 }
 
@@ -109,7 +110,7 @@ impl SideState {
         SideState::Inconsistent,
     ];
 
-    /// Returns the name of the state for messages and JSON.
+    /// Returns the name of the state, as used in messages and JSON.
     pub fn name(self) -> &'static str {
         match self {
             SideState::Clean => "clean",
@@ -134,18 +135,18 @@ impl SideState {
             .find(|state| state.code() == code)
     }
 
-    /// Returns true when the state says that no peer is ahead of the side.
+    /// Returns true when the state implies that no peer is ahead of the side.
     pub fn is_complete(self) -> bool {
         matches!(self, SideState::Clean | SideState::CleanIdle)
     }
 }
 
-/// Properties of a side that do not change with its state.
+/// Properties of a side that were set when it was formatted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SideFlags {
-    /// The side is lost with its machine.
+    /// Whether the content of the side is lost together with its machine.
     pub not_durable: bool,
-    /// No checksums are kept.
+    /// Whether the side keeps no checksums.
     pub no_checksums: bool,
 }
 
@@ -169,38 +170,39 @@ pub struct Superblock {
     pub volume: Uuid,
     /// UUID of this side.
     pub side: Uuid,
-    /// All sides by their places; `None` in a free place.
+    /// Table of all sides of the volume by place; `None` in a free place.
     pub table: Table,
     /// State in which the side was left.
     pub state: SideState,
     /// Further properties of the side.
     pub flags: SideFlags,
-    /// Number of writes of this side's superblock; the copy with the highest is the newest.
+    /// Number of writes of the superblock of this side; the copy with the highest generation is the
+    /// newest.
     pub generation: u64,
-    /// All changes below this sequence number were on the side when the superblock was written.
+    /// Sequence number below which every change was on the side when the superblock was written.
     pub complete_below: u64,
     /// Size of the volume in bytes.
     pub volume_bytes: u64,
-    /// Layout of the areas.
+    /// Offsets and lengths of the areas of the side.
     pub layout: SideLayout,
-    /// Digest function for the blocks of the side.
+    /// Algorithm that computes the digests of the blocks of the side.
     pub digest: BlockDigest,
-    /// Number of blocks at the start of the data whose content is unknown in a checksum page that
-    /// was never written.
+    /// Number of blocks at the start of the data area whose content is unknown as long as their
+    /// checksum page was never written.
     pub unknown_blocks: u64,
     /// Time at which the volume was formatted, in seconds since 1970.
     pub created_s: u64,
     /// Time at which this superblock was written, in seconds since 1970.
     pub written_s: u64,
-    /// Name of the volume when it was formatted.
+    /// Name that the volume got when it was formatted.
     pub name: String,
-    /// Epochs of the side.
+    /// Epochs of the volume, as far as the side has them.
     pub history: History,
     /// Unfinished operations of the volume.
     pub remembered: Remembered,
 }
 
-/// A writer of consecutive fields.
+/// Writer of consecutive fields into a block.
 struct Fields<'b> {
     bytes: &'b mut [u8],
     at: usize,
@@ -230,7 +232,7 @@ impl Fields<'_> {
     }
 }
 
-/// A reader of fields at their offsets in one whole block.
+/// Reader of fields at their offsets in a complete block.
 struct Block<'b>(&'b [u8]);
 
 impl Block<'_> {
@@ -256,7 +258,8 @@ impl Block<'_> {
         }
     }
 
-    /// Verifies the checksum, the version and the features, before any other field is read.
+    /// Verifies the checksum, the version and the feature bits. Must be called before any other
+    /// field is read.
     fn check(&self) -> Result<(), String> {
         if self.u32_at(CHECKSUM_AT) != crc32c::crc32c(&self.0[..CHECKSUM_AT]) {
             return Err("its checksum is wrong".to_owned());
@@ -289,8 +292,8 @@ impl Block<'_> {
         }
     }
 
-    /// Returns the area of the bits for written pages, and the number of blocks that are unknown in
-    /// pages that were never written.
+    /// Returns the area of the bits that record which pages were ever written, and the number of
+    /// blocks whose content is unknown as long as their page was never written.
     fn written(&self) -> (Option<(u64, u64)>, u64) {
         match self.u64_at(16) & WRITTEN_FEATURE {
             0 => (None, 0),
@@ -339,13 +342,13 @@ impl Superblock {
     /// Returns the place of this side in the table.
     ///
     /// # Panics
-    /// When the side is not in the table; no superblock that was decoded is like that.
+    /// When the side is not in the table, which is never so for a decoded superblock.
     pub fn place(&self) -> usize {
         let place = place_in(&self.table, &self.side);
         place.expect("a side is in its own table")
     }
 
-    /// Returns the last epoch in its history of which the side is a member; `None` when the side
+    /// Returns the last epoch in the history of which the side is a member; `None` when the side
     /// lacks everything.
     pub fn last_epoch(&self) -> Option<&Epoch> {
         let place = self.place();
@@ -358,7 +361,7 @@ impl Superblock {
         self.table.iter().flatten().count()
     }
 
-    /// Encodes the superblock as the block on the device.
+    /// Encodes the superblock as a block for the device.
     ///
     /// # Panics
     /// When the side is not in its own table.
@@ -417,10 +420,10 @@ impl Superblock {
         block
     }
 
-    /// Decodes a block. `Ok(None)` when it does not begin as a superblock.
+    /// Decodes a block. Returns `Ok(None)` when the block does not begin as a superblock.
     ///
     /// # Errors
-    /// A description of the fault in a block that begins as a superblock.
+    /// A description of the fault, for a block that begins as a superblock.
     pub fn decode(bytes: &[u8]) -> Result<Option<Superblock>, String> {
         if bytes.len() != SUPERBLOCK_BYTES as usize || bytes[..8] != MAGIC {
             return Ok(None);
@@ -460,10 +463,11 @@ impl Superblock {
         }))
     }
 
-    /// Returns the superblock for a volume of at least this size.
+    /// Returns the superblock with the volume size raised to at least `volume_bytes`, and a data
+    /// area to match.
     ///
     /// # Errors
-    /// When the side has no room for it.
+    /// `NoSpace` when the side has no room for a volume of this size.
     pub(in crate::layers::mirror) fn reaching(
         &self,
         volume_bytes: u64,
@@ -480,12 +484,13 @@ impl Superblock {
         })
     }
 
-    /// Checks that this superblock fits its device.
+    /// Checks that the layout in this superblock fits its device.
     ///
     /// # Errors
-    /// A description of the mismatch, worded to follow the side's name.
+    /// A description of the mismatch, worded to follow the name of the side.
     pub fn fits(&self, device: &Geometry) -> Result<(), String> {
-        // All offsets around an adopted disk move when its metadata device has another size.
+        // On an adopted disk, the data area begins behind a separate metadata device, so all
+        // offsets move if that device changes its size.
         let content = device.content_offset_bytes.unwrap_or(self.layout.data.0);
         if content != self.layout.data.0 {
             return Err(format!(
@@ -499,11 +504,12 @@ impl Superblock {
     }
 }
 
-/// Returns the newest superblock among the copies of a side; each copy is a block, or the reason
-/// why it could not be read. `None` when no copy begins as a superblock. One valid copy is enough.
+/// Returns the newest superblock among the copies of a side. Each copy is a block, or the reason
+/// why it could not be read. One valid copy suffices. Returns `None` when no copy begins as a
+/// superblock.
 ///
 /// # Errors
-/// When there is no valid copy and at least one that is unreadable or invalid.
+/// When no copy is valid and at least one is unreadable or invalid.
 pub fn newest(
     copies: impl IntoIterator<Item = Result<Vec<u8>, String>>,
 ) -> Result<Option<Superblock>, String> {
@@ -529,7 +535,7 @@ pub fn newest(
     }
 }
 
-/// Returns the longest start of `text` that fits into `bytes` without cutting a character.
+/// Returns the longest prefix of `text` of at most `bytes` bytes that does not cut a character.
 fn cut_to_bytes(text: &str, bytes: usize) -> &str {
     let mut end = text.len().min(bytes);
     while !text.is_char_boundary(end) {

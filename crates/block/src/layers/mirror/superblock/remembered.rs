@@ -1,33 +1,34 @@
-//! Unfinished operations of a volume, as stored in every superblock: the sides that are to leave,
-//! those that were added by a command, those that left by one, and the progress of a scrub.
+//! Unfinished operations of a volume, as stored in every superblock: sides that are to leave, sides
+//! that a command has added, sides that have left by a command, and the progress of a scrub.
 //!
-//! This record belongs to the table of sides: fields that concern places change with an epoch, as
-//! the table does. Bytes of zero, as older programs wrote them, mean that nothing is remembered.
-//! The record must never say that a side without a place in the table leaves.
+//! The record belongs to the table of sides: fields that refer to places change with an epoch, as
+//! the table does. Zero bytes, which older programs wrote, mean that no operation is remembered.
+//! The record must never say that a side leaves that has no place in the table.
 
 use super::{Block, Fields, SIDES_MAX, Table, Uuid};
 
-/// Maximum number of sides remembered as having left by a command; the oldest is forgotten first.
+/// Maximum number of remembered sides that have left by a command; the oldest is dropped first.
 pub const LEFT_MAX: usize = 8;
 
-/// Offset of the record in the superblock, and offsets of its fields.
+/// Offset of the record in the superblock; the constants below are the offsets of its fields.
 const AT: usize = 3928;
 const LEAVING_AT: usize = AT + 8;
 const ADDED_AT: usize = LEAVING_AT + SIDES_MAX;
 const LEFT_AT: usize = ADDED_AT + 8;
 const SCRUB_AT: usize = LEFT_AT + 8 * LEFT_MAX;
-/// Byte of a side that leaves without another one in its place.
+/// Code of a side that leaves without being replaced by another side.
 const LEAVES_NOW: u8 = 255;
 
-/// The first half of a UUID, which stands for a side that has left; there is no room for the whole.
+/// The first half of a UUID, which represents a side that has left because the record has no room
+/// for the whole UUID.
 type Half = [u8; 8];
 
 /// Condition under which a side leaves the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leaving {
-    /// As soon as another side has all its content.
+    /// The side leaves as soon as another side has all its content.
     Now,
-    /// Once the side at this place of the table is whole.
+    /// The side leaves once the side at this place of the table is healthy.
     OnceComplete(usize),
 }
 
@@ -36,69 +37,71 @@ pub enum Leaving {
 pub struct ScrubRecord {
     /// Time at which the scrub began, in seconds since 1970; never 0.
     pub started_s: u64,
-    /// Offset in bytes before which all of the volume was scrubbed.
+    /// Position in bytes up to which the volume was scrubbed.
     pub position_bytes: u64,
-    /// Bytes read from all sides together.
+    /// Number of bytes read from all sides together.
     pub read_bytes: u64,
-    /// Bytes that could not be read, because a side did not answer.
+    /// Number of bytes that could not be checked, because a side did not answer.
     pub skipped_bytes: u64,
-    /// Blocks and pages that were wrong on a side.
+    /// Number of blocks and metadata pages that were found corrupt on a side.
     pub found: u64,
-    /// Wrong blocks and pages that were repaired.
+    /// Number of corrupt blocks and pages that were repaired.
     pub repaired: u64,
-    /// Wrong blocks that were wrong on every side.
+    /// Number of corrupt blocks and pages that have no correct copy, or whose repair has failed.
     pub unrepairable: u64,
 }
 
 /// Unfinished operations of a volume; see the module documentation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Remembered {
-    /// Number of changes of this record; of two superblocks with the same epoch, the one with the
-    /// higher number is valid.
+    /// Number of changes of this record. Of two superblocks with the same epoch, the one with the
+    /// higher revision has the valid record.
     pub revision: u64,
     leaving: [Option<Leaving>; SIDES_MAX],
     added: u16,
     left: [Half; LEFT_MAX],
-    /// The scrub that has begun and has not ended.
+    /// The scrub that was started and has not ended; `None` when there is none.
     pub scrub: Option<ScrubRecord>,
 }
 
 impl Remembered {
-    /// Returns when the side at a place leaves; `None` when it stays.
+    /// Returns the condition under which the side at a place leaves the volume; `None` when it
+    /// stays.
     pub fn leaving(&self, place: usize) -> Option<Leaving> {
         self.leaving[place]
     }
 
-    /// Sets whether and when the side at a place leaves.
+    /// Sets the condition under which the side at a place leaves the volume; `None` makes it stay.
     pub fn set_leaving(&mut self, place: usize, leaving: Option<Leaving>) {
         self.leaving[place] = leaving;
     }
 
-    /// Returns the place of the side that leaves once the side at this place is whole.
+    /// Returns the place of the side that the side at `place` is to replace; `None` when there is
+    /// none.
     pub fn replaced_by(&self, place: usize) -> Option<usize> {
         let is = |leaving: &Option<Leaving>| *leaving == Some(Leaving::OnceComplete(place));
         self.leaving.iter().position(is)
     }
 
-    /// Returns true for a side that was added by a command, and that no configuration has named
-    /// since.
+    /// Returns true when the side at a place was added by a command and no configuration has named
+    /// it since.
     pub fn is_added(&self, place: usize) -> bool {
         self.added & 1 << place != 0
     }
 
-    /// Sets whether the side at a place was added by a command.
+    /// Sets whether the side at a place counts as added by a command.
     pub fn set_added(&mut self, place: usize, added: bool) {
         self.added &= !(1 << place);
         self.added |= u16::from(added) << place;
     }
 
-    /// Returns true when an operation concerns the side at a place, whether or not the
+    /// Returns true when the side at a place was added by a command or is to leave, even if no
     /// configuration names it.
     pub fn concerns(&self, place: usize) -> bool {
         self.is_added(place) || self.leaving[place].is_some()
     }
 
-    /// Notes that a side has left the volume by a command.
+    /// Records that a side has left the volume by a command.
     pub fn note_left(&mut self, side: &Uuid) {
         if !self.has_left(side) {
             self.left.rotate_right(1);
@@ -106,7 +109,7 @@ impl Remembered {
         }
     }
 
-    /// Returns true when this side is remembered as having left by a command.
+    /// Returns true when the side is remembered as having left by a command.
     pub fn has_left(&self, side: &Uuid) -> bool {
         self.left.contains(&half_of(side))
     }
@@ -116,12 +119,12 @@ impl Remembered {
         self.left.iter().filter(|half| **half != [0; 8]).count()
     }
 
-    /// Forgets the sides that have left, once no configuration names them any more.
+    /// Drops the record of the sides that have left, once no configuration names them any more.
     pub fn forget_left(&mut self) {
         self.left = Default::default();
     }
 
-    /// Clears the record of a place that is given to another side or to none.
+    /// Clears the operations of a place whose side has left or is replaced.
     pub fn clear_place(&mut self, place: usize) {
         self.set_added(place, false);
         self.leaving[place] = None;
@@ -130,7 +133,7 @@ impl Remembered {
         }
     }
 
-    /// Returns the record without the places that are free in the table.
+    /// Returns the record without operations of places that are free in the table.
     pub fn within(mut self, table: &Table) -> Remembered {
         for (place, listed) in table.iter().enumerate() {
             if listed.is_none() {
@@ -165,7 +168,7 @@ impl Remembered {
         counts.into_iter().for_each(|count| fields.put_u64(count));
     }
 
-    /// Decodes the record. Values that only a later program may define are ignored.
+    /// Decodes the record. Values that are undefined in this version of the format are ignored.
     pub(super) fn decode(block: &Block<'_>, table: &Table) -> Remembered {
         let leaving = |place: usize| match block.0[LEAVING_AT + place] {
             LEAVES_NOW => Some(Leaving::Now),

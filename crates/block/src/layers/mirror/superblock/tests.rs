@@ -1,4 +1,4 @@
-//! The superblock against the tables of its format page, and against damage.
+//! Tests of the superblock against the tables of the format specification, and against damage.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -22,8 +22,8 @@ fn epoch(number: u64) -> Epoch {
     }
 }
 
-/// The side at place 0 leaves once the side at place 2, which was added, is whole; a scrub is
-/// running.
+/// Returns operations in which the side at place 0 leaves once the side at place 2, which a command
+/// has added, is healthy, and in which a scrub runs.
 fn remembered() -> Remembered {
     let mut remembered = Remembered::default();
     remembered.revision = 0x0506;
@@ -73,7 +73,7 @@ fn sample() -> Superblock {
     }
 }
 
-/// Returns a block with some bytes replaced and a correct checksum.
+/// Returns the block of the sample with some bytes replaced and a matching checksum.
 fn altered(at: usize, bytes: &[u8]) -> Vec<u8> {
     let mut block = sample().encode();
     block[at..at + bytes.len()].copy_from_slice(bytes);
@@ -100,8 +100,8 @@ fn a_superblock_survives_and_every_damaged_bit_is_noticed() {
     }
 }
 
-/// A side that was formatted by an older program has no feature bits, and its reserved bytes mean
-/// nothing.
+/// A side that was formatted by an older program has no feature bits, and its reserved bytes are
+/// ignored.
 #[test]
 fn a_side_without_the_features_says_nothing_of_written_pages() {
     let mut older = sample();
@@ -120,7 +120,7 @@ fn a_side_without_the_features_says_nothing_of_written_pages() {
     assert_eq!(Superblock::decode(&block), Ok(Some(older)));
 }
 
-/// Older programs wrote zeroes where the unfinished operations are stored now.
+/// Older programs wrote zeroes in the bytes that now hold the unfinished operations.
 #[test]
 fn zeroes_remember_nothing_and_a_side_that_is_not_listed_does_not_leave() {
     let zeroes = altered(3928, &[0; 160]);
@@ -138,7 +138,7 @@ fn zeroes_remember_nothing_and_a_side_that_is_not_listed_does_not_leave() {
     assert_eq!(now.remembered.leaving(0), Some(Leaving::Now));
 }
 
-/// The offsets are those of `docs/format/mirror-side.md`.
+/// The offsets are specified in `docs/format/mirror-side.md`.
 #[test]
 fn fields_lie_where_the_format_page_says() {
     let block = sample().encode();
@@ -147,19 +147,19 @@ fn fields_lie_where_the_format_page_says() {
     let mut put = |at: usize, bytes: &[u8]| expected[at..at + bytes.len()].copy_from_slice(bytes);
     put(0, b"BIMETAL\0");
     put(8, &[2, 0, 0, 0, 0, 0, 0, 0]);
-    // The side has the bits of written pages, and digests by XXH3.
+    // Feature bits: the side records which pages were written, and its digests are XXH3.
     put(16, &[1 | 2]);
     put(40, &[1; 16]);
     put(56, &[3; 16]);
-    // The volume has two sides; this one has the third place of the table.
+    // This side has place 2 of the table, and the volume has two sides.
     put(72, &[2, 0, 0, 0, 2, 0, 0, 0]);
     put(80, &[2, 0, 0, 0, 1, 0, 0, 0]);
     put(88, &[7]);
     put(96, &[11]);
     // 900 MiB.
     put(104, &[0, 0, 0x40, 0x38]);
-    // The layout of 1 GiB: 64 KiB and 64 KiB, 128 and 1088, 1280 KiB and 64 MiB, 66 MiB and 958
-    // MiB without 4 KiB.
+    // The layout of 1 GiB as offset and length: 64 KiB and 64 KiB, 128 KiB and 1088 KiB, 1280 KiB
+    // and 64 MiB, 66 MiB and 958 MiB less 4 KiB.
     put(112, &[0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1]);
     put(128, &[0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0x11]);
     put(144, &[0, 0, 0x14, 0, 0, 0, 0, 0, 0, 0, 0, 4]);
@@ -172,23 +172,24 @@ fn fields_lie_where_the_format_page_says() {
     put(336, &[0x51; 8]);
     put(344, &[0x52; 8]);
     put(768, &[2]);
-    // Epoch 8: from change 800 on, of places 0 and 1, begun at 5008.
+    // Epoch 8: begins with change 800, has members at places 0 and 1, began at time 5008.
     put(776, &[8]);
     put(784, &[0x48; 16]);
     put(800, &[0x20, 3]);
     put(808, &[3]);
     put(816, &[0x90, 0x13]);
-    // Epoch 9: from change 900 on, begun at 5009.
+    // Epoch 9: begins with change 900, began at time 5009.
     put(824, &[9]);
     put(832, &[0x49; 16]);
     put(848, &[0x84, 3]);
     put(856, &[3]);
     put(864, &[0x91, 0x13]);
-    // The area of the bits of written pages: 1216 KiB and 64 KiB; 16,909,060 unknown blocks.
+    // The area of the bits that record written pages, at 1216 KiB with 64 KiB; 16,909,060 unknown
+    // blocks.
     put(3848, &[0, 0, 0x13, 0, 0, 0, 0, 0, 0, 0, 1]);
     put(3864, &[4, 3, 2, 1]);
-    // The unfinished operations: revision, leaving sides, added sides, the sides that left last,
-    // the scrub.
+    // The unfinished operations: revision, leaving sides, added sides, the sides that have left
+    // (latest first), and the scrub.
     put(3928, &[6, 5]);
     put(3936, &[3]);
     put(3952, &[4]);
@@ -213,7 +214,7 @@ fn fields_lie_where_the_format_page_says() {
 
 #[test]
 fn the_checksum_is_crc32c_of_everything_before_it() {
-    // CRC-32C of "123456789", from the catalogue of parametrised CRC algorithms.
+    // The CRC-32C of "123456789", from the catalogue of parametrised CRC algorithms.
     assert_eq!(crc32c::crc32c(b"123456789"), 0xe306_9283);
     let block = sample().encode();
     let stored = u32::from_le_bytes(block[4092..].try_into().unwrap());
@@ -276,7 +277,7 @@ fn what_cannot_be_is_refused_whatever_its_checksum() {
     ] {
         refused(at, bytes);
     }
-    // Reserved bytes are ignored: in a free place, in an epoch, and behind the history.
+    // Reserved bytes are ignored: in the table of sides, in an epoch, and after the history.
     for at in [304, 812, 3900] {
         let found = Superblock::decode(&altered(at, &[9])).unwrap();
         assert_eq!(found, Some(sample()));
@@ -288,7 +289,7 @@ fn what_cannot_be_is_refused_whatever_its_checksum() {
     );
 }
 
-/// A disk on which a chosen write fails and leaves garbage.
+/// A disk on which a selected write fails and leaves garbage.
 struct Tearing {
     disk: MemoryDevice,
     garbage: Buf,
@@ -317,8 +318,8 @@ impl Device for Tearing {
     }
 }
 
-/// One copy is lost, at rest or by a write that fails; then the next write fails as well, or the
-/// power is cut during it.
+/// One copy is lost, by corruption or by a failed write; then the next write fails as well, or the
+/// power is cut during that write.
 #[test]
 fn a_copy_that_is_left_is_not_written_before_the_other_is_whole() {
     let rt = Rt::virtual_time(VirtualOptions::default());
@@ -344,7 +345,7 @@ fn a_copy_that_is_left_is_not_written_before_the_other_is_whole() {
             candidate.write(&superblock, &spare, &rt).await.unwrap();
             let lose = Request::write(lost, garbage.clone(), Flags::NONE);
             disk.submit(lose).await.unwrap();
-            // It is opened.
+            // The side is opened again, so which copy is spare is unknown.
             spare.set(None);
             let mut at_least = superblock.generation;
             for strike in [struck, 0, 1, 0] {
@@ -355,7 +356,7 @@ fn a_copy_that_is_left_is_not_written_before_the_other_is_whole() {
                 let found = candidate.inspect().await;
                 let found = found.expect("a copy is whole").expect("it is a superblock");
                 if strike == 1 {
-                    // The first copy was written.
+                    // The first of the two writes has succeeded.
                     at_least = superblock.generation;
                 }
                 assert!(found.generation >= at_least, "{lost} {strike}");

@@ -1,4 +1,4 @@
-//! Tests of sides whose logs have lost entries: their knowledge still counts.
+//! Tests of sides whose logs have lost durable entries, and whose knowledge still counts.
 
 use super::*;
 
@@ -9,8 +9,8 @@ fn damaged(seen: Seen) -> Seen {
     }
 }
 
-/// A side whose log has lost entries is no source, but its knowledge of the others holds: an older
-/// copy is not taken for the volume because the only witness is damaged.
+/// A side whose log has lost entries is no source, but its knowledge of the other sides counts: an
+/// older copy is not accepted as the volume although the only witness is damaged.
 #[test]
 fn a_damaged_side_still_tells_that_the_other_is_an_older_copy() {
     let older = at(250, side(A, 2, SideState::Dirty, &[together()]));
@@ -29,18 +29,18 @@ fn a_damaged_side_still_tells_that_the_other_is_an_older_copy() {
                 panic!("{refused}");
             };
             assert_eq!((older, missing), (vec!["a".to_owned()], vec![]));
-            // The operator decides otherwise.
+            // The operator can decide otherwise, by discarding the damaged side.
             let given_up = decide(&seen, &["b".to_owned()], None);
             assert_eq!(indices(&given_up.expect("it is forced")), [A]);
         }
     }
-    // A member that was not told of the epoch yet is no older copy.
+    // A member that did not get the newest epoch yet is not an older copy.
     let unacknowledged = damaged(at(250, side(B, 2, SideState::Dirty, &later[..2])));
     assert_eq!(indices(&plan(&[older, unacknowledged])), [A]);
 }
 
-/// A damaged member is made anew from the others once they have every change that it ever stated to
-/// have, and not before: it may have acknowledged changes that they lack (T7).
+/// A damaged member is rebuilt from the other sides if these have every change that it ever stated
+/// to have. Otherwise the opening is refused: it may have acknowledged changes that they lack (T7).
 #[test]
 fn a_damaged_member_is_made_anew_unless_it_may_be_ahead() {
     let whole = || at(160, side(A, 2, SideState::Dirty, &[together()]));
@@ -63,13 +63,14 @@ fn a_damaged_member_is_made_anew_unless_it_may_be_ahead() {
             "{refused}"
         );
     }
-    // A clean source knows that no side is ahead of it.
+    // A clean source proves that no side is ahead of it.
     let clean = at(160, side(A, 2, SideState::Clean, &[together()]));
     assert_eq!(indices(&plan(&[clean, found(161, 0)])), [A]);
 }
 
-/// A member with an older epoch than the newest one was not told of that, or is an older copy. The
-/// table of the others names the epoch that the member had when the newest one began.
+/// A member with an epoch older than the newest either did not get the newest epoch, or is an older
+/// copy. The table of the other side records the epoch that the member had when the newest epoch
+/// began.
 #[test]
 fn a_member_with_another_epoch_than_the_table_names_is_an_older_copy() {
     let epochs = [1, 2, 3].map(|number| epoch(0, number, &[A, B]));
@@ -86,7 +87,8 @@ fn a_member_with_another_epoch_than_the_table_names_is_an_older_copy() {
         matches!(refused, Refusal::FreshestMissing { .. }),
         "{refused}"
     );
-    // The newest is known to be complete, so the volume opens and the copy is made anew.
+    // The side with the newest epoch is known to be complete, so the volume opens and the copy is
+    // rebuilt.
     newest.found.as_mut().unwrap().state = SideState::CleanIdle;
     let plan = plan(&[newest, copy(1)]);
     assert_eq!(plan.behind, [(B, Behind::Everything)]);

@@ -1,33 +1,33 @@
-//! Cache of pages of the checksum area, with CLOCK as its eviction policy over the pages that the
-//! device has.
+//! Cache of pages of the checksum area, with CLOCK as the eviction policy for clean pages.
 //!
-//! It must never evict a changed page before the device has taken it and it was read back as
-//! written: only the read tells that the device has lost a write.
+//! The cache must never evict a changed page before the device has written the page and it was read
+//! back as written: only the read reveals that the device has lost a write.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::entries::Entries;
 use crate::layers::mirror::store::pages::WriteBack;
 
-/// A page in memory.
+/// A page in the cache.
 pub(super) struct Cached {
     pub(super) entries: Entries,
-    /// The page was requested since the clock's hand passed it.
+    /// Whether the page was used since the hand of the clock last passed it.
     pub(super) used: bool,
     on_clock: bool,
 }
 
-/// The pages in memory.
+/// The pages in memory, by page number.
 #[derive(Default)]
 pub(super) struct Cache {
     pub(super) pages: BTreeMap<u64, Cached>,
-    /// The clock, from its hand on. Every page that the device has is on it. A changed page is
-    /// removed when the hand reaches it, and returns when it has been written.
+    /// The pages of the clock, in order from its hand on. Every clean page is on the clock. A
+    /// changed page is removed from the clock when the hand reaches it, and is added again after it
+    /// was written and verified.
     clock: VecDeque<u64>,
 }
 
 impl Cache {
-    /// Inserts a page, or replaces the entries of one that is there.
+    /// Inserts a page, or replaces the entries of a page in the cache.
     pub(super) fn put(&mut self, page: u64, entries: Entries) {
         let cached = self.pages.entry(page).or_insert(Cached {
             entries: Box::default(),
@@ -41,7 +41,7 @@ impl Cache {
         }
     }
 
-    /// Puts pages back on the clock that memory need no longer keep.
+    /// Adds pages that need no longer stay in memory to the clock again.
     pub(super) fn rejoin(&mut self, due: &WriteBack) {
         for (page, cached) in &mut self.pages {
             if !cached.on_clock && !due.is_needed(*page) {
@@ -51,7 +51,8 @@ impl Cache {
         }
     }
 
-    /// Evicts pages until at most `pages_max` are left, or only pages that memory must keep.
+    /// Evicts clean pages until at most `pages_max` pages remain, or only pages that must stay in
+    /// memory.
     pub(super) fn trim(&mut self, pages_max: usize, due: &WriteBack) {
         while self.pages.len() > pages_max
             && let Some(page) = self.clock.pop_front()

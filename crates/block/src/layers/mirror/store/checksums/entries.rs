@@ -1,4 +1,4 @@
-//! Entries of a checksum page, and the verification of blocks against them.
+//! Entries of a checksum page, and verification of blocks against these entries.
 
 use std::ops::Range;
 
@@ -15,18 +15,18 @@ const LOST: u32 = 2;
 /// Checksum entry of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::layers::mirror::store) enum Expected {
-    /// The block was never written; it reads as zeroes, whatever the home holds.
+    /// The block was never written: it reads as zeroes, whatever its home location holds.
     NeverWritten,
-    /// The checksum is unknown: the content at home counts as it is.
+    /// The checksum is unknown: the content of the home location is accepted.
     Unknown,
     /// No side had the content when the side was rebuilt: reads fail until the block is written.
     Lost,
-    /// The block has this digest. 0, 1 and 2 mean the same as 0xFFFFFFFF, 0xFFFFFFFE and
-    /// 0xFFFFFFFD, which is how they are read back.
+    /// The block has this digest. The digests 0, 1 and 2 are stored as 0xFFFFFFFF, 0xFFFFFFFE and
+    /// 0xFFFFFFFD, and are equivalent to these.
     Digest(u32),
 }
 
-/// Returns a digest as it is stored: three values are reserved, and are replaced.
+/// Returns a digest in its stored form, in which three reserved values are replaced.
 fn spelled(digest: u32) -> u32 {
     match digest {
         NEVER_WRITTEN => 0xFFFF_FFFF,
@@ -56,7 +56,7 @@ impl Expected {
     }
 }
 
-/// Returns the kind of an entry; all digests map to the same value.
+/// Returns the kind of an entry; all digests are of the kind `Digest(0)`.
 pub(super) fn kind_of(entry: u32) -> Expected {
     match Expected::of_entry(entry) {
         Expected::Digest(_) => Expected::Digest(0),
@@ -64,7 +64,7 @@ pub(super) fn kind_of(entry: u32) -> Expected {
     }
 }
 
-/// Computes the checksum entries of blocks that hold `payload`, with the digest function `made_by`.
+/// Computes the checksum entries of the blocks of `payload` with the algorithm `made_by`.
 ///
 /// # Panics
 /// When the payload is not a whole number of blocks.
@@ -78,9 +78,10 @@ pub(in crate::layers::mirror::store) fn expected_of(
         .collect()
 }
 
-/// Returns the numbers of the blocks of `payload`, read from `first_block` on, that do not match
-/// their entries. A lost block never matches, whatever it holds. An unknown block always matches.
-/// So does a block that was never written: the caller replaces it with zeroes.
+/// Returns the numbers of the blocks of `payload`, which begins with block `first_block`, that do
+/// not match their entries. A lost block never matches, whatever its content. An unknown block
+/// always matches, and so does a block that was never written, which the caller replaces with
+/// zeroes.
 ///
 /// # Panics
 /// When the payload and the entries differ in length.
@@ -115,13 +116,13 @@ pub(in crate::layers::mirror::store) fn verify(
 /// The entries of a page.
 pub(super) type Entries = Box<[u32]>;
 
-/// Returns the entries of a page whose blocks are all unknown.
+/// Returns the entries of a page in which all blocks are unknown.
 pub(super) fn unknown_entries() -> Entries {
     vec![UNKNOWN; PAGE_BLOCKS as usize].into()
 }
 
-/// Returns the entries of a page that was never written: the first `unknown_blocks` blocks of the
-/// data are unknown, and the others were never written.
+/// Returns the entries of a page that was never written. In the data area, the first
+/// `unknown_blocks` blocks are unknown, and the other blocks were never written.
 pub(super) fn first_entries(page: u64, unknown_blocks: u64) -> Entries {
     let unknown = unknown_blocks.saturating_sub(page * PAGE_BLOCKS);
     let unknown = unknown.min(PAGE_BLOCKS) as usize;

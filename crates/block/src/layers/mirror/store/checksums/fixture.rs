@@ -1,5 +1,5 @@
 //! Fixtures for the tests of the areas: a device in memory that can be made to fail and that
-//! records its requests, and a CRC that shares no code with the one under test.
+//! records its requests, and a CRC that shares no code with the tested one.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -17,7 +17,7 @@ use crate::layers::fault::{Choice, ErrorRule, Fault, FaultControl, FaultPlan};
 use crate::media::memory::MemoryDevice;
 use crate::request::{Flags, Op, Reply, Request};
 
-/// CRC32C as RFC 3720 defines it: bit by bit, with the reflected polynomial.
+/// Computes CRC32C as RFC 3720 defines it, bit by bit with the reflected polynomial.
 pub(in crate::layers::mirror::store) fn crc_by_bit(bytes: &[u8]) -> u32 {
     let mut register = !0u32;
     for byte in bytes {
@@ -30,10 +30,10 @@ pub(in crate::layers::mirror::store) fn crc_by_bit(bytes: &[u8]) -> u32 {
     !register
 }
 
-/// The polynomial of CRC32C, reflected.
+/// The reflected polynomial of CRC32C.
 pub(in crate::layers::mirror::store) const POLYNOMIAL: u32 = 0x82F6_3B78;
 
-/// The area of the tests: in the middle of the device, of 600 pages.
+/// The area that the tests use: 600 pages in the middle of the device.
 pub(in crate::layers::mirror::store) const AREA: Area = Area {
     offset: 64 << 10,
     len: 600 << 12,
@@ -41,7 +41,7 @@ pub(in crate::layers::mirror::store) const AREA: Area = Area {
     numbered_from: 0,
 };
 
-/// Builds a sector of a page as the format page draws it.
+/// Builds a sector of a page according to the format specification.
 pub(in crate::layers::mirror::store) fn sector_by_hand(
     entries: [u8; 504],
     reserved: [u8; 4],
@@ -60,8 +60,8 @@ pub(in crate::layers::mirror::store) fn sector_by_hand(
     sector
 }
 
-/// Builds a page as the format page draws it, with entries that start with `entries`; the others
-/// are zeroes.
+/// Builds a page according to the format specification. Its entries begin with `entries`, followed
+/// by zeroes.
 pub(in crate::layers::mirror::store) fn page_by_hand(
     entries: &[u8],
     side: [u8; 16],
@@ -77,7 +77,8 @@ pub(in crate::layers::mirror::store) fn page_by_hand(
     (0..8).flat_map(of_sector).collect()
 }
 
-/// Returns the page with the sectors of `new` where `mask` has a bit, and else those of `old`.
+/// Returns a page with the sectors of `new` where `mask` has a bit, and the sectors of `old`
+/// elsewhere.
 pub(in crate::layers::mirror::store) fn mixture(old: &[u8], new: &[u8], mask: u32) -> Vec<u8> {
     let mut page = old.to_vec();
     for sector in (0..8).filter(|sector| mask >> sector & 1 == 1) {
@@ -90,7 +91,7 @@ pub(in crate::layers::mirror::store) fn mixture(old: &[u8], new: &[u8], mask: u3
 /// A device that passes every request on and records it.
 ///
 /// # Panics
-/// When it is given overlapping writes at once, the order of which no device promises.
+/// When two overlapping writes are in flight, since no device guarantees their order.
 pub(in crate::layers::mirror::store) struct Recorder {
     below: Rc<dyn Device>,
     asked: RefCell<Vec<(Op, Range<u64>)>>,
@@ -126,7 +127,7 @@ impl Device for Recorder {
     }
 }
 
-/// The device of a test, and the layers under it.
+/// The device of a test, with the layers under it.
 pub(in crate::layers::mirror::store) struct Rig {
     pub(in crate::layers::mirror::store) rt: Rt,
     memory: Rc<MemoryDevice>,
@@ -163,7 +164,7 @@ impl Rig {
         }
     }
 
-    /// Creates a device that takes a millisecond for each read and write.
+    /// Creates a device on which each read and write takes a millisecond.
     pub(in crate::layers::mirror::store) fn new(seed: u64) -> Rig {
         let rig = Rig::with_plans(seed, Default::default());
         for op in [Op::Read, Op::Write] {
@@ -172,8 +173,8 @@ impl Rig {
         rig
     }
 
-    /// Creates a device of changing speed, of whose reads and writes one in five fails: half of
-    /// these are not done, the others are done.
+    /// Creates a device of varying speed, on which one in five reads and writes fails. Half of the
+    /// failed requests take effect nevertheless.
     pub(in crate::layers::mirror::store) fn failing(seed: u64) -> Rig {
         let plan = |late| {
             let mut plan = FaultPlan {
@@ -197,13 +198,13 @@ impl Rig {
         Rig::with_plans(seed, [plan(false), plan(true)])
     }
 
-    /// Returns the content of the device, without a request to the recorder.
+    /// Returns the content of the device, without a recorded request.
     pub(in crate::layers::mirror::store) fn bytes(&self, range: Range<u64>) -> Vec<u8> {
         let read = Request::read(range.start, range.end - range.start);
         self.answer(read).into_data().to_vec()
     }
 
-    /// Changes the content of the device, without a request to the recorder.
+    /// Changes the content of the device, without a recorded request.
     pub(in crate::layers::mirror::store) fn set_bytes(&self, offset: u64, bytes: &[u8]) {
         let bytes = self.rt.pool().copy_of(bytes);
         self.answer(Request::write(offset, bytes, Flags::NONE));
@@ -216,7 +217,7 @@ impl Rig {
             .expect("memory does not fail")
     }
 
-    /// Returns a page of [`AREA`] as the device holds it.
+    /// Returns a page of [`AREA`] as stored on the device.
     pub(in crate::layers::mirror::store) fn page(&self, page: u64) -> Vec<u8> {
         let offset = AREA.offset + page * 4096;
         self.bytes(offset..offset + 4096)
@@ -226,8 +227,8 @@ impl Rig {
         self.set_bytes(AREA.offset + page * 4096, bytes);
     }
 
-    /// Returns the requests of one kind since the last call, each as its first page of [`AREA`] and
-    /// the page behind its last.
+    /// Returns the requests with operation `op` since the last call. Each is given as its first
+    /// page of [`AREA`] and the page after its last.
     pub(in crate::layers::mirror::store) fn asked(&self, op: Op) -> Vec<[u64; 2]> {
         let asked = std::mem::take(&mut *self.recorder.asked.borrow_mut());
         let page = |offset: u64| (offset - AREA.offset) / 4096;
@@ -235,7 +236,7 @@ impl Rig {
         of_kind.map(|(_, r)| [page(r.start), page(r.end)]).collect()
     }
 
-    /// Returns the highest number of writes in flight at once.
+    /// Returns the highest number of writes that were in flight together.
     pub(in crate::layers::mirror::store) fn writes_peak(&self) -> usize {
         self.recorder.writes_peak.get()
     }
@@ -243,7 +244,7 @@ impl Rig {
 
 #[test]
 fn the_crc_of_the_tests_is_that_of_rfc_3720() {
-    // RFC 3720, B.4: 32 bytes of zeroes, of ones, and counted up.
+    // Test vectors of RFC 3720, B.4: 32 bytes of zeroes, of ones, and of ascending values.
     assert_eq!(crc_by_bit(&[0; 32]), 0x8A91_36AA);
     assert_eq!(crc_by_bit(&[0xFF; 32]), 0x62A8_AB43);
     let counted: Vec<u8> = (0..32).collect();

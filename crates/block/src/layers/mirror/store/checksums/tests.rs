@@ -1,4 +1,4 @@
-//! The checksum area against the format page, and against an array in memory.
+//! Tests of the checksum area against the format specification, and against an array in memory.
 
 mod model;
 
@@ -19,7 +19,7 @@ use crate::request::Op;
 
 use Expected::{Digest, NeverWritten, Unknown};
 
-/// Blocks of the tests: three whole pages, and 40 blocks of a fourth.
+/// Number of blocks in the tests: those of three complete pages, and 40 blocks of a fourth page.
 const BLOCKS: u64 = 3 * 1008 + 40;
 const SIDE: [u8; 16] = *b"\xA1\xB2\xC3\xD4-and-12-more";
 
@@ -40,7 +40,7 @@ fn statistic(checksums: &Checksums, name: &str) -> u64 {
     }
 }
 
-/// Returns the entry of a block on the device, located as the format page says.
+/// Returns the entry of a block on the device, at its place according to the format specification.
 fn entry_on_device(rig: &Rig, block: u64) -> u32 {
     let page = rig.page(block / 1008);
     let (sector, entry) = (block % 1008 / 126, block % 126);
@@ -48,8 +48,9 @@ fn entry_on_device(rig: &Rig, block: u64) -> u32 {
     u32::from_le_bytes(page[at..at + 4].try_into().unwrap())
 }
 
-/// Page 2: of its first four blocks, one has a known CRC, one is unknown, and two had the CRCs 0
-/// and 1. The other blocks were never written.
+/// In page 2, the first block has a known CRC, the second is unknown, and the next two have the
+/// CRCs 0 and
+/// 1. The other blocks were never written.
 #[test]
 fn a_page_is_as_the_format_page_draws_it() {
     let entries = [
@@ -110,7 +111,7 @@ fn a_page_that_is_not_believed_is_damaged() {
     }
 }
 
-/// A torn write leaves old and new sectors in any mixture, and each entry is whole.
+/// A torn write leaves any mixture of old and new sectors, in which each entry is intact.
 #[test]
 fn a_page_of_old_and_new_sectors_is_believed() {
     let values = |start: u32| (0..1008).map(move |entry| start + entry);
@@ -139,7 +140,7 @@ fn a_page_of_old_and_new_sectors_is_believed() {
     }
 }
 
-/// Returns two pages to corrupt: one as it is after formatting, one full.
+/// Returns two pages to corrupt: a page as formatting leaves it, and a full page.
 fn pages_to_spoil() -> [Vec<u8>; 2] {
     let counted: Vec<u8> = (0..4032).map(|at| (at % 251) as u8).collect();
     [page_by_hand(&[], SIDE, 1), page_by_hand(&counted, SIDE, 1)]
@@ -173,7 +174,7 @@ fn two_sectors_that_changed_places_are_noticed() {
     }
 }
 
-/// Such sectors are noticed even when they stand in for a single sector of the right page.
+/// Foreign sectors are detected even if only one sector of the right page is replaced.
 #[test]
 fn sectors_of_another_side_or_page_are_noticed() {
     for byte in 0..16 {
@@ -208,7 +209,7 @@ fn a_page_of_another_length_is_refused() {
     assert_eq!(long, Err(PageError::Length(4097)));
 }
 
-/// A reader ignores values that a later minor version may store in reserved bytes.
+/// Reserved bytes, in which a later minor version may store values, are ignored.
 #[test]
 fn reserved_bytes_may_hold_anything_that_is_sealed() {
     let sector = |number| sector_by_hand([3; 504], [1, 2, 3, 4], SIDE, 1, number);
@@ -216,8 +217,8 @@ fn reserved_bytes_may_hold_anything_that_is_sealed() {
     assert_eq!(AREA.entries(1, &page), Ok(vec![3; 4032]));
 }
 
-/// Returns a block with this CRC: its last four bytes are computed by running the register
-/// backwards.
+/// Returns a block with the given CRC. Its last four bytes are computed by running the register of
+/// the CRC backwards.
 fn block_with_crc(crc: u32) -> Vec<u8> {
     let mut block = vec![0x61; 4092];
     let before = !crc_by_bit(&block);
@@ -231,7 +232,7 @@ fn block_with_crc(crc: u32) -> Vec<u8> {
     block
 }
 
-/// A payload in slices that end at the given places.
+/// Returns a payload of `bytes` in slices that end at the given places.
 fn scattered(rig: &Rig, bytes: &[u8], cuts: &[usize]) -> Payload {
     let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).collect();
     cuts.extend([0, bytes.len()]);
@@ -251,7 +252,7 @@ fn blocks_that_differ_are_found_and_no_others() {
     let payload = scattered(&rig, &blocks.concat(), &[1, 4096, 5000, 5001, 30_000]);
     let mut expected: Vec<Expected> = digests.iter().map(|crc| Digest(*crc)).collect();
     assert!(verify(BlockDigest::Crc32c, &payload, 50, &expected).is_empty());
-    // Entries as they are read back from the area.
+    // Entries in the form in which they are read back from the area.
     expected[0] = Digest(0xFFFF_FFFF);
     expected[1] = Digest(0xFFFF_FFFE);
     assert!(verify(BlockDigest::Crc32c, &payload, 50, &expected).is_empty());
@@ -323,7 +324,7 @@ fn neighbouring_pages_are_one_read_also_for_many_readers() {
         }
     });
     assert_eq!(rig.asked(Op::Read), [[0, 4]]);
-    // The gap is read up to the next page in memory, and at most 1 MiB at once.
+    // The gap is read up to the next page in memory; one read has at most 1 MiB.
     rig.rt
         .block_on(sums.expected(10 * 1008..11 * 1008))
         .unwrap();
@@ -360,7 +361,8 @@ fn the_cache_keeps_what_is_used() {
         rig.rt.block_on(sums.expected(block..block + 1)).unwrap();
         assert!(statistic(&sums, "checksum_cached_pages") <= 2);
     };
-    // The hand has gone round once when 2 comes, and has taken 0; it finds 1 used again, not 2.
+    // Page 2 evicts page 0, after the hand of the clock has passed each page once. Then page 3
+    // evicts page 2, since only page 1 was used again.
     [0, 1, 2, 1, 3].into_iter().for_each(ask);
     assert_eq!(rig.asked(Op::Read), [[0, 1], [1, 2], [2, 3], [3, 4]]);
     ask(1);
@@ -373,7 +375,7 @@ fn the_cache_keeps_what_is_used() {
 fn pages_that_have_changed_stay_beyond_the_bound_until_they_are_written_and_verified() {
     let rig = Rig::new(1);
     let sums = checksums(&rig, 600 * 1008, 2);
-    // Every second page, 0 to 38, and a run of 300.
+    // Change the even pages from 0 to 38, and a run of 300 pages.
     let single = (0..20).map(|i| 2 * i);
     for page in single.chain(100..400) {
         rig.rt
@@ -409,8 +411,8 @@ fn a_page_that_changes_while_it_is_written_is_written_again() {
             rig.rt.sleep(Duration::from_micros(500)).await;
             sums.update(6, &[Digest(88)]).await.unwrap();
         };
-        // The second call has to wait for the first: it covers the writes that the first has in
-        // flight.
+        // The second call must wait for the first, since it also covers the writes that the first
+        // call has in flight.
         let second = async {
             rig.rt.sleep(Duration::from_micros(200)).await;
             let before = sums.unwritten_pages();
@@ -419,7 +421,7 @@ fn a_page_that_changes_while_it_is_written_is_written_again() {
         };
         let (first, (before, ())) = join(sums.write_back(), join(second, change)).await;
         assert_eq!((first, before), (Ok(()), 1));
-        // The second call began after the change, and so has written it too.
+        // The second call began its writes after the change, so it has also written the change.
         assert_eq!(sums.unwritten_pages(), 0);
     });
     assert_eq!(rig.asked(Op::Write), [[0, 1], [0, 1]]);
@@ -471,8 +473,8 @@ fn a_damaged_page_says_so_until_it_is_reset() {
     assert_eq!(statistic(&sums, "checksum_damaged_pages"), 1);
     assert_eq!(ask(0..2), Ok(vec![Digest(5), NeverWritten]));
 
-    // While a task reads the page, a reset waits: the result of the read must not replace the reset
-    // entries.
+    // While a task reads the page, a reset waits; otherwise the content read could replace the
+    // reset entries.
     rig.set_page(1, &page_by_hand(&[6, 0, 0, 0], SIDE, 1));
     rig.rt.block_on(async {
         join(sums.expected(1008..1009), sums.reset_page(1))
@@ -502,9 +504,9 @@ fn a_write_that_is_given_up_is_still_due() {
     assert_eq!(entry_on_device(&rig, 0), 0, "the device had not taken it");
 }
 
-/// A write that the device has acknowledged and lost leaves the page as it was, whole and sealed.
-/// Every sealed page of a place has the same CRC, so only a comparison of the entries shows the
-/// loss.
+/// A write that the device has acknowledged and lost leaves the old page, which is valid and
+/// sealed. All sealed versions of a page have the same CRC, so only a comparison of the entries
+/// reveals the loss.
 #[test]
 fn a_page_that_is_older_than_it_should_be_is_written_again() {
     let rig = Rig::new(11);

@@ -1,6 +1,7 @@
-//! The entries of the map in memory, compressed by page. Most pages of most maps have no mark, or
-//! one value: a map of 20 TiB takes no memory where nothing is marked, and never more than 1.1 KB a
-//! page, 46 MB in all, where an array of entries would always take 168 MB.
+//! The entries of the dirty-region bitmap (map) in memory, compressed by page. Most pages of most
+//! maps have no mark, or only one value: pages without a mark take no memory, and any other page
+//! takes at most 1.1 KB. For 20 TiB this is at most 46 MB, where an array of entries would always
+//! take 168 MB.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,20 +12,20 @@ use super::PAGE_REGIONS;
 pub(super) type PageEntries = [u64; PAGE_REGIONS as usize];
 
 /// Maximum number of different entries of a page in memory. In a page with more, the lowest entries
-/// are raised: this marks more than was changed, never less. A history has as many epochs, so there
-/// is hardly a side left that lower entries could tell apart.
+/// are raised, which marks more than was changed, never less. A history has only this many epochs,
+/// so there is hardly a side left for which the lower entries would make a difference.
 const DIFFERENT_MAX: usize = 64;
 
-/// A page with at least one mark.
+/// A compressed page with at least one mark.
 enum Page {
     /// All entries have this value.
     One(u64),
-    /// The different values in ascending order, and the index of its value for each region.
+    /// The different values in ascending order, and for each region the index of its value.
     Several(Vec<u64>, Box<[u8; PAGE_REGIONS as usize]>),
 }
 
 impl Page {
-    /// Compresses a page; raises the lowest entries if there are too many different ones.
+    /// Compresses a page. If it has too many different entries, the lowest of them are raised.
     fn of(entries: &PageEntries) -> Page {
         let mut different = entries.to_vec();
         different.sort_unstable();
@@ -32,7 +33,7 @@ impl Page {
         if let [one] = different[..] {
             return Page::One(one);
         }
-        // 0 stands for regions that were never changed; these are never raised.
+        // The entry 0 means that a region was never changed; it is never raised.
         let zero = usize::from(different[0] == 0);
         let excess = different.len().saturating_sub(DIFFERENT_MAX);
         different.drain(zero..zero + excess);
@@ -59,7 +60,7 @@ pub(super) struct Marks {
 }
 
 impl Marks {
-    /// Creates the entries of a number of regions, none of which was ever changed.
+    /// Creates the entries of `regions` regions that were never changed.
     pub(super) fn new(regions: u64) -> Marks {
         Marks {
             regions,
@@ -77,7 +78,7 @@ impl Marks {
         self.regions.div_ceil(PAGE_REGIONS)
     }
 
-    /// Adds regions that were never changed, up to the number given.
+    /// Adds regions that were never changed, up to a total of `regions`.
     pub(super) fn grow(&mut self, regions: u64) {
         self.regions = self.regions.max(regions);
     }
@@ -90,8 +91,8 @@ impl Marks {
         })
     }
 
-    /// Sets the entries of a page, except those of regions beyond the end. Returns whether the page
-    /// has exactly these entries now; some may be higher.
+    /// Sets the entries of a page, except for regions beyond the last one. Returns true when the
+    /// page now has exactly these entries, and false when some were raised.
     pub(super) fn set(&mut self, page: u64, entries: &PageEntries) -> bool {
         let mut entries = *entries;
         let inside = self.regions.saturating_sub(page * PAGE_REGIONS);
@@ -105,8 +106,8 @@ impl Marks {
         exactly
     }
 
-    /// Raises the entries of some regions of one page to at least `epoch`, and returns whether that
-    /// changed one.
+    /// Raises the entries of some regions of one page to at least `epoch`, and returns true when
+    /// this changed an entry.
     pub(super) fn raise(&mut self, page: u64, within: Range<usize>, epoch: u64) -> bool {
         let found = self.pages.get(&page);
         let entry = |at| found.map_or(0, |found| found.entry(at));
@@ -121,8 +122,8 @@ impl Marks {
         true
     }
 
-    /// Returns the regions whose entries are above `epoch`, in order, as runs that are not merged
-    /// across pages.
+    /// Returns the regions below `regions_end` whose entries are above `epoch`, in ascending order,
+    /// as runs that are not merged across pages.
     pub(super) fn above(&self, epoch: u64, regions_end: u64) -> impl Iterator<Item = Range<u64>> {
         let pages_end = regions_end.div_ceil(PAGE_REGIONS);
         self.pages
@@ -145,8 +146,8 @@ impl Marks {
 mod tests {
     use super::*;
 
-    /// The expected values are computed by hand: with 504 different entries, 64 are kept; 0 stays,
-    /// and the lowest of the others become the lowest that is kept.
+    /// The expected values are computed by hand. Of 504 different entries, 64 are kept: the entry 0
+    /// stays, and the lowest of the others are raised to the lowest entry that is kept.
     #[test]
     fn too_many_different_entries_are_raised_and_never_lowered() {
         for lowest in [0, 1000] {
@@ -155,10 +156,10 @@ mod tests {
             assert!(!marks.set(0, &entries), "not exactly");
             let found = marks.entries(0);
             let kept = |at: u64| match (lowest, at) {
-                // 0, and 441 to 503, the 63 highest.
+                // The entry 0 and the 63 highest entries, 441 to 503, are kept.
                 (0, 0) => 0,
                 (0, at) => at.max(441),
-                // The 64 highest are 1440 to 1503.
+                // The 64 highest entries, 1440 to 1503, are kept.
                 (lowest, at) => (lowest + at).max(1440),
             };
             assert_eq!(found, std::array::from_fn(|at| kept(at as u64)));

@@ -1,4 +1,5 @@
-//! The map against the format page, and against an array in memory.
+//! Tests of the dirty-region bitmap (map) against the format specification, and against an array in
+//! memory.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -15,7 +16,8 @@ use crate::layers::mirror::superblock::areas::ENTRIES_BYTES;
 use crate::request::Op;
 
 const MIB: u64 = 1 << 20;
-/// Two whole pages, 42 regions of a third, and the start of another region.
+/// Length of the tested volume: the regions of two complete pages, 42 regions of a third page, and
+/// a part of another region.
 const VOLUME_BYTES: u64 = 1050 * MIB + 8192;
 const REGIONS: u64 = 1051;
 const SIDE: [u8; 16] = *b"\xA1\xB2\xC3\xD4-and-12-more";
@@ -32,13 +34,13 @@ async fn load(rig: &Rig) -> Result<Regions, IoError> {
     .await
 }
 
-/// Returns the stale ranges, each as its start and end.
+/// Returns the out-of-sync ranges, each as its start and its end.
 fn out_of_sync(map: &Regions, epoch: u64, volume_bytes: u64) -> Vec<[u64; 2]> {
     let ranges = map.out_of_sync_since(epoch, volume_bytes).into_iter();
     ranges.map(|range| [range.start, range.end]).collect()
 }
 
-/// Returns the entry of a region on the device, located as the format page says.
+/// Returns the entry of a region on the device, at its place according to the format specification.
 fn entry_on_device(rig: &Rig, region: u64) -> u64 {
     let page = rig.page(region / 504);
     let (sector, entry) = (region % 504 / 63, region % 63);
@@ -46,7 +48,7 @@ fn entry_on_device(rig: &Rig, region: u64) -> u64 {
     u64::from_le_bytes(page[at..at + 8].try_into().unwrap())
 }
 
-/// Page 1: its second region was last changed in epoch 0x0102, its last one in epoch 3.
+/// In page 1, the second region was last changed in epoch 0x0102, and the last region in epoch 3.
 #[test]
 fn a_page_is_as_the_format_page_draws_it() {
     let mut entries = [[0; 8]; 504];
@@ -80,7 +82,7 @@ fn a_page_is_as_the_format_page_draws_it() {
     assert!(!map.dirty());
 }
 
-/// A torn write leaves old and new sectors in any mixture, and each entry is whole.
+/// A torn write leaves any mixture of old and new sectors, in which each entry is intact.
 #[test]
 fn a_page_of_old_and_new_sectors_is_believed() {
     let of_epoch = |epoch: u64| page_by_hand(&epoch.to_le_bytes().repeat(504), SIDE, 1);
@@ -117,7 +119,7 @@ fn marks_cover_what_they_touch_and_only_rise() {
     assert!(map.mark(2 * MIB..4 * MIB, 6));
     assert_eq!(out_of_sync(&map, 4, VOLUME_BYTES), [[0, 4 * MIB]]);
     assert_eq!(out_of_sync(&map, 5, VOLUME_BYTES), [[2 * MIB, 4 * MIB]]);
-    // The end of the volume is not the end of a region.
+    // The volume ends in the middle of a region.
     assert!(map.mark(VOLUME_BYTES - 1..VOLUME_BYTES, 7));
     let end = [1050 * MIB, VOLUME_BYTES];
     assert_eq!(out_of_sync(&map, 6, VOLUME_BYTES), [end]);
@@ -143,8 +145,8 @@ fn a_damaged_page_counts_as_always_stale() {
         for epoch in [0, 1 << 40, u64::MAX] {
             assert_eq!(out_of_sync(&map, epoch, VOLUME_BYTES), [page_1]);
         }
-        // No mark changes an entry of the damaged page, so the page must be written as it is
-        // interpreted.
+        // No mark changes an entry of the damaged page, so the write of its interpreted content
+        // must be due without a mark.
         assert!(!map.mark(600 * MIB..601 * MIB, 8));
         assert!(map.dirty());
         rig.rt.block_on(map.write_back()).unwrap();
@@ -176,7 +178,8 @@ fn a_long_map_is_read_in_pieces_and_a_failing_one_not_at_all() {
     assert_eq!(failed.err(), Some(IoError::Medium));
 }
 
-/// Only written pages are checked, and a page that has become corrupt since is written again.
+/// Only written pages are checked, and a page that has become corrupt since its write is written
+/// again.
 #[test]
 fn a_page_that_goes_bad_is_found_and_written_again() {
     let rig = Rig::new(1);
@@ -252,7 +255,8 @@ proptest! {
     }
 }
 
-/// Returns which regions of an array of entries are stale.
+/// Returns, for each region of an array of entries, whether the region is out of sync since
+/// `epoch`.
 fn out_of_sync_regions(model: &[u64], epoch: u64) -> Vec<bool> {
     model.iter().map(|entry| *entry > epoch).collect()
 }
@@ -269,7 +273,7 @@ fn as_regions(ranges: &[Range<u64>]) -> Vec<bool> {
     regions
 }
 
-/// Marks a range in an array of entries.
+/// Marks a range in an array of entries, and returns true when an entry changed.
 fn mark_model(model: &mut [u64], range: &Range<u64>, epoch: u64) -> bool {
     let mut news = false;
     for (region, entry) in (0..).zip(model) {
@@ -281,8 +285,8 @@ fn mark_model(model: &mut [u64], range: &Range<u64>, epoch: u64) -> bool {
     news
 }
 
-/// Several tasks set marks, and one writes back through failures. Entries only rise, so an entry on
-/// the device is never lower than the mark set before the write.
+/// Several tasks set marks, and another one writes back through failures. Entries only rise, so an
+/// entry on the device must not be lower than the mark set before the write.
 #[test]
 fn it_agrees_with_an_array_through_failures_and_restarts() {
     for seed in 0..8 {

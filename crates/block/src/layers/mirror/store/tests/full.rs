@@ -1,8 +1,8 @@
-//! Tests of a log without space, and of the changes that wait for it.
+//! Tests of a log without free space, and of the changes that wait for space.
 
 use super::*;
 
-/// Appends changes of 16 blocks, each of another place, until `waiting` of them wait for space.
+/// Appends changes of 16 blocks at different places, until about `waiting` of them wait for space.
 fn fill(rt: &Rt, store: &Store, next: &Cell<u64>, waiting: u64) -> Vec<Outcome> {
     const BYTES: u64 = 16 * BLOCK_BYTES;
     let (_, log_bytes) = store.log_bytes();
@@ -17,9 +17,9 @@ fn fill(rt: &Rt, store: &Store, next: &Cell<u64>, waiting: u64) -> Vec<Outcome> 
     (0..count).map(append).collect()
 }
 
-/// The side is given a change by a way other than its log. Meanwhile the log states no more
-/// completeness than before, and fills. The changes that wait for space are later than the flush
-/// that makes the space.
+/// The side is given a change in another way than through its log. Until then, the log cannot state
+/// a higher complete number, and it fills up. The changes that wait for space must not delay the
+/// flush that frees this space.
 #[test]
 fn a_flush_waits_for_no_change_that_waits_for_space() {
     let rt = rt();
@@ -49,7 +49,8 @@ fn a_flush_waits_for_no_change_that_waits_for_space() {
     });
 }
 
-/// As above without a flush: the log notices by itself that more is complete than it has stated.
+/// As in the previous test, but without a flush: the log itself notices that it is complete up to a
+/// higher number than it has stated.
 #[test]
 fn a_full_log_says_what_is_complete_since() {
     let rt = rt();
@@ -76,7 +77,7 @@ fn a_full_log_says_what_is_complete_since() {
     });
 }
 
-/// Changes that were appended and have no place in the log yet take space as well.
+/// Appended changes that are not in an entry yet also count as used space.
 #[test]
 fn nothing_overtakes_while_the_space_is_taken_by_what_waits_for_it() {
     let rt = rt();

@@ -1,11 +1,11 @@
-//! Tests that changes which a late member lacks stay in the log, however often the log wraps around
-//! (T13, T14).
+//! Tests that the changes that a lagging member lacks stay in the log, however often the log wraps
+//! around (T13, T14).
 
 use bimetal_rt::sync::Event;
 
 use super::*;
 
-/// Sequence number of the last change of each block, and its content.
+/// Sequence number and content of the last change of each block.
 struct Written(Vec<(u64, u8)>);
 
 impl Written {
@@ -15,8 +15,8 @@ impl Written {
         }
     }
 
-    /// Checks three things: the log has the newest change of each block that a member complete
-    /// below `number` lacks; no region is marked; everything reads as it was written.
+    /// Checks that the log has the newest change of each block that a member complete below
+    /// `number` lacks, that no region is marked, and that every block reads as written.
     async fn check(&self, store: &Store, number: u64) {
         for (block, (last, _)) in (0u64..).zip(&self.0) {
             if *last >= number {
@@ -34,7 +34,7 @@ impl Written {
     }
 }
 
-/// A client writes the same blocks over and over while a member is late, and is never held up.
+/// A client that repeatedly writes the same blocks while a member lags is never delayed.
 #[test]
 fn blocks_written_again_and_again_fill_no_log() {
     let rt = rt();
@@ -44,7 +44,8 @@ fn blocks_written_again_and_again_fill_no_log() {
         store.release(1, false);
         let mut written = Written(vec![(0, 0); (VOLUME_BYTES / BLOCK_BYTES) as usize]);
         for step in 0..6_000u64 {
-            // Each change takes two blocks of a log of 1,024; every tenth is of a place of its own.
+            // Each change takes two blocks of a log of 1,024 blocks. At first, every tenth change
+            // has a block of its own.
             let block = match step {
                 0..400 if step % 10 == 0 => 100 + step / 10,
                 _ => step % 7,
@@ -68,7 +69,7 @@ fn blocks_written_again_and_again_fill_no_log() {
     });
 }
 
-/// Random changes, a late member that makes progress at random, and stops in between.
+/// Random changes, with a lagging member that makes progress at random, and with stops in between.
 #[test]
 fn a_late_member_finds_in_the_log_what_it_lacks() {
     let rt = rt();
@@ -92,7 +93,8 @@ fn a_late_member_finds_in_the_log_what_it_lacks() {
             if rng.below(40) == 0 {
                 store.flush(next.get()).await.expect("it flushes");
             }
-            // The member lacks at most a third of the log, as the bound on the exposure ensures.
+            // The member lacks at most a third of the log, as the bound of the exposure would
+            // ensure.
             let lacked = written.0.iter().filter(|(last, _)| *last >= member).count();
             if lacked > 220 || rng.below(200) == 0 {
                 member += rng.below(next.get() - member + 1);
@@ -119,7 +121,7 @@ fn a_late_member_finds_in_the_log_what_it_lacks() {
     });
 }
 
-/// A program that dies whenever it has opened the side does not use up the log.
+/// A program that is killed each time after it has opened the side does not use up the log.
 #[test]
 fn runs_without_entries_take_no_room() {
     let rt = rt();
@@ -146,7 +148,7 @@ fn runs_without_entries_take_no_room() {
     });
 }
 
-/// A device that completes no change while it hangs.
+/// A device that completes no change while `hangs` is set.
 struct Hanging {
     below: Rc<dyn Device>,
     hangs: Cell<bool>,
@@ -168,8 +170,9 @@ impl Device for Hanging {
     }
 }
 
-/// While the full log of a side waits for a late member, the side is not silent. A device that
-/// hangs meanwhile is detected once the log has work for it again.
+/// While the full log of a side waits for a lagging member, the side still counts as making
+/// progress. A device that hangs during this wait is detected once the log has requests for it
+/// again.
 #[test]
 fn a_side_that_waits_for_a_late_member_is_not_silent() {
     const PROBE: Duration = Duration::from_millis(10);

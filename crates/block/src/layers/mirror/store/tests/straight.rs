@@ -1,4 +1,4 @@
-//! Tests of content that a side holds and may lose: from the moment it is written until a flush has
+//! Tests of content that a side holds and may lose, from the write of the content until a flush has
 //! covered it.
 
 use futures_util::FutureExt;
@@ -6,13 +6,13 @@ use futures_util::FutureExt;
 use super::*;
 use crate::layers::fault::{Fault, FaultPlan};
 
-/// Returns the first block of each range and the one behind its last.
+/// Returns, for each range, its first block and the block after its last one.
 fn blocks(ranges: &RangeSet) -> Vec<(u64, u64)> {
     let of_blocks = |range: Range<u64>| (range.start / BLOCK_BYTES, range.end / BLOCK_BYTES);
     ranges.iter().map(of_blocks).collect()
 }
 
-/// A slow flush may never end: until it does, the content that it is to cover can be lost.
+/// Until a slow flush has ended, the content that it is to cover may still be lost.
 #[test]
 fn what_went_straight_home_may_be_lost_until_its_flush_has_ended() {
     let rt = rt();
@@ -55,8 +55,8 @@ fn what_went_straight_home_may_be_lost_until_its_flush_has_ended() {
     });
 }
 
-/// A change that a rebuild writes through the log has the sequence number of an older change, below
-/// which everything else may be durable.
+/// A change that a rebuild writes through the log has the sequence number of an older change. It
+/// may not be durable although everything else below that number is.
 #[test]
 fn what_has_an_old_number_may_be_lost_as_well() {
     let rt = rt();
@@ -75,9 +75,9 @@ fn what_has_an_old_number_may_be_lost_as_well() {
     });
 }
 
-/// In a range that the side lacks, the log's changes are older than the content that a rebuild
-/// writes past the log. Once the side counts, the next opening believes its log: so the log must
-/// have dropped these changes by then.
+/// In a range that the side lacks, changes in the log are older than the content that a rebuild
+/// writes directly to the home location. Once the side counts, the next opening trusts its log, so
+/// the log must have dropped these changes by then.
 #[test]
 fn what_the_log_held_before_a_rebuild_is_not_found_again_after_it() {
     let rt = rt();
@@ -116,7 +116,8 @@ fn what_the_log_held_before_a_rebuild_is_not_found_again_after_it() {
     });
 }
 
-/// Writes three blocks of the byte 7 past the log, where the log has forgotten changes.
+/// Announces a range of three blocks, whose changes in the log were discarded, and writes blocks of
+/// the byte 7 directly to its home location.
 async fn bring(rt: &Rt, store: &Rc<Store>, range: Range<u64>) {
     let announced = store.announce(vec![range.clone()]);
     announced.await.expect("announced");
@@ -126,9 +127,10 @@ async fn bring(rt: &Rt, store: &Rc<Store>, range: Range<u64>) {
     store.write_straight(kept, data).await.expect("written");
 }
 
-/// Content written past the log is no longer lacking when a rebuild is cut short. The log has not
-/// dropped its older changes there, and is read again when the side comes back: these must neither
-/// count nor cancel changes that have entered the log since.
+/// A rebuild that is interrupted has written content directly to its home location, which is then
+/// no longer lacking. The log still has older changes of these ranges, and is read again when the
+/// side comes back. The older changes must not count, and must not cancel changes that have entered
+/// the log since.
 #[test]
 fn what_the_log_held_before_a_rebuild_that_was_cut_short_does_not_count_again() {
     let rt = rt();
@@ -156,7 +158,7 @@ fn what_the_log_held_before_a_rebuild_that_was_cut_short_does_not_count_again() 
             store.flush(0).await.expect("durable");
             assert_eq!(get(&store, 8..12).await, Ok(expected.to_vec()));
             store.end().await;
-            // Nothing is lacking when the side comes back.
+            // No range is lacking when the side comes back.
             lacks.clear();
             superseded = store.superseded();
         }

@@ -1,18 +1,18 @@
-//! Tests of pages of the map and of the checksums that formatting does not write: old content of
-//! the device must never pass for such a page, and a stop at any moment must neither lose a page
-//! that was written nor take an unwritten page for a written one.
+//! Tests of pages of the dirty-region bitmap and the checksums that formatting does not write. Old
+//! content of the device must never be mistaken for such a page. A stop at any time must neither
+//! lose a written page nor make an unwritten page count as written.
 
 use super::super::checksums::fixture::page_by_hand;
 use super::super::pages::Area;
 use super::*;
 use crate::request::{IoResult, Reply};
 
-/// Nine pages of checksums describe 32 MiB; this volume has six of them.
+/// Size of the tested volume. Nine checksum pages describe 32 MiB; this volume uses six of them.
 const LARGE_BYTES: u64 = 20 << 20;
-/// Content of the device before it is formatted.
+/// Byte that fills the device before it is formatted.
 const LITTER: u8 = 0xEE;
 
-/// A device with a volatile cache, whose power is cut after a number of changes.
+/// A device with a volatile cache, whose power is cut after a given number of changes.
 struct Volatile {
     rt: Rt,
     geometry: Geometry,
@@ -34,8 +34,8 @@ impl Volatile {
         })
     }
 
-    /// Returns the content after a power cut: any sectors of the writes that no flush has covered
-    /// survive.
+    /// Returns the content after a power cut: of the writes that no flush has covered, arbitrary
+    /// sectors survive.
     fn after_cut(&self, rng: &mut Rng) -> Vec<u8> {
         let mut left = self.durable.borrow().clone();
         for (offset, bytes) in self.unflushed.borrow().iter() {
@@ -72,7 +72,7 @@ impl Volatile {
                     durable[offset..offset + bytes.len()].copy_from_slice(&bytes);
                 }
             }
-            // A discard is advice, which this device ignores.
+            // A discard is only a hint, which this device ignores.
             Op::Discard => {}
             other => panic!("{other:?} is not asked for where checksums are kept"),
         }
@@ -90,7 +90,7 @@ impl Device for Volatile {
     }
 }
 
-/// A device full of litter, formatted.
+/// Returns the content of a formatted device that was full of old content before.
 fn formatted(rt: &Rt) -> Vec<u8> {
     let device = Volatile::new(rt, vec![LITTER; DEVICE_BYTES as usize], u64::MAX);
     let layout = on(&memory(rt)).layout;
@@ -118,14 +118,13 @@ async fn begun(rt: &Rt, on_device: &StoreDevice) -> Result<(Rc<Store>, Rc<Cell<u
     Ok((store, next))
 }
 
-/// Blocks in several pages of checksums, with their neighbours.
+/// Blocks at the boundaries and in the middle of several checksum pages.
 const BLOCKS: [u64; 5] = [3, 1007, 1008, 2500, 5039];
 
-/// Known content of each of [`BLOCKS`]: the last value that was flushed, and all values written
-/// since.
+/// Possible content of each of [`BLOCKS`]: the last flushed value, and all values written since.
 type Known = [Vec<u8>; BLOCKS.len()];
 
-/// Writes to blocks, flushes, and destages, until an operation fails.
+/// Writes to blocks, flushes and destages, until an operation fails.
 async fn run_until_cut(rt: &Rt, device: &Rc<Volatile>, known: &mut Known) -> Result<(), IoError> {
     let below = Rc::clone(device) as Rc<dyn Device>;
     let (store, next) = begun(rt, &on_large(&below)).await?;
@@ -165,7 +164,7 @@ async fn round(
     Ok(())
 }
 
-/// Cuts the power after each number of changes, until the run ends before the cut.
+/// Cuts the power after each possible number of changes, until a run ends before its cut.
 #[test]
 fn a_stop_at_any_moment_loses_no_page_and_invents_none() {
     let rt = rt();
@@ -192,7 +191,7 @@ fn a_stop_at_any_moment_loses_no_page_and_invents_none() {
                         "{found} of {values:?}, cut {changes}"
                     );
                 }
-                // The neighbours of the blocks were never written.
+                // The neighbours of these blocks were never written.
                 assert_eq!(get(&store, 1009..1020).await, Ok(vec![0; 11]));
                 assert_eq!(get(&store, 4000..4010).await, Ok(vec![0; 10]));
                 assert!(store.empty().await.expect("it goes home"));
@@ -204,8 +203,8 @@ fn a_stop_at_any_moment_loses_no_page_and_invents_none() {
     assert!(cuts > 40 && destaged > 20, "{cuts} {destaged}");
 }
 
-/// A page that was written is validated by its checksums alone: one that has turned to zeroes, or
-/// back to its old content, is damaged.
+/// A written page is validated by its checksums alone: if it turns to zeroes, or to its old
+/// content, it is damaged.
 #[test]
 fn a_written_page_that_has_turned_to_zeroes_is_damaged() {
     let rt = rt();
@@ -222,14 +221,14 @@ fn a_written_page_that_has_turned_to_zeroes_is_damaged() {
             device.seen.borrow_mut()[page..page + 4096].fill(wrong);
             let (store, _) = begun(&rt, &on_large(&below)).await.expect("it opens");
             assert_eq!(get(&store, 3..4).await, Err(IoError::Corrupt));
-            // The page behind it has the same content, and was never written.
+            // The next page has the same content on the device, and was never written.
             assert_eq!(get(&store, 1008..1009).await, Ok(vec![0]));
             store.stop().await;
         }
     });
 }
 
-/// A side that was formatted when all pages were written has no bits for them, and all pages count.
+/// A side from before written bits existed has no bits, so all of its pages count as written.
 #[test]
 fn a_side_that_says_nothing_of_its_pages_has_all_of_them() {
     let rt = rt();
@@ -260,7 +259,7 @@ fn a_side_that_says_nothing_of_its_pages_has_all_of_them() {
     });
 }
 
-/// The content of an adopted disk is unknown, although no page says so.
+/// The existing content of an adopted disk is unknown, even where no checksum page was written.
 #[test]
 fn content_that_was_there_is_unknown_without_a_page() {
     let rt = rt();
@@ -288,7 +287,7 @@ fn content_that_was_there_is_unknown_without_a_page() {
     });
 }
 
-/// The pages of bits are sealed under other numbers than those of the map and the checksums.
+/// Pages of written bits are sealed with other numbers than pages of the bitmap and the checksums.
 #[test]
 fn no_page_of_the_map_passes_for_bits() {
     let area = |numbered_from| Area {

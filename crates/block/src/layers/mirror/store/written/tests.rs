@@ -1,14 +1,14 @@
-//! Tests of the bits of written pages, against the format page and against damage.
+//! Tests of the bits of written pages, against the format specification and against damage.
 
 use super::super::checksums::fixture::{AREA, Rig, mixture, page_by_hand};
 use super::*;
 use crate::layers::mirror::store::pages::WrittenIn;
 use crate::request::Op;
 
-/// The area of the bits, in the middle of the area of the rig, with room for two pages for each
-/// copy.
+/// Area of the bits, which lies in the middle of the area of the rig and has room for two pages of
+/// each copy.
 const PLACE: (u64, u64) = (AREA.offset + (100 << 12), 4 << 12);
-/// A number of pages that needs two pages of bits.
+/// Number of pages, for which two pages of bits are needed.
 const PAGES: u64 = 40_000;
 
 fn rig() -> Rig {
@@ -29,9 +29,9 @@ fn among(written: &Written, pages: &[u64]) -> Vec<u64> {
     pages.iter().filter(of).copied().collect()
 }
 
-/// Returns a copy's page as the format page draws it, with the bit of page 9 and of page 4,030. A
-/// sector has 504 bytes of bits, so these are bit 1 of byte 1 and bit 6 of byte 503 of the first
-/// sector.
+/// Returns the first page of a copy according to the format specification, with the bits of the
+/// pages 9 and 4,030. A sector has 504 bytes of bits, so these are bit 1 of byte 1 and bit 6 of
+/// byte 503 of the first sector.
 fn bits_by_hand(first_page: u64) -> Vec<u8> {
     let mut entries = [0; 504];
     entries[1] = 0b10;
@@ -68,8 +68,8 @@ fn the_bits_are_as_the_format_page_draws_them() {
     assert_eq!(found.first_written(10..20), 20);
 }
 
-/// One copy may be lost, or older than the other: a bit in either of them counts, and both have it
-/// again after the next write.
+/// A copy may be lost, or older than the other copy: a bit in either copy counts, and both copies
+/// have the bit again after the next write.
 #[test]
 fn one_copy_is_enough() {
     for lost in [100, 102] {
@@ -94,8 +94,8 @@ fn one_copy_is_enough() {
     }
 }
 
-/// If neither copy is valid, the checksums of the pages decide: a sector has the bits of 4,032
-/// pages.
+/// If a sector is invalid in both copies, the checksums of its pages decide. A sector has the bits
+/// of 4,032 pages.
 #[test]
 fn what_neither_copy_says_counts_as_written() {
     let rig = rig();
@@ -119,12 +119,12 @@ fn a_page_that_was_not_kept_gets_no_bit() {
     area.forget(7);
     rig.rt.block_on(written.settle(fresh)).unwrap();
     assert_eq!(among(&load(&rig), &[7, 8]), [8]);
-    // A page with a bit keeps it.
+    // A bit that was set is never cleared.
     area.forget(8);
     assert_eq!(among(&written, &[7, 8]), [8]);
 }
 
-/// A scrub finds a copy that has become corrupt since it was read.
+/// A scrub detects a copy that has become corrupt since it was read.
 #[test]
 fn a_copy_that_goes_bad_is_found_and_written_again() {
     let rig = rig();

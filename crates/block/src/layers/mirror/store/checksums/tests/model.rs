@@ -1,4 +1,4 @@
-//! The checksum area against an array in memory, through failures, evictions and restarts.
+//! Tests of the checksum area against an array in memory, through failures, evictions and restarts.
 
 use bimetal_rt::Rng;
 use bimetal_rt::sync::TaskGroup;
@@ -10,7 +10,7 @@ fn random_range(rng: &mut Rng, within: &Range<u64>) -> Range<u64> {
     start..(start + rng.between(1, 1500)).min(within.end)
 }
 
-/// One task does everything that can happen to the area, and compares it with an array.
+/// One task performs all operations of the area at random, and compares the area with an array.
 #[test]
 fn it_agrees_with_an_array_through_failures_and_restarts() {
     let mut rng = Rng::new(5);
@@ -67,8 +67,9 @@ fn it_agrees_with_an_array_through_failures_and_restarts() {
     }
 }
 
-/// Several tasks, each with blocks of its own on shared pages, and one that writes back. Values
-/// only grow, so a value on the device is never older than the value set before the write.
+/// Several tasks change their own blocks on shared pages, and another task writes the pages back.
+/// Values only grow, so a value on the device must not be lower than the value set before the
+/// write.
 #[test]
 fn tasks_do_not_lose_each_others_values() {
     const TASKS: u64 = 5;
@@ -109,7 +110,7 @@ fn tasks_do_not_lose_each_others_values() {
                     continue;
                 }
                 good += 1;
-                // Only pages that were read back from the device leave memory.
+                // Pages are evicted from memory only after they were read back from the device.
                 let verified = sums.verify().await;
                 assert!(
                     matches!(verified, Ok(true) | Err(IoError::Medium)),
