@@ -45,7 +45,7 @@ const ROOMS: &[Rooms] = &[
                 "scrub",
                 "quiesce",
                 "marking",
-                "attend",
+                "monitor",
                 "health",
                 "shutdown",
             ],
@@ -60,7 +60,7 @@ const ROOMS: &[Rooms] = &[
                 "membership",
             ],
             &["sides", "side", "queue", "work", "out_of_sync"],
-            &["opening", "formatting", "way", "durable"],
+            &["opening", "formatting", "device_path", "durable"],
             &["volume", "family"],
             &[
                 "config",
