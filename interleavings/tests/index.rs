@@ -185,8 +185,8 @@ fn interleavings(usual: usize) -> usize {
         .unwrap_or(usual)
 }
 
-/// Runs a test in random orders, and in orders with few switches of threads that are far apart,
-/// which find most bugs.
+/// Runs a test in random interleavings, and in interleavings with few thread switches, which are
+/// far apart. Interleavings of the second kind find most bugs.
 fn in_any_order(usual: usize, test: impl Fn() + Send + Sync + Clone + 'static) {
     let _alone = alone();
     run(interleavings(usual), test);
@@ -352,7 +352,7 @@ fn batches_are_whole(options: fn() -> Options) {
 /// id of the second part is reused for a part of a newer value, or the location of the first part
 /// for another part. The reader must find a newer value, and no damage.
 fn long_values_are_found() {
-    // A part has 32 KiB at most, and a batch an eighth of the log.
+    // A part of a value has at most 32 KiB, and a batch has at most an eighth of the log.
     const VALUE_BYTES: usize = 40_000;
     const ROUNDS: u8 = 6;
     let options = Options {
@@ -529,8 +529,8 @@ fn readers_see_whole_batches_where_nothing_stays_in_memory() {
     in_any_order(30, || batches_are_whole(forgetful));
 }
 
-/// Every planted bug is found within the number of interleavings given for it, about three times
-/// the number that is needed today.
+/// Every planted bug is found within the number of interleavings given for the bug. That number is
+/// about three times the number of interleavings that is needed today.
 #[test]
 fn planted_bugs_are_found() {
     let _alone = alone();

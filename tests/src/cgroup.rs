@@ -11,14 +11,14 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub struct MemoryGroup {
     dir: PathBuf,
-    /// Name of the file that holds the limit. `unlimited` is the content of the file that means no
-    /// limit.
+    /// Name of the file that holds the limit. If no limit is wanted, the text `unlimited` is
+    /// written to this file.
     limit_file: &'static str,
     unlimited: &'static str,
 }
 
 impl MemoryGroup {
-    /// Creates a group that may use `limit_bytes` of memory, page cache included.
+    /// Creates a group that can use at most `limit_bytes` of memory, page cache included.
     ///
     /// # Panics
     /// If the memory controller can be used in neither version of the interface, so that the test
@@ -56,7 +56,8 @@ impl MemoryGroup {
             fs::read_to_string(r.join("cgroup.controllers"))
                 .is_ok_and(|c| c.split_whitespace().any(|word| word == "memory"))
         })?;
-        // Only the root group may contain processes and also enable a controller for its children.
+        // The kernel lets no group except the root both contain processes and enable a controller
+        // for its children.
         fs::write(root.join("cgroup.subtree_control"), "+memory").ok()?;
         let dir = root.join(name);
         fs::create_dir(&dir).ok()?;

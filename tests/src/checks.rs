@@ -170,7 +170,8 @@ pub fn qemu_io_commands(uri: &str) {
         ],
     );
     qemu_io(uri, &["read -P 0x11 0 32k", "read -P 0x22 96k 32k"]);
-    // Write-zeroes that may become a hole (-u), and write-zeroes that must stay allocated.
+    // Write-zeroes that are allowed to create a hole (-u), and write-zeroes that must keep the
+    // space allocated.
     qemu_io(
         uri,
         &[

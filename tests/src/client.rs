@@ -139,7 +139,8 @@ fn finish(mut command: Command, seconds: u64) -> Option<std::process::Output> {
     let (send, done) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let output = command.output().expect("run timeout(1)");
-        // Sending fails if `seconds` have passed, because the receiver has been dropped.
+        // If `seconds` have passed, the receiver has been dropped and the send fails. This is not
+        // an error.
         let _ = send.send(output);
     });
     done.recv_timeout(std::time::Duration::from_secs(seconds))

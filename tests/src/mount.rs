@@ -131,7 +131,8 @@ fn watch(mut child: Child) -> Receiver<()> {
     let (send, gone) = channel();
     std::thread::spawn(move || {
         child.wait().expect("wait for a child");
-        // Sending fails if the test is over, because the receiver has been dropped.
+        // If the test is over, the receiver has been dropped and the send fails. This is not an
+        // error.
         let _ = send.send(());
     });
     gone
@@ -311,8 +312,8 @@ pub fn tree_checksums(dir: &Path) -> String {
     sums
 }
 
-/// Size of the copied crates at which [`source_tree`] stops copying, in bytes. The last crate may
-/// exceed it.
+/// Total size of the copied crates, in bytes, after which [`source_tree`] copies no further crate.
+/// The total can be larger by a part of the last crate.
 const TREE_BYTES: u64 = 64 << 20;
 
 /// Copies a real source tree into `dir` and returns its path. The tree holds the crates of this

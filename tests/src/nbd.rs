@@ -151,7 +151,7 @@ impl Wire {
         Self { stream }
     }
 
-    /// Connects, receives the greeting, and sends the client flags. The caller may then send
+    /// Connects, receives the greeting, and sends the client flags. After that, the caller can send
     /// options.
     pub fn greeted(socket: &Path) -> Self {
         let mut wire = Self::connect(socket);

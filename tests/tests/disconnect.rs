@@ -1,5 +1,6 @@
-//! Clients that disconnect abruptly, and clients that send invalid data. Neither may cost the
-//! server acknowledged data, a descriptor, memory, or its other clients.
+//! Clients that disconnect abruptly, and clients that send invalid data. The server must lose no
+//! acknowledged data because of such a client, must leak neither a descriptor nor memory, and must
+//! keep serving its other clients.
 
 use bimetal_tests::deadline::eventually;
 use bimetal_tests::nbd::{
@@ -129,8 +130,8 @@ fn a_client_that_leaves_with_writes_in_flight() {
                 "block {block}, round {generation}"
             );
         }
-        // Overwrite all blocks, so that late writes of this round cannot take effect during the
-        // next round.
+        // Overwrite all blocks, so that writes of this round that are still in progress cannot take
+        // effect during the next round.
         for block in 0..64u64 {
             wire.write(block * 4096, &pattern(block, generation));
         }

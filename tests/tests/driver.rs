@@ -56,8 +56,8 @@ fn under_a_containers_filter_a_mirror_on_files_is_served() {
     server.stop();
 }
 
-/// Denies the io_uring calls with each possible error, and each call alone. A ring that can be set
-/// up but not used must count as unavailable.
+/// Tests each error with which the kernel can deny an io_uring call, one call at a time. A ring
+/// that can be set up but not used must be treated as unavailable.
 #[test]
 fn every_way_to_have_no_ring_is_recognised() {
     for (error, calls, word) in [

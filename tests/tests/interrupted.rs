@@ -133,8 +133,8 @@ fn a_replacement_that_is_killed_goes_on_by_itself() {
     assert_content(&volume);
     server.stop();
 
-    // The configuration still names the replaced side, which neither loses data nor degrades the
-    // volume.
+    // The configuration still names the replaced side `b`. This old name neither loses data nor
+    // degrades the volume.
     let server = volume.serve();
     until_complete(&volume, &["a", "c"]);
     assert_content(&volume);

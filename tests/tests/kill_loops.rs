@@ -305,8 +305,8 @@ fn canary_ext4_finds_flushes_that_do_nothing() {
         mounted = Some(ext4_round(&mut stand, before, &mut files, &mut random)?);
         Ok(())
     });
-    // The loss shows as a file that differs from its synced version or as a damaged file system, or
-    // the server found it and refused the volume.
+    // The loss shows in one of three ways: a file differs from its synced version, the file system
+    // is damaged, or the server detects the loss and refuses the volume.
     let known = ["file ", "mount", "e2fsck", REFUSED]
         .iter()
         .any(|w| words.contains(w));

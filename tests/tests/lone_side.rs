@@ -56,8 +56,8 @@ fn assert_all_there(stand: &Stand, when: &str) {
     assert_eq!(count, WRITES, "of {WRITES} writes {when}");
 }
 
-/// Returns the number of writes that the slow side alone holds. Asserts that they are the first
-/// writes, without a gap.
+/// Returns the number of writes that the volume holds when the slow side is its only side. Asserts
+/// that these writes are the first writes, without a gap.
 fn boundary(stand: &Stand) -> u64 {
     let found = present(&mut stand.attach().0);
     let count = found.iter().take_while(|there| **there).count();
@@ -69,7 +69,8 @@ fn boundary(stand: &Stand) -> u64 {
 /// Returns a volume after the crash: the client has flushed all writes, the slow side lagged, the
 /// power was cut, and the fast side is missing.
 fn crashed(name: &str) -> Stand {
-    // The log is large enough for all writes, which may all be exposed.
+    // The log is large enough for all writes, even if all of them are exposed (only on the fast
+    // side).
     let keys = "exposure = { bytes = \"2MiB\", age = \"1h\" }\nlog = \"12MiB\"";
     let mut stand = Stand::new(name, keys);
     let (mut wire, _) = stand.attach();
@@ -164,7 +165,8 @@ fn a_fork_of_the_slow_side_never_mixes_with_the_fast_one() {
         }
         stand.stop();
     }
-    // Without the fast side, the content of the fork is unchanged.
+    // Without the fast side, the volume still has the content of the fork (the slow side, opened by
+    // force).
     stand.disks[FAST].take_away();
     stand.serve_with(&[]);
     let (mut wire, _) = stand.attach();

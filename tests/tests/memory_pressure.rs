@@ -82,8 +82,8 @@ fn press(group: &MemoryGroup, dir: &Scratch, uri: &str) {
 
 /// The test passes only with a server that the kernel treats as part of the I/O path. Without
 /// `PR_SET_IO_FLUSHER`, an allocation of a socket buffer by the server (in `sock_alloc_send_pskb`)
-/// may wait for a page that only the server can write; this happens in one of some dozens of runs.
-/// The server warns if it cannot set the flag.
+/// can wait for a page that only the server can write. Without the flag, this happens in one of
+/// some dozens of runs. The server warns if it cannot set the flag.
 #[test]
 fn a_dirty_file_system_above_the_server_does_not_deadlock() {
     let volume = Volume::mirror("pressure", 1280 * MIB);
@@ -100,10 +100,10 @@ fn a_dirty_file_system_above_the_server_does_not_deadlock() {
 
 /// Maximum number of page faults while the server writes 512 MiB, which are 131,072 pages.
 ///
-/// All memory that the server needs is mapped and locked before it prints `ready`, so there should
-/// be no fault. But the kernel may move a locked page when it compacts memory, and the next access
-/// to that page counts as a fault; the bound allows for a few such pages. One new page for each MiB
-/// written would exceed the bound eightfold.
+/// All memory that the server needs is mapped and locked before it prints `ready`, so no fault is
+/// expected. However, the kernel sometimes moves a locked page when it compacts memory, and the
+/// next access to that page is then a page fault. The bound allows for a few such pages. One new
+/// page for each MiB written would exceed the bound eightfold.
 const NEW_PAGES_MAX: u64 = 64;
 
 /// Writes must not need more memory than the server has at `ready`: small requests, large requests,

@@ -185,7 +185,7 @@ fn holes_are_punched_and_found() {
     drop(file);
     mounted.server().stop();
     assert!(!is_mounted(&mounted.folder), "SIGTERM unmounts");
-    // The file system below the volume has freed the space of the hole, 4 of 16 MiB.
+    // The hole had 4 MiB of the 16 MiB. The file system below the volume has freed this space.
     let image = std::fs::metadata(volume.dir().file("vol.img")).expect("the image");
     assert!(
         image.blocks() * 512 <= 13 * MIB,
@@ -502,8 +502,9 @@ impl Answers for Mounted {
     }
 }
 
-/// A `stat` of the file needs no device. It must be answered, like an `unmount`, even while the
-/// device completes no request and many more requests wait than may be in flight on the device.
+/// A `stat` of the file needs no device. The server must answer a `stat` and an `unmount` even if
+/// the device completes no request and the number of waiting requests is far above the maximum in
+/// flight.
 #[test]
 fn a_stat_is_answered_however_many_reads_wait() {
     let volume = standing_still("mount-stat", "read");
@@ -570,8 +571,8 @@ fn a_stat_is_answered_however_many_writes_wait() {
     mounted.wait_until_asked(&volume, "writes");
     wait_until_callers_wait(64 + 63);
     mounted.assert_answers();
-    // 64 writes are in flight on the device and 63 wait. A 64th write of 1 MiB with its header
-    // would exceed the bound of 64 MiB.
+    // 64 writes are in flight on the device, and 63 writes wait. A 64th waiting write of 1 MiB with
+    // its header would exceed the bound of 64 MiB.
     for refused in 0..140 - 64 - 63 {
         let written = failed.recv_timeout(std::time::Duration::from_secs(60));
         assert_eq!(written, Ok(Err(Some(110))), "ETIMEDOUT: {refused}");
@@ -740,8 +741,8 @@ fn what_cannot_be_mounted_is_refused() {
     mounted.server().stop();
 }
 
-/// A user who is not root mounts by `fusermount3`. The machine may allow only root to use
-/// `/dev/fuse`, so the test puts a device node of its own there, in a separate mount namespace.
+/// A user who is not root mounts by `fusermount3`. On some machines only root can use `/dev/fuse`.
+/// The test therefore puts its own device node there, in a separate mount namespace.
 #[test]
 fn a_user_who_is_not_root_mounts_by_fusermount() {
     let text = "[device.vol]\ntype = \"memory\"\nsize = \"16MiB\"\n[server]\nlock_memory = false\n";

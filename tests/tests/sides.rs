@@ -146,8 +146,8 @@ fn status_shows_the_volume_and_each_side() {
         wire.write(piece * PIECE_BYTES, &content(piece, 1));
     }
     wire.flush();
-    // A flush returns when one side has the data, and the other side receives them later; so wait
-    // for both sides.
+    // A flush returns as soon as one side has the data. The other side gets the data later, so wait
+    // until both sides have the data.
     let status = eventually(60, "every side has it", || {
         let status = volume.status();
         let statistics = &status["devices"]["vol"]["statistics"];
@@ -319,8 +319,8 @@ fn exposure_keeps_to_its_bound_over_a_disk() {
     let volume = mirror_with("exposure", disk, keys);
     let server = volume.serve();
     let load = Load::start(volume.socket(), 900);
-    // A file accepts thousands of pieces a second and a disk some hundred, so the bound of the
-    // exposure is reached.
+    // A side on a file accepts thousands of pieces per second, and a side on a disk only some
+    // hundred. The exposure therefore grows until it reaches its bound.
     eventually(60, "a write is held back by the bound", || {
         let exposed = volume.statistic("exposed_bytes");
         assert!(exposed <= bound_bytes, "{exposed} bytes are exposed");
@@ -404,7 +404,8 @@ fn a_remote_side_dies_and_comes_back() {
     let volume = Volume::from_toml("near", &text);
     volume.dir().sparse("a.img", 64 * MIB);
     volume.verb("format").ok();
-    // `check` does not connect to any server, so it must report the state of the volume as unknown.
+    // `check` does not connect to the server of the remote side, so it must report the state of the
+    // volume as unknown.
     let known = &volume.json("check")["devices"]["vol"];
     assert_eq!(known["state"], "unknown", "{known:#}");
     assert_eq!(known["not_seen"], serde_json::json!(["b"]), "{known:#}");

@@ -75,8 +75,8 @@ fn stand_still(pid: u32, seconds: u64) {
 }
 
 /// A server must not treat time during which it was stopped as time in which a side did not answer.
-/// The server is stopped three times under load, each time for longer than `absent_after`, after
-/// which a silent side counts as absent.
+/// The server is stopped three times under load, each time for longer than `absent_after`. A side
+/// that does not answer for `absent_after` becomes absent.
 #[test]
 fn a_server_that_was_stopped_blames_no_side() {
     let text = mirror_toml().replace(
@@ -175,7 +175,7 @@ fn a_write_beyond_the_limit_of_file_sizes_is_an_error_and_not_the_end() {
 }
 
 /// With a low limit of file descriptors, a server starts, reports the number of descriptors that it
-/// may need, and reports each rejected client.
+/// might need, and reports each rejected client.
 #[test]
 fn a_limit_of_open_files_is_named_with_what_is_needed() {
     let volume = Volume::mirror("nofile", 64 * MIB);

@@ -43,9 +43,9 @@ struct Words {
     /// Maximum time of the operations, in seconds.
     #[arg(long, default_value_t = 20.0)]
     seconds: f64,
-    /// Number of updates that `mix100`, `update100` and `kill` write before they begin to count.
-    /// The default is three fifths of the records, after which leaves are written back at different
-    /// times.
+    /// Number of updates that `mix100`, `update100` and `kill` write before their measurement
+    /// begins. The default is three fifths of the records. After that many updates, leaves are
+    /// written back at different times.
     #[arg(long)]
     warm: Option<u64>,
     /// The data do not fit into the cache: before counting, read random records instead of all

@@ -1,9 +1,9 @@
 //! Measurements: time, processor time, and the I/O that reached the device.
 //!
-//! Bytes, reads and flushes come from the block counters of the device, which only this run uses.
-//! The counters of a process are not used, because they count a whole large page for a block. A
-//! cell must never count I/O from before the first mark, nor omit I/O that is still in flight at
-//! the last mark.
+//! Bytes, reads and flushes come from the block counters of the device. Only this run uses the
+//! device. The counters of the process are not used: for a change of one block they count a whole
+//! large page. A cell must never count I/O from before the first mark, nor omit I/O that is still
+//! in flight at the last mark.
 
 use anyhow::{Context, Result};
 use hdrhistogram::Histogram;
@@ -30,8 +30,8 @@ pub fn cpu_ns() -> u64 {
     nanoseconds(ClockId::ProcessCPUTime)
 }
 
-/// Returns the time between two successive reads of the clock, which a caller subtracts from each
-/// latency.
+/// Returns the cost of the clock: the time between two successive reads of the clock. The caller
+/// subtracts this cost from each measured latency.
 pub fn clock_cost_ns() -> u64 {
     let mut pairs: Vec<u64> = (0..10_001)
         .map(|_| {

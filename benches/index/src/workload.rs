@@ -22,8 +22,8 @@ const WRITER_THREADS: u64 = 8;
 /// A key that is smaller than the keys of all records. It is not empty, because some engines cannot
 /// look for an empty key.
 const LEAST_KEY: &[u8] = &[0];
-/// Maximum time of the warming in nanoseconds. Warming is needed because a cell measures only the
-/// log as long as the engine's write buffers are not full.
+/// Maximum time of the warming in nanoseconds. Without warming the engine's write buffers would not
+/// be full, and a cell would measure only the cost of the log.
 const WARMING_MAX_NS: u64 = 120_000_000_000;
 /// Size of the pages that most engines read, in bytes.
 const PAGE_BYTES: u64 = 4096;
@@ -31,10 +31,11 @@ const PAGE_BYTES: u64 = 4096;
 /// Kinds of work that a process can measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Cell {
-    /// Loads the records with even ids in random order, in relaxed batches of 10,000; then writes
-    /// back all content.
+    /// Loads the records with even ids in random order, in batches of 10,000 that do not wait until
+    /// they are durable. Then writes back all content.
     Load,
-    /// Gets random loaded ids, all with the same probability, a hundred in one snapshot.
+    /// Gets random loaded ids, all with the same probability. Each snapshot is used for a hundred
+    /// gets.
     Get,
     /// The same as `get`, with ids drawn by Zipf's law.
     GetZipf,
@@ -78,9 +79,10 @@ pub struct Plan {
     pub seed: u64,
     /// Maximum number of operations (gets, scans, commits).
     pub count: u64,
-    /// Maximum time of all operations in nanoseconds. An operation that has begun is finished.
+    /// Maximum total time of the measured operations in nanoseconds. After this time no operation
+    /// is started, and the operation in progress is completed.
     pub limit_ns: u64,
-    /// Number of updates that are written before the cell begins to count.
+    /// Number of updates that are written before the measurement of the cell begins.
     pub warm_updates: u64,
     /// Whether the data do not fit into the cache.
     pub is_cold: bool,
@@ -132,7 +134,8 @@ fn entries<const N: usize>(entries: [(&str, Value); N]) -> Found {
     named.into_iter().collect()
 }
 
-/// State of the clocks and of the device's counters at the moment when a cell begins to count.
+/// State of the clocks and of the device's counters at the moment when the measurement of a cell
+/// begins.
 struct Mark {
     wall_ns: u64,
     cpu_ns: u64,
@@ -180,7 +183,8 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Fills the engine's write buffers with relaxed updates of loaded ids.
+    /// Fills the engine's write buffers with updates of loaded ids. The updates do not wait until
+    /// they are durable ([`Durability::Relaxed`]).
     fn warm(&mut self) -> Result<()> {
         let start = now_ns();
         let mut done = 0;
@@ -189,8 +193,8 @@ impl<'a> Session<'a> {
             self.engine.write(&self.changes, Durability::Relaxed)?;
             done += LOAD_BATCH as u64;
         }
-        // The first durable commit also makes the relaxed updates durable, so it must not be
-        // counted.
+        // The first durable commit also makes the relaxed (not yet durable) updates durable, so its
+        // cost must not be measured.
         self.draw_updates(1);
         self.engine.write(&self.changes, Durability::Durable)
     }
@@ -204,8 +208,8 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Ends the counting that began at `mark`, and adds the totals to `found`. `written` is the
-    /// number of records that were written since then.
+    /// Ends the measurement that began at `mark`, and adds the totals to `found`. `written` is the
+    /// number of records that were written during the measurement.
     fn measured(
         &self,
         mark: &Mark,

@@ -6,9 +6,9 @@
 //! ```
 //!
 //! The media answer immediately, so that only the cost of the layers is measured. The load is
-//! random 4-KiB requests, half of them writes, from DEPTH tasks on the real clock. The difference
-//! is computed for each round, and the median of the rounds is printed. The CPU time is that which
-//! the kernel has counted for this process.
+//! random 4-KiB requests, half of them writes, from DEPTH tasks on the real clock. The program
+//! computes the difference for each round, and prints the median of the rounds. It uses the CPU
+//! time that the kernel has counted for this process.
 
 mod load;
 

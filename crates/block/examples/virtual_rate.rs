@@ -5,8 +5,8 @@
 //! cargo run --release --example virtual_rate -p bimetal-block -- [REQUESTS] [DEPTH]
 //! ```
 //!
-//! The program prints one line for each model. The CPU time is that which the kernel has counted
-//! for this process, so that other load on the machine does not matter.
+//! The program prints one line for each model. It uses the CPU time that the kernel has counted for
+//! this process, so that other load on the machine does not matter.
 
 mod load;
 

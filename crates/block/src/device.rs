@@ -5,15 +5,15 @@
 //! [`IoResult`]. An edge of a stack is code outside of it that sends requests to its top, such as
 //! an export. These rules hold for every device:
 //!
-//! - **Order.** Requests in flight at the same time may execute in any order. A caller that needs
+//! - **Order.** Requests in flight at the same time can execute in any order. A caller that needs
 //!   an order waits for the first request before it submits the second.
 //! - **Completion.** A write that has completed is seen by every read submitted afterwards. With
 //!   FUA, the write is durable when it completes. Without FUA, it is durable once a flush that was
 //!   submitted after the write completed has itself completed.
-//! - **Failure.** A failed write may have changed any part of its range, in whole blocks. A failed
+//! - **Failure.** A failed write can have changed any part of its range, in whole blocks. A failed
 //!   flush has made nothing durable.
 //! - **Limits.** A caller keeps to the [`Geometry`]. The edges of the stack check each request with
-//!   [`Geometry::check`], and a device may rely on the check.
+//!   [`Geometry::check`], and a device can rely on the check.
 //! - **Dropping.** Only edges drop a submitted future. Work that the future had started continues
 //!   or is orphaned; the content of its range is then unknown until a later write.
 //! - **Closing.** After [`Device::close`] has completed, no request is in flight, everything
@@ -69,17 +69,18 @@ impl Future for IoFuture<'_> {
 /// not `Send`.
 pub trait Device {
     /// Returns the size, limits and abilities of the device. They are fixed while the device is
-    /// open, with one exception: the size of a mirror may grow, and with it the size of the devices
+    /// open, with one exception: the size of a mirror can grow, and with it the size of the devices
     /// that forward requests to the mirror.
     fn geometry(&self) -> &Geometry;
 
-    /// Starts a request. A device may execute the request before this function returns, or only
+    /// Starts a request. A device can execute the request before this function returns, or only
     /// when the returned future is polled.
     fn submit(&self, request: Request) -> IoFuture<'_>;
 
     /// Executes a request completely and returns its answer, if the request can be executed without
-    /// waiting. Returns any other request unchanged. Edges use this function because a request that
-    /// waits needs a task, which costs more.
+    /// waiting. Returns any other request unchanged. The edges of a stack, such as exports, try
+    /// this function first, because a submitted request can need a task of its own, which costs
+    /// more.
     ///
     /// # Errors
     /// The request itself, which the caller then [submits](Self::submit).
@@ -103,8 +104,8 @@ pub trait Device {
     }
 
     /// Returns the number of times that the connection to the devices below has been interrupted
-    /// since the device was opened, or `None` if it cannot be interrupted. An interruption may lose
-    /// writes that had completed but were not flushed, and later answers may come from an older
+    /// since the device was opened, or `None` if it cannot be interrupted. An interruption can lose
+    /// writes that had completed but were not flushed, and later answers can come from an older
     /// copy of the same data. The number grows before the first such answer is given, so a layer
     /// that caches knowledge of the content checks the number with every answer. A layer returns
     /// the sum of the numbers of its children.

@@ -16,7 +16,7 @@ pub enum IoError {
     /// The device is absent or no longer there.
     #[error("device offline")]
     Offline,
-    /// The device did not answer in time. A write may still be executed later.
+    /// The device did not answer in time. A write might still be executed later.
     #[error("timed out")]
     Timeout,
     /// The connection to the device broke.
@@ -82,13 +82,13 @@ impl IoError {
         }
     }
 
-    /// Returns true if the error concerns only the requested blocks, and nothing follows from it
-    /// for other blocks.
+    /// Returns true if the error concerns only the requested blocks, and says nothing about other
+    /// blocks.
     pub fn is_of_a_block(self) -> bool {
         matches!(self, IoError::Corrupt | IoError::Medium)
     }
 
-    /// Returns true if the same request may well succeed on another copy (as the kernel's
+    /// Returns true if the same request might succeed on another copy (as the kernel's
     /// `blk_path_error`), because the fault lies with this device and not with the request.
     pub fn is_device_fault(self) -> bool {
         match self {
@@ -112,7 +112,7 @@ impl From<io::Error> for IoError {
     /// Maps an error of the kernel to the error to which a layer can react.
     fn from(error: io::Error) -> IoError {
         match error.raw_os_error() {
-            // A file that would exceed its maximum size counts as having no space left.
+            // A file that would exceed its maximum size is reported as a lack of space.
             Some(errno::ENOSPC | errno::EDQUOT | errno::EFBIG) => IoError::NoSpace,
             Some(errno::EINVAL) => IoError::Misaligned,
             Some(errno::EPERM | errno::EROFS) => IoError::ReadOnly,

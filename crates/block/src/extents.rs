@@ -49,7 +49,7 @@ impl ExtentList {
 
     /// Appends data or a hole that ends `end_bytes` after the start of the range, which has
     /// `range_bytes` bytes. If it ends inside a block of [`BLOCK_BYTES`], the end is moved so that
-    /// the whole block counts as data.
+    /// the whole block is reported as data.
     pub fn push_until(&mut self, end_bytes: u64, range_bytes: u64, data: bool) {
         let end_bytes = match data {
             _ if end_bytes >= range_bytes => range_bytes,
@@ -80,9 +80,9 @@ impl ExtentList {
         self.covered_bytes
     }
 
-    /// Returns the number of extents to request from the device that covers the next part. The
-    /// number includes one more extent if the first of them may be joined with the last extent of
-    /// this answer.
+    /// Returns the number of extents to request from the device that covers the next part of the
+    /// range. If this answer already has extents, the number is one more than the free room in the
+    /// answer, because the first new extent might be joined with the last extent of this answer.
     pub fn asks_for(&self) -> u32 {
         let joins = usize::from(!self.extents.is_empty());
         (self.extents_max - self.extents.len() + joins) as u32

@@ -29,7 +29,7 @@ pub struct Geometry {
     pub rotational: bool,
     /// Offset of content that existed before the device became a side of a mirror, and that extends
     /// to the last block. The areas of the side fit before this offset and in the last block.
-    /// `None` if a side may place its areas freely.
+    /// `None` if a side can place its areas anywhere.
     pub content_offset_bytes: Option<u64>,
     /// Number of bytes of the device after its last whole block of 4 KiB, which are not accessible.
     /// A device with such bytes must not be exported as a whole.
@@ -114,7 +114,8 @@ impl Geometry {
             .expect("a layer has a child")
     }
 
-    /// Checks a request against this geometry. A device may rely on this check.
+    /// Checks a request against this geometry. The edges of a stack, such as exports, make this
+    /// check, so a device can rely on it.
     ///
     /// # Errors
     /// `OutOfRange`, `Misaligned`, `ReadOnly`, or `Resource` when the request is longer than
@@ -158,7 +159,7 @@ impl Geometry {
     }
 }
 
-/// The geometry of a device that may grow while it is open. A reference returned earlier keeps its
+/// The geometry of a device that can grow while it is open. A reference returned earlier keeps its
 /// old value.
 pub struct GrowingGeometry {
     geometry: Geometry,

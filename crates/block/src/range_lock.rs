@@ -2,18 +2,20 @@
 //! atomic.
 //!
 //! A request for a range is admitted immediately, and queues behind the earlier requests that it
-//! overlaps. It leaves when its guard is dropped. A request is granted the lock when all
-//! overlapping earlier requests have left. It never waits for a request that is admitted later: an
-//! overlapping later request waits for it, even if all bytes of the later request are unlocked. A
-//! request that overlaps no other request never waits.
+//! overlaps. The request leaves when its guard is dropped. A request is granted the lock when all
+//! overlapping earlier requests have left. A request never waits for a later request. So a request
+//! that overlaps an earlier waiting request waits too, even if all bytes of its own range are
+//! unlocked. A request that overlaps no other request never waits.
 //!
 //! # How the order is kept
 //!
-//! At each byte, the requests whose ranges include that byte form a queue. The map `last` holds the
-//! tail of that queue for each byte, in pieces. A new request takes over the pieces of its range;
-//! each piece makes one edge from its former owner to the new request. A request has the lock when
-//! no byte of its range has an earlier request. When a request leaves, it follows its edges and
-//! grants the lock to exactly those requests that waited for no other request.
+//! At each byte, the requests whose ranges include that byte form a queue. The map `last` gives the
+//! last request of the queue of each byte. An entry of this map is called a piece: it covers a run
+//! of bytes whose queues end with the same request, the owner of the piece. A new request takes
+//! over the pieces in its range, and each piece makes one edge from its former owner to the new
+//! request. A request has the lock when no byte of its range has an earlier request. When a request
+//! leaves, it follows its edges and grants the lock to exactly those requests that waited for no
+//! other request.
 //!
 //! A request adds one piece to the map and splits at most two pieces, and each edge uses up one
 //! piece. So any sequence of requests makes at most three edges and three pieces per request,
@@ -49,7 +51,7 @@ struct Admitted {
     /// Number of bytes of the range that have no later request.
     last_bytes: u64,
     /// Parts of the range that had an earlier request at admission, each mapped to that request.
-    /// The earlier request may have left since then.
+    /// The earlier request might have left since then.
     before: ExtentMap<Number>,
     /// Parts of the range that have a later request, each mapped to the direct successor in that
     /// part.
@@ -81,8 +83,9 @@ impl RangeLock {
     /// Locks a range, after waiting for overlapping requests that were admitted earlier. The
     /// request is admitted at the first poll of the future. An empty range locks nothing.
     ///
-    /// A task that holds a lock and requests another lock can deadlock with itself through a third
-    /// request that overlaps both. Callers therefore hold one lock at a time.
+    /// A task that holds one lock must not request a second lock, because this can deadlock: a
+    /// third request that overlaps both ranges waits for the first lock, and the second request
+    /// waits behind the third request.
     pub async fn lock(self: &Rc<RangeLock>, range: Range<u64>) -> RangeGuard {
         // If this future is dropped, the guard is dropped with it, and the request leaves.
         let guard = self.admit(range);
@@ -125,7 +128,7 @@ impl RangeLock {
     fn is_granted(&self, number: u64) -> bool {
         let order = self.order.borrow();
         let admitted = order.admitted.get(&number);
-        // A request with an empty range is not stored, so it counts as granted.
+        // A request with an empty range is not stored, and always has the lock.
         admitted.is_none_or(|admitted| admitted.blocked_bytes == 0)
     }
 }

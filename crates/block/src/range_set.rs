@@ -1,11 +1,12 @@
 //! A set of byte ranges in which adjacent ranges are joined. The mirror uses it for the out-of-sync
-//! ranges of a side, for exposed ranges and for undecided ranges.
+//! ranges and the corrupt ranges of a side, and for exposed ranges: acknowledged changes that are
+//! not on every healthy side yet.
 //!
 //! A set is exact unless it is [bounded](RangeSet::bounded). A bounded set must never need more
-//! memory than its bound, so it may cover more than was inserted. When it has more than three
-//! quarters of the ranges that the bound permits, it also joins neighbours with a gap of less than
-//! 1 MiB between them, and with larger gaps if that does not suffice. It never covers less than an
-//! exact set would.
+//! memory than its bound, so it can also cover bytes that were not inserted. When it has more than
+//! three quarters of the ranges that the bound permits, it also joins neighbouring ranges with a
+//! gap of less than 1 MiB between them, and with larger gaps if that does not suffice. It never
+//! covers less than an exact set would.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -21,9 +22,11 @@ const MEMORY_BYTES_MIN: u64 = 1 << 20;
 const MEMORY_BYTES_MAX: u64 = 32 << 20;
 const TB: u64 = 1_000_000_000_000;
 
-/// Gap size below which a bounded set joins neighbours in its first pass.
+/// Gap limit of the first pass of a bounded set: the pass joins neighbouring ranges if the gap
+/// between them is smaller.
 const GAP_BYTES_MIN: u64 = 1 << 20;
-/// Largest limit for the gaps over which a bounded set joins neighbours: larger than any volume.
+/// Largest gap limit of any pass: larger than any volume, so that no gap is too large to be joined
+/// over.
 const GAP_BYTES_MAX: u64 = 1 << 62;
 /// Number of ranges that a bounded set examines in one step, so that an insertion does not take
 /// long.
@@ -33,7 +36,8 @@ const THIN_STEP: usize = 64;
 #[derive(Clone, Debug)]
 struct Bound {
     ranges_max: usize,
-    /// Limit of the current pass, which joins neighbours with a gap smaller than this.
+    /// Gap limit of the current pass: the pass joins neighbouring ranges if the gap between them is
+    /// smaller.
     gap_bytes: u64,
     /// Position at which the current pass continues.
     position: u64,
@@ -54,8 +58,8 @@ impl RangeSet {
         RangeSet::default()
     }
 
-    /// Creates an empty set that holds at most `ranges_max` ranges, and that therefore may cover
-    /// more than was inserted.
+    /// Creates an empty set that holds at most `ranges_max` ranges. To stay within this number, the
+    /// set joins ranges over gaps, so it can also cover bytes that were not inserted.
     ///
     /// # Panics
     /// When `ranges_max` is 0.
@@ -90,7 +94,7 @@ impl RangeSet {
         self.bytes
     }
 
-    /// Returns the number of ranges. Adjacent ranges count as one.
+    /// Returns the number of ranges. Adjacent ranges are a single range.
     pub fn len(&self) -> usize {
         self.ranges.len()
     }
@@ -276,7 +280,7 @@ impl RangeSet {
         }
         let goes_on = some.last().filter(|_| some.len() == THIN_STEP);
         if let Some(last) = goes_on {
-            // The last range may have been joined to earlier ranges, and may be close to its
+            // The last range might have been joined to earlier ranges, and might be close to its
             // successor, so the next step starts with it.
             let with_last = self.ranges.range(..=last.start).next_back();
             bound.position = with_last.map_or(last.start, |(start, _)| *start);
@@ -392,8 +396,7 @@ mod tests {
         }
     }
 
-    /// As long as it suffices to join over gaps of less than 1 MiB, the set joins over no larger
-    /// gap.
+    /// The set joins over gaps of 1 MiB or more only if joining over smaller gaps does not suffice.
     #[test]
     fn it_joins_over_small_gaps_first() {
         let mut set = RangeSet::bounded(1024);

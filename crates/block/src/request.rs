@@ -121,7 +121,7 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// The origin of requests of no particular task, at normal priority.
+    /// The origin of requests that belong to no particular task, at normal priority.
     pub const NONE: Origin = Origin::of_task(0);
 
     /// Returns the origin of a task at normal priority.
@@ -228,8 +228,8 @@ impl Request {
         self.offset + self.len
     }
 
-    /// Returns a request for the part of this request between the offsets `start` and `end`. Its
-    /// own range begins at `new_offset`.
+    /// Returns a request for the part of this request between the offsets `start` and `end`. The
+    /// returned request begins at `new_offset`.
     ///
     /// # Panics
     /// When the part extends beyond the request.
@@ -253,8 +253,8 @@ impl Request {
     }
 }
 
-/// A write of bytes that belong to the caller. The device must no longer need the bytes when it
-/// answers.
+/// A write of bytes that belong to the caller. The device must not use the bytes after it has
+/// answered.
 #[derive(Clone, Copy, Debug)]
 pub struct BorrowedWrite<'a> {
     /// First byte of the range.

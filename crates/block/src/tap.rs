@@ -5,7 +5,7 @@
 //! one cell for each request. The tap must never change or delay a request, or hold more than
 //! [`RECORDS_MAX`] records: further records are dropped and counted. The client of a recording
 //! fetches the records at its own pace. If the client fetches none for [`LEASE`], the recording
-//! ends automatically, because the client may have died.
+//! ends automatically, because the client might have died.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -22,7 +22,7 @@ use crate::request::{Op, Request};
 
 /// Maximum number of records that wait to be fetched by the client: 2 MiB of records.
 pub const RECORDS_MAX: usize = 1 << 16;
-/// Time after the last [`Tap::take`] after which a recording ends.
+/// Time without a call of [`Tap::take`] after which a recording ends.
 pub const LEASE: Duration = Duration::from_secs(10);
 /// Maximum length in bytes of the range of one record, given by the trace formats.
 const LENGTH_BYTES_MAX: u64 = 4 << 30;

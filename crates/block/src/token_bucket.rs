@@ -1,8 +1,8 @@
 //! Token buckets, exact to the nanosecond, used by every rate limit in layers and models.
 //!
-//! A bucket reads no clock; times are nanoseconds from any fixed origin. A request for more tokens
-//! than the bucket holds waits until the bucket is full and leaves the bucket in debt, so that the
-//! request does not wait forever.
+//! A bucket reads no clock; times are nanoseconds from any fixed origin. A request can need more
+//! tokens than the bucket holds. Such a request waits only until the bucket is full. Its tokens are
+//! then taken, which makes the level of the bucket negative, so later requests wait longer.
 
 /// Nanoseconds per second; also the number of units of the bucket's level that make one token.
 const NS_PER_S: u64 = 1_000_000_000;
@@ -38,8 +38,8 @@ impl TokenBucket {
         }
     }
 
-    /// Returns the earliest time, not before `now_ns`, at which `tokens` tokens may be taken. A
-    /// request for more tokens than the bucket holds may take them when the bucket is full.
+    /// Returns the earliest time, not before `now_ns`, at which `tokens` tokens can be taken. If
+    /// `tokens` is more than the bucket holds, this is the time at which the bucket is full.
     pub fn ready_ns(&mut self, now_ns: u64, tokens: u64) -> u64 {
         self.refill(now_ns);
         let wanted = (i128::from(tokens) * i128::from(NS_PER_S)).min(self.capacity);
@@ -51,7 +51,8 @@ impl TokenBucket {
         now_ns.saturating_add(u64::try_from(wait_ns).unwrap_or(u64::MAX / 4))
     }
 
-    /// Takes `tokens` tokens at `now_ns`. If the bucket has too few, it goes into debt.
+    /// Takes `tokens` tokens at `now_ns`. If the bucket has too few tokens, its level becomes
+    /// negative.
     pub fn take(&mut self, now_ns: u64, tokens: u64) {
         self.refill(now_ns);
         self.level -= i128::from(tokens) * i128::from(NS_PER_S);
@@ -70,8 +71,8 @@ mod tests {
         // 5 tokens at 1,000 a second are 5 ms.
         assert_eq!(bucket.ready_ns(0, 5), 5_000_000);
         bucket.take(5_000_000, 5);
-        // 100 tokens exceed the capacity: they may be taken when all 10 tokens are available, and
-        // leave a debt of 90.
+        // 100 tokens exceed the capacity. They can be taken when all 10 tokens are available, and
+        // the level is then -90 tokens.
         assert_eq!(bucket.ready_ns(5_000_000, 100), 15_000_000);
         bucket.take(15_000_000, 100);
         assert_eq!(bucket.ready_ns(15_000_000, 1), 15_000_000 + 91_000_000);

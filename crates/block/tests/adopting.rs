@@ -154,9 +154,9 @@ fn a_disk_with_content_becomes_the_first_side() {
 fn what_cannot_be_adopted_is_refused_and_untouched() {
     let rt = virtual_rt(2);
     rt.block_on(async {
-        // Needed are 64 KiB for the header, 64 KiB each for the dirty-region bitmap and for the
-        // checksums (of which one page is used), and 4 MiB for the log. The sum is rounded up to
-        // whole MiB, and the second superblock takes 4 KiB more.
+        // The metadata needs 64 KiB for the header, 64 KiB for the dirty-region bitmap, 64 KiB for
+        // the checksums (of which one page is used), and 4 MiB for the log. The sum is rounded up
+        // to whole MiB, and the second superblock takes 4 KiB more.
         let disks = Disks::new(&rt, 5 * MIB, 32 * MIB).await;
         let sides = disks.sides(&always());
         let refused = adopt(&rt, &sides, false).await.unwrap_err();
@@ -284,8 +284,8 @@ fn the_first_rebuild_may_be_cut_short_anywhere() {
             let opened = open_these(&rt, &there, &OpenOptions::default()).await;
             let mut finished = false;
             if let Ok(mirror) = &opened {
-                // The power failure may eject the side under rebuild. From then on no write is
-                // acknowledged until the disk has durably recorded the ejection, which is
+                // The power failure can eject the side under rebuild. After that, a write is
+                // acknowledged only when the disk has durably recorded the ejection, which is
                 // impossible without power.
                 let flushed = async {
                     let written = mirror.submit(write(&rt, 9 * BLOCK, BLOCK as usize, 0x99));
@@ -314,8 +314,8 @@ fn the_first_rebuild_may_be_cut_short_anywhere() {
     panic!("it never came to its end");
 }
 
-/// Opens the volume after a power cut, and checks its content. If `flushed` is a byte, it fills the
-/// block that was flushed before the cut.
+/// Opens the volume after a power cut, and checks its content. `flushed` is the byte in the block
+/// that was written and flushed before the cut; `None` if the flush did not complete.
 async fn check(rt: &Rt, disks: &Disks, flushed: Option<u8>, changes: u64) {
     let sides = disks.sides(&always());
     let mirror = open(rt, &sides).await;

@@ -555,8 +555,8 @@ fn what_comes_next_is_read_ahead() {
         for page in 0..12 {
             assert_eq!(read(&top, page..page + 1).await, Ok(vec![page]));
         }
-        // Read so far: page 0, and ahead of the client the pages 1..4, 4..12 and (from page 4 on)
-        // 12..28.
+        // So far the cache has read page 0 for the client, and the pages 1..4, 4..12 and 12..28
+        // ahead of the client. It reads 12..28 ahead from the time when the client reads page 4.
         assert_eq!(statistic(&top, "read_ahead_pages"), 27.0);
         assert_eq!(statistic(&top, "read_misses"), 1.0);
         for page in 12..28 {
@@ -583,8 +583,8 @@ fn nothing_is_read_ahead_of_who_jumps_about_or_behind_the_end() {
             read(&top, page..page + 2).await.expect("it reads");
         }
         assert_eq!(statistic(&top, "read_ahead_pages"), 0.0);
-        // The second sequential request is for the third page from the end. The window has four
-        // pages from that page on, but only three exist.
+        // The second sequential read is for the third page from the end. The read-ahead window
+        // would have this page and three more, but only two more pages exist.
         read(&top, PAGES - 4..PAGES - 3).await.expect("it reads");
         read(&top, PAGES - 3..PAGES - 2).await.expect("it reads");
         assert_eq!(statistic(&top, "read_ahead_pages"), 2.0);
@@ -602,7 +602,8 @@ struct Decisions {
     dirty_pages: usize,
 }
 
-/// A replacement policy without a cache, driven as the simulator drives it.
+/// A replacement policy without a cache. The test calls the policy in the same way as the
+/// simulator.
 struct Simulated {
     policy: Box<dyn Replacement>,
     ids: Vec<Option<PageId>>,

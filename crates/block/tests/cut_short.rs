@@ -45,9 +45,9 @@ async fn lose(rt: &Rt, mirror: &Mirror, second: &FaultControl) {
     until(rt, mirror, |side| side.health == "absent").await;
 }
 
-/// A rebuild writes directly to the home locations of a side, although the side's log may still
-/// hold an older change of the same blocks. If the rebuild is interrupted, these blocks no longer
-/// count as out of sync, and the log is replayed. The replay must ignore the older change.
+/// A rebuild writes directly to the home locations of a side, while the side's log can still hold
+/// an older change of the same blocks. If the rebuild is interrupted, these blocks are no longer
+/// recorded as out of sync, and the log is replayed. The replay must ignore the older change.
 #[test]
 fn an_older_change_in_the_log_does_not_count_after_a_rebuild_that_was_cut_short() {
     let rt = virtual_rt(7926);
@@ -86,8 +86,8 @@ fn an_older_change_in_the_log_does_not_count_after_a_rebuild_that_was_cut_short(
         put(&rt, &mirror, place, 2).await;
         rt.sleep(Duration::from_secs(5)).await;
 
-        // The second side returns, and all content that it lacks is copied to it. Before it counts
-        // as in sync it waits for a flush of the first side, which the test delays.
+        // The second side returns, and all content that it lacks is copied to it. It is in sync
+        // only after the first side has flushed, and the test delays this flush.
         of_first.set_delay(Op::Flush, Duration::from_secs(30));
         put(&rt, &mirror, BLOCK, 3).await;
         of_second.set_error(None);

@@ -80,8 +80,8 @@ fn jitter_stays_in_its_bounds_and_replays() {
         times.iter().all(|ns| (MS..=2 * MS).contains(ns)),
         "{times:?}"
     );
-    // The jitter is uniform: the probability that no one of 100 delays is in the first or last
-    // quarter of the range is 3e-13.
+    // The jitter is uniform. The probability that none of 100 delays is in the first quarter of the
+    // range is 3e-13, and the same for the last quarter.
     assert!(times.iter().any(|&ns| ns < MS + MS / 4));
     assert!(times.iter().any(|&ns| ns > 2 * MS - MS / 4));
     assert_eq!(times, run(1));

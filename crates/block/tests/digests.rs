@@ -28,7 +28,8 @@ fn write(rt: &Rt, offset: u64, bytes: &[u8]) -> Request {
     Request::write(offset, rt.pool().copy_of(bytes), Flags::NONE)
 }
 
-/// Two sides, each of which may compute digests as an older version of the program does.
+/// Two sides. The test can format each of them as an older version of the program, which computes
+/// digests differently.
 struct Sides([Candidate; 2]);
 
 impl Sides {

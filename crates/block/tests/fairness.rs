@@ -113,7 +113,7 @@ async fn stacks(rt: &Rt) -> Vec<(&'static str, Stack)> {
     ]
 }
 
-/// One request of a load. Its position in [`Load`]'s list is the order of its admission.
+/// One request of a load. [`Load`] lists its requests in the order of admission.
 #[derive(Clone)]
 struct Entry {
     changes: bool,
@@ -172,8 +172,8 @@ impl Load {
         self.log.borrow_mut()[number].done_ns = self.rt.now().as_ns();
     }
 
-    /// Returns the number of changes that completed later than some change that was admitted after
-    /// them.
+    /// Returns the number of overtaken changes. A change is overtaken if a change admitted after it
+    /// has completed before it.
     fn overtaken(&self) -> usize {
         let log = self.log.borrow();
         let (mut first_ns, mut overtaken) = (u64::MAX, 0);
@@ -203,9 +203,10 @@ impl Load {
                     "{name}: {number} was overtaken where it overlaps"
                 );
             }
-            // A change may wait for a chain of overlapping requests, at most all requests in
-            // flight. During each link of the chain every other task may complete one request. A
-            // read waits only for the device.
+            // A change can wait for a chain of overlapping requests, one after the other. The chain
+            // has at most `depth` requests, and during each of them every other task can complete
+            // one request. A read waits only for the device, so only overlapping changes are
+            // counted for it.
             let others = if entry.changes {
                 faster.count()
             } else {
@@ -221,8 +222,8 @@ impl Load {
     }
 }
 
-/// Issues random requests in one range of blocks: most are narrow, and a tenth may cover up to half
-/// of the range.
+/// Issues random requests in one range of blocks. Most requests are narrow. The longest of the wide
+/// requests, a tenth of all, cover half of the range.
 async fn random_load(rt: &Rt, load: &Rc<Load>, seed: u64) {
     let tasks = TaskGroup::new(rt);
     for task in 0..16 {
@@ -240,8 +241,9 @@ async fn random_load(rt: &Rt, load: &Rc<Load>, seed: u64) {
     tasks.join().await;
 }
 
-/// Runs writers that each rewrite one block repeatedly, shifted in time so that a write of some
-/// writer is always in flight, and a client whose requests cover the blocks of all writers.
+/// Runs writers and a client. Each writer rewrites one block repeatedly. The writers are shifted in
+/// time, so that at least one write is always in flight. The requests of the client cover the
+/// blocks of all writers.
 async fn staggered_load(rt: &Rt, load: &Rc<Load>, wide_changes: bool) {
     const WRITERS: u64 = 4;
     let (tasks, running) = (TaskGroup::new(rt), Rc::new(Cell::new(WRITERS)));

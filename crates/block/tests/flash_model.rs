@@ -121,12 +121,13 @@ fn latencies(model: &mut Model, start_ns: u64, writes: u64, pages: u64, pause_ns
 #[test]
 fn a_write_passes_interface_channel_and_cells() {
     let mut drive = model("", MIB);
-    // Interface 4.096 us, channel 4.096 us, program 100 us, command 10 us.
+    // The write takes 4.096 us on the interface, 4.096 us on the channel, 100 us to program and 10
+    // us for the command.
     assert_eq!(times(&mut drive, 0, &[write(1, 5, 1)]), [118_192]);
     // A read of the page takes 50 + 4.096 + 4.096 + 10 us.
     assert_eq!(times(&mut drive, MS, &[read(2, 5, 1)]), [MS + 68_192]);
-    // A page that was never written is not read from the flash: 4.096 us on the interface and 10
-    // us.
+    // A page that was never written is not read from the flash. Its read takes 4.096 us on the
+    // interface and 10 us for the command.
     assert_eq!(
         times(&mut drive, 2 * MS, &[read(3, 9, 1)]),
         [2 * MS + 14_096]
@@ -180,8 +181,8 @@ fn a_flush_waits_for_the_cells() {
     assert_eq!(times(&mut drive, MS, &[flush]), [MS + 7_000]);
 }
 
-/// For a write of a part of a page the page is first read, which takes 50 + 4.096 us more, but only
-/// if the page has content.
+/// A write of a part of a page first reads the page, if the page has content. This read takes 50 +
+/// 4.096 us.
 #[test]
 fn part_of_a_page_is_read_first() {
     let mut drive = model("", MIB);

@@ -58,9 +58,9 @@ async fn load(rt: &Rt, mirror: &Mirror, depth: u64, request_bytes: u64, random: 
     tasks.join().await;
 }
 
-/// No client flushes, and in the end no client can, because all clients wait for room in a log. The
-/// side whose log is full waits until the other side has made the stored writes durable, which must
-/// happen without a flush from a client.
+/// No client submits a flush. In the end no client could, because all clients wait for room in a
+/// log. The side whose log is full waits until the other side has made its stored writes durable.
+/// This must happen without a flush from a client.
 #[test]
 fn a_full_log_never_waits_for_a_flush_that_nobody_asks_for() {
     for kinds in [

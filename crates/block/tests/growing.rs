@@ -104,7 +104,8 @@ impl Sides {
         opened.unwrap_or_else(|error| panic!("it opens alone: {error}"))
     }
 
-    /// Writes garbage to the devices behind the end of the volume, where it will grow.
+    /// Writes garbage to the devices behind the end of the volume, into the area to which the
+    /// volume will grow.
     async fn litter(&self, rt: &Rt) {
         for side in &self.0 {
             let superblock = side.superblock().await.expect("readable").expect("there");
@@ -202,7 +203,7 @@ fn a_volume_grows_into_the_room_of_its_sides() {
 }
 
 /// Pages of checksums at the end of the volume become corrupt before the volume grows. Garbage
-/// beyond the old end must not become content, although its checksums are lost.
+/// beyond the old end must then read as zeroes, although its checksums are lost.
 #[test]
 fn what_was_lost_beyond_the_end_reads_as_zeroes() {
     let rt = virtual_rt(5);
@@ -302,7 +303,8 @@ fn growing_may_be_cut_short_anywhere() {
                     assert_eq!(size_bytes, new_bytes, "{way:?}, after {changes} changes");
                 }
                 let grown = size_bytes > old_bytes;
-                // Growing the volume again must succeed unless it was complete before.
+                // A second request to grow must succeed if the first growth was not completed, and
+                // must fail if it was completed.
                 let again = mirror.grow().await;
                 assert_eq!(
                     again.is_ok(),

@@ -28,8 +28,8 @@ struct Counters {
     requests: Cell<u64>,
     /// Number of reads in flight on each device.
     reading: [Cell<u64>; 2],
-    /// Maximum of the number of reads in flight on both devices together, at moments when each
-    /// device had one.
+    /// Maximum number of reads in flight on both devices together. Only moments at which each
+    /// device has at least one read in flight are included.
     both_peak: Cell<u64>,
 }
 
@@ -186,7 +186,8 @@ fn a_scrub_reads_what_was_written() {
         let (sides, counts) = formatted(&rt).await;
         let mirror = open(&rt, &sides).await;
         counts.take();
-        // A scrub of an unwritten volume reads only both copies of the bits, and the superblocks.
+        // A scrub of an unwritten volume reads only both copies of the bits that record the written
+        // pages, and the superblocks.
         let bits = 2 * 2 * 167 * BLOCK;
         assert!(scrub(&rt, &mirror).await < bits + 64 * BLOCK);
         assert!(counts.take()[0] < bits + 64 * BLOCK);

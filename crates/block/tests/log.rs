@@ -129,8 +129,8 @@ fn a_file_gets_every_line_behind_what_it_held() {
     }
 }
 
-/// The task that writes the log cannot run until the test's task waits, so the buffer of 1 MiB
-/// fills.
+/// The task that writes the log cannot run until the test's task waits. So the buffer of 1 MiB
+/// fills, and further lines are lost and counted.
 #[test]
 fn what_the_disk_cannot_keep_up_with_is_lost_and_counted() {
     let scratch = Scratch::new("full");

@@ -237,8 +237,8 @@ fn a_read_error_is_answered_by_the_other_side() {
     });
 }
 
-/// Issues enough reads for the mirror to learn the latency of the fast side, and to earn the
-/// permission for one hedged read.
+/// Issues enough reads for the mirror to measure the latency of the fast side, and to be allowed
+/// one hedged read.
 async fn learn_reads(pair: &Pair) {
     for _ in 0..40 {
         assert_eq!(pair.read(3).await, 9);
@@ -255,8 +255,7 @@ fn a_late_read_is_answered_by_the_other_side() {
         pair.fast.faults.set_frozen(true);
         let before = pair.rt.now();
         assert_eq!(pair.read(3).await, 9);
-        // Reads of memory take no time, so a read counts as late after the minimum of half a
-        // millisecond.
+        // Reads of memory take no time, so a read is late after the minimum of half a millisecond.
         assert_eq!(pair.rt.now().ns_since(before), 500_000);
         assert_eq!(pair.mirror.status().hedged_reads, 1);
     });
@@ -286,8 +285,8 @@ fn at_most_one_read_in_twenty_is_hedged() {
         pair.write(3, 9).await;
         pair.flush().await;
         learn_reads(&pair).await;
-        // Make all reads slow from one read to the next. The measured quantile follows only after a
-        // window of samples.
+        // From now on all reads are slow. The measured latency quantile adapts only after a window
+        // of samples.
         pair.fast
             .faults
             .set_delay(Op::Read, Duration::from_millis(20));
@@ -529,8 +528,8 @@ fn a_read_blames_no_side_for_the_time_in_which_the_server_stood_still() {
 }
 
 /// After a failed flush of a side, it is unknown which earlier writes the side still holds, so all
-/// content is copied to it again. The copy may start only after the side's writes in flight have
-/// ended; one of them was submitted before the failure became known.
+/// content is copied to it again. The copy must not start before the side's writes in flight have
+/// ended. One of these writes was submitted before the mirror learned of the failure.
 #[test]
 fn a_side_that_fails_a_flush_while_it_joins_is_copied_again_once_it_is_idle() {
     let pair = Pair::new(|config| config.absent_after = Some(Time(Duration::from_secs(2))));
@@ -553,9 +552,9 @@ fn a_side_that_fails_a_flush_while_it_joins_is_copied_again_once_it_is_idle() {
         while !joins() {
             pair.wait(1).await;
         }
-        // A client's flush fails on the side that joins. The mirror learns of the failure only when
-        // the other side has flushed too. Before that, a write is submitted; it ends after the
-        // flush with which the side joins.
+        // A client's flush fails on the joining side. The mirror learns of the failure only when
+        // the other side has completed the flush. Before that, the test submits a write. The write
+        // ends after the flush that the mirror issues for the join.
         let copied_before = pair.mirror.status().sides[1].resynced_bytes;
         pair.slow.faults.fail_next(Op::Flush, IoError::Medium);
         pair.slow

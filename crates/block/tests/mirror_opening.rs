@@ -332,9 +332,9 @@ impl Device for Freezing {
     }
 }
 
-/// A client writes again while a superblock is being written that declares a side clean-idle (no
-/// other side is ahead of it). Until the side is durably marked dirty again, it could be started
-/// alone and would lack the write. So a flush must wait for all sides.
+/// The superblock of a side is being written with the state clean-idle: no other side is ahead of
+/// this side. Meanwhile a client writes again. Until the side is durably marked dirty again, it
+/// could be started alone and would lack the write. So a flush must wait for all sides.
 #[test]
 fn a_flush_waits_for_a_side_that_may_say_that_nobody_is_ahead() {
     let rt = virtual_rt(8);
@@ -592,8 +592,8 @@ fn an_opening_that_reads_a_long_log_says_how_far_it_is() {
     });
 }
 
-/// A write may be longer than the logs of the sides: as the only write, together with small writes,
-/// and repeated before it is destaged.
+/// A write can be longer than the logs of the sides. The test submits such a write alone, together
+/// with small writes, and again before the first one is destaged.
 #[test]
 fn a_write_that_is_longer_than_the_log_is_stored() {
     for len in [4 * MIB, 8 * MIB, 32 * MIB] {

@@ -159,8 +159,9 @@ fn the_pool_lasts_for_64_mb_of_random_writes() {
     }
 }
 
-/// A sequential write uses only half of its size from the pool. The first write of a run does not
-/// count as sequential, so the writes 0..=126 use 1 MB + 126 x 0.5 MB = 64 MB.
+/// A sequential write uses only half of its size from the pool of 64 MB of free space. The first
+/// write of a run is not recognized as sequential, so the writes 0..=126 use 1 MB + 126 x 0.5 MB =
+/// 64 MB.
 #[test]
 fn sequential_writes_last_twice_as_long() {
     let mut ssd = model("sata-2009-a", "", 32 * GIB);
@@ -188,8 +189,8 @@ fn idle_time_refills_the_pool() {
     }
 }
 
-/// A write that is larger than the pool freezes the device several times: 64 + 24 n >= 200 gives
-/// n = 6 freezes.
+/// A write that is larger than the pool of 64 MB freezes the device several times. Each freeze
+/// frees 24 MB, so 64 + 24 n >= 200 gives n = 6 freezes.
 #[test]
 fn a_write_larger_than_the_pool_ends() {
     let mut ssd = model("sata-2009-a", "", 32 * GIB);
@@ -200,8 +201,9 @@ fn a_write_larger_than_the_pool_ends() {
     assert_eq!(done_ns, 300_000 + 3_636_363_637 + counters.frozen_ns);
 }
 
-/// While the queue is never empty, every byte beyond the first 64 MB uses space that a freeze has
-/// freed, 24 MB at a time. The device is always either frozen or writing, so both sums are exact.
+/// While the queue is never empty, every byte after the first 64 MB uses space that a freeze has
+/// freed, 24 MB at a time. The device is always either frozen or writing. So the test can compute
+/// the number of freezes and the total time exactly.
 #[test]
 fn freezes_and_writes_account_for_all_the_time() {
     for (name, rate) in [("sata-2009-a", 55_000_000u64), ("sata-2009-b", 68_000_000)] {
@@ -404,8 +406,8 @@ fn the_arm_goes_up_and_returns_to_the_lowest() {
     assert_eq!(order_with("queue_commands = 4"), [0, 4, 2, 3, 1]);
     // A disk whose queue holds one command serves the commands in the order of arrival.
     assert_eq!(order_with("queue_commands = 1"), [0, 1, 2, 3, 4]);
-    // A disk whose queue holds two commands chooses between 1 (at 20) and 2 (at 90), then between 1
-    // and 3, then between 1 and 4.
+    // A disk whose queue holds two commands chooses between the commands 1 (at 20 GiB) and 2 (at 90
+    // GiB), then between the commands 1 and 3, then between the commands 1 and 4.
     assert_eq!(order_with("queue_commands = 2"), [0, 2, 3, 1, 4]);
 }
 
@@ -438,7 +440,8 @@ fn the_write_cache_acknowledges_at_bus_speed_and_a_flush_drains_it() {
     let flushed_ns = run_dry(&mut disk)[0].1;
     let counters = disk.counters();
     assert_eq!((counters.cached_writes, counters.destages), (1, 1));
-    // The positioning, then 130,434,783 ns for 15 MB at 115 MB/s, then 0.1 ms for the flush.
+    // The destage takes the positioning, and 130,434,783 ns for 15 MB at 115 MB/s. The flush
+    // command takes 0.1 ms.
     assert_eq!(
         flushed_ns,
         cached_ns + counters.positioning_ns + 130_434_783 + 100_000
@@ -451,8 +454,8 @@ fn a_read_of_cached_bytes_needs_no_arm() {
     for id in 0..8 {
         disk.submit(0, write(id, id * 10 * GIB, 150_000));
     }
-    // The eight writes take 0.1 + 1 ms each. After that the arm is still moving to the second of
-    // them.
+    // The eight writes take 0.1 + 1 ms each in the write cache. When they are complete, the arm is
+    // still moving to the location of the second write.
     let mut done = Vec::new();
     disk.advance_timed(8_800_000, &mut done);
     assert_eq!(done.len(), 8);
@@ -528,9 +531,9 @@ fn a_late_continuing_write_misses_the_revolution() {
     assert_eq!(done[1].1 - done[0].1, MS);
 }
 
-/// A read continues the last one and arrives 1 ms late. It takes 0.2 ms, and 1 ms for the transfer
-/// from the read-ahead buffer. On a disk without read-ahead it waits for the rest of a revolution
-/// instead.
+/// A read continues the previous read and arrives 1 ms late. With read-ahead it takes 0.2 ms, and 1
+/// ms for the transfer from the read-ahead buffer. Without read-ahead it waits for the rest of a
+/// revolution.
 #[test]
 fn a_continuing_read_is_in_the_buffer_or_misses_the_revolution() {
     for (changed, expected_ns) in [

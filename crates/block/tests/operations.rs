@@ -47,8 +47,8 @@ impl Device for BadBlock {
     }
 }
 
-/// A device that can be armed. Once armed, it completes no request from the next write of its
-/// superblock on, until the test frees it.
+/// A device that can hang. After the test has armed it, it hangs at the next write of its
+/// superblock: it completes neither this write nor any later request until the test frees it.
 struct Hanging {
     below: Rc<dyn Device>,
     armed: Cell<bool>,
@@ -189,8 +189,8 @@ fn a_scrub_finds_what_nobody_reads_and_repairs_it() {
         let clean = scrub(&rt, &mirror).await;
         assert_eq!((clean.state, clean.found), ("done", 0), "{clean:?}");
         // On each side the scrub reads eight blocks, two pages of checksums (a page covers 1008
-        // blocks of 4 KiB), and both copies of one page of bits. The dirty-region bitmap was never
-        // written.
+        // blocks of 4 KiB), and both copies of one page of the bits that record the written pages.
+        // The dirty-region bitmap was never written.
         assert_eq!(clean.read_bytes, 2 * (8 + 2 + 2) * BLOCK);
         assert_eq!(clean.position_bytes, mirror.geometry().size_bytes);
 
@@ -579,7 +579,7 @@ fn a_side_is_added_and_another_one_removed() {
 
 /// The only member of the epoch hangs while its superblock is written to record that another side
 /// has joined. If this member were started alone, it would not know of the other side. So no flush
-/// may complete without it, however long it hangs.
+/// is allowed to complete without this member, however long it hangs.
 #[test]
 fn a_side_that_takes_itself_for_the_only_one_is_not_given_up() {
     let rt = virtual_rt(29);

@@ -136,8 +136,8 @@ fn what_meets_while_the_device_is_busy_is_one_request() {
     });
 }
 
-/// The deadline scheduler continues upwards from the oldest request (20, 60, 90) before it returns
-/// to the lowest; noop keeps the order of arrival.
+/// The deadline scheduler begins with the oldest request and serves upwards (20, 60, 90), and then
+/// returns to the lowest offset (3). The noop scheduler keeps the order of arrival.
 #[test]
 fn the_scheduler_decides_the_order() {
     for (scheduler, order) in [

@@ -47,8 +47,9 @@ fn bytes_pass_at_their_rate_after_the_burst() {
     });
 }
 
-/// A request of four times the size of the bucket waits until the bucket is full, and leaves a debt
-/// of three times that size.
+/// A request of four times the size of the token bucket waits until the bucket is full. The bucket
+/// then has a deficit of three times its size, and the next request waits until the deficit is
+/// refilled.
 #[test]
 fn a_request_larger_than_the_burst_passes_and_is_paid_for() {
     let rt = virtual_rt(1);

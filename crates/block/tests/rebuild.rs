@@ -197,8 +197,9 @@ fn scattered(rng: &mut Rng, size_bytes: u64) -> Vec<u64> {
 }
 
 /// Resynchronizing 16 MiB of scattered 4-KiB blocks takes at most 1.5 times as long as the slower
-/// device alone needs for the same ranges, in order and at the queue depth from which the device
-/// can choose. Each device has to do at least that work, and both devices work concurrently.
+/// device alone needs for the same ranges. The device alone gets the ranges in order, at a queue
+/// depth at which it can choose among requests. Each device has to do at least that work, and both
+/// devices work concurrently.
 #[test]
 fn scattered_blocks_come_back_as_fast_as_the_devices_can() {
     for (kinds, size_bytes) in [
@@ -368,10 +369,10 @@ impl Done {
     }
 }
 
-/// While a client writes at full speed, a rebuild must keep its floor rate. The client must keep
-/// half of the write rate that it has without the rebuild, and its longest write may be at most 250
-/// ms longer than without the rebuild. In both measurements the client writes long enough to fill
-/// the log of the disk.
+/// While a client writes at full speed, a rebuild must keep its minimum rate (floor). The client
+/// must keep half of the write rate that it has without the rebuild, and its longest write is
+/// allowed to take at most 250 ms longer than without the rebuild. In both measurements the client
+/// writes long enough to fill the log of the disk.
 #[test]
 fn a_rebuild_keeps_its_floor_and_leaves_half_to_clients() {
     const TIME: Duration = Duration::from_secs(5);
@@ -382,8 +383,8 @@ fn a_rebuild_keeps_its_floor_and_leaves_half_to_clients() {
         let rt = virtual_rt(4);
         rt.block_on(async {
             let volume = Rc::new(Volume::new(&rt, kinds, size_bytes, Some(8 * MIB)).await);
-            // The ceiling keeps the rebuild from finishing during the measurement, and from
-            // exceeding its floor by much.
+            // The maximum rate (ceiling) keeps the rebuild from finishing during the measurement,
+            // and from being much faster than its minimum rate (floor).
             let rates = RebuildRates {
                 floor_bytes_per_s: FLOOR,
                 ceiling_bytes_per_s: Some(2 * FLOOR),
@@ -416,14 +417,15 @@ fn a_rebuild_keeps_its_floor_and_leaves_half_to_clients() {
     }
 }
 
-/// A rebuild on a disk whose log is always full, also with entries from before the side became
-/// absent, while a client writes at full speed. The rebuild must reach its floor, the default of a
-/// volume. The queue of changes for the side is bounded during the rebuild, so clients do not wait
-/// for a long queue once the side counts again.
+/// A rebuild on a disk whose log is always full, while a client writes at full speed. The log also
+/// holds entries from before the side became absent. The rebuild must reach its minimum rate
+/// (floor), which is the default of a volume. The queue of changes for the side is bounded during
+/// the rebuild, so that clients do not wait for a long queue when the side is in sync again.
 #[test]
 fn a_rebuild_keeps_its_floor_while_the_log_goes_round() {
     const FLOOR: u64 = 20 * MIB;
-    /// Bound of the bytes that wait for a side under rebuild, plus 16 blocks in flight.
+    /// Maximum number of bytes that wait for a side under rebuild: the limit of 1 MiB, and 16
+    /// blocks in flight.
     const WAITING_BYTES_MAX: f64 = (MIB + 16 * BLOCK) as f64;
     let rt = virtual_rt(4);
     rt.block_on(async {
@@ -471,8 +473,9 @@ fn a_rebuild_keeps_its_floor_while_the_log_goes_round() {
     });
 }
 
-/// The changes that are made while a side is absent are recorded as few ranges: as one range for
-/// sequential writes, and for any pattern as no more ranges than the bound of the volume.
+/// The changes that are made while a side is absent are recorded as ranges. Sequential writes are
+/// recorded as one range. No pattern of writes is recorded as more ranges than the limit of the
+/// volume.
 #[test]
 fn what_is_remembered_of_an_absent_side_does_not_grow_with_the_writes() {
     let rt = virtual_rt(5);
@@ -483,8 +486,8 @@ fn what_is_remembered_of_an_absent_side_does_not_grow_with_the_writes() {
             volume.put(block * BLOCK, BLOCK, 2).await;
         }
         assert_eq!(volume.mirror.status().sides[1].out_of_sync_ranges, 1);
-        // Write 40,000 blocks, no two of which are adjacent. The bound of 1 MiB has room for 23,831
-        // ranges of 44 bytes.
+        // Write 40,000 blocks, no two of which are adjacent. The limit of 1 MiB for recorded ranges
+        // has room for 23,831 ranges of 44 bytes.
         for block in 0..40_000 {
             volume.put(100 * MIB + block * 8 * BLOCK, BLOCK, 2).await;
         }
@@ -502,7 +505,8 @@ fn what_is_remembered_of_an_absent_side_does_not_grow_with_the_writes() {
     });
 }
 
-/// A rebuild must not exceed its ceiling, and both of its rates can be set while it runs.
+/// A rebuild must not exceed its maximum rate (ceiling). Its minimum and maximum rates can be set
+/// while it runs.
 #[test]
 fn the_rates_of_a_rebuild_can_be_set_while_it_runs() {
     let rt = virtual_rt(6);

@@ -199,7 +199,8 @@ impl Asked {
         assert_content(&mirror, &when).await;
         mirror.close().await.expect("closed");
 
-        // The operation is complete, and the volume must open with the unchanged configuration.
+        // The operation is complete. The volume must open with the configuration from before the
+        // operation.
         let mirror = devices.open(&["a", "b"]).await;
         let status = mirror.status();
         assert!(done(&status), "{when}: {status:?}");
@@ -258,8 +259,8 @@ async fn interrupted(rt: &Rt) -> Devices {
 }
 
 /// The operator has edited the configuration before the end of the replacement: it no longer names
-/// the side that is being removed. That side must still count, and must be used until the new side
-/// is in sync.
+/// the side that is being removed. That side must still be a member, and must be used until the new
+/// side is in sync.
 #[test]
 fn a_configuration_may_name_the_sides_of_afterwards_before_the_end() {
     let rt = virtual_rt(1);
@@ -278,7 +279,7 @@ fn a_configuration_may_name_the_sides_of_afterwards_before_the_end() {
 }
 
 /// The configuration names the old side, the new side and the side that stays, as after a partial
-/// edit.
+/// edit. The replacement must still complete.
 #[test]
 fn a_configuration_that_names_all_sides_goes_on_as_well() {
     let rt = virtual_rt(2);
@@ -338,8 +339,9 @@ fn a_side_whose_device_is_not_described_is_missing_and_not_forgotten() {
     });
 }
 
-/// The replacement is requested again while its new side cannot be found. The device that the
-/// request names holds that side of the same volume, which is then rebuilt from scratch.
+/// The replacement is requested again while the new side of the interrupted replacement cannot be
+/// found. The device in the request holds that new side. The request must succeed, and the new side
+/// is rebuilt from scratch.
 #[test]
 fn the_command_is_taken_again_with_the_side_that_it_has_left_behind() {
     let rt = virtual_rt(4);
@@ -388,7 +390,8 @@ fn a_dead_side_that_was_replaced_is_not_missed() {
         for life in 0..3 {
             let mut sides = without_b(&devices);
             for side in sides_elsewhere(&rt, &sides).await {
-                // Until its removal is complete, the dead side is one of the sides.
+                // `sides_elsewhere` also returns the dead side until its removal is complete. Only
+                // the side that device `c` holds can be opened.
                 let c = devices.device("c");
                 if holds_side(&rt, &c.device, &side).await {
                     sides.push(SideToOpen {
@@ -407,8 +410,8 @@ fn a_dead_side_that_was_replaced_is_not_missed() {
     });
 }
 
-/// A scrub must resume near its last position after a power cut and after a clean stop, and must
-/// end once. A cancelled scrub must not resume.
+/// A scrub must resume near its last position after a power cut and after a clean stop. A completed
+/// or cancelled scrub must not resume.
 #[test]
 fn a_scrub_goes_on_after_any_stop() {
     let rt = virtual_rt(6);

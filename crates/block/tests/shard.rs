@@ -278,8 +278,8 @@ fn bytes_beyond_the_bound_wait_on_this_side() {
         let (answers, ()) = futures_util::future::join(writes, gate).await;
         assert!(answers.iter().all(Result::is_ok));
         assert_eq!(rig.journal.peaks().1, BYTES_MAX);
-        // The longest permitted transfer uses the whole bound of bytes in flight. A longer one is
-        // refused.
+        // The longest permitted transfer is as long as the limit on bytes in flight. A longer
+        // transfer is refused.
         let longest = rig.shard.submit(Request::read(0, BYTES_MAX)).await;
         assert_eq!(longest.unwrap().into_data().len() as u64, BYTES_MAX);
         let longer = rig.shard.submit(Request::read(0, BYTES_MAX + BLOCK)).await;
@@ -352,8 +352,8 @@ fn what_was_asked_of_a_thread_that_dies_fails() {
         let mut asked: Vec<Request> = (0..count)
             .map(|at| Request::read(at * BLOCK, BLOCK))
             .collect();
-        // One of the requests makes the thread panic. All others wait for the gate, or for a permit
-        // to be sent.
+        // One of the requests makes the thread panic. Every other request waits for the gate on the
+        // thread, or for a permit to be sent to the thread.
         asked[REQUESTS_MAX as usize - 1] = Request::read(TRAP, BLOCK);
         let answers = join_all(asked.into_iter().map(|request| rig.shard.submit(request))).await;
         assert_eq!(answers.len() as u64, count);
@@ -423,16 +423,16 @@ fn a_dropped_request_goes_on_and_keeps_its_room_until_it_is_done() {
         assert!(starts(&mut dropped).await);
         drop(dropped);
         assert_eq!(statistic(&rig.shard, "in_flight_bytes"), BLOCK as f64);
-        // A request that waits for room in the bound has not been sent to the thread, so dropping
-        // it has no effect.
+        // A request that waits because of the limit on bytes in flight has not been sent to the
+        // thread, so dropping it has no effect.
         let long = Request::read(0, BYTES_MAX);
         let mut waiting = rig.shard.submit(long);
         assert!(starts(&mut waiting).await);
         drop(waiting);
         rig.open_gate();
         assert_eq!(byte_of(&rig.shard, BLOCK).await, 0);
-        // Replies arrive in the order in which the thread sent them, so that of the dropped write
-        // has arrived as well.
+        // Replies arrive in the order in which the thread sent them. The reply to this read has
+        // arrived, so the reply to the dropped write has arrived too.
         assert_eq!(statistic(&rig.shard, "in_flight_requests"), 0.0);
         assert_eq!(byte_of(&rig.shard, 0).await, 7);
         rig.shard.close().await.unwrap();
@@ -580,7 +580,7 @@ fn a_cache_on_a_shard_is_told_that_its_loss_is_known() {
         let second = top.submit(Request::flush()).await;
         assert!(first.is_ok() || second.is_ok());
         until_statistic(&stack, "health", Statistic::State("healthy".to_owned())).await;
-        // Closing flushes too, and this flush may be one that fails.
+        // Closing the stack flushes too. This flush can be one that fails.
         let _ = stack.close().await;
     });
 }

@@ -119,8 +119,9 @@ fn a_large_request_is_one_request_for_each_child() {
     let rt = virtual_rt(1);
     let rig = rig(&rt);
     rt.block_on(async {
-        // The range is from the middle of unit 1 to the middle of unit 9. Of it, child b stores
-        // half of 1, 4 and 7, c stores 2, 5 and 8, and a stores 3, 6 and half of 9.
+        // The range is from the middle of unit 1 to the middle of unit 9. Of this range, child b
+        // stores half of unit 1 and the units 4 and 7, child c stores the units 2, 5 and 8, and
+        // child a stores the units 3 and 6 and half of unit 9.
         let (start, len) = (UNIT + UNIT / 2, 8 * UNIT);
         let request = Request::without_data(Op::WriteZeroes, start, len, Flags::FUA);
         rig.stripe.submit(request).await.unwrap();

@@ -126,8 +126,8 @@ fn a_log_of_many_records_goes_home_in_short_turns() {
     });
 }
 
-/// A range of 4 GiB that was never written has a million checksums, over which requests must not
-/// iterate in one turn.
+/// A range of 4 GiB has a million checksums. A request for a range that was never written must not
+/// iterate over all of them in one turn.
 #[test]
 fn large_ranges_are_told_and_cleared_in_short_turns() {
     let rt = virtual_rt(2);

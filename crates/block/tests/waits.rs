@@ -232,8 +232,8 @@ fn a_flush_waits_for_no_later_change() {
     });
 }
 
-/// After a crash a side may lack all changes that were queued for it. The log must have room for
-/// all of them, however many writes clients have in flight; otherwise the side could not be
+/// After a crash a side can lack all changes that were queued for it. These changes must fit into
+/// the log, however many writes clients have in flight. Otherwise the side could not be
 /// resynchronized from the log.
 #[test]
 fn no_more_waits_for_a_side_than_its_log_takes() {

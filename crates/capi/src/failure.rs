@@ -34,10 +34,9 @@ impl Failure {
         Failure::new(libc::EIO, "the library has a fault: it panicked")
     }
 
-    /// Stores the message for the thread, and returns the negative error number, which the program
-    /// gets.
+    /// Stores the message for the thread. Returns the negative error number that the program gets.
     pub(crate) fn remember(self) -> c_int {
-        // A message from a target may contain a NUL, which would end the C string early.
+        // A message from a target can contain a NUL, which would end the C string early.
         let words = CString::new(self.words.replace('\0', " ")).unwrap_or_default();
         LAST.set(words);
         -self.errno
@@ -67,7 +66,7 @@ impl From<Error> for Failure {
 
 fn of_status(status: Status) -> c_int {
     match status {
-        // A target that reports success in a failure is faulty, which counts as an I/O error.
+        // The status `Ok` in a failure is a mistake of the target, and is reported as an I/O error.
         Status::Ok | Status::Medium => libc::EIO,
         Status::NoSpace => libc::ENOSPC,
         Status::Invalid | Status::OutOfRange => libc::EINVAL,

@@ -73,7 +73,8 @@ unsafe fn session<'a>(session: *const Session) -> Result<&'a Session, Failure> {
 /// Opens a session. The header specifies this function.
 ///
 /// # Safety
-/// `uri` is NULL or ends with a NUL; `out` is NULL or may be written.
+/// `uri` is NULL or points to a string that ends with a NUL; `out` is NULL or points to writable
+/// memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brp_open(uri: *const c_char, out: *mut *mut Session) -> c_int {
     at_the_boundary(|| {
@@ -116,7 +117,8 @@ pub unsafe extern "C" fn brp_close(session: *mut Session) {
 /// Describes the volume of a session. The header specifies this function.
 ///
 /// # Safety
-/// `session` is NULL or an open session from `brp_open`; `volume` is NULL or may be written.
+/// `session` is NULL or an open session from `brp_open`; `volume` is NULL or points to writable
+/// memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brp_get_volume(session: *const Session, volume: *mut RawVolume) -> c_int {
     at_the_boundary(|| {
@@ -177,8 +179,8 @@ pub unsafe extern "C" fn brp_submit(
 /// Takes completions. The header specifies this function.
 ///
 /// # Safety
-/// `session` is NULL or an open session from `brp_open`; `completions` is NULL or an array of `max`
-/// completions that may be written.
+/// `session` is NULL or an open session from `brp_open`; `completions` is NULL or points to a
+/// writable array of `max` completions.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brp_reap(
     session: *mut Session,
@@ -246,8 +248,8 @@ unsafe fn wait_for(session: *mut Session, raw: &RawRequest) -> c_int {
 /// Reads from the volume and waits. The header specifies this function.
 ///
 /// # Safety
-/// `session` is NULL or an open session from `brp_open`; `data` is NULL or `length_bytes` bytes of
-/// it may be written.
+/// `session` is NULL or an open session from `brp_open`; `data` is NULL or points to `length_bytes`
+/// writable bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brp_read(
     session: *mut Session,
@@ -264,8 +266,8 @@ pub unsafe extern "C" fn brp_read(
 /// Writes to the volume and waits. The header specifies this function.
 ///
 /// # Safety
-/// `session` is NULL or an open session from `brp_open`; `data` is NULL or `length_bytes` bytes of
-/// it may be read.
+/// `session` is NULL or an open session from `brp_open`; `data` is NULL or points to `length_bytes`
+/// readable bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brp_write(
     session: *mut Session,

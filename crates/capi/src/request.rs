@@ -74,7 +74,8 @@ impl RawRequest {
             offset_bytes,
             length_bytes,
             op,
-            // Flags that do not fit become all bits set, which is rejected as unknown flags.
+            // Flags that do not fit into the field set all its bits. Such a request is rejected
+            // because of unknown flags.
             flags: u8::try_from(flags).unwrap_or(u8::MAX),
             reserved: 0,
         }

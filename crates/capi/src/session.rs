@@ -36,7 +36,8 @@ impl Session {
         self.thread.export()
     }
 
-    /// Submits as many of the first requests as there is room for, and returns their number.
+    /// Submits requests from the front of `requests` until the bound on submitted requests is
+    /// reached. Returns the number of submitted requests.
     pub(crate) fn submit(&self, requests: Vec<Request>) -> Result<usize, Failure> {
         let taken = self.completions.admit(requests.len());
         if taken == 0 {
@@ -135,8 +136,8 @@ impl UnderWay {
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        // A waiting caller notices that its channel is closed; a completion to be reaped must be
-        // added.
+        // A caller that waits for this request notices that its channel is closed. For a request
+        // that the program reaps, a completion must be added here.
         if let Some(Whom::Reaper(completions, user)) = self.whom.take() {
             completions.push([(user, Err(Failure::panicked()))]);
         }

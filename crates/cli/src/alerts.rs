@@ -40,8 +40,8 @@ struct Event {
     side: String,
     /// Text that follows the names, for people.
     message: String,
-    /// Whether the start of the server has already written a line about the event; if so, only the
-    /// alert command is run.
+    /// Whether the server has already written a line about the event during its start. If so, the
+    /// alert thread does not write the line again, and only runs the alert command.
     known_from_start: bool,
 }
 
@@ -69,8 +69,8 @@ impl Event {
 /// State of a side at the last poll.
 #[derive(Default)]
 struct SideBefore {
-    /// Health at the last poll; `None` before the first poll, at which a side counts as having been
-    /// healthy.
+    /// Health at the last poll; `None` before the first poll. The first poll treats the side as if
+    /// it had been healthy before.
     health: Option<&'static str>,
     corrupt_blocks: u64,
     full_looks: u32,

@@ -96,13 +96,13 @@ async fn serve(rt: &Rt, config: Config, args: &Args) -> Result<(), Failure> {
     let block = match running.attach(&args.device, options).await {
         Ok(block) => block,
         Err(error) => {
-            // Requests that the driver could not take back may still be in flight.
+            // If the driver could not stop the device, requests might still be in flight.
             let stopped = running.stop_within(deadline, &signals).await;
             return stopped.and(Err(error)).map_err(Failure::NotStopped);
         }
     };
     let mut out = std::io::stdout();
-    // A failed write is ignored: the parent process may not read standard output.
+    // A failed write is ignored, because the parent process possibly does not read standard output.
     let _ = writeln!(out, "{}\nready", block.path()).and_then(|()| out.flush());
     let waited = until_over(&signals, &block).await;
     let stopped = running.stop_within(deadline, &signals).await;

@@ -7,8 +7,8 @@
 use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
 
-/// Smallest value in a limit file that means "no limit". Version 1 reports no limit as the largest
-/// multiple of the page size.
+/// Smallest value in a limit file that means "no limit". If no limit is set, version 1 shows the
+/// largest multiple of the page size.
 const UNLIMITED_MIN: u64 = 1 << 60;
 
 /// Returns the lowest memory limit, in bytes, among the cgroups that contain this process; `None`

@@ -244,7 +244,7 @@ impl ServerOptions {
     }
 }
 
-/// Memory that a server may use, given the memory limit of its process.
+/// Memory that a server uses at most, given the memory limit of its process.
 #[derive(Debug, PartialEq, Eq)]
 struct Fitted {
     memory_bytes: u64,
@@ -295,9 +295,9 @@ fn fit(asked_for: Option<u64>, default_bytes: u64, limit: Option<u64>) -> Fitted
     }
 }
 
-/// Returns the sum of the exposure bounds of all mirrors, which bounds the memory of their delay
-/// queues. The experimental policies have no such bound; the default bound is counted for them, and
-/// beyond it they use the heap.
+/// Returns the sum of the exposure bounds of all mirrors. The sum bounds the memory of their delay
+/// queues. A mirror with an experimental policy has no exposure bound: the default bound is added
+/// for such a mirror, and its memory beyond this bound comes from the heap.
 fn exposure_bytes(graph: &Graph) -> u64 {
     let mirrors = graph.nodes().values().filter_map(|node| match node {
         Node::Mirror(mirror) => Some(mirror.exposure.bytes.0),

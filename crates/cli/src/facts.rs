@@ -47,8 +47,8 @@ pub(crate) fn find(config: &Config) -> Result<AllFacts> {
     let mut all = AllFacts::new();
     let used = used(config);
     let place = |error| anyhow!("{}: {error}", config.path.display());
-    // The exported devices are opened together, as is each separate stack, so none of these groups
-    // may contain a device twice.
+    // A device must not appear twice in a group of devices that are opened together. The exported
+    // devices are one group, and each root device with the devices below it is another group.
     let exported: Vec<&str> = config.exports.iter().map(|e| e.device.as_str()).collect();
     let roots = config.graph.roots();
     let together = roots
@@ -74,8 +74,8 @@ pub(crate) fn find(config: &Config) -> Result<AllFacts> {
     Ok(all)
 }
 
-/// Returns the devices that the exports use. If there are no exports, a device is attached or
-/// mounted by its name, and all devices are returned.
+/// Returns the devices that the exports use. If the configuration has no exports, returns all
+/// devices, because any of them can be attached or mounted by its name.
 fn used(config: &Config) -> BTreeSet<&str> {
     let graph = &config.graph;
     if config.exports.is_empty() {
@@ -263,8 +263,9 @@ pub(crate) fn hear_server(config: &Config, status: Option<&Value>, all: &mut All
     }
 }
 
-/// Returns true if a volume may be in use: its superblocks show that it is in use or was not
-/// stopped cleanly, and only a server can tell which.
+/// Returns true if a volume might be in use: its superblocks show that it is in use or was not
+/// stopped cleanly. The superblocks do not show which of the two is the case; only a server can
+/// tell.
 pub(crate) fn any_active(all: &AllFacts) -> bool {
     let active = |facts: &Facts| facts.more.get("state") == Some(&json!(ACTIVE));
     all.values().any(active)
@@ -289,7 +290,8 @@ fn what_is_lost(graph: &Graph, sides: &[String], all: &AllFacts) -> Option<Strin
 /// State of a mirror of which a side holds no superblock.
 const NOT_FORMATTED: &str = "not formatted";
 
-/// State of a volume that is in use or was not stopped cleanly. The superblocks do not tell which.
+/// State of a volume that is in use or was not stopped cleanly. The superblocks do not show which
+/// of the two is the case.
 const ACTIVE: &str = "in use or not cleanly stopped";
 
 /// State of a volume with diverged sides (split brain): each of them has accepted writes without
@@ -426,8 +428,8 @@ fn adopted_layout(
         .context("its metadata device needs more than 1 MiB")
 }
 
-/// Returns the file that holds the data area of a side in one contiguous piece, and the offset of
-/// the data area in the file; `None` if no file does.
+/// Returns the file that holds the whole data area of a side contiguously, and the offset of the
+/// data area in the file; `None` if there is no such file.
 fn data_place<'g>(
     graph: &'g Graph,
     side: &str,

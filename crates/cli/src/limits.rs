@@ -52,8 +52,8 @@ pub(crate) fn check_file_sizes(config: &Config) -> Result<()> {
     };
     for (name, node) in config.graph.nodes() {
         let Node::File(file) = node else { continue };
-        // The limit does not apply to block devices. A missing file counts with the size in the
-        // configuration.
+        // The limit does not apply to block devices. For a missing file, the size in the
+        // configuration is compared with the limit.
         let bytes = match metadata(&file.path) {
             Ok(found) if !found.is_file() => continue,
             Ok(found) => found.len(),

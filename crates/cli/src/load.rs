@@ -11,9 +11,9 @@ use bimetal_rt::{Buf, Instant, Rng, Rt, yield_now};
 
 use bimetal_console::latency::Latencies;
 
-/// Size of the buffer of which write data is a slice. The content is random, so that no layer below
-/// can compress it. The size is the largest that is still allocated from the registered buffer
-/// region.
+/// Size of the buffer that holds the write data: each write sends a slice of this buffer. The
+/// content is random, so that no layer below can compress it. The size is the largest that is still
+/// allocated from the registered buffer region.
 const DATA_BYTES: u64 = bimetal_rt::buf::BLOCK_BYTES_MAX as u64;
 /// Number of requests that a worker sends before it yields. The yield matters for devices that
 /// complete requests without waiting.
@@ -60,7 +60,7 @@ pub(crate) struct Load {
     pub(crate) depth: u32,
     /// Number of bytes at the start of the device that the load uses.
     pub(crate) region_bytes: u64,
-    /// Duration of the load; `None` if the load is not bounded by time.
+    /// Duration of the load; `None` if no duration limits the load.
     pub(crate) time: Option<Duration>,
     /// Total number of requests; `None` if the load is not bounded by a number of requests.
     pub(crate) operations: Option<u64>,
@@ -96,7 +96,8 @@ pub(crate) struct Run {
     start: Instant,
     sent: Cell<u64>,
     answered: Cell<u64>,
-    /// Time of the last completion, and the number of earlier completions at exactly that time.
+    /// Time of the last completion, and the number of earlier completions at exactly the same time.
+    /// The load uses them to detect that time stands still.
     standstill: Cell<(Instant, u64)>,
     outcome: RefCell<Outcome>,
 }

@@ -163,7 +163,7 @@ async fn serve(rt: &Rt, config: Config, args: &Args, mount: &MountOptions) -> Re
         Err(error) => Err(error),
     };
     let stopped = running.stop_within(deadline, &signals).await;
-    // The first error is reported, because it is the one that ended the mount.
+    // The first error is reported, because the first error ended the mount.
     waited.and(stopped).map_err(Failure::NotStopped)
 }
 
@@ -187,7 +187,7 @@ async fn served(
         false => file.path().display().to_string(),
     };
     let mut out = std::io::stdout();
-    // A failed write is ignored: the parent process may not read standard output.
+    // A failed write is ignored, because the parent process possibly does not read standard output.
     let _ = writeln!(out, "{path}\nready").and_then(|()| out.flush());
     until_over(signals, file).await
 }

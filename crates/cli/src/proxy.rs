@@ -113,7 +113,7 @@ async fn serve(rt: &Rt, args: &Args, medium: &BrpConfig) -> Result<()> {
     let notices = alerts::watch_notices(rt.clone(), alerts::Teller::start(None));
     let notices = rt.spawn(notices);
     let mut out = std::io::stdout();
-    // A failed write is ignored: the parent process may not read standard output.
+    // A failed write is ignored, because the parent process possibly does not read standard output.
     let _ = writeln!(out, "ready").and_then(|()| out.flush());
     let waited = signals.next().await.context("cannot wait for signals");
     server.stop().await;

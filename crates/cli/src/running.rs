@@ -227,11 +227,8 @@ impl Running {
         }
     }
 
-    /// Ends the exports, completes the requests in flight, closes the devices, and removes the
-    /// control socket last, which answers until then.
-    ///
-    /// # Errors
-    /// The block device or mount that cannot be removed, or the first device that cannot be closed.
+    /// Ends the exports, completes the requests in flight, and closes the devices. The control
+    /// socket answers until all this is done, and is removed last.
     pub(crate) async fn stop(self) -> Result<()> {
         self.shown.stopping.set(true);
         let taken_away = self.shown.take_away().await;
@@ -263,7 +260,7 @@ impl Running {
 }
 
 /// Waits until the deadline has passed or the user has sent two further signals. Returns a message
-/// with the work that is not completed.
+/// that lists the work that is not completed.
 async fn give_up(shown: &Shown, config: &Path, deadline: Duration, signals: &Signals) -> String {
     let patience = std::pin::pin!(shown.rt.sleep(deadline));
     let insisting = std::pin::pin!(async {

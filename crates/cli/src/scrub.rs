@@ -14,8 +14,9 @@ use crate::control::{self, VolumeArgs};
 
 /// Interval at which the client polls the state of the scrub.
 const ASK_EVERY: Duration = Duration::from_millis(200);
-/// Maximum number of polls for the durable record of the scrub request in the volume. The polls
-/// take 30 s, in which all sides that accept writes have written their superblocks.
+/// Maximum number of polls for the durable record of the scrub request in the volume. All polls
+/// together take 30 s. Within this time, all sides that accept writes have written their
+/// superblocks.
 const REMEMBERED_ASKS: u32 = 150;
 /// Exit status if data is corrupt on every side or could not be checked.
 const NOT_WHOLE: u8 = 3;

@@ -38,7 +38,7 @@ pub(crate) struct OpenArgs {
     rebuild: Vec<String>,
 }
 
-/// Mode in which a mirror is opened that would otherwise be refused.
+/// Mode for opening a mirror whose opening would otherwise be refused.
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum ForceOpen {
     ReadOnly,
@@ -133,10 +133,10 @@ async fn serve(rt: &Rt, config: Config, options: &OpenOptions) -> Result<(), Fai
     running.warn_of_missing_sides();
     running.tell_reduced_exposure();
     let mut out = std::io::stdout();
-    // A failed write is ignored: the parent process may not read standard output.
+    // A failed write is ignored, because the parent process possibly does not read standard output.
     let _ = writeln!(out, "ready").and_then(|()| out.flush());
-    // The turns of the runtime during the start are not counted, because they could not delay a
-    // client.
+    // The time of the start is excluded from the longest turn of the runtime, because no client can
+    // have been delayed before the server was ready.
     rt.forget_longest_turn();
     let waited = signals.next().await.context("cannot wait for signals");
     let stopped = running.stop_within(deadline, &signals).await;

@@ -659,7 +659,7 @@ fn compaction_gives_space_back_and_stats_add_up() {
     let of_segments = ["live_bytes", "dead_bytes", "reserve_bytes"].map(|n| bytes(&after, n));
     let segments = bytes(&after, "segments") * bytes(&after, "segment_bytes");
     assert_eq!(of_segments.iter().sum::<u64>(), segments);
-    // The log is at the start of the file again, where it has 64 blocks.
+    // The log is again at the start of the file, where its length is 64 blocks.
     assert_eq!(bytes(&after, "log_bytes"), 256 << 10);
     assert_eq!(after["log"]["bytes_max"], 1 << 20);
     assert_eq!(after["keys"], 6000);
@@ -677,7 +677,8 @@ fn compaction_gives_space_back_and_stats_add_up() {
     }
 }
 
-/// Tests a load that fills the disk. In the test, a file may not grow beyond 4 MiB.
+/// Tests a load that fills the disk. The test simulates a full disk with a file size limit of 4
+/// MiB.
 #[test]
 fn a_full_disk_ends_a_load_with_what_was_loaded() {
     let dir = Scratch::new("index-full");

@@ -17,8 +17,8 @@ fn scan(index: &Path, options: &[&str]) -> String {
 struct Loop(String);
 
 impl Loop {
-    /// Creates a loop device over a file. If loop devices do not exist or may not be used, prints
-    /// the reason and returns `None`.
+    /// Creates a loop device over a file. If loop devices do not exist, or if this user cannot use
+    /// them, prints the reason and returns `None`.
     fn over(file: &Path) -> Option<Loop> {
         let made = std::process::Command::new("losetup")
             .args(["--find", "--show", arg(file)])

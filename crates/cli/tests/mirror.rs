@@ -63,7 +63,8 @@ fn sides_that_each_ran_alone_are_split() {
     for (alone, other) in [("a", "b"), ("b", "a")] {
         let image = dir.path(&format!("{other}.img"));
         std::fs::rename(&image, dir.path("away.img")).unwrap();
-        // Both sides are clean, so each may start alone, but a warning is printed.
+        // Both sides are clean, so the server accepts either side without the other one, but prints
+        // a warning.
         let served = Served::start(&config);
         let output = common::bimetal(&["status", arg(&config), "--json"]);
         assert_eq!(output.status.code(), Some(1), "a side is missing");
@@ -232,7 +233,8 @@ fn the_demo_ends_with_equal_sides_and_leaves_nothing() {
     let written = |at: usize| targets[at]["write"]["count"].as_u64();
     assert!(written(0) > Some(0) && written(0) == written(1) && written(1) == written(2));
     assert!(targets.iter().all(|target| target["errors"] == 0));
-    // Half of a side of 384 MiB is its log, and a little more is metadata.
+    // A side has 384 MiB: half of them are the log, a little more is metadata, and the rest is
+    // data.
     assert!(report["compared_bytes"].as_u64() > Some(188 << 20));
     assert!(dir.names().is_empty());
 }

@@ -86,7 +86,7 @@ fn alone(dir: &Scratch, name: &str, path: &Path, keys: &str) -> PathBuf {
     dir.text(&format!("{name}.toml"), &text)
 }
 
-/// Writes a configuration of a mirror of two files or devices.
+/// Writes a configuration of a mirror whose two sides are the files or devices `sides`.
 fn mirror(dir: &Scratch, name: &str, sides: [&Path; 2]) -> PathBuf {
     let text = MIRROR.replace(
         "\"a.img\"\nsize = \"32MiB\"",

@@ -50,11 +50,12 @@ pub enum Error {
     /// one flush fails with this error.
     #[error("the target died and lost changes that were not flushed")]
     Lost,
-    /// Several paths in turn broke with this request in flight. A change may or may not have taken
-    /// effect.
+    /// Several paths in turn broke with this request in flight. If the request is a change, it is
+    /// unknown whether it took effect.
     #[error("every path broke under this request")]
     Broken,
-    /// The target did not come back in time. A change may or may not have taken effect.
+    /// The target did not become reachable again in time. If the request is a change, it is unknown
+    /// whether it took effect.
     #[error("{0}")]
     Unreachable(Arc<Final>),
     /// The target can never be used by this session again.

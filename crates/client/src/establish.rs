@@ -61,7 +61,8 @@ pub(crate) struct Established {
     pub(crate) early: Vec<u8>,
 }
 
-/// Makes one attempt to establish a path, for at most `within` and at most `ATTEMPT_MAX`.
+/// Makes one attempt to establish a path. The attempt takes at most `within`, and at most
+/// `ATTEMPT_MAX`.
 pub(crate) async fn establish(
     rt: &Rt,
     connector: &Connector,

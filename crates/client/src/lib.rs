@@ -1,5 +1,5 @@
-//! A BRP initiator. It reads and writes a volume of a target, over paths that may break and with a
-//! target that may die.
+//! A BRP initiator. It reads and writes a volume of a target, over paths that can break and with a
+//! target that can die.
 //!
 //! - [`Session`]: for programs on this project's runtime, in real and in virtual time;
 //! - [`BlockingSession`]: for any number of ordinary threads that each wait for their answer;

@@ -51,11 +51,13 @@ pub struct Options {
     pub crc: bool,
     /// TLS options; `None` connects without TLS. Only for TCP.
     pub tls: Option<TlsOptions>,
-    /// Time for which a target may be away before requests fail. It must be above zero.
+    /// Maximum time for which a target can be unreachable before requests fail. It must be above
+    /// zero.
     pub patience: Duration,
-    /// Maximum number of bytes of answered changes that the session keeps for the case that a
-    /// volatile target dies. With 0 no changes are kept: changes since the last flush are lost with
-    /// the target, and the next flush fails.
+    /// Maximum number of bytes of answered changes that the session keeps, to send them again after
+    /// the death of a volatile target (one that loses unflushed changes when it dies). With 0, no
+    /// changes are kept: if the target dies, the changes since the last flush are lost, and the
+    /// next flush fails.
     pub keep_bytes: u64,
 }
 

@@ -19,7 +19,7 @@ use futures_util::future::{Either, select};
 use crate::establish::{Established, establish};
 use crate::shared::{Answer, Bytes, Shared, check};
 
-/// Size of the receive buffer: more than the kernel buffers by default for a UNIX socket.
+/// Size of the receive buffer. It is larger than the kernel's default buffer for a UNIX socket.
 const RECEIVE_BUFFER_BYTES: usize = 256 << 10;
 /// Pause before the second attempt to connect. The pause doubles with each attempt, up to the
 /// maximum.
@@ -141,7 +141,7 @@ pub(crate) async fn run(shared: Rc<Shared>, index: usize, first: Option<Opened>)
         shared.paths_broken.set(shared.paths_broken.get() + 1);
         shared.initiator.borrow_mut().path_down(number);
         shared.answer_failed();
-        // Another path may have to fence this one and take over its requests.
+        // Another path might have to fence this path and take over its requests.
         shared.changed.notify();
         shared.trouble.notify();
     }
@@ -177,8 +177,8 @@ async fn reconnect(shared: &Rc<Shared>, index: usize) -> Option<Opened> {
                     why.into()
                 }
             },
-            // Such an error can also mean that another path of the session was faster, so that this
-            // path number is too low; the next number is higher.
+            // The target also refuses a connection if another path of the session was faster, so
+            // that this path number is too low. The next attempt uses a higher number.
             Err(why) => why,
         };
         *shared.cause.borrow_mut() = why.to_string();
@@ -306,7 +306,7 @@ impl Traffic<'_> {
                     return Err(ProtocolError::UnexpectedFrame(kind::WELCOME).into());
                 }
             }
-            // The answers may allow requests to be sent that conflicted with the answered ones.
+            // Requests that conflicted with the answered requests can perhaps be sent now.
             shared.changed.notify();
         }
     }
@@ -354,8 +354,8 @@ fn answer(request: &Request, completion: &Completion, data: Payload) -> Result<A
     })
 }
 
-/// Combines one send into one payload. The heads are slices of one buffer, and the data is not
-/// copied.
+/// Combines the frame heads and the data of one send into one payload. The heads are slices of one
+/// buffer, and the data is not copied.
 fn gather(rt: &Rt, sending: &mut Sending<Bytes>) -> Payload {
     let heads = rt.pool().copy_of(&sending.heads);
     let mut payload = Payload::empty();

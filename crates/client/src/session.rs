@@ -93,7 +93,7 @@ pub struct Statistics {
     pub paths: usize,
     /// Number of paths that broke.
     pub paths_broken: u64,
-    /// Number of target instances that were seen after the first one.
+    /// Number of target instances (processes) that were seen after the first instance.
     pub instances: u64,
     /// Number of requests that have not been answered.
     pub requests: usize,
@@ -104,8 +104,8 @@ pub struct Statistics {
     pub is_over: bool,
 }
 
-/// Fails the requests when the target has been away for too long, and admits requests again when
-/// the target is back.
+/// Fails the requests when the target has been unreachable for too long, and admits requests again
+/// when the target is reachable.
 async fn mind_patience(shared: Rc<Shared>) {
     let (rt, patience) = (shared.rt.clone(), shared.options.patience);
     loop {
@@ -273,8 +273,8 @@ impl Session {
         outcome.wait().await
     }
 
-    /// Returns the data of a write in the form in which it is sent: as a copy if the data must be
-    /// kept after the answer, otherwise unchanged.
+    /// Returns the data of a write in the form in which it is sent. If the data must be kept after
+    /// the answer, this is a copy; otherwise it is the data itself.
     fn to_send(&self, payload: Payload) -> Bytes {
         if payload.is_empty() || !self.shared.initiator.borrow().is_kept() {
             return Bytes(payload);
@@ -321,7 +321,7 @@ impl Session {
         self.shared.give_up();
     }
 
-    /// Returns the time for which a target may be away.
+    /// Returns the maximum time for which a target can be unreachable before requests fail.
     pub(crate) fn patience(&self) -> Duration {
         self.shared.options.patience
     }
@@ -329,9 +329,9 @@ impl Session {
     /// Ends the session: waits for the requests in flight, and closes the paths in an orderly way.
     /// It does not flush.
     ///
-    /// If the target does not answer, because it is away or stopped, this waits for the
-    /// [time](Options::patience) that a target may be away. The requests without an answer then
-    /// fail, and the connections are cut.
+    /// If the target does not answer, because it is unreachable or stopped, this waits for at most
+    /// [`Options::patience`]. The requests without an answer then fail, and the connections are
+    /// cut.
     pub async fn close(&self) {
         let shared = &self.shared;
         shared.closing.set(true);

@@ -46,11 +46,11 @@ pub(crate) fn check(payload: &Payload) -> u32 {
     slices.fold(check_of(&[]), |check, slice| check_appended(check, slice))
 }
 
-/// Cell in which a request's answer is stored, and for which the caller waits.
+/// Cell that receives the answer to a request. The caller of the request waits until it is set.
 pub(crate) type Outcome = Rc<OnceValue<Result<Answer, Error>>>;
 
-/// A request whose caller waits for its answer. The entry remains when the caller's future is
-/// dropped, because the target may still carry out the request.
+/// A request whose caller waits for its answer. If the caller's future is dropped, the entry
+/// remains, because the target might still carry out the request.
 pub(crate) struct Waiting {
     pub(crate) outcome: Outcome,
     pub(crate) _place: Permit,
@@ -69,9 +69,11 @@ pub(crate) struct Shared {
     /// Allocator for copies of data that is kept after the answer. The copies come from the heap,
     /// because the buffers of the runtime's pool are for transfers.
     pub(crate) copies: BufPool,
-    /// Event: there is something to send, a path is abandoned, or the session ends.
+    /// Event that wakes the tasks of the paths: there is something to send, a path is abandoned, or
+    /// the session ends.
     pub(crate) changed: Event,
-    /// Event: a path has come up or gone down, or a fence is needed or done.
+    /// Event that reports trouble or its end: a path has come up or gone down, or a fence is needed
+    /// or done.
     pub(crate) trouble: Event,
     pub(crate) given_up: RefCell<Vec<u32>>,
     pub(crate) cause: RefCell<String>,
@@ -180,7 +182,8 @@ impl Shared {
         self.over.borrow().is_some()
     }
 
-    /// Returns true when there is no path, or a broken path has not been fenced yet.
+    /// Returns true when there is no path, or a broken path has not been fenced yet. In this state,
+    /// requests might not reach the target.
     pub(crate) fn is_troubled(&self) -> bool {
         self.initiator.borrow().is_troubled()
     }

@@ -27,8 +27,8 @@ const POOL_BYTES: usize = 32 << 20;
 
 /// A request for a [`SessionThread`].
 ///
-/// A job is dropped without having been delivered only when the session's thread has panicked, or
-/// when it could not be submitted.
+/// A job is dropped undelivered only if the session's thread has panicked, or if the job could not
+/// be submitted.
 pub trait Job: Send + 'static {
     /// Returns the request, without the data of a write.
     fn call(&self) -> Call;
@@ -80,8 +80,8 @@ impl<J: Job> SessionThread<J> {
                 let deliver: Deliver<J> = Rc::new(RefCell::new(deliver));
                 let (left, outcome) = serve(options, taken, &ready, &deliver);
                 if let Err(error) = outcome {
-                    // The caller that connects gets the error, unless it has already been told of
-                    // success.
+                    // The caller that connects gets the error. If the caller already has the report
+                    // of success, the send fails, which is ignored.
                     let _ = ready.send(Err(error));
                 }
                 let left = left.into_iter().map(|job| (job, Err(Error::Closed)));

@@ -111,8 +111,8 @@ impl Client {
         }
     }
 
-    /// Returns the rights of the client to an export without rules: none for a process of another
-    /// user than the server's (root excepted), all for every other client.
+    /// Returns the rights of the client to an export without rules. A local process of a user other
+    /// than root and the server's own user has no rights. Every other client has all rights.
     fn rights_without_rules(&self) -> Rights {
         match self {
             Client::Local(peer) if !peer.is_own_user && peer.uid != 0 => Rights::Hidden,

@@ -17,8 +17,8 @@ use bimetal_rt::sync::{Permit, Semaphore};
 /// memory for the whole block.
 const BLOCK_BYTES: u64 = bimetal_block::BLOCK_BYTES;
 
-/// Maximum memory, in bytes, of a request that counts as small. A server with little memory uses a
-/// lower maximum.
+/// Maximum memory, in bytes, of a request that is treated as small. A server with little memory
+/// uses a lower maximum.
 const SMALL_BYTES_MAX: u64 = 256 << 10;
 /// Divisor of the memory that gives the part reserved for small requests: a quarter.
 const SMALL_SHARE: u64 = 4;
@@ -44,14 +44,15 @@ impl DataMemory {
             bytes: Semaphore::new(capacity - for_small),
             for_small: Semaphore::new(for_small),
             capacity,
-            // Either several small requests fit in the reserved part together, or no request counts
-            // as small.
+            // A small request uses at most a quarter of the reserved part, so several small
+            // requests fit in this part together. If the reserved part is too small for this, no
+            // request is treated as small.
             small_bytes_max: SMALL_BYTES_MAX.min(for_small / 4),
         })
     }
 
-    /// Waits until `bytes` are free, and reserves them. The memory outside the part for small
-    /// requests is the most that one request reserves. A request for more reserves all of that
+    /// Waits until `bytes` are free, and reserves them. One request can reserve at most the memory
+    /// outside the part for small requests. If a request needs more, it reserves all of that
     /// memory, and the rest of its data is allocated beyond the capacity.
     async fn reserve(&self, bytes: u64) -> Option<Permit> {
         let is_small = bytes <= self.small_bytes_max;
@@ -88,7 +89,7 @@ fn memory_bytes(offset: u64, data_bytes: u64) -> u64 {
     BufPool::footprint_bytes(blocks_bytes)
 }
 
-/// Amounts by which one or more requests count against the bounds.
+/// Amounts that one or more requests use of the bounds: requests, data bytes and memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Weight {
     requests: u32,
@@ -175,12 +176,12 @@ impl Account {
         })
     }
 
-    /// Counts the requests against the bounds of the connection, and reserves memory for their
+    /// Adds the requests to the requests in flight of the connection, and reserves memory for their
     /// data. Waits until the requests fit the bounds and until the memory is free.
     ///
     /// # Panics
-    /// When the requests alone exceed the bounds. This does not happen, because the protocol codecs
-    /// and the greeting bound the requests of a client.
+    /// When the requests by themselves exceed the bounds. This does not happen, because the
+    /// protocol codecs and the greeting bound the requests of a client.
     pub(crate) async fn admit(self: &Rc<Account>, weight: Weight) -> Admission {
         let (requests, bytes) = (weight.requests, weight.data_bytes);
         let bounds = self.bounds;

@@ -55,10 +55,10 @@ pub struct ExportConfig {
     pub device: String,
     /// The protocol that the export is served by.
     pub protocol: Protocol,
-    /// The address at which the server listens. Exports may share an address; a client then selects
-    /// an export by its name.
+    /// The address at which the server listens. Several exports can share an address. A client then
+    /// selects an export by its name.
     pub listen: Address,
-    /// Description that is shown to people who list the exports; may be empty.
+    /// Description of the export that people see in a list of exports; can be empty.
     pub description: String,
     /// Whether requests that change the device are refused even if the device is writable.
     pub read_only: bool,

@@ -2,9 +2,9 @@
 //! requests in flight.
 //!
 //! Replies that become ready while a send is in progress are queued, and the next send takes all of
-//! them. The account provides backpressure: a request counts from its arrival until its reply has
-//! been sent or dropped, so the server also stops receiving from a client that does not read its
-//! replies.
+//! them. The account provides backpressure: a request is in the account from its arrival until its
+//! reply has been sent or dropped. If a client does not read its replies, the account becomes full,
+//! and the server stops receiving from this client.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -75,7 +75,8 @@ pub(crate) struct Link<R> {
     dead: Cell<bool>,
     replies_changed: Signal,
     /// Whether a message to the client has been sent in part, and the server waits for the client
-    /// to receive the rest. `receiving` is the same for a message from the client.
+    /// to receive the rest. `receiving` is true if a message from the client has been received in
+    /// part, and the server waits for the client to send the rest.
     sending: Cell<bool>,
     receiving: Cell<bool>,
     /// Number of messages, and pieces of large messages, that have been transferred. The task that

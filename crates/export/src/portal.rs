@@ -144,9 +144,9 @@ impl Drop for GuestSlot {
 }
 
 impl Portal {
-    /// Assigns a slot to a new guest. If all slots are in use, the guest that connected first must
-    /// leave. A legitimate client chooses its export quickly, so idle clients cannot block the
-    /// address.
+    /// Assigns a slot to a new guest (a client that has not chosen an export yet). If all slots are
+    /// in use, the guest that connected first is disconnected. A legitimate client chooses its
+    /// export quickly, so idle clients cannot block the address.
     pub(crate) fn place(self: &Rc<Portal>) -> GuestSlot {
         let guest = Rc::new(Guest::default());
         let mut guests = self.guests.borrow_mut();

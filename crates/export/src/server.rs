@@ -57,7 +57,8 @@ pub struct Limits {
     pub connection_threads: u32,
     /// Memory for the data of all clients' requests in flight, in bytes. `None` means the amount of
     /// memory that the pool has registered, or [`BYTES_IN_FLIGHT_MAX`] if the pool has registered
-    /// none. A single request for more than the available memory is admitted alone.
+    /// none. A single request for more than this memory is admitted as soon as no other request
+    /// holds memory outside the part for small requests.
     pub data_bytes: Option<u64>,
 }
 
@@ -75,7 +76,7 @@ impl Limits {
 struct Watched {
     link: Rc<dyn Watchable>,
     /// Result of [`Watchable::stall`] at the last check. `looks` is the number of consecutive
-    /// checks at which the result was the same.
+    /// checks with this result.
     stall: Option<u64>,
     looks: u32,
 }
@@ -108,7 +109,7 @@ struct ServerState {
     target: Rc<Target>,
     tasks: Rc<TaskNumbers>,
     memory: Rc<DataMemory>,
-    /// Signals a change of one of the fields above for which a task may wait.
+    /// Signals a change of one of the fields above, to the tasks that wait for such a change.
     changed: Rc<Event>,
     /// Addresses in use. Where port 0 was requested, they contain the assigned ports.
     bound: RefCell<Vec<Address>>,

@@ -8,8 +8,8 @@ use crate::account::Bounds;
 use crate::input::End;
 use crate::link::{Link, Reply};
 
-/// Maximum number of unanswered requests of one connection. When it is reached, no further request
-/// is received until a request has been answered.
+/// Maximum number of unanswered requests of one connection. At this number, the server receives no
+/// further request until a request has been answered.
 pub const REQUESTS_IN_FLIGHT_MAX: u32 = 256;
 /// Maximum number of data bytes of the unanswered requests of one connection: enough for two of the
 /// largest requests.

@@ -190,8 +190,9 @@ fn others_are_served_beside_any_number_of_clients_that_never_read() {
             let mut raw = connect_with(&rt, &server, PipeOptions::default());
             let served = rt.timeout(Duration::from_secs(1), reads_a_block(&mut raw));
             assert_eq!(served.await.ok(), Some(true), "{deaf_clients} others");
-            // The stalled clients hold the memory one after another. The first is cut off after at
-            // most three checks, and each further client after two of the shorter check intervals.
+            // The clients that do not read hold the memory one after another. The first of these
+            // clients is cut off after at most three checks, and each later client after two of the
+            // shorter check intervals.
             let patience = Duration::from_secs(3 * 15 + u64::from(deaf_clients) * 2 * 2);
             let large = rt.timeout(patience, raw.read(0, 1 << 20));
             let bytes = large.await.map(|data| data.len());
@@ -229,8 +230,8 @@ fn no_more_clients_are_welcomed_than_may_be_connected() {
     let rt = virtual_rt();
     let server = serve(&rt, Protocol::Brp, 2);
     rt.block_on(async {
-        // The pipe is too small for a welcome that is not read, so all greetings are in progress
-        // together.
+        // A welcome message does not fit in the pipe, and the clients do not read. So all 60
+        // greetings stay in progress at the same time.
         let narrow = PipeOptions {
             buffer_bytes: 16,
             ..PipeOptions::default()

@@ -529,7 +529,7 @@ fn an_export_is_a_medium_that_does_not_notice_another_instance_of_a_durable_serv
 #[test]
 fn closing_waits_for_a_target_that_stands_still_no_longer_than_it_may_be_away() {
     let rt = virtual_rt();
-    // The device accepts requests, but completes none of them within an hour.
+    // The device accepts requests, but completes each of them only after an hour.
     let server = server(&rt, Slow::new(&rt, Duration::from_secs(3600)));
     rt.block_on(async {
         let session = connect(&rt, &server, Mode::Adaptive, false).await;

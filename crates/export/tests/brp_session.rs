@@ -255,8 +255,8 @@ impl Carrier {
         self.to.shutdown();
     }
 
-    /// Takes the complete frames from the front of `held`. Returns the bytes to forward, and the
-    /// bytes with which the relay answers itself.
+    /// Removes the complete frames from the front of `held`. Returns the bytes to forward to the
+    /// target, and the bytes with which the relay answers in place of the target.
     fn frames(&self, held: &mut Vec<u8>) -> (Vec<u8>, Vec<u8>) {
         let (mut there, mut back) = (Vec::new(), Vec::new());
         while let Some(head) = Head::decode(held) {

@@ -339,8 +339,8 @@ fn bounds_push_back_on_the_client() {
             .flat_map(|i| request(0, READ, i, (i % 256) * 4096, 4096))
             .collect();
         client.send(&flood).await;
-        // The client does not read the replies. The pipe holds some of them, the remaining replies
-        // count as in flight, and no further request is started.
+        // The client does not read the replies. The pipe holds some of the replies. The remaining
+        // replies keep their requests in flight, so no further request is started.
         rt.sleep(Duration::from_secs(5)).await;
         let started = slow.seen.borrow().len();
         assert!(started < 2000, "{started} started");
@@ -403,8 +403,8 @@ fn silent_clients_and_crowds_are_turned_away() {
         third.option(1, &[]).await;
         assert!(third.at_end().await, "it is not told that it is let in");
         assert_eq!(first.read(0, 1).await, [0]);
-        // 64 clients may be in their handshake at the same time. For another client, the one that
-        // came first is disconnected.
+        // At most 64 clients can be in their handshake at the same time. When a further client
+        // connects, the server disconnects the client that connected first.
         let mut crowd: Vec<Raw> = (0..65).map(|_| connect(&rt, &server)).collect();
         for waiting in &mut crowd {
             assert_eq!(waiting.take(18).await.len(), 18);

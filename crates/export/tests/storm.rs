@@ -32,8 +32,8 @@ const GUEST_BYTES: usize = 4096;
 const BELL_BYTES: usize = 4096;
 /// Number of strangers that try to stay connected at the same time. It exceeds the number admitted.
 const HELD: usize = 200;
-/// Maximum growth of the process while strangers connect and disconnect. Their memory is freed, but
-/// the allocator and the ring round up.
+/// Maximum growth of the process while strangers connect and disconnect. The memory of the
+/// strangers is freed, but the allocator and the ring allocate memory in larger units.
 const GROWTH_BYTES_MAX: u64 = 4 << 20;
 
 /// Lets only one test run at a time, because the tests measure the memory of the process.
@@ -227,8 +227,8 @@ fn as_many_strangers_as_there_are_places_hold_no_more_than_is_stated() {
             ("TLS", with_tls, tls, 260 << 10),
             ("NBD", plain, nbd, 132 << 10),
         ] {
-            // With connection threads, a piece of each message is held by the connection thread in
-            // addition to the server's thread.
+            // With connection threads, a part of each message is held twice: by the connection
+            // thread and by the server's thread. So the allowed memory is larger.
             for (threads, besides_bytes) in [(0, 0), (2, 128 << 10)] {
                 let grown = hoard(&rt, config.clone(), &words, threads).await;
                 println!(

@@ -33,8 +33,8 @@ fn tls(files: TlsFiles) -> Option<TlsOptions> {
     Some(TlsOptions { files, name: None })
 }
 
-/// Returns the configuration of an export `vol`: the client `box` may write, `reader` may read, and
-/// other clients may not see the export.
+/// Returns the configuration of an export `vol`: the client `box` can write, the client `reader`
+/// can read, and the export is hidden from other clients.
 fn config(protocol: Protocol, server: TlsFiles) -> ExportConfig {
     let rule = |name: &str, rights| Rule {
         who: Who::Name(name.to_owned()),

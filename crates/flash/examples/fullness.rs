@@ -44,8 +44,8 @@ fn put(drive: &mut Drive, lpn: u32) {
     drive.write(&[lpn]).expect("within the drive");
 }
 
-/// Fills the first `used` pages and warms up with writes of twelve times that number of pages.
-/// Returns the counters of further writes of eight times that number of pages.
+/// Fills the first `used` pages, and writes 12 x `used` pages to warm up. Returns the counters of
+/// the following writes of 8 x `used` pages.
 fn steady(drive: &mut Drive, used: u32, writes: Writes) -> Counters {
     let mut load = Load(7);
     (0..used).for_each(|lpn| put(drive, lpn));

@@ -37,7 +37,8 @@ impl DriveConfig {
         let needed = Self::die_blocks_needed(&shape, logical_pages, ftl);
         let blocks = asked.max(needed).div_ceil(u64::from(shape.planes));
         let geometry = Geometry {
-            // `validate` refuses this number of blocks, because its limit is far lower.
+            // A number of blocks beyond 32 bits becomes `u32::MAX`. `validate` refuses this value,
+            // because its limit is far lower.
             blocks: u32::try_from(blocks).unwrap_or(u32::MAX),
             ..shape
         };

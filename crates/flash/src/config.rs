@@ -57,8 +57,8 @@ pub enum Cleaning {
 pub struct WearLevelling {
     /// Dynamic wear levelling: the free block with the fewest erases is programmed next.
     pub least_worn_first: bool,
-    /// Static wear levelling, for page-mapped layers only: a block that has been erased more than
-    /// this number of times less often than the most worn block is emptied, so that its cold
+    /// Limit of static wear levelling, for page-mapped layers only. A block is emptied if its
+    /// number of erases is lower than that of the most worn block by more than this limit; its cold
     /// content moves to a more worn block. 0 disables static wear levelling.
     pub spread_erases: u32,
 }

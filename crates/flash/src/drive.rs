@@ -286,10 +286,10 @@ impl Drive {
     ///
     /// Pages in a write buffer in volatile memory are lost. If the translation table is in volatile
     /// memory, every change of the table since its last save is lost as well: a read then returns
-    /// the version of the page that was durable at the last save. Everything that was written
-    /// before the last [`flush`](Self::flush) survives. A trim that was not flushed may be undone.
+    /// the version of the page that was durable at the last save. All content that was written
+    /// before the last [`flush`](Self::flush) survives. A trim that was not flushed can be undone.
     /// A non-volatile table, a cached table and the tables of layers with log blocks lose nothing.
-    /// A block that was partly programmed continues to be programmed.
+    /// A block that was partly programmed can take further pages.
     pub fn cut_power(&mut self) {
         self.host.power_cuts += 1;
         if let Some(buffer) = self.buffer.as_mut().filter(|b| !b.is_log()) {

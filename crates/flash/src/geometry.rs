@@ -28,10 +28,9 @@ pub struct Geometry {
     pub channels: u32,
     /// Number of chips on one channel.
     pub ways: u32,
-    /// Number of dies in one chip. A die executes one read, program or erase at a time.
+    /// Number of planes in one die. In this model, a plane only adds blocks to its die.
     pub dies: u32,
-    /// Number of planes in one die. Planes only add blocks; operations on several planes together
-    /// are not modelled.
+    /// Number of planes in one die. In this model, a plane only adds blocks to its die.
     pub planes: u32,
     /// Number of erase blocks in one plane.
     pub blocks: u32,

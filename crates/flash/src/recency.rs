@@ -1,7 +1,7 @@
 //! A list of small numbers in the order of their last use, in two dense arrays.
 //!
-//! The cached table and the log blocks of BAST are replaced by least recent use, for which both use
-//! this list.
+//! The cached table evicts its least recently used entry, and BAST merges its least recently used
+//! log block. Both use this list.
 
 use crate::geometry::NONE;
 

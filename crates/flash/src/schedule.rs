@@ -1,11 +1,11 @@
 //! Completion times of flash operations: the channels and dies of a drive as queues on the caller's
 //! clock.
 //!
-//! A die executes one operation at a time, in the order in which the layer issued them; reads of
-//! the host may overtake other operations. A read occupies the die while the cells are read and
-//! then, during the transfer, also the channel. A program occupies the channel and then the cells.
-//! An erase occupies only the die. Copies within a die can bypass the channel (copy-back). A
-//! channel serves its dies in the order of their requests.
+//! A die executes one operation at a time, in the order in which the layer issued them. With
+//! `reads_first`, reads of the host overtake the operations that wait. A read occupies the die
+//! while the cells are read and then, during the transfer, also the channel. A program occupies the
+//! channel and then the cells. An erase occupies only the die. Copies within a die can bypass the
+//! channel (copy-back). A channel serves its dies in the order of their requests.
 //!
 //! The schedule must never read a clock, and its results must not depend on how late it is called.
 //! Every event is processed at its own time, in the order of these times, and events at the same
@@ -90,8 +90,8 @@ pub struct Schedule {
     times: OperationTimes,
     dies: Vec<Die>,
     channels: Vec<Channel>,
-    /// Pending events: time, number that orders events at the same time by their cause, die, and
-    /// phase.
+    /// Pending events, each with its time, the value of `seq`, the die and the phase. `seq` orders
+    /// events at the same time by the order in which they were caused.
     events: BinaryHeap<Reverse<(u64, u64, u32, Phase)>>,
     seq: u64,
     pending: usize,

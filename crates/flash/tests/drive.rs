@@ -76,8 +76,8 @@ fn a_cached_table_that_is_large_enough_costs_nothing() {
     assert_eq!(c.map_hits, 20_000);
 }
 
-/// Trimmed pages count as spare flash: with a fifth of the pages trimmed, the effective alpha is
-/// alpha / 0.8.
+/// Trimmed pages count as spare flash. Alpha is the ratio of physical to logical pages; with a
+/// fifth of the pages trimmed, the effective ratio is alpha / 0.8.
 #[test]
 fn trimmed_pages_count_as_spare() {
     let layer = page_mapped(Cleaning::Greedy, Streams::One);
@@ -399,9 +399,9 @@ fn a_drive_for_a_capacity_always_fits() {
     }
 }
 
-/// For each cleaned block, cleaning writes each table page with entries of moved pages once.
-/// Entries in memory cost nothing. The test computes the expected number from the operations of
-/// every write, with one entry in memory.
+/// When cleaning moves the pages of a block, it writes each table page that contains entries of
+/// these pages once. Entries in memory cost nothing. The test computes the expected number from the
+/// operations of every write, with one entry in memory.
 #[test]
 fn cleaning_writes_the_table_once_for_each_table_page() {
     let page = PageConfig {
@@ -409,7 +409,8 @@ fn cleaning_writes_the_table_once_for_each_table_page() {
         ..PageConfig::default()
     };
     let (pages, entries) = (600, 8);
-    // 75 table pages fill 10 blocks. The last 23 blocks of the die are for the table.
+    // The table has 75 pages, which fill 10 blocks. The layer sets aside twice that number and 3
+    // more, the last 23 blocks of the die.
     let data_blocks = 120 - 23;
     let mut drive = made(&page_drive(
         page,
@@ -468,8 +469,8 @@ fn a_power_cut_empties_the_cached_table() {
     assert_eq!(drive.counters().map_misses, 101);
 }
 
-/// The old version of a page may be read ahead while the new version is in the buffer. A later read
-/// must not be answered with the old version.
+/// While the new version of a page is in the buffer, the drive can read the old version ahead. A
+/// later read must not be answered with that old version.
 #[test]
 fn what_leaves_the_buffer_is_not_read_ahead() {
     let mut config = page_drive(PageConfig::default(), Geometry::one_die(64, 16, 4096), 500);
@@ -488,9 +489,9 @@ fn what_leaves_the_buffer_is_not_read_ahead() {
     assert_eq!((done.reads_host, done.prefetch_hits), (1, 0));
 }
 
-/// If cleaning moves pages into the open blocks of the streams, the reserve is needed between any
-/// two writes. Measured streams need it most, because the pages of one cleaned block can move to
-/// both streams. The drives in this test have the minimum number of blocks.
+/// If cleaning moves pages into the open blocks of the streams, the whole reserve must be free
+/// between any two writes. Measured streams need it most, because the pages of one cleaned block
+/// can move to both streams. The drives in this test have the minimum number of blocks.
 #[test]
 fn streams_never_use_up_the_reserve() {
     let given = (2..6).map(Streams::Given);

@@ -3,8 +3,8 @@
 //!
 //! The formulas are solved in `common` from their equations, and this file tests the solutions
 //! against known values. For cleaning, devices are filled, overwritten at least three times, and
-//! measured over eight times their capacity. Alpha does not include the blocks that are always
-//! free, one for each write stream.
+//! measured over eight times their capacity. Alpha is the ratio of physical to logical pages; the
+//! physical pages do not include the blocks that are always free, one for each write stream.
 
 mod common;
 
@@ -109,9 +109,10 @@ fn one_append_point_is_as_good_as_two() {
     within_2_percent(steady_wa(&mut drive, 3, 8), greedy_wa(alpha, 64));
 }
 
-/// Drawing many blocks is as good as greedy cleaning, and drawing few is between greedy cleaning
-/// and a single random block. A single random block gives a write amplification of alpha / (alpha -
-/// 1), because it has the average number of valid pages of a block.
+/// Random choice among many blocks is as good as greedy cleaning. Random choice among few blocks is
+/// between greedy cleaning and a single random block. A single random block gives a write
+/// amplification of alpha / (alpha - 1), because it has the average number of valid pages of a
+/// block.
 #[test]
 fn random_choices_lie_between_blind_and_greedy() {
     let wa = |choices| {
@@ -266,7 +267,7 @@ fn log_blocks_switch_under_sequential_writes() {
     }
 }
 
-/// Writing k pages of one block together costs 64 - k reads, 64 programs and one erase.
+/// Writing k of the 64 pages of a block in one call costs 64 - k reads, 64 programs and one erase.
 #[test]
 fn block_mapped_writes_rewrite_their_block() {
     let mut drive = aged(50, 1, FtlConfig::Block);

@@ -22,7 +22,7 @@ struct Array {
     pages: Vec<Content>,
     programmed: Vec<u32>,
     buffer: Vec<Content>,
-    /// Version of each logical page that the host has written last.
+    /// Newest version of each logical page that the host has written.
     newest: Vec<u64>,
     /// Content that the last read operation has returned.
     moving: Content,
@@ -336,7 +336,7 @@ impl Run {
     }
 
     /// Cuts the power. Afterwards the version of every page must be between the last flushed and
-    /// the newest version. From then on, that version is expected as the newest.
+    /// the newest version. From then on, the test expects the version that it has found.
     fn cut(&mut self) {
         self.settle();
         self.drive.cut_power();

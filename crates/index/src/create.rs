@@ -72,9 +72,9 @@ pub(crate) fn is_blank(storage: &dyn Storage) -> Result<bool, Error> {
 /// Maximum length of an index whose creation was interrupted.
 const UNFINISHED_BYTES_MAX: u64 = 128 << 20;
 
-/// Returns true if a storage is empty or holds only zeroes, as an interrupted creation leaves a
-/// file: beginning again loses no data. Returns false if the storage is longer than 128 MiB or does
-/// not consist of whole blocks.
+/// Returns true if a storage is empty or holds only zeroes. An interrupted creation leaves a file
+/// in this state, and a new creation then overwrites no data. Returns false if the storage is
+/// longer than 128 MiB or does not consist of whole blocks.
 ///
 /// # Errors
 ///

@@ -62,8 +62,8 @@ pub struct Statistics {
     pub image_reads: u64,
     /// Bytes written to segments, without checkpoints.
     pub segment_written_bytes: u64,
-    /// Number of segments that nodes have begun to be written to. Flash erases each of these
-    /// segments first.
+    /// Number of segments that the index has begun to fill with nodes. Flash erases each segment
+    /// before it is filled.
     pub segments_begun: u64,
     /// Number of nodes, including the parts of long values.
     pub nodes: u32,
@@ -499,9 +499,10 @@ impl Transaction {
     ///
     /// # Errors
     ///
-    /// [`Error::Conflict`] if another transaction or batch has written one of the keys since the
-    /// transaction began. [`Error::SnapshotTooOld`] if the transaction is older than the record of
-    /// recent writers of its keys. In both cases nothing has changed. Otherwise, the errors of
+    /// [`Error::Conflict`] if, since the transaction began, another transaction or batch has
+    /// written a key that this transaction has written or read for update.
+    /// [`Error::SnapshotTooOld`] if the transaction is so old that the versions needed for this
+    /// check have been dropped. In both cases nothing has changed. Otherwise, the errors of
     /// [`Db::write`].
     pub fn commit(self, durability: Durability) -> Result<(), Error> {
         let shared = &self.snapshot.shared;

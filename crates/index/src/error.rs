@@ -17,8 +17,8 @@ pub enum Error {
         /// Error of the storage.
         source: StorageError,
     },
-    /// Neither the storage nor the log has space for the write, which has changed nothing. Reads
-    /// continue, and deletions do as long as the log has room.
+    /// Neither the storage nor the log has space for the write. The write has changed nothing.
+    /// Reads continue, and deletions continue as long as the log has room.
     #[error("no space left: the storage cannot grow beyond {len_bytes} bytes")]
     Full {
         /// Length of the storage.
@@ -92,7 +92,7 @@ pub enum Error {
     #[error("another transaction was faster")]
     Conflict,
     /// The snapshot is older than allowed, or versions that it needs have been dropped because
-    /// their keys have too many.
+    /// their keys have too many versions.
     #[error("the snapshot is too old")]
     SnapshotTooOld,
     /// An option has an impossible value.

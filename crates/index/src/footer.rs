@@ -202,9 +202,10 @@ pub(crate) struct Generation {
 const NAMED: u8 = 2;
 const NAMED_WITHOUT_ID: u8 = 1;
 
-/// Returns the tag by which images name a segment generation. Two generations of the same opening,
-/// or with the same count in two openings, never have the same tag, because their numbers differ
-/// only within 32 bits.
+/// Returns the tag by which images name their segment generation. In a generation number, the upper
+/// 32 bits are the incarnation (`opening`) that began the generation, and the lower 32 bits are a
+/// counter. If two generation numbers have the same incarnation or the same counter, their tags
+/// differ, because the checksum detects every difference within 32 bits.
 pub(crate) fn name_of(id: u64, generation: u64) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&id.to_le_bytes()), &generation.to_le_bytes())
 }
@@ -349,9 +350,9 @@ pub(crate) struct Listed {
 }
 
 impl Listed {
-    /// Reads the head and the footers of a segment. The last generation is the one with the highest
-    /// number. That generation may have no footer yet, so that footers of the previous generation
-    /// remain behind the new head.
+    /// Reads the head of a segment, and the footers of its last generation: the generation with the
+    /// highest number. If that generation has no footer yet, footers of an earlier generation can
+    /// remain behind the new head. They are ignored.
     pub(crate) fn of(segment: &[u8], geometry: &Geometry, number: u32) -> Listed {
         let mut footers = Vec::new();
         let mut at = 0;
@@ -513,7 +514,7 @@ mod tests {
         let read = footers_of(&segment, 3);
         assert_eq!(read.len(), 1);
         assert_eq!(read[0].generation, GENERATION.number);
-        // Footers of an earlier generation do not count either if the last generation has none.
+        // Footers of an earlier generation are ignored, even if the last generation has no footer.
         segment[4096..8192].fill(0);
         assert_eq!(footers_of(&segment, 3), []);
         segment[..HEAD_BYTES].fill(0);

@@ -44,8 +44,9 @@ pub(crate) struct Superblock {
     pub log_tail: u64,
     /// Sequence number of the last batch before the tail.
     pub seq_at_tail: u64,
-    /// Minimum incarnation of the frame at the tail, if there is one. Reading begins with that
-    /// frame, so no frame before it helps to recognise a leftover.
+    /// Minimum incarnation of the frame at the tail, if there is one; a frame of an earlier
+    /// incarnation is a leftover. Reading begins with the frame at the tail, so there is no
+    /// previous frame whose incarnation could show this.
     pub opening_at_tail: u32,
     /// Segments of the checkpoint, whose length and checksum are in the next two fields. Without
     /// segments the tree is empty.
@@ -202,9 +203,9 @@ impl Superblock {
         Ok(Some(superblock))
     }
 
-    /// Returns true if the rings are exactly those needed from the tail on, and the log has reached
-    /// the last ring. The first ring may end at the tail itself, if no part of the log was needed
-    /// when the log moved to another ring.
+    /// Returns true if the rings are exactly those that are needed from the tail on, and the log
+    /// has reached the last ring. The first ring is allowed to end exactly at the tail: then no
+    /// part of the log was needed when the log moved to the next ring.
     fn has_its_log(&self) -> bool {
         let rings = self.rings.all();
         let first_needed = rings[0].from <= self.log_tail;

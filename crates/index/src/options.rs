@@ -28,16 +28,16 @@ pub struct Options {
     /// Length of the longest value that is stored beside its key; longer values are stored out of
     /// line. At most an eighth of a segment of the index, and 64 KiB.
     pub inline_value_bytes: usize,
-    /// Share of the segments' space that has to be in use before segments are added: as long as
-    /// less is in use, segments are cleaned instead. If rows pack well, a lower share suffices,
-    /// down to 0.7, as long as the segments take no more space than the rows would take unpacked
-    /// and the storage can grow.
+    /// Share of the segments' space that has to be in use before segments are added. While a lower
+    /// share is in use, segments are cleaned instead. If rows pack well, a lower share suffices,
+    /// down to 0.7. This applies as long as the segments take no more space than the rows would
+    /// take unpacked, and the storage can grow.
     pub utilisation: f64,
-    /// Share of all leaves that counts as hot (in the paper, hot to cold as 1 to 2).
+    /// Share of all leaves that is classified as hot (in the paper, hot to cold as 1 to 2).
     pub hot_share: f64,
     /// Maximum time that a batch with `Durability::Group` waits for other batches, in microseconds.
     pub group_wait_us: u32,
-    /// Maximum age of a snapshot, as a number of batches; reads from an older snapshot may fail
+    /// Maximum age of a snapshot, as a number of batches. Reads from an older snapshot can fail
     /// with [`Error::SnapshotTooOld`].
     pub snapshot_batches_max: u64,
     /// Rules of the paper in place of the engine's own rules, for the paper's experiment.

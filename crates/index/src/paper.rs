@@ -32,8 +32,8 @@ pub enum Clusters {
         /// Size of the cluster.
         segments: u32,
     },
-    /// The CHC-Tree: cold leaves and inner nodes are packed, hot leaves are not. Leaves fill the
-    /// hot cluster up to [`Options::utilisation`](crate::Options) of its size.
+    /// The CHC-Tree: cold leaves and inner nodes are packed, hot leaves are not. Leaves fill at
+    /// most the share of the hot cluster that [`Options::utilisation`](crate::Options) sets.
     HotAndCold {
         /// Size of the hot cluster.
         hot_segments: u32,

@@ -1,11 +1,11 @@
 //! Replay of the log after a stop: all changes in the log from its tail on are applied to the
 //! leaves again.
 //!
-//! The changes of one key are in order in the log, and keys do not depend on each other. So a
-//! stretch of the log is first sorted by key: each leaf is visited once, and gets all its changes
-//! together, and only the last change of each key. A range deletion ends a stretch, because it
-//! concerns keys that it does not name. Replay must never read a leaf: the cost of opening would
-//! then grow with the number of changed leaves.
+//! The changes of one key are in order in the log, and keys do not depend on each other. So a part
+//! of the log (a stretch) is collected and sorted by key. For each stretch, each leaf is visited
+//! once. It gets all its changes together, and only the last change of each key. A range deletion
+//! ends a stretch, because it concerns keys that are not listed in it. Replay must never read a
+//! leaf: the cost of opening would then grow with the number of changed leaves.
 
 use crate::batch::{Operation, Operations, ranges_first};
 use crate::error::Error;
@@ -18,9 +18,11 @@ use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-/// Minimum number of bytes of a stretch, however small the memory is.
+/// Minimum number of bytes of a stretch (the part of the log that is sorted and applied together),
+/// however small the memory is.
 const STRETCH_BYTES_MIN: usize = 64 << 10;
-/// Maximum number of bytes of a stretch: longer stretches would not make replay faster.
+/// Maximum number of bytes of a stretch (the part of the log that is sorted and applied together).
+/// Longer stretches would not make replay faster.
 const STRETCH_BYTES_MAX: usize = 1 << 30;
 
 /// One change of one key.
@@ -74,8 +76,8 @@ pub(crate) struct Replay {
 }
 
 impl Replay {
-    /// Creates a replay with stretches that take about `bytes_max` bytes of memory. The longer the
-    /// stretches, the more changes a leaf gets together.
+    /// Creates a replay that collects about `bytes_max` bytes of changes before it applies them to
+    /// the leaves. The more bytes it collects, the more changes a leaf gets together.
     pub(crate) fn new(bytes_max: u64) -> Replay {
         let bytes_max = usize::try_from(bytes_max).unwrap_or(STRETCH_BYTES_MAX);
         Replay {
@@ -85,8 +87,8 @@ impl Replay {
         }
     }
 
-    /// Adds the changes of a frame to the stretch. If the stretch would become too long, applies it
-    /// first.
+    /// Adds the changes of a frame to the collected changes. If the collected changes would then
+    /// take too much memory, applies them to the leaves first.
     pub(crate) fn take(&mut self, frame: &Frame<'_>, writer: &mut Writer) -> Result<(), Error> {
         let memory_bytes = self.bytes.len() + self.changes.len() * size_of::<Change>();
         if memory_bytes + frame.operations.len() > self.bytes_max {
@@ -181,8 +183,8 @@ impl Replay {
 /// descent from the root happens once for each parent.
 struct Leaves<'a> {
     tree: &'a Tree,
-    /// Parent of the leaf that was returned last; `None` before the first key, and if the root is a
-    /// leaf.
+    /// Parent of the leaf that [`leaf_of`](Self::leaf_of) returned last; `None` before the first
+    /// key, and if the root is a leaf.
     parent: Option<Parent>,
 }
 
@@ -219,7 +221,8 @@ impl<'a> Leaves<'a> {
         Ok(leaf)
     }
 
-    /// Returns the exclusive upper bound of the keys of the leaf that was returned last.
+    /// Returns the exclusive upper bound of the keys of the leaf that [`leaf_of`](Self::leaf_of)
+    /// returned last.
     fn edge(&self) -> Option<&[u8]> {
         let parent = self.parent.as_ref()?;
         match parent.index + 1 < parent.inner.len() {

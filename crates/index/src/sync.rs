@@ -26,7 +26,8 @@ mod interleaved {
     #[derive(Debug, Default)]
     pub(crate) struct Mutex<T>(below::Mutex<T>);
 
-    /// Guard of a held mutex. The Shuttle guard inside is released only while the holder waits.
+    /// Guard of a held mutex. It contains the guard of the Shuttle mutex, which is released only
+    /// while the holder waits for a condition variable.
     pub(crate) struct MutexGuard<'a, T> {
         mutex: &'a Mutex<T>,
         below: Option<below::MutexGuard<'a, T>>,

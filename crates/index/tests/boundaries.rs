@@ -1,7 +1,7 @@
-//! Tests of one short life of an index that uses every operation, and of every single failure that
-//! is possible in it, one after the other: a power cut at every call of the disk, and at every call
-//! of the following opening; every write lost, torn or misdirected; every block reverted to an
-//! earlier version; and no space at every growth.
+//! Tests of one short life of an index, which uses every operation. The life is repeated once for
+//! each possible failure: a power cut at every call to the disk, and at every call of the following
+//! opening; every write lost, torn or misdirected; every block reverted to an earlier version; and
+//! no space at every growth.
 
 use crate::world;
 use crate::world::mishap::{Mishap, Mishaps};
@@ -31,9 +31,9 @@ const SHAPE: Shape = Shape {
     ranges: true,
 };
 
-/// Runs the life until the first error: relaxed and durable batches, write-backs, checkpoints, a
-/// compaction, and an opening in between. After the opening, leaves are not in memory and get
-/// patches.
+/// Runs the life of the index until the first error: relaxed and durable batches, write-backs,
+/// checkpoints, a compaction, and an opening in between. After the opening, leaves are not in
+/// memory, so their changes are written as patches.
 fn live(world: &mut World, storage: &(impl Storage + Clone + 'static)) -> Result<(), Error> {
     let mut draw = Draw::new(21);
     for turn in 0..70 {
@@ -105,8 +105,9 @@ fn cut_while_opening(world: &mut World, disk: &Disk, left: fn(u64) -> u64) -> u6
     unreachable!("an opening ends")
 }
 
-/// Cuts the power at every call of the life. At every `step`th of these calls, the following
-/// opening is cut at each of its calls, too.
+/// Runs the life once for each call that it makes to the disk, and cuts the power at that call. If
+/// the number of the call is a multiple of `step`, the following opening is also repeated, with a
+/// power cut at each of its calls.
 fn cuts(step: u64) -> (u64, u64) {
     let mut again = 0;
     for number in 0.. {
@@ -186,8 +187,8 @@ fn every_write_is_lost_once() {
 
 #[test]
 fn every_write_is_torn_once() {
-    // Most written blocks have only zeroes after the first sector, so such torn writes are
-    // harmless.
+    // In most written blocks, all bytes after the first sector are zero. A torn write of such a
+    // block changes nothing, so it is harmless.
     let (harmless, noticed) = every_write(Mishap::Torn);
     assert!(harmless > 20 && noticed > 5, "{harmless} and {noticed}");
 }

@@ -49,7 +49,8 @@ fn verify_finds_a_byte_that_has_changed_in_any_node() {
             Err(error) => panic!("byte {at}: {error}"),
         }
     }
-    // One in 127 bytes was changed, so the damage found must account for nearly all live bytes.
+    // One in 127 bytes was changed, so each detected change stands for 127 bytes. Together, the
+    // detected changes must stand for nearly all live bytes.
     let in_use = found as u64 * 127;
     assert!(
         in_use > whole.live_bytes / 10 * 9,

@@ -259,7 +259,8 @@ fn in_virtual_time_a_life_on_a_mirror_of_drives_replays() {
     let first = live_virtually(5);
     assert_eq!(first, live_virtually(5));
     assert_ne!(first.virtual_ns, live_virtually(6).virtual_ns);
-    // A hundred durable batches take time on the drives; virtual time advances only by that.
+    // A hundred durable batches take time on the drives. Virtual time advances only by the time of
+    // the drives.
     assert!(first.virtual_ns > 10_000_000, "{} ns", first.virtual_ns);
     assert!(!first.map.is_empty());
 }

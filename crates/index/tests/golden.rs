@@ -203,7 +203,8 @@ fn the_golden_index_of_every_version_is_read() {
         let db = Db::open(disk.clone(), &options()).expect("it opens");
         assert_eq!(map_of(&db), expected(version));
         assert_eq!(version_of(&disk.content()), VERSION);
-        // The checkpoint keeps its old version until another checkpoint is taken.
+        // A checkpoint that was written in an old version of the format remains in that version
+        // until the next checkpoint is taken.
         drop(db);
         let db = Db::open(disk.clone(), &options()).expect("it opens");
         db.put(b"one more", b"change").expect("it can be written");
@@ -243,9 +244,9 @@ fn the_golden_index_is_built_anew_without_superblocks() {
     }
 }
 
-/// Damages the footers of segments, one at a time. Since version 4 each image contains its key
-/// range, so the rebuild loses nothing. In older versions, rebuilt keys are listed as lost if,
-/// without the footer, they may be too old.
+/// Damages the footers of segments, one at a time. Since version 4, each image contains its key
+/// range, so the rebuild loses nothing. In older versions, the rebuild without the footer cannot
+/// prove that all rebuilt keys are current. It lists the keys that could be outdated as lost.
 #[test]
 fn the_golden_index_is_built_anew_without_a_footer() {
     for version in VERSIONS {
@@ -280,7 +281,8 @@ fn the_golden_index_is_built_anew_without_a_footer() {
     }
 }
 
-/// Checks versions that this program does not know, before and after its own version.
+/// Checks that an index is refused if this program does not know its format version, whether the
+/// version is older or newer than the program's own version.
 #[test]
 fn another_version_is_refused_by_its_number() {
     for version in [1, VERSION + 1, u32::MAX] {

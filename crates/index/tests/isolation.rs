@@ -18,8 +18,8 @@ const KEYS: u64 = 12;
 /// Initial value of every key.
 const FIRST: u64 = 0;
 
-/// Value of a key: the number of the transaction that wrote it, and how often that transaction had
-/// written the key.
+/// Value of a key: 8 * id + step + 1, where `id` is the number of the transaction that wrote the
+/// value, and `step` is the step of the transaction that wrote it.
 type Value = u64;
 
 /// Reads and writes of one transaction or snapshot. The records of one thread are in the order of

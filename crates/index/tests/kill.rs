@@ -220,7 +220,7 @@ fn life() {
     println!("closed");
 }
 
-/// A process that runs [`life`], and what its printed lines have reported.
+/// A process that runs [`life`], and the progress that its printed lines have reported.
 struct Living {
     child: Child,
     /// The last batch that the process has reported as durable.
@@ -276,7 +276,7 @@ impl Rivals {
         let is_end = line == "closed";
         living.has_closed |= is_end;
         let batch = line.strip_prefix("durable ");
-        // A kill may cut a line short, in which case digits of the number are missing.
+        // A kill can cut a line short, in which case digits of the number are missing.
         let Some(Ok(batch)) = batch.map(str::parse) else {
             return is_end;
         };

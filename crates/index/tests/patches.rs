@@ -1,5 +1,6 @@
 //! Tests of patches: changes of a leaf that is not in memory are stored next to the leaf's image.
-//! Every answer must come from the right one of several images.
+//! Several images of a leaf can then be on the storage, some of them outdated, and every answer
+//! must come from the right one.
 
 use crate::world::{Disk, Draw};
 use bimetal_index::storage::memory::MemoryStorage;
@@ -249,8 +250,9 @@ fn patches_in(content: &[u8]) -> impl Iterator<Item = (usize, u8)> + '_ {
         .filter(|(_, sort)| *sort == 2)
 }
 
-/// Keys with a common prefix of 4 KiB pack into a few bytes each, until a key without the prefix is
-/// added to the leaf. The merged leaf is then longer than any image that is written.
+/// Keys with a common prefix of 4 KiB are packed into a few bytes each, until a patch adds a key
+/// without the prefix to the leaf. In memory, the merged leaf is then longer than the maximum
+/// length of an image on the storage. It must still be readable.
 #[test]
 fn a_patch_may_spoil_what_packed_well() {
     let disk = Disk::default();

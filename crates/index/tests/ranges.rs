@@ -26,8 +26,9 @@ fn everything() -> Change {
     Change::DeleteRange(Vec::new(), None)
 }
 
-/// In each commit, at most 16 leaves apply the deletion, in addition to the cost of the commit's
-/// own changes. This holds for the commit that deletes everything and for the following commits.
+/// A range deletion is applied to at most 16 leaves in each commit. This work is in addition to the
+/// work for the commit's own changes. The limit holds for the commit that deletes everything and
+/// for the following commits.
 #[test]
 fn no_commit_waits_for_the_leaves_of_a_long_range() {
     let mut world = loaded();
@@ -52,7 +53,8 @@ fn no_commit_waits_for_the_leaves_of_a_long_range() {
             written <= 64,
             "{written} leaves were written with one commit"
         );
-        // The snapshot keeps all old versions, so leaves are read only in order to be written.
+        // No leaf is read for any purpose other than to write it, because the snapshot keeps all
+        // old versions.
         let read = now.image_reads - last.image_reads;
         assert!(
             read <= 64 * 17 + 16,
@@ -202,8 +204,9 @@ fn deletions_that_pile_up_wait_for_their_turn() {
             .write(&batch, Durability::Relaxed)
             .expect("a write");
     }
-    // A checkpoint lists the deletions that some leaves may not have applied: at most 64, each with
-    // two keys of 16 bytes. The first checkpoint may only complete one that is in progress.
+    // A checkpoint lists at most 64 deletions that some leaves might not have applied, each with
+    // two keys of 16 bytes. The first call of `checkpoint` might only complete a checkpoint that is
+    // in progress, so the second call is measured.
     world.db.checkpoint().expect("a checkpoint");
     let before = world.db.statistics().maintenance.checkpoint_bytes;
     world.db.checkpoint().expect("a checkpoint");

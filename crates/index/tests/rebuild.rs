@@ -201,8 +201,8 @@ fn example(seed: u64) -> World {
     world
 }
 
-/// An index that has lost its log may lack any change, and if one of its leaves is damaged, it may
-/// lack the leaf's keys, too. The rebuild must report both losses.
+/// An index that has lost its log can lack any change. If one of its leaves is damaged, the index
+/// can also lack the keys of that leaf. The rebuild must report both losses.
 #[test]
 fn an_index_without_its_log_is_not_said_to_be_whole() {
     for seed in 0..4 {
@@ -223,8 +223,8 @@ fn an_index_without_its_log_is_not_said_to_be_whole() {
                 content[range.start as usize..range.end as usize].fill(0);
             }
             if round % 2 == 0 {
-                // The superblocks state up to where the log was durable. If the superblocks are
-                // lost, images state it.
+                // The superblocks contain the position up to which the log was durable. If both
+                // superblocks are erased, this position is known only from the images.
                 content[..2 * BLOCK_BYTES].fill(0);
             }
             let (at, len) = images[draw.below(images.len() as u64) as usize];
@@ -238,7 +238,7 @@ fn an_index_without_its_log_is_not_said_to_be_whole() {
                 assert!(is_right || is_listed, "seed {seed}: {key:?}");
             }
         }
-        // A new index has no log, too, but has not lost any content.
+        // A new index also has no log, but it has not lost any content.
         let empty = Disk::default();
         drop(Db::create(empty.clone(), 3, &options).expect("an index"));
         let (rebuilt, map) = built_anew(&empty, &options).expect("an index");
@@ -294,9 +294,9 @@ fn what_a_damaged_image_had_is_listed_and_nothing_else() {
 /// answer may result.
 #[test]
 fn no_damage_is_an_answer() {
-    // With the last two seeds, a range deletion was only in an image whose footer was lost. With
-    // one of them the deletion was at the edge of the image's piece of the key range, with the
-    // other in the adjacent piece.
+    // With the seeds 157 and 230, a range deletion was only in an image whose footer was lost. Each
+    // image covers a part of the key range. With one of the seeds the deletion was at the edge of
+    // the part that the image covers, with the other in the adjacent part.
     for seed in seeds_or(7..9).chain([157, 230]) {
         damage_any_byte(seed);
     }
@@ -330,8 +330,8 @@ fn damage_any_byte(seed: u64) {
         }
         let is_lost = |key: &Vec<u8>| is_in(&rebuilt.lost, key).is_some();
         for (key, value) in world.now().iter().filter(|(key, _)| !is_lost(key)) {
-            // A damaged last frame looks like a torn one and goes unnoticed, but its content was
-            // not needed.
+            // A damaged last frame looks like a torn frame, so the rebuild does not report it. Here
+            // the content of this frame was not needed.
             assert_eq!(
                 map.get(key),
                 Some(value),

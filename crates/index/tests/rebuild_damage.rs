@@ -31,7 +31,7 @@ struct Past {
     /// Every value that a key was ever given.
     given: BTreeSet<(Vec<u8>, Vec<u8>)>,
     /// True if the index was closed. Otherwise the file is that of a killed process: its last
-    /// batches are durable, but only the frames of these batches show it.
+    /// batches are durable, but only the frames of these batches in the log prove this.
     is_closed: bool,
 }
 
@@ -72,7 +72,8 @@ fn options_of(draw: &mut Draw) -> Options {
 /// Runs a life of an index: batches, checkpoints, power cuts and openings.
 fn lead(world: &mut World, shape: &Shape, draw: &mut Draw, past: &mut Past) -> Result<(), Error> {
     let batches = draw.one_of(&[60, 300, 700, 1200]);
-    // Inverse frequency of moving the tail of the log. The tail must move often enough that few
+    // Average number of batches between two operations of the same kind, such as checkpoints. Some
+    // of these operations move the tail of the log. They must be frequent enough that only few
     // files have all their content in the log.
     let rests = draw.one_of(&[50, 200, 1000]);
     for _ in 0..batches {
@@ -308,9 +309,11 @@ struct Statistics {
     files: usize,
     /// Files without a listed range.
     whole: usize,
-    /// Number of files with listed ranges that contain less than half of the keys.
+    /// Number of files for which the listed ranges (the ranges of keys reported as lost) contain
+    /// less than half of all keys.
     partly: usize,
-    /// Number of files with listed ranges that contain at least half of the keys.
+    /// Number of files for which the listed ranges (the ranges of keys reported as lost) contain at
+    /// least half of all keys.
     nothing_sure: usize,
     no_index: usize,
     keys: usize,
@@ -334,8 +337,8 @@ impl Statistics {
                 return;
             }
         };
-        // If the end of the log cannot be determined, the log may have ended at the last batch that
-        // was found.
+        // If the end of the log cannot be determined, the test accepts that the log ended at the
+        // last batch that was found.
         let number = match end_is_known {
             true => past.history.given(),
             false => (rebuilt.last_batch as usize).min(past.history.given()),

@@ -83,7 +83,8 @@ fn opening_reads_the_log_the_checkpoint_and_no_leaf_and_writes_a_superblock() {
     let blocks = counts.written_bytes / 4096;
     assert_eq!(blocks, 3, "a frame, the end of the log and a superblock");
     assert_eq!(counts.flushes, 3, "the log, its end, then the superblock");
-    // Inner nodes have at least a hundred children, and are read many at a time.
+    // An inner node has at least a hundred children. The opening reads several inner nodes with
+    // each read.
     let inner_nodes = u64::from(statistics.nodes) / 100;
     let (window, segment) = (4 << 20, 64 << 10);
     let checkpoint_bytes = u64::from(statistics.nodes) * 8 + (64 << 10);
@@ -112,10 +113,11 @@ fn changes_beyond_the_buffer_are_written_back_by_the_groups_that_follow() {
     let first = db.statistics().delta_bytes;
     assert!(first > 512 << 10, "{first} bytes");
     let mut before = first;
-    // A group commit writes back one or two leaves and cleans one piece of a segment. The piece has
-    // 64 KiB to be moved, or a quarter of that to be written together with its changes: 16 leaves
-    // of 1 KiB, and one that is begun. Such a leaf has a hundred rows of ten bytes, half of which
-    // have changed. A change takes 36 bytes of memory, and the changes of a leaf 120 bytes more.
+    // A group commit writes back one or two leaves and cleans a part of a segment. This part has 64
+    // KiB if its images are only moved, or a quarter of that if leaves are merged with their
+    // changes and written: 16 leaves of 1 KiB, and one that is begun. Such a leaf has a hundred
+    // rows of ten bytes, and half of the rows have changed. A change takes 36 bytes of memory, and
+    // the changes of a leaf take 120 bytes more.
     let step_max = 19 * (120 + 36 * 60);
     // Each group commit must reduce the memory for changes by at least 256 bytes.
     for number in 0..first / 256 {
@@ -150,8 +152,8 @@ fn a_replay_keeps_to_the_memory() {
     }
 }
 
-/// The batches that an opening finds in the log of a killed process may not be durable. After the
-/// opening they count as durable, so the opening must make them durable.
+/// Batches that an opening finds in the log of a killed process might not be durable yet. The index
+/// treats them as durable after the opening, so the opening must make them durable.
 #[test]
 fn what_a_killed_process_left_in_the_log_is_made_durable_by_opening() {
     let disk = Arc::new(MemoryStorage::new());
@@ -162,8 +164,8 @@ fn what_a_killed_process_left_in_the_log_is_made_durable_by_opening() {
     };
     let db = Db::create(disk.clone(), 5, &options).expect("an index");
     db.put(b"first", b"durable").expect("a put");
-    // Only one key is written, so that its leaf stays small and is not written back, which would
-    // make the log durable first.
+    // Only one key is written, so that its leaf stays small and is not written back. A write-back
+    // would make the log durable.
     let flushes = disk.counts().flushes;
     for number in 0..600_u64 {
         let mut batch = Batch::new();
@@ -259,7 +261,7 @@ fn write_round(db: &Db, round: u64) {
     }
 }
 
-/// A checkpoint may be taken and completed during a replay. It frees rings of the log that have
+/// A checkpoint can be taken and completed during a replay. It frees rings of the log that have
 /// been read completely, but no ring with an unread part: after a power cut at any time of the
 /// opening, the next opening finds all changes.
 #[test]

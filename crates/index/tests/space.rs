@@ -40,10 +40,10 @@ fn a_log_shorter_than_the_buffer_does_not_let_rubbish_pile_up() {
         "{statistics:?}"
     );
     let space = statistics.space;
-    // When the storage grows, 0.85 of it is live, and it does not shrink, so the maximum of the
-    // live bytes determines its size. The following segments are added: 16 of the log; 8 that are
-    // being filled, emptied or cleaned, which count as in use; 7 spare ones; 4 by which the storage
-    // grows; and 3 for bytes that were live between two measurements.
+    // The storage grows only when 0.85 of it is live, and it never shrinks, so the maximum of the
+    // live bytes determines its size. The following segments are added to that size: 16 of the log;
+    // 8 that are being filled, emptied or cleaned, which count as in use; 7 spare ones; 4 by which
+    // the storage grows; and 3 for bytes that were live between two measurements.
     let segments_bytes = u64::from(space.segments) * u64::from(space.segment_bytes);
     let spare_bytes = 40 * u64::from(space.segment_bytes);
     let most = live_bytes * 100 / 85 + spare_bytes;
@@ -53,7 +53,8 @@ fn a_log_shorter_than_the_buffer_does_not_let_rubbish_pile_up() {
     );
 }
 
-/// A load that reads nothing touches every leaf again before eviction has visited all nodes.
+/// A load that only writes must keep within the memory limit, although it touches every leaf again
+/// before eviction has visited all nodes.
 #[test]
 fn a_load_that_reads_nothing_keeps_within_its_memory() {
     let options = Options {
@@ -256,7 +257,8 @@ fn what_packing_saves_is_used_before_segments_are_cleaned() {
 #[test]
 fn a_storage_of_fixed_length_is_cleaned_in_time() {
     let storage = MemoryStorage::new();
-    // The limit has room for the log, and for a tenth less than the segments would otherwise take.
+    // The limit has room for the log, and for a tenth less than the segments would take without
+    // this limit.
     storage.set_faults(Faults {
         len_bytes_max: Some((16 << 20) + SMALL_RECORDS * 16),
         ..Faults::default()
@@ -372,8 +374,8 @@ fn no_step_of_a_compaction_does_all_that_is_left() {
             break;
         }
     }
-    // A step ends with the 256th leaf, and a frame of the log has up to 60 KiB of relogged leaves,
-    // with at least one record each.
+    // A step of a compaction ends with the 256th leaf. In addition, a frame of the log has up to 60
+    // KiB of relogged leaves, with at least one record of 108 bytes for each leaf.
     let most_may_be = 256 + (60 << 10) / 108;
     assert!(
         most <= most_may_be,

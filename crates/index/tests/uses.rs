@@ -262,9 +262,9 @@ impl Storage for Panicking {
     }
 }
 
-/// Runs threads on an index whose storage panics at its `at`th change. The threads report to a
-/// channel, because none may wait forever. Returns the number of threads that panicked, and the
-/// errors of the other threads.
+/// Runs threads on an index whose storage panics at its `at`th change. Each thread reports its
+/// result to a channel, so that the test detects a thread that waits forever. Returns the number of
+/// threads that panicked, and the errors of the other threads.
 fn panics_at(at: u64) -> (usize, Vec<Error>) {
     let storage = Panicking {
         disk: Disk::default(),

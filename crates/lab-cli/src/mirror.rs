@@ -83,7 +83,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
 }
 
-/// Returns the scheme of a mirror on formatted sides, which writes every change to a log first.
+/// Returns the scheme `logged`: a mirror on formatted sides that writes every change to a log
+/// first.
 fn logged(log_bytes: u64, span_bytes: u64) -> Scheme {
     Scheme::Logged {
         name: "logged".to_owned(),
@@ -108,8 +109,9 @@ const PAPERS_PAIRS: [Pair; 2] = [Pair::B, Pair::A];
 const PAIRS_FOR_LOGS: [Pair; 3] = [Pair::B, Pair::A, Pair::Qlc];
 
 impl Pair {
-    /// Returns the devices of the pair, and `extent` with its loads. If `extent` has no loads, the
-    /// loads of the paper are used, or for the QLC SSD loads just below and above its capacity.
+    /// Returns the devices of the pair, and `extent` with the loads to run. If `extent` has no
+    /// loads, the pairs `B` and `A` get the loads of the paper, and the pair `Qlc` gets loads just
+    /// below and above the capacity of its SSD.
     fn under(self, extent: &Extent) -> (Devices, Extent) {
         match self {
             Pair::B => (Devices::fit_b(), or_loads(extent, &WRITES_PER_S)),
@@ -191,7 +193,8 @@ fn print_comparison(out: &mut impl Write, comparison: &Comparison) -> Result<()>
     let mut headings = vec![("scheme", Align::Left)];
     headings.extend(columns.map(|name| (name, Align::Right)));
     headings.push(("switches/s", Align::Right));
-    // The column shows how often the logs have wrapped around. It exists only if a scheme has logs.
+    // The column `rounds` shows how many times the logs have wrapped around. It exists only if a
+    // scheme has logs.
     let logs = comparison
         .rows
         .iter()

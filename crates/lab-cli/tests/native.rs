@@ -17,7 +17,8 @@ const JOURNAL: &str = "/run/bimetal-lab/journal.json";
 /// Lock that lets only one test at a time change the machine.
 static MACHINE: Mutex<()> = Mutex::new(());
 
-/// Locks the machine for one test. Returns `None` if this user may not change the machine.
+/// Locks the machine for one test. Returns `None` if this user is not permitted to change the
+/// machine, or if the machine has no loop devices.
 fn machine() -> Option<MutexGuard<'static, ()>> {
     let guard = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
     let id = Command::new("id").arg("-u").output().unwrap();
@@ -175,8 +176,8 @@ fn every_load_runs_on_a_machine() {
     }
 }
 
-/// Tests that the next run restores the machine after a killed run, which leaves its device, its
-/// mount and its file behind, and then continues the experiment.
+/// Tests recovery from a killed run, which has left its device, its mount and its file behind. The
+/// next run must restore the machine and then continue the experiment.
 #[test]
 fn what_a_killed_run_has_left_is_put_back() {
     let Some(_machine) = machine() else { return };
@@ -324,8 +325,8 @@ fn settings_of_a_given_device_are_put_back() {
     given.schedule("bfq");
     std::fs::write(given.queue("iosched/slice_idle"), "3").unwrap();
     std::fs::write(given.queue("read_ahead_kb"), "764").unwrap();
-    // The minimum ratio is above the maximum ratio that a run sets, and the kernel requires the
-    // maximum not to be below the minimum.
+    // The minimum ratio in this test is higher than the maximum ratio that a run sets. The kernel
+    // rejects a maximum below the minimum, so the run must lower the minimum first.
     std::fs::write(given.queue("../bdi/min_ratio_fine"), "200000").unwrap();
     let before = given.settings();
     let of = |load: &str| {

@@ -111,8 +111,8 @@ fn compared(
     let (old, new) = (&before.value, &after.value);
     let is_beyond_noise = match figure {
         "value" => new.high < old.low || new.low > old.high,
-        // A summary has a confidence interval only for the main metric, so every change of another
-        // metric counts.
+        // A summary has a confidence interval only for the main metric. For another metric, every
+        // change is treated as larger than the noise.
         _ => was != is,
     };
     let is_forbidden = |rule: &Rule| {

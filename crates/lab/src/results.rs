@@ -100,8 +100,8 @@ fn round<'p>(plan: &Plan, repeat: u64, mut cells: Vec<&'p Cell>) -> Vec<Job<'p>>
     cells.into_iter().map(|cell| Job { cell, seed }).collect()
 }
 
-/// Returns the cells whose intervals are not narrow enough after the rounds before `repeat`, and
-/// the baseline cells with which these cells are compared.
+/// Returns the cells that need another run: the cells whose intervals are not narrow enough after
+/// the first `repeat` rounds, and the baseline cells with which these cells are compared.
 fn wide_cells<'p>(plan: &'p Plan, made: &[Outcome], repeat: u64) -> Vec<&'p Cell> {
     let mut values: BTreeMap<&Choice, Vec<f64>> = BTreeMap::new();
     for run in made {
@@ -187,7 +187,8 @@ impl Results {
                 "it is of other settings than its name says".to_owned(),
             ));
         }
-        // When the run was made, the plan may have used other names for the same settings.
+        // When the run was made, the plan possibly had other names for the same settings. Use the
+        // present names.
         outcome.choice = job.cell.choice.clone();
         Ok(Some(outcome))
     }

@@ -96,8 +96,8 @@ pub fn content_hash(value: &impl Serialize) -> String {
     format!("{hash:032x}")
 }
 
-/// Returns the queue configuration of a cell: the one of Linux 2.6.26 with a plug, and with enough
-/// slots for the bios of a flusher.
+/// Returns the queue configuration of a cell. It is the configuration of Linux 2.6.26 with a plug,
+/// and has enough slots for the bios of a flusher.
 pub(crate) fn queue_config(scheduler: &SchedulerSettings, depth: u32) -> QueueConfig {
     QueueConfig {
         below: String::new(),

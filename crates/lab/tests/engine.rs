@@ -398,8 +398,8 @@ fn cells_are_repeated_until_their_intervals_are_narrow() {
             let of = plan.baseline_of(&other.choice).unwrap();
             other.choice == cell.choice || (of == cell.choice && other.choice != base)
         };
-        // A cell has a run after the third only if the interval without that run was too wide, for
-        // the cell itself or for a cell compared with it.
+        // A cell has a further run after its third run only if the interval of the cell, or of a
+        // cell compared with it, was too wide before that run.
         let mut asking = all.cells.iter().filter(is_asked_for);
         let wide_until = (3..6).take_while(|n| {
             asking.clone().any(|other| {

@@ -1,16 +1,18 @@
-//! The decisions of a hetero-mirror, a mirror whose sides differ in speed: when a side counts as
-//! delayed, which operation a side is given next, and when a write may be acknowledged early.
+//! The decisions of a hetero-mirror, a mirror whose sides differ in speed: when a side is treated
+//! as delayed, which operation a side is given next, and when a write is allowed to be acknowledged
+//! early.
 //!
-//! Source: the hetero-mirroring paper (its HM_WRITE and HM_DELAY_WRITE), all of whose rules are
-//! available as settings, and experience from its simulation: with the paper's fixed wait limit of
-//! 1.3, sides flap between modes, and without a bound the amount of data with only one copy grows
-//! without limit.
+//! Source: the hetero-mirroring paper (its HM_WRITE and HM_DELAY_WRITE), and experience from its
+//! simulation. All rules of the paper are available as settings. In the simulation, sides switched
+//! back and forth between modes with the paper's fixed wait limit of 1.3, and without a bound the
+//! amount of data with only one copy grew without limit.
 //!
 //! There is one [`SidePolicy`] per side. It must never access data, and never wait.
 
 use crate::latency::Quantiles;
 
-/// The limit on the time of an operation beyond which its side counts as delayed.
+/// The time limit of an operation. If an operation exceeds its limit, its side is treated as
+/// delayed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum WaitLimit {
     /// The paper's rule: the given multiple of the time in which the first side completed the
@@ -40,19 +42,22 @@ pub enum AckRule {
 /// The order in which the queue of a delayed side is drained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DrainOrder {
-    /// One write at a time from the head of the queue, exactly as the paper's HM_DELAY_WRITE.
+    /// One write at a time, from the head of the delay queue, exactly as the paper's
+    /// HM_DELAY_WRITE.
     Fifo,
-    /// In elevator order over the whole queue, with adjacent writes merged.
+    /// Elevator order over the whole delay queue, with adjacent writes merged.
     Sorted,
 }
 
-/// The condition under which a delayed side counts as in time again. The paper leaves it open.
+/// The condition under which a delayed side returns to the mode in time. The paper does not define
+/// this condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackInTime {
     /// The delay queue of the side is empty.
     Drained,
-    /// The writes that exceeded the limit have completed (a close reading of the paper's "for the
-    /// time being"). Writes that remain in the delay queue of the side wait until the side is idle.
+    /// A delayed side is in time again as soon as the writes that exceeded the limit have completed
+    /// (a close reading of the paper's "for the time being"). Other writes in the delay queue of
+    /// the side wait until the side is idle.
     LateDone,
 }
 
@@ -75,8 +80,8 @@ pub struct HeteroRules {
     pub exposure_age_ns_max: u64,
     /// Minimum time between two mode switches of a side.
     pub mode_dwell_ns: u64,
-    /// Timeout: a side with outstanding requests that completes none for this long counts as
-    /// absent.
+    /// Timeout after which a side that has outstanding requests and completes none of them is
+    /// treated as absent.
     pub absent_after_ns: u64,
     /// Maximum number of operations in flight on a side that is not delayed.
     pub depth_max: usize,
@@ -127,17 +132,18 @@ impl HeteroRules {
         self.back_in_time == BackInTime::LateDone
     }
 
-    /// Returns true if a write of `len` bytes may be acknowledged before all healthy sides have
-    /// completed it. `exposed_bytes` and `oldest_ns` are the amount and the greatest age of
-    /// acknowledged bytes that are not on every healthy side.
+    /// Returns true if a write of `len` bytes is allowed to be acknowledged before all healthy
+    /// sides have completed it. `exposed_bytes` and `oldest_ns` are the amount and the greatest age
+    /// of acknowledged bytes that are not on every healthy side.
     pub fn may_acknowledge_early(&self, exposed_bytes: u64, oldest_ns: u64, len: u64) -> bool {
         exposed_bytes.saturating_add(len) <= self.exposure_bytes_max
             && oldest_ns <= self.exposure_age_ns_max
     }
 
-    /// Returns true if catching up must have priority over all other work, because more than half
-    /// of a bound on unreplicated bytes is used. `exposed_bytes` and `oldest_ns` are the amount and
-    /// the greatest age of acknowledged bytes that are not on every healthy side.
+    /// Returns true if the copying of unreplicated bytes to the other sides must have priority over
+    /// all other work, because more than half of a bound on these bytes is used. `exposed_bytes`
+    /// and `oldest_ns` are the amount and the greatest age of acknowledged bytes that are not on
+    /// every healthy side.
     pub fn is_pressed(&self, exposed_bytes: u64, oldest_ns: u64) -> bool {
         exposed_bytes > self.exposure_bytes_max / 2 || oldest_ns > self.exposure_age_ns_max / 2
     }
@@ -191,17 +197,18 @@ const SAMPLES_MIN: u32 = 16;
 /// there are enough samples.
 const LIMIT_NS_MIN: u64 = 1_000_000;
 const LIMIT_NS_UNKNOWN: u64 = 100_000_000;
-/// A side that is not delayed may have as many operations in flight as it completes in `AHEAD_NS`,
-/// but at least `DEPTH_MIN`.
+/// The maximum number of operations in flight on a side that is not delayed is the number of
+/// operations that the side completes in `AHEAD_NS`, but at least `DEPTH_MIN`.
 const AHEAD_NS: u64 = 20_000_000;
 const DEPTH_MIN: usize = 8;
-/// Without pressure to catch up, a side may have as many batches from its delay queue in flight as
-/// it completes operations in this time, so that an urgent write does not wait long behind them.
+/// `DRAIN_AHEAD_NS` limits the batches from the delay queue of a side that are in flight without
+/// pressure to catch up: their maximum number is the number of operations that the side completes
+/// in this time. An urgent write therefore does not wait long behind them.
 const DRAIN_AHEAD_NS: u64 = 4_000_000;
 /// Maximum number of batches from the delay queue in flight on a side.
 const DRAIN_DEPTH_MAX: usize = 16;
-/// Minimum number of batches that may be in flight under pressure to catch up, which is enough for
-/// a disk to reorder them.
+/// Lower bound of the limit on batches in flight while there is pressure to catch up. This number
+/// of batches is enough for a disk to reorder them.
 const DRAIN_DEPTH_PRESSED_MIN: usize = 8;
 
 /// The state of one side.
@@ -308,8 +315,9 @@ impl SidePolicy {
         }
     }
 
-    /// Returns the time that the other sides have after the first side has completed a write in
-    /// `first_ns`; `None` when the limit is based on the side's own latencies.
+    /// Returns the time limit of the other sides, counted from the completion of the write on the
+    /// first side. `first_ns` is the time in which the first side completed the write. Returns
+    /// `None` if the limit is based on each side's own latencies.
     pub fn limit_after_first_ns(&self, first_ns: u64) -> Option<u64> {
         match self.rules.wait_limit {
             WaitLimit::Factor(factor) => Some((first_ns as f64 * factor) as u64),
@@ -366,8 +374,9 @@ impl SidePolicy {
         }
     }
 
-    /// Returns true if a delayed side may start another batch from its delay queue: while only
-    /// batches are in flight, or under pressure to catch up, and within the limit of batches.
+    /// Returns true if a delayed side is allowed to start another batch from its delay queue. The
+    /// number of batches in flight must be below the limit. Without pressure to catch up, all
+    /// operations in flight must be such batches.
     fn may_drain(&self, view: QueueView) -> bool {
         let idle = view.in_flight == view.drain_in_flight;
         (idle || view.pressed) && view.drain_in_flight < self.drain_depth(view.pressed)

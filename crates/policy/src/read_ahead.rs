@@ -30,8 +30,8 @@ pub struct ReadAhead {
     /// First page of the last window.
     first_page: u64,
     pages: u64,
-    /// Number of pages at the end of the last window that the reader had not requested when it was
-    /// read.
+    /// Number of pages at the end of the last window that the reader had not requested at the time
+    /// when the window was read.
     ahead_pages: u64,
     /// The last page read; `None` before the first read.
     previous_page: Option<u64>,
@@ -80,9 +80,9 @@ impl ReadAhead {
         self.window(page)
     }
 
-    /// Returns the window to read while the reader continues, because the reader has reached the
-    /// marked page `page`, whose mark has been cleared. `hole` returns the first page after a given
-    /// page that is not in memory, if it is within a given number of pages.
+    /// Returns the window to read when the reader reaches the marked page `page`. The caller has
+    /// cleared the mark. `hole(page, max)` returns the first page after `page` that is not in
+    /// memory; `None` if there is no such page among the next `max` pages.
     pub fn marked(
         &mut self,
         page: u64,
@@ -97,7 +97,8 @@ impl ReadAhead {
             return Some(self.window(page));
         }
         // The mark was set for another reader, or for this reader before it moved elsewhere. The
-        // pages in memory behind the mark show how far that reader had come.
+        // number of pages in memory behind the mark shows how far the reader for which the mark was
+        // set had read.
         let first = hole(page, self.pages_max + 1)?;
         let come = first
             .checked_sub(page)

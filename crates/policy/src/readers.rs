@@ -68,8 +68,8 @@ impl Readers {
         ahead
     }
 
-    /// Returns the index of the reader that continues at `page`, or of a new reader if there is
-    /// none.
+    /// Returns the index of the reader whose next page is `page`. If there is no such reader, adds
+    /// a new reader and returns its index.
     fn at(&mut self, page: u64) -> usize {
         if let Some(at) = self.readers.iter().position(|of| of.next_page == page) {
             return at;
@@ -180,13 +180,14 @@ mod tests {
         }
     }
 
-    /// In the middle of a device the first request may be a random read, so nothing is read ahead.
-    /// The second request continues the first.
+    /// In the middle of a device, the first request might be a random read, so nothing is read
+    /// ahead. The second request continues the first.
     #[test]
     fn the_second_request_in_a_row_makes_a_reader_in_the_middle() {
         let mut memory = Memory::new();
         assert_eq!(memory.read(1000..1001), None);
-        // The window has four pages from 1001 on, one of which is requested.
+        // The window is the four pages from 1001 on. The first of these pages is the requested one,
+        // and the other three are read ahead.
         assert_eq!(memory.read(1001..1002), Some(1002..1005));
     }
 

@@ -28,12 +28,12 @@ pub enum WriteMode {
 /// Parameters of the policy. [`WriteBackParameters::for_memory`] returns those of Linux 2.6.26.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteBackParameters {
-    /// Percentage of the available pages that may be dirty before the flusher writes pages out.
+    /// Percentage of the available pages that can be dirty before the flusher writes pages out.
     pub background_percent: u64,
-    /// Percentage of the available pages that may be dirty before writers must write pages out
+    /// Percentage of the available pages that can be dirty before writers must write pages out
     /// themselves; at least 5.
     pub dirty_percent: u64,
-    /// Number of pages that a writer may dirty between two checks of its limit.
+    /// Maximum number of pages that a writer dirties between two checks of its limit.
     pub check_pages: u64,
     /// Interval of the timer's flushes, in ns.
     pub interval_ns: u64,
@@ -206,9 +206,9 @@ impl WriteBack {
         (dirty - lower).max(dirty / 2)
     }
 
-    /// Returns the next step of a writer that must be checked. The writer repeats the call until
-    /// the step is [`Step::Go`], always with the same `throttle`, to which the writer adds the
-    /// number of pages that it has written out.
+    /// Returns the next step of a writer whose limit must be checked. The writer repeats the call,
+    /// always with the same `throttle`, until the step is [`Step::Go`]. Before each repeated call,
+    /// the writer adds the number of pages that it has written out to `throttle`.
     pub fn next_step(&mut self, task: u32, pages: &Pages, throttle: &mut Throttle) -> Step {
         let limits = self.limits(pages);
         let all = pages.dirty + pages.under_way;
@@ -251,8 +251,8 @@ impl WriteBack {
         self.parameters.pass_pages
     }
 
-    /// Returns the time such that the timer writes out the files that became dirty before it;
-    /// `None` if no file can be old enough.
+    /// Returns the latest expiry limit: the timer writes out the files that became dirty before
+    /// this time. Returns `None` if no file can be old enough.
     pub fn expired_before_ns(&self, now_ns: u64) -> Option<u64> {
         now_ns.checked_sub(self.parameters.expire_ns)
     }

@@ -5,8 +5,8 @@
 //! be tested byte by byte, in virtual time and under a fuzzer.
 //!
 //! This crate must never open a socket, read a clock, wait, or grow without a stated bound. Bytes
-//! come in as slices and are written to buffers of the caller, and no input of the other party may
-//! cause a panic.
+//! come in as slices and are written to buffers of the caller, and this crate must never panic
+//! because of input of the other party.
 
 pub mod brp;
 mod escaped;

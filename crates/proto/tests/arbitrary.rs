@@ -134,7 +134,8 @@ fn reply_stream() -> impl Strategy<Value = Vec<u8>> {
             bytes.extend(kind.to_be_bytes());
             bytes.extend(cookie.to_be_bytes());
             bytes.extend(length.to_be_bytes());
-            // Errors have a message of length 0, so that some of them are valid.
+            // The first six bytes of a payload are fixed small numbers. In an error chunk they are
+            // the error number and the message length.
             let payload = payload
                 .iter()
                 .enumerate()

@@ -230,7 +230,8 @@ fn what_may_not_be_is_refused() {
         target(Some(0), &greeting, 99).1,
         Some(ProtocolError::UnexpectedFrame(kind::HELLO))
     );
-    // A control frame whose announced length is excessive is rejected when its head has arrived.
+    // A control frame with an excessive announced length is rejected as soon as its head has
+    // arrived, before its body.
     greeting[5] = 0xff;
     assert_eq!(
         target(None, &greeting[..16], 99).1,

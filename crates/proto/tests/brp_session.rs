@@ -1,8 +1,8 @@
 //! Tests a session over paths that break and with a target that dies, against a model of the
 //! target. The model carries out requests in any permitted way: in any order, late, and also when
-//! they came over paths that the initiator has abandoned. No answered change may be lost unless a
-//! flush error reports the loss, and no older content may reappear. If the fence or the replay is
-//! left out, the same test must detect the resulting error.
+//! they came over paths that the initiator has abandoned. An answered change must not be lost
+//! unless a flush error reports the loss, and older content must not reappear. If the fence or the
+//! replay is left out, the same test must detect the resulting error.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -36,9 +36,10 @@ impl Data for Bytes {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Plant {
     Nothing,
-    /// The target reports that a path has ended without checking that its requests have.
+    /// The target reports the end of a path without checking that the requests of the path have
+    /// ended.
     FenceLeftOut,
-    /// The initiator behaves as if no change was lost with the target.
+    /// The initiator does not send lost changes again, as if no change was lost with the target.
     ReplayLeftOut,
 }
 
@@ -58,7 +59,7 @@ impl Rng {
     }
 }
 
-/// A request that the target has accepted and not carried out.
+/// A request that the target has accepted but not yet carried out.
 struct Taken {
     path: Rc<Path>,
     request: Request,
@@ -73,9 +74,9 @@ struct Connection {
     at_initiator: InitiatorInbound,
     to_target: Vec<u8>,
     to_initiator: Vec<u8>,
-    /// Paths whose fence was requested over this path and which have not ended.
+    /// Paths that have not ended and whose fence was requested over this path.
     fencing: Vec<Rc<Path>>,
-    /// True when the initiator has abandoned the path, which the target does not know.
+    /// True when the initiator has abandoned the path. The target has not noticed this yet.
     broken: bool,
 }
 
@@ -314,7 +315,7 @@ impl World {
         let index = self.rng.below(self.taken.len());
         let connection = self.connections.get(&self.taken[index].path.number());
         if connection.is_some_and(|c| c.broken) && self.rng.chance(95) {
-            // Requests that came over a broken path may be carried out late.
+            // Requests that came over a broken path can be carried out late.
             return;
         }
         let taken = self.taken.swap_remove(index);
@@ -401,7 +402,7 @@ impl World {
         }
     }
 
-    /// Checks the result of a request of the initiator that has ended.
+    /// Checks the result of an ended request of the initiator.
     fn ended(&mut self, tag: u32, result: Result<(), Failure>, data: &[u8]) {
         let asked = self.asked.remove(&tag).expect("a request ends once");
         match (asked, result) {
@@ -439,7 +440,8 @@ impl World {
         self.content = self.durable;
         self.taken.clear();
         self.sessions = Sessions::new(64);
-        // The initiator knows that some of the paths have ended; the next path detects the others.
+        // Half of the paths, chosen at random, end at the initiator now. The initiator learns that
+        // the other paths have ended when the next path comes up.
         for number in self.connections.keys().copied().collect::<Vec<_>>() {
             if self.rng.chance(50) {
                 self.initiator.path_down(number);
@@ -448,7 +450,8 @@ impl World {
         self.connections.clear();
     }
 
-    /// Lets the target notice that a connection is broken and all its requests have ended.
+    /// Removes the connections that are broken and whose requests have all ended at the target, and
+    /// lets the target answer fences.
     fn tidy_up(&mut self) {
         let over: Vec<u32> = self
             .connections
@@ -569,8 +572,8 @@ fn nothing_is_lost_when_a_volatile_target_dies() {
     let mut deaths = 0;
     for seed in 0..100 {
         let mode = MODES[seed as usize % MODES.len()];
-        // Half of the seeds keep so few bytes that changes must wait for flushes; the others keep
-        // plenty.
+        // With half of the seeds, so few bytes are kept that changes must wait for flushes. With
+        // the other seeds, there is always room.
         let keep_bytes = if seed % 2 == 0 { 300 } else { 1 << 20 };
         let (died, losses) = World::new(seed, Plant::Nothing, keep_bytes, true, mode).run();
         deaths += died;
@@ -633,8 +636,8 @@ fn what_was_given_up_still_keeps_later_changes_back_until_it_is_fenced() {
     initiator.give_up();
     assert_eq!(initiator.next_failed(), Some((first, Failure::Unreachable)));
 
-    // The target comes back. Overlapping requests wait for the fence; the others are sent
-    // immediately.
+    // A new path to the target is up. Requests that overlap an unanswered request wait for the
+    // fence; other requests are sent immediately.
     initiator.path_up(2, &welcome, Outbound::new()).unwrap();
     let (request, data) = write(3);
     initiator.submit(request, data).unwrap();

@@ -225,8 +225,9 @@ fn selecting_nothing_is_no_error() {
 
 #[test]
 fn default_block_sizes() {
-    // The minimum is 512 bytes if it divides the size, else 1; preferred are 4 KiB, and the maximum
-    // payload is 32 MiB (section "Size constraints").
+    // Expected block sizes if the server advertises none (section "Size constraints"): a minimum of
+    // 512 bytes if 512 divides the export's size, otherwise of 1 byte; a preferred size of 4 KiB;
+    // and a maximum payload of 32 MiB.
     for (size_bytes, min) in [(1024, 512), (1000, 1)] {
         let session = session(go_end(&[&export_info(size_bytes, 1), &ack(7)]));
         let info = session.info;

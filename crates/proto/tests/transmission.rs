@@ -99,7 +99,7 @@ fn valid_requests() {
     assert_eq!(full(ZEROES, 1 | 2 | 16, 0, 512), Ok(Command::WriteZeroes));
     assert_eq!(full(STATUS, 8, 0, 512), Ok(Command::BlockStatus));
     assert_eq!(full(DISC, 0xffff, 7, 7), Ok(Command::Disconnect));
-    // Commands without payload may exceed the maximum payload.
+    // The length of a command without payload is allowed to exceed the maximum payload.
     for command in [TRIM, CACHE, ZEROES, STATUS] {
         assert!(full(command, 0, 0, 1 << 20).is_ok());
     }
@@ -110,8 +110,8 @@ fn unknown_commands_and_flags() {
     for command in [8, 9, 0x100, u16::MAX] {
         assert_eq!(full(command, 0, 0, 512), Err(Errno::Inval));
     }
-    // The permitted flags of each command: FUA for every command, the others only for the commands
-    // that are documented to permit them.
+    // The permitted flags of each command: FUA for every command, each other flag only for the
+    // commands that are documented to permit it.
     for (command, fine) in [
         (READ, 5),
         (WRITE, 1),
@@ -275,7 +275,8 @@ fn reply_layouts() {
 fn long_messages_are_cut_at_a_character() {
     let mut out = Vec::new();
     reply::error_chunk_with_message(&mut out, 9, Errno::Io, &"\u{20ac}".repeat(2000), true);
-    // 4096 is no multiple of the three bytes of this character; 4095 is.
+    // The character takes three bytes. 4096 is not a multiple of three, so the text is cut at 4095
+    // bytes, which is one.
     assert_eq!(out.len(), 26 + 4095);
     assert!(std::str::from_utf8(&out[26..]).is_ok());
 }
@@ -313,7 +314,7 @@ fn header(bytes: &[u8]) -> Result<(ReplyHeader, usize), ProtocolError> {
 #[test]
 fn replies_are_decoded() {
     let simple = [0x67, 0x44, 0x66, 0x98, 0, 0, 0, 99, 0, 0, 0, 0, 0, 0, 0, 9];
-    // An undefined error number counts as EINVAL.
+    // An undefined error number is treated as EINVAL.
     let body = ReplyBody::Simple(Some(Errno::Inval));
     let expected = ReplyHeader {
         cookie: 9,

@@ -29,7 +29,8 @@ use crate::verbs::{CmChannel, CmEvent, CmId, Depths, Done, Happened, Queues, Wor
 /// response of BRP (64 requests of 4 KiB with their entries and the head), so that each of these is
 /// one work request and one completion.
 pub(crate) const BUFFER_BYTES: u32 = 264 << 10;
-/// Number of messages with data that the other end may send before this end gives credits back.
+/// Number of messages with data that the other end is allowed to send before this end gives credits
+/// back.
 const CREDITS: u16 = 8;
 /// Number of send buffers.
 const SENDS: u16 = 4;
@@ -191,7 +192,7 @@ async fn mind_notices(connection: Rc<Connection>, watch: Watch) {
     }
 }
 
-/// Waits for events of RDMA CM, which report that the other end has disconnected or that the
+/// Waits for the events of RDMA CM that report that the other end has disconnected or that the
 /// connection has failed.
 async fn mind_events(connection: Rc<Connection>, watch: Watch) {
     loop {
@@ -253,7 +254,8 @@ impl Connection {
                 self.break_off(error.kind(), error.to_string());
             }
             self.send_idle();
-            // Processing may have created a need for more notifications than were requested.
+            // If the completions have created a need for notifications of sends, which were not
+            // requested, request them now.
             if all || !wants_all() {
                 break;
             }
@@ -392,7 +394,8 @@ impl Connection {
     }
 }
 
-/// Ends a connection, and releases it, when all sent data has arrived or the grace period is over.
+/// Waits until all sent data has arrived, at most for the grace period. Then ends the connection
+/// and releases it.
 async fn close(connection: Rc<Connection>) {
     connection.wants_sent.set(true);
     connection.probe();

@@ -1,5 +1,6 @@
 //! Credit flow control: one end of a connection as a state machine that does no I/O. It knows which
-//! messages may be sent, which data has arrived, and which credits the other end is owed.
+//! messages are allowed to be sent, which data has arrived, and how many credits this end owes the
+//! other end.
 //!
 //! A message that finds no receive posted at the other end breaks a reliable connection, so each
 //! end counts credits. An end has one *credit* for each message with data for which the other end
@@ -77,9 +78,9 @@ pub struct Flow {
     free: Vec<u16>,
     /// Total number of send buffers.
     slots: u16,
-    /// Number of messages with data that may be sent.
+    /// Number of messages with data that this end is allowed to send.
     credits: u16,
-    /// Number of messages with data that the other end may still send.
+    /// Number of messages with data that the other end is still allowed to send.
     granted: u16,
     /// Number of receives that were posted again and for which the other end has not got a credit
     /// back yet.
@@ -136,13 +137,14 @@ impl Flow {
         self.owed * 2 >= self.own.credits
     }
 
-    /// Returns the immediate word that gives back all owed credits.
+    /// Records that all owed credits have been given back to the other end. Returns the immediate
+    /// word (the number sent with a message) that gives them back.
     fn give_back(&mut self) -> u32 {
         self.granted += self.owed;
         u32::from(std::mem::take(&mut self.owed))
     }
 
-    /// Records that the send of a message with data has completed, so that its buffer may be
+    /// Records that the send of a message with data has completed, so that its buffer can be
     /// reused.
     pub fn sent(&mut self, slot: u16) {
         assert!(

@@ -3,8 +3,8 @@
 //! With this transport a jumbo command, or a merged response, is one work request and one
 //! completion. `docs/brp.md`, section "RDMA", specifies the wire format.
 //!
-//! - [`flow`] decides which messages may be sent when. It does no I/O, so that it can be tested
-//!   without a device.
+//! - [`flow`] decides when a message is allowed to be sent. It does no I/O, so that it can be
+//!   tested without a device.
 //! - [`terms`] are the terms that both ends exchange when they connect.
 //! - The verbs (the interface to RDMA devices) need the feature `verbs`; without it, [`connect`]
 //!   and [`Listener::bind`] return an error that says so.
@@ -85,7 +85,7 @@ impl Listener {
     /// Waits for the next connection.
     ///
     /// # Errors
-    /// When the next connection could not be accepted. A later call may succeed.
+    /// When the next connection could not be accepted. A later call can succeed.
     pub async fn accept(&self) -> io::Result<Stream> {
         #[cfg(feature = "verbs")]
         return self.0.accept().await;
@@ -94,7 +94,8 @@ impl Listener {
     }
 }
 
-/// Closing of connections: sent data may still be in flight when its stream has been dropped.
+/// Closing of connections. When a stream is dropped, sent data can still be in flight, so the
+/// connection ends later.
 impl Listener {
     /// Returns the group of tasks that end the accepted connections after their shutdown. Each task
     /// waits until the sent data of its connection has arrived, for at most five seconds.

@@ -56,11 +56,11 @@ impl Bound {
         &self.closings
     }
 
-    /// Accepts the next connection. Its establishment may still fail after this returns; the stream
+    /// Accepts the next connection. Its establishment can still fail after this returns; the stream
     /// then reports the failure.
     ///
     /// # Errors
-    /// When the next connection could not be accepted. A later call may succeed.
+    /// When the next connection could not be accepted. A later call can succeed.
     pub(crate) async fn accept(&self) -> io::Result<Stream> {
         let channel: &Rc<CmChannel> = self.id.channel();
         loop {

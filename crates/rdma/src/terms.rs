@@ -3,15 +3,15 @@
 //!
 //! Received terms must be checked before use, because any machine on the fabric can send them.
 
-/// Length of the encoded terms. RDMA CM may deliver more bytes than were sent; bytes beyond this
+/// Length of the encoded terms. RDMA CM can deliver more bytes than were sent, so bytes beyond this
 /// length are ignored.
 pub const TERMS_BYTES: usize = 12;
 /// Magic bytes at the start.
 const MAGIC: [u8; 4] = *b"BRPr";
 /// The only version.
 const VERSION: u16 = 1;
-/// Permitted numbers of credits: messages that an end may let the other end send before it gives
-/// credits back.
+/// Permitted numbers of credits. The credits of an end are the number of messages that the other
+/// end is allowed to send before credits are given back.
 const CREDITS: std::ops::RangeInclusive<u16> = 2..=1024;
 /// Permitted range of the size of a message buffer, in bytes.
 const BUFFER_BYTES: std::ops::RangeInclusive<u32> = 4096..=16 << 20;
@@ -19,7 +19,8 @@ const BUFFER_BYTES: std::ops::RangeInclusive<u32> = 4096..=16 << 20;
 /// Receive capacity that an end offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// Number of messages with data that the other end may send before credits are given back.
+    /// Number of messages with data that the other end is allowed to send before credits are given
+    /// back.
     pub credits: u16,
     /// Maximum length of a message in bytes.
     pub buffer_bytes: u32,

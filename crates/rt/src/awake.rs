@@ -15,13 +15,13 @@ use std::time::Duration;
 use crate::executor::{Elapsed, Rt};
 use crate::time::Instant;
 
-/// Minimum duration of a turn, or of the time by which a sleep exceeds its requested end, that
-/// counts as a stall.
+/// Minimum duration of a stall: a turn that takes at least this time is a stall, and so is a sleep
+/// that lasts at least this time longer than requested.
 pub(crate) const STALL_MIN: Duration = Duration::from_millis(100);
 
-/// Maximum duration of a sleep while a timer is set. A stop of the thread is detected only from the
-/// requested end of the sleep on, so this is also the longest part of a stall that counts as awake
-/// time.
+/// Maximum duration of a sleep while a timer is set. If the thread is stopped during a sleep, the
+/// stall is counted only from the requested end of the sleep on. This is therefore also the longest
+/// part of a stall that is counted as awake time.
 pub(crate) const SLEEP_MAX: Duration = Duration::from_secs(1);
 
 /// Maximum number of stalls that are kept.
@@ -61,7 +61,8 @@ impl Stalls {
     }
 
     /// Returns the time from `since` to `now` minus the stalls in that period. Only the last
-    /// `KEPT_MAX` stalls are recorded, so the result for a long period may include older stalls.
+    /// `KEPT_MAX` stalls are recorded. For a long period, the result can therefore include the time
+    /// of older stalls.
     pub(crate) fn awake(&self, since: Instant, now: Instant) -> Duration {
         let kept = self.kept.borrow();
         let current = self.current(now).map(|start| (start, now));
@@ -77,7 +78,8 @@ impl Rt {
     /// the process was stopped, the machine was paused, or a turn took long. Timeouts for devices
     /// use this time, since a thread that does not poll sees no completion.
     ///
-    /// Up to one second of each stall may be counted as awake. Only the last 32 stalls are known.
+    /// Up to one second of each stall can be counted as awake time. Stalls before the last 32 are
+    /// counted as awake time, too.
     pub fn awake_since(&self, earlier: Instant) -> Duration {
         self.0.stalls.awake(earlier, self.now())
     }

@@ -119,7 +119,8 @@ impl Rt {
     ///
     /// # Errors
     /// When the kernel refuses the memory of the buffer pool, or a resource that the chosen driver
-    /// needs. For a driver, the message names the limit or rule that prevents its use.
+    /// needs. If the driver cannot be used, the message names the limit or rule that prevents its
+    /// use.
     pub fn real_time(options: UringOptions) -> io::Result<Rt> {
         let pool = BufPool::new(options.pool_bytes)?;
         let (seed, notices) = (options.seed, options.notices.clone());
@@ -324,7 +325,7 @@ impl Rt {
     }
 
     /// Returns the longest duration and the largest number of steps of a turn since the runtime was
-    /// created, or since [`Rt::forget_longest_turn`]. Only turns that have ended count. During a
+    /// created, or since [`Rt::forget_longest_turn`]. The current turn is not included. During a
     /// turn no completion is handled.
     pub fn longest_turn(&self) -> LongestTurn {
         self.0.longest_turn.get()
@@ -362,8 +363,8 @@ impl Rt {
     }
 
     /// Waits for `future`, for at most `duration`. A timeout undoes nothing: operations that the
-    /// future started may continue as orphans (see the crate's ownership contract), so a write that
-    /// timed out may still take effect.
+    /// future started can continue as orphans (see the crate's ownership contract). A write that
+    /// timed out might therefore still take effect.
     ///
     /// # Errors
     /// [`Elapsed`] when `duration` has passed before `future` completes.
@@ -534,8 +535,8 @@ impl Drop for LiveTask {
     fn drop(&mut self) {
         if let Some(inner) = self.inner.upgrade() {
             let waker = inner.live_tasks.borrow_mut().remove(self.key);
-            // The borrow of the table has ended: the waker may be the last handle to a task, and
-            // the destructors of that task may spawn other tasks.
+            // The borrow of the table has ended: the waker might be the last handle to a task, and
+            // the destructors of that task can spawn other tasks.
             drop(waker);
         }
     }
@@ -720,8 +721,8 @@ mod tests {
     fn a_turn_ends_when_its_steps_are_used_up() {
         let rt = virtual_rt();
         let walked = Rc::new(Cell::new(0));
-        // Two tasks, each of which needs the steps of 100 turns and gives way after every tenth of
-        // the steps of a turn.
+        // Two tasks, each of which needs the steps of 100 turns. Each task gives way whenever it
+        // has used a tenth of the steps of a turn.
         let piece = turn::TURN_STEPS_MAX / 10;
         for _ in 0..2 {
             let walked = Rc::clone(&walked);
@@ -737,8 +738,8 @@ mod tests {
         rt.block_on(rt.sleep(Duration::from_secs(1)));
         assert_eq!(walked.get(), 2000, "both have ended");
         let longest = rt.longest_turn().steps;
-        // A turn may exceed the maximum by the steps of one piece, and by one step for each task
-        // that it polls.
+        // A turn can exceed the maximum by the steps that one task counts before it gives way
+        // (`piece`), and by one step for each task that the turn polls.
         let most = turn::TURN_STEPS_MAX + piece + TASKS_PER_TURN_MAX as u64;
         assert!(
             (turn::TURN_STEPS_MAX..=most).contains(&longest),

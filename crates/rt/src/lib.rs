@@ -15,14 +15,14 @@
 //!    the kernel or by the thread that executes it. The operation's slot is `InFlight`, `Done` or
 //!    `Orphan`. Dropping the future of an operation in flight turns its slot into an `Orphan` and
 //!    asks the driver to cancel the operation; the buffers return to the pool only when the
-//!    completion arrives. No future, dropped at any time, frees memory that the kernel may still
+//!    completion arrives. No future, dropped at any time, frees memory that the kernel can still
 //!    read or write.
 //! 2. [`Rt::timeout`] only stops waiting. It never undoes a write: after a write has timed out, the
 //!    content of its range is unknown, and the caller must fence the range until the write
 //!    completes.
 //! 3. Only the edges cancel operations: a disconnected client, a network peer, a shutdown. A layer
-//!    in between never races a child's write against a timer. It may race reads, since their
-//!    buffers may be orphaned.
+//!    in between never races a child's write against a timer. It is allowed to race reads, since
+//!    the buffers of a read can be orphaned.
 //! 4. Closing drains: [`Rt::drain`] waits until no operation is in flight, and dropping the last
 //!    [`Rt`] blocks on the driver until then.
 //! 5. No `RefCell` borrow lives across an `.await` (a lint forbids it).

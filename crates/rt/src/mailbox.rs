@@ -1,13 +1,13 @@
 //! A mailbox, through which ordinary threads send messages to the one thread that owns a shard.
 //!
-//! Threads add messages and ring a doorbell. The owner of the shard takes all messages together. It
-//! takes them in a task of its executor ([`Messages`]) or, in virtual time, where the executor must
-//! not wait for a thread, between two runs of the executor ([`Receiver::wait`]). A ring of the
-//! doorbell costs both threads a system call, so a sender rings only when the receiver waits. A
-//! receiver that has taken messages checks for more before it waits. A mailbox has no bound of its
-//! own; its size is bounded if each thread waits for its reply before it sends again. A mailbox
-//! must never lose a message. Messages that are not taken are dropped with the mailbox, which ends
-//! the wait of a thread for a reply.
+//! Threads add messages and ring a doorbell. The owner of the shard takes all messages together. In
+//! real time it takes them in a task of its executor ([`Messages`]). In virtual time the executor
+//! must not wait for a thread, so the owner takes the messages between two runs of the executor
+//! ([`Receiver::wait`]). A ring of the doorbell costs both threads a system call, so a sender rings
+//! only when the receiver waits. A receiver that has taken messages checks for more before it
+//! waits. A mailbox has no bound of its own; its size is bounded if each thread waits for its reply
+//! before it sends again. A mailbox must never lose a message. Messages that are not taken are
+//! dropped with the mailbox, which ends the wait of a thread for a reply.
 
 mod send_batch;
 
@@ -40,8 +40,8 @@ fn lock<T>(mailbox: &Shared<T>) -> MutexGuard<'_, Mailbox<T>> {
     mailbox.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Sending end of a mailbox, which any number of threads may share. When it is dropped, the
-/// receiver still gets the messages that are already in the mailbox, and then ends.
+/// Sending end of a mailbox. Any number of threads can share it. When the sending end is dropped,
+/// the receiver still gets the messages that are already in the mailbox, and then the end.
 pub struct Sender<T> {
     mailbox: Shared<T>,
     doorbell: UnixStream,
@@ -49,7 +49,7 @@ pub struct Sender<T> {
     process: u32,
 }
 
-/// Receiving end of a mailbox, which can be moved to the thread that owns the shard.
+/// Receiving end of a mailbox. It can be moved to the thread that owns the shard.
 pub struct Receiver<T> {
     mailbox: Shared<T>,
     doorbell: UnixStream,
@@ -115,7 +115,8 @@ impl<T> Sender<T> {
         if self.process != std::process::id() {
             return;
         }
-        // If the doorbell is already closed, the receiver has ended.
+        // An error means that the doorbell is already closed because the receiver has ended. It is
+        // ignored.
         let _ = self.doorbell.shutdown(Shutdown::Both);
     }
 }

@@ -91,7 +91,7 @@ pub struct Peer {
 pub struct WorkCounters {
     /// Work requests that send a message.
     pub sends: Cell<u64>,
-    /// Messages received, each of which has consumed a work request.
+    /// Number of messages received. Each of them has consumed one work request.
     pub receives: Cell<u64>,
     /// Work completions that were processed.
     pub completions: Cell<u64>,
@@ -129,8 +129,8 @@ pub type RecvFuture<'a> = Pin<Box<dyn Future<Output = (io::Result<usize>, BufMut
 /// The result of a [`Layer`]'s send.
 pub type SendFuture<'a> = Pin<Box<dyn Future<Output = io::Result<()>> + 'a>>;
 
-/// A stream that is layered on another one, such as encryption. Its functions have the contracts of
-/// the functions of [`Stream`] with the same names.
+/// A stream that is layered on another stream, such as an encrypted stream. Each function has the
+/// contract of the [`Stream`] function with the same name.
 pub trait Layer {
     /// Receives like [`Stream::recv`].
     fn recv(&self, buf: BufMut, from: usize) -> RecvFuture<'_>;
@@ -209,7 +209,8 @@ impl Stream {
     /// Receives until `buf[from..]` is full.
     ///
     /// # Errors
-    /// The errors of `recv(2)`; `UnexpectedEof` when the peer closes the connection before.
+    /// The errors of `recv(2)`; `UnexpectedEof` when the peer closes the connection before the
+    /// buffer is full.
     pub async fn recv_exact(&self, buf: BufMut, from: usize) -> (io::Result<()>, BufMut) {
         let (mut buf, mut filled) = (buf, from);
         while filled < buf.len() {
@@ -250,8 +251,9 @@ impl Stream {
         }
     }
 
-    /// Adds the work requests of this stream to `counters` from now on, and moves the counts made
-    /// so far to `counters`. A stream without work requests counts nothing.
+    /// Counts the work requests of this stream in `counters` from now on, and moves the earlier
+    /// counts of the stream to `counters`. A stream without work requests, such as a socket, adds
+    /// nothing.
     pub fn count_in(&self, counters: &Rc<WorkCounters>) {
         if let Kind::Layered(layer) = &self.0 {
             layer.count_in(counters);

@@ -5,7 +5,7 @@
 //! never waits. The component that prints takes the notices periodically. Notices of one kind and
 //! subject are reported at most once in ten seconds, with the number of suppressed notices, so a
 //! peer can fill neither memory nor a log. All runtimes created from the options of one runtime
-//! share its notices, since parts of a device may run on their own threads.
+//! share its notices, since parts of a device can run on their own threads.
 
 use std::fmt::Display;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -5,7 +5,7 @@ use rand_core::{Rng as _, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 /// A deterministic generator of random numbers. Each consumer has its own generator, derived from
-/// the seed by a label, so a new consumer does not change the numbers of the others.
+/// the seed by a label, so a new consumer does not change the numbers of the other consumers.
 #[derive(Clone, Debug)]
 pub struct Rng {
     state: Xoshiro256PlusPlus,

@@ -1,10 +1,10 @@
 //! Synchronization of the tasks of one runtime: wait queues, counted permits, bounded queues, task
-//! groups, and events. All these types are single-threaded, and their futures may be dropped at any
-//! point.
+//! groups, and events. All these types are single-threaded, and their futures can safely be dropped
+//! at any point.
 //!
 //! Tasks that compete for a resource wait in a [`WaitQueue`], first come, first served. An
-//! [`Event`] wakes all tasks that wait for it. It is for conditions that one or a few tasks wait
-//! for, and that no task can make false before the others have checked them.
+//! [`Event`] wakes all tasks that wait for it. Use an event only for a condition for which few
+//! tasks wait, and which no task can make false before all woken tasks have checked it.
 
 mod wait_queue;
 
@@ -116,7 +116,7 @@ impl Semaphore {
         self.free.get()
     }
 
-    /// Takes `count` permits, and waits until they are free.
+    /// Waits until `count` permits are free, and takes them.
     ///
     /// # Panics
     /// When `count` exceeds the capacity.
@@ -161,7 +161,8 @@ impl Permit {
         self.count
     }
 
-    /// Splits off `count` of the permits, which are then returned separately.
+    /// Splits off `count` of the permits into a `Permit` of their own, which releases them when it
+    /// is dropped.
     ///
     /// # Panics
     /// When fewer than `count` permits are held.
@@ -284,7 +285,8 @@ impl<T> Queue<T> {
     /// Closes the queue for further items; the items in the queue can still be taken.
     pub fn close(&self) {
         self.0.closed.set(true);
-        // Each woken task leaves the wait queue, which wakes the next task.
+        // When the woken task leaves its wait queue, the next task of that queue is woken. All
+        // waiting tasks therefore notice that the queue is closed.
         self.0.pushing.wake_first();
         self.0.popping.wake_first();
     }
@@ -539,8 +541,8 @@ mod tests {
         assert_eq!(rt.block_on(producer), Err(99));
     }
 
-    /// Tests that the first task in the queue, when it is woken for a free permit and dropped
-    /// before it takes the permit, wakes the next task.
+    /// Tests a task that is the first in the queue and is woken for a free permit. If that task is
+    /// dropped before it takes the permit, the next task is woken.
     #[test]
     fn a_waiter_that_leaves_passes_on_what_it_was_told() {
         use std::future::poll_fn;

@@ -1,16 +1,17 @@
 //! Measures the length of a turn of the executor in steps.
 //!
 //! A thread handles no completion between two polls of the ring, so the work of one turn must be
-//! bounded. Code that walks over a table counts the visited entries, and a walk that may be long
-//! awaits [`give_way`] from time to time. The tables count their entries themselves, so that their
-//! users need not: a loop that forgets to yield shows as a long turn, in tests and in `status`.
+//! bounded. Code that iterates over a table counts the visited entries. A loop that can be long
+//! awaits [`give_way`] from time to time. The tables count their visited entries themselves, so the
+//! users of the tables need not count. A loop that forgets to yield shows as a long turn, in tests
+//! and in `status`.
 
 use std::cell::Cell;
 
 use crate::executor::yield_now;
 
 /// Number of steps after which a turn ends: about as much work as this number of lookups in an
-/// ordered map. The last task of a turn may exceed this number by its work between two calls of
+/// ordered map. The last task of a turn can exceed this number by its work between two calls of
 /// [`give_way`].
 pub const TURN_STEPS_MAX: u64 = 4096;
 
@@ -40,15 +41,16 @@ pub fn count_steps(steps: u64) {
     STEPS.with(|counted| counted.set(counted.get().saturating_add(steps)));
 }
 
-/// Counts a walk over `entries` small entries that are adjacent in memory.
+/// Adds the cost of a loop over `entries` small entries, which are adjacent in memory, to the work
+/// of this thread's current turn.
 #[inline]
 pub fn count_entries(entries: usize) {
     count_steps(entries.div_ceil(ENTRIES_PER_STEP) as u64);
 }
 
-/// Yields to the executor, which polls the ring and the other tasks, while the steps of the current
-/// turn are used up; returns immediately otherwise. When several walks have waited for the next
-/// turn, only as many continue in it as it has steps for.
+/// Waits for a later turn if the steps of the current turn are used up; returns immediately
+/// otherwise. While the caller waits, the executor polls the ring and the other tasks. If several
+/// tasks wait, only as many of them continue in the next turn as it has steps for.
 pub async fn give_way() {
     while is_used_up() {
         yield_now().await;

@@ -1,5 +1,5 @@
-//! Tests of connections that another thread carries. Bytes arrive as with any stream, no more bytes
-//! are received than were requested until read-ahead is allowed, and every end of a connection is
+//! Tests of connections that another thread carries. Bytes arrive as with any stream, only
+//! requested bytes are received until read-ahead is allowed, and the end of a connection is always
 //! reported.
 
 use std::cell::Cell;
@@ -209,8 +209,8 @@ fn shutting_down_wakes_both_ends_and_dropping_closes() {
     });
 }
 
-/// Tests a panic of the carrier's thread, in a layer of one connection: all its connections break,
-/// and later connections are not carried.
+/// Tests a panic of the carrier's thread, caused by a layer of one connection. All connections of
+/// the carrier break, and later connections are not carried.
 #[test]
 fn when_the_thread_dies_its_connections_break() {
     let rt = real_rt();

@@ -1,5 +1,5 @@
 //! Tests of the ownership contract of submitted operations (see the documentation of the crate): a
-//! future dropped at any time never frees or reuses memory that the kernel may still access.
+//! future dropped at any time never frees or reuses memory that the kernel can still access.
 //! AddressSanitizer reports a violation; without AddressSanitizer, a stray write shows as a wrong
 //! byte.
 
@@ -158,7 +158,8 @@ async fn poll_once<F: Future>(mut future: std::pin::Pin<&mut F>) -> Poll<F::Outp
 }
 
 /// Tests that a dropped receive, whose data arrives afterwards, does not write into its buffer
-/// after the buffer's reuse. The stream may lose the bytes, but memory must stay intact.
+/// after the buffer's reuse. The stream is allowed to lose the bytes, but other memory must not be
+/// overwritten.
 #[test]
 fn a_dropped_receive_never_writes_into_a_reused_buffer() {
     let rt = real_rt(true);

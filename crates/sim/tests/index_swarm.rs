@@ -1,6 +1,6 @@
 //! Tests of the index tester: a slice of its seeds, the seeds that have found a bug, and checks of
-//! the tester itself. It must replay, reach the states for which it exists, and detect an index
-//! that is wrong.
+//! the tester itself. The tester must give the same result for the same seed, reach the states for
+//! which it exists, and detect a faulty index.
 
 use bimetal_sim::campaign::FaultClass;
 use bimetal_sim::index_tester::{self, Class, Classes, Options};
@@ -94,7 +94,7 @@ fn seeds_that_have_found_something_find_nothing() {
             ],
         ),
         // A batch that was too long for the ring of the log arrived when no part of the log was
-        // needed any longer, and neither superblock counted any longer.
+        // needed any longer, and neither superblock was usable any longer.
         (
             300_080,
             &[
@@ -153,8 +153,8 @@ fn seeds_that_have_found_something_find_nothing() {
                 Class::HugeValues,
             ],
         ),
-        // A leaf with several patches of the same sequence number was taken for a leaf with a later
-        // sequence number, which would include a deletion.
+        // A leaf with several patches of the same sequence number was mistaken for a leaf with a
+        // later sequence number, which would include a deletion.
         (
             325_910,
             &[

@@ -1,7 +1,8 @@
 //! Seeds that have failed, each with a description of its bug. They must never fail again.
 //!
 //! A seed draws the same scenario only while the code that draws scenarios is unchanged. If a
-//! change makes a seed miss its bug, another seed replaces it that fails without the fix.
+//! change makes a seed miss its bug, the seed is replaced by another seed that fails without the
+//! fix.
 
 use bimetal_sim::tester::{self, Classes, Extent, Options};
 
@@ -98,7 +99,7 @@ const ALL_DEATHS: &str = "withstood,full-log,crash-in-scrub,crash-in-resync";
 /// Classes for full logs, and for power cuts and kills while the volume opens.
 const OPENINGS: &str = "deaths-in-opening,full-log,kill,torn";
 
-/// Classes that were added after all of the seeds below were found, to be removed from each set.
+/// Classes that were added after all of the seeds below were found. They are removed from each set.
 const JOINED_SINCE: &str = "-acknowledge-all,-deep-queue";
 
 /// Returns the classes with which a seed was found: `classes` without the classes added later.

@@ -1,15 +1,16 @@
-//! Tests of the mirror tester: a slice of its seeds, and checks of the tester itself. It must find
-//! planted bugs, replay, and reach the states for which it exists.
+//! Tests of the mirror tester: a slice of its seeds, and checks of the tester itself. The tester
+//! must find planted bugs, give the same result for the same seed, and reach the states for which
+//! it exists.
 
 use bimetal_sim::tester::every::{Every, every};
 use bimetal_sim::tester::{self, Class, Classes, Extent, Options, Plant, Scenario};
 
 const SLICE: std::ops::Range<u64> = 10_000..10_150;
 
-/// Returns the number of seeds within which the tester must find a planted bug. The number is about
-/// three times the number of seeds that the tester needs today (the table in `docs/simulation.md`).
-/// So a change that only shifts the seeds does not fail the test, but a change that blinds the
-/// tester does.
+/// Returns the maximum number of seeds that the tester is allowed to need to find a planted bug.
+/// The number is about three times the number of seeds that the tester needs today (the table in
+/// `docs/simulation.md`). So a change that only shifts the seeds does not fail the test, but a
+/// change that keeps the tester from finding the bug does.
 fn seeds_for(plant: Plant) -> u64 {
     match plant {
         Plant::UnorderedMarks | Plant::ForgetsRebuild => 60,
@@ -168,8 +169,8 @@ fn a_cut_at_many_boundaries_finds_a_mirror_that_skips_flushes() {
     assert!(found, "nothing is found");
 }
 
-/// A heavy-tailed seed has up to a hundred times the usual number of operations, and must also
-/// replay.
+/// A heavy-tailed seed has up to a hundred times the usual number of operations. A second run of
+/// such a seed must also give the same result.
 #[test]
 fn heavy_tailed_seeds_do_more_and_replay() {
     let heavy = Options {
@@ -183,8 +184,9 @@ fn heavy_tailed_seeds_do_more_and_replay() {
     };
     let factors: Vec<u64> = (0..200).map(factor).collect();
     let many = factors.iter().filter(|&&factor| factor >= 10).count();
-    // The factors are log-uniform over two orders of magnitude, so about half of 200 seeds have a
-    // factor of ten or more. The bounds are six standard deviations of 7 away.
+    // About half of 200 seeds have a factor of ten or more, because the factors are log-uniform
+    // over two orders of magnitude. The standard deviation is 7, and each bound is six standard
+    // deviations from the mean.
     assert!((58..=142).contains(&many), "{many}");
     let small = (0..200).find(|&seed| (3..6).contains(&factors[seed]));
     let seed = small.expect("a seed of a few times as much") as u64;

@@ -168,7 +168,7 @@ impl ClientTls {
     /// IP address, issued by an authority in `files.ca`.
     ///
     /// # Errors
-    /// The first mistake in the files, or a `name` of another form.
+    /// The first mistake in the files, or a `name` that is neither a DNS name nor an IP address.
     pub fn load(files: &TlsFiles, name: &str) -> Result<ClientTls, TlsError> {
         let wrong = |_| TlsError::Name(name.to_owned());
         let name = ServerName::try_from(name.to_owned()).map_err(wrong)?;
@@ -217,8 +217,8 @@ impl Loaded {
     }
 
     /// Checks the certificate of this end for mistakes that would make the peer refuse it, so that
-    /// they are reported where the operator can correct them. The certificate may be issued by an
-    /// authority that this end does not trust.
+    /// they are reported where the operator can correct them. A certificate from an authority that
+    /// this end does not trust is accepted.
     fn check(&self, files: &TlsFiles, end: &'static str, usage: KeyUsage) -> Result<(), TlsError> {
         let malformed = |error: webpki::Error| TlsError::malformed(&files.cert, &error);
         let (own, between) = self.chain.split_first().expect("a chain is not empty");

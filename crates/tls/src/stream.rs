@@ -15,11 +15,13 @@ use bimetal_rt::net::{Layer, Peer, RecvFuture, SendFuture, Stream};
 use bimetal_rt::{BufMut, Payload, Rt};
 use rustls::Connection;
 
-/// Maximum number of bytes of ciphertext received at a time: during the handshake, and after it.
+/// Maximum number of bytes of ciphertext received at a time: `HANDSHAKE_BYTES` during the
+/// handshake, `RECEIVE_BYTES` after it.
 const HANDSHAKE_BYTES: usize = 4096;
 const RECEIVE_BYTES: usize = 64 << 10;
-/// Number of plaintext bytes that are encrypted at a time, and the maximum number of bytes that
-/// encryption adds: 22 bytes for each record of 16 KiB, and the answer to a key update.
+/// `SEND_BYTES`: number of plaintext bytes that are encrypted at a time. `SEND_OVERHEAD_BYTES`:
+/// maximum number of bytes that the encryption adds to them, which are 22 bytes for each record of
+/// 16 KiB, and the answer to a key update.
 const SEND_BYTES: usize = 64 << 10;
 const SEND_OVERHEAD_BYTES: usize = 1024;
 /// Maximum number of payload slices that are encrypted together.
@@ -108,7 +110,8 @@ impl Encrypted {
         let taken = connection.read_tls(&mut unread)?;
         connection.process_new_packets().map_err(to_io)?;
         here.start += taken;
-        // The connection accepts no more bytes after the peer has announced its end of data.
+        // After the peer has announced its end of data, the connection accepts no more bytes. The
+        // remaining ciphertext is dropped.
         if taken == 0 || here.start == here.end {
             *incoming = None;
         }
@@ -153,8 +156,8 @@ impl Encrypted {
             }
             match self.receive_below(RECEIVE_BYTES).await {
                 Ok(true) => {}
-                // If the connection ends without the peer's announcement, an attacker may have cut
-                // it.
+                // The connection ended without the peer's announcement of its end of data, so an
+                // attacker might have cut the connection.
                 Ok(false) => return (Err(io::ErrorKind::UnexpectedEof.into()), buf),
                 Err(error) => return (Err(error), buf),
             }
@@ -196,8 +199,8 @@ impl Encrypted {
             while left_bytes > 0 {
                 let taken = self.connection.borrow_mut().writer().write_vectored(left)?;
                 if taken == 0 {
-                    // No ciphertext is pending, so the connection accepts no data because it has
-                    // ended.
+                    // No ciphertext is pending, so the only reason why the connection accepts no
+                    // data is that it has ended.
                     return Err(io::ErrorKind::BrokenPipe.into());
                 }
                 IoSlice::advance_slices(&mut left, taken);
@@ -210,8 +213,8 @@ impl Encrypted {
         Ok(())
     }
 
-    /// Announces the end of data to the peer without waiting. If the peer is not receiving at the
-    /// moment, it gets no announcement.
+    /// Announces the end of data to the peer without waiting. If the announcement cannot be sent
+    /// immediately, the peer gets none.
     fn say_goodbye(&self) {
         self.connection.borrow_mut().send_close_notify();
         if self.sending.get() {

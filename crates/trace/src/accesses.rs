@@ -93,8 +93,8 @@ impl Accesses {
         })
     }
 
-    /// Returns the addresses of the pages, indexed by page number. An address is in pages, or in
-    /// bytes when whole records are counted.
+    /// Returns the addresses of the pages, indexed by page number. An address is in pages. With
+    /// [`Key::Record`], a page stands for an object, and its address is in bytes.
     pub fn pages(&self) -> &[u64] {
         &self.pages
     }

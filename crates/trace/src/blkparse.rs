@@ -92,7 +92,8 @@ pub(crate) fn line(
         return Ok(Parsed::Ignored(Ignored::OtherEvent));
     }
     let kind = field(fields, "type")?;
-    // In this format a flush has no type of its own (`FWS` counts as a write), and no sectors.
+    // In this format a flush has no type of its own: its type `FWS` contains the letter W of a
+    // write. A flush also has no sectors.
     let letters = [(b'D', Op::Trim), (b'W', Op::Write), (b'R', Op::Read)];
     let found = letters.iter().find(|(letter, _)| kind.contains(letter));
     let process = |word: &&[u8]| word.starts_with(b"[");

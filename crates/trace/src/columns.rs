@@ -17,7 +17,8 @@ enum Column {
     /// Time in units of this number of nanoseconds.
     Time(u64),
     Op,
-    /// Offset, or length, in units of this number of bytes; `None` for units of a page.
+    /// Offset in units of this number of bytes, or in pages if it is `None`. `Length` has the same
+    /// units.
     Offset(Option<u64>),
     Length(Option<u64>),
 }

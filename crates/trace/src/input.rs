@@ -21,7 +21,8 @@ pub(crate) struct Input {
 /// Result of [`Input::line`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Line {
-    /// A line without its line end, as the arguments for [`Input::bytes`].
+    /// A line without its line end: the range of the line in the buffer, as the two arguments of
+    /// [`Input::bytes`].
     Here(usize, usize),
     /// A line that is too long; it has been skipped.
     TooLong,

@@ -58,7 +58,7 @@ impl Files {
         most
     }
 
-    /// Compares every file with its possible versions. From then on the version found counts as
+    /// Compares every file with its possible versions. After that, the version found is recorded as
     /// durable, because the file system has replayed its journal.
     ///
     /// # Errors

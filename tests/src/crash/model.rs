@@ -20,7 +20,8 @@ type Stamps = [u64; SECTORS];
 #[derive(Clone, Debug)]
 struct Version {
     stamps: Stamps,
-    /// Time of the acknowledgement on the model's own clock; `None` while the write is in flight.
+    /// Time on the model's own clock at which the write was acknowledged; `None` while the write is
+    /// in flight.
     acknowledged: Option<u64>,
 }
 
@@ -113,15 +114,15 @@ impl Model {
         self.clock
     }
 
-    /// Records that a flush was acknowledged which was sent at the time `sent` of the model's
-    /// clock. Writes that were acknowledged up to that time are now durable.
+    /// Records the acknowledgement of a flush. `sent` is the time on the model's clock at which the
+    /// flush was sent. Writes that were acknowledged up to that time are now durable.
     pub fn flushed(&mut self, sent: u64) {
         let blocks = &mut self.blocks;
         self.open.retain(|&block| {
             let versions = &mut blocks[block as usize];
             let covered = |v: &Version| v.acknowledged.is_some_and(|at| at <= sent);
-            // If the flush covers no version, the oldest version stays. It is durable in any case,
-            // even if FUA made it durable after the flush was sent.
+            // If the flush covers no version, the oldest version stays. The oldest version is
+            // always durable, even if FUA made it durable after the flush was sent.
             let certain = versions.iter().rposition(covered).unwrap_or(0);
             versions.drain(..certain);
             versions.len() > 1
@@ -235,8 +236,8 @@ mod tests {
         bytes
     }
 
-    /// Returns a model of four blocks, two of which are in use. Of the writes to these two blocks,
-    /// that with stamp 1 is flushed, that with stamp 2 is acknowledged, and that with stamp 3 is in
+    /// Returns a model of four blocks. Blocks 0 and 1 have three writes each: the write with stamp
+    /// 1 is flushed, the write with stamp 2 is acknowledged, and the write with stamp 3 is in
     /// flight.
     fn model() -> Model {
         let mut model = Model::new(4);
@@ -291,8 +292,8 @@ mod tests {
         model.acknowledged(0..1, true);
         assert!(model.clone().settle(0, &content(0..1, 1)).is_err());
         assert!(model.clone().settle(0, &content(0..1, 2)).is_ok());
-        // A flush that was sent before the FUA write was acknowledged does not make the later write
-        // durable.
+        // The flush was sent before the FUA write was acknowledged. The flush therefore does not
+        // make the later write, which has stamp 3, durable.
         model.sent(0..1, 3);
         model.flushed(flush);
         assert!(model.clone().settle(0, &content(0..1, 2)).is_ok());

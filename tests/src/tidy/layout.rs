@@ -20,7 +20,8 @@ pub fn few_packages(tree: &Tree) -> Vec<Complaint> {
 /// `crates/block/src/layers/NAME` or `crates/block/src/media/NAME` there must be a page `NAME.md`
 /// or `NAMEs.md` under `docs/`, in which `-` replaces `_`.
 ///
-/// A folder counts once, by its name; `mod.rs` and `tests.rs` are not layers.
+/// A folder with several files needs only one page, which has the name of the folder. The files
+/// `mod.rs` and `tests.rs` are not layers.
 pub fn documented_layers(tree: &Tree) -> Vec<Complaint> {
     let pages: BTreeSet<&str> = tree
         .markdown()

@@ -6,8 +6,8 @@ use super::{Complaint, File, Tree};
 /// (`rustfmt.toml`).
 const COLUMNS_MAX: usize = 100;
 
-/// Complains about a line of a Rust comment or of a page that is wider than 100 columns. Code,
-/// tables, headings and lines that cannot be broken may be wider.
+/// Complains about a line of a Rust comment or of a page that is wider than 100 columns. The rule
+/// does not apply to code, tables, headings and lines that cannot be broken.
 pub fn prose_columns(tree: &Tree) -> Vec<Complaint> {
     let mut complaints = Vec::new();
     for file in tree.rust() {

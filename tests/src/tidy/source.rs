@@ -57,10 +57,10 @@ struct Ban {
     instead: &'static str,
 }
 
-/// Path prefixes of the files that may read the real clock: the runtime's driver, which parks a
-/// thread until a time, the binary, the tests of the lab's binary, and the deadlines of these
-/// tests. All other code uses the runtime's time, because a simulation cannot advance the real
-/// clock.
+/// Path prefixes of the files that are allowed to read the real clock: the runtime's driver, which
+/// parks a thread until a time, the binary, the tests of the lab's binary, and the module for
+/// deadlines in these tests. All other code uses the runtime's time, because a simulation cannot
+/// advance the real clock.
 const CLOCK: &[&str] = &[
     "crates/rt/src/real_time",
     "crates/cli/",
@@ -116,8 +116,8 @@ const BANS: &[Ban] = &[
     },
 ];
 
-/// Complains about leftovers (such as `dbg!`), about code that reads the real clock or sleeps
-/// outside of the files that may do so, and about the hash maps and hash sets of the standard
+/// Complains about leftovers (such as `dbg!`), about code that reads the real clock or sleeps in a
+/// file that is not allowed to do so, and about the hash maps and hash sets of the standard
 /// library.
 pub fn banned_calls(tree: &Tree) -> Vec<Complaint> {
     let mut complaints = Vec::new();

@@ -2,8 +2,8 @@
 //! volatile cache.
 //!
 //! A write stays in the cache until a flush covers it. The backing file holds the durable content,
-//! which survives every power cut. After a power cut, each block of 4 KiB may hold the durable
-//! content or any version that was written since, completed or in flight. If the power cut tears
+//! which survives every power cut. After a power cut, each block of 4 KiB holds either the durable
+//! content or a version that was written since, completed or in flight. If the power cut tears
 //! blocks, this holds for each sector of 512 bytes by itself.
 
 use std::collections::BTreeMap;

@@ -45,7 +45,8 @@ pub enum Command {
     Refuse(u32),
 }
 
-/// Counters of a disk since its start, and two values of the present moment.
+/// Counters of a disk since its start, and two current values (unflushed blocks and queued
+/// operations).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskCounters {
     /// Number of reads.
@@ -86,8 +87,8 @@ struct DiskState {
     frozen: bool,
     lying: bool,
     delay: Duration,
-    /// Minimum time between two operations, from the limit on operations a second. `next_slot` is
-    /// the earliest time of the next operation.
+    /// Minimum time between two operations, which follows from the limit on operations per second.
+    /// `next_slot` is the earliest time of the next operation.
     interval: Duration,
     next_slot: Deadline,
     counts: DiskCounters,
@@ -209,8 +210,8 @@ impl Device {
             if let Some(stream) = stream
                 && (&*stream).write_all(&reply).is_err()
             {
-                // The client is gone or does not read its replies. The shutdown also ends the
-                // thread that reads the client's requests.
+                // The client has disconnected or does not read its replies. The shutdown also ends
+                // the thread that reads the client's requests.
                 let _ = stream.shutdown(Shutdown::Both);
             }
         }

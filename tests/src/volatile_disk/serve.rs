@@ -104,7 +104,7 @@ fn checked(
             length: length as usize,
         },
         cmd::WRITE => write(payload),
-        // A disk may return any content after a trim; this disk writes zeroes.
+        // The protocol allows any content after a trim. This disk writes zeroes.
         cmd::TRIM | cmd::WRITE_ZEROES => write(vec![0; length as usize]),
         _ => Command::Refuse(errno::EINVAL),
     }

@@ -10,10 +10,10 @@ use std::path::Path;
 use std::time::Duration;
 
 const MEMTABLE_BYTES: u64 = 64 << 20;
-/// Interval at which the engine's counters are polled until compaction has ended. The library has
-/// no call that waits for the end.
+/// Interval at which the engine's counters are polled until compaction has ended. The polls are
+/// necessary because the library has no call that waits for this end.
 const ASK_EVERY: Duration = Duration::from_millis(20);
-/// Number of successive polls without compaction after which the engine counts as idle.
+/// Number of successive polls without compaction after which the engine is treated as idle.
 const CALM: u32 = 10;
 
 pub struct Fjall {

@@ -28,9 +28,9 @@ struct Log {
     start: usize,
 }
 
-/// Opens the log for direct writes. `flags` are those of libc: the flag `DSYNC` of rustix has the
-/// value of `O_SYNC`, which also commits the modification time and so costs three more blocks and
-/// one more flush.
+/// Opens the log for direct writes. `flags` are constants of the crate libc. The constant `DSYNC`
+/// of the crate rustix is not used, because it has the value of `O_SYNC`. `O_SYNC` also commits the
+/// modification time, which costs three more blocks and one more flush.
 fn open_direct(path: &Path, flags: i32) -> Result<File> {
     OpenOptions::new()
         .write(true)

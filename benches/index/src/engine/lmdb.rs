@@ -1,6 +1,6 @@
-//! Adapter of the benchmark to LMDB, by the crate heed and without read-ahead. In measurements,
-//! read-ahead cost 30 times the reads if the data do not fit into memory, and made no difference if
-//! they do.
+//! Adapter of the benchmark to LMDB, by the crate heed and without read-ahead. In measurements with
+//! data larger than the memory, read-ahead multiplied the number of reads by 30. With data that fit
+//! into the memory, it made no difference.
 
 use super::{Durability, Engine, Reader, Seen, give};
 use crate::record::Changes;

@@ -52,7 +52,8 @@ pub struct Setting {
     /// Size of the engine's own read cache in bytes. LMDB has no read cache and uses the kernel's
     /// page cache.
     pub cache_bytes: u64,
-    /// Part of `cache_bytes` for changes that are not in nodes yet, in bytes; only for `ours`.
+    /// Part of `cache_bytes` for changes that are not in nodes yet, in bytes. Only the engine
+    /// `ours` (`bimetal-index`) uses it.
     pub buffer_bytes: u64,
     /// Maximum size of a leaf image in bytes; only for `ours`.
     pub node_bytes: usize,
@@ -87,7 +88,8 @@ pub trait Engine: Send + Sync {
     /// Writes back all content that is only in memory or in a log, and waits until this is done.
     fn write_back(&self) -> Result<()>;
 
-    /// Waits until the work that writes have left to other threads is done, and starts no new work.
+    /// Waits until the background work of earlier writes, on other threads of the engine, is done.
+    /// Starts no new work.
     fn settle(&self) -> Result<()> {
         Ok(())
     }

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use std::ops::Bound;
 use std::path::Path;
 
-/// Minimum size of the log in bytes. A log that is shorter than the write buffer is written more
-/// than once.
+/// Minimum size of the log in bytes. If the log were shorter than the write buffer, the log would
+/// be overwritten several times before the buffer is full.
 const LOG_BYTES_MIN: u64 = 256 << 20;
 
 pub struct Ours {

@@ -1,4 +1,4 @@
-//! The load of the examples that measure layers, and the CPU time that it takes.
+//! Load and measurement of CPU time for the examples that measure layers.
 
 use std::cell::Cell;
 use std::rc::Rc;

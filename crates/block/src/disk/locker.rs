@@ -48,7 +48,7 @@ impl Locker {
     fn of(pid: u32, proc: &Path) -> Locker {
         let dir = proc.join(pid.to_string());
         let read = |file: &str| read_to_string(dir.join(file)).unwrap_or_default();
-        // In `stat`, the state follows the name, which is in brackets and may hold any character.
+        // In `stat`, the state follows the name, which is in brackets and can hold any character.
         // The state Z is that of a process that has ended but has not yet been reaped by its
         // parent.
         let stat = read("stat");
@@ -68,7 +68,7 @@ impl Locker {
 }
 
 /// Describes the process that holds the lock, as a part of a sentence. The program name is escaped
-/// because it may hold any character.
+/// because it can hold any character.
 pub(crate) fn in_words(locker: Option<&Locker>) -> String {
     match locker {
         Some(locker) if locker.is_running => {

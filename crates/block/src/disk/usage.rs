@@ -1,4 +1,4 @@
-//! Current uses of a device: it may be mounted, be swap space, or be part of another device.
+//! Current uses of a device: it can be mounted, be swap space, or be part of another device.
 //!
 //! This module finds the uses that the kernel's tables list. Whether another process has claimed a
 //! block device is known only to the kernel, which reports it when the device is
@@ -122,8 +122,8 @@ impl System {
             let &[_, _, device, _, on, ..] = &fields[..] else {
                 continue;
             };
-            // A file system on several devices has its own device number, and its source names only
-            // one of the devices.
+            // A file system on several devices has a device number of its own, so its source is
+            // compared too. The source names only one of the devices.
             let source = rest.split(' ').nth(1).unwrap_or_default();
             let is_mounted = device.parse() == Ok(number) || self.is_node_of(source, number);
             if is_mounted {
@@ -213,7 +213,7 @@ pub(super) mod fixture {
         pub(in super::super) fn new(name: &str) -> Fixture {
             let name = format!("bimetal-disk-{name}-{}", std::process::id());
             let root = std::env::temp_dir().join(name);
-            // An earlier run may have left the folder behind.
+            // An earlier run might have left the folder behind.
             let _ = std::fs::remove_dir_all(&root);
             for folder in ["sys/block", "sys/dev/block", "proc/self", "dev"] {
                 std::fs::create_dir_all(root.join(folder)).expect("a folder");

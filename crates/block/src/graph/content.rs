@@ -51,7 +51,8 @@ impl Graph {
 }
 
 /// Returns the media below `root`: the devices that have no device below them. If `adopted` names
-/// an adopted side, the disk whose content that side keeps is left out.
+/// an adopted side, the disk of that side is left out, because the side keeps the content of the
+/// disk.
 pub fn leaves<'g>(graph: &'g Graph, root: &str, adopted: Option<&str>) -> Vec<&'g str> {
     let kept = adopted.and_then(|side| match graph.nodes().get(side) {
         Some(Node::Adopted(config)) => Some(graph.below(&config.data)),
@@ -169,9 +170,9 @@ pub(super) async fn check_remotes_blank(
     Ok(())
 }
 
-/// Zeroes the signatures of foreign formats on devices whose old content formatting replaces, so
-/// that no tool later mistakes the devices for their old format. Without this, a signature at the
-/// end of a device would survive in the home area of a side.
+/// Zeroes the signatures of foreign formats on the devices that formatting overwrites, so that no
+/// tool later mistakes the devices for their old format. Without this, a signature at the end of a
+/// device would survive in the home area of a side.
 pub(super) async fn erase(
     leaves: &[&str],
     open: &BTreeMap<&str, Rc<dyn Device>>,

@@ -54,8 +54,8 @@ impl Stack {
         missing
     }
 
-    /// Opens the device `root`, which no other device uses, and everything below it, and keeps it
-    /// open only if it holds `side`.
+    /// Opens the device `root` and everything below it, and keeps them open only if `root` holds
+    /// the side `side` of the volume. No other device uses `root`.
     async fn open_if_it_holds(
         &mut self,
         rt: &Rt,
@@ -115,8 +115,8 @@ impl Stack {
 }
 
 impl Graph {
-    /// Returns the unused devices that may hold `side`: first the devices over a file on which the
-    /// side was found, then the devices over exports of other servers.
+    /// Returns the unused devices that might hold `side`: first the devices over a file on which
+    /// the side was found, then the devices over exports of other servers.
     fn perhaps_holding(&self, roots: &[&str], side: &Uuid) -> Vec<&str> {
         let unused = self.roots().into_iter().filter(|name| {
             let below = self.below(name);

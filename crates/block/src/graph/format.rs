@@ -72,8 +72,8 @@ pub fn create_files(graph: &Graph) -> Result<Vec<CreatedFile>, OpenError> {
 /// files below a mirror if the configuration gives their `size`.
 ///
 /// # Errors
-/// Names the first side that cannot be formatted. No side of the same mirror has been written then,
-/// but files may have been created.
+/// Names the first side that cannot be formatted. In this case, no side of its mirror has been
+/// written, but missing files might have been created.
 pub async fn format(
     rt: &Rt,
     graph: &Graph,

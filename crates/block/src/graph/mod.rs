@@ -1,10 +1,10 @@
 //! The device graph: turns the `[device.NAME]` sections of a configuration into open devices.
 //!
 //! Reading a configuration checks everything that can be known without touching a device: keys,
-//! types, names, cycles, that a device has one parent unless it says `shared = true`, and which
-//! devices may be below a shard. Devices are opened from the media up and closed from the top down.
-//! The devices below a shard are opened and closed in the same way on the shard's thread, as a
-//! separate stack.
+//! types and names, that there is no cycle, that a device has only one parent unless its section
+//! says `shared = true`, and that each device below a shard is allowed there. Devices are opened
+//! from the media up and closed from the top down. The devices below a shard are opened and closed
+//! in the same way on the shard's thread, as a separate stack.
 
 mod content;
 mod elsewhere;
@@ -193,15 +193,15 @@ pub struct Stack {
     mirrors: BTreeMap<String, Mirror>,
     caches: BTreeMap<String, Cache>,
     shards: RefCell<BTreeMap<String, Rc<Shard>>>,
-    /// The tap in front of each device; parents and exports see the tap.
+    /// The tap in front of each device. Parents and exports use the tap instead of the device.
     taps: RefCell<BTreeMap<String, Rc<Tap>>>,
     /// Devices that an operation opened after the stack had been opened, children before parents.
     /// They are closed last.
     later: RefCell<Vec<(String, Rc<dyn Device>)>>,
     /// Device names in the order of opening: children before parents.
     order: Vec<String>,
-    /// Devices that could not be opened and without which a mirror above them runs, each with its
-    /// error.
+    /// Devices that could not be opened, each with its error. A mirror above each of these devices
+    /// runs without it.
     missing: BTreeMap<String, OpenError>,
     /// Index in `order` of the device that is being closed.
     closing: Cell<Option<usize>>,
@@ -449,8 +449,8 @@ impl Stack {
             .map(|name| (name.as_str(), &self.devices[name]))
     }
 
-    /// Returns the error because of which device `name` is not open, if a mirror above it runs
-    /// without it.
+    /// Returns the error with which the device `name` failed to open, if a mirror above that device
+    /// runs without it.
     pub fn missing(&self, name: &str) -> Option<&OpenError> {
         self.missing.get(name)
     }

@@ -4,8 +4,8 @@
 use super::{Graph, Node};
 use crate::layers::cache::Mode;
 
-/// The data of a device that is lost when the process dies. Each variant loses more than the
-/// previous one.
+/// The data that a device loses when the process dies. Each variant loses more than the previous
+/// one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Persistence {
     /// No acknowledged data is lost.
@@ -25,8 +25,9 @@ impl Graph {
         let worst = below.iter().copied().max().unwrap_or(Persistence::Durable);
         match node {
             Node::Memory(_) => Persistence::Ephemeral,
-            // A mirror acknowledges a change as soon as one side has it, even a side in memory. A
-            // flush waits for a side that keeps its data.
+            // A mirror acknowledges a change as soon as one side has it, even a side in memory. So
+            // changes that no flush has covered might be lost. A flush waits for a side that keeps
+            // its data, so flushed changes are not lost.
             Node::Mirror(_) if below.iter().any(|side| *side != Persistence::Ephemeral) => {
                 worst.min(Persistence::Volatile)
             }

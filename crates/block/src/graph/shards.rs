@@ -1,9 +1,9 @@
-//! Shards in the graph: which devices may be below a shard, which devices belong to which thread,
-//! and the stack that a shard's thread opens.
+//! Shards in the graph: which devices are allowed below a shard, which devices belong to which
+//! thread, and the stack that a shard's thread opens.
 //!
 //! A device runs on the thread of the nearest shard above it. It must never have a parent on
-//! another thread. A device that an operator addresses by name (a mirror) stays on the thread that
-//! answers the operator.
+//! another thread. A mirror must never be below a shard, because operators address mirrors by name,
+//! and the thread of the server answers the operators.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -16,7 +16,7 @@ use crate::error::{IoError, OpenError};
 use crate::layers::cache::HEALTH_LOST;
 use crate::layers::shard::{NamedStatistic, Seen, Shard, Subtree};
 
-/// Returns true if a shard gets its own thread, which is not the case in virtual time.
+/// Returns true if a shard gets its own thread: always, except in virtual time.
 pub(super) fn have_threads(rt: &Rt) -> bool {
     !rt.is_virtual()
 }
@@ -97,7 +97,7 @@ impl Stack {
     }
 
     /// Checks that neither `root` nor a device below it is already in use on any thread. A device
-    /// that an earlier operation opened on the required thread may be used again.
+    /// that an earlier operation opened on the required thread can be used again.
     ///
     /// # Errors
     /// Names the device that is in use.
@@ -118,8 +118,8 @@ impl Stack {
         }
     }
 
-    /// Returns the statistics of the buffer cache `name`, which may run on this thread or on that
-    /// of a shard.
+    /// Returns the statistics of the buffer cache `name`, which runs on this thread or on the
+    /// thread of a shard.
     pub fn cache_statistics(&self, name: &str) -> Option<Vec<NamedStatistic>> {
         if let Some(cache) = self.cache(name) {
             let mut statistics = Vec::new();

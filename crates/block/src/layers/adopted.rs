@@ -1,11 +1,11 @@
 //! A disk with content, presented as a device that also has room for the metadata of a mirror's
-//! side. An existing disk can thus become a side without copying its content away.
+//! side. An existing disk can thus become a side, and its content stays in place.
 //!
 //! The presented device consists of the head of a small metadata device, the whole disk, and the
 //! last block of the metadata device. The format of a side needs no exception: its superblocks and
 //! areas are on the metadata device, and its data area is the disk, from byte 0 on. After a clean
-//! stop, the disk alone is therefore the volume. This layer must never write anything to the disk
-//! that is not addressed to the disk's part of the presented device.
+//! stop, the disk alone is therefore the volume. This layer must never write to the disk except for
+//! requests to the disk's part of the presented device.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -172,7 +172,7 @@ impl Adopted {
         Ok(extents.into_reply())
     }
 
-    /// Executes a request that concerns both devices, or neither.
+    /// Executes a request that concerns both devices, or neither (such as a read of 0 bytes).
     async fn run_split(&self, request: Request) -> IoResult {
         let parts: Vec<IoFuture<'_>> = match request.op {
             Op::Flush => [On::Metadata, On::Data]
@@ -298,7 +298,8 @@ mod tests {
         assert_eq!(pieces, expected);
     }
 
-    /// Random requests around both borders give the same answers as on a single memory device.
+    /// Random requests around the borders between the three parts give the same answers as on a
+    /// single memory device.
     #[test]
     fn it_is_one_device() {
         let rt = virtual_rt();

@@ -6,7 +6,7 @@
 //! write that happens between its read and its write. Every export puts this layer on top of the
 //! device that it serves.
 //!
-//! The layer must never make a read wait: a read that overlaps a change in flight may see each
+//! The layer must never make a read wait: a read that overlaps a change in flight can see each
 //! block before or after the change.
 
 use std::rc::Rc;
@@ -227,9 +227,9 @@ impl Device for AtomicUnit {
         }
     }
 
-    /// Answers a request of whole blocks immediately, if possible. Such a change completes before
-    /// any other task runs, so it takes no lock; but it is not executed while another change holds
-    /// a lock on its range.
+    /// Answers a request of whole blocks immediately, if possible. A change that is answered here
+    /// completes before any other task runs, so it takes no lock. If another change holds or waits
+    /// for a lock on the range, the request is returned unchanged.
     fn try_answer(&self, request: Request) -> Result<IoResult, Request> {
         if let Err(error) = self.geometry().check(&request) {
             return Ok(Err(error));

@@ -49,8 +49,8 @@ pub struct DelayConfig {
     pub write_zeroes: Option<Time>,
     /// Delay added to every extents request.
     pub extents: Option<Time>,
-    /// Upper limit of the random time, uniformly distributed from 0, that is added to the delay of
-    /// an operation that has one.
+    /// Upper limit of the random time that is added to each configured delay. The random time is
+    /// uniformly distributed from 0. Operations without a delay are not affected.
     pub jitter: Option<Time>,
     /// Seed of the jitter; by default derived from the runtime's seed and the device's name.
     pub seed: Option<u64>,
@@ -221,7 +221,8 @@ pub struct ErrorRule {
 pub struct FaultPlan {
     /// Delay before each operation is forwarded.
     pub delays: PerOp<Duration>,
-    /// Upper limit of the random time that is added to the delay of an operation that has one.
+    /// Upper limit of the random time that is added to each delay. Operations without a delay are
+    /// not affected.
     pub jitter: Duration,
     /// Rule that makes requests fail or hang.
     pub rule: Option<ErrorRule>,

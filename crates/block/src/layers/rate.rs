@@ -1,8 +1,8 @@
 //! A limit on bytes and requests per second, by token buckets.
 //!
-//! Requests pass in order of arrival. A small request behind a large one waits too, because letting
-//! it overtake would favour small requests forever. Requests that have passed run concurrently.
-//! This layer must never delay a request that has its tokens.
+//! Requests pass in order of arrival. A small request behind a large one waits too, because small
+//! requests could otherwise overtake the large one forever. Requests that have passed run
+//! concurrently. This layer must never delay a request that has its tokens.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -24,14 +24,14 @@ pub struct RateConfig {
     pub below: String,
     /// Maximum number of bytes per second, of reads and writes together; unlimited by default.
     pub bytes_per_s: Option<Size>,
-    /// Number of bytes that may pass in one burst after an idle time; by default the bytes of one
-    /// second.
+    /// Number of bytes that can pass in one burst after an idle time; by default the number of
+    /// bytes that `bytes_per_s` allows in one second.
     pub burst_bytes: Option<Size>,
     /// Maximum number of requests per second, of any operation except extents; unlimited by
     /// default.
     pub requests_per_s: Option<u64>,
-    /// Number of requests that may pass in one burst after an idle time; by default the requests of
-    /// one second.
+    /// Number of requests that can pass in one burst after an idle time; by default the number of
+    /// requests that `requests_per_s` allows in one second.
     pub burst_requests: Option<u64>,
 }
 
@@ -62,7 +62,7 @@ impl RateConfig {
 struct Gate {
     bytes: Option<TokenBucket>,
     requests: Option<TokenBucket>,
-    /// Time at which the last request passed; the next request passes no earlier.
+    /// Time at which the last request passed. The next request passes at this time or later.
     passed_ns: u64,
 }
 

@@ -138,7 +138,7 @@ impl Device for Stats {
                 IoFuture::ready(result)
             }
             pending => IoFuture::new(async move {
-                // The latency counts from the first poll, which is when the device receives the
+                // The latency begins at the first poll, which is when the device receives the
                 // request.
                 let started = self.rt.now();
                 let result = pending.await;

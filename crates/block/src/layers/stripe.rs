@@ -2,10 +2,10 @@
 //! and small requests are spread over the devices. A stripe adds no redundancy: the loss of one
 //! child loses the device.
 //!
-//! A contiguous range of the stripe is contiguous on every child, so a request of any length
-//! becomes at most one request for each child, with the slices of its payload gathered. All parts
-//! run concurrently. The request completes when all parts have ended, even if one has failed,
-//! because a parent must not assume that the request is over while a part is still writing.
+//! A contiguous range of the stripe is contiguous on every child. So a request of any length
+//! becomes at most one request for each child, whose payload consists of the slices for that child.
+//! All parts run concurrently. The request completes when all parts have ended, even if one has
+//! failed, because a parent must not assume that the request is over while a part is still writing.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -123,7 +123,7 @@ impl StripeLayout {
     }
 
     /// Returns the range of a child that a range of the stripe covers. The child's range is
-    /// contiguous, and may be empty.
+    /// contiguous, and can be empty.
     pub fn child_range(&self, child: usize, range: &Range<u64>) -> Range<u64> {
         self.child_bytes_before(child, range.start)..self.child_bytes_before(child, range.end)
     }
@@ -212,7 +212,7 @@ impl Stripe {
         Ok(extents.covered_bytes() == end)
     }
 
-    /// Executes a request that concerns several children, or none.
+    /// Executes a request that concerns several children, or none (such as a read of 0 bytes).
     async fn run_split(&self, request: Request) -> IoResult {
         if request.op == Op::Extents {
             return self.extents(request).await;
@@ -385,8 +385,8 @@ mod tests {
         assert_eq!(layout.size_bytes(11), 24);
     }
 
-    /// The pieces of every range are its bytes in order. On each child, the pieces fill exactly the
-    /// range that `child_range` returns.
+    /// The pieces of every range follow each other without gaps and cover the whole range. On each
+    /// child, the pieces fill exactly the range that `child_range` returns.
     #[test]
     fn every_range_is_contiguous_on_every_child() {
         for (children, unit) in [(1, 4), (2, 1), (3, 4), (5, 2)] {

@@ -2,9 +2,10 @@
 //! [model](crate::media::model) determines when an SSD, a disk or a network volume would have
 //! finished each request.
 //!
-//! A request completes when both the device below and the model have finished. In virtual time this
-//! is exactly the model's time (the media there take no time), in real time never earlier. So the
-//! same profile drives a simulation and an emulation over a file.
+//! A request completes when both the device below and the model have finished. In virtual time, the
+//! media take no time, so the request completes exactly at the model's time. In real time, it never
+//! completes earlier than that. So the same profile drives a simulation and an emulation over a
+//! file.
 //!
 //! One task, the pump, sleeps until the model's next event and wakes requests that have finished.
 //! Requests wait in a slab whose keys are the model's command ids. The slot of a dropped request
@@ -104,7 +105,7 @@ fn one_line(error: &ModelError) -> String {
 /// A request inside the model.
 struct Slot {
     stage: Stage,
-    /// Permit for one of the commands that may be inside the model.
+    /// Permit for one of the commands that can be inside the model.
     _place: Permit,
 }
 

@@ -4,7 +4,7 @@
 //!
 //! The client crate transmits the requests; this medium only translates its answers for the stack.
 //! It must never report a flush as successful if the session has not made the changes durable. It
-//! counts a new instance of the server as an interruption, because the new instance may hold an
+//! counts a new instance of the server as an interruption, because the new instance can hold an
 //! older copy of the same volume.
 
 use std::time::Duration;
@@ -167,8 +167,8 @@ impl BrpDevice {
     /// Connects to the server of a configuration.
     ///
     /// # Errors
-    /// When the server cannot be reached, refuses, or offers an export that is not usable as a
-    /// medium.
+    /// When the server cannot be reached or refuses the connection, or when its export is not
+    /// usable as a medium.
     pub async fn open(rt: &Rt, config: &BrpConfig) -> Result<BrpDevice, OpenError> {
         BrpDevice::of(Session::connect(rt, config.options()).await, config)
     }
@@ -207,7 +207,7 @@ impl BrpDevice {
         })
     }
 
-    /// Executes a request in parts, because its range may be longer than the server accepts in one
+    /// Executes a request in parts, because its range can be longer than the server accepts in one
     /// request.
     async fn in_parts(&self, request: Request) -> IoResult {
         let mut start = request.offset;

@@ -64,8 +64,8 @@ pub struct FileConfig {
 
 /// Maximum number of searches for the next data or hole that one extents request makes.
 const LOOKS_MAX: usize = 64;
-/// Cost of one search, in the steps that [`count_steps`] counts. The cost is high, because a search
-/// makes two system calls, which block the thread.
+/// Cost of one search for data or a hole, in the steps that [`count_steps`] counts. The cost is
+/// high, because a search makes two system calls, which block the thread.
 const LOOK_STEPS: u64 = 32;
 /// Time for which opening is retried while another process has locked the file.
 /// `LOCK_PATIENCE_OF_DEAD` applies if that process has already ended, and `LOCK_RETRY` is the pause
@@ -248,7 +248,7 @@ impl FileConfig {
     }
 }
 
-/// Reason why a device cannot be opened now, although it may be free soon.
+/// Reason why a device cannot be opened now, although it might become free soon.
 enum Busy {
     /// The file is locked. Holds the process that has locked it, if the kernel reports the process.
     Locked(Option<Locker>),
@@ -280,7 +280,7 @@ pub struct FileDevice {
 
 impl FileDevice {
     /// Opens and claims the file or device. Retries while it is locked or claimed, because a
-    /// process that has just died may hold the lock: the kernel releases the file only when it has
+    /// process that has just died can hold the lock: the kernel releases the file only when it has
     /// torn down the process's ring, after the end of the process (50 ms were measured; with a
     /// hanging disk it takes as long as the disk hangs).
     ///
@@ -348,7 +348,7 @@ impl FileDevice {
             let locker = locker::of_lock(&looked.found, &system);
             return Ok(Err(Busy::Locked(locker)));
         }
-        // The device may have changed between the first examination and the claim, so it is
+        // The device might have changed between the first examination and the claim, so it is
         // examined again.
         let looked = config.look(&system)?;
         Ok(Ok(FileDevice {
@@ -515,7 +515,7 @@ impl FileDevice {
             }
             count_steps(LOOK_STEPS);
             let (data, end) = self.file.run_at(position, self.geometry.size_bytes)?;
-            // Runs end at file-system blocks, which may be smaller than 4 KiB.
+            // Runs end at file-system blocks, which can be smaller than 4 KiB.
             position = end.clamp(position + 1, request.end());
             extents.push_until(position - request.offset, request.len, data);
         }

@@ -36,8 +36,8 @@ const GROUP_CHUNKS: u64 = 256;
 /// Bytes of the device that a group covers.
 const GROUP_BYTES: u64 = GROUP_CHUNKS * CHUNK_BYTES as u64;
 
-/// Device size from which memory is allocated in areas of 2 MiB. For a smaller device, such an area
-/// would be too much for a few chunks.
+/// Device size from which memory is allocated in areas of 2 MiB. On a smaller device, a few chunks
+/// would leave most of such an area unused.
 const LARGE_BYTES: u64 = 64 << 20;
 
 /// The configuration of `type = "memory"`.

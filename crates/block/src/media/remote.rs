@@ -5,7 +5,7 @@
 //! flight are sent again over the next connection. Repeating them is harmless, because no
 //! overlapping change is in flight at the same time (the atomic unit and the mirror ensure that).
 //!
-//! This medium must account for the effect of a broken connection on durability. The server may
+//! This medium must account for the effect of a broken connection on durability. The server can
 //! have restarted and lost its cache. So if a connection breaks while completed changes are not
 //! covered by a flush, the next flush fails, once, with [`IoError::Transport`]. That flush must
 //! never succeed, because the layer above would then consider lost changes durable.
@@ -40,7 +40,7 @@ const ZERO_WRITE_BYTES: u64 = 1 << 20;
 /// Longest range of one request without payload: a whole number of blocks, well below the limit of
 /// a 32-bit length.
 const RANGE_BYTES_MAX: u64 = 1 << 30;
-/// Maximum number of connections that a configuration may request.
+/// Maximum number of connections that a configuration can request.
 pub const CONNECTIONS_MAX: u32 = 16;
 
 /// The configuration of `type = "remote"`.
@@ -146,7 +146,7 @@ struct Shared {
     /// at the start of the last successful flush.
     completed: Cell<u64>,
     durable: Cell<u64>,
-    /// True if completed changes may be lost and no flush has reported the loss yet.
+    /// True if completed changes might be lost and no flush has reported the loss yet.
     lost: Cell<bool>,
     breaks: Cell<u64>,
     closing: Cell<bool>,
@@ -188,15 +188,15 @@ impl Shared {
     }
 
     /// Records that a change has completed; `durable` is true if the change is already durable.
-    /// This runs when the reply arrives, not when the waiting future is polled, so that a break
-    /// right after the reply counts the change as possibly lost.
+    /// This runs when the reply arrives, not when the waiting future is polled. So if the
+    /// connection breaks right after the reply, the change is recorded as possibly lost.
     fn note_change(&self, durable: bool) {
         if !durable && self.offers(offer::SEND_FLUSH) {
             self.completed.set(self.completed.get() + 1);
         }
     }
 
-    /// Records that a connection broke. Completed changes that no flush has covered may be lost.
+    /// Records that a connection broke. Completed changes that no flush has covered might be lost.
     fn note_break(&self) {
         self.breaks.set(self.breaks.get() + 1);
         if self.completed.get() > self.durable.get() {
@@ -217,8 +217,8 @@ impl RemoteDevice {
     /// Connects to the server of a configuration.
     ///
     /// # Errors
-    /// When the server cannot be reached, refuses, or offers an export that is not usable as a
-    /// medium.
+    /// When the server cannot be reached or refuses the connection, or when its export is not
+    /// usable as a medium.
     pub async fn open(rt: &Rt, config: &RemoteConfig) -> Result<RemoteDevice, OpenError> {
         let (rt2, address) = (rt.clone(), config.address.clone());
         let connector: Connector = Rc::new(move || {
@@ -404,8 +404,8 @@ impl RemoteDevice {
         Ok(Reply::Done)
     }
 
-    /// Executes a flush request of the layer above. If changes may be lost, fails and thereby
-    /// reports the loss.
+    /// Executes a flush request of the layer above. If completed changes might be lost, the flush
+    /// fails, which reports the loss.
     async fn flush_and_tell(&self) -> IoResult {
         if self.shared.lost.take() {
             return Err(IoError::Transport);
@@ -433,7 +433,7 @@ impl RemoteDevice {
             1 => command_flag::REQ_ONE,
             _ => 0,
         };
-        // The server may describe only a part of the range, but never an empty part.
+        // The server can describe only a part of the range, but never an empty part.
         let range = (request.offset, request.len.min(RANGE_BYTES_MAX));
         let reply = self
             .call(Command::BlockStatus, flags, range, Payload::empty())

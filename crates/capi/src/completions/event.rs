@@ -34,7 +34,8 @@ impl EventFd {
 
     /// Makes the descriptor unreadable.
     pub(super) fn lower(&self) {
-        // The read fails only when the descriptor is already unreadable.
+        // The read fails only if the counter is already 0. The descriptor is not readable in that
+        // case, too.
         let _ = (&self.0).read(&mut [0; 8]);
     }
 

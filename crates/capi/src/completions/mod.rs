@@ -52,7 +52,7 @@ impl Completions {
         count
     }
 
-    /// Takes back the admission of `count` requests that were then not submitted.
+    /// Cancels the admission of `count` requests that could not be submitted.
     pub(crate) fn dismiss(&self, count: usize) {
         self.lock().admitted -= count;
     }

@@ -84,8 +84,8 @@ impl Screen {
     /// Returns the table for a pipe.
     pub(super) fn plain(&self, targets: &[Rc<Target>], elapsed: Duration) -> Vec<String> {
         let mut lines = Vec::new();
-        // Only the first table, after five seconds, is printed together with the description of the
-        // load.
+        // The description of the load is printed only with the first table, which appears after
+        // five seconds.
         if elapsed < Duration::from_secs(9) {
             lines.push(self.load());
             lines.push("Meanwhile, in another terminal:".to_owned());
@@ -178,8 +178,8 @@ impl Screen {
     }
 
     fn hints(&self) -> [String; 2] {
-        // The commands use the name with which this program was called, because the program may not
-        // be in the `PATH`.
+        // The commands use the name with which this program was called, because the directory of
+        // the program is not always in the `PATH`.
         let program = std::env::args().next();
         let program = program.as_deref().unwrap_or("bimetal");
         let directory = self.configuration.parent().unwrap_or(Path::new("."));

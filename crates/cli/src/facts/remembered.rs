@@ -90,8 +90,9 @@ fn names_of(
     names.collect()
 }
 
-/// Returns a sentence with the operations that the next start resumes and with the line that the
-/// configuration needs; `None` if there are no such operations and the configuration matches.
+/// Returns a sentence for the operator. It lists the operations that the next start resumes, and
+/// the line to write into the configuration. Returns `None` if there are no such operations and the
+/// configuration needs no change.
 fn sentence(
     mirror: &str,
     newest: &Superblock,

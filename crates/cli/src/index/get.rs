@@ -12,8 +12,8 @@ use bimetal_console::stderr::say;
 
 /// Arguments of the verb `get`.
 ///
-/// The index is opened for reading only. Other readers may have it open at the same time, but no
-/// writer may.
+/// The index is opened for reading only. At the same time, other readers can have it open, but no
+/// writer can.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The index

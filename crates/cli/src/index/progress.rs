@@ -21,7 +21,8 @@ pub(crate) enum Unit {
     Bytes(Option<u64>),
     /// Nodes. Their total number becomes known with the first update.
     Nodes,
-    /// Parts that the message names. Their total number becomes known with the first update.
+    /// Parts of the current step. The message names the step and the kind of the parts. The total
+    /// number of parts becomes known with the first update.
     Parts,
     /// No unit; only the message changes.
     Nothing,

@@ -19,10 +19,9 @@ use bimetal_console::table::{Align, Table};
 /// Arguments of the verb `rebuild`.
 ///
 /// Neither superblocks nor checkpoints are needed: the new index is built from the images of leaves
-/// and from the log. The verb lists every range of keys in which content is missing, or may be
-/// older than the last content. If no range is listed, the new index has the content of the old
-/// one. If the old index has no readable superblock, or a part of its log is not readable, this is
-/// not proven.
+/// and from the log. The verb lists every range of keys in which content is missing or possibly not
+/// the newest. If no range is listed, the new index has the content of the old one. This is not
+/// proven if the old index has no readable superblock, or if a part of its log is not readable.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The damaged index; it is only read
@@ -108,7 +107,8 @@ fn loss_name(loss: Loss) -> &'static str {
 
 fn show_key(form: Form, key: &[u8]) -> String {
     let mut shown = Vec::new();
-    // A boundary between leaves need not be a key, so the form may not be able to represent it.
+    // A boundary between leaves is not always a key, so the form of the keys cannot always
+    // represent it.
     if form.show(key, &mut shown).is_err() {
         shown.clear();
         shown.extend_from_slice(b"0x");

@@ -130,10 +130,10 @@ pub(crate) fn open<'a>(
 /// unless the file ends inside quotes; an unclosed quote is detected in this way.
 const BEHIND_THE_END: u8 = 0;
 
-/// Input of the CSV reader, which passes it a file line by line, and then the two bytes of the end:
-/// a line feed, in case that the last line has none, and [`BEHIND_THE_END`]. Because a read never
-/// returns bytes of more than one line, `lines` shows how far the CSV reader has read when it
-/// returns a record.
+/// Input of the CSV reader. It passes a file to the CSV reader line by line, followed by two more
+/// bytes: a line feed, for a last line without one, and [`BEHIND_THE_END`]. A read never returns
+/// bytes of more than one line. So when the CSV reader returns a record, `lines` is the number of
+/// lines that the CSV reader has read.
 struct ByLine<R> {
     input: R,
     /// Number of line feeds passed to the CSV reader.

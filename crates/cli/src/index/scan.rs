@@ -35,8 +35,8 @@ enum Format {
 
 /// Arguments of the verb `scan`.
 ///
-/// The index is opened for reading only. Other readers may have it open at the same time, but no
-/// writer may. The scan prints the records as they were at its start.
+/// The index is opened for reading only. At the same time, other readers can have it open, but no
+/// writer can. The scan prints the records as they were at its start.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The index

@@ -20,8 +20,8 @@ const KEYS_BETWEEN: u64 = 1 << 16;
 
 /// Arguments of the verb `stats`.
 ///
-/// The index is opened for reading only. Other readers may have it open at the same time, but no
-/// writer may.
+/// The index is opened for reading only. At the same time, other readers can have it open, but no
+/// writer can.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The index

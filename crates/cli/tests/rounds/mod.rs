@@ -70,7 +70,7 @@ impl Stack {
     }
 }
 
-/// Counters of the rounds, from which a test can tell that the rounds have tested anything.
+/// Counters of the rounds. From these counters a test verifies that the rounds were effective.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Met {
     /// Number of times that the target was killed.

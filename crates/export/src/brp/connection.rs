@@ -29,8 +29,8 @@ use crate::session::{BOUNDS, Conversation};
 use crate::tasks::TaskNumber;
 
 /// A request that has been started and has not ended, with the admission that it holds until its
-/// result has been sent. The path counts the request until this value is dropped, even if the
-/// request is never answered.
+/// result has been sent. The path treats the request as in progress until this value is dropped,
+/// even if the request is never answered.
 struct UnderWay {
     of: Rc<Transmission>,
     /// Admission of the request; `None` after the result has been handed to the link.
@@ -70,8 +70,8 @@ impl Drop for UnderWay {
     }
 }
 
-/// A fence request that has not been answered. The path counts the request until this value is
-/// dropped.
+/// A fence request that has not been answered. The path keeps it in its counter of pending fences
+/// until this value is dropped.
 struct Fence(Rc<Transmission>);
 
 impl Fence {
@@ -98,7 +98,8 @@ pub(crate) struct Transmission {
     inbound: RefCell<TargetInbound>,
     frames: RefCell<Frames>,
     fences: Cell<usize>,
-    /// Signals that a request has ended, to a path on which requests run one at a time.
+    /// Signals that a request has ended. A path that runs its requests one at a time waits for this
+    /// event.
     ended: Event,
     task: TaskNumber,
 }
@@ -439,8 +440,8 @@ impl Conversation for Transmission {
     }
 }
 
-/// Returns the weight by which a request counts until its result has been sent. A read that is too
-/// long will be refused and therefore counts without data.
+/// Returns the weight of a request: the amounts that it uses of the bounds until its result has
+/// been sent. A read that is too long has a weight without data, because the read will be refused.
 fn weight(request: &Request) -> Weight {
     let longest = wire::DATA_BYTES_MAX;
     let data_bytes = match request.op {

@@ -70,8 +70,8 @@ impl Target {
         })
     }
 
-    /// Fences the path `number` of the session that contains `asker`. Returns `None` when the
-    /// session has no such path.
+    /// Fences the path `number` of the session that contains `asker`: the path then starts no
+    /// further request. Returns `None` when the session has no such path.
     pub(crate) fn fence(&self, asker: &OpenPath, number: u32) -> Option<Rc<Path>> {
         let fenced = self.sessions.fence(&asker.path, number)?;
         self.changed.notify();
@@ -95,8 +95,8 @@ impl Target {
     }
 }
 
-/// A path in use. It may be dropped only when its requests have ended. Dropping the `OpenPath`
-/// closes the path and removes it from its session.
+/// A path in use. It must not be dropped before all its requests have ended. Dropping the
+/// `OpenPath` closes the path and removes it from its session.
 pub(crate) struct OpenPath {
     path: Rc<Path>,
     target: Rc<Target>,

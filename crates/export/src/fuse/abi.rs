@@ -141,8 +141,9 @@ pub(super) enum Asked {
     /// Lookup of the inode of a file name.
     Lookup(Vec<u8>),
     GetAttributes,
-    /// Change of attributes. `mode_or_owner` tells whether the mode, the owner or the group is to
-    /// be changed, which is impossible. `size` is the requested size, if a size was requested.
+    /// Change of attributes. `mode_or_owner` is true if the request changes the mode, the owner or
+    /// the group, which cannot change. `size` is the requested size, if the request contains a
+    /// size.
     SetAttributes {
         mode_or_owner: bool,
         size: Option<u64>,
@@ -165,8 +166,8 @@ pub(super) enum Asked {
     Destroy,
     /// Notification that the kernel has forgotten an inode. It must not be answered.
     Forget,
-    /// Any other request. After the first refusal, the kernel does not send most of these
-    /// operations again.
+    /// Any other request. After the first refusal of an operation, the kernel in most cases does
+    /// not send this operation again.
     Other,
 }
 

@@ -46,7 +46,8 @@ const SLICES_MAX: usize = 1023;
 
 /// Error of a read from `/dev/fuse` after the file system has been unmounted.
 const ENODEV: i32 = 19;
-/// Errors of writing an answer whose requesting process no longer waits.
+/// Error numbers of a failed write of an answer, if the process that sent the request no longer
+/// waits.
 const ENOENT: i32 = 2;
 const EINTR: i32 = 4;
 /// Error number with which a kernel that is too old is refused.
@@ -463,8 +464,8 @@ impl Connection {
         Ok(Answer::NOTHING)
     }
 
-    /// Returns the offset of the first byte of data, or of the first hole, at or after `offset`.
-    /// The end of the file counts as a hole.
+    /// Returns the offset of the first byte of data, or of the first hole, at or after `offset`. If
+    /// no hole precedes the end of the file, the offset of that end is returned as a hole.
     async fn seek(&self, what: Seek, offset: u64) -> Result<Answer, i32> {
         let size_bytes = self.facts.size_bytes;
         if offset >= size_bytes {

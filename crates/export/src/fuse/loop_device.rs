@@ -3,11 +3,13 @@
 //!
 //! Every function in this module waits for the driver, and the driver waits for the server of the
 //! file. The functions must therefore be called only in a separate process. A server that called
-//! one of them would wait for itself. If it did so in another thread, it could not even be killed,
-//! because the kernel does not close the server's end of the file before that thread has ended.
+//! one of them would wait for itself. If the server called it in another thread, the server could
+//! not even be killed, because the kernel does not close the server's end of the file before that
+//! thread has ended.
 //!
-//! This module may use `unsafe`, to vouch for the driver's use of the memory that it is given. It
-//! must never remove a device that this module did not create, unless the caller requests it.
+//! This module is allowed to use `unsafe`, because it vouches for the driver's use of the memory
+//! that it passes. It must never remove a device that this module did not create, unless the caller
+//! requests it.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -45,7 +47,8 @@ const NAME_BYTES: usize = 64;
 /// Size in bytes of `struct loop_config`, and the offset of the `struct loop_info64` in it.
 const CONFIG_BYTES: usize = 304;
 const INFO_AT: usize = 8;
-/// Name given to the devices that this module creates. A device with this name may be removed.
+/// Name given to the devices that this module creates. This module is allowed to remove a device
+/// with this name.
 const OUR_NAME: &[u8] = b"bimetal";
 /// Maximum number of attempts to configure a free device. An attempt fails if another process
 /// configures the same device first.
@@ -194,8 +197,8 @@ impl LoopDevice {
         &self.path
     }
 
-    /// Whether no holder has exclusive access to the device: it is neither mounted nor part of
-    /// another device.
+    /// Whether the device is neither mounted nor part of another device. A mount or a device above
+    /// would have exclusive access to it.
     pub(super) fn is_unclaimed(&self) -> io::Result<bool> {
         let exclusive = OpenOptions::new()
             .read(true)

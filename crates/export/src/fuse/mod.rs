@@ -37,7 +37,8 @@ pub use place::{MountError, UnmountError, abort, is_mounted, unmount};
 
 /// Maximum length of a read or write in bytes. The kernel splits longer ones.
 const TRANSFER_BYTES_MAX: u32 = 1 << 20;
-/// Divisor of the runtime's buffer memory that gives the part for pending reads of `/dev/fuse`.
+/// Divisor of the runtime's buffer memory: a quarter of the memory is for the pending reads of
+/// `/dev/fuse`.
 const BUFFER_SHARE: usize = 4;
 /// Maximum length of a file name in bytes.
 const NAME_BYTES_MAX: usize = 255;
@@ -51,7 +52,7 @@ pub struct MountOptions {
     pub name: String,
     /// Name of the mount's source, as shown in the mount table.
     pub source: String,
-    /// Whether changes are refused, even if the device is writable.
+    /// Whether the file refuses changes, even if the device below is writable.
     pub read_only: bool,
 }
 
@@ -144,8 +145,8 @@ impl Mounted {
         self.folder.join(&self.name)
     }
 
-    /// Waits until the file is no longer served without a call of [`close`](Mounted::close),
-    /// because another process has unmounted the folder or an error occurred.
+    /// Waits until the service of the file has ended without a call of [`close`](Mounted::close).
+    /// This happens if another process unmounts the folder, or if an error occurs.
     pub async fn ended(&self) {
         let connection = self.connection.borrow().clone();
         if let Some(connection) = connection {

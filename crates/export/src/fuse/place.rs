@@ -89,7 +89,7 @@ pub enum UnmountError {
     InUse {
         /// The folder.
         folder: PathBuf,
-        /// Description of the user of the file, with advice for the operator.
+        /// Description of the process or mount that uses the file, with advice for the operator.
         by: String,
     },
     /// The folder is unmounted, but some written data has not reached the volume.
@@ -281,13 +281,16 @@ fn received(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
 }
 
 /// Removes the mount that `bimetal mount` has created on a folder, and the loop devices that it has
-/// created over the file. With `force` they are removed even if they are in use: file systems on
-/// loop devices over the file first write their data, and each is reported to `warn`. The server
-/// continues for processes that have the file open; after the server has ended, all their accesses
-/// fail. A mount whose server no longer runs is removed in any case.
+/// created over the file.
+///
+/// With `force`, the mount and the loop devices are removed even if they are in use. File systems
+/// on loop devices over the file first write their data, and `warn` gets a line about each of these
+/// file systems. Processes that have the file open can use it until the server ends; then all their
+/// accesses fail. If the server of the mount no longer runs, the mount is removed even without
+/// `force`.
 ///
 /// This function waits for the server, possibly forever, and no signal interrupts the wait. Call it
-/// only in a separate process, not in the server. The parent of that process may end the wait by
+/// only in a separate process, not in the server. The parent of that process can end the wait by
 /// calling [`abort`] for the folder.
 ///
 /// # Errors
@@ -401,8 +404,9 @@ fn refuse_in_use(
     Ok(())
 }
 
-/// Makes the users of a loop device write their data. Failures are reported to `warn` and do not
-/// stop the unmount. Returns descriptions of the data that could not be saved.
+/// Makes each mounted file system on a loop device write its dirty data, and then writes the dirty
+/// pages of the loop device itself. Failures are reported to `warn` and do not stop the unmount.
+/// Returns descriptions of the data that could not be saved.
 fn save(device: &LoopDevice, table: &[u8], warn: &mut dyn FnMut(String)) -> Vec<String> {
     let mut unsaved = Vec::new();
     let path = device.path().display();

@@ -33,8 +33,8 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// Creates a bound under which no memory is reserved. Reports to the operator name the mount
-    /// `subject`.
+    /// Creates a bound with all memory free. `subject` is the mount that the reports to the
+    /// operator name.
     pub(super) fn new(rt: &Rt, subject: String) -> Room {
         Room {
             rt: rt.clone(),

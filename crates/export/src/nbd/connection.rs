@@ -312,7 +312,8 @@ impl Conversation for Transmission {
     }
 }
 
-/// Returns the weight by which a request counts until its reply has been sent.
+/// Returns the weight of a request: the amounts that it uses of the bounds until its reply has been
+/// sent.
 fn weight(command: Command, request: &Request) -> Weight {
     let data_bytes = match command {
         Command::Read | Command::Write => request.length_bytes,

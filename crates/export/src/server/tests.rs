@@ -251,8 +251,8 @@ fn command(outbound: &mut Outbound, requests: &[WireRequest], in_turn: bool) -> 
     out
 }
 
-/// Returns the messages that an initiator sends over a path; they include a fence of the path
-/// `fenced`.
+/// Returns the messages that an initiator sends over a path. One of these messages is a fence of
+/// the path `fenced`.
 fn brp_parts(fenced: u32) -> Vec<Vec<u8>> {
     let mut outbound = Outbound::new();
     let mut parts = vec![hello(2, feature::MERGE, &mut outbound)];

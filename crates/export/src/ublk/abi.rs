@@ -86,8 +86,8 @@ pub(super) struct ControlCommand {
     pub(super) data_bytes: u16,
     /// Argument that is passed in the command itself.
     pub(super) argument: u64,
-    /// Length in bytes of the path of the device's file, with which the data begins; 0 if the data
-    /// contains no path.
+    /// Length in bytes of the path of the device's file, which is at the start of the data; 0 if
+    /// the data contains no path.
     pub(super) path_bytes: u16,
 }
 

@@ -6,9 +6,9 @@
 //! interface is specified by the kernel's `Documentation/block/ublk.rst` and `linux/ublk_cmd.h`.
 //! The driver copies the data between the request and a buffer that belongs to the request's tag.
 //!
-//! This module may use `unsafe`, to vouch for the driver's use of the buffers that it is given. It
-//! must never answer a request before the device below has answered, and never leave a block device
-//! behind without reporting it.
+//! This module is allowed to use `unsafe`, because it vouches for the driver's use of the buffers.
+//! It must never answer a request before the device below has answered. It must never leave a block
+//! device behind without a report.
 
 mod abi;
 mod control;
@@ -41,7 +41,7 @@ const _: () = assert!(QUEUE_DEPTH <= QUEUE_DEPTH_MAX);
 pub struct AttachOptions {
     /// The number N of `/dev/ublkbN`; `None` selects the lowest free number.
     pub number: Option<u32>,
-    /// Whether changes are refused, even if the device is writable.
+    /// Whether the block device refuses changes, even if the device below is writable.
     pub read_only: bool,
 }
 
@@ -95,9 +95,8 @@ impl Attachment {
         block_path(self.number)
     }
 
-    /// Waits until the block device is no longer served without a call of
-    /// [`detach`](Attachment::detach), because another process has stopped the device or the driver
-    /// has failed.
+    /// Waits until the block device has ended without a call of [`detach`](Attachment::detach).
+    /// This happens if another process stops the device, or if the driver fails.
     pub async fn ended(&self) {
         let queue = self.queue.borrow().clone();
         if let Some(queue) = queue {
@@ -153,7 +152,8 @@ pub async fn detach(rt: &Rt, number: u32) -> Result<(), AttachError> {
     gone_is_done(control.delete(number).await)
 }
 
-/// Configures and starts a device that has been added. After a failure no request is in flight.
+/// Configures and starts a device that has been added. After a failure no request is in flight,
+/// unless the driver was also unable to stop the device.
 async fn serve(
     rt: &Rt,
     control: &ControlFile,

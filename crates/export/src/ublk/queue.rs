@@ -111,10 +111,10 @@ impl UblkQueue {
         let mut buffer = self.rt.pool().alloc_now(self.buffer_bytes);
         let mut command = IoCommand::Fetch;
         loop {
-            // SAFETY: the driver knows no address of this process other than that of the buffer,
-            // and accesses at most the number of bytes with which it was told that a buffer is
-            // long. After the command has completed, the driver does not access the buffer until
-            // the next command passes it again.
+            // SAFETY: the address of the buffer is the only address of this process that the driver
+            // knows. The driver was told the length of the buffer, and does not access bytes beyond
+            // this length. After the command has completed, the driver does not access the buffer
+            // until the next command passes it again.
             let (result, back) = unsafe {
                 self.file
                     .command(command.op(), command.head(tag), buffer)

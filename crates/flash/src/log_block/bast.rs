@@ -21,7 +21,8 @@ use crate::recency::Recency;
 struct LogBlock {
     block: u32,
     lbn: u32,
-    /// True while every page in the log block is at its own offset: position n holds offset n.
+    /// True while every page in the log block is at its own offset: page n of the log block holds
+    /// the page with offset n in the data block.
     in_order: bool,
 }
 

@@ -1,5 +1,5 @@
-//! A block-mapped layer without log blocks. If a write is not to the next page of its block in
-//! order, the whole block is rewritten.
+//! A block-mapped layer without log blocks. A write to the next page of its block, in order, is
+//! programmed directly. For any other write, the whole block is rewritten.
 //!
 //! Writing k pages of one block together costs n - k reads, n programs and one erase, where n is
 //! the number of pages of the block.

@@ -4,14 +4,14 @@
 //!
 //! Randomly written pages are appended to the newest of `log_blocks` log blocks, whichever data
 //! block they belong to. When all log blocks are full, the oldest one is reclaimed: each data block
-//! whose newest version of any page is in that log block is fully merged, from all log blocks. A
-//! page at offset 0 opens the sequential log block. It takes the following pages of the same data
-//! block, and ends with a switch or a partial merge.
+//! with a current page in this log block is fully merged, with its current pages from all log
+//! blocks. A page at offset 0 opens the sequential log block. The sequential log block takes the
+//! following pages of the same data block, and ends with a switch or a partial merge.
 //!
 //! Interpretation of the paper: a page that does not continue the sequential log block is appended
 //! to the log blocks for random writes. The sequential log block is merged when another stream
 //! needs it; the merge is a full one if a page of the block is outdated by then. `log_blocks` does
-//! not count the sequential log block.
+//! not include the sequential log block.
 
 use std::collections::VecDeque;
 
@@ -114,8 +114,8 @@ impl Fast {
         self.data.program(block, lpn);
     }
 
-    /// Reclaims the oldest log block: fully merges every data block whose newest version of any
-    /// page is in the log block, and erases the log block.
+    /// Reclaims the oldest log block. Each data block with a current page in this log block is
+    /// fully merged. Then the log block is erased.
     fn reclaim(&mut self) {
         let Some(victim) = self.logs.pop_front() else {
             return;
@@ -130,8 +130,8 @@ impl Fast {
         self.data.erase(victim);
     }
 
-    /// Fully merges a data block. If the sequential log block belongs to the same data block, it
-    /// holds no valid page after the merge, and is erased.
+    /// Fully merges a data block. If the sequential log block belongs to the same data block, the
+    /// sequential log block has no valid page after the merge, and is erased.
     fn merge(&mut self, lbn: u32) {
         self.data.full_merge(lbn);
         if self.stream.0 == lbn {

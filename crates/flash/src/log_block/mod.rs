@@ -164,8 +164,8 @@ impl DataBlocks {
         fits
     }
 
-    /// Returns the number of offsets of a logical block that a merge must write: all up to the last
-    /// page with content.
+    /// Returns the number of offsets of a logical block that a merge must write: the offsets up to
+    /// the last page with content.
     fn used_offsets(&self, lbn: u32) -> u32 {
         let first = lbn as usize * self.pages_per_block as usize;
         let end = self.map.len().min(first + self.pages_per_block as usize);

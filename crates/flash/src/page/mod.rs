@@ -25,7 +25,7 @@ use crate::geometry::{FlashError, Geometry, NONE, check_page, check_range};
 use crate::nand::{Inconsistent, Nand};
 use crate::operation::{Purpose, Recorder};
 
-/// Maximum number of blocks that the cleaning policy with random choice may draw.
+/// Maximum number of blocks that the cleaning policy with random choice draws.
 const CHOICES_MAX: u32 = 1024;
 
 /// The page-mapped layer; see the module documentation.

@@ -145,9 +145,9 @@ impl Space {
         }
     }
 
-    /// Returns whether the class can append a page without using the reserve. The class takes a
-    /// free block only if it has no open block; it may already have one, because cleaning can also
-    /// write to the host's blocks.
+    /// Returns whether the class can append a page without using the reserve. If the class has an
+    /// open block for the host's pages, the page needs no free block. A cleaning can already have
+    /// opened this block, because cleaning can also write to the host's open blocks.
     fn has_room(&self, class: u8) -> bool {
         let takes = u32::from(self.pools[usize::from(class)].host_block == NONE);
         self.free.len() >= self.reserve + takes

@@ -134,7 +134,7 @@ pub(super) struct Buckets {
     /// Number of valid pages under which each block is listed; `NONE` for a block that is not
     /// listed.
     listed: Vec<u32>,
-    /// Lower bound of the numbers of valid pages for which the list is not empty.
+    /// Lower bound: the list of every smaller number of valid pages is empty.
     low: u32,
 }
 

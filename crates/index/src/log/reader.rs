@@ -100,8 +100,8 @@ impl<'a> Reader<'a> {
         position < self.tail.max(ring.from).saturating_add(ring.blocks)
     }
 
-    /// Returns the header at `position`, if an intact frame of this index begins there that can be
-    /// the next frame.
+    /// Returns the header of the frame at `position`, if that frame is intact, belongs to this
+    /// index, and can be the next frame of the log.
     fn whole(&mut self, position: u64) -> Result<Option<Header>, Error> {
         if !self.may_be(position) {
             return Ok(None);
@@ -112,9 +112,9 @@ impl<'a> Reader<'a> {
             is_of_this_lap && header.opening >= opening && is_numbered
         };
         // An earlier incarnation may have left a torn frame at this position that no opening
-        // accepted. A later torn write can make that frame intact again by writing the missing
-        // bytes, for instance zeroes. So at and behind the durable position, frames of incarnations
-        // before the superblock's are not accepted.
+        // accepted. A later torn write can make that frame intact again, because it can write the
+        // missing bytes, for instance zeroes. So at and behind the durable position, a frame is not
+        // accepted if its incarnation is earlier than that of the superblock.
         let opening = match position >= self.durable {
             true => self.opening.max(self.opening_beyond),
             false => self.opening,

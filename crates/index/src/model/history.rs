@@ -67,8 +67,8 @@ impl History {
         map
     }
 
-    /// Returns true if a batch after number `since` that readers see puts or deletes the key, or
-    /// deletes a range with the key.
+    /// Returns true if a visible batch with a number above `since` puts or deletes the key, or
+    /// deletes a range that contains the key.
     pub fn has_changed(&self, key: &[u8], since: usize) -> bool {
         let batches = self.batches.iter().take(self.visible).skip(since);
         batches.flatten().any(|change| change.concerns(key))
@@ -96,7 +96,8 @@ impl History {
         bytes.into_values().max().unwrap_or(0)
     }
 
-    /// Returns the given changes as the next batch, with a put of the batch number added.
+    /// Returns the changes of the next batch: the given changes, followed by a put of the batch's
+    /// own number under [`NUMBER_KEY`].
     pub fn numbered(&self, changes: &[Change]) -> Vec<Change> {
         let number = (self.given() as u64 + 1).to_le_bytes();
         let mut numbered = changes.to_vec();

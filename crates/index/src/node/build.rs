@@ -76,7 +76,7 @@ impl Lengths {
         self
     }
 
-    /// Returns the length of each string if all have the same length.
+    /// Returns the common length of the strings, or `None` if their lengths differ.
     fn common(&self) -> Option<usize> {
         (!self.differ).then_some(self.first)
     }

@@ -322,7 +322,7 @@ pub(super) struct Sorted<'a> {
 #[inline(always)]
 fn fixed_head(at: u32, len: u32, bytes: &[u8], row: usize) -> u64 {
     let shift = 64 - 8 * len.clamp(1, 8);
-    // An empty cell would need a shift of 64 bits, which overflows, so its head is masked to 0.
+    // The head of an empty cell is 0. A shift by 64 bits would overflow, so `keep` clears the head.
     let keep = if len == 0 { 0 } else { u64::MAX };
     let at = row.wrapping_mul(len as usize).wrapping_add(at as usize);
     u64::from_be_bytes(eight(bytes, at)) >> shift << shift & keep

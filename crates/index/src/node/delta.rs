@@ -82,8 +82,8 @@ fn is_empty_range(start: Bound<&[u8]>, end: Bound<&[u8]>) -> bool {
     }
 }
 
-/// Returns true if a range that starts at `inner` does not start before a range that starts at
-/// `outer`.
+/// Returns true if the start `inner` of a range is equal to the start `outer` of another range, or
+/// behind it.
 fn starts_inside(outer: Bound<&[u8]>, inner: Bound<&[u8]>) -> bool {
     match (outer, inner) {
         (Bound::Unbounded, _) => true,
@@ -95,7 +95,8 @@ fn starts_inside(outer: Bound<&[u8]>, inner: Bound<&[u8]>) -> bool {
     }
 }
 
-/// Returns true if a range that ends at `inner` does not end behind a range that ends at `outer`.
+/// Returns true if the end `inner` of a range is equal to the end `outer` of another range, or
+/// before it.
 fn ends_inside(outer: Bound<&[u8]>, inner: Bound<&[u8]>) -> bool {
     match (outer, inner) {
         (Bound::Unbounded, _) => true,

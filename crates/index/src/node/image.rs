@@ -12,7 +12,8 @@ use super::{
 use std::cmp::Ordering;
 use std::ops::{Bound, Deref, Range};
 
-/// Header fields of an image whose checksum was not verified: enough to walk through a segment.
+/// Header fields of an image whose checksum was not verified. They are enough to scan a segment
+/// image by image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Peek {
     /// Number of the node or blob.
@@ -159,8 +160,9 @@ impl Parsed {
 }
 
 impl Image {
-    /// Checks the image of a node that was read from the place `meant`, and copies it into memory
-    /// for images. Bytes behind the image are ignored.
+    /// Parses the image of a node that was read from `meant`, the location of the image with its
+    /// segment generation. Copies the image into the memory for images. Bytes behind the image are
+    /// ignored.
     ///
     /// # Errors
     /// If the bytes are not a complete, unchanged image of a node that was sealed for `meant`.

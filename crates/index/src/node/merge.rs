@@ -1,4 +1,5 @@
-//! Walks the image and the delta of a leaf together, keys ascending or descending.
+//! Iteration over the image and the delta of a leaf together, with keys in ascending or descending
+//! order.
 //!
 //! A delta is small beside its image. So the image is searched once for each key of the delta, and
 //! the rows between two of these keys are returned as one run without further comparisons.
@@ -6,7 +7,8 @@
 use super::{Delta, Image};
 use std::ops::{Bound, Range};
 
-/// One step of the walk: a run of rows, then, in the direction of the walk, one key of the delta.
+/// One step of the iteration: a run of rows, then the next key of the delta in the direction of the
+/// iteration.
 #[derive(Debug)]
 pub(super) struct Step {
     /// Rows of the image whose keys have no version in the delta.
@@ -23,7 +25,7 @@ pub(super) struct Shared {
     pub rows: Range<usize>,
 }
 
-/// Walk over the image and the delta of a leaf.
+/// Iterator over the image and the delta of a leaf.
 pub(super) struct Merge<'a> {
     base: Option<&'a Image>,
     delta: Option<&'a Delta>,
@@ -35,7 +37,7 @@ pub(super) struct Merge<'a> {
 }
 
 impl<'a> Merge<'a> {
-    /// Starts a walk over the keys between two bounds. The memory of `key` is reused.
+    /// Starts an iteration over the keys between two bounds. The memory of `key` is reused.
     pub fn new(
         base: Option<&'a Image>,
         delta: Option<&'a Delta>,
@@ -54,7 +56,7 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// Returns the next step; `None` at the end of the walk.
+    /// Returns the next step; `None` at the end of the iteration.
     pub fn next(&mut self) -> Option<Step> {
         let Some(slots) = self.next_slots() else {
             let alone = self.rows.clone();

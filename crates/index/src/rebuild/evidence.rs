@@ -26,15 +26,15 @@ pub(super) struct Leaf {
     pub is_whole: bool,
     /// Images from which this image was made.
     pub bases: Vec<Base>,
-    /// Log position from which the log has all changes that the image adds to its bases.
+    /// Log position from which the log has all changes that are in this image but not in its bases.
     pub logged_from: u64,
     /// True if the image can be read, a checkpoint names it, and the log has all later changes:
     /// then no other image of the same keys is needed.
     pub is_proven: bool,
 }
 
-/// Keys of which changes may be missing, if the image that the keys come from has an LSN below
-/// `up_to`, and the log does not have all batches after that LSN.
+/// A key range in which changes may be missing. The doubt concerns only keys whose source image has
+/// an LSN below `up_to`, and only if the log lacks batches after that LSN.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Doubt {
     pub range: KeyRange,

@@ -64,7 +64,7 @@ pub(super) struct Frames {
     geometry: Geometry,
     all: Vec<Header>,
     complete_from: u64,
-    /// Position before which no frame was needed any more, as far as known.
+    /// Position before which no frame is needed, according to the superblocks and the last frame.
     needed_from: u64,
     /// True if `needed_from` comes from a superblock. Otherwise it comes from the last frame, and
     /// is the position at the time when that frame was written.
@@ -126,8 +126,8 @@ impl Frames {
     /// Adds the frames in `all`, which are sorted by position, up to the first gap that a power cut
     /// may have left.
     fn follow(&mut self, all: &[Header], superblocks: &[Superblock], rebuilt: &mut Rebuilt) {
-        // For each frame: the position below which the log was durable, according to the
-        // superblocks, to that frame, and to all later frames.
+        // For each frame: the position below which the log was durable. This is the highest such
+        // position in the superblocks, in the frame itself and in all later frames.
         let of_superblocks = superblocks.iter().map(|s| s.log_durable).max();
         let mut durable = of_superblocks.unwrap_or(0);
         let durable: Vec<u64> = (all.iter().rev())
@@ -197,10 +197,10 @@ impl Frames {
         }
     }
 
-    /// Returns true if a needed part of the log is missing, whose changes no image has. Without
-    /// superblocks, a missing beginning does not count as needed: it may have been freed after the
-    /// last intact frame was written, and a power cut may have torn the frames that were then
-    /// written in its place.
+    /// Returns true if a part of the log is missing and no image has the changes of that part.
+    /// Without superblocks, a missing beginning of the log is not treated as needed. That beginning
+    /// may have been freed after the last intact frame was written, and a power cut may have torn
+    /// the frames that were then written in its place.
     pub(super) fn lacks_needed(&self) -> bool {
         match self.is_need_known {
             true => self.complete_from > self.needed_from,

@@ -1,8 +1,8 @@
 //! The ranges of keys that a rebuild lists as lost, sorted and without overlap.
 //!
-//! The same keys may be added several times, because of several images; the list has the weakest
-//! statement about each key. A range in which a key may be present with an older value than its
-//! last must never be listed as [`Loss::Keys`].
+//! Several images can cause losses of the same key. If the kinds of these losses differ, the key is
+//! listed as [`Loss::Changes`], which is the weaker statement. A range in which a key may still be
+//! present with an outdated value must never be listed as [`Loss::Keys`].
 
 use super::{Loss, Lost};
 use std::cmp::Ordering;

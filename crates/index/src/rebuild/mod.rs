@@ -41,11 +41,11 @@ const LISTED_MAX: usize = 10_000;
 /// Kind of loss in a range of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// Every key is missing, except keys of which the log or a patch has a newer version than the
-    /// lost content.
+    /// Every key of the range is missing, except keys of which the log or a patch has a newer
+    /// version than the lost content.
     Keys,
-    /// Changes: some keys may be missing, have an older value, or be present although they were
-    /// deleted.
+    /// Changes are missing: some keys of the range may be missing, have an older value, or be
+    /// present although they were deleted.
     Changes,
 }
 
@@ -110,7 +110,7 @@ pub enum RebuildStep {
     Finding,
     /// Reading segments, counted in segments.
     Reading,
-    /// Writing leaves into the new index, counted in pieces of the keys.
+    /// Writing leaves into the new index, counted in key ranges with one source image each.
     Writing,
     /// Applying patches and the log, counted in patches and frames.
     Changing,
@@ -282,7 +282,8 @@ impl Building<'_> {
         self.write_batch()
     }
 
-    /// Writes the newest version of each key of an image that is within a piece.
+    /// Writes the keys of an image that are within `piece`, a key range with this image as its
+    /// source. Of each key, only the newest version is written.
     fn write_rows(&mut self, image: &Image, piece: &Piece, to: Option<&[u8]>) -> Result<(), Error> {
         let (mut key, mut before) = (Vec::new(), None);
         for row in image.lower_bound(&piece.from)..image.rows() {
@@ -334,7 +335,8 @@ impl Building<'_> {
         let mut patches = self.survey.patches.iter().peekable();
         let mut deletions = VecDeque::from(self.relogged_deletions(frames)?);
         frames.each(self.from, &mut |frame| {
-            // If a later frame is missing, the log may lack the last change of a key that it names.
+            // If the log lacks a frame behind this one, the log may also lack the last change of a
+            // key in this frame.
             self.is_log_complete = frame.position >= frames.whole().from;
             done += 1;
             if done % 64 == 0 {
@@ -400,8 +402,9 @@ impl Building<'_> {
         seq > self.pieces.of_key(key).lsn
     }
 
-    /// Returns true if a lost image may have had a change of a key that is newer than the change in
-    /// the log, from a batch that the log does not have.
+    /// Returns true if a lost image might have contained a newer change of the key than the change
+    /// in the log. This is possible if the image for the key cannot be read and the log lacks a
+    /// later frame.
     fn is_superseded(&self, key: &[u8]) -> bool {
         let is_lost = matches!(self.pieces.of_key(key).source, Source::Lost(_));
         is_lost && !self.is_log_complete
@@ -415,7 +418,8 @@ impl Building<'_> {
     fn add_patch(&mut self, patch: &survey::Patch, whole: CompleteLog) -> Result<(), Error> {
         let image = match patch.is_whole {
             true => self.survey.image(self.from, &patch.place),
-            // The doubts determine whether the damaged patch is reported as a loss.
+            // A damaged patch is skipped here. The doubtful key ranges determine whether a loss is
+            // reported.
             false => None,
         };
         let Some(image) = image else {
@@ -455,7 +459,7 @@ impl Building<'_> {
         self.batched(key.len())
     }
 
-    /// Lists the doubted ranges in which changes may be missing.
+    /// Adds to the losses those parts of the doubtful key ranges in which changes may be missing.
     fn lose_what_is_doubted(&mut self, doubts: &[Doubt], whole: CompleteLog) {
         let pieces = self.pieces;
         for Doubt { range, up_to } in doubts {
@@ -485,7 +489,7 @@ impl Building<'_> {
         }
     }
 
-    /// Deletes a range in those pieces whose images do not include the deletion yet.
+    /// Deletes a range of keys, except keys whose source image already includes the deletion.
     fn delete_range(&mut self, seq: Seq, start: &[u8], end: Option<&[u8]>) -> Result<(), Error> {
         let is_in = |key: &[u8]| key >= start && end.is_none_or(|end| key < end);
         if self.is_log_complete {
@@ -545,8 +549,8 @@ impl Building<'_> {
     }
 }
 
-/// Returns true if the log lacks some of the batches after the LSN of a piece: changes of these
-/// batches may have existed only in an image.
+/// Returns true if the log lacks batches after the LSN of `piece`, a key range with one source
+/// image. Changes of these batches may have existed only in a lost image.
 fn has_gap(piece: &Piece, whole: CompleteLog) -> bool {
     piece.lsn + 1 < whole.first_seq
 }

@@ -35,8 +35,8 @@ pub(super) struct Piece {
 pub(super) struct Pieces(Vec<Piece>);
 
 impl Pieces {
-    /// Divides all keys into pieces by the ranges of the leaves; where ranges overlap, the newest
-    /// leaf is used.
+    /// Divides all keys into pieces, which are key ranges with one source image each. Where the key
+    /// ranges of leaves overlap, the newest leaf is the source.
     pub(super) fn of(leaves: &[Leaf], patches: &WholePatches, whole: CompleteLog) -> Pieces {
         // Each border is a key, the leaf whose range it bounds, and whether the range begins there.
         let mut borders: Vec<(&[u8], usize, bool)> = Vec::with_capacity(leaves.len() * 2);
@@ -86,7 +86,8 @@ impl Pieces {
         }
     }
 
-    /// Returns all pieces, in order. The first begins with the empty key.
+    /// Returns all pieces (key ranges with one source image each), in key order. The first piece
+    /// begins with the empty key.
     pub(super) fn all(&self) -> &[Piece] {
         &self.0
     }
@@ -101,9 +102,9 @@ impl Pieces {
         &self.0[self.number_of(key)]
     }
 
-    /// Returns true if a lost image may have had a newer change of `key` than a patch with the LSN
-    /// `patch`. This is impossible if the patch is newer than the image, or if the log has all
-    /// batches after the patch.
+    /// Returns true if a lost image might have contained a newer change of `key` than a patch with
+    /// the LSN `patch`. This is impossible if the patch is newer than the image, or if the log has
+    /// all batches after the patch.
     pub(super) fn may_be_outdated(&self, key: &[u8], patch: Seq, whole: CompleteLog) -> bool {
         match self.of_key(key).source {
             Source::Lost(lsn) => patch <= lsn && whole.first_seq > patch + 1,
@@ -117,8 +118,8 @@ impl Pieces {
         let Some(to) = &range.to else {
             return from..self.0.len();
         };
-        // If the end of the range is inside a piece, because the keys on both sides of that end
-        // come from the same source, that piece is included.
+        // The end of the range can be inside a piece, if the keys on both sides of that end come
+        // from the same image. Such a piece is included.
         let last = self.number_of(to);
         let goes_on = *self.0[last].from < **to;
         from..last + usize::from(goes_on)
@@ -130,8 +131,8 @@ impl Pieces {
     }
 }
 
-/// Returns the source of the keys that are in the ranges of all leaves in `over`, and the LSN of
-/// that source.
+/// Returns the source of the keys that are in the key ranges of all leaves in `over`, and the LSN
+/// of that source.
 fn source_of(
     leaves: &[Leaf],
     over: &BTreeSet<(Reverse<Seq>, bool, usize)>,
@@ -158,10 +159,12 @@ fn source_of(
     }
 }
 
-/// Returns true if `leaf` and the log have everything that the newer leaf `damaged` had. This is so
-/// if a checkpoint proves the leaf, or if the log has all batches that are not in the leaf. It is
-/// also so if the log has all changes that the damaged leaf added to its bases, and if the leaf is
-/// one of these bases, with all patches of that base, or is not older than any of the bases.
+/// Returns true if `leaf` and the log together have the whole content of `damaged`, a newer leaf
+/// that cannot be read. This is true in three cases. First, a checkpoint proves that no image other
+/// than `leaf` is needed. Second, the log has all batches after the LSN of `leaf`. Third, the log
+/// has all changes that `damaged` added to its bases (the images that it was made from), and one of
+/// two conditions holds: `leaf` is one of these bases, with all its patches; or no base has patches
+/// and none is newer than `leaf`.
 fn is_enough(leaf: &Leaf, damaged: &Leaf, patches: &WholePatches, whole: CompleteLog) -> bool {
     let (node, lsn) = (leaf.place.node, leaf.place.lsn);
     if leaf.is_proven || whole.first_seq <= lsn + 1 {
@@ -179,8 +182,8 @@ fn is_enough(leaf: &Leaf, damaged: &Leaf, patches: &WholePatches, whole: Complet
     is_base || bases.all(|base| base.patches == 0 && base.lsn <= lsn)
 }
 
-/// Returns the number of readable patches of a base: the patches that were written for the leaf of
-/// the base until that leaf was rewritten.
+/// Returns the number of readable patches of `base`, one of the images from which `damaged` was
+/// made. These patches were written after the base and until its leaf was rewritten.
 fn patches_of(base: &Base, damaged: &Leaf, patches: &WholePatches) -> usize {
     let later = damaged
         .bases

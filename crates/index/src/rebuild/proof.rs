@@ -40,8 +40,8 @@ pub(super) fn doubts(
     }
 }
 
-/// Returns the doubts if no superblock is left, only segments: unreadable parts, and listed patches
-/// that are damaged.
+/// Returns the doubtful key ranges if no superblock is left, so that the segments are the only
+/// evidence. Unreadable parts of segments, and damaged patches that a footer lists, cause doubts.
 fn of_segments(survey: &Survey, whole: CompleteLog) -> Vec<Doubt> {
     let mut doubts = vec![Doubt::of_all(survey.missing_up_to)];
     let damaged = survey.patches.iter();
@@ -50,9 +50,9 @@ fn of_segments(survey: &Survey, whole: CompleteLog) -> Vec<Doubt> {
     doubts
 }
 
-/// Returns the doubt about a damaged patch: all keys in the range of the newest image of the
-/// patch's leaf that is older than the patch. If there is no such image, the leaf has been
-/// rewritten since, and cleaning has overwritten the older images; then the result is `None`.
+/// Returns the keys that a damaged patch makes doubtful: the key range of the newest image of the
+/// patch's leaf that is older than the patch. Returns `None` if there is no such image: then the
+/// leaf has been rewritten since, and cleaning has overwritten the older images.
 fn of_patch(survey: &Survey, patch: &Patch) -> Option<Doubt> {
     let (node, lsn) = (patch.place.node, patch.place.lsn);
     let leaves = survey.leaves.iter();
@@ -95,9 +95,10 @@ impl Named {
         }
     }
 
-    /// Returns doubts about the keys of named leaves that were not found, and of named leaves with
-    /// a lost patch. A listed image that cannot be read counts as found: the pieces determine which
-    /// of its keys are lost.
+    /// Returns the doubtful key ranges. A key is in doubt if the survey found no leaf of the
+    /// checkpoint that covers the key, or if the leaf found has lost a patch. A leaf image that a
+    /// footer lists is treated as found even if it cannot be read: the selection of a source image
+    /// for each key determines which of its keys are lost.
     fn doubts(&self, survey: &mut Survey, whole: CompleteLog) -> Vec<Doubt> {
         let leaves = survey.leaves.iter().enumerate();
         let leaves: BTreeMap<_, usize> = leaves

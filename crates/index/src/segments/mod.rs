@@ -485,7 +485,7 @@ impl Segments {
             .all
             .iter()
             .position(|s| s.state == SegmentState::Free)?;
-        // The content of the last segment needs a segment, and perhaps a part of a second.
+        // Moving the content takes one free segment, and possibly a part of a second one.
         (first_free < last && self.free > 2).then_some(last as u32)
     }
 
@@ -506,8 +506,8 @@ impl Segments {
         Ok(())
     }
 
-    /// Allocates the lowest free segment, so that the end of the storage becomes free. If at most
-    /// `spare` segments are free, which are reserved, grows the storage first.
+    /// Allocates the lowest free segment, so that segments at the end of the storage can become
+    /// free. Grows the storage first if at most `spare` segments (the reserve) are free.
     fn take(
         &mut self,
         storage: &dyn Storage,
@@ -606,8 +606,8 @@ impl Segments {
         Ok(())
     }
 
-    /// Returns true if an image does not fit into the segment that its stream is filling, so that
-    /// this segment would be written to its end.
+    /// Returns true if the stream of `class` has no segment, or if its segment has no room for the
+    /// image. An append of the image then begins another segment.
     pub(crate) fn would_turn_over(&self, class: Class, bytes: usize, about: &About) -> bool {
         let stream = &self.streams[class as usize];
         let room = self.geometry.segment_bytes as usize;

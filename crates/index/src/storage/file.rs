@@ -84,8 +84,8 @@ impl FileStorage {
         Ok(storage)
     }
 
-    /// Opens a file or block device for reading only. Other processes may read it too, but none may
-    /// write. Calls that would write fail with `EROFS`.
+    /// Opens a file or block device for reading only. Other processes are allowed to read it at the
+    /// same time, but not to write. Calls that would write fail with `EROFS`.
     ///
     /// # Errors
     ///

@@ -288,8 +288,8 @@ impl DiskState {
         Fate::Works
     }
 
-    /// Returns true if an operation must fail. If the fault is for a single call of a kind, it is
-    /// removed then.
+    /// Returns true if an operation must fail. If the fault affects only one call of a kind, the
+    /// fault is removed when that call fails.
     fn fails(&mut self, number: u64, call: Call) -> bool {
         let faults = &mut self.faults;
         match (faults.fail_at, faults.fails_only) {
@@ -310,8 +310,8 @@ impl DiskState {
         self.hits.push(Hit { offset, len_bytes });
     }
 
-    /// Returns the offset at which a call for `offset` really takes effect; `None` if it has no
-    /// effect. A fault that makes the call go astray is removed.
+    /// Returns the offset at which a call for `offset` really takes effect; `None` if the write is
+    /// lost. A fault that has lost or misdirected a call is removed.
     fn goes_to(&mut self, call: Call, offset: u64, len: usize) -> Option<u64> {
         let Some((from, astray)) = self.faults.astray_at else {
             return Some(offset);

@@ -44,7 +44,7 @@ impl std::error::Error for StorageError {}
 
 /// A flat range of bytes. Offsets and lengths are multiples of [`BLOCK_BYTES`].
 ///
-/// Calls block the calling thread. Many threads may read at the same time, also during a write
+/// Calls block the calling thread. Many threads can read at the same time, also during a write
 /// elsewhere. All other calls come from one thread at a time. A read during a write of the same
 /// range returns any mixture of old and new sectors.
 pub trait Storage: Send + Sync {

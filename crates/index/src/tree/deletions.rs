@@ -101,8 +101,8 @@ impl Seen {
             .map(|deletion| deletion.seq)
     }
 
-    /// Returns `delta`, the changes of a leaf since its image was written, with those of these
-    /// deletions added that concern the leaf.
+    /// Returns the changes in `delta` together with the range deletions of this list that concern
+    /// the leaf. `delta` has the changes of the leaf since its image was written.
     pub(crate) fn over<'a>(
         &self,
         delta: Option<&'a Delta>,
@@ -133,10 +133,10 @@ fn is_about(deletion: &Deletion, delta: Option<&Delta>, image: Option<&Image>) -
         })
 }
 
-/// Adds a deletion, cut to the given bounds, to the changes of a leaf since its image was written.
-/// `lsn` is the sequence number of the image. If it is not below that of the deletion, the image
-/// already includes the deletion and may have newer keys; then only older versions are removed from
-/// the changes.
+/// Adds a range deletion, limited to the given bounds, to the changes of a leaf since its image was
+/// written. `lsn` is the sequence number of the image. If `lsn` is equal to or above the sequence
+/// number of the deletion, the image already includes the deletion and may have newer keys. Then
+/// the function only removes versions that are older than the deletion from the changes.
 pub(crate) fn take_in(
     delta: &mut Delta,
     deletion: &Deletion,

@@ -55,8 +55,8 @@ impl Tree {
         })
     }
 
-    /// Reads a node. Also returns whether merging its image and patches leaves blobs without a
-    /// reference.
+    /// Reads a node. The second result is true if the patches of the node replace references to
+    /// blobs, so that the merged image does not refer to these blobs any more.
     fn read_whole(&self, id: NodeId, places: &Places) -> Result<(Content, bool), Error> {
         if places.patches.is_empty() {
             return Ok((self.read_content(id, places.image)?, false));
@@ -214,7 +214,7 @@ impl Tree {
     }
 
     /// Reads a leaf for a reader. If the leaf has patches, reads only the image at `spot`, which
-    /// the reader needs, unless the leaf is missed repeatedly: such a leaf is read whole.
+    /// the reader needs. But if readers miss the leaf repeatedly, reads the whole leaf.
     pub(super) fn fetch(
         &self,
         id: NodeId,
@@ -261,8 +261,9 @@ impl<'a> AtHand<'a> {
         }
     }
 
-    /// Returns the image or patch at `location`, which the current node names, if the reader has
-    /// read it. Otherwise returns, as the error, the spot to read it from.
+    /// Returns the image or patch at `location`, if the reader has already read it. Otherwise
+    /// returns, as the error, the spot to read it from. `location` is a location that the node has
+    /// now.
     pub fn piece(&self, location: Location) -> Result<&Image, Spot> {
         let spot = self.generations.spot(location);
         let mut pieces = self.pieces.iter();

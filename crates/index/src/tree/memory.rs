@@ -129,9 +129,9 @@ impl Memory {
         self.content_bytes() + self.delta_bytes() + bytes <= self.budget_bytes
     }
 
-    /// Evicts content until the budget is kept: first unused content; then, if [`LOOKS_MAX`]
-    /// inspections find no more unused content, any content that can be read again, because a load
-    /// may use all nodes between two evictions.
+    /// Evicts content until memory is within the budget. Evicts unused content first. If
+    /// [`LOOKS_MAX`] inspections in a row find no unused content, evicts any content that can be
+    /// read again, because a load may use all nodes between two evictions.
     pub(crate) fn evict(&self, slots: &Slots) {
         if !self.excess() {
             return;
@@ -141,9 +141,9 @@ impl Memory {
         self.go_round(slots, &mut resident, Spared::Nothing);
     }
 
-    /// Evicts content until the budget is kept, or until [`LOOKS_MAX`] inspections in a row have
-    /// evicted none. Visits each node at most once, so that content that was just read stays even
-    /// if the budget cannot be kept.
+    /// Evicts content until memory is within the budget, or until [`LOOKS_MAX`] inspections in a
+    /// row have evicted no content. Inspects each node at most once. So content that was just read
+    /// stays in memory, even if memory cannot be brought within the budget.
     fn go_round(&self, slots: &Slots, resident: &mut VecDeque<NodeId>, spared: Spared) {
         let mut looks = LOOKS_MAX;
         for _ in 0..resident.len() {

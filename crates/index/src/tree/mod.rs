@@ -52,7 +52,8 @@ pub(crate) struct Tree {
     structure: AtomicU64,
     /// Message of the panic that a thread raised while it changed the index.
     poison: OnceLock<String>,
-    /// Sequence number below which readers may need versions of leaves that have been removed.
+    /// Sequence number below which readers can lack versions, because the leaves that had these
+    /// versions were removed.
     floor: AtomicU64,
     /// Range deletions that some leaves have not applied yet.
     pub deletions: Deletions,
@@ -224,8 +225,8 @@ impl Tree {
                         return Ok(Some(look(inner)));
                     }
                     Content::Leaf(_) => return Ok(None),
-                    // This is a leaf: among the nodes not in memory, only a leaf can have no image
-                    // or have a delta.
+                    // This is a leaf: an inner node that is not in memory always has an image and
+                    // never has a delta.
                     Content::Absent if node.location.is_nowhere() || node.delta.is_some() => {
                         return Ok(None);
                     }
@@ -413,9 +414,9 @@ impl Tree {
         })
     }
 
-    /// Returns true if a batch after `since` has changed `key`; returns `None` if the versions that
-    /// would show it have been dropped. A key that was absent at `since` and is absent now may have
-    /// existed in between.
+    /// Returns true if a batch after `since` has changed `key`. Returns `None` if the versions
+    /// needed for the answer have been dropped. The result can be false for a key that was absent
+    /// at `since`, existed in between, and is absent now.
     pub(crate) fn has_changed(&self, key: &[u8], since: Seq) -> Result<Option<bool>, Error> {
         let mut at_hand = AtHand::new(&self.generations);
         loop {
@@ -503,8 +504,8 @@ fn out_of_order() -> Error {
 pub(crate) enum AsOf {
     /// A snapshot: all versions that it sees are kept.
     Held(Seq),
-    /// A reader that only loaded the visible sequence number. When a leaf is rewritten, versions
-    /// that are visible only at this sequence number may be dropped.
+    /// A reader that only loaded the visible sequence number and holds no snapshot. When a leaf is
+    /// rewritten, the writer can drop versions that are visible only at this sequence number.
     Passing(Seq),
 }
 
@@ -521,7 +522,7 @@ impl AsOf {
 pub(crate) enum LeafQuery<'a> {
     /// The leaf that this key belongs to.
     Of(&'a [u8]),
-    /// The leaf that the greatest possible key below this key belongs to.
+    /// The leaf that covers the greatest possible key below this key.
     Before(&'a [u8]),
     /// The leaf with the greatest keys.
     Last,
@@ -654,9 +655,9 @@ fn look_in(image: &Image, asked: &Asked<'_>, out: &mut Vec<u8>) -> Option<Answer
     })
 }
 
-/// Returns the sequence number of the last change of `key`: that of the leaf's last change, or
-/// `deleted` if the deletion is newer and not in the leaf yet. Returns `None` if the image has to
-/// be read first.
+/// Returns the sequence number of the newest change of `key`: the newest change in the leaf, or the
+/// range deletion `deleted` if that is newer and not in the leaf yet. Returns `None` if the image
+/// has to be read first.
 fn newest_in(node: &Node, key: &[u8], deleted: Option<Seq>, at_hand: &AtHand<'_>) -> Option<Seq> {
     let in_delta = node.delta.as_ref().and_then(|delta| delta.newest_seq(key));
     if in_delta.is_some() {

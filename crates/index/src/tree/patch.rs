@@ -73,8 +73,8 @@ pub(crate) struct Patched {
     pub patches: Vec<Patch>,
     /// Images of this leaf that have not reached the storage.
     pub unflushed: Vec<Placed>,
-    /// True if merging the image and the patches leaves blobs that no row refers to any more. Only
-    /// rewriting the leaf frees these blobs.
+    /// True if the image and the patches, once merged, do not refer to some of the leaf's blobs any
+    /// more. Only rewriting the leaf frees these blobs.
     pub drops_blobs: bool,
 }
 
@@ -112,7 +112,7 @@ pub(crate) fn merged(
     for patch in patches {
         lsn = lsn.max(patch.lsn());
         // Rows of patches have no sequence numbers, since every reader sees them; only the order of
-        // the patches counts. Several patches may have the same LSN. The merged leaf then has this
+        // the patches matters. Several patches can have the same LSN. The merged leaf then has this
         // LSN too, not a later one.
         seq = patch.lsn().max(seq.saturating_add(1));
         for row in 0..patch.rows() {

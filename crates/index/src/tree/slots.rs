@@ -45,7 +45,7 @@ pub(crate) struct Node {
     pub location: Location,
     /// First log position of the changes that are in the delta.
     pub logged_at: u64,
-    /// Number of the leaf's delta in the order in which deltas were begun.
+    /// Ordinal of the leaf's delta among all deltas, in the order in which the deltas were begun.
     pub dirty_since: u64,
     /// Additional state of a leaf with patches.
     pub patched: Option<Box<Patched>>,
@@ -57,8 +57,8 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Returns the locations of a leaf's images that may have a key, in the order in which to read
-    /// them.
+    /// Returns the locations of those images of a leaf that can contain the key, in the order in
+    /// which to read them: patches from the newest to the oldest, then the image of the whole leaf.
     pub(crate) fn places_of<'a>(&'a self, key: &[u8]) -> impl Iterator<Item = Location> + 'a {
         let patches = self.patches();
         let print = if patches.is_empty() { 0 } else { print_of(key) };

@@ -43,7 +43,8 @@ const NO_END: u32 = u32::MAX;
 pub(crate) struct Stored {
     pub root: NodeId,
     pub locations: Vec<Location>,
-    /// Generation of each segment, as its images name it; empty in a checkpoint of version 2.
+    /// Generation tag of each segment, as the images in the segment carry it; empty in a checkpoint
+    /// of version 2.
     pub generations: Vec<u32>,
     /// Patches of the leaves that have any, the oldest first.
     pub patches: BTreeMap<NodeId, Vec<Patch>>,
@@ -56,7 +57,8 @@ pub(crate) struct Stored {
 pub(super) enum Detail {
     /// No filters of patches: opening the index reads every patch to compute its filter.
     Places,
-    /// The filters of patches too, for a checkpoint from which the index is expected to be opened.
+    /// With the filters of patches, so that opening the index does not have to read the patches.
+    /// Used for a checkpoint from which the index is expected to be opened.
     Filters,
 }
 
@@ -256,7 +258,7 @@ impl Writer {
             bytes,
             used,
             segments,
-            // The tail never passes the head: during a replay the end of the log is not known yet,
+            // The tail never passes the head. During a replay the end of the log is not known yet,
             // so the tail stays where it is.
             tail: (needed_from + too_late).min(self.log.head()),
             seq: self.log.seq(),
@@ -267,8 +269,8 @@ impl Writer {
     }
 
     /// Writes an image of the root leaf if the tree has no image yet, even if the tree is empty. If
-    /// all superblocks and checkpoints are lost, only this image proves that no content is missing
-    /// before the log.
+    /// all superblocks and checkpoints are lost, only this image proves that no content from before
+    /// the log is missing.
     fn write_first_image(&mut self) -> Result<(), Error> {
         let root = self.tree.root();
         let is_leaf = !self.nodes.is_changed(root);

@@ -1,5 +1,5 @@
-//! The checkpoint in progress, and the state since the last checkpoint: the number of changes, and
-//! the images that the leaves written since were made from.
+//! The checkpoint in progress, and the state since the last checkpoint: the number of changes, and,
+//! for each leaf written since then, the images from which the leaf was made.
 //!
 //! A checkpoint is taken at one point in time and written in pieces between commits. It must never
 //! be completed before all its pieces are written. An image written after a checkpoint was taken
@@ -158,8 +158,8 @@ impl Checkpointer {
         self.unsettled.settle(leaves_written);
     }
 
-    /// Returns the sources of images that are made from `bases` now: `bases`, and the recorded
-    /// images that `bases` were made from.
+    /// Returns the sources of new images that are made from the images `bases`. The sources are
+    /// `bases` themselves and the recorded images from which `bases` were made.
     pub(super) fn trace(&self, bases: &[Base], logged_from: u64) -> LeafSources {
         self.unsettled.trace(bases, logged_from)
     }

@@ -26,9 +26,10 @@ impl Classes {
         }
     }
 
-    /// Records that a leaf whose previous write-back was at `before` is written back at `now`.
-    /// Returns the leaf's new interval, as the exponent of a power of two: the mean of the previous
-    /// interval and the gap between `before` and `now`, or that gap alone if `before` is 0.
+    /// Records that a leaf is written back at the sequence number `now`. `before` is the sequence
+    /// number of its previous write-back, or 0 if there was none. Returns the leaf's new update
+    /// interval, as the exponent of a power of two: the mean of the previous interval and the gap
+    /// between `before` and `now`, or that gap alone if `before` is 0.
     pub(crate) fn observe(&mut self, interval: u8, before: Seq, now: Seq) -> u8 {
         let gap = now.saturating_sub(before).max(1).ilog2() as u8;
         let next = if before == 0 {

@@ -16,8 +16,8 @@ use std::sync::Arc;
 
 /// Number of bytes of a segment that are scanned in one step.
 const PIECE_BYTES: usize = 64 << 10;
-/// Factor by which the bytes of an image count if the leaf is rewritten, because rewriting a leaf
-/// takes more work than moving its image.
+/// Work of rewriting a leaf in a cleaning step, as a multiple of the length of its image. The work
+/// of moving an image equals the length of the image.
 const CONSOLIDATION_WORK: usize = 4;
 /// Minimum number of patches for which a leaf that is not in memory is read and rewritten instead
 /// of moving its image.
@@ -25,8 +25,9 @@ const PATCHES_WORTH_READING: usize = 2;
 
 impl Writer {
     /// Cleans one segment of a cluster of fixed size that has too many segments, if a segment is
-    /// worth cleaning. Only one segment is cleaned per call: if images do not fill segments well, a
-    /// cluster may never shrink to its size.
+    /// worth cleaning. A call cleans only one segment, even if the cluster then still has too many.
+    /// If images do not fill segments well, cleaning might never bring the cluster down to its
+    /// size.
     pub(super) fn clean_clusters(&mut self) -> Result<(), Error> {
         if self.overfull_cluster().is_none() || !self.clean_piece()? {
             return Ok(());
@@ -181,13 +182,15 @@ impl Writer {
         self.move_bytes(peek, bytes, content, about, stream)
     }
 
-    /// Returns true if a leaf should be rewritten instead of moving its image or patch, `peek`.
+    /// Returns true if cleaning should rewrite the leaf of `peek`, which is an image or a patch,
+    /// instead of moving `peek`.
+    ///
     /// Rewriting a leaf with its changes and patches takes hardly more work than moving its image,
     /// and makes it unnecessary to write the changes back or to move the patches later. For an
-    /// image, the leaf must have changes in memory or a patch; a leaf that is not in memory has to
-    /// be read first, so one patch is not enough. A patch is shorter than its leaf, so for a patch
-    /// the leaf must have many patches. If free segments are scarce, the result is false: cleaning
-    /// must not take more space than it frees.
+    /// image, the leaf must have changes in memory or a patch. A leaf that is not in memory has to
+    /// be read first, so for such a leaf one patch is not enough. A patch is shorter than its leaf,
+    /// so for a patch the leaf must have many patches. If free segments are scarce, the result is
+    /// false, because cleaning must not take more space than it frees.
     fn is_worth_folding(&self, peek: &Peek) -> bool {
         if self.options.paper.is_some() {
             return false;

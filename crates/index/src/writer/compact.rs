@@ -1,4 +1,4 @@
-//! Compaction: makes the storage as short as possible, in steps between which other threads may
+//! Compaction: makes the storage as short as possible, in steps between which other threads can
 //! write. It writes changes into nodes and patches into their leaves, and empties segments that are
 //! not full or are far from the start of the storage. The result of each step is kept, so a
 //! compaction can end after any step.
@@ -13,20 +13,23 @@ pub(crate) enum Compacting {
     /// The compaction has begun.
     #[default]
     Begun,
-    /// Leaves are applying range deletions. The number limits the leaves that may still do so.
+    /// Leaves are applying range deletions. The number is the maximum number of leaves that still
+    /// apply deletions in this stage.
     Deletions(u32),
-    /// Changes and patches are being written into leaves. The number limits the leaves that may
-    /// still be written: other threads may bring new changes all the time.
+    /// Changes and patches are being written into leaves. The number is the maximum number of
+    /// leaves that this stage still writes. Without a limit, new changes of other threads could
+    /// prolong the stage endlessly.
     Leaves(u32),
     /// The part of the log before this position is being freed. From this position on, the log is
     /// in the short ring at the front of the storage.
     Log(u64),
-    /// Segments that are not dense are being emptied. The number is that of the segments begun
-    /// before this stage. Segments begun later are left alone: if images do not fill segments well,
-    /// emptying them again would make none of them denser.
+    /// Segments that are not dense are being emptied. The number is the number of segments that the
+    /// index had begun to fill before this stage. Segments begun later are not emptied: if images
+    /// do not fill segments well, moving the images once more would not make segments denser.
     Segments(u64),
-    /// Content at the end of the storage is being moved to free segments before it. The number
-    /// limits the segments that may still be emptied: other threads may write meanwhile.
+    /// Content at the end of the storage is being moved to free segments before it. The number is
+    /// the maximum number of segments that this stage still empties. The stage needs a limit,
+    /// because other threads can write between its steps.
     End(u32),
     Done,
 }

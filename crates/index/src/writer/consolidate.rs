@@ -26,7 +26,8 @@ const VERSIONS_MAX: usize = 1024;
 /// Maximum number of rows of an image, except that all versions of a key stay in one image even
 /// beyond this number.
 const PART_ROWS_MAX: usize = ROWS_MAX / 2;
-/// Maximum number of leaves that are merged because a leaf is empty: each of them has to be read.
+/// Maximum number of leaves that are merged into one because a leaf is empty. The number is limited
+/// because each of these leaves has to be read.
 const EMPTY_JOINED_MAX: usize = 16;
 /// Number of rows whose packed length is estimated in one step.
 const ESTIMATED_ROWS: usize = 8192;
@@ -42,7 +43,7 @@ pub(super) struct Scratch {
     new_blobs: Vec<Vec<u8>>,
     /// Parts of the new blobs that readers cannot find yet, with the locations of these parts.
     unpublished: Vec<(NodeId, Location)>,
-    /// Sequence number below which a snapshot may miss versions, because some key had too many
+    /// Sequence number below which a snapshot can lack versions, because a key had too many
     /// versions.
     floor: Seq,
     /// Log position from which the log has all changes that deltas contributed to these rows.
@@ -149,7 +150,8 @@ enum Verdict {
     Kept,
     /// The version is dropped: no reader sees it.
     Unseen,
-    /// The version is dropped although a reader may see it, because its key has too many versions.
+    /// The version is dropped because its key has too many versions, although an open reader could
+    /// still read it.
     Beyond,
 }
 
@@ -247,8 +249,9 @@ impl Writer {
             floor,
             ..
         } = &mut self.scratch;
-        // The floor of the leaf covers versions that are lost because an earlier image had no room
-        // for them.
+        // The floor of a leaf is the lowest sequence number of a reader for which the leaf has all
+        // versions. It already covers versions that were dropped because an earlier image had no
+        // room for them.
         *floor = node.floor.max(*floor);
         let mut of_key = OfKey::new(
             self.tree.geometry.segment_bytes as usize / 4,
@@ -437,8 +440,8 @@ impl Writer {
         Ok(both.to_vec())
     }
 
-    /// Returns the leaf at the end of `path`, which has no rows, and its neighbours up to the first
-    /// one that has rows.
+    /// Returns the empty leaf at the end of `path` together with its neighbours, up to the first
+    /// neighbour that has rows.
     fn beside_nothing(&mut self, path: &Path, oldest: Seq) -> Result<Vec<NodeId>, Error> {
         let Some((_, inner, index)) = path.last() else {
             return Ok(Vec::new());

@@ -30,13 +30,14 @@ const WAITING_MAX: usize = 64;
 /// log has to hold all of them.
 const WAITING_SHARE: usize = 16;
 
-/// A deletion that leaves may lack. After every leaf has applied the deletion, it stays in the list
-/// until no leaf needs the log from the deletion's position or from before it: an opening would
-/// find such a leaf without the deletion.
+/// A range deletion that some leaves might not have applied yet. After every leaf has applied the
+/// deletion, the deletion stays in the list as long as a leaf needs the log from the deletion's log
+/// position or from an earlier position. After a crash, an opening finds such a leaf in its state
+/// before the deletion, and needs the deletion again.
 #[derive(Debug)]
 struct Waiting {
     deletion: Deletion,
-    /// Key before which all leaves have applied the deletion; `None` if all leaves have.
+    /// Key before which every leaf has applied the deletion; `None` once every leaf has applied it.
     next: Option<Box<[u8]>>,
     /// Log position of the deletion.
     logged_at: u64,
@@ -137,8 +138,8 @@ impl Writer {
         Ok(true)
     }
 
-    /// Makes a deletion effective for readers; leaves apply it later. It is in the log at
-    /// `position`.
+    /// Makes a deletion effective for readers now; the leaves apply it later. The deletion is in
+    /// the log at `position`.
     fn let_wait(&mut self, deletion: Deletion, position: u64) {
         let is_old = !self.log.is_taken_up();
         self.deletions.add(deletion, position, is_old);
@@ -155,7 +156,8 @@ impl Writer {
         let end = deletion.end.as_deref();
         let mut at = deletion.start.clone();
         while end.is_none_or(|end| *at < *end) {
-            // The range is cut to each leaf, so that it can be relogged for that leaf alone.
+            // The range is limited to the keys of each leaf, so that it can be relogged together
+            // with that leaf alone.
             let edge = self.tree.upper_edge(&at)?;
             let upper = upper_of(end, edge.as_deref());
             self.change_leaf(&at, position, |delta| {
@@ -180,7 +182,7 @@ impl Writer {
         self.tree.deletions.set(lacked.collect());
     }
 
-    /// Returns true if the list has room for `count` more deletions, or is empty.
+    /// Returns true if the list has room for `count` more deletions. An empty list always has room.
     pub(crate) fn may_delete(&self, count: usize) -> bool {
         let waiting = &self.deletions;
         let bytes_max =
@@ -273,15 +275,17 @@ impl Writer {
                 self.tree.slots.get(id).node.read().consolidated_at,
             );
             // A leaf that was written back at or after the batch of the deletion has applied the
-            // deletion, and its later changes are newer. After a deletion of an earlier incarnation
-            // that does not follow: the replay may have added older changes to the leaf.
+            // deletion, and all later changes of the leaf are newer. This is not certain for a
+            // deletion of an earlier incarnation: the replay may have added older changes to the
+            // leaf.
             if consolidated_at >= deletion.seq && !is_old {
                 continue;
             }
             let lsn = match is_old && consolidated_at < deletion.seq {
                 true => self.tree.leaf_image(id)?.map_or(0, |image| image.lsn()),
-                // Either the leaf was written in this incarnation, or its image is of an earlier
-                // incarnation and the deletion is of this one, so that the image is older.
+                // There are two cases. Either the leaf was written back in this incarnation. Or its
+                // image is of an earlier incarnation and the deletion is of this one, so that the
+                // image is older than the deletion.
                 false => consolidated_at,
             };
             let has_changes = self.tree.slots.get(id).node.read().delta.is_some();
@@ -294,10 +298,10 @@ impl Writer {
         Ok(())
     }
 
-    /// Relogs, at the head of the log, deletions that some leaves lack and that the log has before
-    /// `target`, up to one frame of them. The deletions keep the sequence numbers of their batches.
-    /// Only a rebuild, which has no checkpoint, needs them in the log. Returns false if there is no
-    /// such deletion.
+    /// Relogs, at the head of the log, deletions that some leaves lack and whose log position is
+    /// before `target`. One call relogs at most one frame of deletions. The deletions keep the
+    /// sequence numbers of their batches. They have to stay in the log only for a rebuild, because
+    /// a rebuild has no checkpoint. Returns false if there is no such deletion.
     pub(super) fn relog_deletions(&mut self, target: u64) -> Result<bool, Error> {
         let is_due = |w: &Waiting| w.next.is_some() && w.logged_at < target;
         if !self.deletions.0.iter().any(is_due) {

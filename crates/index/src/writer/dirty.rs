@@ -1,22 +1,24 @@
 //! The dirty leaves: the order in which they are written back, the log position from which each of
-//! them needs the log, and the memory that their changes may take.
+//! them needs the log, and the memory that their changes are allowed to take.
 //!
-//! Both orders are queues. An entry counts only while the leaf still has the same value. When a
-//! leaf is written back, its entries stay in the queues and are dropped when they reach the front.
-//! A queue must never lack an entry for a leaf that has changes, or the log would be truncated
-//! before the changes are in a node. The queue in log order must never be read while it is
-//! unsorted, as a replay leaves it: a replay adds changes in key order.
+//! Both orders are queues. A queue entry is valid only while the leaf still has the value in the
+//! entry. When a leaf is written back, its entries stay in the queues; they are dropped when they
+//! reach the front. Every leaf that has changes must have an entry in each queue. Otherwise the log
+//! would be truncated before the changes are in a node. The queue in log order must never be read
+//! while it is unsorted. A replay leaves that queue unsorted, because a replay adds changes in key
+//! order.
 
 use crate::node::NodeId;
 use crate::tree::slots::{Node, Slots};
 use std::collections::VecDeque;
 
-/// Number of bytes by which the memory loan shrinks for each byte of changes in a group of batches:
-/// the loan shrinks by more memory than these changes take themselves.
+/// Number of bytes by which the temporary memory limit after an opening decreases for each byte of
+/// changes in a group of batches. The limit decreases by more memory than these changes take.
 const PAID_OFF_SHARE: u64 = 8;
-/// Minimum number of bytes by which the memory loan shrinks after a group of batches, so that the
-/// loan ends. Writing back one leaf frees some five times this amount. Writing back a leaf with
-/// every commit after an opening made those commits a fifth slower.
+/// Minimum number of bytes by which the temporary memory limit after an opening decreases with each
+/// group of batches, so that the limit finally has no effect. Writing back one leaf frees about
+/// five times this number of bytes. In a measurement, writing back a leaf with every commit after
+/// an opening made those commits a fifth slower.
 const PAID_OFF_BYTES: u64 = 256;
 
 /// A leaf id, and the log position from which that leaf needs the log.
@@ -25,8 +27,8 @@ pub(super) type Logged = (u64, NodeId);
 /// The dirty leaves.
 #[derive(Debug)]
 pub(super) struct DirtyLeaves {
-    /// Leaves in the order in which they became dirty, the oldest first. An entry counts if the
-    /// leaf's `dirty_since` still equals the number in it.
+    /// Leaves in the order in which they became dirty, the oldest first. An entry is valid while
+    /// the leaf's `dirty_since` equals the number in the entry.
     by_age: VecDeque<(u64, NodeId)>,
     /// Leaves by the log position from which each of them needs the log.
     by_log: VecDeque<Logged>,
@@ -36,8 +38,9 @@ pub(super) struct DirtyLeaves {
     begun: u64,
     /// Leaves whose deltas have grown too long for fast lookups and insertions.
     overgrown: Vec<NodeId>,
-    /// Memory loan: bytes that changes may take beyond the buffer for a time, because the log had
-    /// many changes when the index was opened.
+    /// Temporary memory limit for changes, in bytes. It applies while it is above the size of the
+    /// buffer. An opening sets it, because the log may have had more changes than fit into the
+    /// buffer.
     taken_up_bytes: u64,
 }
 
@@ -54,9 +57,9 @@ impl DirtyLeaves {
         }
     }
 
-    /// Notes that a leaf is about to get a change that is in the log at `position`. During a
-    /// replay, which adds changes in key order, the first change of a leaf need not be its oldest,
-    /// and the positions of successive leaves need not ascend.
+    /// Notes that a leaf is about to get a change that is in the log at `position`. A replay adds
+    /// changes in key order. So during a replay `position` can be before the position of an earlier
+    /// call, for the same leaf or for another leaf.
     pub(super) fn note(&mut self, id: NodeId, node: &mut Node, position: u64) {
         if node.delta.is_none() {
             self.begin(id, node);
@@ -68,8 +71,8 @@ impl DirtyLeaves {
         }
     }
 
-    /// Notes that a leaf is about to get a change whose log position, `position`, is before the
-    /// changes of other leaves.
+    /// Notes that a leaf is about to get a change that is in the log at `position`. This position
+    /// can be before the log positions of changes that were noted earlier.
     pub(super) fn note_late(&mut self, id: NodeId, node: &mut Node, position: u64) {
         let is_new = node.delta.is_none();
         if is_new {
@@ -125,9 +128,10 @@ impl DirtyLeaves {
         None
     }
 
-    /// Takes the leaf whose changes are first in the log out of the queue, so that its changes can
-    /// be relogged. The caller must [put the leaf back](Self::put_back) or [note its new
-    /// position](Self::logged_again) before the queue is next asked from where the log is needed.
+    /// Removes from the queue the leaf whose changes are first in the log, so that its changes can
+    /// be relogged. The caller must then [put the leaf back](Self::put_back) or [note its new
+    /// position](Self::logged_again). Until then the queue does not show that the leaf needs the
+    /// log.
     pub(super) fn take_first_logged(&mut self, slots: &Slots) -> Option<Logged> {
         let first = self.first_logged(slots);
         if first.is_some() {
@@ -136,8 +140,8 @@ impl DirtyLeaves {
         first
     }
 
-    /// Puts leaves that were not relogged back into the queue, each before other leaves of the same
-    /// position.
+    /// Puts leaves that were not relogged back into the queue, before all leaves that have the same
+    /// log position.
     pub(super) fn put_back(&mut self, taken: Vec<Logged>) {
         for leaf in taken.into_iter().rev() {
             let at = self.by_log.partition_point(|(other, _)| *other < leaf.0);
@@ -145,8 +149,8 @@ impl DirtyLeaves {
         }
     }
 
-    /// Notes that the changes of these leaves were relogged at `position`, which is not before the
-    /// position of any other leaf.
+    /// Notes that the changes of these leaves were relogged at `position`. No leaf in the queue has
+    /// a higher log position.
     pub(super) fn logged_again(&mut self, taken: Vec<Logged>, slots: &Slots, position: u64) {
         let last = self.by_log.back();
         assert!(
@@ -159,8 +163,8 @@ impl DirtyLeaves {
         }
     }
 
-    /// Sorts the leaves by the log position from which each of them needs the log, because a replay
-    /// adds leaves in key order.
+    /// Sorts the queue of leaves by the log position from which each leaf needs the log. A replay
+    /// leaves the queue unsorted, because a replay adds changes in key order.
     pub(super) fn order_by_log(&mut self, slots: &Slots) {
         self.by_log.retain_mut(|(position, id)| {
             let node = slots.get(*id).node.read();
@@ -187,21 +191,21 @@ impl DirtyLeaves {
         self.overgrown.pop();
     }
 
-    /// Returns the number of bytes of memory that changes may take: `buffer_bytes`, or the memory
-    /// loan if that is larger.
+    /// Returns the memory that changes are allowed to take, in bytes: `buffer_bytes`, or the
+    /// temporary limit after an opening if that limit is higher.
     pub(super) fn bytes_max(&self, buffer_bytes: u64) -> u64 {
         buffer_bytes.max(self.taken_up_bytes)
     }
 
-    /// Lets changes take `bytes` of memory even if the buffer is smaller, until this loan is paid
-    /// off.
+    /// Sets the temporary memory limit for changes: they are allowed to take `bytes` bytes even if
+    /// the buffer is smaller. [`pay_off`](Self::pay_off) reduces the limit step by step.
     pub(super) fn lend(&mut self, bytes: u64) {
         self.taken_up_bytes = bytes;
     }
 
-    /// Reduces the memory loan after a group with `changes_bytes` bytes of changes. The loan
-    /// shrinks faster than a group can bring new changes, but not so fast that a commit of one
-    /// change waits for many leaves.
+    /// Reduces the temporary memory limit for changes after a group of batches with `changes_bytes`
+    /// bytes of changes. The limit decreases faster than a group can add changes. It decreases
+    /// slowly enough that a commit of one change does not have to write back many leaves.
     pub(super) fn pay_off(&mut self, changes_bytes: u64) {
         let paid_bytes = (changes_bytes * PAID_OFF_SHARE).max(PAID_OFF_BYTES);
         self.taken_up_bytes = self.taken_up_bytes.saturating_sub(paid_bytes);
@@ -274,7 +278,8 @@ mod tests {
         leaves.change(7, 30);
         assert_eq!(leaves.oldest(), Some(7));
         assert_eq!(leaves.oldest(), Some(7), "until it is written back");
-        // Leaf 7 becomes dirty again behind leaf 3, and its first entry no longer counts.
+        // Leaf 7 becomes dirty again after leaf 3, so the first queue entry of leaf 7 is no longer
+        // valid.
         leaves.write_back(7);
         leaves.change(7, 40);
         assert_eq!(leaves.oldest(), Some(3));
@@ -291,15 +296,16 @@ mod tests {
         leaves.change(2, 20);
         leaves.change(1, 30);
         assert_eq!(leaves.first_logged(), Some((10, 1)));
-        // Leaf 1 becomes dirty again behind leaf 2, and its first entry no longer counts.
+        // Leaf 1 becomes dirty again after leaf 2, so the first queue entry of leaf 1 is no longer
+        // valid.
         leaves.write_back(1);
         leaves.change(1, 40);
         assert_eq!(leaves.first_logged(), Some((20, 2)));
-        // Late changes are in the log before the changes that the leaves have had so far.
+        // These changes are noted late: their log positions are before the positions noted so far.
         leaves.change_late(2, 15);
         leaves.change_late(3, 5);
         leaves.change_late(4, 17);
-        // A late change behind the leaf's first position alters nothing.
+        // A late change behind the first log position of its leaf changes no queue entry.
         leaves.change_late(4, 19);
         let expected = [(5, 3), (15, 2), (17, 4), (40, 1)];
         assert_eq!(leaves.in_order_of_log(), expected);

@@ -68,9 +68,9 @@ impl Writer {
         Ok(self.log.rings().current().from)
     }
 
-    /// Frees the log before `target` by one step: ends when [`LEAVES_IN_STEP`] leaves have been
-    /// written or relogged, after at most one more frame of relogged leaves. Returns false if
-    /// nothing before `target` is needed any more.
+    /// Performs one step of freeing the log before `target`. The step ends when [`LEAVES_IN_STEP`]
+    /// leaves have been written or relogged; the last frame of relogged leaves can exceed that
+    /// number. Returns false if no part of the log before `target` is needed any more.
     pub(super) fn free_some_log(&mut self, target: u64) -> Result<bool, Error> {
         let end = self.leaves_freed() + u64::from(LEAVES_IN_STEP);
         while self.leaves_freed() < end {
@@ -82,8 +82,9 @@ impl Writer {
         Ok(true)
     }
 
-    /// Returns the number of leaves written or relogged since the index was opened, plus the leaves
-    /// that applied waiting range deletions.
+    /// Returns the number of leaves that were written or relogged since the index was opened, plus
+    /// the number of leaves that applied waiting range deletions. Each of these actions helps to
+    /// free the log.
     pub(super) fn leaves_freed(&self) -> u64 {
         let statistics = &self.statistics;
         statistics.consolidations + statistics.patches + statistics.relogged + statistics.taken_in

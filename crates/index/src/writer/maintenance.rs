@@ -11,20 +11,22 @@ use super::checkpoint::Detail;
 use super::deletions::LEAVES_IN_TURN;
 use crate::error::Error;
 
-/// Number of leaves written in one step; between two steps other threads may write.
+/// Number of leaves written in one step. Other threads can write between two steps.
 pub(super) const LEAVES_IN_STEP: u32 = 256;
 
-/// Progress of writing back all changes. Other threads may bring new changes between two steps. So
-/// the number of leaves written is limited to the number that existed at the beginning, and leaves
-/// are written in the order in which they became dirty, which includes all changes from before the
-/// beginning.
+/// Progress of writing back all changes. Other threads can add changes between two steps. So the
+/// number of leaves written is limited to the number that existed at the beginning. Leaves are
+/// written in the order in which they became dirty, so all changes from before the beginning are
+/// included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum WritingBack {
     #[default]
     Begun,
-    /// Leaves are applying range deletions; the number limits the leaves that may still do so.
+    /// Leaves are applying range deletions. The number is the maximum number of leaves that still
+    /// apply deletions in this stage.
     Deletions(u32),
-    /// Leaves are being written back; the number limits the leaves that may still be written.
+    /// Leaves are being written back. The number is the maximum number of leaves that this stage
+    /// still writes back.
     Leaves(u32),
     Done,
 }
@@ -129,9 +131,10 @@ impl Writer {
         Ok(true)
     }
 
-    /// Calls `write` for at most `left` leaves, until one step of leaves was written, including the
-    /// leaves that cleaning wrote. Returns the number of leaves that may still be written; returns
-    /// `None` once that number is 0 or `write` finds no leaf.
+    /// Performs one step of writing leaves. Calls `write` once for each leaf, at most `left` times,
+    /// until [`LEAVES_IN_STEP`] leaves have been written. Leaves that cleaning writes are included
+    /// in the step, but not in `left`. Returns the rest of `left`, or `None` if `left` is used up
+    /// or `write` finds no leaf.
     pub(super) fn consolidate_more(
         &mut self,
         mut left: u32,
@@ -174,9 +177,8 @@ mod tests {
         db.write(&batch, Durability::Relaxed).expect("a write");
     }
 
-    /// Other threads wait for one step at most. Writing back ends although other threads bring
-    /// changes faster than they are written back, and includes all changes from before its
-    /// beginning.
+    /// Other threads wait for at most one step. Writing back ends even if other threads add changes
+    /// faster than changes are written back. It includes all changes from before its beginning.
     #[test]
     fn changes_are_written_back_in_steps_that_come_to_an_end() {
         let options = Options {
@@ -215,7 +217,7 @@ mod tests {
             }
         }
         assert!(steps > 10, "{steps} steps");
-        // Cleaning a piece at the end of a step may add some leaves to the step.
+        // Cleaning a piece of a segment at the end of a step can write some additional leaves.
         let most_may_be = u64::from(LEAVES_IN_STEP) * 5 / 4;
         assert!(most <= most_may_be, "{most} leaves in a step");
         let needed_from = shared.with_writer(|writer| Ok(writer.needed_from()));

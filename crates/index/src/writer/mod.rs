@@ -81,7 +81,7 @@ pub struct MaintenanceStatistics {
     pub consolidations: u64,
     /// Rows in the leaves written back.
     pub consolidated_rows: u64,
-    /// Leaves of which only the changes were written, as a patch.
+    /// Number of times that only the changes of a leaf were written, as a patch.
     pub patches: u64,
     /// Leaves that were split into several.
     pub splits: u64,
@@ -296,12 +296,15 @@ impl Writer {
         Ok(())
     }
 
-    /// Applies a range deletion from the log again during replay, before any reader exists. A
-    /// relogged deletion concerned only one leaf. A deletion of a batch before the checkpoint
-    /// either is in the checkpoint's list or had only a few leaves at that time, and every image of
-    /// the checkpoint that is newer than the deletion includes it. Images written since the replay
-    /// began look newer than the deletion too, but may lack it. So a relogged deletion, or one that
-    /// had only a few leaves, is applied to its leaves immediately.
+    /// Applies a range deletion from the log again during replay, before any reader exists.
+    ///
+    /// A relogged deletion concerned only one leaf. A deletion of a batch before the checkpoint
+    /// either is in the list of the checkpoint, or concerned only a few leaves at that time. If the
+    /// deletion concerned one or a few leaves, this function applies it to these leaves
+    /// immediately, because the sequence numbers of images would not show later which leaves lack
+    /// it. An image of the checkpoint that is newer than the deletion includes the deletion. An
+    /// image that was written since the replay began also looks newer than the deletion, but may
+    /// lack it.
     pub(crate) fn replay_deletion(
         &mut self,
         seq: Seq,
@@ -338,9 +341,9 @@ impl Writer {
         unless_full(self.consolidate_beyond_budget())
     }
 
-    /// Ends the replay of the log. At this point changes may take more memory than the buffer,
-    /// because all changes since the last checkpoint are in memory again. Later groups of batches
-    /// write these changes back, so that opening does not wait for it.
+    /// Ends the replay of the log. All changes since the last checkpoint are in memory again, and
+    /// can take more memory than the buffer allows. Later groups of batches write these changes
+    /// back, so that opening does not wait for it.
     pub(crate) fn end_replay(&mut self) -> Result<(), Error> {
         self.maintain_in_replay()?;
         self.dirty.lend(match self.options.paper {
@@ -383,8 +386,8 @@ impl Writer {
         self.note_change(id, is_overgrown);
     }
 
-    /// Applies to the delta of a leaf a change whose log position, `position`, is before the
-    /// changes of other leaves.
+    /// Applies a change to the delta of a leaf. The change is in the log at `position`, which can
+    /// be before the log positions of changes that were applied earlier.
     fn change_late(&mut self, id: NodeId, position: u64, change: impl FnOnce(&mut Delta)) {
         let mut node = self.tree.slots.get(id).node.write();
         self.dirty.note_late(id, &mut node, position);

@@ -160,9 +160,9 @@ impl OpenLog {
         self.log.write_out(storage, false)
     }
 
-    /// Writes a frame without changes, which only says how far the log has come. Earlier frames
-    /// that said so may have been freed, and a rebuild must not consider images to be newer than
-    /// the log.
+    /// Writes a frame that has no changes, only the sequence number that the log has reached.
+    /// Earlier frames with this number may have been freed. Without the frame, a rebuild would
+    /// conclude that images are newer than the log.
     pub(super) fn mark(&mut self, storage: &dyn Storage) -> Result<(), Error> {
         self.log.relog(self.seq, &[END]);
         self.log.write_out(storage, true)

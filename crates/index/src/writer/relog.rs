@@ -44,8 +44,8 @@ impl Writer {
         self.leaves_needed_from().is_some_and(|from| from < target)
     }
 
-    /// Returns true if deltas take so little of the log that relogging them makes room, and if the
-    /// log has room to relog them.
+    /// Returns true if relogging deltas is possible and makes room: the log has room for the new
+    /// records, and the deltas take only a small part of the log.
     fn may_relog(&self) -> bool {
         let has_room = self.log.free_blocks() as usize * BLOCK_BYTES > self.frame_bytes() * 2;
         has_room && self.tree.memory.delta_bytes() < self.log_bytes() as u64 / 4
@@ -100,10 +100,9 @@ impl Writer {
             && let Some((position, id)) = self.dirty.first_logged(&self.tree.slots)
             && position < target
         {
-            // A relogged delta gets the current sequence number, so the leaf must apply waiting
-            // range deletions first. A deletion may have an earlier log position than the delta;
-            // the leaf stays the first in the queue nevertheless, unless none of its changes
-            // remain.
+            // A relogged delta gets the current sequence number, so the leaf must first apply the
+            // range deletions that it lacks. Such a deletion may have an earlier log position than
+            // the delta. The leaf then stays the first in the queue, unless it has no changes left.
             self.take_in_of(id)?;
             let first = self.dirty.first_logged(&self.tree.slots);
             if first.is_none_or(|(_, first)| first != id) {

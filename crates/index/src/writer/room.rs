@@ -1,17 +1,17 @@
 //! Space for segments: when segments are cleaned, and when the storage is extended instead.
 //!
-//! The fuller segments are, the more live content has to be moved to free one. So part of the space
-//! that packing saves is left free: while the segments take no more space than their rows would
-//! take unpacked, the storage grows and segments are not cleaned, down to a minimum utilisation
-//! that the [cleaner](super::cleaner) determines. A write must never be refused for lack of space
-//! that cleaning could have made: growing is tried while spare segments exist, and if the storage
-//! cannot grow, segments are cleaned.
+//! The fuller segments are, the more live content has to be moved to free one segment. So part of
+//! the space that packing saves is left free. While the segments take no more space than their rows
+//! would take unpacked, the storage grows instead of segments being cleaned. This ends at a minimum
+//! utilisation that the [cleaner](super::cleaner) determines. A write must never be refused for
+//! lack of space that cleaning could have made. So the index tries to grow the storage while spare
+//! segments exist, and cleans segments if the storage cannot grow.
 
 use super::Writer;
 use crate::error::Error;
 
-/// Number of segments assumed to be in the course of being filled, emptied or cleaned; they count
-/// as in use.
+/// Number of segments assumed to be in the course of being filled, emptied or cleaned. Their whole
+/// space is treated as in use.
 const UNSETTLED_SEGMENTS: f64 = 8.0;
 
 impl Writer {
@@ -21,9 +21,10 @@ impl Writer {
         6 + table * 6 + self.segments.count_without_log() / 64
     }
 
-    /// Returns true if segments should be cleaned: few segments are free, and the others have
-    /// little live content. If the live content is between the two bounds of the utilisation, tries
-    /// to extend the storage instead, and returns true only if that fails for lack of space.
+    /// Returns true if segments should be cleaned: few segments are free, and the segments that are
+    /// not free have little live content. If the live content is between the two bounds of the
+    /// utilisation, tries to extend the storage instead, and returns true only if the storage has
+    /// no space left.
     ///
     /// # Errors
     /// Errors of extending the storage, except a lack of space.

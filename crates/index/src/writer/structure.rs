@@ -24,8 +24,8 @@ pub(super) struct Change {
 }
 
 impl Writer {
-    /// Plans the change of the nodes above when the images `written` replace the neighbouring
-    /// leaves `leaves`, which are at the end of `path`.
+    /// Plans the changes of the inner nodes above the neighbouring leaves `leaves`, which are at
+    /// the end of `path`, for the replacement of these leaves by the images `written`.
     pub(super) fn plan(
         &mut self,
         mut path: Path,
@@ -161,8 +161,9 @@ impl Writer {
         tree.restructure(|| {
             self.install_leaves(written, interval, floor);
             if ids.is_empty() {
-                // The key ranges of the leaves belong to a neighbour now, whose floor does not
-                // include that of these leaves.
+                // A neighbour of these leaves covers their key ranges from now on. For readers
+                // below `floor`, the versions of these leaves are lost. The neighbour itself does
+                // not record this, so the tree does.
                 tree.forget_before(floor);
             }
             for leaf in leaves.iter().filter(|leaf| !ids.contains(leaf)) {
@@ -233,8 +234,8 @@ fn children_bytes(children: &[Child]) -> usize {
         .sum()
 }
 
-/// Splits children into parts of `share` children each, or of fewer children where `share` of them
-/// would take more than three quarters of `bytes_max`.
+/// Splits children into parts of `share` children each. A part has fewer children if `share`
+/// children would take more than three quarters of `bytes_max`.
 fn parts_of(children: &[Child], share: usize, bytes_max: usize) -> impl Iterator<Item = &[Child]> {
     let mut rest = children;
     std::iter::from_fn(move || {

@@ -1,11 +1,12 @@
 //! Sources of the leaves written since the last checkpoint: the images that each of them was made
 //! from.
 //!
-//! A power cut may leave several images of a leaf half written, each made from the one before. A
-//! rebuild then falls back to the image that the checkpoint names. So each new image names not only
-//! its direct bases but also that older image, and the log position from which the log has all
-//! later changes. Only the latest leaves are remembered: images written long ago have normally
-//! reached the storage, and if some have not, the rebuild only loses a little certainty.
+//! A power cut can leave several images of a leaf half written, each made from the previous image.
+//! A rebuild then uses the image that the checkpoint names. So each new image lists three things:
+//! its bases (the images that it was made from), that older image, and the log position from which
+//! the log has all later changes. Only the sources of the latest leaves are kept, because older
+//! images have normally reached the storage. If one of these older images has not, the rebuild only
+//! loses a little certainty.
 
 use crate::footer::Base;
 use crate::node::NodeId;
@@ -20,12 +21,13 @@ pub(super) const BASES_MAX: usize = 64;
 #[derive(Clone, Debug)]
 pub(super) struct LeafSources {
     pub bases: Vec<Base>,
-    /// Log position from which the log has all changes in the leaf that its bases lack.
+    /// Log position from which the log has every change that is in the leaf but not in `bases`.
     pub logged_from: u64,
 }
 
 impl LeafSources {
-    /// Adds the bases of `other`, the sources of an image that is itself a base of this leaf.
+    /// Adds `other`, the sources of an image from which this leaf was made: its bases become bases
+    /// of this leaf, too.
     fn reach_back(&mut self, other: &LeafSources) {
         for base in &other.bases {
             if self.bases.len() < BASES_MAX && !self.bases.contains(base) {
@@ -45,8 +47,8 @@ pub(super) struct Unsettled {
 }
 
 impl Unsettled {
-    /// Returns the sources of images that are made from `bases` now: `bases`, and the recorded
-    /// images that `bases` were made from.
+    /// Returns the sources of new images that are made from the images `bases`. The sources are
+    /// `bases` themselves and the recorded images from which `bases` were made.
     pub(super) fn trace(&self, bases: &[Base], logged_from: u64) -> LeafSources {
         let mut origin = LeafSources {
             bases: bases.to_vec(),

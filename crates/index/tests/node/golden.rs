@@ -330,8 +330,8 @@ fn a_patch_of_other_rows_is_refused() {
         seal(&mut page, 64);
         Image::parse(&page, 64).expect_err("no patch of version 1")
     };
-    // The three cases are a value out of line, an inner node, and a column of sequence numbers, for
-    // which the page has enough zeroes.
+    // The three changed bytes give the patch a value out of line, the level of an inner node, and a
+    // column of sequence numbers. The page has enough zeroes for such a column.
     let of_kind = |error| {
         matches!(
             error,
@@ -434,8 +434,9 @@ fn a_value_beyond_its_limit_is_refused() {
         });
     }
     let mut built = builder.finish(0, 0, 0, 0);
-    // After the header come 2 bytes of keys, and then boundaries of 3 bytes each. The second
-    // boundary becomes 65,537.
+    // After the header come 2 bytes of keys, and then the offsets at which the values start and
+    // end, 3 bytes each. The changed byte makes the second offset 65,537, so the first value is
+    // longer than its limit.
     assert_eq!(built[66..75], [0, 0, 0, 0, 0, 1, 0xff, 0xff, 1]);
     built[69] = 1;
     seal(&mut built, 0);

@@ -279,7 +279,8 @@ proptest! {
         }
     }
 
-    /// Readers below `prune_at` still get correct answers, down to the floor of the delta.
+    /// A delta gives correct answers to readers down to its floor, the lowest sequence number of a
+    /// reader that gets correct answers. This includes readers below `prune_at`.
     #[test]
     fn a_delta_knows_how_far_back_it_answers(history in history()) {
         let delta = history.delta();

@@ -131,7 +131,8 @@ pub fn versions(rows: std::ops::Range<usize>) -> impl Strategy<Value = Versions>
         let mut made = Versions::new();
         for (n, seq, kind, v) in rows {
             let seq = match ages {
-                // Some sequence numbers are small, and others are those of an old database.
+                // Some sequence numbers are small, and others are as large as those of an old
+                // database.
                 Ages::Versions if seq > 0 => seq + u64::from(start % 2) * (1 << 40),
                 _ => 0,
             };

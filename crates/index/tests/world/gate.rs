@@ -104,8 +104,8 @@ fn in_one_group(
     });
 }
 
-/// Checks that a durable batch that follows a relaxed batch in the same group survives a power cut,
-/// together with the relaxed batch.
+/// Checks a group commit of a relaxed batch that is followed by a durable batch. Both batches must
+/// survive a power cut.
 pub fn followers(begins: Beginning<'_>) {
     let gate = Gate::default();
     let db = begin(&gate);

@@ -51,7 +51,8 @@ pub fn cut(disk: &Disk, draw: &mut Draw) -> Disk {
     Arc::new(disk.after_power_cut(&mut choose))
 }
 
-/// Runs lives that end with a power cut. The openings after the power cut may be cut as well.
+/// Runs lives that end with a power cut. The openings after the power cut are sometimes interrupted
+/// by another power cut.
 pub fn crash(seed: u64, options: fn(&mut Draw) -> Options, reached: &mut MaintenanceStatistics) {
     let mut draw = Draw::new(seed);
     let options = options(&mut draw);
@@ -68,7 +69,7 @@ pub fn crash(seed: u64, options: fn(&mut Draw) -> Options, reached: &mut Mainten
         write_some(&mut world, &shape, &mut draw, 300);
         add_up(reached, &world.db.statistics().maintenance);
         let mut disk = cut(&world.disk, &mut draw);
-        // An opening writes, too, and may be cut like any other operation.
+        // An opening also writes, so it can be cut like any other operation.
         for _ in 0..draw.below(3) {
             disk.set_faults(Faults {
                 power_cut_at: Some(draw.below(12)),
@@ -157,7 +158,8 @@ fn failure_and_cut(number: u64, keeps: u64) -> bool {
 }
 
 /// Returns a batch of 60,000 bytes, each of which is `number`. The values are short enough to stay
-/// in leaves: a value out of line would be written immediately, after making the log durable.
+/// in leaves. A longer value would be stored out of line, and the index would make the log durable
+/// before writing it.
 fn long_batch(key: u8, number: u8) -> Vec<Change> {
     let put = |index: u8| Change::Put(vec![key, index], vec![number; 1000]);
     (0..60).map(put).collect()
@@ -171,8 +173,9 @@ fn nothing_but_the_log() -> Options {
         memory_bytes: 16 << 20,
         buffer_bytes: 8 << 20,
         log_bytes: 4 << 20,
-        // Filling a segment or writing a value out of line would make the log durable, too. Nodes
-        // are so long that no leaf is written because of its length.
+        // An index also makes the log durable when a segment is full or when a value is written out
+        // of line. These options avoid both. Nodes are so long that no leaf is written because of
+        // its length.
         node_bytes: 256 << 10,
         segment_bytes: 4 << 20,
         inline_value_bytes: 1000,
@@ -180,8 +183,8 @@ fn nothing_but_the_log() -> Options {
     }
 }
 
-/// Runs lives of long batches that become durable much later, so that a power cut affects several
-/// frames of the log that are not durable, and keeps some of them.
+/// Runs lives with long batches that become durable much later. A power cut then finds several
+/// frames of the log that are not durable, and the simulated disk keeps only some of these frames.
 pub fn relaxed(seed: u64) {
     let mut draw = Draw::new(seed);
     let mut world = World::new(nothing_but_the_log()).expect("an index on an empty disk");
@@ -220,8 +223,8 @@ pub fn leftover(number: u64) {
             written.expect("a write");
         }
     };
-    // Five of these batches are longer than a frame, so the nine batches are one frame and the
-    // beginning of a second.
+    // Five of these batches together are longer than a frame. So the nine batches need one frame
+    // and a part of a second frame.
     write(&mut world, 0, 9);
     let mut sectors = 0;
     let mut lose_a_block = || {
@@ -255,8 +258,8 @@ pub fn failed_sync(number: u64) {
     let mut world = World::over(disk, storage.clone(), options).expect("an index");
     let first = world.write(&[], Durability::Durable);
     first.expect("a write");
-    // Five of these batches are longer than a frame, so at least one frame is written and waits for
-    // the sync, and one is not written yet.
+    // Five of these batches together are longer than a frame. So at least one frame is written and
+    // waits for the sync, and one frame is not written yet.
     for batch in 0..6 + number as u8 {
         let written = world.write(&long_batch(batch, batch), Durability::Relaxed);
         written.expect("a write");

@@ -71,7 +71,7 @@ impl World {
     }
 
     /// Opens the index on a disk and compares it with the history. Batches that were not durable
-    /// may be missing, and must then remain missing.
+    /// are allowed to be missing, and must then remain missing.
     pub fn reopen(&mut self, disk: Disk) -> Result<(), Error> {
         // The old index is abandoned as if its process had been killed, because it may be on the
         // same disk.

@@ -83,8 +83,8 @@ impl Storage for Remembers {
     }
 }
 
-/// Checks that every key has its current value, since the log is intact, or that reading the key
-/// reports damage. Returns false if any damage is reported.
+/// Checks that a read of each key returns its current value or reports damage. No older value is
+/// accepted, because the log is intact. Returns false if any damage is reported.
 fn assert_right_or_refused(disk: Disk, world: &World, how: &str) -> bool {
     let is_damage = |error: &Error| matches!(error, Error::Damaged { .. });
     let db = match Db::open(disk, &world.options) {

@@ -21,10 +21,11 @@ use bimetal_rt::real_time::Signals;
 use bimetal_rt::{Rt, UringOptions};
 use futures_util::future::{Either, select};
 
-/// Estimated time in ns to prepare a run and to restore the machine after it.
+/// Estimated time in ns for the preparation of a run plus the restoring of the machine after it.
 const AROUND_A_RUN_NS: u64 = 1_000_000_000;
 
-/// Factor by which a run takes longer in a guest. The time to boot the guest is added.
+/// Factor by which a run in a guest takes longer than a run on the machine itself. The estimate
+/// also includes the time to boot the guest.
 const GUEST_FACTOR: u64 = 10;
 const BOOT_NS: u64 = 5_000_000_000;
 

@@ -145,8 +145,8 @@ impl OpenFile {
     }
 }
 
-/// CPU time at which a program waits immediately. Smaller amounts accumulate, so that a page found
-/// in memory needs no timer.
+/// Amount of accumulated CPU time, in ns, from which a program waits immediately. Smaller amounts
+/// accumulate, so that a page found in memory needs no timer.
 const PAID_AT_ONCE_NS: u64 = 200_000;
 
 /// Virtual file layer; see the module. Clones refer to the same file system.
@@ -255,7 +255,8 @@ impl Files {
         self.0.config.cpu.character_ns
     }
 
-    /// Charges the program with `ns` of CPU time. Waits only when enough CPU time has accumulated.
+    /// Charges the program with `ns` of CPU time. Waits only if the accumulated CPU time has
+    /// reached `PAID_AT_ONCE_NS`.
     pub async fn spend(&self, program: &mut Program, ns: u64) {
         program.owed_ns += ns;
         if program.owed_ns >= PAID_AT_ONCE_NS {

@@ -121,12 +121,12 @@ impl Files {
     async fn until_less_is_under_way(&self, most: Duration) {
         let before = self.0.cache.borrow().counts().under_way;
         let less = || self.0.cache.borrow().counts().under_way < before;
-        // The caller checks the counts again, whether they have changed or the time is over.
+        // The caller checks the counts again, both after a change and after the timeout.
         let _ = self.0.rt.timeout(most, self.0.changed.until(less)).await;
     }
 
-    /// Starts to write up to `pages` dirty pages, first those of the file that has had dirty pages
-    /// for the longest time. Returns the number of pages.
+    /// Starts to write up to `pages` dirty pages. Starts with the file that has had dirty pages for
+    /// the longest time. Returns the number of pages.
     async fn write_oldest(&self, pages: u64, task: u32) -> u64 {
         let mut left = pages;
         while left > 0 {
@@ -254,7 +254,7 @@ impl Files {
         loop {
             let wanted = &self.0.commit_wanted;
             let asked = self.0.committer.until(|| wanted.replace(false));
-            // Commit whether a request or the end of the interval has ended the wait.
+            // Commit in both cases: after a request, and at the end of the interval.
             let _ = self.0.rt.timeout(interval, asked).await;
             self.commit().await;
         }

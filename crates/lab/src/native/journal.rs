@@ -176,7 +176,7 @@ impl Journal {
         })
     }
 
-    /// Returns true if `folder` contains a journal of changes that is visible to this user.
+    /// Returns true if `folder` contains a journal, and this user can see it.
     pub fn is_left(folder: &Path) -> bool {
         folder.join("journal.json").exists()
     }

@@ -254,9 +254,10 @@ fn tune(
 }
 
 /// Limits the dirty pages of a device. The kernel stores the limit as a fraction of the dirty pages
-/// that are allowed for the whole memory, which depends on the free memory, and a load like
-/// Postmark is written in rounds of about the size of the limit. So the limit is set last, just
-/// before the load, and the resulting value is recorded among the settings of the run.
+/// that it allows in the whole memory, and this number depends on the free memory. The limit
+/// affects the results: a load such as Postmark is written in rounds of about the size of the
+/// limit. So the limit is set last, just before the load, and the resulting value is recorded among
+/// the settings of the run.
 fn limit_dirty(bdi: &Path, settings: &Settings, written: &mut Written) -> Result<(), NativeError> {
     let bytes = u64::from(settings.memory_pages) * 4096 / DIRTY_PART;
     written.set(None, bdi.join("strict_limit"), "1")?;

@@ -221,8 +221,8 @@ impl FileDevice {
         })
     }
 
-    /// Returns an error unless the plan allows with `overwrite = true` that the path is
-    /// overwritten.
+    /// Returns an error if the plan does not allow this program to overwrite the path
+    /// (`overwrite = true`).
     fn check_overwrite(&self, path: &std::path::Path) -> Result<(), String> {
         match self.overwrite {
             true => Ok(()),

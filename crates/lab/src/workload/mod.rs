@@ -310,8 +310,8 @@ impl Resolved {
                 .saturating_mul(STREAM_PAGE_ESTIMATE_NS),
             Resolved::Requests(load) => load.estimated_pages().saturating_mul(PAGE_ESTIMATE_NS),
             Resolved::Replay(load) => load.count.saturating_mul(PAGE_ESTIMATE_NS),
-            // In a second of its time, a client reads and writes about 10,000 pages, or fewer if it
-            // waits.
+            // In one second of its running time, a client reads and writes about 10,000 pages. A
+            // client that waits handles fewer pages.
             Resolved::Clients(load) => {
                 load.seconds * load.counts.len() as u64 * 10_000 * PAGE_ESTIMATE_NS
             }

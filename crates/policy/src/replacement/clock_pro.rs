@@ -261,7 +261,8 @@ impl Order for ClockPro {
         while self.len() >= self.capacity {
             self.evict(dirty, out);
         }
-        // The eviction above may have forgotten the page, so this check must follow it.
+        // This check must follow the evictions above, because one of them can forget the page that
+        // is being inserted.
         if self.is_gone(page) {
             self.uncount(page);
             self.take(page);

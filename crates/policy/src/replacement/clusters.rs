@@ -4,8 +4,8 @@
 //! Sources: FAB, Jo et al., 2006, evicts the cluster with the most pages, and the oldest among
 //! equals. CLC, Park et al., MASCOTS 2008, evicts the largest cluster that is not among the most
 //! recently used ones (10 % of the clusters in this implementation). Block LRU with the
-//! compensation of BPLRU, Kim and Ahn, FAST 2008, moves a cluster that was written in sequence from
-//! its first to its last page to the old end. The module knows nothing about dirtiness.
+//! compensation of BPLRU, Kim and Ahn, FAST 2008: a cluster that was written in sequence from its
+//! first to its last page becomes the next victim. The module knows nothing about dirtiness.
 
 use super::{Access, PageAddress, PageId};
 use crate::lists::{Links, List, NONE, grow};
@@ -20,7 +20,7 @@ pub(super) enum Choice {
     /// The least recently used cluster.
     Oldest,
     /// The least recently used cluster, except that a cluster written in sequence is evicted before
-    /// all others (BPLRU).
+    /// all other clusters (BPLRU).
     OldestOrSequential,
     /// The least recently used page, together with the other cold pages of its cluster.
     Cold,

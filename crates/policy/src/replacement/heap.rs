@@ -1,4 +1,4 @@
-//! A binary heap of pages with the smallest key on top. The key of a page may change while the page
+//! A binary heap of pages with the smallest key on top. The key of a page can change while the page
 //! is in the heap.
 //!
 //! Policies that rank pages by a number use this heap instead of a list. Equal keys are popped in

@@ -44,13 +44,13 @@ pub(super) struct Lirs {
     gone: List,
     lir_len: usize,
     state: Vec<u8>,
-    /// True if a page in limbo counts as held, but uses no frame.
+    /// True if a page in limbo uses no frame, although the order still reports the page as held.
     limbo_is_free: bool,
 }
 
 impl Lirs {
-    /// Creates the order. `limbo_is_free` serves only to compare with published tables that count a
-    /// page in limbo as held although it uses no frame.
+    /// Creates the order. `limbo_is_free` is only for comparisons with published tables. These
+    /// tables count a page in limbo as held although it uses no frame.
     pub(super) fn new(capacity: usize, limbo_is_free: bool) -> Lirs {
         let mut order = Lirs {
             capacity,
@@ -106,8 +106,8 @@ impl Lirs {
         self.unset(page, QUEUED);
     }
 
-    /// Removes `page` from S, and forgets it if it is not held. A page in limbo moves to the end of
-    /// Q from which pages are evicted.
+    /// Removes `page` from S, and forgets it if it is not held. A page in limbo (held and in S, but
+    /// neither a LIR page nor in Q) moves to the end of Q from which pages are evicted.
     fn unstack(&mut self, page: PageId) {
         if self.is_gone(page) {
             self.gone.remove(&mut self.queue_links, page);
@@ -147,9 +147,9 @@ impl Lirs {
         self.prune();
     }
 
-    /// Demotes a LIR page after a use of `page`, which was in Q only and is now on top of S. The
-    /// demoted page needs a place in Q. If Q has only one place, `page` gives it up and is in
-    /// limbo.
+    /// Demotes a LIR page after a use of `page`, which was only in Q and is now on top of S. The
+    /// demoted page needs a place in Q. If Q has only one place, `page` is removed from Q and is in
+    /// limbo: held and in S, but neither a LIR page nor in Q.
     fn demote_after(&mut self, page: PageId, out: &mut Vec<PageId>) {
         if self.lir_len < self.lir_max {
             return;
@@ -326,7 +326,8 @@ impl Order for Lirs {
             self.unset(page, LIMBO);
         }
         if was_hir && self.has(page, STACKED) {
-            // The page's entry in S is now that of a page that is not held, and is removed as such.
+            // For a moment, S contains the page as a page that is not held. `unstack` below then
+            // removes it from S and from `gone`.
             self.gone.push_front(&mut self.queue_links, page);
         }
         let was_lir = self.has(page, LIR);

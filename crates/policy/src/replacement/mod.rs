@@ -181,7 +181,7 @@ pub struct Occupancy {
     pub held: usize,
     /// Number of dirty pages among the pages held.
     pub dirty: usize,
-    /// Number of pages that the write buffer may hold; `None` for a policy with a single buffer.
+    /// Target number of pages of the write buffer; `None` for a policy with a single buffer.
     pub write_target: Option<f64>,
     /// Number of pages that the write buffer holds; `None` for a policy with a single buffer.
     pub write_held: Option<usize>,
@@ -189,7 +189,7 @@ pub struct Occupancy {
 
 /// A replacement policy. The documentation of the module contains the contract.
 pub trait Replacement: Send {
-    /// Returns the number of pages that the policy may hold, at least 1.
+    /// Returns the maximum number of pages that the policy holds, at least 1.
     fn capacity(&self) -> usize;
 
     /// Announces that all ids will be below `ids`, so that arrays are allocated only once.
@@ -199,8 +199,8 @@ pub trait Replacement: Send {
     /// location `place`.
     fn introduce(&mut self, page: PageId, place: PageAddress);
 
-    /// Accesses an introduced page, and appends the pages that are evicted to make room for it to
-    /// `out`.
+    /// Accesses a page for which `introduce` was called before. Appends the pages that are evicted
+    /// to make room for the page to `out`.
     fn access(&mut self, page: PageId, access: Access, out: &mut Evictions) -> Outcome;
 
     /// Records that the driver wrote `page` to the device by its own decision. The page is clean

@@ -352,12 +352,12 @@ impl FromStr for Spec {
 /// Parameters from which a policy is built.
 #[derive(Clone, Debug)]
 pub struct Build {
-    /// Maximum number of pages that the policy may hold; 0 counts as 1.
+    /// Maximum number of pages that the policy holds; 0 is treated as 1.
     pub capacity: usize,
     /// Number of pages in an erase block.
     pub pages_per_block: u32,
-    /// The unit in which the device is written at the lowest cost, on which the default policy
-    /// depends.
+    /// The unit in which the device is written at the lowest cost. The default policy depends on
+    /// it.
     pub granularity: Granularity,
     /// Cost of reading a page in microseconds, used until costs have been measured.
     pub read_us: f64,

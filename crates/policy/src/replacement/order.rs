@@ -39,8 +39,8 @@ pub(super) trait Order: Send {
     /// Evicts one page, to make room outside this order; does nothing if no page is held.
     fn evict(&mut self, dirty: &Dirty, out: &mut Vec<PageId>);
 
-    /// Inserts a page that is not held as the next victim (write eviction delay). The order must
-    /// not be full.
+    /// Inserts `page`, which is not held, at the position of the next victim (write eviction
+    /// delay). The order must not be full.
     fn insert_cold(&mut self, page: PageId);
 
     /// Sets the maximum number of pages, which must be at least 1 and not below the number held.

@@ -18,7 +18,7 @@ enum Where {
     Ghost,
 }
 
-/// Number of uses in the small FIFO from which on a page is promoted to the main FIFO.
+/// Minimum number of uses in the small FIFO that promotes a page to the main FIFO.
 const MOVES_ON: u8 = 2;
 /// Maximum number of uses that count as second chances in the main FIFO.
 const CHANCES_MAX: u8 = 3;

@@ -20,7 +20,7 @@ const BACK_PENALTY: u64 = 2;
 /// Distance ahead of the head, in sectors, within which a request is close without any wait. Behind
 /// the head, half of this distance applies. The distance doubles with each millisecond of waiting.
 const CLOSE_SECTORS: u64 = 8192;
-/// Number of milliseconds of waiting after which every request counts as close.
+/// Number of milliseconds of waiting after which every request is treated as close.
 const CLOSE_MS_MAX: u64 = 20;
 
 /// Parameters of Anticipatory.
@@ -111,18 +111,18 @@ pub struct Anticipatory {
     /// Time at which the age of the oldest request was last checked, for each kind.
     looked_ns: [u64; 2],
     batch: Kind,
-    /// True when the batch has changed its kind, and requests of the previous kind are still in
-    /// flight.
+    /// True when the current batch is of another kind than the previous one, and requests of the
+    /// previous kind are still in flight.
     changed: bool,
     /// True when a batch of sync requests has begun, and none of its requests has completed.
     fresh: bool,
     batch_expires_ns: u64,
-    /// `write_quota` is the number of requests that a batch of async requests may dispatch.
+    /// `write_quota` is the maximum number of requests that a batch of async requests dispatches.
     /// `writes_left` is the part of the quota that the current batch has not used.
     write_quota: u64,
     writes_left: u64,
-    /// True when the current batch of async requests had used up its quota, or had no request,
-    /// while no sync request waited. Its duration must then not reduce the quota.
+    /// True if the current batch of async requests used up its quota, or had no request left, while
+    /// no sync request waited. The duration of such a batch must not reduce the quota.
     idled: bool,
     /// Number of requests on the list or with the device.
     under_way: usize,

@@ -15,7 +15,7 @@ pub struct DeadlineParameters {
     pub write_expire_ns: u64,
     /// Maximum number of requests in a batch.
     pub fifo_batch: u64,
-    /// Number of batches of reads that may be dispatched while writes wait.
+    /// Maximum number of batches of reads that are dispatched while writes wait.
     pub writes_starved: u64,
     /// True if a bio may be prepended to a waiting request.
     pub front_merges: bool,
@@ -79,7 +79,8 @@ impl Deadline {
         &self.lanes[direction as usize]
     }
 
-    /// Returns the request that continues the current batch, if the batch may continue.
+    /// Returns the request that continues the current batch; `None` if the batch is over or has no
+    /// next request.
     fn continued(&mut self, requests: &Requests) -> Option<(Direction, Tag)> {
         let (direction, tag) = self.next?;
         if requests[tag].bio.start_sector != self.last_sector {

@@ -10,12 +10,13 @@ use std::collections::VecDeque;
 #[derive(Clone, Debug)]
 pub struct DispatchList {
     list: VecDeque<Tag>,
-    /// The requests of the list that the request queue has not taken note of yet.
+    /// The requests of the list that the request queue has not marked as dispatched yet.
     new: Vec<Tag>,
     /// Expected position of the disk's head. The sort order begins at this sector and wraps once.
     boundary_sector: u64,
-    /// The last request appended at the tail of the list. While it is in the list, the boundary
-    /// remains at its end, and requests issued before it do not move the boundary.
+    /// The last request appended at the tail of the list. While this request is in the list, the
+    /// boundary sector remains at the end of the request, and requests issued before it do not move
+    /// the boundary sector.
     at_tail: Option<Tag>,
 }
 

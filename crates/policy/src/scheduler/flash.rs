@@ -158,8 +158,8 @@ impl Flash {
         }
     }
 
-    /// Returns true if a batch of writes may begin: always while there are no reads, otherwise only
-    /// if less than one unit of writes is at the device.
+    /// Returns true if a batch of writes is allowed to begin. If no read waits or is at the device,
+    /// a batch can always begin; otherwise only if less than one unit of writes is at the device.
     fn may_begin(&self) -> bool {
         let nobody_reads = self.reads.is_empty() && self.reads_under_way == 0;
         nobody_reads || self.write_sectors_under_way < self.parameters.write_unit_sectors

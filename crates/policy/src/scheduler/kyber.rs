@@ -200,9 +200,9 @@ impl Kyber {
         self.domains[direction as usize].tokens
     }
 
-    /// Adjusts the tokens if the time of the adjustment has passed. No event that affects the
-    /// result happens between that time and the next call, so the adjustment is computed in the
-    /// next call, for the time at which it was due.
+    /// Adjusts the tokens if the adjustment is due. The result is computed for the time at which
+    /// the adjustment was due. No event that affects the result happens between that time and this
+    /// call, so the delay does not change the result.
     fn adjust(&mut self, now_ns: u64) {
         let Some(at_ns) = self.adjust_at_ns.filter(|at_ns| *at_ns <= now_ns) else {
             return;
@@ -230,7 +230,8 @@ impl Kyber {
     }
 
     /// Returns the next request: from the current batch if possible, otherwise the first request of
-    /// a new batch, which may be of the same domain.
+    /// a new batch. The new batch is of the other domain if that domain has a request and a free
+    /// token, otherwise of the same domain.
     fn choose(&mut self) -> Option<Tag> {
         if self.batching < BATCH[self.current]
             && let Some(tag) = self.take()

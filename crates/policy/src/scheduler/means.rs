@@ -7,11 +7,12 @@
 /// The number one in the fixed-point representation of means and weights.
 const ONE: u64 = 256;
 
-/// Number of sectors by which a recorded seek may exceed four times the mean while there are few
+/// Number of sectors by which a recorded seek can exceed four times the mean while there are few
 /// samples. A longer seek is recorded as this maximum.
 const SEEK_MORE_SECTORS_FEW: u64 = 2 * 1024 * 1024;
-/// Number of sectors by which a recorded seek may exceed four times the mean once there are enough
-/// samples. The limit keeps an outlier from distorting the mean.
+/// Number of sectors by which a recorded seek can exceed four times the mean if there are enough
+/// samples. A longer seek is recorded as this maximum, so that an outlier does not distort the
+/// mean.
 const SEEK_MORE_SECTORS: u64 = 2 * 1024 * 64;
 /// Total sample weight above which a mean has enough samples for the smaller limit of a seek.
 const ENOUGH: u64 = 80;

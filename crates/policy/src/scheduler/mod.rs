@@ -87,10 +87,11 @@ pub trait Scheduler: Send {
         true
     }
 
-    /// Returns the request before `tag` in the scheduler's order, which may absorb `tag`.
+    /// Returns the request before `tag` in the scheduler's order: the request that can absorb
+    /// `tag`.
     fn former(&self, tag: Tag, requests: &Requests) -> Option<Tag>;
 
-    /// Returns the request after `tag` in the scheduler's order, which `tag` may absorb.
+    /// Returns the request after `tag` in the scheduler's order: the request that `tag` can absorb.
     fn latter(&self, tag: Tag, requests: &Requests) -> Option<Tag>;
 
     /// Records that a bio was prepended to the request `tag`, which started at `old_start_sector`
@@ -104,8 +105,8 @@ pub trait Scheduler: Send {
         let _ = (tag, sectors, requests);
     }
 
-    /// Removes the request `absorbed`, which is adjacent behind `survivor` and is about to be
-    /// merged into it. Both requests still have their contents from before the merge.
+    /// Removes the request `absorbed`, which starts where `survivor` ends and is about to be merged
+    /// into `survivor`. Both requests still have their contents from before the merge.
     fn absorbed(&mut self, survivor: Tag, absorbed: Tag, requests: &Requests);
 
     /// Moves one or more requests to the list for the device; returns false if no request should be

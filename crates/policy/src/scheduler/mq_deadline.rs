@@ -134,7 +134,8 @@ impl MqDeadline {
         }
     }
 
-    /// Returns a request of a lower class that has waited longer than `prio_aging_expire_ns`.
+    /// Returns a request of a class below the highest one, if the request has waited longer than
+    /// `prio_aging_expire_ns`.
     fn aged(&mut self, now_ns: u64) -> Option<Tag> {
         let waiting = self.classes.iter().filter(|c| c.unfinished > 0).count();
         let arrived_ns_max = now_ns.checked_sub(self.parameters.prio_aging_expire_ns)?;

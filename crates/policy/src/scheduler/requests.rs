@@ -16,7 +16,7 @@ pub enum Direction {
 /// The I/O priority of a task, the most urgent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Priority {
-    /// The class before all other classes. Level 0 is the most urgent, 7 the least.
+    /// The class that is served before all other classes. Level 0 is the most urgent, 7 the least.
     RealTime(u8),
     /// The usual class. Level 0 is the most urgent, 7 the least.
     BestEffort(u8),
@@ -44,7 +44,8 @@ pub struct Bio {
     pub sectors: u32,
     /// The direction of the transfer.
     pub direction: Direction,
-    /// True when a task waits for the bio. Every read counts as sync, whatever this field says.
+    /// True when a task waits for the bio. Every read is treated as sync, whatever the value of
+    /// this field is.
     pub sync: bool,
     /// True for the file system's own metadata.
     pub metadata: bool,
@@ -126,8 +127,8 @@ pub struct Request {
     /// The whole sector range of the request. The other attributes are those of the bio that
     /// started the request.
     pub bio: Bio,
-    /// Time at which the request was added. If the request has absorbed others, the earliest such
-    /// time among all of them.
+    /// Time at which the request was added. If the request has absorbed other requests, this is the
+    /// earliest time at which any of them was added.
     pub arrived_ns: u64,
     /// The first and the last bio of the request in order of sector.
     first: Tag,
@@ -214,7 +215,7 @@ impl Requests {
         slot.bio.sectors += front.sectors;
     }
 
-    /// Merges the request `absorbed`, which is adjacent behind the request `tag`, into the request
+    /// Merges the request `absorbed`, which starts where the request `tag` ends, into the request
     /// `tag`.
     pub(super) fn absorb(&mut self, tag: Tag, absorbed: Tag) {
         let other = self[absorbed];

@@ -47,13 +47,13 @@ impl Request {
     }
 
     /// Returns the exclusive end of the range, saturated at `u64::MAX`. The range of a request that
-    /// was not validated may exceed the volume.
+    /// was not validated can exceed the volume.
     pub fn end_bytes(&self) -> u64 {
         self.offset_bytes
             .saturating_add(u64::from(self.length_bytes))
     }
 
-    /// Returns true when the request may be merged with others into one command.
+    /// Returns true when the request can be merged with other requests into one command.
     pub fn may_merge(&self) -> bool {
         self.op.may_merge(self.length_bytes)
     }
@@ -90,13 +90,13 @@ impl Request {
     }
 }
 
-/// Appends the head and the entries of a command to `out`. The caller must send the data of the
-/// command's writes after them, in the order of the entries. `in_turn` asks the target to handle
+/// Appends the head and the entries of a command to `out`. After them, the caller must send the
+/// data of the command's writes, in the order of the entries. `in_turn` asks the target to handle
 /// the requests one at a time.
 ///
 /// # Panics
-/// When the command is invalid: no or too many requests, requests that may not be merged, or too
-/// much data.
+/// When the command is invalid: it has no request, too many requests, several requests of which one
+/// must not be merged, or too much data.
 pub fn encode_command(
     outbound: &mut Outbound,
     out: &mut Vec<u8>,
@@ -118,8 +118,8 @@ pub fn encode_command(
     outbound.frame(out, head, &entries, data_bytes as u32);
 }
 
-/// Checks the head of a command, whose entries may not have arrived yet, and returns the length of
-/// the entries in bytes. `merge` is true when merging was negotiated.
+/// Checks the head of a command, and returns the length of its entries in bytes. The entries need
+/// not have arrived. `merge` is true when merging was negotiated.
 pub(super) fn entries_bytes(head: &Head, merge: bool) -> Result<usize, ProtocolError> {
     head.entries_bytes(REQUEST_BYTES, merge, command_flag::IN_TURN)
 }

@@ -50,8 +50,8 @@ impl Head {
     }
 
     /// Checks the number of entries and the flags of a command or a response, and returns the
-    /// length of its entries, of `entry_bytes` bytes each. `merge` is true when frames may have
-    /// more than one entry.
+    /// length of its entries, of `entry_bytes` bytes each. `merge` is true when frames are allowed
+    /// to have more than one entry.
     pub(super) fn entries_bytes(
         &self,
         entry_bytes: usize,

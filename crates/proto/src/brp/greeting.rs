@@ -38,7 +38,7 @@ pub struct Hello {
 }
 
 impl Hello {
-    /// Appends the frame.
+    /// Appends the encoded frame to `out`.
     ///
     /// # Panics
     /// When the name is longer than [`NAME_BYTES_MAX`].
@@ -136,7 +136,7 @@ pub struct Welcome {
 }
 
 impl Welcome {
-    /// Appends the frame.
+    /// Appends the encoded frame to `out`.
     ///
     /// # Panics
     /// When a field is outside its limits.
@@ -227,8 +227,8 @@ impl Welcome {
         self.features & feature != 0
     }
 
-    /// Checks whether a request may be carried out (section "Commands"). The target validates each
-    /// received request, and the initiator validates a request before sending it.
+    /// Checks whether a request is allowed to be carried out (section "Commands"). The target
+    /// validates each received request, and the initiator validates a request before sending it.
     ///
     /// # Errors
     /// The status with which the request is answered.
@@ -296,7 +296,7 @@ impl Refusal {
         }
     }
 
-    /// Appends the frame. A message beyond the limit is truncated.
+    /// Appends the encoded frame to `out`. A message beyond the limit is truncated.
     pub fn encode(&self, outbound: &mut Outbound, out: &mut Vec<u8>) {
         let words = match self.words.char_indices().map(|(at, _)| at) {
             _ if self.words.len() <= WORDS_BYTES_MAX => self.words.as_str(),
@@ -345,7 +345,7 @@ pub struct Listed {
 }
 
 impl Listed {
-    /// Appends the frame.
+    /// Appends the encoded frame to `out`.
     ///
     /// # Panics
     /// When the name or the description is longer than [`NAME_BYTES_MAX`].

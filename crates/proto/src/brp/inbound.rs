@@ -180,7 +180,7 @@ impl InitiatorInbound {
         assert!(self.fenced <= FENCES_MAX, "fences have a bound");
     }
 
-    /// Returns true when another fence may be sent.
+    /// Returns true when one more fence is allowed to be sent.
     pub fn may_fence(&self) -> bool {
         self.fenced < FENCES_MAX
     }

@@ -81,8 +81,8 @@ pub fn encode_response(outbound: &mut Outbound, out: &mut Vec<u8>, completions: 
     outbound.frame(out, head, &entries, data_bytes as u32);
 }
 
-/// Checks the head of a response, whose entries may not have arrived yet, and returns the length of
-/// the entries in bytes. `merge` is true when merging was negotiated.
+/// Checks the head of a response, and returns the length of its entries in bytes. The entries need
+/// not have arrived. `merge` is true when merging was negotiated.
 pub(super) fn entries_bytes(head: &Head, merge: bool) -> Result<usize, ProtocolError> {
     head.entries_bytes(COMPLETION_BYTES, merge, 0)
 }

@@ -38,7 +38,7 @@ impl Path {
         true
     }
 
-    /// Records that a request has ended, whether or not its result is delivered.
+    /// Records that a request has ended. Its result need not be delivered.
     ///
     /// # Panics
     /// When more requests ended than were started.
@@ -81,7 +81,7 @@ pub struct Sessions {
 }
 
 impl Sessions {
-    /// Creates the state without sessions; each session may have at most `paths_max` paths.
+    /// Creates the state without sessions; each session is allowed at most `paths_max` paths.
     pub fn new(paths_max: usize) -> Sessions {
         Sessions {
             sessions: RefCell::default(),

@@ -24,7 +24,7 @@ pub const FENCE_BYTES: usize = 8;
 
 /// Maximum number of requests in a command and of results in a response.
 pub const ENTRIES_MAX: usize = 64;
-/// Maximum length of a request that may be merged with others, in bytes.
+/// Maximum length in bytes of a request that can be merged with other requests.
 pub const MERGED_BYTES_MAX: u32 = 4096;
 /// Maximum data of one frame in bytes, and so the maximum length of a read or write.
 pub const DATA_BYTES_MAX: u32 = 32 << 20;
@@ -153,7 +153,8 @@ impl Op {
         }
     }
 
-    /// Returns true when a request of this length may be merged with others into one command.
+    /// Returns true when a request of this length can be merged with other requests into one
+    /// command.
     pub fn may_merge(self, length_bytes: u32) -> bool {
         !matches!(self, Op::Flush | Op::Extents) && length_bytes <= MERGED_BYTES_MAX
     }
@@ -183,7 +184,7 @@ pub enum Status {
     Corrupt = 8,
     /// The device behind the target is offline.
     Offline = 9,
-    /// The device did not answer; a write may still take effect.
+    /// The device did not answer in time; a write might still take effect.
     Timeout = 10,
     /// The request was not carried out because the target is shutting down.
     Shutdown = 11,
@@ -241,7 +242,7 @@ pub enum ProtocolError {
     /// A field holds a value that is not permitted.
     #[error("bad {0}")]
     BadField(&'static str),
-    /// A merged request that may not be merged.
+    /// A merged request that must not be merged.
     #[error("a request that may not be merged")]
     NotMergeable,
     /// A response to a request that is not in flight on this path.
@@ -250,8 +251,8 @@ pub enum ProtocolError {
     /// A response of the wrong length.
     #[error("a response of {0} bytes")]
     WrongLength(u32),
-    /// A path that requests too many fences, or the fence of itself; a message about a fence that
-    /// was not requested.
+    /// A path requested too many fences or its own fence, or a message concerns a fence that was
+    /// not requested.
     #[error("a fence that may not be")]
     BadFence,
     /// A list with too many entries.

@@ -170,8 +170,8 @@ fn take(stream: &[u8], fragment_bytes: usize) -> Taken {
     (messages, taken_requests, end)
 }
 
-/// Checks that an accepted command follows the rules of its frame, and that its valid requests lie
-/// in the volume. Returns the number of data bytes that follow the command.
+/// Checks that an accepted command is permitted in one frame, and that its valid requests lie in
+/// the volume. Returns the number of data bytes that follow the command.
 fn check_command(requests: &[Request], path: &Welcome) -> u64 {
     let data_bytes = requests.iter().map(|r| u64::from(r.data_bytes())).sum();
     assert!((1..=ENTRIES_MAX).contains(&requests.len()) && data_bytes <= u64::from(DATA_BYTES_MAX));
@@ -235,7 +235,7 @@ struct SessionOf {
     instance: u8,
     next_path: u32,
     lines: BTreeMap<u32, Line>,
-    /// Requests that may be in progress at targets, each with the path that carried it.
+    /// Requests that might be in progress at targets, each with the path that carried it.
     under_way: Vec<(u32, Request)>,
     /// Tags of requests that were submitted and not answered.
     waiting: BTreeSet<u32>,
@@ -280,7 +280,7 @@ impl SessionOf {
         }
     }
 
-    /// Makes a new connection to an instance of the target a path.
+    /// Connects to an instance of the target, and makes the connection a path of the session.
     fn path_up(&mut self, instance: u8) {
         if self.lines.len() == 4 {
             return;
@@ -464,7 +464,8 @@ impl SessionOf {
         }
     }
 
-    /// Sends a FENCED over a path, expected or not. If it is expected, the fenced path has ended.
+    /// Sends a FENCED message over a path, whether or not the initiator expects it. If the
+    /// initiator expects the message, the fenced path has ended.
     fn fenced(&mut self, input: &mut Input<'_>) {
         let Some(path) = self.path(input) else {
             return;

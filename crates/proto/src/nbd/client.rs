@@ -29,8 +29,8 @@ pub struct Wishes {
     pub tls: bool,
 }
 
-/// Next step for the caller after [`ClientHandshake::feed`]. The caller must send the output first,
-/// whatever the step.
+/// Next step for the caller after [`ClientHandshake::feed`]. The caller must always send the output
+/// first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientProgress {
     /// Receive more bytes.
@@ -66,7 +66,7 @@ pub struct Refusal {
     pub option: u32,
     /// The error, see [`rep`].
     pub reply_type: u32,
-    /// Message of the server, which may be empty; invalid UTF-8 is replaced.
+    /// Message of the server, possibly empty. Invalid UTF-8 in it is replaced.
     pub message: String,
 }
 
@@ -137,7 +137,7 @@ impl ClientHandshake {
     /// the next step.
     ///
     /// # Errors
-    /// Any violation of the protocol; close the connection.
+    /// Any violation of the protocol. The caller must then close the connection.
     pub fn feed(
         &mut self,
         input: &[u8],
@@ -341,7 +341,7 @@ impl ClientHandshake {
                 None
             }
             opt::SET_META_CONTEXT if !fatal => {
-                // Contexts that were sent before the error do not count.
+                // Contexts that were sent before the error are not valid.
                 self.negotiated.base_allocation_id = None;
                 self.ask_go(out);
                 None
@@ -393,7 +393,8 @@ impl ClientHandshake {
                 };
                 self.block_sizes = Some([min, preferred, max]);
             }
-            // A client must ignore information that it does not know, although it requested none.
+            // A client must ignore information that it does not know, even if it did not request
+            // any information.
             _ => return Ok(()),
         }
         if fields.rest().is_empty() {
@@ -406,12 +407,13 @@ impl ClientHandshake {
     fn export_name_answer(&mut self, message: &[u8]) -> Result<ClientProgress, ProtocolError> {
         let mut fields = Fields::new(message);
         self.export = fields.u64().zip(fields.u16());
-        // Block sizes that the server sent for `GO` before refusing it do not count.
+        // The server refused `GO`. Block sizes that it sent before the refusal are not valid, so
+        // discard them.
         self.block_sizes = None;
         Ok(ClientProgress::Transmission(self.session()?))
     }
 
-    /// Returns the outcome, once the server has sent all information.
+    /// Returns the negotiated session, once the server has sent all information.
     fn session(&self) -> Result<ClientSession, ProtocolError> {
         let (size_bytes, flags) = self.export.ok_or(self.unexpected(rep::ACK))?;
         if flags & transmission_flag::HAS_FLAGS == 0 {

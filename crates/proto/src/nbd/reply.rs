@@ -111,8 +111,8 @@ fn cut(message: &str) -> &str {
 /// Appends a block status chunk with consecutive extents, which start at the request's offset.
 ///
 /// # Panics
-/// If there are no extents, more than [`EXTENTS_MAX`], or an extent has length 0. [`fit_extents`]
-/// prevents all but the last.
+/// If there are no extents, more than [`EXTENTS_MAX`] extents, or an extent of length 0.
+/// [`fit_extents`] makes sure that there are not too many.
 pub fn block_status_chunk(
     out: &mut Vec<u8>,
     cookie: u64,

@@ -154,8 +154,9 @@ fn check_chunk(kind: u16, done: bool, length_bytes: u32) -> Result<u32, Protocol
             )
         }
         chunk::ERROR_OFFSET => ((14..=14 + message_max_bytes).contains(&length_bytes), 6),
-        // All error chunks begin with the same fields, and an unknown error chunk still fails its
-        // request. The other fields of an unknown error chunk may be as long as a second message.
+        // All error chunks begin with the same fields, and an error chunk of an unknown type still
+        // fails its request. After these fields and a message, such a chunk is allowed to have
+        // further fields, which are at most as long as a second message.
         kind if kind & chunk::ERROR_BIT != 0 => {
             ((6..=6 + 2 * message_max_bytes).contains(&length_bytes), 6)
         }
@@ -229,9 +230,9 @@ impl ReplyDecoder {
             }
         }
         let mut consumed = 0;
-        // The sizes that a fixed part can have, or at which more of it is known, in ascending
-        // order. If the part is not complete at one size, it is longer, so reading up to the next
-        // size never consumes a payload byte.
+        // The possible sizes of a fixed part, and the sizes at which more of its length is known,
+        // in ascending order. A fixed part that is not complete at one size has at least the next
+        // size. Reading up to the next size therefore never consumes a payload byte.
         for need_bytes in [4, SIMPLE_REPLY_BYTES, CHUNK_HEADER_BYTES, 24, 26, 28, 32] {
             if need_bytes < self.partial.len() {
                 continue;
@@ -376,8 +377,9 @@ pub fn extents(request: &Request, payload: &[u8]) -> Result<Vec<Extent>, Protoco
 
 /// Record of the parts of a structured read that have arrived.
 ///
-/// A server may send content in any order but not twice, and may declare success only when no part
-/// is missing. Without this check, old bytes in a buffer could be mistaken for data of the export.
+/// A server is allowed to send content in any order but not twice. It must not declare success
+/// while a part is missing. Without this check, old bytes in a buffer could be mistaken for data of
+/// the export.
 #[derive(Clone, Debug)]
 pub struct ReadCoverage {
     request: Request,

@@ -94,7 +94,7 @@ pub struct Negotiated {
 pub struct Request {
     /// See [`command_flag`]; not checked yet.
     pub flags: u16,
-    /// The request type as received; may be undefined, see [`Request::command`].
+    /// The request type as received. It can be undefined, see [`Request::command`].
     pub command_wire: u16,
     /// The client's opaque number, repeated in the reply.
     pub cookie: u64,
@@ -211,7 +211,7 @@ pub fn validate(
     Ok(command)
 }
 
-/// Returns the flags that `command` may carry.
+/// Returns the flags that are allowed with `command`.
 fn allowed_flags(command: Command, info: &ExportInfo, negotiated: &Negotiated) -> u16 {
     // Some clients set FUA on commands that write nothing, and section "Command flags" requires a
     // server that offers FUA to accept it on all commands.

@@ -275,8 +275,8 @@ impl ServerHandshake {
         Ok(())
     }
 
-    /// Decides like `receive_option`, but before TLS has begun, although it is required: only
-    /// `STARTTLS` and `ABORT` are permitted.
+    /// Decides like `receive_option`, for a server that requires TLS, before TLS has begun. Only
+    /// `STARTTLS` and `ABORT` are permitted then.
     fn receive_without_tls(option: u32, length_bytes: u32) -> Result<Phase, ProtocolError> {
         match option {
             opt::STARTTLS | opt::ABORT => Self::receive_option(option, length_bytes),
@@ -375,8 +375,8 @@ impl ServerHandshake {
         Ok(self.conclude(option, verdict, out))
     }
 
-    /// Starts TLS. Features negotiated before TLS would be unauthenticated and must not count; the
-    /// assertion checks that there are none. The client's handshake flags stay.
+    /// Starts TLS. Features negotiated before TLS would be unauthenticated and must not be kept;
+    /// the assertion checks that there are none. The client's handshake flags are kept.
     fn start_tls(&mut self, out: &mut Vec<u8>) -> ServerProgress {
         put_reply(out, opt::STARTTLS, rep::ACK, &[]);
         assert!(
@@ -523,7 +523,7 @@ impl ServerHandshake {
             info.check().is_ok() && info.max_payload_bytes <= PAYLOAD_HARD_MAX_BYTES,
             "export {index} has block sizes or a payload that the protocol does not allow"
         );
-        // A context counts only for the export for which it was selected.
+        // A context is valid only for the export for which it was selected.
         let selected = self.allocation_export == Some(index);
         ServerSession {
             export_index: index,

@@ -1,6 +1,6 @@
 //! Numbers and small types of the NBD wire format, and the limits that this implementation sets.
 //!
-//! All integers of the protocol are big-endian. Values for which a peer may send numbers outside
+//! All integers of the protocol are big-endian. Values for which a peer can send numbers outside
 //! the defined set (options, reply types, chunk types, flags) are plain constants, not enums.
 
 use thiserror::Error;
@@ -35,7 +35,8 @@ pub const OPTION_REPLY_HEADER_BYTES: usize = 20;
 /// Zero padding after the answer to `NBD_OPT_EXPORT_NAME` unless `NO_ZEROES` was negotiated.
 pub const EXPORT_NAME_PADDING_BYTES: usize = 124;
 
-/// Maximum length of a string that either side may send, in bytes (section "Conventions").
+/// Maximum length in bytes of a string that client or server is allowed to send (section
+/// "Conventions").
 pub const STRING_MAX_BYTES: usize = 4096;
 /// Maximum length of option data that the server stores. Longer data is skipped and answered with
 /// `NBD_REP_ERR_TOO_BIG`.
@@ -162,7 +163,8 @@ pub mod transmission_flag {
     pub const SEND_WRITE_ZEROES: u16 = 1 << 6;
     /// `NBD_CMD_FLAG_DF` is supported; only after structured replies were negotiated.
     pub const SEND_DF: u16 = 1 << 7;
-    /// A flush or FUA on one connection holds for all connections.
+    /// A flush or FUA on one connection also covers the changes of all other connections to the
+    /// export.
     pub const CAN_MULTI_CONN: u16 = 1 << 8;
     /// `NBD_CMD_CACHE` is supported.
     pub const SEND_CACHE: u16 = 1 << 10;
@@ -180,7 +182,7 @@ pub mod command_flag {
     pub const DF: u16 = 1 << 2;
     /// One extent per context; `NBD_CMD_BLOCK_STATUS` only.
     pub const REQ_ONE: u16 = 1 << 3;
-    /// Fail unless faster than writing; `NBD_CMD_WRITE_ZEROES` only.
+    /// The command must fail if it would not be faster than writing; `NBD_CMD_WRITE_ZEROES` only.
     pub const FAST_ZERO: u16 = 1 << 4;
     /// Part of extended headers, never valid here.
     pub const PAYLOAD_LEN: u16 = 1 << 5;
@@ -287,7 +289,7 @@ pub enum Errno {
 impl Errno {
     /// Returns the error of a wire value; `None` for success.
     ///
-    /// An undefined value counts as [`Errno::Inval`], as section "Error values" requires.
+    /// An undefined value is treated as [`Errno::Inval`], as section "Error values" requires.
     pub fn from_wire(value: u32) -> Option<Errno> {
         Some(match value {
             0 => return None,
@@ -355,7 +357,7 @@ pub enum ProtocolError {
         /// The option the reply names.
         got: u32,
     },
-    /// A reply type that the pending option cannot have, or not at this point.
+    /// A reply whose type is not permitted for the pending option, or not permitted at this point.
     #[error("unexpected reply type {reply_type:#x} to option {option}")]
     UnexpectedReply {
         /// The pending option.
@@ -380,7 +382,7 @@ pub enum ProtocolError {
     /// A structured reply that was not negotiated, or a simple reply where it is forbidden.
     #[error("a reply of the wrong kind")]
     WrongReplyKind,
-    /// A chunk of a type that is unknown or that the request cannot have.
+    /// A chunk whose type is unknown, or cannot occur in the reply to the request.
     #[error("unexpected chunk type {0:#x}")]
     UnexpectedChunk(u16),
     /// A chunk whose length or content contradicts its type.

@@ -147,8 +147,8 @@ struct End {
     /// arrived but are not acknowledged.
     wire: VecDeque<OnWire>,
     unacknowledged: VecDeque<OnWire>,
-    /// Messages, with their receive buffers, that the device has received and the program has not
-    /// processed.
+    /// Messages that the device has received and the program has not processed. Each entry begins
+    /// with the number of its receive buffer.
     completed: VecDeque<(u16, OnWire)>,
 }
 
@@ -199,7 +199,7 @@ impl End {
         true
     }
 
-    /// Completes the oldest send, as when the device learns that its message has arrived.
+    /// Completes the oldest send. A device does this when it learns that the message has arrived.
     fn acknowledge(&mut self) -> bool {
         let Some(message) = self.unacknowledged.pop_front() else {
             return false;
@@ -250,8 +250,8 @@ impl End {
     }
 }
 
-/// Runs a schedule, then continues fairly until no end makes progress. `extra` is added to the
-/// number of posted receives.
+/// Runs a schedule. Then lets both ends act in turn until neither makes progress. `extra` is added
+/// to the number of posted receives.
 fn run(shape: Shape, schedule: &[u8], extra: i32) -> Result<(), String> {
     let (a, b) = (
         terms(shape.credits.0, 4096),

@@ -124,7 +124,8 @@ impl CmChannel {
             8 => Happened::Rejected,
             9 => Happened::Established,
             10 => Happened::Disconnected,
-            // Errors of the address, the route or the connection; unreachable; device removal.
+            // The numbers of failures: an error of the address, the route or the connection; an
+            // unreachable end; the removal of the device.
             1 | 3 | 6 | 7 | 11 => Happened::Failed,
             _ => Happened::Other,
         };

@@ -17,7 +17,8 @@ use super::library::{Library, the_library};
 const POLLED: usize = 16;
 /// Page size of registered memory.
 const PAGE_BYTES: usize = 4096;
-/// Bits of a work request ID: the kind of the request. The low bits are the number of its buffer.
+/// Kind of a work request, stored in the high bits of its ID. The low 16 bits hold the number of
+/// its buffer.
 const SEND: u64 = 1 << 32;
 const IDLE_SEND: u64 = 2 << 32;
 const RECEIVE: u64 = 3 << 32;
@@ -88,7 +89,8 @@ pub(crate) struct Queues {
     library: &'static Library,
     id: CmId,
     depths: Depths,
-    /// True for each buffer that the device owns: first the receive buffers, then the send buffers.
+    /// One flag for each buffer, true while the device owns the buffer. The flags of the receive
+    /// buffers come first, then those of the send buffers.
     lent: RefCell<Vec<bool>>,
     region: Region,
     pd: NonNull<Pd>,
@@ -201,8 +203,8 @@ impl Queues {
     }
 
     /// Requests one notification of a new completion, either of receives alone or of all work
-    /// requests. A failure always causes a notification, because it flushes the receives.
-    /// Completions from before this call may cause none.
+    /// requests. A failure always causes a notification, because it flushes the receives. A
+    /// completion from before this call might cause no notification.
     ///
     /// # Errors
     /// The errors of the device.
@@ -289,7 +291,7 @@ impl Queues {
         usize::from(self.depths.receives) + usize::from(slot)
     }
 
-    /// Records that a buffer is handed to the device (`lent`), or that it has come back.
+    /// Records whether a buffer is owned by the device (`lent`) or by the program.
     fn lend(&self, index: usize, lent: bool) {
         let before = std::mem::replace(&mut self.lent.borrow_mut()[index], lent);
         assert_ne!(before, lent, "a buffer goes to the device and comes back");

@@ -1,5 +1,5 @@
 //! Allocator of memory for long-lived content: pieces of one size, carved from areas that the
-//! kernel may back with huge pages.
+//! kernel can back with huge pages.
 //!
 //! The content of a memory device is accessed at random. On small pages nearly every access misses
 //! the TLB, and on the heap the pieces would be interleaved with the reference counts of their
@@ -54,7 +54,8 @@ impl Areas {
         AREA_BYTES / self.piece_bytes
     }
 
-    /// Allocates a piece filled with zeroes; returns `None` when the kernel has no memory.
+    /// Allocates one piece of memory, filled with zeroes; returns `None` when the kernel has no
+    /// memory.
     pub(super) fn take(&mut self) -> Option<NonNull<u8>> {
         if self.free.is_empty() {
             self.map()?;
@@ -77,7 +78,7 @@ impl Areas {
         let used = self.used_of(start);
         *used -= 1;
         let is_empty = *used == 0;
-        // Unmap the empty area only while the other areas have enough free pieces for a whole area.
+        // Unmap the empty area only if the free pieces of the other areas would fill a whole area.
         // Otherwise, a single piece that is allocated and freed repeatedly would map and unmap an
         // area each time.
         if is_empty && self.free.len() >= 2 * self.pieces_of_area() {

@@ -79,7 +79,7 @@ impl DetachedBuf {
 }
 
 impl Payload {
-    /// Copies the payload into one buffer that may move to another thread; returns `None` when no
+    /// Copies the payload into one buffer that can move to another thread; returns `None` when no
     /// memory can be allocated.
     pub fn detached(&self) -> Option<DetachedBuf> {
         DetachedBuf::gather(self.len(), self.slices().iter().map(|slice| &slice[..]))

@@ -1,9 +1,9 @@
 //! Buffers for direct I/O: aligned, pooled, shared without copying, and safe to hand to the kernel.
 //!
-//! A [`BufMut`] is the only handle to its bytes and may be filled. Freezing a `BufMut` gives a
+//! A [`BufMut`] is the only handle to its bytes and can be filled. Freezing a `BufMut` gives a
 //! [`Buf`], an immutable slice that is cloned by reference counting. A [`Payload`] is a list of
 //! such slices, so that a layer can split, merge and keep data without copying it. All three types
-//! stay on their thread; a [`DetachedBuf`] is a copy that may move to another thread.
+//! stay on their thread; a [`DetachedBuf`] is a copy that can move to another thread.
 //!
 //! The pool allocates power-of-two blocks from one region that is registered with the ring (a buddy
 //! allocator). [`BufPool::alloc_now`] never waits and falls back to the heap. The components at the
@@ -151,7 +151,7 @@ impl BufPool {
     }
 
     /// Creates a pool for long-lived content. Buffers whose length, rounded up to whole pages, is
-    /// `bytes` come from memory that the kernel may back with huge pages; all other buffers come
+    /// `bytes` come from memory that the kernel can back with huge pages; all other buffers come
     /// from the heap. `bytes` must be a power of two from 4 KiB to 2 MiB.
     pub fn for_content(bytes: usize) -> BufPool {
         BufPool::over(NonNull::dangling(), 0, Some(Areas::new(bytes)))
@@ -174,8 +174,8 @@ impl BufPool {
     /// Allocates a buffer of `len` bytes from the region, and waits until there is room. Calls are
     /// served in order of arrival, so later calls for small buffers do not starve an earlier call
     /// for a large buffer. A length that never fits in the region is allocated from the heap
-    /// without waiting. Only components at the edge of the process, which hold no buffers, may call
-    /// this.
+    /// without waiting. Only components at the edge of the process are allowed to call this, since
+    /// they hold no buffers.
     pub async fn alloc(&self, len: usize) -> BufMut {
         if self.0.region_bytes == 0 || block_bytes(len) > BLOCK_BYTES_MAX {
             return self.alloc_now(len);

@@ -18,8 +18,8 @@ const VARIABLE: &str = "BIMETAL_DRIVER";
 /// A requested driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DriverChoice {
-    /// `io_uring` where it is usable, threads otherwise. The environment variable `BIMETAL_DRIVER`
-    /// overrides this.
+    /// `io_uring` where it is usable, threads otherwise. The environment variable `BIMETAL_DRIVER`,
+    /// if it is set, decides instead.
     #[default]
     Auto,
     /// `io_uring`, or an error that says why it cannot be used.
@@ -156,7 +156,7 @@ fn of_environment() -> io::Result<DriverChoice> {
 }
 
 /// Returns true for an error that means that `io_uring` is unavailable to this process. Other
-/// errors, such as a lack of descriptors, would also affect the other driver.
+/// errors, such as a lack of descriptors, would also affect the driver of threads.
 fn is_refusal(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::Unsupported
         || matches!(
@@ -165,7 +165,8 @@ fn is_refusal(error: &io::Error) -> bool {
         )
 }
 
-/// System settings that may prevent the creation of a ring, as far as the kernel reports them.
+/// System settings that can prevent the creation of a ring. Contains the settings that the kernel
+/// reports.
 #[derive(Clone, Debug, Default)]
 struct Surroundings {
     /// `kernel.io_uring_disabled`; `None` when the kernel lacks this setting (before Linux 6.6).

@@ -8,7 +8,7 @@
 //! small ring. Control operations use long commands.
 //!
 //! This module must never interpret a command: the caller that sends the command specifies the
-//! memory to which the driver may write.
+//! memory to which the driver is allowed to write.
 
 use std::cell::RefCell;
 use std::io;
@@ -34,9 +34,9 @@ impl File {
     /// Sends a short command: `head`, followed by the address of `buf` in native byte order.
     /// Returns the driver's result and, in every case, the buffer.
     ///
-    /// A driver may delay the completion of a command without limit and may ignore a request to
-    /// cancel it. If the future is dropped, the operation remains in flight as an orphan until the
-    /// driver completes the command.
+    /// A driver can delay the completion of a command without limit, and can ignore a request to
+    /// cancel the command. If the future is dropped, the operation remains in flight as an orphan
+    /// until the driver completes the command.
     ///
     /// # Errors
     /// The errors that the driver returns.
@@ -93,9 +93,9 @@ pub struct DriverPages {
 }
 
 impl DriverPages {
-    /// Returns a copy of the `N` bytes at offset `at`, as they are now. The driver may change the
-    /// bytes during the copy, so the caller's protocol with the driver must decide whether they are
-    /// consistent with each other.
+    /// Returns a copy of the `N` bytes at offset `at`, as they are now. The driver can change the
+    /// bytes during the copy. The caller's protocol with the driver must therefore decide whether
+    /// the copied bytes are consistent with each other.
     ///
     /// # Panics
     /// When the bytes do not lie in the pages.
@@ -170,8 +170,8 @@ impl CommandFile {
     }
 
     /// Sends a long command and waits for its completion. The address of `data`, in native byte
-    /// order, is stored at byte `address_at` of the command. Returns `data`, which the driver may
-    /// have changed.
+    /// order, is stored at byte `address_at` of the command. Returns `data`, possibly changed by
+    /// the driver.
     ///
     /// A command whose future is dropped continues in the kernel, and the next command waits for
     /// its end.
@@ -234,7 +234,7 @@ impl CommandFile {
 
 impl Drop for CommandFile {
     fn drop(&mut self) {
-        // The kernel may still write to the data of a command that has not completed. Waiting for
+        // The kernel can still write to the data of a command that has not completed. Waiting for
         // the completion could take forever, so the memory is leaked.
         if let Some(data) = self.lent.borrow_mut().take() {
             Box::leak(data);
@@ -285,7 +285,7 @@ mod tests {
         assert_eq!(buf.len(), 4096);
     }
 
-    /// Creates a file of 8 KiB, in which every byte is the number of its group of 16 bytes.
+    /// Creates a file of 8 KiB. The value of each byte is its offset divided by 16, modulo 256.
     fn numbered(name: &str) -> std::path::PathBuf {
         let path = std::env::temp_dir().join(format!("bimetal-{}-{name}", std::process::id()));
         let bytes: Vec<u8> = (0..8192).map(|at| (at / 16) as u8).collect();

@@ -46,7 +46,7 @@ pub(crate) enum Request {
     },
     /// `recv(2)`.
     Receive { start: *mut u8, len: u32 },
-    /// `sendmsg(2)`; the driver may send only a part.
+    /// `sendmsg(2)`; only a part of the message can be sent.
     Send { message: *const libc::msghdr },
     /// `connect(2)`.
     Connect {
@@ -66,20 +66,20 @@ pub(crate) type Completion = (usize, i32);
 
 /// Driver of a runtime, which has the kernel execute operations.
 pub(crate) trait Driver {
-    /// Starts an operation. The operation may complete before this returns, and is then still
-    /// reported by [`reap`](Self::reap).
+    /// Starts an operation. The operation can complete before this returns; [`reap`](Self::reap)
+    /// reports its completion in that case, too.
     fn start(&self, key: usize, file: &Descriptor, request: &Request);
 
     /// Requests the cancellation of an operation that was started and not yet reported. The
-    /// operation may still complete normally.
+    /// operation can still complete normally.
     fn cancel(&self, key: usize, file: &Descriptor);
 
     /// Returns true when an operation was started and has not been submitted to the kernel.
     fn must_enter(&self) -> bool;
 
     /// Submits the started operations to the kernel and checks for completions. With `wait`, sleeps
-    /// until an operation completes, for at most `at_most` (`None`: no limit); may return early
-    /// without a completion.
+    /// until an operation completes, for at most `at_most` (`None`: no limit). The sleep can end
+    /// early, without a completion.
     fn enter(&self, wait: bool, at_most: Option<Duration>);
 
     /// Returns true when a completion can be reaped.
@@ -95,8 +95,8 @@ pub(crate) trait Driver {
     /// driver has one.
     fn register(&self, fd: RawFd) -> Option<u32>;
 
-    /// Removes `fd` from the driver before it is closed. No operation on `fd` may be in flight.
-    /// `fixed` is the index that [`register`](Self::register) returned.
+    /// Removes `fd` from the driver before it is closed. The caller makes sure that no operation on
+    /// `fd` is in flight. `fixed` is the index that [`register`](Self::register) returned.
     fn forget(&self, fd: RawFd, fixed: Option<u32>);
 }
 

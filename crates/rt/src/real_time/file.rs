@@ -85,9 +85,9 @@ impl File {
         }
     }
 
-    /// Writes `payload` at `offset` and returns the number of bytes written, which may be smaller
-    /// than the payload, as with `pwrite(2)`. With `dsync`, the written data is durable when this
-    /// returns (`RWF_DSYNC`).
+    /// Writes `payload` at `offset` and returns the number of bytes written. As with `pwrite(2)`,
+    /// this number can be smaller than the length of the payload. With `dsync`, the written data is
+    /// durable when this returns (`RWF_DSYNC`).
     ///
     /// # Errors
     /// The errors of `pwritev2(2)`.
@@ -147,7 +147,7 @@ impl File {
     /// extent map is in memory.
     ///
     /// # Errors
-    /// The errors of `lseek(2)`, except for the end of the file, which counts as a hole.
+    /// The errors of `lseek(2)`, except for the end of the file, which is treated as a hole.
     pub fn run_at(&self, offset: u64, size_bytes: u64) -> io::Result<(bool, u64)> {
         let data = self.seek(offset, libc::SEEK_DATA)?.unwrap_or(size_bytes);
         if data > offset {

@@ -63,8 +63,8 @@ impl ProcessLimit {
     }
 }
 
-/// Raises the soft limit of open files to the hard limit. The soft limit is low only for programs
-/// that use `select(2)`. Call this before other threads are started.
+/// Raises the soft limit of open files to the hard limit. The soft limit is low by default only to
+/// protect programs that use `select(2)`. Call this before other threads are started.
 ///
 /// # Errors
 /// The errors of `setrlimit(2)`.

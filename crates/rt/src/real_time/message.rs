@@ -103,8 +103,8 @@ impl MessageFile {
         })
     }
 
-    /// Waits for a message and reads it. Returns the number of bytes read, which fill the head
-    /// first, and the buffer in every case.
+    /// Waits for a message and reads it into `buf`: the head is filled first, and then the body.
+    /// Returns the number of bytes read, and in every case the buffer.
     ///
     /// # Errors
     /// The errors of `readv(2)`.

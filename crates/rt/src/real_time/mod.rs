@@ -1,7 +1,8 @@
 //! Real time: operations on files and sockets that a driver has the kernel execute.
 //!
-//! Every operation has a slot that owns the memory the kernel may touch (see the crate's contract).
-//! The slot is identified by a key, which the driver returns with the result of the operation.
+//! Every operation has a slot that owns the memory that the kernel can access (see the crate's
+//! contract). The slot is identified by a key, which the driver returns with the result of the
+//! operation.
 //!
 //! This module may use `unsafe`: it hands memory to the kernel. It must never free or reuse memory
 //! that a slot owns before the completion of that slot has been seen.
@@ -214,8 +215,8 @@ impl RealTime {
     }
 
     fn reap(&self) {
-        // Take all completions from the driver before handling them: handling a completion may
-        // close a file, which calls the driver.
+        // Take all completions from the driver before handling them: handling a completion can
+        // close a file, and closing a file calls the driver.
         let mut completions = self.completions.take();
         self.driver.reap(&mut completions);
         for (key, result) in completions.drain(..) {
@@ -313,8 +314,8 @@ impl RealTime {
         }
     }
 
-    /// Wakes all operations that wait for a slot when a slot becomes free. All of them retry, since
-    /// the future of the first may have been dropped.
+    /// Called when a slot has become free: wakes all operations that wait for a slot. All of them
+    /// retry, since the future of the first operation might have been dropped.
     fn wake_starved(&self) {
         if !self.starved.borrow().is_empty() {
             let starved = std::mem::take(&mut *self.starved.borrow_mut());
@@ -355,8 +356,8 @@ impl Watched for RealTime {
 
 impl Drop for RealTime {
     fn drop(&mut self) {
-        // Every future holds the runtime, so no future is left, and every slot in flight is an
-        // orphan.
+        // Every future holds the runtime, and the runtime is being dropped, so no future exists any
+        // more. Every operation in flight is therefore an orphan.
         self.drain();
     }
 }

@@ -12,7 +12,7 @@ use super::{MessageBuf, RealTime};
 use crate::Rt;
 use crate::buf::{BufMut, Payload};
 
-/// Memory that the kernel may touch while an operation is in flight.
+/// Memory that the kernel can access while an operation is in flight.
 pub(crate) enum Owned {
     /// No user memory.
     Nothing,
@@ -79,8 +79,8 @@ pub(crate) struct SocketAddress {
 }
 
 impl Owned {
-    /// Drops the memory of an orphan that has completed with `result`. If the operation accepted a
-    /// connection, closes the connection.
+    /// Drops the memory of an orphan (an operation whose future was dropped) that has completed
+    /// with `result`. If the operation accepted a connection, closes the connection.
     pub(super) fn discard(self, result: i32) {
         if let Owned::Accept = self
             && result >= 0
@@ -123,7 +123,7 @@ impl Handle {
         self.file.fd()
     }
 
-    /// Returns an operation, which is started when it is first polled. `request` may point only at
+    /// Returns an operation, which is started when it is first polled. `request` must point only at
     /// memory that `owned` owns.
     pub(super) fn ask(&self, request: Request, owned: Owned) -> Operation {
         Operation {

@@ -17,8 +17,8 @@ use crate::net::Peer;
 
 /// Maximum number of slices in one send; the kernel's `UIO_MAXIOV`.
 const VECTORS_MAX: usize = 1024;
-/// Maximum number of slices in one send without waiting. The list of slices is on the stack, with
-/// room for 128 replies with data, and their headers.
+/// Maximum number of slices that one non-blocking send passes to the kernel. The list of slices is
+/// on the stack. It has room for 128 replies with data, and their headers.
 const VECTORS_NOW_MAX: usize = 160;
 /// Maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 128;
@@ -30,18 +30,18 @@ const LISTENER_FULL_PAUSE: Duration = Duration::from_millis(10);
 /// Maximum number of groups of a peer that are read.
 const GROUPS_MAX: usize = 1024;
 
-/// Keepalive settings of TCP connections: the kernel probes the peer after this many seconds
-/// without data, repeats the probe at this interval, and ends the connection after this number of
-/// unanswered probes, after one minute in total.
+/// Keepalive settings of TCP connections. The kernel probes the peer after [`KEEPALIVE_IDLE_S`]
+/// seconds without data, and repeats the probe every [`KEEPALIVE_INTERVAL_S`] seconds. It ends the
+/// connection after [`KEEPALIVE_PROBES`] unanswered probes: after one minute in total.
 const KEEPALIVE_IDLE_S: libc::c_int = 30;
 const KEEPALIVE_INTERVAL_S: libc::c_int = 10;
 const KEEPALIVE_PROBES: libc::c_int = 3;
-/// Maximum time that an accepted connection may leave sent data unacknowledged: as long as a server
-/// waits for a client that does not read.
+/// Maximum time for which an accepted connection can leave sent data unacknowledged before it is
+/// ended. A server waits equally long for a client that does not read.
 const ACCEPTED_SILENCE_MAX: Duration = Duration::from_secs(60);
-/// Maximum time that the server at the other end of an outgoing connection may leave sent data
-/// unacknowledged. The time is longer than for an accepted connection, since the server may have
-/// stalled for a while.
+/// Maximum time for which the server at the other end of an outgoing connection can leave sent data
+/// unacknowledged before the connection is ended. The time is longer than for an accepted
+/// connection, since the server might have stalled for a while.
 const CONNECTED_SILENCE_MAX: Duration = Duration::from_secs(180);
 
 /// A connected stream socket.
@@ -218,8 +218,9 @@ pub(crate) struct SocketListener {
 }
 
 impl SocketListener {
-    /// Listens on a UNIX path that must not exist. Only the owner may access the socket file: its
-    /// mode is set before it gets its name, so at no moment can other users connect.
+    /// Listens on a UNIX path that must not exist. Only the owner is allowed to access the socket
+    /// file. The mode of the file is set before the file gets its name, so other users can never
+    /// connect.
     pub(crate) fn bind_unix(rt: &Rt, path: &Path) -> io::Result<SocketListener> {
         let fd = new_socket(libc::AF_UNIX)?;
         let address = unix_address(path)?;
@@ -368,7 +369,8 @@ fn set_option(fd: &OwnedFd, level: i32, name: i32, value: libc::c_int) -> io::Re
     }
 }
 
-/// Types that `getsockopt(2)` may overwrite with any bytes, since they are plain integers.
+/// Types that are plain integers, so that `getsockopt(2)` can safely overwrite a value with any
+/// bytes.
 trait SocketValue: Copy {}
 impl SocketValue for libc::c_int {}
 impl SocketValue for libc::gid_t {}

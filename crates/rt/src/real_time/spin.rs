@@ -2,7 +2,7 @@
 //!
 //! Sleeping and being woken costs the thread, and the thread that wakes it, some microseconds each,
 //! and tens of microseconds in a virtual machine: as much as dozens of requests. If a peer answers
-//! within that time, busy-polling costs less than sleeping. So a wait may begin with busy-polling
+//! within that time, busy-polling costs less than sleeping. So a wait begins with busy-polling only
 //! if the previous waits were short. Busy-polling lasts at most as long as sleeping would have cost
 //! both threads.
 //!
@@ -21,9 +21,10 @@ use std::time::Duration;
 use super::trial::Trial;
 use crate::time::Instant;
 
-/// Number of consecutive short waits after which the next wait may begin with busy-polling. It
-/// exceeds the number of waits that one request causes on its way to the devices and back, so rare
-/// requests do not count as a conversation.
+/// Number of consecutive short waits after which the next wait is allowed to begin with
+/// busy-polling. One request causes fewer waits than this on its way to the devices and back. A
+/// rare request is therefore not mistaken for a conversation (requests that follow each other
+/// closely).
 const SHORT_WAITS: u32 = 8;
 /// A wait is short if it lasts at most this multiple of the busy-polling limit. With the default
 /// limit, short waits last at most 1 ms: a thread that gets fewer than a thousand requests a second
@@ -99,9 +100,9 @@ pub(super) trait Watched {
 
 /// Busy-polls for a completion until `end`; returns true when there is a completion.
 ///
-/// The kernel's report of pending work is only a hint. Work that is added while the kernel does
-/// earlier work is done together with that earlier work, and then the flag stays set until there is
-/// new work. So the loop checks the time even while the flag is set.
+/// The kernel's flag for pending work is only a hint. If work is added while the kernel does
+/// earlier work, the kernel does both together, but leaves the flag set until the next work is
+/// added. The loop therefore checks the time even while the flag is set.
 pub(super) fn probe(watched: &impl Watched, end: Instant) -> bool {
     while !watched.has_completed() {
         if watched.now() >= end {
@@ -170,7 +171,8 @@ mod tests {
         spin
     }
 
-    /// Returns the budget at time zero, where no trial is in progress.
+    /// Returns the busy-polling budget of a wait that begins at time zero, while no trial is in
+    /// progress.
     fn budget(spin: &mut Spin) -> Option<Duration> {
         spin.budget(Instant::from_ns(0), 0)
     }
@@ -181,7 +183,7 @@ mod tests {
         assert_eq!(budget(&mut after(&[200; 7])), None);
         assert_eq!(budget(&mut after(&[200; 8])), Some(20 * US));
         assert_eq!(budget(&mut after(&[201; 99])), None);
-        // One long wait ends the conversation, and eight short ones start it again.
+        // One long wait ends the conversation, and eight short waits in a row begin it again.
         let again = |short| {
             let mut spin = after(&[200; 8]);
             spin.slept(201 * US, false);
@@ -207,8 +209,8 @@ mod tests {
             done += if probes { 1 } else { 2 };
             now += 10 * US;
         }
-        // The simulated second contains busy-polling before the first trial, and in half of the
-        // time of that trial and of seven more trials.
+        // The thread busy-polls before the first trial, and in half of the time of each trial. The
+        // simulated second contains eight trials.
         assert!((2_000..10_000).contains(&probed), "{probed}");
     }
 

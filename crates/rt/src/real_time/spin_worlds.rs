@@ -42,9 +42,9 @@ impl Thread {
         self.spin.budget(self.now, self.done).is_some()
     }
 
-    /// Ends the wait, which began with busy-polling if `polls`. A wait with busy-polling ends after
-    /// `polled`, if that is within the busy-polling limit. In all other cases the thread sleeps for
-    /// `slept`, after the busy-polling if any.
+    /// Ends the wait, which began with busy-polling if `polls`. If the wait began with busy-polling
+    /// and `polled` is within the busy-polling limit, the wait ends after `polled`. In all other
+    /// cases the thread sleeps for `slept`, after the busy-polling if there was any.
     fn ends(&mut self, polls: bool, polled: Duration, slept: Duration) {
         let took = match polls {
             true if polled <= SPIN_DEFAULT => {
@@ -77,19 +77,21 @@ impl Thread {
 struct World {
     /// Time that the server works on a request.
     work_us: u32,
-    /// Time until the next request arrives when the server busy-polls.
+    /// Time until the next request arrives, if the server busy-polls.
     polled_us: u32,
-    /// Time until the server sees the next request, including its wake-up, when it sleeps.
+    /// Time until the server sees the next request, if the server sleeps. It includes the wake-up
+    /// of the server.
     slept_us: u32,
-    /// Percentage by which the three times above change at random, from one millisecond to the
-    /// next.
+    /// Maximum deviation of the three times above, in percent. The deviation is drawn at random for
+    /// each millisecond.
     jitter_percent: u32,
-    /// Number of waits in a thousand that last 3 ms longer, which is the time slice of another
+    /// Number of waits in a thousand that last 3 ms longer. 3 ms is the time slice of another
     /// process.
     stalls: u64,
 }
 
-/// No other process runs. The client and the server each have a core, which sleeps when they do.
+/// No other process runs. The client and the server each have a core of their own, which sleeps
+/// while its process sleeps.
 const QUIET: World = World {
     work_us: 7,
     polled_us: 20,
@@ -153,7 +155,7 @@ struct Server {
 /// Counters of a server's run.
 struct Ran {
     operations: u32,
-    /// Number of operations before which the server waited in the better of the two ways.
+    /// Number of operations for which the server waited in the better of the two ways.
     well: u32,
 }
 
@@ -239,7 +241,7 @@ fn noise_does_not_change_that() {
     }
 }
 
-/// Maximum time for which a server may wait in the old way after its world has changed.
+/// Maximum time for which a server is allowed to wait in the old way after its world has changed.
 const LEAVES_WITHIN: Duration = Duration::from_millis(320);
 
 #[test]
@@ -270,8 +272,9 @@ fn polling_in_vain_ends_after_few_waits() {
     let before = server.thread.polled;
     let ran = server.run(IN_VAIN, SECOND / 10);
     let vain = (server.thread.polled - before).as_micros() / SPIN_DEFAULT.as_micros();
-    // At most 16 polls without success are mixed with the last successful ones, 32 pass until the
-    // policy decides, and 32 in each of the trials after 16, 48 and 112 ms.
+    // Maximum number of waits that busy-poll without success: 16 that are judged together with
+    // earlier successful waits, 32 until the policy chooses sleeping, and 32 in each of the three
+    // trials, after 16, 48 and 112 ms.
     assert!(ran.operations > 5_000 && vain <= 16 + 4 * 32, "{vain}");
 }
 
@@ -290,7 +293,7 @@ fn an_idle_thread_takes_no_processor_time() {
         let polls = server.thread.begins();
         server.thread.ends(polls, SECOND, SECOND);
     }
-    // The thread polls only once after the client has stopped sending.
+    // After the client has stopped sending, the thread busy-polls during one wait at most.
     assert!(server.thread.polled - before <= SPIN_DEFAULT);
 }
 
@@ -338,9 +341,9 @@ struct Pair {
     ends: [Thread; 2],
 }
 
-/// Function that returns the time in microseconds for which one end waits for the other. `own` and
-/// `other` are true if that end, or the other end, busy-polls. `None`: the end polls without
-/// success.
+/// Function that returns the time in microseconds for which one end waits for the other end. `own`
+/// is true if the waiting end busy-polls, and `other` is true if the other end busy-polls. `None`:
+/// the waiting end polls without success.
 type Waits = fn(own: bool, other: bool) -> Option<u32>;
 
 fn quiet_pair(own: bool, other: bool) -> Option<u32> {

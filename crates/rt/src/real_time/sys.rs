@@ -96,8 +96,8 @@ pub(crate) fn begin_thread() {
         libc::sigfillset(&mut set);
         // The only possible error is an invalid first argument.
         libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
-        // All threads have the required capability, or none has; `keep_memory_resident` reports its
-        // absence.
+        // An error is ignored here: either all threads have the required capability or none has,
+        // and `keep_memory_resident` reports its absence.
         libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0);
     }
 }
@@ -114,7 +114,7 @@ pub struct MemoryLock {
 
 /// Prepares the process to serve the machine that it runs on, under memory pressure.
 ///
-/// The kernel may be waiting for this very process to clean dirty pages, so serving a write must
+/// The kernel might be waiting for this very process to clean dirty pages, so serving a write must
 /// never need memory that only cleaning can free:
 /// - `PR_SET_IO_FLUSHER` tells the kernel that the process is part of the I/O path: allocations of
 ///   the process then never wait for write-back (Linux 5.6, needs `CAP_SYS_RESOURCE`).

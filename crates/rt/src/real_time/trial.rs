@@ -30,15 +30,16 @@ const PART: Duration = Duration::from_millis(4);
 /// this number, but for at most [`PART_MAX`].
 const WAITS_MIN: u32 = 16;
 const PART_MAX: Duration = Duration::from_millis(32);
-/// Maximum time of a wait that is counted. The rest of a longer wait is excluded, so that a single
-/// time slice of another process does not decide the trial.
+/// Maximum time that a trial counts for one wait. The rest of a longer wait is excluded, so that a
+/// single time slice of another process does not decide the trial.
 const WAIT_MAX: Duration = Duration::from_millis(1);
-/// Minimum duration of a wait after which the next trial comes soon, since the load of the machine
-/// may have changed meanwhile.
+/// Minimum duration of a wait that discards the trial in progress and makes the next trial begin
+/// soon, since the load of the machine might have changed during the wait.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Time for which the result of a trial holds: the minimum at first, and up to the maximum after
-/// repeated trials with the same result. A trial takes a sixteenth of the maximum, and half of the
-/// trial runs in the worse way.
+/// Time for which the result of a trial holds: [`HOLDS_MIN`] at first and after a result that
+/// changes the way to wait. Each trial that confirms the result doubles the time, up to
+/// [`HOLDS_MAX`]. One run of all parts of a trial takes a sixteenth of the maximum, and half of
+/// that run uses the worse way.
 const HOLDS_MIN: Duration = Duration::from_millis(16);
 const HOLDS_MAX: Duration = Duration::from_millis(256);
 /// The way to wait in each part of a trial: true for busy-polling. In this order, a steady change
@@ -47,10 +48,10 @@ const PARTS: [bool; 4] = [true, false, false, true];
 /// Number of times that all parts of a trial are run before the way to wait is changed. One run is
 /// enough to confirm the old result.
 const RUNS_TO_CHANGE: u32 = 2;
-/// Minimum work done by sleeping, as a percentage of the work done by busy-polling, for which
-/// sleeping is chosen; sleeping must exceed it.
+/// Sleeping is chosen only if it does more than this percentage of the work of busy-polling.
 const MARGIN_PERCENT: u128 = 105;
-/// Number of waits with busy-polling after which it is decided whether most of them found nothing.
+/// Minimum number of busy-polling waits before they are judged: if most of them found nothing,
+/// sleeping is chosen.
 const POLLS_JUDGED: u32 = 32;
 
 /// Work done in one of the two ways to wait, and the time that it took.
@@ -60,8 +61,8 @@ struct Yield {
     taken_ns: u64,
 }
 
-/// Number of waits with busy-polling (`all`), and of the waits among them whose busy-polling found
-/// nothing (`in_vain`).
+/// Counters of waits with busy-polling. `all`: all these waits. `in_vain`: those whose busy-polling
+/// found no completion.
 #[derive(Clone, Copy, Debug, Default)]
 struct Polls {
     all: u32,
@@ -121,7 +122,8 @@ pub(super) struct Trial {
     runs: u32,
     polled: Yield,
     slept: Yield,
-    /// Polls of the trial in progress; without a trial, the polls since they were last judged.
+    /// Counters of busy-polling in the trial in progress. If no trial is in progress, they are
+    /// reset after every [`POLLS_JUDGED`] waits.
     found: Polls,
 }
 
@@ -213,7 +215,7 @@ impl Trial {
         }
     }
 
-    /// Stores the result of a trial, or of polls that mostly found nothing.
+    /// Stores the new way to wait: the result of a trial, or sleeping if most polls found nothing.
     fn choose(&mut self, polls: bool) {
         self.holds = match polls == self.polls {
             true => HOLDS_MAX.min(self.holds * 2),
@@ -233,7 +235,8 @@ impl Trial {
     }
 }
 
-/// Returns true when `slept` did more than [`MARGIN_PERCENT`] of the work of `polled`, per time.
+/// Returns true when `slept` did more than [`MARGIN_PERCENT`] of the work of `polled`, per unit of
+/// time.
 fn gets_clearly_more_done(slept: Yield, polled: Yield) -> bool {
     let slept_done = u128::from(slept.done) * u128::from(polled.taken_ns);
     let polled_done = u128::from(polled.done) * u128::from(slept.taken_ns);
@@ -300,8 +303,8 @@ mod tests {
         assert!(server.run(FIRST, 100, 150) > 60);
         server.run(SECOND, 100, 150);
         assert!((1..=4).contains(&server.run(SECOND, 100, 150)));
-        // The peers change: after the next trial the server busy-polls again, except in the
-        // sleeping parts of trials.
+        // Now busy-polling gets more work done. After the next trial the server busy-polls again,
+        // except in the sleeping parts of trials.
         server.run(HOLDS_MAX + 9 * PART, 100, 40);
         server.run(SECOND, 100, 40);
         assert!((96..=99).contains(&server.run(SECOND, 100, 40)));
@@ -374,8 +377,8 @@ mod tests {
         let mut now = Instant::ZERO;
         assert!(trial.polls(now, 0));
         now += HOLDS_MIN;
-        // A part ends after 16 waits of 1 ms, or after a single wait of the maximum duration of a
-        // part.
+        // A part of a trial ends after 16 waits of 1 ms, or after a single wait of the maximum
+        // duration of a part.
         for (wait, waits) in [(PART / 4, WAITS_MIN), (PART_MAX, 1)] {
             for _ in 0..waits {
                 trial.polls(now, 0);

@@ -8,7 +8,7 @@ use super::file::count;
 use super::{Handle, Owned, Request};
 use crate::executor::Rt;
 
-/// A watched descriptor. It is a duplicate, so the owner of the original may close the original at
+/// A watched descriptor. It is a duplicate, so the owner of the original descriptor can close it at
 /// any time.
 pub struct Watch {
     handle: Handle,
@@ -25,7 +25,7 @@ impl Watch {
         })
     }
 
-    /// Waits until there is data to read, or the other end has closed.
+    /// Waits until there is data to read, or until the other end has closed the connection.
     ///
     /// # Errors
     /// The errors of `poll(2)`.

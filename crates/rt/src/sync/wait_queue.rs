@@ -1,11 +1,11 @@
-//! A queue of tasks that compete for a resource. Tasks must use it to wait for a resource, and
-//! nothing else.
+//! A queue of tasks that compete for a resource. Tasks must wait for a resource only in such a
+//! queue, and the queue must be used for nothing else.
 //!
 //! Each waiting task has a number and, among the tasks with the same number, its order of arrival.
-//! A wake-up goes only to tasks that may be able to continue: the first task in the queue, or the
-//! tasks with certain numbers. No task is woken only to find that another task was faster, so the
-//! cost of a wake-up does not depend on the number of waiting tasks, and a task never overtakes a
-//! task that arrived earlier.
+//! A wake-up is sent only to tasks that might be able to continue: the first task in the queue, or
+//! the tasks with certain numbers. No task is woken only to find that another task was faster. The
+//! cost of a wake-up therefore does not depend on the number of waiting tasks, and a task never
+//! overtakes a task that arrived earlier.
 //!
 //! The queue must never decide by itself that a condition holds: conditions are in the caller's
 //! state, and the code that changes that state wakes the tasks that the change concerns.
@@ -142,8 +142,8 @@ impl Drop for Waiter<'_> {
         let mut waiting = self.queue.waiting.borrow_mut();
         waiting.remove(&(self.number, arrival));
         drop(waiting);
-        // The task that leaves may be the only one that was woken for a change, so wake the next
-        // task.
+        // This task leaves the queue. It might be the only task that was woken for a change, so
+        // wake the next task.
         if self.wakes_next {
             self.queue.wake_first();
         }
@@ -207,8 +207,8 @@ mod tests {
         assert!(queue.is_empty() && free.get() == 0);
     }
 
-    /// Tests that each woken task checks its condition once, and no other task does, however many
-    /// tasks wait.
+    /// Tests that each woken task checks its condition once, and that tasks that are not woken
+    /// check nothing, however many tasks wait.
     #[test]
     fn a_wake_up_reaches_those_whom_it_names() {
         let rt = shuffled(1);

@@ -18,8 +18,8 @@ pub struct Outcome {
     pub misses: u64,
     /// Number of misses that were reads.
     pub read_misses: u64,
-    /// Number of pages that the cache read from the device, for read misses and to complete erase
-    /// blocks.
+    /// Number of pages that the cache read from the device: for read misses, and for the missing
+    /// pages of erase blocks that it wrote completely.
     pub host_reads: u64,
     /// Number of pages that the cache wrote to the device.
     pub host_writes: u64,

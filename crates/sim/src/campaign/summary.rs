@@ -24,7 +24,8 @@ pub struct Told<'a> {
     pub disk_requests: u64,
     /// Finding, if there is one.
     pub finding: Option<&'a str>,
-    /// Whether a low number of operations is by design, so that it does not count for the minimum.
+    /// Whether it is by design that the seed has few operations. Such a seed does not affect the
+    /// minimum number of operations of all seeds.
     pub may_do_little: bool,
     /// Number of operations by kind.
     pub operations: &'a BTreeMap<String, u64>,

@@ -309,9 +309,9 @@ pub fn sweep_point(comparison: &Comparison) -> SweepPoint {
 mod tests {
     use super::*;
 
-    /// The experiment with fit B for a short time reproduces the paper's gain. The exposure of the
-    /// paper's policy has no bound, that of the default policy has one. The limits below are those
-    /// promised for the full experiment, which the short runs meet with a margin (see
+    /// The experiment with fit B for a short time reproduces the paper's gain. The exposure has no
+    /// bound with the paper's policy, and has a bound with the default policy. The limits below are
+    /// the limits promised for the full experiment, which the short runs meet with a margin (see
     /// `docs/experiments/hetero-mirroring.md`).
     #[test]
     fn the_papers_result_is_there_and_ours_is_bounded() {

@@ -24,7 +24,8 @@ pub enum Class {
     FailedOpening,
     /// The disk is full for a while.
     Full,
-    /// The options limit snapshots to few later batches, so that snapshots become invalid.
+    /// The options set a low maximum age of snapshots, as a number of batches, so that snapshots
+    /// become invalid.
     OldSnapshots,
     /// The index runs with the rules of the CHC-Tree paper.
     Paper,
@@ -75,7 +76,7 @@ impl FaultClass for Class {
         &Class::ALL
     }
 
-    /// Returns all classes, because the index at least detects every fault that it cannot tolerate.
+    /// Returns all classes. The index tolerates every fault, or at least detects it.
     fn withstood() -> Vec<Class> {
         Class::ALL.to_vec()
     }

@@ -71,7 +71,8 @@ fn cut(world: &mut World<'_>, life: &Life) {
     world.replace_disk(found);
 }
 
-/// Makes attempts to open the index that a power cut or a failing disk operation may end.
+/// Tries to open the index several times. Each attempt has a failing disk operation or a power cut,
+/// which can end the attempt.
 fn try_to_open(world: &mut World<'_>, life: &Life) -> Checked {
     for number in &life.failures_in_opening {
         let faults = Faults {
@@ -114,7 +115,7 @@ fn attempt(world: &mut World<'_>, faults: Faults, state: &str) -> Checked {
 }
 
 /// Opens the index, and compares its whole content with the model. Returns `None` if damage
-/// prevents the opening or leaves some content unreadable, which ends the run.
+/// prevents the opening or makes some content unreadable; the run then ends.
 fn open(world: &mut World<'_>, log: &LogPlaces) -> Checked<Option<Db>> {
     let has_hits = world.has_hits();
     let verified = verify(&world.disk, &mut |_, _| {});
@@ -164,8 +165,9 @@ fn open(world: &mut World<'_>, log: &LogPlaces) -> Checked<Option<Db>> {
     }
 }
 
-/// Opens the index a second time. The comparison has read every leaf through the first handle, but
-/// most programs that open an index have read none.
+/// Opens the index again, so that the new handle has read no leaf. The comparison has read every
+/// leaf through the first handle, but a usual program opens an index without reading all leaves
+/// first.
 fn open_unread(world: &mut World<'_>, examined: Db) -> Checked<Db> {
     drop(examined);
     let opened = Db::open(world.disk.clone(), &world.scenario.options);

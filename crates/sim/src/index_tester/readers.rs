@@ -34,7 +34,7 @@ struct Open {
     changes: Vec<Change>,
     /// Changes that the transaction itself has written.
     own: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
-    /// Keys on which a change by another writer causes a conflict.
+    /// Keys for which a change by another writer makes the commit fail with a conflict.
     expects: Vec<Vec<u8>>,
 }
 
@@ -172,8 +172,8 @@ fn begin_scan(db: &Db, world: &mut World<'_>) -> SlowScan {
 }
 
 impl SlowScan {
-    /// Reads the next row and compares it with the expected row. Returns false when the scan has
-    /// ended, which an error may cause.
+    /// Reads the next row and compares it with the expected row. Returns false if the scan has
+    /// ended, either after its last row or because of an error.
     fn go_on(&mut self, world: &World<'_>) -> Checked<bool> {
         let failures = world.disk.counts().failures;
         let expected = self.rows.pop_front();
@@ -245,8 +245,9 @@ impl Open {
         let failures = world.disk.counts().failures;
         let written = |key: &&Vec<u8>| world.history.has_changed(key, self.since);
         let may_conflict = self.expects.iter().any(|key| written(&key));
-        // If a key was absent at the start of the transaction and is absent now, the index need not
-        // notice values that the key had in between, so a conflict is allowed but not required.
+        // If a key was absent at the start of the transaction and is absent now, the index is not
+        // required to notice a value that the key had in between. So a conflict is allowed but not
+        // required.
         let is_traced =
             |key: &&Vec<u8>| self.map.contains_key(*key) || world.history.now().contains_key(*key);
         let must_conflict = self

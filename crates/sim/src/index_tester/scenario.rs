@@ -86,8 +86,8 @@ impl Step {
 /// Failure of an operation of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Number of disk operations after the start of the life. The first operation of the kind after
-    /// them fails.
+    /// Number of disk operations from the start of the life. The first operation of the kind `call`
+    /// after this number of operations fails.
     pub after_operations: u64,
     /// Kind of the operation.
     pub call: Call,
@@ -139,11 +139,11 @@ pub struct Life {
     /// Bytes that change at rest after the life: the offset in units of 1/2^32 of the length of the
     /// disk, and the mask of the bits that flip.
     pub rot: Vec<(u32, u8)>,
-    /// For each opening after this life that a power cut ends, the number of the disk operation,
-    /// counted from the start of the opening, at which the power is cut.
+    /// Openings after this life that end with a power cut: for each opening, the number of the disk
+    /// operation at which the power is cut, counted from the start of the opening.
     pub cuts_in_opening: Vec<u64>,
-    /// For each opening after this life with a failure, the number of the disk operation that
-    /// fails, counted from the start of the opening.
+    /// Openings after this life in which a disk operation fails: for each opening, the number of
+    /// this operation, counted from the start of the opening.
     pub failures_in_opening: Vec<u64>,
 }
 
@@ -160,10 +160,11 @@ pub struct Scenario {
     pub shape: Shape,
     /// Frequency of each step.
     pub weights: Vec<(Step, u64)>,
-    /// On average, one batch of this number is about as long as the log accepts; 0 means no batch.
+    /// Average interval, in batches, between batches that are about as long as the log accepts; 0
+    /// means no such batch.
     pub long_batch_in: u64,
-    /// On average, one batch of this number has a value of up to `HUGE_VALUE_BYTES_MAX` bytes; 0
-    /// means no batch.
+    /// Average interval, in batches, between batches with a value of up to `HUGE_VALUE_BYTES_MAX`
+    /// bytes; 0 means no such batch.
     pub huge_value_in: u64,
     /// Average number of batches, out of sixteen, that are written with relaxed durability.
     pub relaxed_of_16: u64,
@@ -195,7 +196,7 @@ impl Scenario {
             true => small_paper_options(&mut stream_of(!seed, Class::Paper)),
             false => small_options(&mut draw),
         };
-        // The program has one writer, so a group commit need not wait for others.
+        // The program has one writer, so a group commit need not wait for batches of other writers.
         options.group_wait_us = 0;
         options.hot_share = draw.one_of(&[0.0, 1.0 / 3.0, 1.0]);
         if classes.has(Class::OldSnapshots) {
@@ -258,8 +259,8 @@ impl Scenario {
             Change::Put(key, value) => key.len() + value.len(),
             Change::Delete(key) | Change::DeleteRange(key, _) => key.len(),
         };
-        // The length is up to slightly above the limit of a batch, which is an eighth of a short
-        // log.
+        // The batch can be slightly longer than the limit of a batch. For a short log, this limit
+        // is an eighth of the length of the log.
         let log_bytes = self.options.log_bytes.min(LONG_BATCH_LOG_BYTES);
         let wanted = draw.below(log_bytes / 7) as usize;
         let mut bytes = 0;

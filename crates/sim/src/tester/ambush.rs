@@ -1,6 +1,6 @@
 //! Ambushes: the program is killed, or the power is cut, during a short operation such as a scrub.
-//! The strike comes a chosen number of I/O boundaries after the operation has begun. A power cut at
-//! a random time would hardly ever fall into so short an operation.
+//! This happens a chosen number of I/O boundaries after the start of the operation. A power cut at
+//! a random time would rarely hit such a short operation.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -17,12 +17,14 @@ pub enum Moment {
     Scrub,
     /// A resync of a side.
     Resync,
-    /// A change of the health of a side (absent, resyncing or healthy), given by its number among
-    /// all such changes of a life, from 0.
+    /// A change of the health of a side, to absent, resyncing or healthy. Such a change can start a
+    /// new epoch. The value is the index of the change, from 0, among all changes of health in a
+    /// life.
     Epoch(u32),
 }
 
-/// A kill or power cut that strikes a number of boundaries after an operation has begun.
+/// A kill or a power cut during an operation, a chosen number of I/O boundaries after the start of
+/// the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Ambush {
     /// Operation during which the ambush strikes.
@@ -49,7 +51,7 @@ fn is_resyncing(status: &MirrorStatus) -> bool {
     status.sides.iter().any(|side| side.health == "resyncing")
 }
 
-/// Waits until the operation of the ambush begins, then arms the strike.
+/// Waits until the operation of the ambush begins, then schedules the kill or the power cut.
 pub async fn lie_in_wait(world: Rc<World>, program: Rc<Program>, ambush: Ambush) {
     let boundaries = &world.around.boundaries;
     let mut last = health_of(&program.mirror.status());

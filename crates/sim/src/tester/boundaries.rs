@@ -80,7 +80,7 @@ impl Boundaries {
         self.ambush_at.set(self.passed.get() + count);
     }
 
-    /// Returns true if a cut requested by [`cut_after`](Self::cut_after) has happened, until
+    /// Returns true after the cut that [`cut_after`](Self::cut_after) requested has happened, until
     /// [`restore`](Self::restore).
     pub fn is_ambushed(&self) -> bool {
         self.ambush_at.get() > 0 && self.ambush_at.get() == self.passed.get()

@@ -1,9 +1,9 @@
 //! Adds, replaces or removes a side while the power is cut. The test uses copies of the sides
 //! between two lives of the program, without a load; the tested volume itself is not affected.
 //!
-//! The content read after the cut must equal the content read before the change. It does not matter
-//! with which names of sides the volume opens: the old sides, the new sides, or for a replacement
-//! the old and the new sides together.
+//! After the cut, the volume is opened with each set of sides that a configuration can name: the
+//! old sides, the new sides, or for a replacement the old and the new sides together. At least one
+//! set must open. The content read must equal the content read before the change.
 
 use std::cell::Cell;
 use std::pin::pin;
@@ -141,7 +141,7 @@ impl Copies<'_> {
         false
     }
 
-    /// Returns the sets of sides that the configuration may name after the change.
+    /// Returns the sets of sides that the configuration can name after the change.
     fn namings(&self, change: Change) -> Vec<Vec<usize>> {
         let old: Vec<usize> = (0..self.count()).collect();
         let with_new: Vec<usize> = (0..=self.count()).collect();
@@ -172,9 +172,10 @@ impl Copies<'_> {
         world.reach("sides: scrubbed before a change");
     }
 
-    /// Opens copies of the sides once with each set of sides that the configuration may name. At
-    /// least one set must open and return the content read before the change, and no set may return
-    /// other content. A read may fail if every side of a set has only a corrupt copy of the block.
+    /// Opens copies of the sides once with each set of sides that the configuration can name. At
+    /// least one set must open and return the content read before the change, and no set must
+    /// return other content. A read is allowed to fail if every side of a set has only a corrupt
+    /// copy of the block.
     async fn check(&self, of: ChangeOfSides, before: &[u64]) {
         let (world, mut failures) = (self.world, Vec::new());
         let namings = self.namings(of.change);
@@ -259,7 +260,7 @@ pub async fn change_sides(world: &World, platters: &[Platters], of: ChangeOfSide
     end(world, &sides).await;
     match before {
         Ok(before) => copies.check(of, &before).await,
-        // Reading before the change may fail if copies are corrupt or if every side has faults.
+        // Reading before the change can fail if copies are corrupt or if every side has faults.
         Err(_) => world.reach("sides: not everything could be read"),
     }
 }

@@ -53,14 +53,16 @@ pub enum Class {
     CrashInScrub,
     /// A crash during a resync.
     CrashInResync,
-    /// A crash when a side becomes absent, returns or becomes healthy.
+    /// A crash shortly after a side has become absent, has returned or has become healthy. Such a
+    /// change can start a new epoch.
     CrashAtEpoch,
     /// A side is added, replaced or removed, and the power is cut during the change.
     ChangeOfSides,
     /// The logs are full, and the program dies several times in a row while it opens the volume. No
-    /// attempt may leave a member of the newest epoch with less content than before (T14).
+    /// attempt is allowed to leave a member of the newest epoch with less content than before
+    /// (T14).
     DeathsInOpening,
-    /// A change is acknowledged only when every side that counts has stored it.
+    /// A change is acknowledged only when every member of the mirror has stored it.
     AcknowledgeAll,
     /// Requests in flight together exceed the smallest log, while sides freeze.
     DeepQueue,

@@ -318,7 +318,7 @@ pub fn check_allowed(volume: &Volume, first: usize, found: &[u64]) -> Result<(),
 fn check_extents(world: &World, next: Draw, start: u64, extents: &[Extent]) -> Result<(), String> {
     let unit_bytes = world.scenario.unit_bytes;
     let len: u64 = extents.iter().map(|extent| extent.len).sum();
-    // The list may cover only a part of the range, but must not be empty.
+    // The list is allowed to cover only a part of the range, but must not be empty.
     if len == 0 || len > next.units as u64 * unit_bytes || !len.is_multiple_of(unit_bytes) {
         return Err(format!("extents of {len} bytes"));
     }

@@ -1,11 +1,11 @@
-//! The rule that decides which copies of a block bit rot, lost writes and misdirected writes may
-//! corrupt.
+//! The rule that limits corruption: it decides which copies of a block can be corrupted by bit rot,
+//! lost writes and misdirected writes.
 //!
 //! A volume must repair a block as long as one copy is intact. So for the classes of faults that
-//! the volume must repair, at most one copy of a block is corrupt at a time, including older
-//! versions that a power cut might restore, and the copy on the side without faults is never
-//! corrupt. The rule knows the correct content from the platters and the model; the code under test
-//! never sees it.
+//! the volume must repair, at most one copy of a block is corrupt at a time. This limit includes
+//! older versions of the block that a power cut can restore. The copy on the side without faults is
+//! never corrupt. The rule knows the correct content from the platters and the model; the code
+//! under test never sees it.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -108,8 +108,8 @@ pub struct Rule {
 pub type PlaceOn = dyn Fn(usize, u64) -> Option<u64>;
 
 impl Rule {
-    /// Creates the rule of a volume of which the first `span_bytes` are in use. `spared` is the
-    /// side without faults; without such a side, no block is ever corrupted.
+    /// Creates the rule for a volume. The first `span_bytes` bytes of the volume are in use.
+    /// `spared` is the side without faults; without such a side, no block is ever corrupted.
     pub fn new(
         volume: Rc<RefCell<Volume>>,
         spared: Option<usize>,
@@ -162,7 +162,8 @@ impl Rule {
         match block {
             0 => is_gone(last),
             block if block == last => is_gone(0),
-            // The first checkpoint slot may be corrupted, the second never.
+            // The rule allows corruption of the first checkpoint slot, but never of the second
+            // slot.
             block => block == 2 * BLOCK_BYTES,
         }
     }
@@ -194,7 +195,7 @@ impl Rule {
             Some(offset) => {
                 !others.any(|(_, other)| other.ask(offset, Platter::may_become_corrupt))
             }
-            // At most one side may have corrupt blocks in its metadata areas.
+            // Only one side at a time is allowed to have corrupt blocks in its metadata areas.
             None => !others.any(|(_, other)| self.has_corrupt_areas(other)),
         }
     }
@@ -243,9 +244,9 @@ impl Rule {
             && units.all(|unit| volume.settled(unit as usize) == Some(held(unit)))
     }
 
-    /// Returns true if the volume may answer an operation on these bytes with an error: some copy
-    /// is corrupt, and the side without faults lacks the correct content of one of the blocks, for
-    /// example before its resync.
+    /// Returns true if the volume is allowed to answer an operation on these bytes with an error.
+    /// Some copy is then corrupt, and the side without faults lacks the correct content of one of
+    /// the blocks, for example before its resync.
     pub fn may_fail(&self, start: u64, end: u64) -> bool {
         let mut blocks = (start / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES)).map(|b| b * BLOCK_BYTES);
         let whole = |offset| {
@@ -256,7 +257,7 @@ impl Rule {
     }
 
     /// Returns true if any side has a corrupt copy of a block in this byte range. While the side
-    /// without faults is being rebuilt, this is the only criterion for whether an operation may
+    /// without faults is being rebuilt, one such copy is a sufficient reason for an operation to
     /// fail.
     pub fn is_corrupt_within(&self, start: u64, end: u64) -> bool {
         let count = self.sides.borrow().len();

@@ -193,8 +193,8 @@ impl Disk {
         self.switch.is_dead() || self.around.boundaries.is_cut()
     }
 
-    /// Hands over the changes in flight when the program is killed and the disk keeps its power.
-    /// Each change is applied later, completely or in part, or never.
+    /// Leaves the changes in flight in the disk when the program is killed and the disk keeps its
+    /// power. Each change is applied later, completely or in part, or never.
     pub fn leave_queue(&self) {
         let queue = std::mem::take(&mut *self.queue.borrow_mut());
         for queued in queue.into_values() {
@@ -237,8 +237,9 @@ impl Disk {
         Duration::from_nanos(rng.between(ns_min, top) * (1 + slower_by))
     }
 
-    /// Registers a change in flight, and adds a finding if the change overlaps another one.
-    /// Overlapping changes in flight are applied in any order, so a volume must never send them.
+    /// Registers a change in flight. Adds a finding if the change overlaps another change in
+    /// flight. A volume must never send such changes, because changes in flight are applied in any
+    /// order.
     fn start_writing(&self, request: &Request) -> Option<Writing> {
         if !request.op.changes_content() {
             return None;
@@ -278,9 +279,10 @@ impl Disk {
         result
     }
 
-    /// Handles the arrival of a request; a random part of a change is applied immediately. Returns
-    /// which blocks were applied, and the number of changes to the platter, up to which a flush
-    /// makes changes durable.
+    /// Handles the arrival of a request. Applies a random part of a change immediately. Returns,
+    /// for each block of a change, whether the block was applied, and the number of changes to the
+    /// platter before this request. If the request is a flush, it makes that number of changes
+    /// durable.
     fn arrive(&self, request: &Request) -> (Vec<bool>, u64) {
         let count = (request.len / BLOCK_BYTES) as usize;
         let mark = self.platter.borrow().writes();
@@ -365,7 +367,8 @@ impl Disk {
         }
     }
 
-    /// Applies the effect of a failed flush: any part of the writes that are not durable is lost.
+    /// Applies the effect of a failed flush: a random part of the writes that are not durable is
+    /// lost.
     fn lose_unflushed(&self) {
         let mut rng = self.losses.borrow_mut();
         let chance = [0.0, 0.5, 1.0, 1.0][rng.below(4) as usize];
@@ -377,8 +380,8 @@ impl Disk {
         }
     }
 
-    /// Evicts from the cache some blocks of the request that a failed flush has lost, which may
-    /// happen at any time.
+    /// Evicts some blocks of the request from the cache, if a failed flush has lost their newest
+    /// content. A real system can evict them at any time.
     fn evict_some(&self, request: &Request) {
         if !self.platter.borrow().has_lost() {
             return;
@@ -465,8 +468,9 @@ impl Disk {
         (apart && place + request.len <= self.geometry.size_bytes).then_some(place)
     }
 
-    /// Returns the content that a dying program sees from now on, whatever happens to the platter,
-    /// because no real disk loses written data while its program runs.
+    /// Returns a copy of the content, on which a dying program reads and writes from now on.
+    /// Changes of the platter do not affect this copy, because no real disk loses written data
+    /// while its program runs.
     pub fn keep_shadow(&self) -> Rc<RefCell<Platter>> {
         let fork = || Rc::new(RefCell::new(self.platter.borrow().fork()));
         Rc::clone(self.shadow.borrow_mut().get_or_insert_with(fork))

@@ -1,7 +1,7 @@
-//! Repeats a run once for each I/O boundary, with a power cut at that boundary, or once for each
-//! operation, with that operation failing, until a run has no further boundary or operation. SQLite
-//! tests its error paths by failing each operation (<https://sqlite.org/testing.html>, sections 3.2
-//! and 3.3).
+//! Repeats a run once for each I/O boundary (the arrival or the completion of a request at a disk),
+//! with a power cut at that boundary, or once for each operation, with a failure of that operation.
+//! Ends with the first run that has no further boundary or operation. SQLite tests its error paths
+//! by failing each operation (<https://sqlite.org/testing.html>, sections 3.2 and 3.3).
 //!
 //! The runs are small ([`Extent::Small`](super::Extent)) and have no other faults, so any violation
 //! is a consequence of the injected fault.

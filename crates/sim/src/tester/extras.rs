@@ -12,8 +12,8 @@ use super::scenario::{
 use super::switch::Astray;
 
 /// Minimum size in bytes of the loaded part of the volume if the load must fill a log. In a smaller
-/// part, writes replace each other while they wait for a side, and a write that replaces another
-/// takes no additional space.
+/// part, a new write often replaces an older write that still waits for a side. The new write then
+/// takes no additional space in the log.
 const FULL_LOG_SPAN_BYTES: u64 = 1 << 20;
 /// Minimum size in bytes of the loaded part of the volume if the concurrent writes of many clients
 /// must exceed a log.
@@ -120,9 +120,10 @@ fn add_astray(scenario: &mut Scenario, rng: &mut Rng, how: Astray) {
     });
 }
 
-/// Adds corruption of a class. Checksums detect corruption, and only formatted sides have
-/// checksums. A change that only one side holds has no second copy yet, so the mirror is configured
-/// to acknowledge a change only when all sides have stored it.
+/// Adds the corruption of a class to the scenario. Does nothing without formatted sides, because
+/// only formatted sides have the checksums that detect corruption. A change that only one side
+/// holds has no second copy yet, so the mirror is configured to acknowledge a change only when all
+/// sides have stored it.
 fn add_corruption(scenario: &mut Scenario, class: Class, rng: &mut Rng) {
     if !scenario.superblocks {
         return;
@@ -352,9 +353,9 @@ fn add_superblock_loss(scenario: &mut Scenario, class: Class, rng: &mut Rng) {
         return;
     }
     at_least_lives(scenario, 2);
-    // Every life loses the same copy of the superblock. A side that is absent in some lives does
-    // not write its lost copy again, so losing the other copy later would leave it without a
-    // superblock.
+    // Every life loses the same copy of the superblock, because a side that is absent in some lives
+    // does not write its lost copy again. If a later life lost the other copy, the side would have
+    // no superblock.
     let first = rng.chance(0.5);
     for number in 1..scenario.lives.len() {
         let side = other_side(scenario, rng);

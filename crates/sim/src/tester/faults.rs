@@ -22,8 +22,9 @@ fn calm_at(life: &Life, opened: Instant) -> Instant {
     opened + Duration::from_nanos(ends.max().unwrap_or(0))
 }
 
-/// Starts the faults of a life. First waits until the side without faults holds all content, which
-/// it may lack after a crash: until then, the volume depends on a side that has faults.
+/// Starts the faults of a life. First waits until the side without faults holds all content,
+/// because that side can lack content after a crash. Until it holds all content, the volume depends
+/// on a side that has faults.
 pub async fn start(world: Rc<World>, life: Life, program: Rc<Program>, tasks: TaskGroup) {
     if let Some(spared) = world.scenario.steadfast {
         while !counts(&program, spared) {
@@ -40,8 +41,8 @@ pub async fn start(world: Rc<World>, life: Life, program: Rc<Program>, tasks: Ta
     if world.scenario.steadfast.is_some() {
         return;
     }
-    // If every side has faults, permanent faults would leave the volume nothing to guarantee. So
-    // they end when the temporary faults have ended.
+    // If every side has faults and some faults were permanent, the volume could guarantee nothing.
+    // So all faults end when the temporary faults have ended.
     world
         .rt
         .sleep_until(calm_at + Duration::from_nanos(1))
@@ -100,7 +101,7 @@ async fn cause(world: Rc<World>, fault: Fault, switch: Rc<Switch>) {
         FaultKind::Slow(_) => switch.set_slowness(1),
         FaultKind::Errors { class, .. } => switch.set_error_chance(class, 0.0),
         FaultKind::Offline => switch.set_offline(false),
-        // These faults end when their count of operations, times or blocks is used up.
+        // These faults end after their number of operations, times or blocks.
         FaultKind::FailNext { .. }
         | FaultKind::Flapping { .. }
         | FaultKind::Rot { .. }
@@ -122,8 +123,9 @@ async fn flap(rt: &Rt, switch: &Switch, times: u32, for_time: Duration) {
     }
 }
 
-/// Returns true if a fault of the side is permanent: the loss of both copies of its superblock, or,
-/// in a scenario with a side without faults, a fault of this life without an end.
+/// Returns true if a fault of the side is permanent. Either the side has lost both copies of its
+/// superblock, or the scenario has a side without faults and a fault of this side in this life has
+/// no end.
 pub fn lasts_for_ever(world: &World, life: &Life, side: usize) -> bool {
     if world.blank.borrow().contains(&side) {
         return true;
@@ -132,11 +134,11 @@ pub fn lasts_for_ever(world: &World, life: &Life, side: usize) -> bool {
     world.scenario.steadfast.is_some() && life.faults.iter().any(|fault| lasting(&fault))
 }
 
-/// Maximum number of random blocks that are tried in search of one that the rule allows to corrupt.
+/// Maximum number of random blocks to try until the rule allows the corruption of one of them.
 const TRIES: usize = 64;
 
-/// Corrupts durable blocks of a side where the rule allows it: with a chance of 80 % blocks of the
-/// used part of the volume, otherwise any blocks of the side.
+/// Corrupts durable blocks of a side for which the rule allows it. With a chance of 80 %, a block
+/// is in the used part of the volume; otherwise it is anywhere on the side.
 pub fn rot(world: &World, side: usize, blocks: u32, rng: &mut Rng) {
     let rule = &world.around.rule;
     let map = rule.side(side);
@@ -162,7 +164,7 @@ pub fn rot(world: &World, side: usize, blocks: u32, rng: &mut Rng) {
     }
 }
 
-/// Corrupts the copy of a block of the volume on every side, for this number of blocks.
+/// Corrupts `blocks` blocks of the volume. The copies on all sides are corrupted.
 fn rot_all_copies(world: &World, blocks: u32, rng: &mut Rng) {
     let rule = &world.around.rule;
     for _ in 0..blocks {

@@ -43,8 +43,8 @@ pub struct Disks {
 enum Ended {
     /// Closed without an error.
     Cleanly,
-    /// Closed with an error, or interrupted while opening or closing: the sides may or may not be
-    /// marked as clean.
+    /// Closed with an error, or interrupted while opening or closing. It is unknown whether the
+    /// sides are marked as clean.
     Badly,
     /// Killed, or ended by a power cut.
     Killed,
@@ -62,10 +62,10 @@ pub fn run(rt: &Rt, world: &Rc<World>) -> Disks {
     };
     rt.block_on(async {
         let ended = || world.findings.any() || lives.is_finished();
-        // The end of the lives signals no event, so the loop polls for it as well.
+        // No event signals the end of the lives, so the loop also checks for it periodically.
         while !ended() {
             let looked = world.findings.added.until(ended);
-            // Whether an event or the timeout has ended the wait, the loop checks again.
+            // The loop checks again in both cases: after an event, and after the timeout.
             let _ = rt.timeout(Duration::from_millis(50), looked).await;
             if rt.now().as_ns() > u64::try_from(FOR_EVER.as_nanos()).expect("a few hours") {
                 let status = world.running().map(|program| program.mirror.status());
@@ -136,7 +136,7 @@ struct Run {
     /// For each side, whether it was healthy at the end of the last life.
     whole: Vec<bool>,
     snapshot: Option<Snapshot>,
-    /// Whether the sides have lost so much that the volume may refuse to open from now on.
+    /// Whether the sides have lost so much that a refusal to open is correct from now on.
     may_stay_shut: bool,
 }
 
@@ -176,8 +176,8 @@ impl Run {
                 return;
             }
             if world.scenario.snapshot_after == Some(number) {
-                // The snapshot contains only durable content. Content that a power cut may still
-                // revert does not count as a past state of the side.
+                // The snapshot contains only durable content: content that a power cut can still
+                // revert is not a past state of the side.
                 let copy = |disk: &Rc<RefCell<Platter>>| disk.borrow().durable_copy();
                 let forks = |side: &Platters| side.iter().map(copy).collect();
                 self.snapshot = Some(self.platters.iter().map(forks).collect());
@@ -210,8 +210,8 @@ impl Run {
                 probes::look_at_each(&world, &self.platters).await;
             }
         }
-        // The probe needs every own side to have a superblock. If only the foreign side remained,
-        // it would be opened as the volume.
+        // The probe needs a superblock on every side of the volume. If only the foreign side had a
+        // superblock, the foreign side would be opened as the volume.
         let others_are_there = world.blank.borrow().is_empty();
         if let Some(place) = scenario.foreign.filter(|_| number > 0 && others_are_there) {
             probes::boot_with_foreign(&world, &self.platters, place).await;
@@ -229,9 +229,9 @@ impl Run {
                 }
             );
             if let AtRest::Older { side } = what {
-                // The side that the older copy replaces may have been ahead of all others. Data
-                // that was flushed or intact only on that side is then lost, and the older copy
-                // does not always reveal the loss.
+                // The side that the older copy replaces can have been ahead of all other sides.
+                // Data that was flushed or intact only on the replaced side is then lost, and the
+                // older copy does not always reveal the loss.
                 let whole = self.whole.iter().all(|whole| *whole) && *last == Ended::Cleanly;
                 let whole = whole && !scenario.corrupts;
                 self.may_stay_shut = true;
@@ -246,8 +246,8 @@ impl Run {
             let (AtRest::SuperblockLost { side, .. }
             | AtRest::Older { side }
             | AtRest::Rot { side, .. }) = *what;
-            // After a clean close, a side may be in sync although the write of its clean mark
-            // failed. The event may then hit the only side with that mark.
+            // After a clean close, a side can be in sync although the write of its clean mark
+            // failed. The event can then hit the only side that has a clean mark.
             let spared = world.scenario.steadfast;
             if *last == Ended::Cleanly && spared.is_none_or(|spared| spared == side) {
                 *last = Ended::Badly;
@@ -255,7 +255,7 @@ impl Run {
         }
     }
 
-    /// Opens the volume again after each attempt that a power cut or an injected failure ends.
+    /// Opens the volume. If a power cut or an injected failure ends the attempt, tries again.
     async fn open(&mut self, number: usize, life: &Life, last: Ended) -> Option<Rc<Program>> {
         let mut last = last;
         let mut cuts = life.cut_openings_ns.iter().copied();
@@ -338,7 +338,7 @@ impl Run {
         match mirror {
             Ok(mirror) => Opened::Program(self.program_of(number, mirror, sides)),
             Err(why) => {
-                // A log that has lost its last entries to corruption looks like an older copy.
+                // Corruption of the last log entries makes the side look like an older copy.
                 let shortened = world.scenario.corrupts && why.contains("an older copy");
                 if self.may_stay_shut || shortened {
                     world.reach("stayed shut");
@@ -435,7 +435,7 @@ impl Run {
         }
     }
 
-    /// Kills the program or cuts the power, when an interference or an ambush strikes at a
+    /// Kills the program or cuts the power because an injected fault or an ambush is due at this
     /// boundary.
     fn strike(&self, program: &Program) {
         let boundaries = &self.world.around.boundaries;
@@ -505,8 +505,8 @@ impl Run {
         self.world.trace.event(&[11], || "killed".to_owned());
     }
 
-    /// Stops the tasks of a program after its end. A killed program does not know that it is dead,
-    /// so it is closed as well, on dead disks.
+    /// Stops the tasks of a program after its end. Also closes the mirror of a killed program,
+    /// whose tasks still run. The dead disks of the program change no platter.
     async fn end_program(&self, program: Rc<Program>) {
         for disk in program.sides.iter().flat_map(|side| &side.disks) {
             disk.switch().die();
@@ -704,7 +704,7 @@ async fn look_regularly(world: Rc<World>) {
 /// scrub runs. Ignores sides with a permanent fault, and then the exposure too.
 async fn drain(world: &Rc<World>, life: &Life, program: &Program) {
     if world.around.rule.any_hopeless() {
-        // Such a block remains out of sync until it is written again.
+        // A block without an intact copy stays out of sync until it is written again.
         return;
     }
     let dead = || !world.is_running(program.life);
@@ -717,7 +717,7 @@ async fn drain(world: &Rc<World>, life: &Life, program: &Program) {
     }
     let calm_at = program.calm_at.get().unwrap_or(deadline);
     let calm = pin!(world.rt.sleep_until(calm_at));
-    // Whether the faults have ended or the power was cut is checked in the loop below.
+    // The loop below checks whether the faults have ended or the power was cut.
     let _ = select(calm, pin!(until_cut(world, None))).await;
     let drained = |status: &MirrorStatus| {
         let sides = status.sides.iter().enumerate();

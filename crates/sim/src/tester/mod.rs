@@ -3,20 +3,20 @@
 //!
 //! - [`scenario`] draws a run, with the faults that [`classes`] switches on. [`disk`] contains the
 //!   fault model and the disks, which hold their data in [`platter`]s and have a [`switch`] for
-//!   faults. [`corruption`] is the rule that decides which blocks may be corrupted.
+//!   faults. [`corruption`] is the rule that decides which blocks can be corrupted.
 //! - [`stack`] builds the sides, [`client`] is the load, [`volume`] is the model, and [`world`]
 //!   makes the checks after operations and periodically. [`life`] opens, stops and crashes the
 //!   volume, with [`opening`] and [`faults`]. [`rest`], [`probes`] and [`changing`] run between two
 //!   lives.
-//! - [`boundaries`] cuts the power or fails an operation at a chosen point, [`ambush`] strikes a
-//!   number of boundaries after an operation has begun, [`every`] strikes at every boundary, and
-//!   [`campaign`] adds up the results of many seeds. [`plant`] contains the bugs that the tester
-//!   must find.
+//! - [`boundaries`] cuts the power or fails an operation at a chosen I/O boundary. [`ambush`] kills
+//!   the program or cuts the power during a chosen operation. [`every`] repeats a run with a fault
+//!   at every boundary. [`campaign`] adds up the results of many seeds. [`plant`] contains the bugs
+//!   that the tester must find.
 //! - A run depends only on its seed and its options: [`run`] runs a seed twice and compares the
 //!   hashes over all events.
 //!
-//! The tester must never know how the mirror works: it uses only what a client, an operator and a
-//! disk can see.
+//! The tester must never know how the mirror works: it uses only the interfaces of a client, an
+//! operator and a disk.
 
 pub mod ambush;
 pub mod boundaries;

@@ -18,7 +18,7 @@ pub enum How {
     Plain,
     /// A read-only opening, even if data may be missing.
     ReadOnly,
-    /// An opening that forces the mirror if sides are missing, for a planted bug.
+    /// A forced opening even if sides are missing, for a planted bug.
     Regardless,
 }
 

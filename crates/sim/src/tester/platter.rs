@@ -108,9 +108,9 @@ impl Platter {
         self.worst_but_for(|versions| versions.len() - 1)
     }
 
-    /// Returns a copy that a power cut may leave and that reveals errors of the disk. Each block
-    /// has its newest correct version that is not durable, even if a faulty write has replaced that
-    /// version since. A block without such a version has its newest version.
+    /// Returns a copy that a power cut can leave, and in which errors of the disk are visible. Each
+    /// block has its newest correct version that is not durable, even if a faulty write has
+    /// replaced that version since. A block without such a version has its newest version.
     pub fn revealing_copy(&self) -> Platter {
         let mut copy = self.fork();
         for (index, mut versions) in std::mem::take(&mut copy.versions) {
@@ -249,8 +249,8 @@ impl Platter {
         }
     }
 
-    /// Fails a flush. Each block with versions that are not durable loses them with the given
-    /// chance: no later flush makes these versions durable, but reads may return them until
+    /// Fails a flush. With the chance `chance`, a block loses all its versions that are not
+    /// durable: no later flush makes these versions durable. Reads can still return them until
     /// [`evict`](Self::evict). Returns the number of blocks that lost versions.
     pub fn fail_flush(&mut self, rng: &mut Rng, chance: f64) -> u64 {
         let mut blocks = 0;

@@ -80,7 +80,7 @@ async fn check_open(world: &World, sides: &Rc<Vec<SideStack>>, mirror: &Mirror, 
         Ok(found) => client::check_allowed(&world.volume.borrow(), units.start, &found),
         Err(error) => {
             let (start, end) = (units.start as u64, units.end as u64);
-            // Every copy on the sides that are present may be corrupt, so the read may fail.
+            // Every copy on the sides that are present can be corrupt, so the read can fail.
             let corrupt = world.scenario.corrupts && world.around.rule.any_corrupt();
             if corrupt
                 || world
@@ -119,9 +119,9 @@ async fn superblocks_of(world: &World, platters: &[Platters]) -> Vec<Option<Supe
     superblocks
 }
 
-/// Returns true if the superblock of a side says that no peer is ahead, although another side knows
-/// a later epoch that does not include this side. Such a side was absent when the volume was used
-/// again, so its superblock could not be updated (T7).
+/// Returns true if a side could not learn that another side is ahead. The superblock of the side
+/// says that no peer is ahead, although another side knows a later epoch without this side. The
+/// side was absent when the volume was used again, so its superblock could not be updated (T7).
 async fn could_not_be_told(world: &World, platters: &[Platters], side: usize) -> bool {
     let mut superblocks = superblocks_of(world, platters).await;
     let Some(own) = superblocks[side].take() else {
@@ -222,10 +222,11 @@ pub struct Held {
 /// Returns the content of each side alone and of all sides together, read from copies in their
 /// worst state after a power cut.
 ///
-/// If blocks may be corrupt, the result is limited to content that two other copies also hold: the
-/// present content, and content that a power cut may leave. In these copies a later log entry may
-/// show that an earlier entry counts and is corrupt. A side whose log has lost a durable entry is
-/// rebuilt from the other sides, and the opening is not to blame for that loss.
+/// If blocks can be corrupt, the result contains only content that two other copies also hold: a
+/// copy of the present content, and a copy that a power cut can leave. In these copies, a later log
+/// entry can prove that an earlier, corrupt entry is part of the log. A side whose log has lost a
+/// durable entry must be rebuilt from the other sides. The opening does not cause this loss, so the
+/// result excludes the lost content.
 pub async fn held_by_each(world: &World, platters: &[Platters]) -> Held {
     let count = newest_epoch_members(world, platters).await;
     let mut held = held_by_copies(world, &copies(platters, Platter::worst_copy), &count).await;
@@ -257,7 +258,7 @@ async fn held_by_copies(world: &World, platters: &[Platters], count: &[bool]) ->
 }
 
 impl Held {
-    /// Removes from this content each unit that `other` does not hold.
+    /// Removes from this content each unit that cannot be read in `other`.
     fn limit_to(&mut self, other: Held) {
         for (own, other) in self.alone.iter_mut().zip(other.alone) {
             match (own.as_mut(), other) {
@@ -295,12 +296,12 @@ async fn newest_epoch_members(world: &World, platters: &[Platters]) -> Vec<bool>
     superblocks.iter().map(is_member).collect()
 }
 
-/// Checks that an opening, whether it succeeded or not, has left each member of the newest epoch
-/// with no less content than the member held alone before (T14). There are two exceptions. A side
-/// whose own metadata is corrupt may become unable to read a block when it learns that the corrupt
-/// part of its log counts. Any side may become unable to read a block whose newest content is
-/// corrupt on every side that has it: the side has then learned of the newest change, which no side
-/// can supply (T11).
+/// Checks that each member of the newest epoch holds alone, after an opening, all content that it
+/// held alone before the opening (T14). The opening can have succeeded or failed. There are two
+/// exceptions. First, a side with corrupt metadata can become unable to read a block when the side
+/// learns that the corrupt part belongs to its log. Second, any side can become unable to read a
+/// block if the newest content of the block is corrupt on every side that has this content. The
+/// side has then learned of the newest change, which no side can supply (T11).
 pub fn check_kept(world: &World, before: &Held, after: &Held) {
     for (side, (held, after)) in before.alone.iter().zip(&after.alone).enumerate() {
         let Some(held) = held.as_ref().ok().filter(|_| before.count[side]) else {
@@ -364,8 +365,9 @@ pub async fn look_at_each(world: &World, platters: &[Platters]) {
     }
 }
 
-/// Opens the volume from each side alone. The side must refuse and report all lost data, or hold
-/// all content that the volume must hold.
+/// Opens the volume from each side alone. The mirror must either hold all content that the volume
+/// must hold, or refuse to open and report all lost data. A side that could not learn of a later
+/// epoch is not checked.
 pub async fn boot_alone(world: &World, platters: &[Platters]) {
     for alone in 0..platters.len() {
         let sides = sides_over(world, &forks(platters), &Rc::default());

@@ -13,8 +13,9 @@ use super::world::World;
 /// Content of the disks of every side at an earlier time.
 pub type Snapshot = Vec<Vec<Platter>>;
 
-/// Applies an event to a side, if another side still holds all content. `whole` tells for each side
-/// whether it was healthy at the end of the last life and has lost nothing since.
+/// Applies an event to a side. Skips the event if no other side still holds all content. `whole`
+/// tells for each side whether it was healthy at the end of the last life and has lost nothing
+/// since.
 pub fn happen(
     world: &World,
     what: AtRest,
@@ -44,9 +45,9 @@ pub fn happen(
             };
             let (disk, at) = map.on_disk(kept);
             let index = (at / BLOCK_BYTES) as usize;
-            // A copy of the superblock is overwritten alone only if the other copy is valid and
-            // durable. A power cut may have torn the other copy; after a kill, a later power cut
-            // may still tear it, because no flush followed the last writes.
+            // One copy of the superblock is overwritten alone only if the other copy is valid and
+            // durable. After a power cut, the other copy can be torn. After a kill, a later power
+            // cut can still tear the other copy, because no flush followed the last writes.
             let is_whole = {
                 let platter = map.platters[disk].borrow();
                 let block = platter.block(index as u64).map(|block| block.to_vec());

@@ -86,7 +86,8 @@ pub enum FaultKind {
         /// Number of blocks.
         blocks: u32,
     },
-    /// The next operations that the rule allows to corrupt a block are lost or misdirected.
+    /// Writes are lost, or writes or reads are misdirected. The fault affects the next operations
+    /// for which the corruption rule allows it.
     Astray {
         /// Whether a write is lost, or a write or a read misdirected.
         how: Astray,
@@ -148,8 +149,8 @@ pub enum End {
 pub struct Life {
     /// Events on the sides at rest before the life.
     pub at_rest: Vec<AtRest>,
-    /// For each opening before the one that succeeds, the time from its start to the power cut that
-    /// ends it, in nanoseconds.
+    /// Openings that a power cut ends, before the opening that succeeds: for each opening, the time
+    /// from its start to the power cut, in nanoseconds.
     pub cut_openings_ns: Vec<u64>,
     /// Whether the whole volume is read once before the load.
     pub reads_all: bool,
@@ -157,7 +158,7 @@ pub struct Life {
     pub idle: bool,
     /// Start of a scrub, in nanoseconds after the start of the life; `None` means no scrub.
     pub scrub_ns: Option<u64>,
-    /// Ambushes, of which the first that strikes ends the life.
+    /// Ambushes. The first ambush that happens ends the life.
     pub ambushes: Vec<Ambush>,
     /// End of the life.
     pub end: End,
@@ -274,7 +275,7 @@ pub enum Extent {
     #[default]
     Usual,
     /// Up to a hundred times the usual number of operations, with more faults in proportion. In
-    /// half of the seeds, the number is at most ten times the usual.
+    /// half of the seeds, the number of operations is at most ten times the usual number.
     HeavyTailed,
     /// A fifth of the usual operations and at most two lives, for runs that are repeated at every
     /// boundary.
@@ -290,7 +291,8 @@ pub struct MirrorSettings {
     pub exposure_age_ns: u64,
     /// Name of the policy: `bounded`, `paper` or `paper-wait-limit`.
     pub policy: &'static str,
-    /// Value of the key `wait_limit`: the factor of the paper for the time limit of a side.
+    /// Value of the key `wait_limit`, the factor of the paper: each other side is late if a write
+    /// takes longer on it than this multiple of the time on the first side.
     pub wait_limit: Option<f64>,
     /// Value of the key `limit_multiple`: a side is late if a write takes longer than this multiple
     /// of a quantile of the side's own write times.
@@ -307,7 +309,7 @@ pub struct MirrorSettings {
     pub on_degraded: &'static str,
     /// Maximum number of writes in flight to a side.
     pub depth: Option<usize>,
-    /// Whether a change is acknowledged only when every side that counts has stored it.
+    /// Whether a change is acknowledged only when every member of the mirror has stored it.
     pub acknowledge_all: bool,
 }
 

@@ -155,7 +155,8 @@ impl Switch {
         self.fail_next.set(left);
     }
 
-    /// Makes the next `count` operations that may go wrong in this way do so.
+    /// Requests that the next `count` operations for which the rule allows it are lost or
+    /// misdirected, as `how` says.
     pub fn astray_next(&self, how: Astray, count: u32) {
         let mut left = self.astray_next.get();
         left[how as usize] += count;
@@ -236,7 +237,7 @@ impl Switch {
         struck
     }
 
-    /// Returns true if an operation must still be lost or misdirected in this way.
+    /// Returns true if more operations must be lost or misdirected in this way.
     pub(super) fn wants_astray(&self, how: Astray) -> bool {
         self.astray_next.get()[how as usize] > 0
     }

@@ -33,8 +33,8 @@ struct Value {
     /// Time at which a failed write ended. It is used only after a read has returned the value.
     failed_at: u64,
     durable: bool,
-    /// Number of the crash, from 1, that the value has survived last; 0 if the value was written
-    /// since the last crash.
+    /// Number of the last crash that the value has survived; the first crash has number 1. The
+    /// number is 0 if the value was written after the last crash.
     left_by: u64,
 }
 
@@ -98,7 +98,8 @@ pub struct Writing {
     units: Range<usize>,
 }
 
-/// Minimum number of values of a unit at which obsolete values are dropped.
+/// Number of values of a unit below which obsolete values are kept. A unit can have more values if
+/// they are not obsolete.
 const VALUES_MAX: usize = 64;
 
 impl Volume {

@@ -31,7 +31,8 @@ struct Operation {
     start: u64,
     at: Instant,
     what: String,
-    /// Whether corrupt copies could already explain a failure when the operation started.
+    /// Whether corrupt copies were already a possible reason for a failure at the start of the
+    /// operation.
     may_fail: bool,
 }
 
@@ -86,8 +87,8 @@ pub struct World {
 }
 
 impl Program {
-    /// Returns the stamp of the unit at an offset of the volume that a side holds now, in its log
-    /// or at the home location of the unit.
+    /// Returns the stamp that a side holds now for the unit at an offset of the volume. The unit is
+    /// in the log of the side or at its home location.
     fn held(&self, stack: &SideStack, offset: u64, unit_bytes: u64) -> u64 {
         let side = self.sides.iter().position(|side| std::ptr::eq(side, stack));
         let side = side.expect("it is one of them");
@@ -204,8 +205,8 @@ impl World {
         id
     }
 
-    /// Records that an operation has ended or that its client has abandoned it. Returns true if
-    /// corrupt copies could already explain a failure when the operation started.
+    /// Records that an operation has ended or that its client has abandoned it. Returns true if, at
+    /// the start of the operation, corrupt copies were already a possible reason for a failure.
     pub fn ended(&self, id: u64) -> bool {
         let operation = self.in_flight.borrow_mut().remove(&id);
         operation.is_some_and(|operation| operation.may_fail)
@@ -266,10 +267,11 @@ impl World {
         refusal && self.scenario.mirror.on_degraded != "continue"
     }
 
-    /// Records an error that a client has received. The error is a finding if one side has no
-    /// faults, or if a failing operation is injected and there was no crash. A degraded volume or
-    /// corrupt copies may explain the error; `could_fail` tells whether corrupt copies already
-    /// explained it when the operation started.
+    /// Records an error that a client has received, and adds a finding if no correct volume returns
+    /// this error. It is a finding if one side has no faults, or if a failing operation is injected
+    /// and there was no crash. It is no finding if a degraded volume or corrupt copies can explain
+    /// the error; `could_fail` tells whether corrupt copies were a possible reason already at the
+    /// start of the operation.
     pub fn client_error(&self, error: IoError, op: Op, units: &Range<usize>, could_fail: bool) {
         self.reach("error told to a client");
         if self.may_refuse(error) {
@@ -292,7 +294,7 @@ impl World {
         }
     }
 
-    /// Returns true if corrupt copies may make an operation on these units fail.
+    /// Returns true if corrupt copies can make an operation on these units fail.
     fn copies_may_fail(&self, units: &Range<usize>) -> bool {
         let unit_bytes = self.scenario.unit_bytes;
         let (start, end) = (
@@ -305,8 +307,8 @@ impl World {
     }
 
     /// Returns true while the side without faults is not healthy, for example while it is rebuilt
-    /// after an older copy has replaced it. Until the rebuild is complete, the volume may not rely
-    /// on its content.
+    /// after an older copy has replaced it. Until the rebuild is complete, the volume must not rely
+    /// on the content of this side.
     fn is_spared_side_behind(&self) -> bool {
         let Some((spared, program)) = self.scenario.steadfast.zip(self.running()) else {
             return false;
@@ -490,7 +492,7 @@ impl World {
     }
 
     /// Checks, after a clean close, that all healthy sides hold the same content, and that the
-    /// model allows it.
+    /// model allows this content.
     pub fn compare_sides(&self, program: &Program, status: &MirrorStatus) {
         let (volume, unit_bytes) = (self.volume.borrow(), self.scenario.unit_bytes);
         let healthy = status.sides.iter().zip(program.sides.iter());

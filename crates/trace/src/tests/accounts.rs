@@ -184,8 +184,8 @@ fn read(bytes: &[u8], format: Format) -> (Tally, u64) {
     (*reader.tally(), requests)
 }
 
-/// Generates the lines of a trace in some format. A line that may come first is preceded only by
-/// blank lines and comments.
+/// Generates the lines of a trace in some format: blank lines and comments, then one line that is
+/// valid as the first line of the format, then any lines.
 fn lines() -> impl Strategy<Value = (Format, Vec<(&'static str, Is)>)> {
     (0..TEXTS.len()).prop_flat_map(|number| {
         let text = &TEXTS[number];
@@ -321,8 +321,8 @@ fn a_text_of_blkparse_is_read_by_the_first_event_that_it_has() {
 
 #[test]
 fn an_earlier_event_far_behind_the_choice_is_no_silent_loss() {
-    // The text is longer than the 64 KiB from which the event is chosen, and the only event Q comes
-    // after them.
+    // The event is chosen from the first 64 KiB of the text. The only event Q comes after these 64
+    // KiB.
     let issued = "8,0 0 1 0.1 7 D R 8 + 8 [cat]\n".repeat(4000);
     let text = format!("{issued}8,0 0 1 0.1 7 Q R 8 + 8 [cat]\n");
     let error = records("t", text.as_bytes(), &in_format(Format::Blkparse));

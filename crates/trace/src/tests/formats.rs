@@ -89,7 +89,8 @@ fn spc() {
 
 #[test]
 fn blkparse() {
-    // Only queued requests count; flushes and the summary at the end of the text do not.
+    // Only lines with the event Q (queued) can be requests. The flush (`FWS`) has no sectors, so it
+    // is not a request. The summary at the end of the text is not one either.
     let text = b"  8,0    3        1     0.000000000   697  G   W 223490 + 8 [kjournald]\n\
                  \x20 8,0    3        2     0.000001829   697  Q   W 223490 + 8 [kjournald]\n\
                  \x20 8,16   1        3     1.5           700  Q  RA 16 + 1 [cat]\n\

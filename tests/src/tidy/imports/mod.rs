@@ -75,7 +75,8 @@ const EXCEPTIONS: &[Exception] = &[
 ];
 
 /// Complains about modules of one folder, in any crate, that import each other in a cycle. A module
-/// and the modules inside it count as one, so that a part of a folder may import the folder.
+/// and the modules inside it are treated as one part, so a part of a folder is allowed to import
+/// the folder.
 pub fn no_import_cycles(tree: &Tree) -> Vec<Complaint> {
     cycles_except(tree, EXCEPTIONS)
 }

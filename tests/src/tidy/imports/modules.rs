@@ -6,8 +6,8 @@ use super::Path;
 use super::source::{self, Brought, Named, Source};
 use crate::tidy::Tree;
 
-/// Maximum number of re-exports through which a name is followed. A longer chain counts as a cycle
-/// and ends.
+/// Maximum number of re-exports through which a name is followed. A longer chain is treated as a
+/// cycle: the name is not followed further.
 const MOST_STEPS: usize = 8;
 
 /// One import: the importing module, the imported module, and the place of the import.
@@ -86,8 +86,9 @@ impl Modules {
         inside.filter_map(|rest| rest.first().cloned()).collect()
     }
 
-    /// Returns every import of the crate. A module and the modules inside it count as one, so
-    /// imports between them are left out: a part of a folder may import the folder.
+    /// Returns every import of the crate, except imports between a module and the modules inside
+    /// it. A module and the modules inside it are treated as one part, so a part of a folder is
+    /// allowed to import the folder.
     pub fn imports(&self) -> Vec<Import> {
         let mut found = Vec::new();
         for (file, source) in &self.files {
@@ -123,8 +124,8 @@ impl Modules {
         targets
     }
 
-    /// Adds the modules to which a path leads to `targets`: the module that defines the item of the
-    /// path, and the modules that re-export this item.
+    /// Resolves a path, and adds the modules to which it leads to `targets`: the module that
+    /// defines the item of the path, and the modules that re-export this item.
     fn follow(&self, named: &Named, steps: usize, targets: &mut BTreeSet<Path>) {
         if steps == 0 {
             return;

@@ -91,7 +91,8 @@ struct Reader {
     at: usize,
     /// Number of open braces.
     depth: usize,
-    /// Brace depth of the content and name of each open inline module.
+    /// Inline modules that contain the current position: the brace depth of the content and the
+    /// name of each.
     open: Vec<(usize, String)>,
     /// The module of the file.
     root: Path,

@@ -15,8 +15,8 @@ use super::reads::Fill;
 use crate::BLOCK_BYTES;
 use crate::request::{Origin, Request};
 
-/// Maximum number of concurrent reads ahead. While it is reached, selected pages are not read
-/// ahead; the reader reads them when it reaches them.
+/// Maximum number of concurrent reads ahead. While this number is in flight, no further page is
+/// read ahead: the reader itself reads the selected pages.
 const UNDER_WAY_MAX: usize = 16;
 
 impl Shared {

@@ -16,8 +16,9 @@ impl Shared {
         self.mode == Mode::WriteThrough || request.flags.fua
     }
 
-    /// Executes a change of the device to completion, even if the returned future is dropped: the
-    /// next change of the same range must not begin before the device has completed this change.
+    /// Executes a change of the device's content to completion, even if the returned future is
+    /// dropped. The next change of the same range must not begin before the device has completed
+    /// this change.
     pub(super) fn to_its_end(self: &Rc<Self>, request: Request) -> IoFuture<'static> {
         let (shared, outcome) = (Rc::clone(self), Rc::new(OnceValue::default()));
         let ended = Rc::clone(&outcome);
@@ -49,8 +50,8 @@ impl Shared {
             state.write(page, frame, true, now_ns);
         }
         drop(state);
-        // The write may have replaced a version that could not be destaged. That version no longer
-        // counts as unwritten, so there may be room for other writes.
+        // The write might have replaced a version that could not be destaged. That version is no
+        // longer unwritten, so there might be room for other writes.
         self.waits.room_changed();
         self.keep_dirty_low();
         Ok(Reply::Done)
@@ -68,7 +69,7 @@ impl Shared {
                 Ok(_) => {
                     state.write(page, frame, false, 0);
                 }
-                // After the error, the device may hold all of the write, a part of it, or nothing
+                // After the error, the device can hold all of the write, a part of it, or nothing
                 // of it.
                 Err(_) => state.unsettled(page),
             }

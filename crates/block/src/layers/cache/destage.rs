@@ -1,9 +1,10 @@
-//! The destager: writes evicted and cleaned pages to the device below, with adjacent pages in one
-//! write and several writes in flight, and retries failed writes.
+//! The destager: writes dirty pages to the device below, both pages that the policy evicts and
+//! pages that stay in memory. Adjacent pages are written together, several writes are in flight at
+//! a time, and failed writes are retried.
 //!
 //! Every write to the device, whatever its origin, holds the lock of its range (`below_lock`). The
-//! version of a page to write is selected under that lock, so versions of a page never overtake
-//! each other.
+//! version of a page to write is selected under that lock, so an older version of a page never
+//! replaces a newer version on the device.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -184,7 +185,7 @@ impl Shared {
         any
     }
 
-    /// Wakes the destager after an access that may have evicted pages.
+    /// Wakes the destager after an access that might have evicted pages.
     pub(super) fn wake_destaging(&self) {
         if self.state.borrow().has_jobs() {
             self.waits.jobs.notify();
@@ -210,8 +211,8 @@ impl Shared {
             };
             self.waits.room.until_some(room).await?;
             self.until_unchoked().await?;
-            // During the wait, a failed flush may have made pages unwritten again, so room is
-            // checked again.
+            // A flush that failed during the wait might have made pages unwritten again, so the
+            // room is checked again.
             if let Some(room) = self.room_for(pages) {
                 return room.map(|()| turn);
             }

@@ -27,7 +27,7 @@ impl Shared {
         let flushed = self.below.submit(Request::flush()).await;
         let mut flushed = flushed.map(|_| ());
         if self.interruptions.get() != known || self.below.interruptions() != known {
-            // An interruption may have lost writes that the device had accepted but not made
+            // An interruption can have lost writes that the device had accepted but not made
             // durable, even if the flush itself succeeded.
             self.interruptions.set(self.below.interruptions());
             flushed = flushed.and(Err(IoError::Offline));

@@ -2,9 +2,10 @@
 //! `bimetal-policy`. The trace simulator evaluates the same policy objects. The contract is in
 //! `docs/layers/cache.md`.
 //!
-//! The cache must never lose an acknowledged write while the process runs, never report success for
-//! a flush that did not cover everything before it, and never make a decision that belongs to a
-//! policy. No request may wait for a later one; `Waits` describes which request waits for what.
+//! The cache must never lose an acknowledged write while the process runs. It must report success
+//! for a flush only if the flush covered all earlier writes. It must never make a decision that
+//! belongs to a policy. A request must never wait for a later request; `Waits` describes which
+//! request waits for which event.
 
 mod ahead;
 mod changes;
@@ -36,12 +37,13 @@ use crate::units::{Size, Time};
 
 /// Minimum size of a cache: enough for a policy with two buffers, and for evictions.
 const SIZE_BYTES_MIN: u64 = 64 * BLOCK_BYTES;
-/// Divisor that gives the maximum number of pages that are being destaged: one in `LEAVING_SHARE`
-/// of all pages, but no more than `LEAVING_BYTES_MAX`.
+/// Limits on the pages that are being destaged at a time: at most one in `LEAVING_SHARE` of all
+/// pages, and at most `LEAVING_BYTES_MAX`.
 const LEAVING_SHARE: usize = 8;
 const LEAVING_BYTES_MAX: u64 = 64 << 20;
-/// Assumed cost in microseconds of reading a page, until the cost is measured on the device;
-/// `FLUSH_US` is the assumed cost of writing a page. The ratio of the two costs is typical of NAND.
+/// Assumed cost in microseconds of reading a page, until the cost is measured on the device.
+/// `FLUSH_US` is the assumed cost of writing (destaging) a page. The ratio of the two costs is
+/// typical of NAND.
 const READ_US: f64 = 25.0;
 const FLUSH_US: f64 = 200.0;
 /// Value of `health` for a cache that has lost data, until the operator acknowledges the loss.
@@ -158,9 +160,10 @@ impl CacheConfig {
     }
 
     /// Returns the write granularity for a device below with this geometry, used if the
-    /// configuration gives none. If a device prefers requests as long as a cluster, it executes
-    /// shorter requests by reading or copying the rest, so they are expensive. For any other
-    /// device, all that is known is that writing adjacent pages together costs less.
+    /// configuration gives none. If the preferred request size of the device is at least a cluster,
+    /// the device executes shorter requests by reading or copying the rest, so they are expensive,
+    /// and the granularity is a block. For any other device, it is only known that writing adjacent
+    /// pages together costs less, and the granularity is a cluster.
     fn granularity_over(&self, below: &Geometry) -> Granularity {
         if u64::from(below.preferred_bytes) >= self.cluster.0 {
             Granularity::Block
@@ -179,18 +182,20 @@ pub struct Cache {
 /// The wait queues of requests, one for each kind of event. Memory for which writes and reads
 /// compete is granted in the order of arrival.
 struct Waits {
-    /// The turn to wait for room, which one write has; other writes wait here for the turn.
+    /// The turn to wait for room. Only one write at a time has the turn; all other writes wait here
+    /// for it.
     write_turn: Rc<Semaphore>,
-    /// Room for more unwritten pages. The write that has the turn waits here for such room.
+    /// Signals that there might be room for more unwritten pages. The write that has the turn waits
+    /// here.
     room: Event,
-    /// Progress of destaging. While too many pages are being destaged, reads and the write that has
-    /// the turn wait here.
+    /// Signals progress of destaging. Reads, and the write that has the turn, wait here while too
+    /// many pages are being destaged.
     unchoked: WaitQueue,
     /// Reads of a page that another request is already reading from the device (a fill), ordered by
     /// the number of the fill.
     filled: WaitQueue,
-    /// Flushes, each ordered by the number below which all destage jobs have to end before the
-    /// flush continues.
+    /// Flushes that wait for destage jobs. Each flush is queued under a job number, and waits until
+    /// all destage jobs with lower numbers have ended.
     ended: WaitQueue,
     /// New destage jobs; the destager task waits here.
     jobs: Event,
@@ -296,7 +301,7 @@ impl Cache {
         Ok(Cache { shared })
     }
 
-    /// Records that the operator accepts the loss of data, so that flushes may succeed again.
+    /// Records that the operator accepts the loss of data, so that flushes can succeed again.
     /// Returns whether data had been lost.
     pub fn accept_loss(&self) -> bool {
         self.shared.state.borrow_mut().lost.take().is_some()

@@ -171,7 +171,8 @@ impl Shared {
         Ok(contents)
     }
 
-    /// Ends the fills of a run of pages. `contents` is `None` if the pages could not be read.
+    /// Ends the fills of a run of pages. A fill is the read of one page from the device. `contents`
+    /// is `None` if the pages could not be read.
     fn end_fills(&self, first_page: u64, fills: &[u64], contents: Option<&[Buf]>) {
         let mut state = self.state.borrow_mut();
         for (index, (page, fill)) in (first_page..).zip(fills).enumerate() {
@@ -203,13 +204,13 @@ impl Shared {
         Ok(self.framed(&data))
     }
 
-    /// Returns the content of a page that another request has read or that was in memory at the
-    /// start of this read.
+    /// Returns the content of a page from memory, or from the device if the page is not in memory.
+    /// Stores no page in the cache.
     async fn content_of(&self, page: u64, origin: Origin) -> Result<Buf, IoError> {
         let held = self.state.borrow().peek(page).cloned();
         match held {
             Some(content) => Ok(content),
-            // The page was evicted meanwhile; the device has the same content or a newer one.
+            // If the page was evicted meanwhile, the device has the same content or a newer one.
             None => {
                 let mut read = self.read_below(&(page..page + 1), origin).await?;
                 Ok(read.remove(0))
@@ -217,7 +218,7 @@ impl Shared {
         }
     }
 
-    /// Returns true while too many pages are being destaged, so that no page may be evicted.
+    /// Returns true while too many pages are being destaged, so that eviction is blocked.
     pub(super) fn is_choked(&self) -> bool {
         let state = self.state.borrow();
         state.leaving_pages() > self.leaving_pages_max
@@ -239,8 +240,9 @@ impl Shared {
         self.waits.unchoked.in_turn(over).await
     }
 
-    /// Reads a range while too many pages are being destaged: waits for the destager first. If
-    /// pages cannot be written, the read bypasses the cache and stores no page in it.
+    /// Reads a range while too many pages are being destaged. Waits for the destager first. If
+    /// pages cannot be written, the read stores no page in the cache: it uses pages that are in
+    /// memory, and reads each other page from the device.
     async fn read_choked(self: &Rc<Self>, pages: Range<u64>, origin: Origin) -> IoResult {
         if self.until_unchoked().await.is_ok() {
             return self.read_unchoked(pages, origin).await;
@@ -254,8 +256,8 @@ impl Shared {
 
     /// Reports which parts of a range hold data: the answer of the device, overlaid with unwritten
     /// pages. The cache has no list of unwritten pages in page order, so each page is looked up.
-    /// The lookup proceeds in windows that grow with the answer, so that it examines little more
-    /// than the answer covers.
+    /// The range is processed in windows, each twice as long as the previous one up to a maximum,
+    /// so that the lookup examines little more than the answer covers.
     pub(super) async fn extents(&self, request: Request) -> IoResult {
         let mut extents = ExtentList::new(request.extents_max);
         let mut window_pages =
@@ -284,9 +286,9 @@ impl Shared {
         Ok(extents.into_reply())
     }
 
-    /// Returns the end of the next window, which has at most `pages` pages from the start of
-    /// `range`, and the unwritten pages in it. If the cache has no unwritten page, the window is
-    /// the whole range.
+    /// Returns the end offset of the next window, and the unwritten pages in the window. The window
+    /// begins at the start of `range` and has at most `pages` pages. If the cache has no unwritten
+    /// page, the window is the whole range.
     fn unwritten_from(&self, range: Range<u64>, pages: u64) -> (u64, Vec<u64>) {
         let state = self.state.borrow();
         if state.unwritten_pages() == 0 {
@@ -303,8 +305,8 @@ impl Shared {
     }
 }
 
-/// Adds to `extents` the device's runs, the first of which begins at `start`, overlaid with
-/// `pages`, which hold data.
+/// Adds to `extents` the runs that the device returned, overlaid with the unwritten pages `pages`,
+/// which hold data. The first run begins at `start`.
 fn overlay(start: u64, runs: &[Extent], pages: &[u64], extents: &mut ExtentList) {
     let (mut position, mut pages) = (start, pages.iter().peekable());
     let mut run_end = start;

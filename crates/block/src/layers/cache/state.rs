@@ -142,9 +142,10 @@ impl CacheState {
         found
     }
 
-    /// Looks up a page for read-ahead. Returns the fill number under which to read the page, or
-    /// `None` if it is in memory or being read. For the policy this is an access like any other (as
-    /// in the kernel), so the later access by the reader counts as the second.
+    /// Looks up a page for read-ahead. Returns the number of a new fill (the read of one page from
+    /// the device) that the caller has to execute, or `None` if the page is in memory or being
+    /// read. For the policy, the lookup is an access like any other (as in the kernel), so the
+    /// later read of the page is its second access.
     pub(super) fn read_ahead(&mut self, page: u64) -> Option<u64> {
         if self.is_here(page) {
             return None;
@@ -184,7 +185,7 @@ impl CacheState {
         (outcome, found)
     }
 
-    /// Returns the newest content of a page if it is in memory; does not count as an access.
+    /// Returns the newest content of a page if it is in memory. The policy sees no access.
     pub(super) fn peek(&self, page: u64) -> Option<&Buf> {
         self.table[self.table.find(page)?].newest()
     }
@@ -216,7 +217,7 @@ impl CacheState {
         if holds && slot.content.is_none() {
             match content {
                 Some(content) => slot.content = Some(content),
-                // The policy may hold only pages with content.
+                // The policy must hold only pages with content.
                 None => self.policy.remove(id),
             }
         }
@@ -379,8 +380,8 @@ impl CacheState {
         self.next_job
     }
 
-    /// Starts destaging the oldest dirty page together with the other dirty pages of its cluster,
-    /// if the oldest page became dirty at `until_ns` or earlier. Returns false if no page did.
+    /// Starts destaging the oldest dirty page, together with the other dirty pages of its cluster,
+    /// if that page became dirty at `until_ns` or earlier. Returns false if there is no such page.
     pub(super) fn clean_oldest(&mut self, until_ns: u64) -> bool {
         loop {
             let Some(oldest) = self.dirty.front().copied() else {
@@ -439,8 +440,8 @@ impl CacheState {
         self.unflushed.held_pages += usize::from(slot.unflushed_in == 0);
         slot.unflushed_in = epoch;
         self.unflushed.pages.push_back((epoch, id, slot.page));
-        // Without flushes, the entries of pages that are written and dropped would make the list
-        // grow without limit.
+        // If no flush occurs, the entries of pages that were written and then dropped stay in the
+        // list. They are removed here, so that the length of the list is limited.
         if self.unflushed.pages.len() > 64 + 2 * self.unflushed.held_pages {
             let mut pages = std::mem::take(&mut self.unflushed.pages);
             pages.retain(|entry| self.is_unflushed_in(entry));
@@ -496,7 +497,8 @@ impl CacheState {
         }
     }
 
-    /// Queues a job that writes the failed pages again, unless the previous such job has not ended.
+    /// Queues a job that writes the failed pages again. Does nothing if the previous job of this
+    /// kind is still queued or running.
     pub(super) fn retry_failed(&mut self) {
         // Only one attempt runs at a time, because a device that hangs would otherwise receive the
         // same writes repeatedly.
@@ -526,8 +528,8 @@ impl CacheState {
         self.withdraw(id);
     }
 
-    /// Begins a new flush epoch for a flush of the device, which does not cover later writes.
-    /// Returns the last epoch that the flush covers.
+    /// Begins a new flush epoch, and returns the last epoch that the next flush of the device
+    /// covers. The flush does not cover writes of the new epoch.
     pub(super) fn begin_flush(&mut self) -> u64 {
         self.unflushed.epoch += 1;
         self.unflushed.epoch - 1
@@ -586,12 +588,13 @@ impl CacheState {
     }
 
     /// Returns the number of pages on the device that no flush has covered. A page that was written
-    /// and dropped from memory twice counts twice.
+    /// and dropped from memory twice is counted twice.
     pub(super) fn unflushed_pages(&self) -> usize {
         self.unflushed.held_pages + self.unflushed.gone_pages
     }
 
-    /// Returns the policy's counts: the pages that it holds, and its target for the write buffer.
+    /// Returns the numbers of pages that the policy holds, and the policy's target for the write
+    /// buffer.
     pub(super) fn occupancy(&self) -> bimetal_policy::replacement::Occupancy {
         self.policy.occupancy()
     }
@@ -707,7 +710,7 @@ mod tests {
             state.clean_all();
         }
         assert_eq!((state.jobs.len(), state.outstanding.len()), (1, 1));
-        // A job that the device has accepted but not completed counts as the running attempt.
+        // A job that the device has accepted but not completed is the running attempt.
         let hangs = state.next_job().expect("there is one");
         assert_eq!(hangs.pages.len(), 8);
         for _ in 0..100 {

@@ -4,9 +4,9 @@
 //! epoch. So the newest history has the newest table: after a crash between the writes of two
 //! superblocks, the superblock that was written decides. A new side is formatted, and marked as
 //! lacking everything, before any table lists it, so that the next start finds every listed side. A
-//! new side must not count before its rebuild is complete. A side that leaves is removed from the
-//! table only when it is no longer accessed and all flushed changes are durable on another side.
-//! The requested operation is remembered together with the table ([`Remembered`]), and
+//! new side must not become a member before its rebuild is complete. A side that leaves is removed
+//! from the table only when it is no longer accessed and all flushed changes are durable on another
+//! side. The requested operation is remembered together with the table ([`Remembered`]), and
 //! `operations.rs` resumes it.
 
 use std::cell::Cell;
@@ -67,8 +67,9 @@ impl Shared {
     /// Adds a device as a further side, which is then rebuilt from the other sides. If `replaced`
     /// is given, the new side replaces that side once the rebuild is complete. The volume remembers
     /// both operations and resumes them after any stop. If the side has already been added, the
-    /// device is left unchanged and only the request to replace is recorded again. With `force`,
-    /// the device may hold a side of another volume, whose content is lost.
+    /// device is left unchanged and only the request to replace is recorded again. With `force`, a
+    /// device that holds a side of another volume is accepted, and the content of that side is
+    /// lost.
     ///
     /// # Errors
     /// One line with the reason why the side was not added. The volume is then unchanged, or lists
@@ -160,7 +161,7 @@ impl Shared {
     }
 
     /// Returns `Some` when the device holds a side of this volume that the volume does not use and
-    /// that has not diverged, so that the device may be formatted again. The inner value is the
+    /// that has not diverged, so that the device can be formatted again. The inner value is the
     /// place of that side in the table, if the table still lists it.
     async fn own_side_on(&self, volume: &Volume, candidate: &Candidate) -> Option<Option<usize>> {
         // An unreadable superblock is refused by the check that the caller makes next.
@@ -322,8 +323,9 @@ impl Shared {
     ) -> Result<(), String> {
         let side = &self.sides[index];
         let name = &side.name;
-        // From now on no flush counts on this side. Changes whose flush counted on it are made
-        // durable on another side, after which the epoch that excludes this side may begin.
+        // From now on, no flush must depend on this side. The changes that only this side has
+        // flushed are made durable on another side. After that, the epoch that excludes this side
+        // may begin.
         let was_durable = side.durable.replace(false);
         let number = self.admission.next_number();
         for other in self.sides.iter().filter(|other| other.index != index) {
@@ -357,7 +359,7 @@ impl Shared {
         let acknowledged = self.announce_table(volume).await;
         volume.forget(index);
         side.stop().await;
-        // Once this function returns, the device of the side may be used for another purpose, so an
+        // Once this function returns, the device of the side can be used for another purpose, so an
         // attempt to open the side again must have ended.
         let left_alone = side.changed.until(|| !side.coming_back.get());
         let left_alone = self.rt.timeout(MARKED_WITHIN, left_alone).await;
@@ -371,8 +373,8 @@ impl Shared {
     }
 
     /// Waits until another side, which stays in the volume, durably holds every change below
-    /// `number` and a repaired copy of each of its blocks that was found corrupt. Side `index` may
-    /// have the last copy of such a block.
+    /// `number` and has no unrepaired corrupt block. Side `index` may have the last copy of such a
+    /// block.
     async fn until_elsewhere(self: &Rc<Self>, index: usize, number: u64) {
         let has = |other: &&Side| {
             let stays = other.durable.get() && other.is_healthy();

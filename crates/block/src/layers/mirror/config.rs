@@ -52,7 +52,7 @@ pub struct MirrorConfig {
     pub ephemeral: Vec<String>,
     /// Length of the log on each side; fixed when the sides are formatted.
     pub log: Option<Size>,
-    /// Size up to which the devices of the sides may grow later; fixed when the sides are
+    /// Size up to which the devices of the sides can grow later; fixed when the sides are
     /// formatted.
     pub grow_to: Option<Size>,
     /// Whether to keep a checksum of every block; fixed when the sides are formatted.

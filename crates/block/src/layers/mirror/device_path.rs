@@ -67,10 +67,10 @@ impl DevicePath {
         *self.passage.decide.borrow_mut() = Some(decide);
     }
 
-    /// Opens the path again for a side that is being reopened; earlier knowledge of the side must
-    /// not be used. No request may be in flight. When this returns, content that a failed flush may
-    /// have dropped has been written to the device again (unless the path was interrupted), and all
-    /// content that is read is durable.
+    /// Opens the path again for a side that is being reopened. The caller must not use any earlier
+    /// knowledge of the side, and no request must be in flight. When this returns, all content that
+    /// is read is durable. If the path was not interrupted, content that a failed flush may have
+    /// dropped has been written to the device again.
     ///
     /// # Errors
     /// When the device cannot be flushed: content that was read could then still be lost.

@@ -1,9 +1,9 @@
 //! Flush: when a flush completes, every change acknowledged before the flush is durable.
 //!
-//! With logs, a flush completes when the first durable side that is complete up to the boundary has
-//! flushed. The other sides follow at their own pace, marked as possibly behind, so a hanging side
-//! must never delay a flush. After a crash, bare devices cannot show which of them is ahead, so
-//! over bare devices a flush waits for all healthy sides.
+//! With logs, a flush completes when one durable side has all changes before the flush and has
+//! flushed them. The other sides follow at their own pace, marked as possibly behind, so a hanging
+//! side must never delay a flush. After a crash, bare devices cannot show which of them is ahead,
+//! so over bare devices a flush waits for all healthy sides.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -30,8 +30,8 @@ impl Shared {
         self.drain_and_flush().await
     }
 
-    /// Makes every change below `boundary` durable on the first side that can do so, or on all
-    /// counting sides if so configured.
+    /// Makes every change below the sequence number `boundary` durable on the first side that can
+    /// do so, or, if so configured, on all healthy and joining sides.
     pub(super) async fn flush_up_to(self: &Rc<Self>, boundary: u64) -> Result<(), IoError> {
         let failures = |side: &Side| side.failed_flushes.get();
         let failed_before: Vec<u64> = self.sides.numbered().map(failures).collect();
@@ -71,8 +71,8 @@ impl Shared {
         ))
     }
 
-    /// Returns true when every change below `boundary` will be found after any crash from now on
-    /// (T2).
+    /// Returns true when every change below the sequence number `boundary` will be found after any
+    /// crash from now on (T2).
     fn is_durable(&self, boundary: u64) -> bool {
         let has = |side: &Side| {
             let store = side.store();
@@ -95,14 +95,15 @@ impl Shared {
     }
 
     /// Returns true when recovery after a crash would use the content of a side. The superblock of
-    /// a side that has just joined still marks the side as being rebuilt, until it is rewritten to
-    /// say that the side counts; it is written after the superblocks of the other sides.
+    /// a side that has just joined still says that the side is being rebuilt. It is rewritten,
+    /// after the superblocks of the other sides, to name the side as a member.
     pub(super) fn would_be_asked(&self, index: usize) -> bool {
         let volume = self.membership.superblocks.as_ref();
         volume.is_none_or(|volume| volume.is_established(index))
     }
 
-    /// Requests that a side flush up to `boundary` once it has every change below `boundary`.
+    /// Requests that a side flush all changes below the sequence number `boundary`, once the side
+    /// has all of them.
     pub(super) fn want_flushed(self: &Rc<Self>, index: usize, boundary: u64) {
         let side = &self.sides[index];
         side.flush_wanted.set(side.flush_wanted.get().max(boundary));
@@ -113,7 +114,7 @@ impl Shared {
             return;
         }
         if side.flushing.replace(true) {
-            // The flushing task may now have a lower boundary to wait for.
+            // The task that flushes the side possibly has to wait for a lower sequence number now.
             side.changed.notify();
             return;
         }
@@ -125,9 +126,9 @@ impl Shared {
         });
     }
 
-    /// Returns the boundary (a sequence number) up to which a side flushes next: the lowest
-    /// boundary of the waiting flushes, so that no flush waits for changes that only later flushes
-    /// cover, or the highest requested boundary if no flush waits.
+    /// Returns the sequence number below which a side flushes all changes next. If flushes wait,
+    /// this is the lowest number for which one of them waits, so that no flush waits for changes
+    /// that only later flushes cover. Otherwise, it is the highest requested number.
     fn next_flush_of(&self, side: &Side) -> u64 {
         let durable = side.store().map_or(0, |store| store.complete_durable());
         let wanted = side.flush_wanted.get();
@@ -142,8 +143,8 @@ impl Shared {
                 let oldest = side.queue.borrow().oldest_seq();
                 side.holds_all() && oldest.is_none_or(|oldest| oldest >= wanted)
             };
-            // While the side catches up, its boundary never rises; otherwise a lagging side would
-            // never flush.
+            // While the side catches up, the sequence number up to which it will flush does not
+            // increase. Otherwise, new changes would keep a lagging side from ever flushing.
             let most = self.next_flush_of(side);
             let wanted = || self.next_flush_of(side).min(most);
             side.changed
@@ -214,9 +215,9 @@ impl Shared {
 
     /// Tells the log of each side which of its entries the other sides no longer need.
     pub(super) fn release_logs(&self) {
-        // The superblock of a side that has joined is written after those of its peers. Until then
-        // no log may state that this side has been a member: after a crash the side still has to
-        // join, and must not be mistaken for an outdated member.
+        // The superblock of a side that has joined is written after the superblocks of its peers.
+        // Until then no log is allowed to state that this side has been a member: after a crash the
+        // side still has to join, and must not be mistaken for an outdated member.
         let joined = |side: &Side| side.is_counted_on() && self.would_be_asked(side.index);
         let missing = self.sides.iter().any(|side| !joined(side));
         for side in self.sides.iter() {
@@ -235,7 +236,7 @@ impl Shared {
                         continue;
                     }
                     // A full log cannot make any change durable, so the new epoch could never
-                    // begin.
+                    // begin. Therefore, the log drops changes that the ejected side lacks.
                     store.keep_from(None);
                 } else if acknowledged {
                     store.keep_from(Some(volume.history().current().first_change));
@@ -249,8 +250,8 @@ impl Shared {
         }
     }
 
-    /// Waits, over bare devices, until every counting side has all changes that were admitted
-    /// before the call, then flushes these sides. Works in every state of the volume.
+    /// Waits until every healthy or joining side has all changes that were admitted before the
+    /// call, then flushes these sides. Used for bare devices. Works in every state of the volume.
     pub(super) async fn drain_and_flush(self: &Rc<Self>) -> IoResult {
         let before = self.admission.next_number();
         let waiting = self.flushes.wait(before);
@@ -320,7 +321,8 @@ impl Shared {
         let side = &self.sides[index];
         let operation = side.start(self.rt.now());
         let result = match side.store() {
-            // With boundary 0, the log of the side states no new complete number.
+            // With the sequence number 0, no entry has to be written that states a higher complete
+            // number.
             Some(store) => store.flush(0).await,
             None => side.flush().await,
         };
@@ -331,10 +333,11 @@ impl Shared {
         result
     }
 
-    /// Handles a flush that failed on a side, whose unflushed content is now unknown: on a side
-    /// with a log, the content written since the last successful flush; on a bare device, possibly
-    /// all content. The side is therefore ejected, even if it is only joining: its operations in
-    /// flight may lie in these ranges, and must have ended before the ranges are copied.
+    /// Handles a flush that failed on a side. The unflushed content of the side is now unknown: on
+    /// a side with a log, the content written since the last successful flush; on a bare device,
+    /// possibly all content. The side is therefore ejected, even if it is only joining: its
+    /// operations in flight may lie in these ranges, and must have ended before the ranges are
+    /// copied.
     pub(super) fn lost_since_last_flush(self: &Rc<Self>, index: usize, error: IoError) {
         let side = &self.sides[index];
         if side.is_active() {

@@ -1,4 +1,5 @@
-//! The flushes for which clients wait, and the boundary below which all changes were flushed for a
+//! The flushes for which clients wait, each with its boundary: the sequence number below which it
+//! makes all changes durable. Also the sequence number below which all changes were flushed for a
 //! client.
 
 use std::cell::{Cell, RefCell};
@@ -11,10 +12,10 @@ use bimetal_rt::sync::Event;
 pub(super) struct Flushes {
     /// Sequence number below which all changes were flushed for a client.
     below: Cell<u64>,
-    /// Boundaries of the waiting flushes, each with the number of flushes that wait for this
-    /// boundary.
+    /// Boundaries of the waiting flushes (the sequence numbers below which they make all changes
+    /// durable), each with the number of flushes that wait for this boundary.
     waiting: RefCell<BTreeMap<u64, u32>>,
-    /// Signaled when a flush of a side has ended, or when a side no longer counts.
+    /// Signaled when a flush of a side has ended, or when flushes no longer depend on a side.
     pub(super) changed: Event,
 }
 
@@ -37,7 +38,8 @@ impl Drop for FlushWaits<'_> {
 }
 
 impl Flushes {
-    /// Registers a flush that waits for all changes below `boundary`.
+    /// Registers a flush that waits until all changes below the sequence number `boundary` are
+    /// durable.
     pub(super) fn wait(&self, boundary: u64) -> FlushWaits<'_> {
         *self.waiting.borrow_mut().entry(boundary).or_default() += 1;
         FlushWaits {
@@ -46,7 +48,8 @@ impl Flushes {
         }
     }
 
-    /// Returns the lowest boundary above `number` for which a flush waits.
+    /// Returns the lowest boundary above `number` for which a flush waits. The boundary of a flush
+    /// is the sequence number below which it makes all changes durable.
     pub(super) fn first_above(&self, number: u64) -> Option<u64> {
         let waiting = self.waiting.borrow();
         waiting.range(number + 1..).next().map(|(&first, _)| first)
@@ -62,7 +65,8 @@ impl Flushes {
         self.below.get()
     }
 
-    /// Records that a flush up to `number` was completed for a client.
+    /// Records that a flush of all changes below the sequence number `number` was completed for a
+    /// client.
     pub(super) fn done_below(&self, number: u64) {
         self.below.set(self.below.get().max(number));
     }

@@ -1,14 +1,15 @@
 //! The rules by which a side that is being rebuilt is given the changes of clients.
 //!
-//! The side is given a change where it already has the surrounding content. When too many bytes
-//! wait for the side, the change is not given to it: the range becomes out of sync again, and the
+//! The side is given a change if it already has the surrounding content. When too many bytes wait
+//! for the side, the change is not given to it: the range becomes out of sync again, and the
 //! rebuild copies it. This undoes part of the rebuild, so it is allowed only while the rebuild is
-//! ahead of its floor, where ranges that became out of sync again count as not copied. Otherwise
-//! the change waits, before it is admitted, until fewer bytes wait for the side.
+//! ahead of the minimum rebuild rate (its floor), where ranges that became out of sync again are
+//! treated as not copied. Otherwise the change waits, before it is admitted, until fewer bytes wait
+//! for the side.
 //!
 //! These rules bound the bytes in memory that wait for the side: when the rebuild is complete and
-//! the side counts, clients must not wait for a large backlog. A volume must never stay degraded
-//! because its clients are faster than the side.
+//! acknowledgements depend on the side, clients must not wait for a large backlog. A volume must
+//! never stay degraded because its clients are faster than the side.
 
 use std::ops::Range;
 
@@ -27,18 +28,18 @@ const FOLLOWING_BYTES_MAX: u64 = 1 << 20;
 const COST_SEEKING_BYTES_MIN: u64 = 256 << 10;
 
 impl Side {
-    /// Returns true when the side is given a change of a range. A side that is being rebuilt is not
-    /// given the change if it lacks the whole range (the rebuild copies the content, without a
-    /// write to the log) or if too many bytes already wait for the side. In both cases, a change
-    /// that overlaps an older change in the queue of the side is still given, so that the two apply
-    /// in order.
+    /// Returns true when the side is to be given a change of a range. A side that is being rebuilt
+    /// is not given the change if the side lacks the whole range, because the rebuild copies the
+    /// content without a write to the log. The side is not given the change either if too many
+    /// bytes already wait for it. But a change that overlaps an older change in the queue of the
+    /// side is always given, so that the two apply in order.
     pub(super) fn takes(&self, range: &Range<u64>) -> bool {
         let is_passed = self.may_be_passed(range) && !self.follows(range);
         self.is_active() && !is_passed
     }
 
-    /// Returns true when a change of the range need not be given to the side, because the side is
-    /// being rebuilt and no older change of the range waits in its queue.
+    /// Returns true when the side can do without a change of the range, because the side is being
+    /// rebuilt and its queue holds no older change of the range.
     fn may_be_passed(&self, range: &Range<u64>) -> bool {
         self.life.get() == Life::Resyncing && self.queue.borrow().is_current(range)
     }
@@ -57,8 +58,8 @@ impl Side {
         bytes == 0 || bytes + (range.end - range.start) <= bytes_max
     }
 
-    /// Returns true when a change of the range counts toward the limit on the bytes that may wait
-    /// for the side.
+    /// Returns true when a change of the range is subject to the limit on the bytes that wait for
+    /// the side.
     fn needs_room_for(&self, range: &Range<u64>) -> bool {
         self.may_be_passed(range) && !self.out_of_sync.covers(range)
     }
@@ -72,9 +73,10 @@ impl Side {
 
 impl Shared {
     /// Waits until, for every side that is being rebuilt, one of these holds: the side can be given
-    /// a change of the range, lacks the whole range, or is so far ahead of its floor that the
-    /// change need not be given to it. Changes that count toward the limit of a side are served in
-    /// order of arrival; other changes do not wait.
+    /// a change of the range; the side lacks the whole range; or the rebuild is ahead of the
+    /// minimum rebuild rate, so that the side need not be given the change. Changes that are
+    /// subject to the limit on the bytes waiting for a side are served in order of arrival; other
+    /// changes do not wait.
     pub(super) async fn until_rebuilds_follow(&self, range: &Range<u64>) {
         let needs_room = |side: &Side| side.needs_room_for(range);
         if !self.sides.iter().any(needs_room) {

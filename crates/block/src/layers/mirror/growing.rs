@@ -3,7 +3,7 @@
 //! The size is stored in the superblock of each side and changes together with an epoch, as the
 //! table of sides does, so that the newest history has the newest size. The new size must never be
 //! on a side before every side reads as zeroes up to the new size. No write beyond the old size is
-//! accepted before every counting side durably has the new size. After a crash the volume has the
+//! accepted before every healthy side durably has the new size. After a crash the volume has the
 //! old size or the new size; if the new size was reported to the caller, it is the new size.
 
 use std::rc::Rc;

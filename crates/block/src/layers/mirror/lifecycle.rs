@@ -1,6 +1,6 @@
 //! The life cycle of a side, as one value whose transitions are checked. Only this module decides
-//! whether a side in a given state takes writes, is counted on, may be read, or belongs to the
-//! volume.
+//! whether a side in a given state takes writes, whether acknowledgements depend on it, whether it
+//! may be read, and whether it belongs to the volume.
 //!
 //! ```text
 //!             +---------------------------------------+
@@ -8,8 +8,8 @@
 //! Absent --> Resyncing <--> Joining --> Healthy --> Absent --> Removed
 //! ```
 //!
-//! A side is ejected (becomes absent) from every state but `Removed`. A side must never count
-//! without having been rebuilt, and a removed side must never be used again.
+//! A side is ejected (becomes absent) from every state but `Removed`. An absent side must never
+//! become healthy without having been rebuilt, and a removed side must never be used again.
 
 use std::cell::Cell;
 
@@ -20,19 +20,20 @@ use crate::error::IoError;
 /// State of a side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Life {
-    /// The side is given every write, and acknowledgements count on it.
+    /// The side is given every write, and acknowledgements depend on the side.
     Healthy {
-        /// Sequence number of the first write that counted on the side.
+        /// Sequence number of the first write whose acknowledgement depended on the side.
         counted_from: u64,
     },
     /// The side is given writes while it is rebuilt, except for the writes that
-    /// [`Side::takes`](super::side::Side::takes) excludes. Acknowledgements do not count on it.
+    /// [`Side::takes`](super::side::Side::takes) excludes. Acknowledgements do not depend on the
+    /// side.
     Resyncing,
     /// The rebuild of the side is complete, but its queue may still hold writes that were
-    /// acknowledged without it. New acknowledgements already count on the side, so the number of
-    /// such writes can only fall.
+    /// acknowledged without the side. New acknowledgements already depend on the side, so the
+    /// number of such writes can only fall.
     Joining {
-        /// Sequence number of the first write that counts on the side.
+        /// Sequence number of the first write whose acknowledgement depends on the side.
         counted_from: u64,
     },
     /// The side is given no requests: it is missing, has not answered for too long, or fails.
@@ -136,7 +137,7 @@ impl LifeCycle {
     }
 
     /// Returns true when the side is in state `Healthy`: every acknowledged write, except for
-    /// corrupt blocks, is on the side, or waits in its queue and counts toward the exposure.
+    /// corrupt blocks, is on the side, or waits in its queue and is part of the exposure.
     pub(super) fn is_healthy(&self) -> bool {
         matches!(self.life.get(), Life::Healthy { .. })
     }
@@ -152,8 +153,8 @@ impl LifeCycle {
         self.counted_from().is_some()
     }
 
-    /// Returns the sequence number of the first write that counts on the side; `None` when no write
-    /// counts on it.
+    /// Returns the sequence number of the first write whose acknowledgement depends on the side;
+    /// `None` when no acknowledgement depends on it.
     pub(super) fn counted_from(&self) -> Option<u64> {
         match self.life.get() {
             Life::Healthy { counted_from } | Life::Joining { counted_from } => Some(counted_from),

@@ -1,10 +1,10 @@
-//! Recording in the superblocks which sides count. Every change of the set of healthy sides begins
-//! an epoch, which is written to the superblocks of the healthy sides, by at most one task for each
-//! side.
+//! Recording in the superblocks which sides are members. Every change of the set of healthy sides
+//! begins an epoch, which is written to the superblocks of the healthy sides, by at most one task
+//! for each side.
 //!
 //! The superblock of a joining side must be written last. An epoch that excludes an ejected side
-//! must begin only once the changes that were flushed while that side counted are durable on a
-//! member of the epoch.
+//! must begin only once a member of the epoch durably has the changes that were flushed before the
+//! ejection.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -30,8 +30,8 @@ impl Shared {
     pub(super) fn begin_epoch(self: &Rc<Self>) -> Option<u64> {
         let volume = self.membership.superblocks.as_ref()?;
         let epoch = volume.begin_epoch(&self.healthy(), self.admission.next_number());
-        // A side that is being rebuilt is also given changes of the new epoch: changes logged under
-        // the old epoch would not count in its log.
+        // A side that is being rebuilt is also given changes of the new epoch. Changes that its log
+        // records under the old epoch would be invalid.
         for store in self.sides.iter().filter(|side| side.is_active()) {
             if let Some(store) = store.store() {
                 store.set_epoch(epoch);
@@ -53,9 +53,10 @@ impl Shared {
         }
     }
 
-    /// Returns true when the superblock of a side may be written now. The superblock of a joining
-    /// side is written after those of the other sides name it as a member: otherwise, after a
-    /// crash, each side could consider itself the only complete side.
+    /// Returns true when the superblock of a side is allowed to be written now. The superblock of a
+    /// joining side is written only after the superblocks of the other sides name the joining side
+    /// as a member. Otherwise, after a crash, each side could consider itself the only complete
+    /// side.
     fn may_be_marked(&self, index: usize) -> bool {
         let volume = self
             .membership
@@ -67,10 +68,10 @@ impl Shared {
             || others.all(|other| !volume.is_established(other) || volume.knows(other, index))
     }
 
-    /// Returns true when an epoch that excludes the ejected sides may begin: the changes that were
-    /// flushed while these sides counted are durable on a member of the new epoch, or no member can
-    /// have all of them. As long as it is possible, the member must be a side whose content
-    /// recovery would use.
+    /// Returns true when an epoch that excludes the ejected sides is allowed to begin. For this, a
+    /// member of the new epoch must durably have the changes that were flushed before the ejection,
+    /// unless no member can have all of them. The member must be a side whose content recovery
+    /// would use, as long as such a side can have the changes.
     fn holds_what_was_flushed(&self) -> bool {
         let flushed = self.flushes.below();
         let members = || {
@@ -89,8 +90,8 @@ impl Shared {
         any && !asked().any(Side::holds_all)
     }
 
-    /// Requests that every healthy side flush the changes that were flushed for clients, some of
-    /// them perhaps only on an ejected side.
+    /// Requests that every healthy side flush the changes that were flushed for clients. Possibly
+    /// only an ejected side has made some of these changes durable.
     fn flush_before_epoch(self: &Rc<Self>) {
         for index in self.healthy() {
             self.want_flushed(index, self.flushes.below());
@@ -166,9 +167,10 @@ impl Shared {
         }
     }
 
-    /// Returns true when the superblock of every counting side durably says that a peer may be
-    /// ahead of the side, or that the side is being rebuilt (as it does until a joining side
-    /// counts). The result is false while a superblock write in flight could end this.
+    /// Returns true when the superblock of every healthy or joining side durably says that a peer
+    /// may be ahead of the side or that the side is being rebuilt, and no superblock write in
+    /// flight could end this. A joining side is marked as being rebuilt until its superblock is
+    /// written again.
     pub(super) fn peers_know(&self) -> bool {
         let Some(volume) = &self.membership.superblocks else {
             return false;

@@ -1,7 +1,7 @@
-//! Membership: the sides of the volume according to the superblocks, which of these sides count,
-//! and which of this is durable.
+//! Membership: the sides of the volume according to the superblocks, the members among them, and
+//! the parts of this information that are durable.
 //!
-//! No request may be acknowledged before a counting side durably has the epoch that excludes the
+//! No request may be acknowledged before a healthy side durably has the epoch that excludes the
 //! side ejected last.
 
 use std::cell::Cell;

@@ -12,8 +12,8 @@
 //!   in the queue.
 //! - A read goes to the fastest side that has the newest content of the range. Content that no side
 //!   has yet is read from the queues in memory.
-//! - A flush, and a write with FUA, completes when the first durable side that is complete up to
-//!   the boundary has made it durable; over bare devices, when all healthy sides have.
+//! - A flush, and a write with FUA, completes when one durable side has made all changes up to its
+//!   request durable; over bare devices, when all healthy sides have done so.
 //!
 //! The mirror must never serve a block older than an acknowledged write, never let the exposure
 //! exceed its bound, and never lose the record of a range that a side lacks.
@@ -165,8 +165,8 @@ impl Mirror {
     }
 
     /// Opens the volume on formatted sides, after a clean stop or after any crash. Unless the
-    /// volume is forced open read-only, the sides that count are durably marked dirty (a peer may
-    /// be ahead) before this function returns.
+    /// volume is forced open read-only, the members are durably marked dirty (a peer may be ahead)
+    /// before this function returns.
     ///
     /// # Errors
     /// When the volume must not be opened. The message describes the state of the sides, the

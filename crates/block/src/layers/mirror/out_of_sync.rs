@@ -14,8 +14,8 @@ use crate::range_set::RangeSet;
 /// The ranges that a side lacks; see the module.
 pub(super) struct OutOfSync {
     lacking: RefCell<RangeSet>,
-    /// Ranges in which the side was found corrupt while it counted. A flush does not wait for the
-    /// repair of these ranges, since they are recorded as lacking.
+    /// Ranges in which the side was found corrupt while it was healthy or joining. They are also
+    /// recorded as lacking. A flush does not wait for their repair.
     corrupt: RefCell<RangeSet>,
     /// Ranges that are being copied to the side, each with the parts that have changed since its
     /// copy began. The ranges do not overlap.
@@ -59,8 +59,8 @@ impl OutOfSync {
         }
     }
 
-    /// Adds a range that the side lacks. When the set has no room for another range, ranges are
-    /// merged, so that content between them is recorded as lacking too.
+    /// Adds a range that the side lacks. When the set has no room for another range, neighbouring
+    /// ranges are merged. The set then also contains the content between the merged ranges.
     pub(super) fn add(&self, range: Range<u64>) {
         self.overtake(&range);
         self.lacking.borrow_mut().insert(range);
@@ -87,8 +87,8 @@ impl OutOfSync {
         self.corrupt.borrow_mut().remove(range);
     }
 
-    /// Records that no range is known to be corrupt, because the side no longer counts. Ranges that
-    /// were recorded as lacking remain so.
+    /// Records that no range is known to be corrupt, because acknowledgements no longer depend on
+    /// the side. Ranges that were recorded as lacking remain recorded.
     pub(super) fn forget_all_corrupt(&self) {
         self.corrupt.borrow_mut().clear();
     }

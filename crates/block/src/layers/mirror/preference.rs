@@ -12,9 +12,9 @@ pub(super) struct Preference {
     pub(super) side: Cell<usize>,
     /// Time at which the latency of the other sides is measured again.
     pub(super) next_probe: Cell<Instant>,
-    /// Whether late reads may also be sent to a second side.
+    /// Whether late reads can also be sent to a second side.
     pub(super) hedges: bool,
-    /// Budget of late reads that may also be sent to a second side.
+    /// Budget of late reads that can also be sent to a second side.
     pub(super) budget: RefCell<HedgeBudget>,
 }
 

@@ -1,6 +1,6 @@
-//! HM_READ: reads from the fastest side that has the newest content, from memory where only a queue
-//! has it, and from another side after an error. A read must never return content older than an
-//! acknowledged write.
+//! HM_READ: reads from the fastest side that has the newest content. Content that only a queue has
+//! is read from memory. After an error, the read is repeated on another side. A read must never
+//! return content older than an acknowledged write.
 //!
 //! [`super::undecided`] explains when a read waits for a write, and why no returned content is ever
 //! reverted.
@@ -222,7 +222,7 @@ impl Shared {
     }
 
     /// Reads from a side. Once the read is late, and if the budget allows, a second read is sent to
-    /// another side that has the newest content. The first answer counts; the other read is
+    /// another side that has the newest content. The first answer is used; the other read is
     /// dropped.
     async fn read_hedged(
         self: &Rc<Self>,
@@ -302,8 +302,8 @@ impl Shared {
     }
 
     /// Sends a side a request that changes nothing, and waits for the answer. If another side is
-    /// healthy, the wait also ends when the side is ejected, or after the time that makes a side
-    /// absent.
+    /// healthy, the wait also ends when the side is ejected, or when the side has not answered for
+    /// the time after which a side is considered absent.
     pub(super) async fn ask(self: &Rc<Self>, index: usize, request: Request) -> IoResult {
         let side = &self.sides[index];
         let started = self.rt.now();
@@ -435,8 +435,8 @@ impl Shared {
         }
     }
 
-    /// Returns which parts of a prefix of the range hold data. The queues are queried first; a part
-    /// that no queue covers is queried on a side that has its newest content.
+    /// Returns the extents of data and of holes in a prefix of the range. The queues are queried
+    /// first. A part that no queue covers is queried on a side that has its newest content.
     pub(super) async fn extents(self: &Rc<Self>, request: Request) -> IoResult {
         self.check_readable()?;
         let range = request.offset..request.end();
@@ -513,7 +513,8 @@ impl Shared {
     }
 
     /// Returns a prefix of a range that has a single source, with that source: the first side, in
-    /// the order of read preference, that has the newest content of the prefix, or else a queue.
+    /// the order of read preference, that has the newest content of the prefix. If no side has it,
+    /// the source is a queue.
     fn first_source(&self, range: &Range<u64>) -> Result<(Range<u64>, Source), IoError> {
         let preferred = self.preference.side.get();
         let others = (0..self.sides.len()).filter(|&index| index != preferred);
@@ -534,8 +535,8 @@ impl Shared {
         Ok(sources.swap_remove(0))
     }
 
-    /// Returns which parts of a prefix of the range hold data on a side; `None` when the side
-    /// reports no extents.
+    /// Returns the extents of data and of holes in a prefix of the range on a side; `None` when the
+    /// side reports no extents.
     pub(super) async fn extents_on(
         self: &Rc<Self>,
         index: usize,

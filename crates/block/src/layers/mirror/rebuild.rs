@@ -27,15 +27,18 @@ use crate::error::IoError;
 use crate::range_lock::RangeGuard;
 use crate::request::{EXTENTS_MAX, Extent, Flags, Request};
 
-/// Size of a window. A piece does not cross the end of its window.
+/// Size of a window in bytes. The volume consists of windows of this size. A piece, the unit that a
+/// rebuild copies in one step, lies within one window.
 const WINDOW_BYTES: u64 = 1 << 20;
-/// Maximum gap between two ranges of a piece: reading the gap costs less than another request.
+/// Maximum gap between two ranges of a piece (the unit that a rebuild copies in one step): reading
+/// the gap costs less than another request.
 const GAP_BYTES_MAX: u64 = 16 << 10;
 /// Maximum gap between two ranges of a piece if a side is on a disk that seeks: about this many
 /// bytes pass below the head in one rotation.
 const GAP_SEEKING_BYTES_MAX: u64 = 256 << 10;
-/// Maximum number of pieces in flight, with at most [`IN_FLIGHT_BYTES_MAX`] bytes together. They
-/// keep a device busy no longer than clients may wait, and are enough for the device to reorder.
+/// Maximum number of pieces (units of copying) in flight; together they have at most
+/// [`IN_FLIGHT_BYTES_MAX`] bytes. The limits are low enough that clients do not wait long for a
+/// device, and high enough that the device can reorder the requests.
 const PIECES_IN_FLIGHT_MAX: usize = 32;
 /// Maximum number of pieces in flight if a side is on a disk that seeks.
 const PIECES_IN_FLIGHT_SEEKING_MAX: usize = 24;
@@ -108,7 +111,8 @@ impl Shared {
             {
                 if must_be_announced(side, &piece) {
                     if !pieces.is_empty() {
-                        // The pieces in flight hold locks and must be polled until they end.
+                        // The announcement waits until no piece is in flight: the pieces in flight
+                        // hold locks and must be polled until they end.
                         break;
                     }
                     self.announce_copies(side, &piece).await?;
@@ -173,8 +177,8 @@ impl Shared {
     }
 
     /// Announces a piece: durably records the out-of-sync ranges around the piece in the
-    /// dirty-region bitmap of the side. This must happen before the piece may be written directly
-    /// to its home location.
+    /// dirty-region bitmap of the side. Only after that is the rebuild allowed to write the piece
+    /// directly to its home location.
     async fn announce_copies(
         self: &Rc<Self>,
         side: &Side,
@@ -189,10 +193,11 @@ impl Shared {
         announced.await.unwrap_or(Err(IoError::Timeout))
     }
 
-    /// Makes the content durable that the rebuild wrote directly to its home location.
+    /// Makes the content that the rebuild wrote directly to home locations durable.
     ///
     /// # Errors
-    /// Those of the device. The side is ejected if content written earlier may be lost too.
+    /// Errors of the device. If it is possible that content written earlier is lost too, the side
+    /// is ejected.
     pub(super) async fn settle_copies(self: &Rc<Self>, side: &Side) -> Result<(), IoError> {
         let Some(store) = side.store() else {
             return Ok(());
@@ -217,7 +222,7 @@ impl Shared {
     /// directly to their home location.
     ///
     /// # Errors
-    /// Those of the device; `Timeout` when the side is ejected during the call.
+    /// Errors of the device; `Timeout` when the side is ejected during the call.
     pub(super) async fn drop_superseded(self: &Rc<Self>, side: &Side) -> Result<(), IoError> {
         let Some(store) = side.store() else {
             return Ok(());
@@ -348,10 +353,10 @@ impl Shared {
         add(&side.counts.repaired_blocks, repaired_bytes / BLOCK_BYTES);
     }
 
-    /// Copies a range; if a block cannot be read, the other blocks are copied nevertheless. A block
-    /// that no side could provide in many attempts is marked unreadable on the side. Otherwise, a
-    /// single block would keep the rebuild from ever completing, and the other blocks of the side
-    /// from counting.
+    /// Copies a range. If a block cannot be read, the other blocks are copied nevertheless. If no
+    /// side could provide the block in many attempts, the block is marked unreadable on the side.
+    /// Otherwise, a single block would keep the rebuild from completing, and the side from becoming
+    /// healthy.
     async fn copy_out_of_sync(
         self: &Rc<Self>,
         side: &Side,
@@ -480,8 +485,8 @@ impl Shared {
         true
     }
 
-    /// Returns true when the out-of-sync content of a range may be written directly to its home
-    /// location on the side, without an entry in the log.
+    /// Returns true when a rebuild is allowed to write the out-of-sync content of a range directly
+    /// to its home location on the side, without an entry in the log.
     fn goes_straight(&self, side: &Side, range: &Range<u64>) -> bool {
         let store = side.store();
         side.queue.borrow().is_current(range)
@@ -552,8 +557,9 @@ impl Shared {
         outcome
     }
 
-    /// Chooses the method by which a piece of a rebuild is written to a side. If the method is the
-    /// log, the piece is appended to the log by this call.
+    /// Chooses how to write a range of a rebuild to a side: through the log of the side, directly
+    /// to the home location, or, on a bare device, to the device. If the log is chosen, this call
+    /// appends the range to it.
     fn way_of_resync(&self, side: &Side, range: Range<u64>, source: Source) -> Writing {
         let Some(store) = side.store() else {
             return match source {
@@ -617,8 +623,8 @@ fn should_settle(side: &Side) -> bool {
     side.store().is_some_and(|store| store.should_settle())
 }
 
-/// Returns true when a piece must be announced in the dirty-region bitmap before it can be written
-/// directly to its home location.
+/// Returns true when a piece must be announced (recorded in the dirty-region bitmap) before a
+/// rebuild is allowed to write it directly to its home location.
 fn must_be_announced(side: &Side, piece: &Range<u64>) -> bool {
     let Some(store) = side.store() else {
         return false;

@@ -1,6 +1,6 @@
-//! Return of an absent side: opening it again, rebuilding it, and making it count again.
+//! Return of an absent side: opening it again, rebuilding it, and making it a member again.
 //!
-//! A side must never count before it durably holds every acknowledged change.
+//! A side must never become a member before it durably holds every acknowledged change.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -149,10 +149,10 @@ impl Shared {
         flushed
     }
 
-    /// Waits until the other counting sides durably hold every change admitted before the call.
-    /// Content that the rebuild wrote directly to its home location is in no log, so no other side
-    /// may need the log of `side` to recover that content. If another side does not answer, it is
-    /// ejected in the meantime, and is later rebuilt from the dirty-region bitmap.
+    /// Waits until the other healthy or joining sides durably hold every change admitted before the
+    /// call. Content that the rebuild wrote directly to its home location is in no log, so no other
+    /// side must depend on the log of `side` to recover that content. If another side does not
+    /// answer, it is ejected in the meantime, and is later rebuilt from the dirty-region bitmap.
     ///
     /// # Errors
     /// `Offline` when `side` is ejected during the wait.
@@ -227,8 +227,8 @@ impl Shared {
         let on = store_device(&candidate.device, &found, &self.config);
         let store = Store::open(&self.rt, &on).await?;
         let had = side.store().map_or(0, |old| old.complete_durable());
-        // The side lacks everything if it is an outdated copy of itself, or if its log has lost
-        // unknown entries, or if it was missing when the volume was opened and so was never
+        // The side lacks everything in each of these cases: it is an outdated copy of itself; its
+        // log has lost unknown entries; it was missing when the volume was opened, and so was never
         // compared with the other sides.
         let everything = store.found().damaged
             || before.is_none_or(|before| found.generation < before.generation)
@@ -263,14 +263,15 @@ impl Shared {
         if everything {
             lacks.insert(0..self.size_bytes());
         } else {
-            // Ranges of the changes that the log discards because they do not count, now or at an
-            // earlier opening of the side. The log discards no other changes.
+            // Ranges of the invalid changes that the log has discarded at an earlier opening of the
+            // side or now. The log discards no valid changes.
             let discarded = store.discard_from(u64::MAX, epoch);
             lacks.extend(self.lacks_by_logs(&store));
             if is_known {
                 lacks.extend(store.forgotten_ranges());
             } else {
-                // The side may already have lagged while it was still a member.
+                // The side possibly lagged already while it was still a member. So the search
+                // begins no later than the epoch of the first change that the side lacks.
                 let since = epoch.min(volume.epoch_of(store.complete()));
                 lacks.extend(self.lacks_by_regions(since));
                 lacks.extend(discarded);
@@ -317,8 +318,8 @@ impl Shared {
             .collect()
     }
 
-    /// Flushes a side that is about to count. The side is complete up to its oldest outstanding
-    /// write, and its log then states so.
+    /// Flushes a side that is about to become healthy. The log of the side then states that the
+    /// side has every change before its oldest outstanding write.
     pub(super) async fn flush_for_joining(self: &Rc<Self>, index: usize) -> Result<(), IoError> {
         let side = &self.sides[index];
         let Some(store) = side.store() else {

@@ -21,8 +21,8 @@ pub(super) struct Repair {
     /// Changes that wait until a side that is being rebuilt has room for them, in order of arrival.
     pub(super) following: WaitQueue,
     pub(super) scrub: Scrub,
-    /// Ranges that no side could provide. Their repair is not retried before a side returns that
-    /// might have their content.
+    /// Ranges whose content no side could provide. Their repair is retried only after a side has
+    /// returned that may have the content.
     lost: RefCell<RangeSet>,
 }
 

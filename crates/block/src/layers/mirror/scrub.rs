@@ -23,8 +23,8 @@ use crate::request::Origin;
 
 /// Size of a piece, the part of the volume that is scrubbed in one step.
 const PIECE_BYTES: u64 = 1 << 20;
-/// The progress of a scrub is recorded in the superblocks whenever one part in this number of the
-/// volume was scrubbed, and at least once in each interval of `NOTED_EVERY`.
+/// Number of equal parts of the volume for recording the progress of a scrub. The superblocks get
+/// the progress after each scrubbed part, and at least once in each interval of `NOTED_EVERY`.
 const NOTED_PARTS: u64 = 100;
 const NOTED_EVERY: Duration = Duration::from_secs(30);
 

@@ -1,4 +1,4 @@
-//! Progress and outcome of a scrub of the volume: of the running scrub, or else of the last one.
+//! Progress and outcome of the running scrub of the volume, or of the last scrub if none runs.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -103,7 +103,7 @@ impl Run {
     }
 }
 
-/// The scrub of a volume that runs, or else the last one, with the pace of scrubs.
+/// The running scrub of a volume, or the last scrub if none runs, with the pace of scrubs.
 pub(super) struct Scrub {
     run: RefCell<Option<Rc<Run>>>,
     pub(super) pace: Pace,

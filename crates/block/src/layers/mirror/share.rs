@@ -1,13 +1,13 @@
 //! Scheduler that divides the time of the sides between rebuilds and clients. Both must make
 //! progress: a volume that stays degraded for long may be lost, and a volume that serves no client
-//! in the meantime is as good as lost.
+//! in the meantime is of no use.
 //!
 //! A rebuild works in bursts of [`BURST`]. After each burst, the rebuild rests for as long as
 //! clients had requests in flight during that burst. So clients have at least half of the time to
 //! themselves and keep at least half of their rate; when clients request little, the rebuild hardly
-//! rests. The operator sets a floor and a ceiling in bytes a second. A rebuild must never stay
-//! below its floor because of clients, and never exceed its ceiling for longer than its pieces in
-//! flight take.
+//! rests. The operator sets a minimum rate (the floor) and a maximum rate (the ceiling), in bytes a
+//! second. Clients must never hold a rebuild below its floor. A rebuild must never exceed its
+//! ceiling for longer than its pieces in flight take.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -18,12 +18,15 @@ use bimetal_rt::{Instant, Rt};
 
 use super::pace::Clients;
 
-/// Age of a burst from which no further piece is started in it, if clients also have requests.
+/// Age of a burst (a group of pieces that rebuilds copy without a rest) from which no further piece
+/// joins it, if clients also have requests.
 const BURST: Duration = Duration::from_millis(100);
-/// Maximum lag behind the floor that a rebuild makes up for; any lag beyond it is dropped.
+/// Maximum lag behind the minimum rebuild rate (the floor) that a rebuild makes up for, as a time.
+/// A longer lag is cut to this time.
 const LATE_MAX: Duration = Duration::from_secs(1);
 const NS_PER_S: u64 = 1_000_000_000;
-/// Minimum cost in bytes charged for a piece, which accounts for a seek on a disk.
+/// Minimum number of bytes charged for a piece, the unit that a rebuild copies in one step. It
+/// accounts for a seek on a disk.
 pub(super) const COST_BYTES_MIN: u64 = 64 << 10;
 
 /// Rates of rebuilds, in bytes a second.
@@ -57,12 +60,13 @@ fn time_of(bytes: u64, bytes_per_s: u64) -> Duration {
     Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
 }
 
-/// A burst of pieces, from the start of its first piece to the end of its last piece.
+/// A burst: a group of pieces that rebuilds copy without a rest, from the start of the first piece
+/// to the end of the last piece.
 #[derive(Clone, Copy)]
 struct Burst {
     began: Instant,
-    /// Total time, from the start of the count to the start of the burst, during which clients had
-    /// requests in flight.
+    /// Total time during which clients had requests in flight, from the creation of [`Clients`] to
+    /// the start of the burst.
     busy_before: Duration,
 }
 
@@ -70,17 +74,21 @@ struct Burst {
 pub(super) struct Share {
     rt: Rt,
     rates: Cell<RebuildRates>,
-    /// Number of pieces that are being copied; all of them belong to `burst`.
+    /// Number of pieces of rebuilds that are being copied. All of them belong to the current burst,
+    /// `burst`.
     working: Cell<u32>,
     burst: Cell<Burst>,
-    /// Time from which the next burst may start with respect to clients.
+    /// Time at which the rest after the last burst ends. The next burst starts no earlier, unless
+    /// the minimum rebuild rate demands it (`floor_at`).
     rested_at: Cell<Instant>,
-    /// Time by which the next piece must start to keep the floor. `ceiling_at` is the earliest time
-    /// at which the next piece may start under the ceiling.
+    /// Latest time at which the next piece must start to keep the minimum rebuild rate (the floor).
+    /// `ceiling_at` is the earliest time at which the maximum rebuild rate (the ceiling) allows the
+    /// next piece to start.
     floor_at: Cell<Instant>,
     ceiling_at: Cell<Instant>,
-    /// Number of bytes by which rebuilds are ahead of their floor, as computed at `ahead_at`. Bytes
-    /// that must be copied again have been subtracted.
+    /// Number of bytes by which rebuilds are ahead of the minimum rebuild rate, computed at the
+    /// time `ahead_at`; negative if they are behind. Bytes that must be copied again are
+    /// subtracted.
     ahead_bytes: Cell<f64>,
     ahead_at: Cell<Instant>,
     /// Signaled when the rates were set or a piece has ended.
@@ -90,7 +98,7 @@ pub(super) struct Share {
     turn: Rc<Semaphore>,
 }
 
-/// A piece that is being copied, registered until this guard is dropped.
+/// A piece of a rebuild that is being copied, registered until this guard is dropped.
 pub(super) struct Piece<'s> {
     share: &'s Share,
     clients: &'s Clients,
@@ -140,7 +148,8 @@ impl Share {
         self.changed.notify();
     }
 
-    /// Starts the accounting of a rebuild, which is not behind its floor at the start.
+    /// Starts the accounting of a rebuild. A lag of earlier rebuilds behind the minimum rebuild
+    /// rate is dropped, so that the new rebuild does not start behind it.
     pub(super) fn begin_rebuild(&self) {
         self.compute();
         self.ahead_bytes.set(self.ahead_bytes.get().max(0.0));
@@ -158,15 +167,17 @@ impl Share {
         self.ahead_bytes.set(self.ahead_bytes.get() - bytes as f64);
     }
 
-    /// Returns true when rebuilds have copied more bytes than their floor demands, where bytes that
-    /// must be copied again count as not copied.
+    /// Returns true when rebuilds have copied more bytes than the minimum rebuild rate requires.
+    /// Bytes that must be copied again are not included. If the minimum rate is 0, the result is
+    /// always true.
     pub(super) fn is_ahead(&self) -> bool {
         self.compute();
         self.rates.get().floor_bytes_per_s == 0 || self.ahead_bytes.get() > 0.0
     }
 
-    /// Subtracts from `ahead_bytes` the bytes that the floor has demanded since the last call. The
-    /// lag behind the floor is limited to the bytes that the floor demands in [`LATE_MAX`].
+    /// Updates `ahead_bytes` for the time since the last call: subtracts the bytes that the minimum
+    /// rebuild rate requires in that time. The lag is limited to the bytes that the minimum rate
+    /// requires in [`LATE_MAX`].
     fn compute(&self) {
         let (now, floor) = (self.rt.now(), self.rates.get().floor_bytes_per_s as f64);
         let passed = now.since(self.ahead_at.replace(now)).as_secs_f64();
@@ -175,7 +186,7 @@ impl Share {
         self.ahead_bytes.set(ahead.max(-behind_max));
     }
 
-    /// Waits until a piece of `bytes` may start, and registers it.
+    /// Waits until a piece of `bytes` is allowed to start, and registers it as being copied.
     pub(super) async fn turn<'s>(&'s self, clients: &'s Clients, bytes: u64) -> Piece<'s> {
         let _turn = self.turn.acquire(1).await;
         loop {
@@ -193,7 +204,8 @@ impl Share {
         self.begin(clients, bytes)
     }
 
-    /// Returns the time at which the next piece may start, as far as it is known at `now`.
+    /// Returns the time at which the next piece is allowed to start, as far as this is known at the
+    /// time `now`.
     fn begins_at(&self, now: Instant, clients: &Clients) -> Instant {
         let burst = self.burst.get();
         let with_clients = if self.working.get() == 0 {
@@ -223,7 +235,8 @@ impl Share {
             });
         }
         self.working.set(self.working.get() + 1);
-        // A rebuild ahead of its floor earns no credit; a rebuild behind its floor catches up.
+        // A rebuild that is ahead of the minimum rebuild rate gets no credit for it. A rebuild that
+        // is behind the minimum rate makes up for at most `LATE_MAX`.
         let late_from = Instant::from_ns(now.as_ns().saturating_sub(LATE_MAX.as_nanos() as u64));
         let from = self.floor_at.get().max(late_from).min(now);
         if rates.floor_bytes_per_s > 0 {
@@ -337,7 +350,7 @@ mod tests {
         assert!((1500..=2000).contains(&floor), "{floor}");
         let ceiling = pieces_in_10_s(10 * MIB, Some(50 * MIB), false);
         assert!((495..=505).contains(&ceiling), "{ceiling}");
-        // This floor is higher than the rate that the devices can reach.
+        // The minimum rebuild rate is higher here than the rate that the devices can reach.
         assert_eq!(pieces_in_10_s(1000 * MIB, None, true), 2000);
     }
 

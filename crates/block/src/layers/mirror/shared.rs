@@ -172,10 +172,10 @@ impl Shared {
         healthy.filter(|other| *other != index).any(is_acknowledged)
     }
 
-    /// Returns the rules, with the exposure also bounded by the smallest log, so that the content
-    /// that a side lacks fits into its log. The bound is needed because, within a group of
-    /// overtaken changes, no change is complete before the end of the group, so none can be
-    /// destaged to make room.
+    /// Returns the rules of the volume, with the exposure also bounded by the smallest log, so that
+    /// the content that a side lacks fits into its log. The bound is needed because changes in a
+    /// group overtake each other: none of them is complete before the whole group is in the log, so
+    /// none can be destaged to make room.
     pub(super) fn rules(&self) -> HeteroRules {
         let by_logs = self.exposure.bytes_max_by_logs();
         HeteroRules {

@@ -127,7 +127,8 @@ impl Shared {
             .changed
             .until(|| self.membership.is_marked());
         if self.rt.timeout(self.patience(), marked).await.is_err() {
-            // No counting side could record the ejection, so no side is marked as complete.
+            // No healthy or joining side could record the ejection, so no side is marked as
+            // complete.
             return Err(IoError::Timeout);
         }
         let emptying = self.healthy().into_iter().filter_map(|index| {

@@ -117,7 +117,7 @@ pub(super) struct Side {
     pub(super) coming_back: Cell<bool>,
     /// Number of consecutive failed attempts to rebuild the side.
     pub(super) failed_copies: Cell<u32>,
-    /// Sequence number below which all changes are requested to be flushed. `flushing` is true
+    /// Sequence number below which the side is requested to flush all changes. `flushing` is true
     /// while a task flushes the side.
     pub(super) flush_wanted: Cell<u64>,
     pub(super) flushing: Cell<bool>,

@@ -1,4 +1,4 @@
-//! The sides of a volume by index. Sides may be added and removed while the volume is in use. A new
+//! The sides of a volume by index. Sides can be added and removed while the volume is in use. A new
 //! side gets the next index. The index of a removed side must not be used again, because older
 //! requests refer to sides by index.
 

@@ -1,9 +1,10 @@
 //! Undecided writes, whose outcome (stored or failed) is not yet known, and their effect on reads.
 //!
-//! A write is undecided from its admission until a counting side has stored it, or all sides have
-//! failed to. A read may find the content of an undecided write. If that write then failed, the
-//! next read might find the older content, so that the first answer would have been reverted. A
-//! read therefore waits for decisions, but only for those of the writes whose content it has found:
+//! A write is undecided from its admission until a side that decides its outcome has stored it, or
+//! all sides have failed to. A read may find the content of an undecided write. If that write then
+//! failed, the next read might find the older content, so that the first answer would have been
+//! reverted. A read therefore waits for decisions, but only for the decisions of writes whose
+//! content it has found:
 //!
 //! 1. A read is sent to the sides immediately, whatever writes are in flight.
 //! 2. When the read has its answer, it looks up the undecided writes that overlap it. There is at

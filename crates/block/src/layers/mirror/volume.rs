@@ -1,10 +1,10 @@
-//! The superblocks of a volume in use. They record which sides count (hold everything), whenever
-//! this set changes.
+//! The superblocks of a volume in use. Whenever the set of sides that hold everything changes, the
+//! superblocks record the new set.
 //!
 //! A new epoch begins at every opening that finds fewer sides than the epoch before, whenever a
 //! side is ejected, and whenever a side joins. The members of an epoch are the sides that hold
-//! everything. An epoch must never be written to a side before the side counts in that epoch. A
-//! side that no longer counts must never remain a member of the current epoch.
+//! everything. An epoch must never be written to a side that is not a member of that epoch yet. A
+//! side that no longer holds everything must never remain a member of the current epoch.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -26,8 +26,9 @@ struct Marked {
     /// Durable content of the superblock: the identifier of the current epoch, and the state of the
     /// side.
     written: (Uuid, SideState),
-    /// Whether the superblock on the device may say that no peer is ahead of the side: either it
-    /// says so, or a superblock write that would say so has an unknown outcome.
+    /// True if the superblock on the device says, or possibly says, that no peer is ahead of the
+    /// side. It possibly says so if the outcome of a superblock write with this statement is
+    /// unknown.
     may_be_complete: bool,
     /// Revision of the remembered operations in the durable superblock.
     written_revision: u64,
@@ -54,11 +55,12 @@ pub(super) struct Volume {
     rt: Rt,
     /// Sides by index; `None` where a side is not present.
     sides: RefCell<Vec<Option<Marked>>>,
-    /// Current table of sides, which may not be on all sides yet.
+    /// Current table of sides, which is possibly not written to all sides yet.
     table: RefCell<Table>,
-    /// Unfinished operations that the volume remembers, which may not be on all sides yet.
+    /// Unfinished operations that the volume remembers. They are possibly not written to all sides
+    /// yet.
     remembered: Cell<Remembered>,
-    /// Current size of the volume, which may not be on all sides yet.
+    /// Current size of the volume, which is possibly not written to all sides yet.
     volume_bytes: Cell<u64>,
     history: RefCell<History>,
     ids: RefCell<Rng>,
@@ -169,7 +171,8 @@ impl Volume {
         self.table.borrow_mut()[place] = Some(listed);
     }
 
-    /// Returns the current size of the volume in bytes, which may not be in all superblocks yet.
+    /// Returns the current size of the volume in bytes, which is possibly not in all superblocks
+    /// yet.
     pub(super) fn volume_bytes(&self) -> u64 {
         self.volume_bytes.get()
     }
@@ -189,7 +192,7 @@ impl Volume {
         })
     }
 
-    /// Returns the current table of sides, which may not be on all sides yet.
+    /// Returns the current table of sides, which is possibly not written to all sides yet.
     pub(super) fn table(&self) -> Table {
         *self.table.borrow()
     }
@@ -342,9 +345,9 @@ impl Volume {
         self.sides.borrow()[index].as_ref().map(ask)
     }
 
-    /// Returns true when the durable superblock of the side lets it count after a crash: the
-    /// superblock has the current epoch, or has an earlier epoch and every later epoch includes the
-    /// side as a member.
+    /// Returns true when the durable superblock of the side makes it a valid member after a crash.
+    /// For this, the superblock must not say that the side is being rebuilt, and must have either
+    /// the current epoch or an earlier epoch after which every epoch has the side as a member.
     pub(super) fn is_established(&self, index: usize) -> bool {
         let history = self.history.borrow();
         let established = self.of(index, |side| {
@@ -371,8 +374,8 @@ impl Volume {
         self.of(index, |side| side.written.1)
     }
 
-    /// Returns true when the durable superblock of the side says that a peer may be ahead of it,
-    /// and no superblock write in flight could change that.
+    /// Returns true when the durable superblock of the side has the state dirty (a peer may be
+    /// ahead of the side), and no superblock write in flight could change this.
     pub(super) fn is_marked_active(&self, index: usize) -> bool {
         let active = |side: &Marked| side.written.1 == SideState::Dirty && !side.may_be_complete;
         self.of(index, active).unwrap_or(false)
@@ -390,7 +393,7 @@ impl Volume {
     /// known.
     ///
     /// # Errors
-    /// Those of the device. The side then has either the old superblock or the new one.
+    /// Errors of the device. The side then has either the old superblock or the new one.
     pub(super) async fn mark_one(
         &self,
         index: usize,
@@ -410,7 +413,7 @@ impl Volume {
     /// changed.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Errors of the device.
     pub(super) async fn mark_inconsistent(
         &self,
         index: usize,
@@ -463,7 +466,7 @@ impl Volume {
     /// the superblock written last. The caller must not write the superblock during this call.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Errors of the device.
     pub(super) async fn wrong_copies(&self, index: usize) -> Result<u64, IoError> {
         let side = self.of(index, |s| (s.candidate.clone(), s.superblock.clone()));
         let (candidate, superblock) = side.ok_or(IoError::Offline)?;

@@ -20,7 +20,7 @@ pub(super) struct Work {
     /// The operations in flight by number, oldest first.
     started: RefCell<BTreeMap<u64, Started>>,
     next_operation: Cell<u64>,
-    /// Number of batches in flight that count toward the depth of drained batches; see
+    /// Number of batches in flight that are included in the limit on drained batches; see
     /// [`Batch`](super::queue::Batch).
     drains: Cell<usize>,
     /// True when the oldest operation in flight exceeds the side's own latency limit.
@@ -80,17 +80,17 @@ impl Work {
         self.started.borrow().len()
     }
 
-    /// Returns the number of batches in flight that count toward the depth of drained batches.
+    /// Returns the number of batches in flight that are included in the limit on drained batches.
     pub(super) fn drains(&self) -> usize {
         self.drains.get()
     }
 
-    /// Records the start of a batch that counts toward the depth of drained batches.
+    /// Records the start of a batch that is included in the limit on drained batches.
     pub(super) fn drain_starts(&self) {
         self.drains.set(self.drains.get() + 1);
     }
 
-    /// Records the end of a batch that counts toward the depth of drained batches.
+    /// Records the end of a batch that is included in the limit on drained batches.
     pub(super) fn drain_ends(&self) {
         self.drains.set(self.drains.get() - 1);
     }

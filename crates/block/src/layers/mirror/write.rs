@@ -106,8 +106,9 @@ impl Shared {
         };
         let bytes_max = || self.exposure.bytes_max_by_logs();
         let guard = self.admission.ranges.lock(range).await;
-        // The room is acquired after the range lock, so only by changes that can proceed: a range
-        // that stays locked for a long time does not delay changes of other ranges.
+        // The change acquires room after it has locked its range. So only changes that can proceed
+        // hold room: a range that stays locked for a long time does not delay changes of other
+        // ranges.
         let room = self.admission.take_room(data_bytes, bytes_max).await;
         self.check_writable()?;
         let fua = request.flags.fua;
@@ -261,9 +262,10 @@ impl Shared {
         durable
     }
 
-    /// Waits until all sides that count have a write, or the exposure has room for it. Writes get
-    /// room in the order in which they began to wait, so that small writes cannot starve a large
-    /// one. A write that all these sides have needs no room and does not wait behind other writes.
+    /// Waits until every healthy or joining side has a write, or until the exposure has room for
+    /// the write. Writes get room in the order in which they began to wait, so that small writes
+    /// cannot starve a large one. A write that all of these sides have needs no room and does not
+    /// wait behind other writes.
     ///
     /// The caller must add the write to the exposure before its next await.
     async fn until_it_may_be_acknowledged(&self, ticket: &Ticket) {
@@ -289,7 +291,7 @@ impl Shared {
         select(pin!(room), select(pin!(stored), pin!(fewer))).await;
     }
 
-    /// Returns true when no side that counts still has a part of the write to store.
+    /// Returns true when no healthy or joining side has bytes of the write left to store.
     fn all_healthy_have(&self, ticket: &Ticket) -> bool {
         self.sides.iter().all(|side| {
             !side.is_counted_on() || !matches!(ticket.progress(side.index), Progress::Left(_))
@@ -505,9 +507,10 @@ impl Shared {
         self.pump(index);
     }
 
-    /// Handles a batch that failed on a side: it is retried until the side is considered absent.
-    /// The last healthy side is never ejected; there the client gets the error if no write of the
-    /// batch may have been acknowledged or read, and otherwise the batch is retried.
+    /// Handles a batch that failed on a side. The batch is retried until the side is considered
+    /// absent. The last healthy side is never ejected. On that side, the batch is retried as long
+    /// as it is possible that one of its writes was acknowledged or read; otherwise, the client
+    /// gets the error.
     fn failed_on_side(self: &Rc<Self>, index: usize, batch: Batch, error: IoError) {
         let (side, now) = (&self.sides[index], self.rt.now());
         add(&side.counts.errors, 1);
@@ -536,10 +539,10 @@ impl Shared {
         }
     }
 
-    /// Marks the ranges of a batch as lacking on all sides but `index`. Called when side `index`,
-    /// the only healthy side, abandons the writes of the batch: these writes then fail, whatever
-    /// their outcome on the other sides. Without the mark, a side that joins before the writes have
-    /// ended on it would count them as stored.
+    /// Records that all sides but `index` lack the ranges of a batch. Called when side `index`, the
+    /// only healthy side, abandons the writes of the batch. These writes fail, whatever their
+    /// outcome on the other sides. Without the record, a side that joins before the writes have
+    /// ended on it would treat them as stored.
     fn lack_elsewhere(&self, index: usize, batch: &Batch) {
         for side in self.sides.iter().filter(|side| side.index != index) {
             for (_, part) in &batch.parts {
@@ -616,7 +619,7 @@ impl Shared {
         }
     }
 
-    /// Removes from the exposure those parts of a range that every counting side now holds.
+    /// Removes from the exposure the parts of a range that every healthy or joining side now holds.
     pub(super) fn unexpose(&self, range: &Range<u64>) {
         if self.exposure.is_clear(range) {
             return;
@@ -632,7 +635,7 @@ impl Shared {
         }
     }
 
-    /// Recomputes the exposure after the set of counting sides has changed.
+    /// Recomputes the exposure after the set of healthy and joining sides has changed.
     pub(super) fn recount_exposure(&self) {
         for range in self.exposure.ranges() {
             self.unexpose(&range);
@@ -640,8 +643,8 @@ impl Shared {
         self.exposure.backpressured_writes.wake_first();
     }
 
-    /// Returns the age in nanoseconds of the oldest acknowledged write that a counting side lacks;
-    /// 0 when no bytes are exposed.
+    /// Returns the age in nanoseconds of the oldest acknowledged write that a healthy or joining
+    /// side lacks; 0 when no bytes are exposed.
     pub(super) fn exposure_age_ns(&self) -> u64 {
         if self.exposure.is_empty() {
             return 0;

@@ -57,7 +57,8 @@ impl QueueLayer {
     /// Creates a queue over `below`.
     ///
     /// # Errors
-    /// When the configuration is wrong, or the device has blocks of less than a sector.
+    /// When the configuration is wrong, or the device has blocks smaller than a sector of 512
+    /// bytes.
     pub fn new(
         rt: &Rt,
         below: Rc<dyn Device>,
@@ -135,7 +136,8 @@ struct QueueState {
 }
 
 impl Core {
-    /// Executes a request that is longer than a piece may be, in pieces.
+    /// Splits a request that is longer than `piece_bytes` into pieces, executes the pieces
+    /// concurrently, and joins their answers.
     async fn run_pieces(self: &Rc<Core>, request: Request) -> IoResult {
         let starts = (request.offset..request.end()).step_by(self.piece_bytes as usize);
         let pieces = starts.map(|start| {
@@ -233,15 +235,15 @@ impl Core {
         task.detach();
     }
 
-    /// Executes an issued request on the device, and distributes the answer to its bios. `now_ns`
-    /// is the current time if the caller has just read the clock. It saves a second reading if the
-    /// device answers immediately, because reading the clock is a large part of the cost of this
-    /// layer.
+    /// Executes an issued request on the device, and distributes the answer to its bios (the
+    /// requests before merging). `now_ns` is the current time if the caller has just read the
+    /// clock. Passing it saves a second reading if the device answers immediately, because reading
+    /// the clock is a large part of the cost of this layer.
     async fn carry(self: &Rc<Core>, tag: Tag, now_ns: Option<u64>) {
         let (request, alone) = self.whole(tag);
         let under_way = self.below.submit(request);
-        // `now_ns` is used only if the device answered without waiting, because only then has the
-        // policy seen no later time.
+        // `now_ns` is used only if the device answered without waiting. After a wait, the policy
+        // might have seen a later time.
         let now_ns = now_ns.filter(|_| matches!(under_way, IoFuture::Ready(_)));
         let answer = under_way.await;
         if alone {
@@ -257,7 +259,9 @@ impl Core {
         self.complete(tag, self.rt.now().as_ns(), parts.into_iter());
     }
 
-    /// Returns an issued request with all its bios joined, and whether it consists of a single bio.
+    /// Joins all bios of an issued merged request into one request. A bio is a request as
+    /// submitted, before merging. Returns the joined request, and true if it consists of a single
+    /// bio.
     fn whole(&self, tag: Tag) -> (Request, bool) {
         let state = &mut *self.state.borrow_mut();
         let mut bios = state.policy.bios(tag);
@@ -276,7 +280,8 @@ impl Core {
         (request, false)
     }
 
-    /// Splits the answer to a merged request into the answers to its bios.
+    /// Splits the answer to a merged request into one answer for each of its bios, the requests
+    /// before merging.
     fn shares(&self, tag: Tag, reply: Reply) -> Vec<IoResult> {
         let state = self.state.borrow();
         let lengths = state
@@ -356,7 +361,7 @@ fn bio_of(request: &Request, continued: bool) -> Bio {
 }
 
 /// Guard of the tag of a waiting request. If the request is dropped, the merged request that it
-/// started continues, because other bios may be part of the merged request.
+/// started continues, because other bios can be part of the merged request.
 struct Held<'a> {
     core: &'a Rc<Core>,
     tag: Option<Tag>,

@@ -9,15 +9,16 @@ use crate::request::{IoResult, Request};
 
 /// Next step of the future of a request.
 pub(super) enum Turn {
-    /// The future executes on the device the merged request that its request started.
+    /// The merged request that was started by the request of this future is issued: the future
+    /// executes it on the device.
     Carry,
-    /// Takes its answer.
+    /// The answer is stored: the future takes the answer.
     Answered,
 }
 
 /// Stage of a request that holds a tag.
 enum Stage {
-    /// Queued, by itself or as part of a request that another bio started.
+    /// Queued, alone or as part of a merged request that another request started.
     Queued(Option<Waker>),
     /// Issued: the merged request that this request started is about to be executed, or is being
     /// executed.
@@ -80,8 +81,8 @@ impl Tags {
         std::mem::replace(&mut self.taken_mut(tag).request, Request::flush())
     }
 
-    /// Marks the merged request that `tag` has started as issued. Returns false if the future that
-    /// would execute the request was dropped.
+    /// Marks a merged request as issued. `tag` belongs to the request that started the merged
+    /// request. Returns false if the future that would execute the merged request was dropped.
     pub(super) fn issue(&mut self, tag: Tag) -> bool {
         let place = self.taken_mut(tag);
         let stage = std::mem::replace(&mut place.stage, Stage::Issued);

@@ -30,8 +30,8 @@ pub(super) fn run<S: Subtree + 'static>(
     shown: &Shown,
     open: impl AsyncFnOnce(&Rt) -> Result<S, OpenError>,
 ) {
-    // Declared first and so dropped last, after the runtime: when the requester sees the mailbox
-    // closed and joins the thread, no work remains.
+    // `last` is declared first, so it is dropped last, after the runtime. So no work remains when
+    // the requester sees that the mailbox is closed and joins the thread.
     let last = Last(told);
     let rt = match rt {
         Ok(rt) => rt,
@@ -90,8 +90,8 @@ async fn serve<S: Subtree + 'static>(
     let asked = match asked.listen(rt) {
         Ok(asked) => asked,
         Err(error) => {
-            // The error of `listen` is the one to report; an error while closing is only a
-            // consequence.
+            // The error of `listen` is reported. An error of the close is ignored, because it is
+            // only a consequence.
             let _ = subtree.close().await;
             let why = OpenError::new(format!("its thread: {error}"));
             return last.say(Told::Opened(Err(why)));
@@ -174,8 +174,8 @@ impl Far {
             }
         };
         let size_bytes = self.top.geometry().size_bytes;
-        // The count is read after the answer, so it includes any interruption that affects the
-        // answer.
+        // The number of interruptions is read after the answer, so it includes any interruption
+        // that affects the answer.
         let interruptions = self.top.interruptions();
         let answered = Answered::new(asked.key, result, interruptions, size_bytes);
         self.send_batch.put(Told::Answered(answered));

@@ -12,7 +12,7 @@
 //! - **Bounds.** At most [`REQUESTS_MAX`] requests and [`BYTES_MAX`] bytes of reads and writes are
 //!   in flight to the other thread, counted from before the copy until the answer has arrived.
 //!   Further requests wait in order of arrival.
-//! - **Order.** Requests arrive in the order in which they were admitted, and answers may overtake
+//! - **Order.** Requests arrive in the order in which they were admitted, and answers can overtake
 //!   each other. A flush arrives after every write that was answered before the flush was
 //!   submitted, because such a write has completed by then.
 //! - **State.** Each answer carries the number of interruptions below and the size of the device,
@@ -27,8 +27,8 @@
 //!   top down and ends, with its ring, before the close completes. A shard that is dropped without
 //!   a close does the same, but no caller waits for it.
 //! - **Statistics.** The statistics of the devices below are a snapshot that the thread makes every
-//!   [`LOOK_EVERY`]: reading them never waits for the other thread, and they are at most that old
-//!   while the thread runs.
+//!   [`LOOK_EVERY`]: reading them never waits for the other thread, and the snapshot is at most
+//!   this interval old while the thread runs.
 //!
 //! In virtual time there are no threads: the device below then runs on the requester's thread, and
 //! requests are forwarded unchanged. This layer must wait for the other thread only by suspending a

@@ -1,6 +1,6 @@
-//! The requester's end: requests in flight to the other thread, futures that wait for answers, and
-//! the last known state of the device on the other thread. The requester's end must answer every
-//! request, even if the other thread has died.
+//! The requester's end of a shard: requests in flight to the other thread, futures that wait for
+//! answers, and the last known state of the device on the other thread. The requester's end must
+//! answer every request, even if the other thread has died.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -21,7 +21,7 @@ use crate::error::{IoError, OpenError};
 use crate::geometry::{Geometry, GrowingGeometry};
 use crate::request::{IoResult, Op, Request};
 
-/// Size of the buffer pool of the shard's thread: enough for all reads that may be in flight.
+/// Size of the buffer pool of the shard's thread: enough for all reads that can be in flight.
 const POOL_BYTES: usize = BYTES_MAX as usize;
 
 /// The requester's end of a shard; see the module.
@@ -38,7 +38,7 @@ struct ShardState {
     send_batch: SendBatch<Asked>,
     places: Rc<Semaphore>,
     bytes: Rc<Semaphore>,
-    /// Permit for messages of the operator, of which one may be in flight.
+    /// Permit for messages of the operator. At most one such message is in flight.
     operations: Rc<Semaphore>,
     crossed: RefCell<Slab<Crossed>>,
     /// Number of requests that wait for their permits.
@@ -151,8 +151,8 @@ impl Near {
         state.check_open()?;
         state.requests.set(state.requests.get() + 1);
         let room = state.room(&request).await;
-        // During the wait the thread may have died. It cannot have been closed, because a close
-        // waits for waiting requests.
+        // The thread might have died during the wait. The shard cannot have been closed, because a
+        // close waits for waiting requests.
         if state.phase.get() == Phase::Died {
             return Err(IoError::Offline);
         }
@@ -171,7 +171,8 @@ impl Near {
         if state.check_open().is_err() {
             return false;
         }
-        // If the permit is not free, such a message is already in flight.
+        // If the permit is not free, an earlier message of this kind is in flight, and no second
+        // message is sent.
         if let Some(place) = state.operations.try_acquire(1) {
             let what = What::AcceptLoss(name.to_owned());
             state.ask(what, Awaited::Orphan, (place, None));
@@ -197,7 +198,8 @@ impl Near {
         }
         let thread = self.thread.borrow_mut().take();
         match (state.phase.get(), thread) {
-            // A thread that has died is not joined, because it may still be waiting for its ring.
+            // A thread that has died is not joined, because it can still be waiting for its ring,
+            // and the join would wait too.
             (Phase::Died, _) => return Err(IoError::Offline),
             // The thread closes its mailbox as its last action, so the join is short.
             (_, Some(thread)) => join(thread),
@@ -287,8 +289,8 @@ impl ShardState {
         }
         self.waited_for_room.set(self.waited_for_room.get() + 1);
         let _waiting = Waiting::new(self);
-        // A request acquires the permit for itself first, so requests wait for the permits for
-        // bytes in the same order.
+        // A request acquires its request permit before the permits for its bytes. So requests wait
+        // for permits for bytes in the order in which they received their request permits.
         let place = self.places.acquire(1).await;
         let bytes = match bytes {
             0 => None,
@@ -324,8 +326,8 @@ impl ShardState {
 
     /// Applies the device state in an answer, then delivers the answer to the requester.
     fn take(&self, answered: Answered) {
-        // An answer with newer state may have overtaken this answer, so the state never goes
-        // backwards.
+        // A later answer with newer values might have arrived before this answer. So both values
+        // are only ever increased.
         self.interruptions
             .set(self.interruptions.get().max(answered.interruptions));
         self.geometry.grow_to(answered.size_bytes);

@@ -1,6 +1,6 @@
 //! Random durations that are bit-identical on every platform.
 //!
-//! The standard library's `ln` and `exp` come from the platform's libm and may differ in the last
+//! The standard library's `ln` and `exp` come from the platform's libm and can differ in the last
 //! bit between platforms. One bit is enough to change the run that a simulation seed produces. The
 //! functions `ln` and `exp` of this module use only IEEE 754 basic operations, whose results the
 //! standard fixes exactly.
@@ -158,7 +158,8 @@ mod tests {
                 "quantile {share}"
             );
         }
-        // ln 10 / 0.8 = 2.878 standard deviations lie below the cap: 0.2 % reach it.
+        // The cap is 10 medians, so its logarithm is ln 10 / 0.8 = 2.878 standard deviations above
+        // the mean of the logarithms. So 0.2 % of the draws reach the cap.
         assert!(all.iter().all(|ns| *ns <= 4_000_000_000));
         assert!((share_below(3.999_999_9e9) - 0.998).abs() < 0.0006);
     }

@@ -37,8 +37,8 @@ pub enum FlashLayer {
     Page,
     /// Block-mapped.
     Block,
-    /// BAST (block-associative): a log block belongs to a single data block, and a few data blocks
-    /// have one.
+    /// BAST (block-associative): a log block belongs to a single data block. Only a few data blocks
+    /// have a log block.
     Bast,
     /// FAST (fully associative): all data blocks share the log blocks.
     Fast,
@@ -52,7 +52,8 @@ pub enum FlashCleaning {
     Greedy,
     /// Cleans the block that was filled longest ago.
     Fifo,
-    /// Weighs the space that cleaning a block frees against the age of the block's pages.
+    /// Cleans a block that is selected by two values: the space that cleaning it frees, and the age
+    /// of its pages.
     CostBenefit,
     /// Cleans the emptiest of `cleaning_choices` blocks drawn at random.
     Choices,
@@ -82,7 +83,8 @@ pub struct FlashParameters {
     pub layer: FlashLayer,
     /// For the page-mapped layer: policy that selects the block to clean.
     pub cleaning: FlashCleaning,
-    /// For the page-mapped layer: number of blocks that the cleaning policy `choices` draws.
+    /// For the page-mapped layer: number of candidate blocks that the cleaning policy `choices`
+    /// draws at random.
     pub cleaning_choices: u32,
     /// For the page-mapped layer: whether hot and cold pages are distinguished and written to
     /// separate blocks.
@@ -132,8 +134,8 @@ pub struct FlashParameters {
     pub command_ns: u64,
     /// Rate of the interface to the host, shared by all commands.
     pub interface_rate_bytes_per_s: u64,
-    /// Time, in ns, that a flush takes after all earlier writes have been programmed; a FUA write
-    /// takes it in addition to its own time.
+    /// Time of a flush, in ns, after all earlier writes have been programmed. A FUA write takes
+    /// this time in addition to its own time.
     pub flush_ns: u64,
     /// Whether a write-zeroes only deallocates its pages, instead of programming them.
     pub zeroes_deallocate: bool,
@@ -537,8 +539,8 @@ impl Flash {
             self.in_flight[key].tail_ns += self.parameters.flush_ns;
         }
         self.add_operations(now_ns, waits.then_some(key), true);
-        // In transfer, the write occupied the cache with its pages. From now on, its program
-        // operations occupy the cache instead.
+        // During the transfer, the pages of the write were counted as cached. From now on, its
+        // program operations are counted instead, so the pages are subtracted.
         self.cached_pages -= self.lpns.len() as u64;
         if self.in_flight[key].operations_left == 0 {
             self.end_command(now_ns, key);
@@ -558,8 +560,8 @@ impl Flash {
         }
     }
 
-    /// Counts a write that had to wait for cleaning, and adds the time that this cleaning occupies
-    /// the flash cells.
+    /// Counts a write that had to wait for cleaning, and adds the time for which this cleaning
+    /// occupies the flash cells.
     fn count_freeze(&mut self) {
         let times = self.parameters.times();
         let cleaning = |o: &&Operation| o.purpose == Purpose::Copy || o.action == Action::Erase;
@@ -570,9 +572,10 @@ impl Flash {
         self.counters.frozen_ns += frozen_ns;
     }
 
-    /// Passes the operations that the drive recorded to the dies. If `key` is given, the operations
-    /// belong to that command. Program operations of a write count as pages in the cache until they
-    /// complete.
+    /// Queues at the dies all operations that the drive has recorded. If `key` is given, the
+    /// operations belong to the command with that key. If `is_write` is true, each operation that
+    /// programs a page of the host occupies a page of the write cache until the operation
+    /// completes.
     fn add_operations(&mut self, now_ns: u64, key: Option<usize>, is_write: bool) {
         for operation in self.drive.recorder().operations() {
             let mut tag = 0;
@@ -622,8 +625,9 @@ fn empties_cache(operation: &Operation) -> bool {
         && matches!(operation.purpose, Purpose::Host | Purpose::Buffer)
 }
 
-/// Returns true if the command that caused an operation waits for the operation. Cleaning and table
-/// writes delay a command only in that they occupy a die before the command's own pages.
+/// Returns true if the command that caused an operation waits for the operation. A command does not
+/// wait for cleaning or for writes of the mapping table; they delay the command only by occupying a
+/// die before the command's own pages.
 fn holds_up(operation: &Operation) -> bool {
     match operation.action {
         Action::Read => matches!(

@@ -21,7 +21,7 @@ use super::{
     transfer_ns,
 };
 
-/// Number of queue depths with a rotational delay of their own. A longer queue does not shorten the
+/// Number of queue depths in the table of rotational delays. A longer queue does not shorten the
 /// rotation further: the factor 1 / (1 + 0.13 log2 d) falls to its minimum 0.6 at d = 35.
 const ROTATION_DEPTHS: usize = 64;
 
@@ -61,7 +61,8 @@ pub struct HddParameters {
     /// buffer. Without read-ahead, a sequential read that arrives late waits until its sector
     /// passes the head again.
     pub looks_ahead: bool,
-    /// Fixed time of a sequential read whose data is already in the disk's buffer, in ns.
+    /// Fixed time of a sequential read whose data is already in the disk's read-ahead buffer, in
+    /// ns.
     pub continued_read_ns: u64,
     /// Size of the volatile write cache. 0: no cache, every write goes to the medium.
     pub write_cache_bytes: u64,
@@ -131,7 +132,8 @@ enum Work {
     Clean,
 }
 
-/// Position and kind of the access that could follow without positioning.
+/// Kind and position of the next access that needs no positioning because it continues the last
+/// access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stream {
     None,
@@ -155,7 +157,8 @@ pub struct Hdd {
     /// Capacity of the whole disk.
     capacity_bytes: u64,
     zone_rates: Vec<u64>,
-    /// Largest rotational delay in ns, by the number of accesses from which the arm can choose.
+    /// Largest rotational delay in ns. The first value applies if the arm can choose from one
+    /// access, the second value if it can choose from two, and so on.
     rotation_limits_ns: Vec<u64>,
     draws: Draws,
     clock_ns: u64,
@@ -176,8 +179,8 @@ pub struct Hdd {
     dirty_seq: u64,
     /// Current work of the arm, and the time at which the work ends.
     arm: Option<(Work, u64)>,
-    /// The id of the flush that blocks other commands, and the time at which the flush ends, which
-    /// is known once the cache is empty.
+    /// The id of the flush that blocks other commands, and the time at which the flush ends. This
+    /// time is `None` until the cache is empty.
     flush: Option<(u64, Option<u64>)>,
     shingles: Option<Shingles>,
     head: u64,
@@ -468,8 +471,8 @@ impl Hdd {
         }
     }
 
-    /// Chooses a queued command by C-LOOK: the command with the next higher offset from the head,
-    /// or else the command with the lowest offset.
+    /// Chooses a queued command by C-LOOK: the command with the lowest offset at or above the head.
+    /// If there is none, chooses the command with the lowest offset of all.
     fn nearest_command(&self) -> Option<usize> {
         let sweep = |queued: &Queued| {
             let offset = queued.command.offset;

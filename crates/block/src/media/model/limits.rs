@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::draw::Lognormal;
 
-/// Longest fixed time, and longest cap of a random time, that a parameter may have: an hour.
+/// Upper limit of every fixed time, and of the cap of every random time, among the parameters: an
+/// hour.
 const TIME_LIMIT_NS: u64 = 3_600_000_000_000;
 
 /// Reason why a model cannot be created.

@@ -34,8 +34,8 @@ pub use network::{NetworkDisk, NetworkParameters};
 pub use profile::{Parameters, Profile, profiles};
 pub use ssd::{Ssd, SsdParameters};
 
-/// Maximum number of unfinished commands that a model accepts. The layer above keeps far below this
-/// limit; if it exceeds the limit, that is a bug of the layer, and `submit` panics.
+/// Maximum number of unfinished commands that a model accepts. The layer above keeps its own, much
+/// lower limit. Exceeding this maximum is a bug of that layer, and `submit` panics.
 pub const MAX_OUTSTANDING: usize = 65_536;
 
 /// The operation of a command.
@@ -61,8 +61,8 @@ pub struct Command {
     pub id: u64,
     /// Operation.
     pub kind: CommandKind,
-    /// Offset of the first byte. An offset beyond the capacity counts as the last byte, because a
-    /// model does not check bounds.
+    /// Offset of the first byte. An offset beyond the capacity is treated as the last byte,
+    /// because a model does not check bounds.
     pub offset: u64,
     /// Length in bytes.
     pub len: u64,
@@ -72,8 +72,8 @@ pub struct Command {
 
 /// The timing of a device, as a state machine that runs on the caller's clock.
 ///
-/// Times are nanoseconds from any fixed origin. Time never goes back: a call with a time earlier
-/// than that of a previous call counts as made at the latest time given.
+/// Times are nanoseconds from any fixed origin. Time never decreases: if a call gives an earlier
+/// time than a previous call, the model uses the latest time given so far.
 pub trait TimingModel {
     /// Submits a command that reaches the device at `now_ns`.
     fn submit(&mut self, now_ns: u64, command: Command);
@@ -89,7 +89,7 @@ pub trait TimingModel {
 
     /// Returns the time in ns of the device's next event (a completion or an internal event), or
     /// `None` if the device is idle and has no pending work. If completions are still to be
-    /// reported, the returned time may be earlier than the time of the last call.
+    /// reported, the returned time can be earlier than the time of the last call.
     fn next_event_ns(&self) -> Option<u64>;
 
     /// Returns the counters since the device was created.
@@ -116,8 +116,8 @@ pub struct ModelCounters {
     /// SSD: number of freezes, which occur when the pre-erased pool is empty. Flash: number of
     /// writes that had to wait for cleaning.
     pub freezes: u64,
-    /// SSD: total modelled time of the freezes, in ns. Flash: total time that cleaning which
-    /// delayed writes occupied the flash cells, added up over all dies.
+    /// SSD: total modelled time of the freezes, in ns. Flash: total time for which the flash cells
+    /// were occupied by cleaning that delayed writes, in ns, added up over all dies.
     pub frozen_ns: u64,
     /// SSD: number of writes that stalled, each by itself.
     pub stalls: u64,

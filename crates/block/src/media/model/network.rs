@@ -1,8 +1,9 @@
 //! Network disks: a volume behind token buckets, with a latency that varies and sometimes spikes.
 //!
-//! Commands pass the buckets in order of arrival and are then served in parallel. A command that
-//! needs more tokens than a bucket holds waits for a full bucket and leaves the bucket in debt, so
-//! that the command does not wait forever.
+//! Commands pass the buckets in order of arrival and are then served in parallel. A command can
+//! need more tokens than a bucket holds. Such a command waits only until the bucket is full. Its
+//! tokens are then taken, which makes the level of the bucket negative, so later commands wait
+//! longer.
 
 use serde::{Deserialize, Serialize};
 
@@ -115,8 +116,8 @@ impl NetworkDisk {
 
 impl TimingModel for NetworkDisk {
     fn submit(&mut self, now_ns: u64, command: Command) {
-        // Due completions are collected first; otherwise a command without latency could overtake
-        // them.
+        // Completions that are due are collected first. Otherwise a command without latency could
+        // complete before them.
         self.run_until(now_ns);
         assert!(
             self.in_service.len() < MAX_OUTSTANDING,

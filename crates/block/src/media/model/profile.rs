@@ -37,7 +37,7 @@ pub enum Parameters {
 
 impl Parameters {
     /// Returns the parameters of the profile `name` with `overrides` applied; tables inside are
-    /// merged key by key. A time or size may be a number or a text with a unit.
+    /// merged key by key. A time or size can be a number or a text with a unit.
     ///
     /// Errors: an unknown profile (the message lists the profiles of the type), a profile of
     /// another type, an override that is no parameter or has the wrong type, or a value out of
@@ -493,7 +493,7 @@ fn merge(base: &mut toml::Table, overrides: toml::Table) -> Result<(), String> {
     Ok(())
 }
 
-/// Parses a text with a unit into a number in the unit with which the parameter's name ends.
+/// Parses a text with a unit into a number in the unit at the end of the parameter's name.
 /// Examples are "400ms" for a time, "64MB" for a size, and "68MB" for a rate, without "per second".
 fn with_unit(key: &str, text: &str) -> Result<i64, String> {
     let number = if key.ends_with("_ns") {

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, VecDeque};
 /// Destination of a write on a shingled disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Placement {
-    /// The band of the write itself, because the write is part of a stream that writes the band
-    /// from its start.
+    /// The band that contains the write. The write is part of a run that writes the band from its
+    /// start, or the write is larger than the media cache.
     Band,
     /// The media cache, to which the write is appended.
     MediaCache,
@@ -55,8 +55,9 @@ impl Shingles {
             offset
         };
         let band_start = offset - offset % self.band_bytes;
-        // A run that covers its band from the start needs no merge. A write larger than the whole
-        // media cache cannot be held there, so it also goes to its bands.
+        // A run that covers its band from the start needs no merge. A write that is larger than the
+        // whole media cache does not fit into it, so such a write is also made directly to its
+        // bands.
         if run_start <= band_start || len > self.cache_bytes {
             Placement::Band
         } else if self.used_bytes + len > self.cache_bytes {

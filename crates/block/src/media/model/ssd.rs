@@ -43,8 +43,8 @@ pub struct SsdParameters {
     /// Rate of the data path for writes (when the SLC cache is full, if there is one), shared by
     /// all commands in service.
     pub write_rate_bytes_per_s: u64,
-    /// Time, in ns, that a flush takes after all earlier commands have finished; a FUA write takes
-    /// it in addition to its own time.
+    /// Time of a flush, in ns, after all earlier commands have finished. A FUA write takes this
+    /// time in addition to its own time.
     pub flush_latency_ns: u64,
     /// Time of a discard, and of a write-zeroes if `zeroes_deallocate` is set, in ns.
     pub discard_latency_ns: u64,
@@ -123,7 +123,7 @@ pub struct Ssd {
     draws: Draws,
     clock_ns: u64,
     arrivals: u64,
-    /// Waiting reads, in a separate list because reads may proceed during a freeze.
+    /// Waiting reads, in a separate list because reads can proceed during a freeze.
     reads: VecDeque<Queued>,
     others: VecDeque<Queued>,
     in_service: Agenda,
@@ -169,7 +169,7 @@ impl Ssd {
             idle_since_ns: 0,
             pool_bytes: parameters.pool_bytes,
             slc_used_bytes: 0,
-            // No command starts at this offset, so the first access counts as random.
+            // No command starts at this offset, so the first access is random.
             last_write_end: u64::MAX,
             last_read_end: u64::MAX,
             counters: ModelCounters::default(),
@@ -260,7 +260,9 @@ impl Ssd {
             .push(done_ns, queued.arrival_seq, command.id);
     }
 
-    /// Starts the oldest command that is not a read. Returns false if this command must wait.
+    /// Starts the oldest command that is not a read. Returns false if there is no such command, or
+    /// if it is a flush that must wait for commands in service. Returns true if the command has
+    /// started or has begun a freeze.
     fn start_other(&mut self, now_ns: u64) -> bool {
         let Some(queued) = self.others.front().copied() else {
             return false;
@@ -279,8 +281,8 @@ impl Ssd {
             }
             CommandKind::Read | CommandKind::Write | CommandKind::WriteZeroes => {
                 if !self.take_from_pool(now_ns, &command) {
-                    // A freeze has begun, during which reads may still proceed, so the caller's
-                    // loop continues.
+                    // The write has begun a freeze. Reads might be allowed to start during the
+                    // freeze, so the caller's loop continues.
                     return true;
                 }
                 self.write_done_ns(now_ns, &command)
@@ -292,9 +294,9 @@ impl Ssd {
         true
     }
 
-    /// Takes the bytes that a write consumes from the pool. If the pool has too few, takes all of
-    /// them, begins a freeze and returns false; the write will need only the rest. So erased and
-    /// written bytes balance.
+    /// Takes from the pool the bytes that a write consumes. If the pool has too few bytes, takes
+    /// all of them, begins a freeze and returns false. After the freeze, the write needs only the
+    /// remaining bytes, so a freeze does not change the number of bytes that a write consumes.
     fn take_from_pool(&mut self, now_ns: u64, command: &Command) -> bool {
         if self.parameters.pool_bytes == 0 {
             return true;

@@ -8,8 +8,8 @@ use crate::geometry::Geometry;
 use crate::units::show_size;
 
 /// Describes the differences between the features that the server offered before (`before`) and
-/// offers now (`now`). The list is empty if there are none. `told` is the geometry on which the
-/// layers above rely.
+/// offers now (`now`). The list is empty if there are none. `told` is the geometry that was
+/// reported to the layers above when the device was opened.
 ///
 /// # Errors
 /// A message that says why the server cannot be used unless the device is opened again.

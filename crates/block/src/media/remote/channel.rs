@@ -33,12 +33,12 @@ const RECEIVE_BUFFER_BYTES: usize = 256 << 10;
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Number of connections that may break while a request is in flight. After that the request fails,
-/// because the request itself may be the cause.
+/// Number of broken connections after which a request in flight fails, because the request itself
+/// might be the cause.
 const BREAKS_MAX: u32 = 8;
 
 /// A request whose reply is not complete. It outlives the future that waits for the reply, because
-/// the server may still execute the request.
+/// the server might still execute the request.
 struct Call {
     request: nbd::Request,
     payload: Payload,
@@ -94,7 +94,7 @@ fn error_of(error: Errno) -> IoError {
 enum End {
     /// The device is closed and all requests are complete.
     Closed,
-    /// The connection broke, or the server violated the protocol. A new connection may work.
+    /// The connection broke, or the server violated the protocol. A new connection might work.
     Broken(String),
 }
 
@@ -321,15 +321,15 @@ pub(super) async fn run(shared: Rc<Shared>, channel: Rc<Channel>, first: Option<
             shared.tell("connection-lost", waits);
         }
         if channel.replies.get() == replies && channel.requests() > 0 {
-            // A server that accepts connections and serves no request is not retried in a tight
-            // loop.
+            // If a server accepts connections but serves no request, the channel pauses before the
+            // next attempt.
             shared.rt.sleep(PAUSE_MAX).await;
         }
     }
 }
 
-/// Keeps a channel without a connection while only the first channel may have one, and moves its
-/// requests to the first channel.
+/// Keeps a channel without a connection while only the first channel is in use, and moves the
+/// requests of this channel to the first channel.
 async fn stand_by(shared: &Shared, channel: &Channel) {
     while shared.is_spare(channel) && !shared.closing.get() {
         channel.hand_over(&shared.channels[0]);
@@ -523,7 +523,7 @@ impl Input<'_> {
     }
 }
 
-/// Uninhabited type, because receiving ends only with an error.
+/// Type without values: the success type of [`receive`], which ends only with an error.
 enum Never {}
 
 async fn receive(
@@ -586,9 +586,9 @@ async fn reply(
     Ok(())
 }
 
-/// Guard of a call that is removed from the table while its reply is received. If the reply is not
-/// complete when the guard is dropped, the call returns to the table, so that it is sent again over
-/// the next connection.
+/// Guard of a call that is removed from the table of calls while its reply is received. If the
+/// guard is dropped before the reply is complete, the call returns to the table, so that the
+/// request is sent again over the next connection.
 struct Taken<'c> {
     channel: &'c Channel,
     call: Option<Call>,

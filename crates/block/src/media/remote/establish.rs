@@ -104,7 +104,7 @@ async fn negotiate(
         if !out.is_empty() {
             let sent = stream.send(rt.pool().copy_of(&out).into()).await;
             out.clear();
-            // A server that has refused may close the connection before it receives the client's
+            // A server that has refused can close the connection before it receives the client's
             // last message.
             if !matches!(progress, ClientProgress::Refused(_)) {
                 sent?;

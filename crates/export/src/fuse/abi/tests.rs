@@ -26,8 +26,8 @@ fn message(opcode: u32, rest: &str) -> Vec<u8> {
     bytes
 }
 
-/// Decodes the request of a message. The message is split behind the longest head, as in a read
-/// from `/dev/fuse`.
+/// Decodes the request of a message. As in a read from `/dev/fuse`, the first [`HEAD_BYTES`] bytes
+/// of the message are the head, and the following bytes are the rest.
 fn decoded(bytes: &[u8]) -> Option<Asked> {
     let (head, rest) = bytes.split_at(bytes.len().min(HEAD_BYTES));
     let header = decode_header(head, bytes.len())?;

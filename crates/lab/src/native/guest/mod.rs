@@ -253,8 +253,8 @@ fn last_words(console: &str) -> String {
 /// register state.
 const REGISTERS_REFUSED: &str = "ptrace set fp regs failed";
 
-/// Returns the reason why a guest that ended with `status` wrote no answer, from its console
-/// output.
+/// Returns the reason why a guest wrote no answer. `status` is the exit status of the guest, and
+/// `console` is its console output.
 fn why_no_answer(status: &str, console: &str) -> String {
     if console.contains(REGISTERS_REFUSED) {
         return format!(

@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn work_that_comes_in_lumps_is_spread_over_all_flushes() {
-        // The log takes 8 flushes, and every eighth flush pays for 8 merges of 8 ms each. So the
+        // The log takes 8 flushes, and every eighth flush includes 8 merges of 8 ms each. So the
         // fixed cost of a flush is 8 ms, in addition to its two pages. A whole block, which needs
         // no merge, takes 12.8 ms, plus 25 us for each missing page. With k pages, padding costs
         // 14.4 ms - 25 us * k, which is less than 8 ms + 200 us * k from k = 29 on.

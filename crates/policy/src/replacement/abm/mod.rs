@@ -34,7 +34,7 @@ use super::{
 use crate::lists::{Links, List, grow};
 use pointer::Side;
 
-/// State that is remembered of a page, in addition to its presence in one of the buffers.
+/// State of a page that is remembered in addition to the page's presence in one of the buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Memory {
     Nothing,
@@ -54,7 +54,8 @@ pub(super) struct Abm<R> {
     read_capacity: usize,
     write: Clusters,
     pointer: Pointer,
-    /// True if a cluster may be written whole, with its missing pages, where that costs less.
+    /// True if the eviction of a cluster writes the whole cluster, including pages that are not in
+    /// the buffer (padding), whenever that costs less than writing only the buffered pages.
     pads: bool,
     memory: Vec<Memory>,
     ghost_links: Links,
@@ -156,9 +157,9 @@ impl<R: Order> Abm<R> {
         self.hand_out_read(out);
     }
 
-    /// Evicts a cluster from the write buffer. All of its pages are written, the least recently
-    /// used page is no longer held, and the others stay in the cache as clean pages (rules B and
-    /// C).
+    /// Evicts a cluster from the write buffer. All of its pages are written. The least recently
+    /// used page is then no longer held, and the other pages stay in the cache as clean pages
+    /// (rules B and C).
     fn evict_write(&mut self, out: &mut Evictions) {
         let mut cluster = std::mem::take(&mut self.cluster);
         self.write.evict(&mut cluster);

@@ -1,12 +1,13 @@
-//! The pointer of asymmetric buffer management: the number of pages that the write buffer may hold.
+//! The pointer of asymmetric buffer management: the target number of pages of the write buffer.
 //!
 //! Source: section 3.3 of the ABM paper, which states only the direction in which an access to a
-//! ghost, a recently evicted page, moves the pointer. The paper's rule counts every ghost hit as
-//! one page. The other rules weigh a ghost hit by the device time that a longer residence of the
-//! page would have saved, based on recent costs: one page read if the page is read again, one page
-//! of a flush if a flushed page is written again. `Marginal` separates the cost of a flush per page
-//! from the fixed cost of a flush, and counts the fixed cost once when a cluster is flushed again,
-//! whichever of its pages are written. The pointer must never exceed the capacity.
+//! ghost, a recently evicted page, moves the pointer. The paper's rule moves the pointer by one
+//! page at every ghost hit. The other rules weigh a ghost hit by the device time that a longer
+//! residence of the page would have saved, based on recent costs: one page read if the page is read
+//! again, one page of a flush if a flushed page is written again. `Marginal` separates the cost of
+//! a flush per page from the fixed cost of a flush, and counts the fixed cost once when a cluster
+//! is flushed again, whichever of its pages are written. The pointer must never exceed the
+//! capacity.
 
 use super::costs::Costs;
 use crate::replacement::{Access, DeviceCost};
@@ -18,8 +19,9 @@ pub enum PointerRule {
     Fixed(f64),
     /// A hit on a ghost (a remembered evicted page) moves the pointer by one page, as in the paper.
     Ghost,
-    /// A hit on a ghost moves the pointer by the device time that a longer residence of the page
-    /// would have saved, in units of one page read.
+    /// A hit on a ghost (a remembered evicted page) moves the pointer by a number of pages: the
+    /// device time that a longer residence of the page would have saved, divided by the time of one
+    /// page read.
     Cost,
     /// The rule of [`PointerRule::Cost`], but the fixed cost of a flush is counted once per
     /// cluster. Each side remembers ghosts for half of the capacity, so that the hits on both sides
@@ -71,7 +73,7 @@ impl Pointer {
         }
     }
 
-    /// Returns the number of pages that the write buffer may hold.
+    /// Returns the target number of pages of the write buffer.
     pub fn write_target(&self) -> f64 {
         self.write_target
     }
@@ -126,7 +128,8 @@ impl Pointer {
         self.write_target = (self.write_target + pages).clamp(0.0, self.capacity);
     }
 
-    /// Records an access to a page that the buffer of `side` has evicted and remembers.
+    /// Records an access to a ghost: a page that the buffer of `side` has evicted and still
+    /// remembers.
     pub(super) fn ghost_hit(&mut self, side: Side, access: Access) {
         let towards = match side {
             Side::Read => -1.0,
@@ -239,9 +242,9 @@ mod tests {
 
     #[test]
     fn the_marginal_rule_keeps_proportions_in_a_small_buffer() {
-        // In units of a read, a page of a flush (200 us) would move the pointer by 8 of 64 pages.
-        // Limited to 32 steps across the buffer, it moves the pointer by 2 pages. A read, at an
-        // eighth of the cost, moves the pointer by a quarter of a page.
+        // By its cost, a page of a flush (200 us, or 8 page reads) would move the pointer by 8 of
+        // 64 pages. The rule limits this largest step to a 32nd of the buffer, 2 pages. A page read
+        // has an eighth of the cost, so it moves the pointer by a quarter of a page.
         let mut pointer = pointer(PointerRule::Marginal, 64);
         pointer.ghost_hit(Side::Write, Access::Write);
         assert_eq!(pointer.write_target(), 34.0);

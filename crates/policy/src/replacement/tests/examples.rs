@@ -95,8 +95,8 @@ fn w_tinylfu_admits_by_frequency() {
         tiny.read(page);
     }
     assert_eq!(left_by_reading(&mut tiny, 100), [99]);
-    // Page 100 was counted once, too, and is evicted next. Page 99 has then been inserted twice and
-    // compared once, so it replaces page 0.
+    // Page 100 was also counted only once, so it is evicted next. Page 99 has then been counted
+    // three times, at two insertions and one comparison, so it replaces page 0.
     assert_eq!(left_by_reading(&mut tiny, 99), [100]);
     assert_eq!(left_by_reading(&mut tiny, 101), [0]);
     assert_eq!(tiny.read(99), Outcome::Hit);
@@ -257,8 +257,8 @@ fn abm_moves_a_written_page_and_delays_write_eviction() {
     group.sort_by_key(|leaving| leaving.page);
     let told: Vec<_> = group.iter().map(|l| (l.page, l.write, l.stays)).collect();
     assert_eq!(told, [(0, true, false), (1, true, true), (2, true, true)]);
-    // The pages that stayed are the next victims, the older one first, and their eviction costs no
-    // write.
+    // The two pages that stayed in the cache after the flush are the next victims, the older one
+    // first. They are clean, so their eviction costs no write.
     let (_, groups) = abm.access(12, Access::Read);
     assert_eq!(
         groups,
@@ -366,8 +366,8 @@ fn a_block_is_written_whole_only_where_parts_were_seen_to_cost_more() {
         for time_us in [200.0, parts_us] {
             policy.cost(DeviceCost::Flush { pages: 1, time_us });
         }
-        // All 11 flushes of a page, except the first, have a fixed cost of 0, 400 or 800 us in
-        // addition to the page.
+        // There are 11 flushes of one page each. The first flush takes 200 us, the time of the page
+        // alone. Each of the other ten has an additional fixed cost of 0, 400 or 800 us.
         for _ in 0..9 {
             let time_us = parts_us;
             policy.cost(DeviceCost::Flush { pages: 1, time_us });

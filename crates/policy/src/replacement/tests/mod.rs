@@ -10,7 +10,8 @@ use std::collections::BTreeSet;
 /// Number of pages in an erase block in these tests.
 pub(super) const BLOCK: u32 = 4;
 
-/// Returns the names of all plain policies, and of pairs of every kind.
+/// Returns the names of all plain policies, and the names of pairs of a read buffer and a write
+/// buffer of every kind.
 pub(super) fn all_names() -> Vec<String> {
     let mut names: Vec<String> = catalogue().map(|(name, _)| name.to_owned()).collect();
     for read in [

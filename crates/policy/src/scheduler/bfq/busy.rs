@@ -19,8 +19,8 @@ pub(super) struct Busy {
 }
 
 impl Busy {
-    /// Counts a queue under its current class, weight and raise. The caller must remove the queue
-    /// before any of these changes.
+    /// Adds a queue to the counters, under its current class, weight and raise. Before any of these
+    /// three values changes, the caller must remove the queue.
     pub(super) fn add(&mut self, flow: &Flow) {
         self.count += 1;
         self.raised += usize::from(flow.raise.is_up());

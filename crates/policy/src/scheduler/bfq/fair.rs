@@ -25,7 +25,7 @@ pub(super) struct Share {
     /// Weight of the queue while it is included in its class's total weight, otherwise 0.
     weight: u64,
     rank: Rank,
-    /// Number of sectors that the queue may be served before its service ends.
+    /// Maximum number of sectors that the queue is served before its service ends.
     pub(super) budget: u64,
     /// Number of sectors that the queue has been charged since its service began.
     pub(super) service: u64,
@@ -58,7 +58,8 @@ struct Class {
     weights: u64,
     /// Queues with requests, except the queue being served, in order of virtual finish.
     active: Vec<(u128, usize)>,
-    /// Queues without requests whose weight still counts, in order of virtual finish.
+    /// Queues without requests whose weights are still included in the class's total weight, in
+    /// order of virtual finish.
     idle: Vec<(u128, usize)>,
 }
 

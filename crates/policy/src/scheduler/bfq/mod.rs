@@ -29,7 +29,7 @@ use weight::Raise;
 const BUDGET_SECTORS: u64 = 16 * 1024;
 /// Ratio of the maximum budget to the minimum budget.
 const BUDGET_PARTS: u64 = 32;
-/// Value of the budget counter from which on budgets are limited to the measured maximum budget.
+/// Minimum value of the budget counter at which budgets are limited to the measured maximum budget.
 /// The counter approaches 256 with every service.
 const BUDGETS_KNOWN: u64 = 194;
 /// Number of sectors that each sector of an async request is charged to its queue's budget.

@@ -7,7 +7,7 @@ use super::Bfq;
 use super::flow::Flow;
 use super::weight::Raise;
 
-/// Idle time of a queue after which the queue counts as new again.
+/// Idle time of a queue after which the queue is treated as new again.
 const NEW_NS: u64 = 2_000 * MS_NS;
 /// `RAISE_TIMES` is the factor by which the weight of a new queue is raised. The weight of a media
 /// player's queue is raised by `PLAYER_TIMES` in addition.

@@ -18,7 +18,7 @@ const INTERVAL_NS_MIN: u64 = 300 * MS_NS;
 const REQUESTS_MIN: u64 = 32;
 /// Maximum rate that is accepted as valid: 20 sectors per microsecond.
 const RATE_MAX: u64 = 20 << SHIFT;
-/// Time after a completion during which the device still counts as busy.
+/// Time after a completion during which the device is still treated as busy.
 const BUSY_NS: u64 = 2 * MS_NS;
 
 /// The measurement of a device's rate.

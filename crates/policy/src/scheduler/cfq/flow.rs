@@ -28,7 +28,7 @@ pub(super) struct Flow {
     pub(super) under_way: usize,
     /// Number of the queue's waiting requests for metadata.
     pub(super) metadata: usize,
-    /// True when the device may be kept idle for the queue while the queue is empty.
+    /// True when the device is allowed to stay idle for the queue while the queue is empty.
     pub(super) may_idle: bool,
     /// True when the queue has had a request.
     known: bool,

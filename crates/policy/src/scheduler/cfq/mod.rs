@@ -14,13 +14,15 @@ use flow::Flow;
 
 /// Number of priority levels of a class.
 const LEVELS: u64 = 8;
-/// Total sample weight above which a mean is valid. The third sample exceeds it.
+/// Total sample weight above which a mean is valid. The total weight is above this value from the
+/// third sample on.
 const VALID: u64 = 80;
 /// Mean seek distance, in sectors, above which a task is seeky.
 const SEEKY_SECTORS: u64 = 8192;
 /// The longest pause of a seeky task.
 const SEEKY_IDLE_NS: u64 = 2 * MS_NS;
-/// Delay after the last of all other queues with which a queue of the idle class is served.
+/// A queue of the idle class is placed this long after the last of all other queues in the order of
+/// slices.
 const IDLE_DELAY_NS: u64 = 200 * MS_NS;
 /// Number of requests at the device above which the device is known to have an internal queue.
 const DEVICE_QUEUES: usize = 4;
@@ -173,7 +175,7 @@ impl Cfq {
     }
 
     /// Sets the position of the queue `at` in the order of slices. With `in_front`, the queue is
-    /// served before the others of its class, unless it is of the idle class.
+    /// served before the other queues of its class, unless it is of the idle class.
     fn place(&mut self, at: usize, in_front: bool, now_ns: u64) {
         let flow = &self.flows[at];
         let key_ns = if flow.rank == Rank::Idle {

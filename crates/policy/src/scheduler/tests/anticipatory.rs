@@ -58,7 +58,8 @@ fn a_task_that_does_not_go_on_costs_6_ms() {
 
 #[test]
 fn a_close_read_of_another_task_is_not_held_back() {
-    // The head is at sector 108. Up to 8192 sectors ahead are close, and up to half of that behind.
+    // The head is at sector 108. A request is close if it is at most 8192 sectors ahead of the
+    // head, or at most half of that behind it.
     for (start, close) in [(8300, true), (8301, false)] {
         let mut bench = anticipatory();
         bench.add(Bio::read(1, 100, 8));
@@ -77,8 +78,8 @@ fn a_close_read_of_another_task_is_not_held_back() {
 
 #[test]
 fn what_is_close_doubles_with_each_millisecond() {
-    // At 2 ms after the completion of the read, up to 4 * 8192 sectors ahead of sector 108 are
-    // close.
+    // At 2 ms after the completion of the read, a request is close if it is at most 4 * 8192
+    // sectors ahead of sector 108.
     for (start, close) in [(32_876, true), (32_877, false)] {
         let (mut bench, tag) = one_reads_and_another_is_far();
         bench.complete(tag);
@@ -196,8 +197,8 @@ fn serve(bench: &mut Bench) -> u64 {
 
 #[test]
 fn the_request_that_has_expired_goes_first_in_its_batch() {
-    // Reads ahead of the head wait, and an expired read far behind it, which the sweep would reach
-    // last.
+    // Some reads are ahead of the head. One expired read is far behind the head, so the sweep would
+    // reach this read last.
     let mut bench = without_waiting();
     bench.reads(&[5_000_000]);
     serve(&mut bench);

@@ -108,8 +108,8 @@ fn the_idle_class_is_served_once_in_200_ms() {
         ..Bio::read(9, FAR, 8)
     };
     bench.add(idle);
-    // At 0 ms no queue has waited for long. At 201 ms the idle class (task 9) is served once,
-    // although task 1 has requests.
+    // At 0 ms the idle class has not waited for long, so task 1 is served. At 201 ms the idle class
+    // (task 9) is served once, although task 1 has requests.
     for (pass_ms, expected) in [(0, [1, 1]), (201, [9, 1])] {
         bench.pass_ms(pass_ms);
         for task in [1, 2] {
@@ -216,7 +216,8 @@ fn a_player_has_three_thousand_times_its_weight() {
             weight
         };
         assert_eq!(ask(&mut bfq, 0, 0), Some(1200));
-        // The pause for a queue with a raised weight is 20 ms, and the 24 ms begin at its end.
+        // The pause for a queue with a raised weight is 20 ms. The `comes_ms` milliseconds until
+        // the next request begin at the end of this pause.
         let at_ns = (20 + comes_ms) * MS_NS;
         assert_eq!(ask(&mut bfq, 1, at_ns), Some(weight), "{comes_ms}");
     }

@@ -11,8 +11,8 @@ fn cfq() -> Bench {
 
 #[test]
 fn a_sync_queue_keeps_the_device_for_8_ms() {
-    // Task 2 is far away and waits. The read of task 1 completes at 0 ms, and the device is then
-    // kept idle for task 1 until 8 ms.
+    // The request of task 2, at a distant sector, waits. The read of task 1 completes at 0 ms, and
+    // the device is then kept idle for task 1 until 8 ms.
     let mut bench = cfq();
     bench.add(Bio::read(1, 100, 8));
     let (tag, _) = bench.next().unwrap();
@@ -39,8 +39,8 @@ fn a_slice_of_100_ms_runs_from_the_first_completion() {
     for at in 0..5 {
         bench.add(Bio::read(1, at * 100, 8));
     }
-    // The first round dispatches a quantum of 4 requests. Task 2 waits, so task 1 may dispatch no
-    // more while 4 of its requests are in flight.
+    // The first round dispatches a quantum of 4 requests. Task 2 waits, so task 1 must not dispatch
+    // more requests while 4 of its requests are in flight.
     let first: Vec<Tag> = (0..4).map(|_| bench.next().unwrap().0).collect();
     bench.add(Bio::read(2, FAR, 8));
     assert_eq!(bench.next(), None);
@@ -136,9 +136,10 @@ fn a_request_of_125_ms_goes_first_in_a_slice() {
 
 #[test]
 fn an_async_slice_has_requests_by_its_level() {
-    // While others wait, level 7 may dispatch 2 * (2 + 2 * 0) = 4 requests in a slice, and level 0
-    // may dispatch 2 * (2 + 2 * 7) = 32. Level 7 is served first because it arrives first.
-    // Afterwards level 0 is ahead of it, since level 0 has the longer slice.
+    // While other queues wait, the queue of level 7 is limited to 2 * (2 + 2 * 0) = 4 requests in a
+    // slice, and the queue of level 0 to 2 * (2 + 2 * 7) = 32. The queue of level 7 is served first
+    // because its requests arrive first. Its next slice comes after that of level 0, since level 0
+    // has the longer slice.
     let mut bench = cfq();
     for (level, from) in [(7, 1000), (0, FAR)] {
         for at in 0..6 {

@@ -81,9 +81,10 @@ fn an_expired_write_still_waits_for_its_turn() {
 
 #[test]
 fn a_request_that_absorbs_an_older_one_is_as_old() {
-    // The surviving request is 100..124, added at 300 ms after the request at 600. It absorbs
-    // 116..124, which was added at 0 ms, and takes over its place in the FIFO, so it starts the
-    // first batch. By its own age, the batch would start at 600.
+    // The surviving request is 100..124. It was added at 300 ms, after the request at 600. It
+    // absorbs the request 116..124, which was added at 0 ms, and takes over the FIFO position of
+    // that request, so it starts the first batch. Without this rule, the request at 600 would be
+    // the oldest and start the batch.
     let mut bench = deadline(DeadlineParameters::default());
     bench.reads(&[116]);
     bench.pass_ms(300);
@@ -100,8 +101,8 @@ fn without_front_merges_a_bio_in_front_is_a_request() {
         ..DeadlineParameters::default()
     });
     bench.reads(&[100, 500]);
-    // The request at 100 is not the one that the last bio was merged into; that is the request
-    // at 500.
+    // The read at 508 is appended to the request at 500, which is then the first merge candidate.
+    // The request at 100 is not this candidate, so the read at 92 is not merged with it.
     assert_eq!(bench.add(Bio::read(0, 508, 8)), Added::Back(1));
     assert_eq!(bench.add(Bio::read(0, 92, 8)), Added::New);
 }

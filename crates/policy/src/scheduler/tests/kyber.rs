@@ -192,8 +192,8 @@ fn no_more_are_under_way_than_there_are_tokens() {
 
 #[test]
 fn the_device_is_not_blamed_for_what_waits_here() {
-    // Writes wait for 15 ms and then take 1 ms: their total latency is late, but the device is not.
-    // Reads, in the 1st quarter of their target, keep their tokens.
+    // Writes wait for 15 ms and then take 1 ms: their total latency exceeds the target, but the
+    // latency of the device does not. Reads, in the 1st quarter of their target, keep their tokens.
     let mut bed = Bed::new();
     bed.five_hundred(READ, 2, 0, 400);
     for round in 0..4 {

@@ -58,7 +58,8 @@ fn noop_joins_requests_only_with_their_neighbours_in_time() {
     let mut bench = noop();
     bench.reads(&[100, 116, 108]);
     assert_eq!(bench.queue.counts().reads.request_merges, 1);
-    // The request at 300 is between them in the FIFO, so 100..116 and 116..124 remain two requests.
+    // In the FIFO, the request at 300 is between the requests at 100 and at 116, so 100..116 and
+    // 116..124 are not merged.
     let mut bench = noop();
     bench.reads(&[100, 300, 116, 108]);
     assert_eq!(bench.queue.counts().reads.request_merges, 0);

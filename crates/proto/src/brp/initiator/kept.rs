@@ -14,8 +14,8 @@ const OVERHEAD_BYTES: u64 = 64;
 pub(super) struct Change<D> {
     pub(super) request: Request,
     pub(super) data: D,
-    /// Number of changes that had been answered when this change was answered. A flush covers the
-    /// change if this number is not above that of the flush.
+    /// Number of changes that had been answered when this change was answered. A flush covers this
+    /// change if the flush was sent when at least this number of changes had been answered.
     answered: u64,
 }
 
@@ -50,9 +50,9 @@ impl<D: Data> Kept<D> {
         self.changes.is_empty()
     }
 
-    /// Returns true when a change with this cost may be sent while changes with a total cost of
-    /// `admitted_bytes` are queued or in flight. If there are no other changes, a change may always
-    /// be sent.
+    /// Returns true when a change with this cost is allowed to be sent while changes with a total
+    /// cost of `admitted_bytes` are queued or in flight. If there are no other changes, a change is
+    /// always allowed to be sent.
     pub(super) fn has_room(&self, admitted_bytes: u64, cost_bytes: u64) -> bool {
         let used = self.bytes + admitted_bytes;
         !self.keeps() || used == 0 || used + cost_bytes <= self.bytes_max

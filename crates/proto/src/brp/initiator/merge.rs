@@ -8,10 +8,10 @@ use crate::brp::wire::{ENTRIES_MAX, feature};
 
 /// Minimum number of small requests that the adaptive mode merges; fewer requests get a frame each.
 /// A few requests gain little from a common head, and with a single frame for all of them one end
-/// would be idle while the other works.
+/// would be idle while the other end works.
 const ADAPTIVE_MIN: usize = 8;
 /// Maximum number of requests in a frame of the adaptive mode when at most half of the requests are
-/// writes, so that most data is carried by results. With small frames, the target begins to send
+/// writes. Most data is then carried by results. With small frames, the target begins to send
 /// results while the next frame is on its way.
 const ADAPTIVE_MAX: usize = 16;
 /// Minimum number of requests in a frame of the adaptive mode when most of the requests are writes,
@@ -35,8 +35,8 @@ pub enum Mode {
         /// True when the target handles the requests of one frame one at a time.
         in_turn: bool,
     },
-    /// Requests are merged when the queue is long enough for merging to pay, in frames of a size
-    /// that keeps both ends busy.
+    /// Requests are merged when the queue is long enough for merging to be worthwhile. The frame
+    /// size is chosen so that both ends stay busy.
     #[default]
     Adaptive,
 }
@@ -114,9 +114,9 @@ pub(super) fn cut(
     cut
 }
 
-/// Returns the number of requests in the next frame, and whether another frame may share its send.
-/// `small` is the number of mergeable requests at the front of the queue, and `writes` is the
-/// number of writes among them.
+/// Returns the number of requests in the next frame, and whether one more frame is allowed in the
+/// same send. `small` is the number of mergeable requests at the front of the queue, and `writes`
+/// is the number of writes among them.
 fn frame(mode: Mode, merges: bool, small: usize, writes: usize) -> (usize, bool) {
     match mode {
         Mode::Short | Mode::Parallel => (1, false),

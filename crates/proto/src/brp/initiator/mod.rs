@@ -5,8 +5,8 @@
 //! The [`Initiator`] does no I/O. Its driver reports responses, and paths that come up or go down,
 //! and asks the initiator for the next send of a path. The initiator must never have two
 //! overlapping requests in flight if one of them is a change. It must never send a request again
-//! before the request's path was fenced or its target has died, and never let a flush succeed that
-//! covers a change which may be lost.
+//! before the request's path was fenced or its target has died. It must never report success for a
+//! flush that covers a change that might be lost.
 
 mod kept;
 mod merge;
@@ -27,7 +27,7 @@ use overlap::Overlap;
 use table::Table;
 
 /// A request fails after this number of paths have broken with the request in flight, since the
-/// request itself may be the cause.
+/// request itself might be the cause.
 const BREAKS_MAX: u32 = 8;
 
 /// Data of a request. The initiator passes the data on and never reads it.
@@ -44,9 +44,11 @@ pub enum Failure {
     /// The target has died since the last flush, and changes that the target had answered are lost.
     /// Exactly one flush fails with this error.
     Lost,
-    /// Several paths in turn broke with this request in flight. A change may still take effect.
+    /// Several paths in turn broke with this request in flight. If the request is a change, it
+    /// might still take effect.
     Broken,
-    /// The target did not come back in time. A change may still take effect.
+    /// The target did not become reachable again in time. If the request is a change, it might
+    /// still take effect.
     Unreachable,
     /// There is no room for another request.
     Full,
@@ -106,7 +108,8 @@ pub enum Completed {
 pub struct Sending<D> {
     /// Heads and entries of all frames, concatenated.
     pub heads: Vec<u8>,
-    /// Data, each with the offset in `heads` before which it is inserted.
+    /// Data of the writes. Each entry has an offset in `heads`: the data is sent before the byte at
+    /// that offset.
     pub data: Vec<(usize, D)>,
     /// Number of fences in the send.
     pub fences: usize,
@@ -114,17 +117,17 @@ pub struct Sending<D> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RequestState {
-    /// The request may not be sent yet.
+    /// The request must not be sent yet.
     Held,
     Queued,
-    /// The request was sent over this path, which may have broken since.
+    /// The request was sent over this path. The path might have broken since then.
     Sent(u32),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RequestOrigin {
     Submitted,
-    /// The request has failed for its caller, but may still be in progress at the target.
+    /// The request has failed for its caller, but might still be in progress at the target.
     Abandoned,
     /// A change that was answered by a target which has died since.
     Replay,
@@ -159,21 +162,22 @@ struct PathState {
 #[derive(Debug)]
 pub struct Initiator<D> {
     mode: Mode,
-    /// The first welcome, whose properties the layers above rely on.
+    /// The target's first description of the export (`Welcome`). The layers above rely on its
+    /// properties.
     told: Option<Welcome>,
     /// The latest welcome.
     welcome: Option<Welcome>,
     instances: u64,
     paths: BTreeMap<u32, PathState>,
-    /// Broken paths with requests that have not ended, each with the path on which its fence was
-    /// sent.
+    /// Broken paths with requests that have not ended. The value is the path over which the fence
+    /// of the broken path was sent; `None` until the fence is sent.
     to_fence: BTreeMap<u32, Option<u32>>,
     table: Table<Pending<D>>,
     next_order: u64,
     queue: VecDeque<Waiting>,
     held: VecDeque<u32>,
     /// `admitted`: ranges of the requests that are queued or in flight. `waiting`: ranges of the
-    /// held requests.
+    /// requests that are held back, for example because they conflict with other requests.
     admitted: Overlap,
     waiting: Overlap,
     /// Cost of the changes that are queued or in flight, in bytes.
@@ -192,8 +196,9 @@ pub struct Initiator<D> {
 }
 
 impl<D: Data> Initiator<D> {
-    /// Creates a session without a path. The session keeps at most `keep_bytes_max` bytes of
-    /// changes that a volatile target has answered; with 0 it keeps none.
+    /// Creates a session without a path. For a volatile target (one that loses unflushed changes
+    /// when it dies), the session keeps at most `keep_bytes_max` bytes of answered changes; with 0
+    /// it keeps none.
     pub fn new(mode: Mode, keep_bytes_max: u64) -> Initiator<D> {
         Initiator {
             mode,
@@ -226,7 +231,7 @@ impl<D: Data> Initiator<D> {
     }
 
     /// Returns the number of target instances (processes) that were seen. Each instance after the
-    /// first may have an older state of the volume.
+    /// first can have an older state of the volume than the instance before it.
     pub fn instances(&self) -> u64 {
         self.instances
     }
@@ -236,8 +241,8 @@ impl<D: Data> Initiator<D> {
         self.table.len()
     }
 
-    /// Returns true when there is no path, or a broken path has not been fenced yet. Requests may
-    /// then not reach the target.
+    /// Returns true when there is no path, or a broken path has not been fenced yet. In this state,
+    /// requests might not reach the target.
     pub fn is_troubled(&self) -> bool {
         self.paths.is_empty() || !self.to_fence.is_empty()
     }
@@ -545,7 +550,7 @@ impl<D: Data> Initiator<D> {
         }
     }
 
-    /// Records that answered changes may be lost; the next flush reports the loss.
+    /// Records that answered changes might be lost; the next flush reports the loss.
     fn note_lost(&mut self) {
         self.lost |= self.answered > self.covered;
         self.covered = self.answered;
@@ -642,7 +647,7 @@ impl<D: Data> Initiator<D> {
         self.table.iter().filter(|p| p.origin == origin).count()
     }
 
-    /// Records that a path has ended. Requests that were sent over it and not answered wait until
+    /// Records that a path has ended. Unanswered requests that were sent over the path wait until
     /// the path is fenced.
     pub fn path_down(&mut self, number: u32) {
         if self.paths.remove(&number).is_none() {
@@ -705,7 +710,7 @@ impl<D: Data> Initiator<D> {
 
     /// Fails all submitted requests that have no answer, because the target was away for too long.
     /// Answered changes are still kept, and paths with requests at the target are still fenced if
-    /// the target comes back.
+    /// the target becomes reachable again.
     pub fn give_up(&mut self) {
         let submitted: Vec<(u32, RequestState)> = self
             .table

@@ -1,7 +1,7 @@
 //! Far ends of carried connections, on the carrier's thread. For each connection, one task executes
 //! the ordered receives and another task the ordered sends. The thread must report the result of
-//! every send and raise, and of every receive up to the end of the stream, except for connections
-//! that have been dropped.
+//! every send, of every raise (putting a layer on the stream), and of every receive up to the end
+//! of the stream. It reports nothing about connections that have been dropped.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -34,7 +34,8 @@ pub(super) fn run(rt: io::Result<Rt>, orders: Receiver<(Number, Order)>, told: S
         }
     };
     let serving = || rt.block_on(serve(&rt, orders, &told));
-    // After a panic the state may be inconsistent, so it is only dropped and never used again.
+    // After a panic the state can be inconsistent, so the state is only dropped and never used
+    // again.
     if catch_unwind(AssertUnwindSafe(serving)).is_err() {
         // Tell the other thread first that no more reports will come.
         told.close();
@@ -140,8 +141,8 @@ impl End {
         }
     }
 
-    /// Receives at most `bytes` bytes once. Reuses `kept`, the buffer of the previous receive, if
-    /// its size is `bytes`.
+    /// Makes one receive of at most `bytes` bytes. Reuses `kept`, the buffer of the previous
+    /// receive, if its size is `bytes`.
     async fn receive(&self, bytes: usize, kept: &mut Option<BufMut>) -> io::Result<DetachedBuf> {
         let stream = self.stream()?;
         let fits = kept.take().filter(|buf| buf.len() == bytes);
@@ -197,7 +198,8 @@ impl End {
     /// Releases the connection, even while it is in use. Bytes that were already sent still arrive.
     fn release(&self) {
         self.shutdown();
-        // Dropping the tasks abandons the receive, the send and the raise in progress.
+        // Dropping the tasks abandons the receive and the send in progress, and a layer that is
+        // being put on the stream.
         self.tasks.take();
     }
 }

@@ -9,10 +9,10 @@
 //! - **Crossing threads.** The near end sends orders to the carrier's thread and gets reports from
 //!   it, both through mailboxes; the messages of one turn are sent in one batch. Data is copied
 //!   once in each direction ([`DetachedBuf`]).
-//! - **Receiving** is done by order, of at most the number of bytes that the receiver has room for,
-//!   until the receiver allows [read-ahead](Carried::read_ahead). From then on up to [`AHEAD_MAX`]
-//!   pieces of [`PIECE_BYTES`] are received before they are requested. So no byte is taken from a
-//!   socket beyond those that a handshake requested.
+//! - **Receiving** needs an order of the near end. An order is for at most the number of bytes for
+//!   which the receiver has room, so no byte is taken from a socket beyond those that a handshake
+//!   requested. When the receiver has allowed [read-ahead](Carried::read_ahead), up to
+//!   [`AHEAD_MAX`] pieces of [`PIECE_BYTES`] are received before they are requested.
 //! - **Sending** completes when the socket has accepted all bytes. At most [`SENDS_MAX`] pieces of
 //!   [`SEND_BYTES`] of one payload are copied at a time.
 //! - **Bounds.** A connection therefore uses no more memory on the carrier's thread than these
@@ -42,7 +42,8 @@ pub use near::{Carried, Carrier};
 
 /// Maximum number of bytes received at a time.
 pub const PIECE_BYTES: usize = 64 << 10;
-/// Maximum number of pieces that are received ahead of their request.
+/// Maximum number of pieces of a connection, of [`PIECE_BYTES`] each, that are received before the
+/// protocol requests them.
 pub const AHEAD_MAX: usize = 4;
 /// Maximum number of bytes sent at a time.
 pub const SEND_BYTES: usize = 1 << 20;
@@ -71,8 +72,8 @@ type Raising = Box<dyn FnOnce(Rt, Stream) -> Raised + Send>;
 /// The result of a [`Raising`]: the stream with its layer.
 type Raised = Pin<Box<dyn Future<Output = io::Result<Stream>>>>;
 
-/// Message from the carrier's thread: first the result of the thread's start, then the results of
-/// orders.
+/// Message from the carrier's thread. The first message is the result of the thread's start; the
+/// later messages are results of orders.
 enum Told {
     Began(io::Result<()>),
     Of(Number, Report),

@@ -1,4 +1,5 @@
-//! The near ends of carried connections, which the protocols use.
+//! The near end of each carried connection: the handle that a protocol uses on its own thread,
+//! while the carrier's thread does the I/O of the connection.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -42,8 +43,8 @@ struct Shared {
 /// State of a connection. The tasks that use the connection wait for its changes.
 #[derive(Default)]
 struct CarrierState {
-    /// Received pieces that have not been consumed completely, each with the number of consumed
-    /// bytes.
+    /// Received pieces that have not been consumed completely, each with the number of its bytes
+    /// that have been consumed.
     received: RefCell<VecDeque<(BufMut, usize)>>,
     /// Number of receives that were ordered and have not completed.
     ordered: Cell<usize>,
@@ -250,7 +251,7 @@ impl CarrierState {
 
     /// Returns the end of the stream, or the error that broke it; `None` while the stream
     /// continues. Call this only when all received bytes have been consumed. An error is returned
-    /// once; afterwards the stream counts as ended.
+    /// once; later calls return a normal end of the stream.
     fn end(&self) -> Option<io::Result<()>> {
         let mut ended = self.ended.borrow_mut();
         let end = ended.as_mut()?;
@@ -263,8 +264,8 @@ impl Carried {
         self.shared.send_batch.put((self.number, order));
     }
 
-    /// Orders receives of `bytes` bytes until `count` pieces are ordered or received and not
-    /// consumed. Orders nothing after the end of the stream.
+    /// Orders receives of `bytes` bytes each, until the number of ordered receives and of received
+    /// pieces that are not yet consumed is `count`. Orders nothing after the end of the stream.
     fn receive_ahead(&self, count: usize, bytes: usize) {
         let state = &self.state;
         let here = state.received.borrow().len() + state.ordered.get();
@@ -322,7 +323,7 @@ impl Carried {
             self.order(Order::Send(piece));
             sent = end;
         }
-        // All pieces have been copied, so the sender's memory can be released.
+        // The whole payload has been copied, so the sender's memory can be released.
         drop(payload);
         self.until_sending(0).await
     }

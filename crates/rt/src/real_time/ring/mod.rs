@@ -241,7 +241,8 @@ fn new_ring() -> io::Result<IoUring> {
 }
 
 /// Checks that the ring supports the operations that this crate needs, and lets it execute an
-/// operation: a system call filter may permit the creation of a ring and forbid its use.
+/// operation. The execution is necessary, since a system call filter can permit the creation of a
+/// ring and forbid its use.
 fn must_work(ring: &mut IoUring) -> io::Result<()> {
     let mut probe = Probe::new();
     match ring.submitter().register_probe(&mut probe) {

@@ -141,8 +141,8 @@ impl Threads {
 
     /// Waits for changes of files, for at most `at_most`; `None` means without a limit.
     fn probe(&self, at_most: Option<Duration>) {
-        // `epoll_pwait2(2)`, which takes nanoseconds (Linux 5.11), cannot be used: the system call
-        // filters under which this driver is used do not know it.
+        // `epoll_pwait2(2)`, which takes nanoseconds (Linux 5.11), cannot be used: this driver is
+        // used under system call filters, which do not know that call and reject it.
         let limit_ms = match at_most {
             None => -1,
             Some(at_most) if at_most.is_zero() => 0,
@@ -219,8 +219,8 @@ impl Driver for Threads {
         }
     }
 
-    /// Ends an operation that waits for its file or for a thread immediately. An operation that a
-    /// thread has begun continues.
+    /// Cancels an operation. If the operation waits for its file or for a thread, it ends
+    /// immediately. If a thread has already begun the operation, it continues.
     fn cancel(&self, key: usize, file: &Descriptor) {
         let mut files = self.files.borrow_mut();
         let waited = files.get_mut(&file.raw());
@@ -308,7 +308,7 @@ fn negative(error: &io::Error) -> i32 {
 /// Takes ownership of the descriptor that a system call returned, or returns its error.
 ///
 /// # Safety
-/// No other code may own the descriptor.
+/// No other code owns the descriptor.
 unsafe fn owned(fd: i32) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());

@@ -1,11 +1,11 @@
 //! Threads that execute operations on files and block devices.
 //!
 //! All [`THREADS_MAX`] threads are started with the first operation, so that no thread must be
-//! created later, when the machine may be short of memory until this process has written data. When
-//! all threads are busy, operations wait in a queue, whose length is bounded by the slots of the
-//! runtime. Threads sleep while the queue is empty, and end with the pool. They must never touch
-//! any memory except that which the slot of an operation owns, and no memory of an operation once
-//! its completion is visible.
+//! created later, when the machine might be short of memory until this process has written data.
+//! When all threads are busy, operations wait in a queue, whose length is bounded by the slots of
+//! the runtime. Threads sleep while the queue is empty, and end with the pool. A thread must access
+//! only the memory that the slot of its operation owns. Once the completion of an operation is
+//! visible, the thread must not access the memory of the operation any more.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -23,8 +23,8 @@ use crate::real_time::driver::{Completion, Request};
 /// execute at a time. Drives reach most of their throughput at this queue depth, and each further
 /// thread costs a stack.
 pub const THREADS_MAX: usize = 16;
-/// Stack size of a thread. It is small, since a thread makes only one system call at a time and its
-/// stack may be locked into memory.
+/// Stack size of a thread. The stack is small, since a thread makes only one system call at a time
+/// and the stack might be locked into memory.
 const STACK_BYTES: usize = 128 << 10;
 
 /// An operation for a thread.
@@ -50,7 +50,7 @@ impl Job {
         }
     }
 
-    /// Executes the operation and waits for it, however long that takes.
+    /// Executes the operation and waits until it ends, without a time limit.
     fn run(&self) -> i32 {
         loop {
             match self.call() {

@@ -10,14 +10,14 @@ use crate::real_time::driver::Request;
 pub(super) struct Waiting {
     readers: VecDeque<(usize, Request)>,
     writers: VecDeque<(usize, Request)>,
-    /// True while the kernel also watches for room to write. It is watched for only while an
-    /// operation waits for room, since the kernel would otherwise report each time that a peer has
-    /// read data.
+    /// True while the kernel also watches for room to write. The kernel watches for room only while
+    /// an operation waits for it; otherwise the kernel would report each time that a peer has read
+    /// data.
     watches_room: bool,
 }
 
-/// Events after which readers retry. The end of the stream and an error concern both readers and
-/// writers.
+/// Events after which the operations that wait for data are retried. The end of the stream and an
+/// error concern the operations that wait for data and those that wait for room.
 const READ: u32 = (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
 /// Events after which writers retry.
 const WRITE: u32 = (libc::EPOLLOUT | libc::EPOLLHUP | libc::EPOLLERR) as u32;
@@ -48,9 +48,9 @@ impl Waiting {
         (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET | room) as u32
     }
 
-    /// Retries the operations that `events` concern, by calling `ends`, which returns true when an
-    /// operation has completed. Retries the operations of a queue in order, until one of them has
-    /// not completed.
+    /// Retries the operations that wait for one of `events`. Calls `ends` for each operation, in
+    /// order of arrival; `ends` returns true when the operation has completed. In each of the two
+    /// queues, stops at the first operation that has not completed.
     pub(super) fn changed(&mut self, events: u32, mut ends: impl FnMut(usize, &Request) -> bool) {
         for (queue, concerned) in [(&mut self.readers, READ), (&mut self.writers, WRITE)] {
             if events & concerned == 0 {
@@ -65,8 +65,8 @@ impl Waiting {
         }
     }
 
-    /// Returns true when the kernel watches for room although no operation waits for room any more.
-    /// Returns true only once; the caller then updates the kernel's events.
+    /// Returns true when the kernel still watches for room although no operation waits for room.
+    /// Returns true only once for this state; the caller must then update the kernel's events.
     pub(super) fn watches_in_vain(&mut self) -> bool {
         let in_vain = self.watches_room && self.writers.is_empty();
         if in_vain {
@@ -110,8 +110,8 @@ mod tests {
         message: std::ptr::null(),
     };
 
-    /// Returns the keys of the operations that are tried after `events`, when the operations in
-    /// `ready` complete.
+    /// Returns the keys of the operations that `waiting` tries after `events`, if only the
+    /// operations in `ready` can complete.
     fn tried(waiting: &mut Waiting, events: i32, ready: &[usize]) -> Vec<usize> {
         let mut tried = Vec::new();
         waiting.changed(events as u32, |key, _| {

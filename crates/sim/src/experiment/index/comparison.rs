@@ -18,7 +18,7 @@ const PAST_PER_S: u64 = 900;
 pub struct Extent {
     /// Schemes to compare.
     pub schemes: Vec<Scheme>,
-    /// Rules for the amount of flash of a scheme; the paper allows both.
+    /// Rules for the amount of flash of a scheme. The text of the paper allows both rules.
     pub areas: Vec<Area>,
     /// Number of seeds, counted from 1; results are medians over the seeds.
     pub seeds: u64,
@@ -27,8 +27,8 @@ pub struct Extent {
 /// Result of one scheme under one load.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// Rule for the amount of flash. [`Scheme::Ours`] uses the space that it needs, whatever the
-    /// rule.
+    /// Rule for the amount of flash. The rule does not affect [`Scheme::Ours`], which uses the
+    /// space that it needs.
     pub area: Area,
     /// Kind of operations.
     pub kind: Kind,
@@ -76,8 +76,8 @@ pub struct Gain {
     pub search: f64,
     /// Change of the mean response time of searches at the highest load; negative means faster.
     pub search_response: f64,
-    /// Utilisation of the other scheme's area after the updates. A value above
-    /// [`Setting::utilisation`] means that its tree has grown.
+    /// Utilisation of the area of the compared scheme after the updates. A value above
+    /// [`Setting::utilisation`] means that the tree of this scheme has grown.
     pub utilisation_over: f64,
 }
 

@@ -104,8 +104,8 @@ impl Storage for Flash {
         let mut state = self.state();
         let len = usize::try_from(len_bytes).map_err(|_| StorageError::Full)?;
         state.bytes.resize(len, 0);
-        // Pages that are released and allocated again stay marked as programmed, so programming
-        // them erases their unit first.
+        // If pages are released and allocated again, they stay marked as programmed. So programming
+        // such a page erases its unit first.
         let pages = len / BLOCK_BYTES;
         if state.programmed.len() < pages {
             state.programmed.resize(pages, false);

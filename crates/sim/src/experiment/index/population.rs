@@ -94,7 +94,8 @@ impl Population {
         key.to_be_bytes()
     }
 
-    /// Returns the value of the key with a number, which is the offset of a record.
+    /// Returns the value of the key with a number. The value is the offset of a record in an
+    /// imaginary file.
     pub(super) fn value(&self, number: u64) -> [u8; 8] {
         let record = scattered(!number) % self.numbers;
         (record * RECORD_BYTES).to_le_bytes()

@@ -24,14 +24,14 @@ pub enum Plant {
     ServesLagging,
     /// A mirror that acknowledges writes early although the exposure has reached its bound.
     AcknowledgesBeyondBound,
-    /// A side that applies overlapping writes in the wrong order, now and then.
+    /// A side that applies some overlapping writes in the wrong order.
     AppliesOutOfOrder,
-    /// A side that now and then drops a write as if a newer write had replaced it.
+    /// A side that drops some writes, as if a newer write had replaced them.
     DropsWrite,
     /// A mirror whose flush reaches no side.
     SkipsFlush,
-    /// A mirror that acknowledges a write before it counts the write as exposed, so the reported
-    /// exposure is one write too low.
+    /// A mirror that acknowledges a write after 0.5 ms even if no side has stored the write. The
+    /// mirror does not count the write as exposed yet, so the reported exposure is too low.
     AcknowledgesBeforeStored,
     /// A side that acknowledges flushes without flushing (T2).
     LiesAboutFlush,
@@ -41,8 +41,8 @@ pub enum Plant {
     ForgetsRebuild,
     /// A side whose superblock never records the start of an epoch (T7).
     ForgetsEpochs,
-    /// A side that never stores its dirty-region bitmap, so the record of the regions that its
-    /// peers lack is lost at the end of each life (T3).
+    /// A side that never stores its dirty-region bitmap. At the end of each life, the side loses
+    /// the record of the regions that the other sides lack (T3).
     ForgetsMap,
     /// A side that never stores a checkpoint, so a later life finds an outdated checkpoint (T3).
     ForgetsCheckpoints,
@@ -52,7 +52,7 @@ pub enum Plant {
     ShortensEntry,
     /// A mirror that does not use checksums (T11).
     ChecksNothing,
-    /// A mirror that opens although sides are missing that it needs (T7).
+    /// A mirror that opens even if it needs a missing side (T7).
     OpensRegardless,
     /// A side that ignores a flush directly after a superblock write, so the state in the
     /// superblock is not durable before later writes (T2).
@@ -104,16 +104,17 @@ impl Plant {
         }
     }
 
-    /// Returns the fault classes to use in the search for the bug: the classes that the bug needs,
-    /// or else the default classes except two that hide bugs.
+    /// Returns the fault classes for the search for the bug: the classes that the bug needs, or for
+    /// most bugs the default classes without the two classes that hide bugs.
     pub fn classes(self) -> Classes {
         match self {
             Plant::ChecksNothing => [Class::Rot, Class::LostWrites, Class::MisdirectedWrites]
                 .into_iter()
                 .collect(),
             Plant::ForgetsRebuild => [Class::Alone, Class::CrashInResync].into_iter().collect(),
-            // With `AcknowledgeAll`, no healthy side lags, so most of the data that a bug forgets
-            // is not missed. `DeepQueue` only makes the search slower.
+            // With `AcknowledgeAll`, no healthy side lags behind, so the volume rarely needs the
+            // data that a bug has lost, and the tester rarely finds the bug. `DeepQueue` only makes
+            // the search slower.
             _ => {
                 let hides =
                     |class: &Class| matches!(class, Class::AcknowledgeAll | Class::DeepQueue);

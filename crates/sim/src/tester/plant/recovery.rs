@@ -134,8 +134,8 @@ impl BadSide {
         self.below.submit(request).await
     }
 
-    /// Returns valid pages of the bitmap without marked regions, to store instead of the written
-    /// pages.
+    /// Returns pages of the dirty-region bitmap with valid checksums and without marked regions.
+    /// The bug stores them in place of the written pages.
     fn empty_pages(&self, request: &Request) -> Payload {
         let found = self.found.borrow();
         let found = found.as_ref().expect("a bug begins when it was read");
@@ -296,7 +296,7 @@ impl Entry {
         })
     }
 
-    /// Updates the checksums in the header of the entry for a last block of zeroes.
+    /// Changes the checksums in the header of the entry so that they match a last block of zeroes.
     fn forge_last(&self, header: &mut [u8]) {
         let sums_at = ENTRY_RECORDS_AT + self.records * ENTRY_RECORD_BYTES;
         let last_at = sums_at + (self.blocks as usize - 1) * 4;

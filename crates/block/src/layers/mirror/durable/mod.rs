@@ -66,7 +66,8 @@ pub(super) struct Durable {
     room: Rc<Semaphore>,
     /// Number of bytes of data in the admitted changes in flight.
     in_flight_bytes: Cell<u64>,
-    /// Number of changes in flight on the device, by the number of failures before they began.
+    /// Numbers of changes in flight on the device, by the number of flushes that had failed before
+    /// the change began.
     in_flight: RefCell<BTreeMap<u64, usize>>,
     moved: Event,
     /// Number of completed changes, from which each completed change gets its number.
@@ -178,7 +179,7 @@ impl Durable {
     }
 
     /// Drops all kept changes: the device may have been replaced, or be an older copy of itself, so
-    /// the changes must not be written to it again. No request may be in flight.
+    /// the changes must not be written to it again. No request must be in flight.
     pub(super) fn forget(&self) {
         *self.unflushed.borrow_mut() = Unflushed::default();
         self.failure.set(None);

@@ -125,16 +125,18 @@ impl Unflushed {
         durable.into_iter().for_each(|range| self.forget(range));
     }
 
-    /// Returns, in ascending order, the ranges of the kept changes that were last written before
-    /// the last of `failures` failed flushes.
+    /// Returns, in ascending order, the ranges of the kept changes that the most recent failed
+    /// flush may have dropped: the changes that were last written before it failed. `failures` is
+    /// the number of failed flushes so far.
     pub(super) fn suspects(&self, failures: u64) -> Vec<Range<u64>> {
         let suspect = |change: &Change| change.failures_before < failures;
         let suspects = self.changes.iter().filter(|(_, change)| suspect(change));
         suspects.map(|(range, _)| range).collect()
     }
 
-    /// Returns the kept changes in a range that were last written before the last of `failures`
-    /// failed flushes.
+    /// Returns the kept changes in a range that the most recent failed flush may have dropped: the
+    /// changes that were last written before it failed. `failures` is the number of failed flushes
+    /// so far.
     pub(super) fn suspects_in(
         &self,
         range: &Range<u64>,

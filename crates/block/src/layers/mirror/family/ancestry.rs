@@ -1,19 +1,20 @@
-//! Epochs of a volume's own past: the epochs in its history, and the recorded last epochs of its
-//! sides that were dropped from the history. A side in such an epoch is behind and has not diverged
-//! (T8), so an epoch in which this volume has not been must never be recorded.
+//! Epochs of a volume's own past: the epochs in its history, and epochs that were dropped from the
+//! history but that the table records as the last epoch of a side. A side in such an epoch is
+//! behind and has not diverged (T8). So an epoch in which this volume has not been must never be
+//! recorded.
 
 use crate::layers::mirror::superblock::{
     Acknowledged, Epoch, History, Listed, Table, Uuid, place_in,
 };
 
-/// Returns true when the volume with this history and table had everything that a side in this
-/// epoch has, so that the side did not run alone.
+/// Returns true if `epoch` is in the past of the volume with this history and table. A side in this
+/// epoch has then not run alone.
 pub fn is_past(history: &History, table: &Table, side: &Uuid, epoch: &Epoch) -> bool {
     history.contains(&epoch.id) || remembered(history, table, side, epoch)
 }
 
-/// Returns true when the epoch was dropped from the history and the table records it as the last
-/// one of the side with this UUID. A new side in the same place has another UUID.
+/// Returns true if the epoch was dropped from the history, and the table records it as the last
+/// epoch of the side with the UUID `side`. A new side in the same place has another UUID.
 fn remembered(history: &History, table: &Table, side: &Uuid, epoch: &Epoch) -> bool {
     let listed = place_in(table, side).and_then(|place| table[place]);
     history.may_have_dropped(epoch)
@@ -21,8 +22,8 @@ fn remembered(history: &History, table: &Table, side: &Uuid, epoch: &Epoch) -> b
 }
 
 /// Records in the table the last epoch of each side, before another epoch is added to `history`.
-/// For a side that is present, `current` returns the epoch in its last durable superblock, and the
-/// epoch in the superblock write in flight.
+/// For a present side, `current` returns two epochs: that of its last durable superblock, and that
+/// of its superblock write in flight.
 pub fn remember(
     table: &mut Table,
     history: &History,
@@ -39,15 +40,16 @@ pub fn remember(
 }
 
 /// Returns the record of the epochs of a side that is present. An epoch outside the past of the
-/// volume, such as that of a side that ran alone and was discarded, is not recorded: to discard a
-/// side is the decision of the operator each time.
+/// volume, such as that of a discarded side that ran alone, is not recorded. So the operator
+/// decides again each time whether to discard such a side.
 fn seen(history: &History, listed: &Listed, (durable, written): (Uuid, Uuid)) -> Acknowledged {
     let ours = |id: Uuid| (history.contains(&id) || listed.acknowledged.may_be(&id)).then_some(id);
     Acknowledged::one_of(ours(durable), ours(written))
 }
 
-/// Returns the record of the epochs of a side that is not present: its earlier record and, where
-/// needed, the last epoch of which the side was a member.
+/// Returns the record of the epochs of a side that is not present: its earlier record. If that
+/// record is empty, or if the side is a member of the current epoch, the last epoch of which the
+/// side was a member is added, because the side might have received it.
 fn unseen(history: &History, listed: &Listed, place: usize) -> Acknowledged {
     let mut epochs = history.epochs().iter().rev();
     let last = epochs.find(|epoch| epoch.has_member(place));

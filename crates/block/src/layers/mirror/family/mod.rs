@@ -1,64 +1,63 @@
-//! The decision on the sides found at an opening: which sides make up the volume, which sides are
-//! behind and how far, and when the volume must not be opened. The decision is pure: no I/O, no
-//! clock, no state. It must never accept a side as the volume if that side may lack a flushed
-//! change, unless the operator forces it. T6, T7 and T8 are defined in `docs/trust.md`.
+//! Decision at an opening: which of the found sides make up the volume, which sides are behind and
+//! how far, and when the volume must not be opened. The decision is pure: no I/O, no clock, no
+//! state. It must never accept a side as the volume if that side might lack a flushed change,
+//! unless the operator forces it. T6, T7 and T8 are defined in `docs/trust.md`.
 //!
 //! # Rules
 //!
-//! - **Descent.** Every side carries the history of its epochs. Side P *descends* from side Q when
-//!   the identifier of Q's current epoch is in P's history, or was dropped from that history and is
-//!   the one that P's table records for Q ([`is_past`]). Epoch numbers decide nothing: two sides
-//!   that each ran alone both continue from the same number.
+//! - **Descent.** Every side carries the history of its epochs. Side P *descends* from side Q if
+//!   Q's current epoch is in P's history, or was dropped from that history and is recorded for Q in
+//!   P's table ([`is_past`]). Epoch numbers decide nothing: two sides that each ran alone both
+//!   continue from the same number.
 //! - **The newest epoch.** The newest epoch is that of the side that descends from every other
 //!   consistent side. If there is no such side, two sides each ran without the other: they have
-//!   diverged (split brain, T8). If a side's epoch may merely have been dropped from a full
-//!   history, and no table records it, this cannot be decided, and the opening is refused too.
-//! - **Witnesses.** Three kinds of sides have no vote: inconsistent sides, because whose
-//!   content counts was decided when their rebuild began; sides that the operator discards by
-//!   naming them in `rebuild`, which resolves a split; and sides whose logs have lost durable
-//!   entries ([`Seen::damaged`]). Their knowledge still counts as evidence. The voting sides are
-//!   not the newest if an inconsistent side has an epoch after theirs, or if a damaged side has a
-//!   later epoch that excludes them or a table that records an epoch for them that they lack.
-//! - **Sources.** The sources are the sides whose logs together make the volume: the consistent
-//!   members of the newest epoch, whatever their state. A side whose superblock still has an
-//!   earlier epoch is a source if every later epoch has it as a member: the crash came before its
-//!   superblock was written. A side is an older copy of itself, and is rebuilt completely, when it
-//!   lacks changes that a peer knows it had ([`Seen::shared_below`]; a clean or clean-idle peer
-//!   knows this of all sides), when it is clean while a peer has more changes, or when its current
-//!   epoch is neither the newest nor the one that the table of the side with the newest history
-//!   records for it.
-//! - **Sides that may be ahead (T7).** A missing durable member of the newest epoch may have
-//!   acknowledged flushes that the sources lack. So may the true side of which an older copy was
-//!   found: a member that is neither a source nor about to join. No side is ahead of a source that
-//!   has the newest epoch and is clean or clean-idle. A side that is not durable may be missing,
-//!   but not all durable members together: a flush counts only on durable sides. A damaged member
-//!   may be ahead if it was once complete up to more than the sources are. The only member of an
+//!   diverged (split brain, T8). If a side's epoch might merely have been dropped from a full
+//!   history, and no table records it, the opening is refused too.
+//! - **Witnesses.** Three kinds of sides have no vote: inconsistent sides, because the start of
+//!   their rebuild has decided against their content; sides that the operator discards by naming
+//!   them in `rebuild`, which resolves a split; and sides whose logs have lost durable entries
+//!   ([`Seen::damaged`]). Their superblocks are still evidence. The voting sides are not the newest
+//!   if an inconsistent side has an epoch after theirs, or if a damaged side has a later epoch that
+//!   excludes them or a table that records an epoch for them that they lack.
+//! - **Sources.** The logs of the sources together make the volume. Sources are the consistent
+//!   members of the newest epoch, in any state. A side whose superblock still has an earlier epoch
+//!   is a source if every later epoch has it as a member: the crash came before its superblock was
+//!   written. A side is an older copy of itself, and is rebuilt completely, in three cases: it
+//!   lacks changes that it had according to a peer ([`Seen::shared_below`]; a clean or clean-idle
+//!   peer proves this for all sides); it is clean while a peer has more changes; or its current
+//!   epoch is neither the newest nor recorded for it in the table of the side with the newest
+//!   history.
+//! - **Sides that might be ahead (T7).** A missing durable member of the newest epoch might have
+//!   acknowledged flushes that the sources lack. The same holds for the true side if an older copy
+//!   was found: a member that is neither a source nor about to join. No side is ahead of a source
+//!   that has the newest epoch and is clean or clean-idle. A non-durable side may be missing, but
+//!   not all durable members together: only durable sides make a flush valid. A damaged member
+//!   might be ahead if it once had more complete changes than the sources. The only member of an
 //!   epoch starts alone, also after a crash (T6). The operator can [`Force`] the opening.
-//! - **Records that count.** When every side of the table is a source, every record in their logs
-//!   counts. Otherwise only complete changes count, and none from [`Plan::counts_below`] on (T6),
-//!   whether a side is missing or behind. A side that is behind may have a change that the members
-//!   lost in a crash, and would bring the change back (T4) unless the epoch that the opening begins
-//!   records from where on changes do not count. And a change that counts while a side that is
-//!   behind is present must also count without that side, at the next opening.
+//! - **Valid records.** If every side of the table is a source, every record in their logs is
+//!   valid. Otherwise only complete changes are valid, those below [`Plan::counts_below`] (T6),
+//!   whether a side is missing or behind. A side that is behind might have a change that the
+//!   members lost in a crash. It would bring the change back (T4) unless the epoch that the opening
+//!   begins records the number from which changes are discarded. A change that is valid while such
+//!   a side is present must also be valid without it, at the next opening.
 //! - **The table of sides.** The side with the newest history has the newest table of sides,
 //!   because every change of the table comes with an epoch. A side that this table does not list
 //!   has left the volume, or was about to join when a crash intervened: it is treated as missing. A
-//!   place that no configured side has is freed with the next epoch, unless its side counts and may
-//!   be ahead. A side that the operator discards and that does not belong to the volume, such as a
-//!   new disk in the place of a dead one, is formatted ([`Plan::made`]) for the place of a side
-//!   that was not found, or for a free place.
+//!   place that no configured side has is freed with the next epoch, unless its side is a member
+//!   and might be ahead. A side that the operator discards and that does not belong to the volume,
+//!   such as a new disk in the place of a dead one, is formatted ([`Plan::made`]) for the place of
+//!   a side that was not found, or for a free place.
 //! - **The size.** The side with the newest history has the newest size, for the same reason.
 //!   Another source with a smaller size is grown: no change was written beyond that size before
 //!   every member had the new size.
 //! - **Sides that are behind.** A side lacks the regions changed since the last epoch of which it
-//!   was a member. Its own changes count only up to the first change of any later epoch
-//!   ([`Behind::Since`]), and no further than the sources are complete: the sources may have lost
-//!   unflushed changes in a crash, and these then count nowhere. The epoch that the opening begins
-//!   records this for sides that come back later. A side lacks everything when its last epoch is
-//!   unknown or was dropped from the history, and when it should have been a member of an epoch
-//!   between its last one and the newest: it is then an older copy (or was lost while its
-//!   superblock was written). An older copy from the epoch in which the side was left is not
-//!   recognizable.
+//!   was a member. Its own changes are valid only below the first change of any later epoch
+//!   ([`Behind::Since`]), and only as far as the sources are complete: unflushed changes that the
+//!   sources lost in a crash are discarded everywhere. The epoch that the opening begins records
+//!   this for sides that come back later. A side lacks everything when its last epoch is unknown or
+//!   was dropped from the history, and when it should have been a member of an epoch between its
+//!   last one and the newest: it is then an older copy (or was lost while its superblock was
+//!   written). An older copy from the epoch in which the side was left is not recognizable.
 //!
 //! # Duties of the running volume
 //!
@@ -68,7 +67,7 @@
 //! - The changes that the sources lack of each other are durable on all of them before the first
 //!   source gets that epoch. Until then these changes are in log entries of the newest epoch. The
 //!   logs of the sources also durably state that they are complete: a source may be the only one of
-//!   the next opening, where only complete changes count. Then the opening uses up a sequence
+//!   the next opening, where only complete changes are valid. Then the opening uses up a sequence
 //!   number, like a change without content, and [`Seen::shared_below`] is the number after it. So
 //!   an older copy is not complete, and cannot bring back changes decided to be lost (T4).
 //! - Every epoch comes with a table that records the last epoch of each side, as far as it is known
@@ -84,14 +83,13 @@
 //!   dirty-region bitmap for the sides that are not members; the bitmap begins as that of the
 //!   source. The epoch is written to the other members first, and to the joining side last; until
 //!   then, changes that only this side has flushed are not acknowledged, because an opening would
-//!   not count it as a source. Then the join uses up a sequence number before a log drops an entry.
+//!   not take it as a source. Then the join uses up a sequence number before a log drops an entry.
 //! - The entries of a log carry their epoch. If a side did not get an epoch, its changes from the
 //!   first change of that epoch on are discarded ([`Plan::discards`]).
 //! - A side that is to be rebuilt is marked before anything is copied to it: inconsistent, with the
 //!   history of [`Behind::history`], which ends in the running volume's current epoch; a member
-//!   must durably have that epoch before. After a crash the side is then not mistaken for one that
-//!   lacks less than it does, or for a part of another history; and sides that were left earlier
-//!   are not mistaken for the newest.
+//!   must durably have that epoch before. So after a crash the side does not seem to lack less than
+//!   it does, or to belong to another history, and no side left out earlier seems newest.
 
 mod ancestry;
 #[cfg(test)]
@@ -127,7 +125,8 @@ pub struct Seen {
     pub name: String,
     /// The superblock of the side, or the reason why it is not known.
     pub found: Result<Superblock, Absence>,
-    /// Sequence number below which the side has every change, according to its log; 0 if not read.
+    /// Sequence number below which the side has every change, according to its log; 0 if the log
+    /// was not read.
     pub complete_below: u64,
     /// Sequence number below which every change was durable on every member of the epoch, according
     /// to the log of the side; 0 when unknown.
@@ -135,12 +134,12 @@ pub struct Seen {
     /// Sequence number below which the log of the side may have dropped changes without a mark in
     /// its dirty-region bitmap; 0 when there are no such changes.
     pub unmarked_below: u64,
-    /// Number of the newest epoch in the log of the side, even if the superblock does not have it.
-    /// `None` when the reader of the log has already dropped records that do not count.
+    /// Number of the newest epoch in the log of the side; the superblock might not have this epoch
+    /// yet. `None` if the reader of the log has already dropped the records of discarded histories.
     pub log_epoch: Option<u64>,
     /// Time at which the side was last written, according to its log, in seconds since 1970.
     pub written_s: u64,
-    /// Whether the log of the side has lost durable entries, so that its content is not consistent.
+    /// Whether the log of the side has lost durable entries. The content is then inconsistent.
     pub damaged: bool,
     /// Whether the content of the side survives the loss of its machine.
     pub durable: bool,
@@ -168,20 +167,21 @@ impl Seen {
 pub enum Force {
     /// Opens the volume read-only. No side is written to.
     ReadOnly,
-    /// Continues from the present sides. Changes that only missing sides have will never count.
+    /// Continues from the present sides. Changes that only missing sides have are discarded.
     Fork,
 }
 
 /// Extent to which a side lacks content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behind {
-    /// The side lacks at most the regions that the dirty-region bitmap of a source marks as changed
-    /// after `epoch`, the changes in the logs of the sources, and the ranges of its own changes
-    /// from `discard_from` on, which do not count.
+    /// Compared with the sources (the sides that make up the volume), the side lacks at most: the
+    /// regions that a source's dirty-region bitmap marks as changed after `epoch`, the changes in
+    /// the sources' logs, and the ranges of its own changes from `discard_from` on, which are
+    /// discarded.
     Since {
         /// Number of the last epoch of which the side was a member.
         epoch: u64,
-        /// Sequence number of the first change of the side that does not count.
+        /// Sequence number from which the side's own changes are discarded.
         discard_from: u64,
     },
     /// The side lacks everything: it was discarded by the operator, is damaged or an older copy of
@@ -190,10 +190,10 @@ pub enum Behind {
 }
 
 impl Behind {
-    /// Returns the history with which the side at `place` of the table is marked inconsistent,
-    /// before any content is copied to it from a volume with the history `running`. In the returned
-    /// history, the side is a member of no epoch after the last one whose changes it has; if it
-    /// lacks everything, it is a member of no epoch.
+    /// Returns the history to write to the side at `place` of the table when the side is marked
+    /// inconsistent, before content is copied to it. The history is `running`, that of the volume,
+    /// with one difference: the side is not a member of the epochs after the last epoch whose
+    /// changes it has. A side that lacks everything is not a member of any epoch.
     pub fn history(&self, running: &History, place: usize) -> History {
         let whole_until = match self {
             Behind::Since { epoch, .. } => *epoch,
@@ -213,22 +213,23 @@ impl Behind {
 /// The decision of [`decide`]. A side is identified by its index in the list passed to [`decide`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// The sides whose logs are merged; at least one. Sides with the newest epoch come first.
+    /// The sides whose logs are merged into the volume; at least one. Sides with the newest epoch
+    /// come first.
     pub sources: Vec<usize>,
-    /// Sources with discarded records: the side, and the first sequence number that does not count
-    /// because the side did not get an epoch that began there.
+    /// Sources whose logs contain discarded records: the side, and the sequence number from which
+    /// its records are discarded. An epoch that the side did not get began there.
     pub discards: Vec<(usize, u64)>,
-    /// The sides that are present and must be rebuilt before they count.
+    /// The sides that are present and must be rebuilt before they become members.
     pub behind: Vec<(usize, Behind)>,
-    /// The sides that cannot be used: they are missing, have no superblock, or are not listed.
+    /// The sides that cannot be used: they are missing, without superblock, or not in the table.
     pub missing: Vec<usize>,
     /// The common history of the sources, up to the newest epoch.
     pub newest: History,
     /// Bit set of the sources by their places in the table of sides.
     pub members: u32,
-    /// Highest sequence number up to which a source is known to be complete.
+    /// Sequence number below which the most complete source has every change.
     pub complete_below: u64,
-    /// Sequence number from which changes do not count; `None` when every record counts.
+    /// Sequence number from which changes are discarded; `None` if every record is valid.
     pub counts_below: Option<u64>,
     /// How the opening was forced; `None` when forcing was not necessary.
     pub forced: Option<Force>,
@@ -245,7 +246,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Converts a source, already removed from `sources` by the caller, to a side to be rebuilt.
+    /// Records a source as a side to be rebuilt. The caller has already removed it from `sources`.
     pub(super) fn leave_out(&mut self, index: usize, superblock: &Superblock) {
         self.members &= !(1 << superblock.place());
         self.discards.retain(|(discarding, _)| *discarding != index);
@@ -260,8 +261,8 @@ impl Plan {
         ));
     }
 
-    /// Returns the epoch that the opening begins. `next_change` is the first sequence number that
-    /// is in no log of a source; the epoch begins at a lower number if some changes do not count.
+    /// Returns the epoch that the opening begins. Its first change is `counts_below` if changes are
+    /// discarded, otherwise `next_change`, the first sequence number that is in no log of a source.
     pub fn next_epoch(&self, id: Uuid, next_change: u64, now_s: u64) -> Epoch {
         Epoch {
             number: self.newest.current().number + 1,
@@ -280,7 +281,7 @@ struct Present<'s> {
     seen: &'s Seen,
     superblock: &'s Superblock,
     given_up: bool,
-    /// First sequence number from which changes of the side do not count; `None` when all count.
+    /// Sequence number from which the changes of the side are discarded; `None` if all are valid.
     discard_from: Option<u64>,
 }
 
@@ -294,8 +295,8 @@ impl Present<'_> {
         complete_below.min(self.discard_from.unwrap_or(u64::MAX))
     }
 
-    /// Returns the sequence number below which, according to this side, all members have every
-    /// change; at most the number up to which the side itself is complete.
+    /// Returns the sequence number below which every member has every change, according to this
+    /// side. It is limited to the number below which this side itself has every change.
     fn shared_below(&self) -> u64 {
         let said = if self.superblock.state.is_complete() {
             self.superblock.complete_below
@@ -309,17 +310,17 @@ impl Present<'_> {
         self.seen.written_s.max(self.superblock.written_s)
     }
 
-    /// Returns true when the content of the side is consistent and the side is a member of its
-    /// epoch.
+    /// Returns true if the content of the side is consistent and not discarded by the operator, and
+    /// the side is a member of its current epoch.
     fn is_consistent(&self) -> bool {
         let counts = self.current().has_member(self.superblock.place());
         let usable = !self.given_up && !self.seen.damaged;
         self.superblock.state != SideState::Inconsistent && counts && usable
     }
 
-    /// Returns the sequence number below which the side once had all changes that count in the
-    /// newest epoch, according to its log and superblock; 0 when the side does not count in that
-    /// epoch.
+    /// Returns the sequence number below which the side once had every change of the history
+    /// `newest`, according to its log and superblock. Returns 0 if the side does not have the
+    /// newest epoch and was not a member of every epoch after its own.
     fn had_below(&self, newest: &History) -> u64 {
         let had = self.complete_below().max(self.seen.shared_below);
         if self.superblock.history.contains(&newest.current().id) {
@@ -333,9 +334,9 @@ impl Present<'_> {
         had.min(limit.unwrap_or(u64::MAX))
     }
 
-    /// Returns true when this side is damaged and proves that none of the sources holds all
-    /// counting changes: it has a later epoch in which the source does not count, or its table
-    /// records for the source an epoch other than the one the source has.
+    /// Returns true if this side is damaged and its superblock proves that every source is
+    /// outdated: this side has an epoch later than the epoch of the source, and either such an
+    /// epoch excludes the source or the table of this side records another epoch for the source.
     fn outdates(&self, sources: &[Present<'_>]) -> bool {
         let (history, table) = (&self.superblock.history, &self.superblock.table);
         let is_later = |side: &Present<'_>| history.next_after(&side.current().id).is_some();
@@ -343,8 +344,8 @@ impl Present<'_> {
         self.seen.damaged && sources.iter().all(|side| is_later(side) && !counts(side))
     }
 
-    /// Returns false when the table records for the side only epochs other than its current one, so
-    /// that the side is an older copy of itself.
+    /// Returns true if the table records the current epoch of the side, or no epoch for it.
+    /// Otherwise the side is an older copy of itself.
     fn is_as_acknowledged(&self, table: &Table) -> bool {
         let listed = place_in(table, &self.superblock.side).and_then(|place| table[place]);
         let acknowledged = listed.map(|listed| listed.acknowledged).unwrap_or_default();
@@ -366,13 +367,14 @@ impl Present<'_> {
     }
 }
 
-/// Decides on the sides; see the module documentation. `rebuild` names the sides to discard.
+/// Decides which sides make up the volume; see the module documentation. `rebuild` names the sides
+/// to discard.
 ///
 /// # Errors
 /// The reason why the volume must not be opened.
 ///
 /// # Panics
-/// When `seen` is empty.
+/// If `seen` is empty.
 pub fn decide(seen: &[Seen], rebuild: &[String], force: Option<Force>) -> Result<Plan, Refusal> {
     assert!(!seen.is_empty(), "a volume has sides");
     let present = believable(seen, rebuild)?;
@@ -431,8 +433,8 @@ pub fn decide(seen: &[Seen], rebuild: &[String], force: Option<Force>) -> Result
 }
 
 /// Returns the sides with a superblock. A side on a blank device, such as a new disk in the place
-/// of a dead one, counts as missing. A side with an invalid superblock is an error, unless no
-/// content is expected of it: the operator has discarded it, or it is not durable.
+/// of a dead one, is treated as missing. An invalid superblock is an error, unless the operator has
+/// discarded the side or the side is not durable.
 fn believable<'s>(seen: &'s [Seen], rebuild: &[String]) -> Result<Vec<Present<'s>>, Refusal> {
     let mut present = Vec::new();
     for (index, side) in seen.iter().enumerate() {
@@ -504,9 +506,9 @@ struct NextTable {
     made: Vec<(usize, usize)>,
 }
 
-/// Derives the next table from that of the side with the newest history. A listed side that is not
-/// configured is removed, or is an error if it may be ahead. A side that the operator discards and
-/// that does not belong to the volume gets the place of a side that was not found, or a free place.
+/// Derives the next table from the table of the side with the newest history. A side in that table
+/// that is not configured is removed; if it might be ahead, this is an error. A discarded side that
+/// does not belong to the volume gets the place of a side that was not found, or a free place.
 fn table(
     seen: &[Seen],
     present: &[Present<'_>],
@@ -538,8 +540,8 @@ fn table(
         formatted: holder.superblock.side_count(),
         configured: seen.len(),
     };
-    // A device that cannot be read may be one of the unseen sides or a side that has left; each
-    // device is at most one side.
+    // Each unreadable device can only be a different side: a listed side that was not found, or a
+    // side that has left.
     if unknown.len() > unseen.len() + left {
         return Err(wrong_number);
     }
@@ -556,7 +558,7 @@ fn table(
         table[place] = None;
         placed.push((index, place));
     }
-    // The remaining unseen sides are not configured. They may be removed unless they may be ahead.
+    // The remaining unseen sides are not configured. They are removed unless they might be ahead.
     if unknown.is_empty() {
         let complete = holder.superblock.state.is_complete();
         if !complete && unseen.iter().any(|place| current.has_member(*place)) {
@@ -570,7 +572,7 @@ fn table(
     Ok(NextTable { table, made })
 }
 
-/// Returns the side that descends from all other consistent sides.
+/// Returns the side that descends from all other consistent sides; an error if there is none.
 fn newest_of<'s>(consistent: &[Present<'s>]) -> Result<Present<'s>, Refusal> {
     let newest = consistent
         .iter()
@@ -601,8 +603,8 @@ fn newest_of<'s>(consistent: &[Present<'s>]) -> Result<Present<'s>, Refusal> {
     Err(Refusal::SplitBrain { splits })
 }
 
-/// Given two sides of which neither descends from the other, returns the side whose epoch may
-/// merely have been dropped from the history of the other side.
+/// Examines two sides that do not descend from each other. If the epoch of one of them might have
+/// been dropped from the full history of the other, returns the side with that epoch.
 fn perhaps_dropped<'p, 's>(
     one: &'p Present<'s>,
     other: &'p Present<'s>,
@@ -642,8 +644,8 @@ fn sources<'s>(
     })
 }
 
-/// Returns the sequence number from which changes of the side do not count: the lowest first change
-/// of the epochs that are newer than any in its log.
+/// Returns the sequence number from which changes of the side are discarded: the lowest first
+/// change of all epochs that are newer than the epochs in the side's log.
 fn discard_from(side: &Present<'_>, newest: &History) -> Option<u64> {
     let acknowledged = side.seen.log_epoch?;
     let after = newest.after(&side.current().id)?;
@@ -665,8 +667,8 @@ fn is_among(side: &Present<'_>, sides: &[Present<'_>]) -> bool {
     sides.iter().any(|other| other.index == side.index)
 }
 
-/// Returns the sides that may have acknowledged changes that the sources lack. Which missing side
-/// has which place is unknown, so any durable missing side may be the missing member.
+/// Returns the sides that might have acknowledged changes that the sources lack. If a member of the
+/// newest epoch is missing, any durable missing side could be that member.
 fn may_be_ahead(
     seen: &[Seen],
     present: &[Present<'_>],
@@ -699,9 +701,9 @@ fn may_be_ahead(
     ahead
 }
 
-/// Returns true when the newest epoch may have begun with the joining of this side, before its
-/// superblock was written, so that it has no change that the other sides lack: it is marked as
-/// being rebuilt, and no log has dropped an entry in that epoch.
+/// Returns true if a crash might have interrupted the joining of this side: the newest epoch began,
+/// but the side's superblock was not written. Such a side has no change that the other sides lack.
+/// It is marked as being rebuilt, and no log has dropped an entry in the newest epoch.
 fn is_about_to_join(side: &Present<'_>, sources: &[Present<'_>], newest: &History) -> bool {
     let shared = sources.iter().map(Present::shared_below).max().unwrap_or(0);
     side.superblock.state == SideState::Inconsistent
@@ -709,8 +711,8 @@ fn is_about_to_join(side: &Present<'_>, sources: &[Present<'_>], newest: &Histor
         && shared <= newest.current().first_change
 }
 
-/// Returns the sides that may have the later epoch: the missing sides, durable or not. If no side
-/// is missing and the operator discarded none, the sources are older copies and are returned.
+/// Returns the sides that might have a later epoch than the sources: the missing sides, durable or
+/// not. If no side is missing or discarded, the sources are older copies, and are returned.
 fn outdated_by(seen: &[Seen], present: &[Present<'_>], sources: &[Present<'_>]) -> Vec<usize> {
     let missing = missing(seen);
     if !missing.is_empty() || present.iter().any(|side| side.given_up) {
@@ -719,7 +721,7 @@ fn outdated_by(seen: &[Seen], present: &[Present<'_>], sources: &[Present<'_>]) 
     sources.iter().map(|side| side.index).collect()
 }
 
-/// Returns true when a side that is neither discarded nor damaged has an epoch after the newest.
+/// Returns true if a side that is neither discarded nor damaged has an epoch later than `newest`.
 fn knows_a_later_epoch(present: &[Present<'_>], newest: &History) -> bool {
     let asked = |side: &&Present<'_>| !side.given_up && !side.seen.damaged;
     present.iter().filter(asked).any(|side| {
@@ -728,7 +730,7 @@ fn knows_a_later_epoch(present: &[Present<'_>], newest: &History) -> bool {
     })
 }
 
-/// Returns the sequence number from which changes do not count; `None` when all count.
+/// Returns the sequence number from which changes are discarded; `None` if all are valid.
 fn counts_below(
     sources: &[Present<'_>],
     newest: &History,
@@ -763,11 +765,11 @@ fn behind(
         .collect()
 }
 
-/// Returns how far a side is behind; `None` when no dirty-region bitmap shows it. Changes that all
-/// members had are in no bitmap. So the side must not have been a member of any epoch after its
-/// last one. The newest epoch is an exception if it may have begun with the joining of the side and
-/// no log has dropped an entry in it. Content copied to the side since must also belong to this
-/// history.
+/// Returns how far a side is behind; `None` if no dirty-region bitmap shows this. A bitmap omits
+/// changes that all members had. So the side must not be a member of any epoch after the last epoch
+/// whose changes it has. The newest epoch is an exception if it might have begun with the joining
+/// of the side and no log has dropped an entry in it. The current epoch of the side must be in
+/// `newest`: content copied to the side must belong to this history.
 fn since(side: &Present<'_>, sources: &[Present<'_>], newest: &History) -> Option<Behind> {
     let place = side.superblock.place();
     let last_own = side.superblock.last_epoch()?;

@@ -1,11 +1,11 @@
-//! Random lives of a volume, compared with an oracle that knows the true state of every side: its
-//! changes, which of them were flushed, and which epochs it has seen.
+//! Random lives of a volume, compared with an oracle. The oracle knows the true state of every
+//! side: its changes, which of them were flushed, and which epochs it has seen.
 //!
-//! The volume of the model performs the duties of a running volume listed in [`super`], and may die
-//! between any two superblock writes. Every opening checks the following. No flushed change is
-//! lacking, unless the opening was forced or the side does not know that it was left out. Sides
-//! that each ran alone are always detected. With all sides present and no split, the volume opens.
-//! All sources end with the same content, and so does every side that was behind.
+//! The volume of the model performs the duties of a running volume listed in [`super`], and can die
+//! between any two superblock writes. Every opening checks these rules. No flushed change is lost,
+//! unless the opening was forced or the opened sides cannot know that an epoch excluded them. Sides
+//! that each ran alone are always detected. If all sides are present and have not diverged, the
+//! volume opens. All sources end with the same content, and so does every side that was behind.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -45,7 +45,8 @@ enum Action {
 }
 
 fn actions() -> impl Strategy<Value = Vec<Action>> {
-    // Half of the runs die within the first few superblock writes, the others never.
+    // Half of the runs die during the first few superblock writes. The other runs complete all of
+    // them.
     let dies = || prop_oneof![0u8..6, Just(u8::MAX)];
     let open = (
         0u8..16,
@@ -84,7 +85,8 @@ struct Disk {
     cached: Content,
     /// Sequence numbers of the changes that the log of the side still has.
     log: BTreeSet<u64>,
-    /// The dirty-region bitmap, as the epoch marked for each change.
+    /// Model of the dirty-region bitmap: for the sequence number of each change, the epoch with
+    /// which the change is marked.
     map: BTreeMap<u64, u64>,
     shared_below: u64,
     /// Epoch of the newest entry in the log of the side.
@@ -105,7 +107,7 @@ impl Disk {
         lacking.expect("numbers do not end")
     }
 
-    /// Returns the changes in the log of the side, which other sides can get from it.
+    /// Returns the changes in the log of the side. Other sides can get these changes from the log.
     fn logged(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let logged = |(n, _): &(&u64, &u64)| self.log.contains(n);
         self.kept.iter().filter(logged).map(|(n, id)| (*n, *id))
@@ -232,7 +234,7 @@ impl World {
         }
     }
 
-    /// Performs an action. Returns false when it ended the program.
+    /// Performs an action. Returns false if the action ended the program.
     fn act_in(&mut self, run: &mut Run, action: &Action) -> bool {
         match *action {
             Action::Change(to) => {
@@ -411,8 +413,8 @@ impl World {
             return false;
         }
         self.rebuild(run, source, side, behind);
-        // The content copied to the side has no entry in the log of the side, so other sides could
-        // not get the content from there.
+        // The content copied to the joining side is not in its log, so other sides could not get
+        // the content from there. Therefore all members store it first.
         run.members.iter().for_each(|&index| self.store(run, index));
         run.behind.remove(&side);
         run.members.push(side);
@@ -423,7 +425,8 @@ impl World {
             }
             self.tell(run, index);
         }
-        // The join itself is a change, so that an absent side is not complete without it.
+        // The join uses up a sequence number, like a change. A side that is absent during the join
+        // lacks this number, so it is not complete.
         let marker = self.draw();
         run.content.insert(run.next(), marker);
         run.idle = false;
@@ -457,7 +460,8 @@ impl World {
                     "side {side} is whole after {behind:?}"
                 );
             }
-            // An older copy from the epoch in which the side was left cannot be recognized.
+            // The side gets all content. So does an older copy from the epoch in which the side was
+            // left out, because the volume cannot recognize it.
             _ => disk.kept = run.content.clone(),
         }
         disk.map = map;
@@ -507,8 +511,8 @@ impl World {
                 ..copy
             };
             self.lose_caches();
-            // Changes that only the true side had are lost, whatever the decision. Of the other
-            // sides, only those with the newest epochs can have kept a change.
+            // The changes that only the replaced side had are lost, so the oracle no longer expects
+            // them. A change is kept only if a side that has seen all epochs still has it.
             let disks = &self.disks;
             let elsewhere = |n: &u64, f: &Flushed| {
                 let mut newest = disks
@@ -537,17 +541,17 @@ impl World {
         self.disks.iter().enumerate().map(look).collect()
     }
 
-    /// Returns true when, among the given sides, two have each seen an epoch that the other has not
-    /// seen.
+    /// Returns true if two of the given sides have diverged: each has seen an epoch that the other
+    /// has not seen.
     fn is_split(&self, asked: &[usize]) -> bool {
         let saw = |index: usize| &self.disks[index].seen;
         let apart = |a: usize, b: usize| !saw(a).is_subset(saw(b)) && !saw(b).is_subset(saw(a));
         asked.iter().any(|&a| asked.iter().any(|&b| apart(a, b)))
     }
 
-    /// Returns true when a member of the newest epoch has none of the epochs that the newest
-    /// history still has, because too many openings in a row died before they wrote its superblock.
-    /// It is then unknown whether the side counted all the time.
+    /// Returns true if the newest history might have dropped the current epoch of a member of the
+    /// newest epoch. This happens if too many openings in a row died before they wrote the
+    /// superblock of that side. It is then unknown whether the side was a member all the time.
     fn has_unacknowledged_member(&self, asked: &[usize]) -> bool {
         let histories = asked
             .iter()
@@ -629,7 +633,8 @@ impl World {
     fn check_flushed(&self, plan: &Plan, content: &Content, given_up: bool, present: u8) {
         let forced = plan.forced.is_some() || given_up;
         let sources = || plan.sources.iter().map(|&index| &self.disks[index]);
-        // The presence of an older copy can hide that the true side is missing.
+        // An older copy can hide that the true side is missing, so flushed changes can then be lost
+        // unless all sides are present.
         let old_copy = self.disks.iter().any(|disk| disk.is_old_copy);
         if forced || old_copy && present != 7 {
             return;
@@ -639,7 +644,9 @@ impl World {
             .collect();
         let at_peace = sources().any(|disk| disk.superblock.state.is_complete());
         for (n, flushed) in &self.flushed {
-            // A side that was left clean-idle, or has since accepted changes alone, cannot know it.
+            // A flushed change can be lost if the sources cannot know that the epoch of the flush
+            // excluded them: one of them was left clean-idle, or they have since run in an epoch
+            // that the flush did not see.
             let left_out =
                 !seen.contains(&flushed.epoch) && (at_peace || !seen.is_subset(&flushed.seen));
             assert!(
@@ -681,7 +688,8 @@ impl World {
             self.tell(&run, index);
             self.disks[index].is_old_copy = false;
         }
-        // The opening itself is a change, so that an absent side is not complete without it.
+        // The opening uses up a sequence number, like a change. A side that is absent during the
+        // opening lacks this number, so it is not complete.
         let marker = self.draw();
         run.content.insert(run.next(), marker);
         for index in run.members.clone() {
@@ -707,7 +715,8 @@ proptest! {
     fn random_lives_keep_the_contract(
         actions in actions(),
         last_is_durable in any::<bool>(),
-        // In half of the cases, more epochs pass than a history can hold.
+        // In half of the cases a history holds only 2 to 5 epochs, so that epochs are dropped from
+        // it.
         epochs_max in prop_oneof![2usize..6, Just(EPOCHS_MAX)],
         luck in any::<u64>(),
     ) {

@@ -64,7 +64,7 @@ pub enum Refusal {
         /// The unknown name.
         side: String,
     },
-    /// The configuration does not name the sides that the volume has.
+    /// The sides in the configuration do not match the sides of the volume.
     #[error(
         "the volume has {formatted} sides, the configuration names {configured}; name all that count"
     )]
@@ -80,7 +80,8 @@ pub enum Refusal {
         /// Names of the sides that cannot be used.
         missing: Vec<String>,
     },
-    /// A side is missing that may have acknowledged changes that the present sides lack (T7).
+    /// A side that is missing, or present only as an older copy, might have acknowledged changes
+    /// that the present sides lack (T7).
     #[error(
         "{}, which may have newer changes; nothing is known after change {} \
          ({known_from}, last written {}); bring it back, or `serve --force-open read-only` shows what \
@@ -122,7 +123,8 @@ pub enum Refusal {
         /// Names of the sides that are missing.
         missing: Vec<String>,
     },
-    /// A side has been away for so long that it is no longer known whether it ran alone since.
+    /// A side was absent for more epochs than the other sides remember. It is unknown whether the
+    /// side ran alone meanwhile.
     #[error(
         "side {side}: its epoch {epoch} is too old for the other sides to remember; \
          `serve --rebuild {side}` makes it anew"

@@ -1,11 +1,12 @@
-//! Use of the operations that superblocks remember, when an opening is decided: which superblock
-//! has the valid operations, and which configured sides have left the volume by a command.
+//! Use of the unfinished operations in superblocks when an opening is decided: selects the
+//! superblock whose operations are valid, and finds the configured sides that a command has removed
+//! from the volume.
 
 use super::{Absence, Plan, Present, Seen};
 use crate::layers::mirror::superblock::{Remembered, Table, place_in};
 
-/// Returns the unfinished operations of the volume. Of the superblocks with the newest epoch, the
-/// one with the highest revision has the valid operations.
+/// Returns the unfinished operations of the volume. Among the superblocks with the newest epoch,
+/// the superblock with the highest revision has the valid operations.
 pub(super) fn remembered(consistent: &[Present<'_>], holder: &Present<'_>) -> Remembered {
     let newest = holder.current().id;
     let as_new = consistent.iter().filter(|side| side.current().id == newest);
@@ -13,8 +14,9 @@ pub(super) fn remembered(consistent: &[Present<'_>], holder: &Present<'_>) -> Re
     last_acknowledged.unwrap_or(holder).superblock.remembered
 }
 
-/// Returns the configured sides that have left the volume by a command, and so are not missing. A
-/// device that cannot be read counts as such a side if every side of the volume was found.
+/// Returns the configured sides that a command has removed from the volume; they are not missing
+/// sides. An unreadable device is taken for such a side if sides have left and every side of the
+/// volume was found.
 pub(super) fn gone(seen: &[Seen], plan: &Plan) -> Vec<usize> {
     let is_made = |index: usize| plan.made.iter().any(|(made, _)| *made == index);
     let are_all_found = plan.table.iter().enumerate().all(|(place, listed)| {
@@ -27,7 +29,8 @@ pub(super) fn gone(seen: &[Seen], plan: &Plan) -> Vec<usize> {
     });
     let has_left = |index: usize| match &seen[index].found {
         Ok(found) => is_unlisted(&plan.table, seen, index) && plan.remembered.has_left(&found.side),
-        // Whether a new disk takes the place of a side that has left is for the operator to decide.
+        // A blank device is not such a side: the operator decides whether a new disk replaces a
+        // side.
         Err(Absence::NoVolume) => false,
         Err(_) => are_all_found && plan.remembered.left_count() > 0,
     };

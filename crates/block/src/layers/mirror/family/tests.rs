@@ -95,8 +95,8 @@ fn together() -> Epoch {
     epoch(0, 1, &[A, B])
 }
 
-/// The scenario in which md loses 381 of 401 writes: the fast side had all writes and was flushed,
-/// and the slow side is started alone.
+/// In this scenario Linux md loses 381 of 401 writes. The fast side had all writes and was flushed.
+/// Then the slow side, which lacks most of them, is started alone.
 #[test]
 fn the_slow_side_alone_is_refused_until_it_is_known_to_be_complete() {
     let slow = |state, complete_below| at(complete_below, side(B, 2, state, &[together()]));
@@ -145,7 +145,8 @@ fn a_forced_opening_gives_the_last_boundary_and_begins_an_epoch_there() {
             (2, 120, 0b10)
         );
     }
-    // The other side returns with changes up to 500; its changes from 120 on never count again.
+    // The absent side returns with changes up to 500. Its changes from 120 on are discarded,
+    // because the fork began there.
     let fork = Epoch {
         first_change: 120,
         ..epoch(0, 2, &[B])
@@ -220,9 +221,9 @@ fn sides_that_each_ran_alone_are_split_whatever_their_numbers_are() {
     assert_eq!(plan.behind, [(B, Behind::Everything)]);
 }
 
-/// The only member was given all changes up to 200 and lost the unflushed ones; the other side has
-/// some of these. Since no reader can rely on the lost changes, the other side must not bring them
-/// back.
+/// The only member of the newest epoch received all changes up to 200, and lost the unflushed ones
+/// in a crash. The side that was left out earlier still has some of the lost changes. No reader can
+/// rely on them, so that side must not bring them back.
 #[test]
 fn what_the_members_have_lost_counts_on_no_other_side() {
     let mut alone = at(
@@ -233,7 +234,7 @@ fn what_the_members_have_lost_counts_on_no_other_side() {
     superblock.complete_below = 160;
     let late = at(182, side(B, 2, SideState::Dirty, &[together()]));
     let opened = plan(&[alone, late]);
-    // Changes that count while the other side is present also count without it.
+    // The same changes are valid whether or not the other side is present.
     assert_eq!(
         (indices(&opened), opened.counts_below),
         (vec![A], Some(178))
@@ -245,9 +246,9 @@ fn what_the_members_have_lost_counts_on_no_other_side() {
     assert_eq!(opened.behind, [(B, since)]);
 }
 
-/// As in the previous test, but the other side is absent when the only member is opened: among the
-/// changes of the member beyond 178, one may be missing, which only the other side could show
-/// later.
+/// As in the previous test, but the other side is absent when the only member is opened. The member
+/// lacks a change from 178 on, and the absent side might have this change when it returns. So the
+/// opening discards all changes from 178 on.
 #[test]
 fn what_a_member_has_lost_counts_on_no_side_that_comes_back_later() {
     let mut alone = at(
@@ -276,7 +277,8 @@ fn the_only_member_of_an_epoch_starts_alone_after_a_crash() {
     let alone = at(260, side(A, 2, SideState::Dirty, &of_a));
     let started = plan(&[alone.clone(), absent(B, Absence::Missing)]);
     assert_eq!((indices(&started), started.missing), (vec![A], vec![B]));
-    // The other side may have a change that was given to this side and lost there.
+    // Side B might have a change that side A received and lost in the crash. So the incomplete
+    // changes of side A are discarded.
     assert_eq!(started.counts_below, Some(260), "what is not complete");
     let out_of_sync = side(B, 2, SideState::Dirty, &[together()]);
     let started = plan(&[alone, out_of_sync.clone()]);
@@ -286,7 +288,7 @@ fn the_only_member_of_an_epoch_starts_alone_after_a_crash() {
         discard_from: 200,
     };
     assert_eq!(started.behind, [(B, since)]);
-    // The other side, which was left behind, does not start alone.
+    // Side B lacks the newest epoch, so it must not start alone.
     let refused = refusal(&[absent(A, Absence::Missing), out_of_sync]);
     assert!(matches!(refused, Refusal::FreshestMissing { .. }));
 }
@@ -312,11 +314,13 @@ fn a_member_that_was_not_told_of_the_newest_epoch_is_a_source() {
         both.behind[..],
         [(C, Behind::Since { epoch: 1, .. })]
     ));
-    // Without the side that has the newest epoch, the other sides cannot know of this epoch.
+    // Without side A, which has the newest epoch, the sides B and C do not know that this epoch
+    // exists. The opening is refused, because side A might be ahead.
     let mut rest = seen;
     rest[A] = absent(A, Absence::Missing);
     assert!(matches!(refusal(&rest), Refusal::FreshestMissing { .. }));
-    // A clean side also gives no proof about an epoch that it did not get.
+    // Side B is clean, but in an earlier epoch than side A. A clean side proves nothing about an
+    // epoch that it did not get.
     let seen = [
         side(A, 3, SideState::Dirty, &acknowledged[..2]),
         at(200, side(B, 3, SideState::Clean, &[first])),
@@ -341,10 +345,11 @@ fn an_inconsistent_side_is_never_a_source() {
         let took = u64::from(state != SideState::Dirty);
         seen[A].found.as_mut().unwrap().complete_below += took;
         let plan = plan(&seen);
-        // With side B present, side A counts as far as it would without side B.
+        // The changes of side A are valid up to the same number as without side B.
         let counts_below = Some(300 + took);
         assert_eq!((indices(&plan), plan.counts_below), (vec![A], counts_below));
-        // If A is clean or clean-idle, B had joined before, so this B is an older copy of itself.
+        // If side A is clean or clean-idle, side B has completed its join. The side B in this test
+        // lacks the epoch of the join, so it is an older copy of itself.
         let behind = match state {
             SideState::Dirty => Behind::Since {
                 epoch: 1,
@@ -362,8 +367,8 @@ fn an_inconsistent_side_is_never_a_source() {
         let refused = decide(&alone, &[], force).expect_err("nothing to open");
         assert!(matches!(refused, Refusal::OnlyInconsistent { .. }));
     }
-    // The history with which a side was marked inconsistent says which changes the side lacks, even
-    // if the side should have joined.
+    // The history of a side that is marked inconsistent records which changes the side lacks. It is
+    // used even if the newest epoch lists the side as a member.
     let acknowledged = |behind: Behind| {
         let history = behind.history(&history(&of_a), B);
         Seen::of("b", Ok(superblock(B, 2, SideState::Inconsistent, history)))
@@ -384,15 +389,15 @@ fn an_inconsistent_side_is_never_a_source() {
             let seen = [side(A, 2, SideState::Dirty, epochs), acknowledged(behind)];
             assert_eq!(plan(&seen).behind, [(B, behind)]);
         }
-        // The content copied to the side belongs to a history that was discarded.
+        // The content copied to side B belongs to a discarded history, so side B lacks everything.
         let seen = [
             side(A, 2, SideState::Dirty, &elsewhere),
             acknowledged(behind),
         ];
         assert_eq!(plan(&seen).behind, [(B, Behind::Everything)]);
     }
-    // The knowledge of the inconsistent side still counts: a later epoch exists, and its only
-    // member is missing.
+    // The inconsistent side proves that a later epoch exists. The only member of that epoch is
+    // missing, so the opening is refused.
     let first = epoch(0, 1, &[A, B, C]);
     let seen = [
         absent(A, Absence::Missing),
@@ -427,8 +432,8 @@ fn an_older_copy_of_a_side_is_made_anew() {
             [A, B]
         );
     }
-    // The log of a dirty peer knows which changes all members had. The true side may be ahead of
-    // that peer.
+    // The log of a dirty peer records the number below which all members had every change. A side
+    // that lacks such a change is an older copy, and the true side might be ahead of the peer.
     let mut active = at(500, side(A, 2, SideState::Dirty, &[together()]));
     active.shared_below = 300;
     assert_eq!(
@@ -439,7 +444,7 @@ fn an_older_copy_of_a_side_is_made_anew() {
     let said = refused.to_string();
     assert!(said.contains("b is there as an older copy"), "{said}");
     // If a peer has more changes than a clean side, the clean side is an older copy: it would have
-    // been marked dirty before the peer got more.
+    // been marked dirty before the peer received more changes.
     active.shared_below = 0;
     let seen = [active, older(SideState::Clean, 499)];
     assert!(matches!(refusal(&seen), Refusal::FreshestMissing { .. }));
@@ -447,8 +452,8 @@ fn an_older_copy_of_a_side_is_made_anew() {
     assert_eq!(plan.behind, [(B, Behind::Everything)]);
 }
 
-/// Changes that all members had are in no dirty-region bitmap, so a copy from before such changes
-/// lacks more than the bitmap shows.
+/// A dirty-region bitmap omits changes that all members had. So a copy of a side from before such
+/// changes lacks more than the bitmap shows, and is rebuilt completely.
 #[test]
 fn a_copy_from_before_a_side_was_a_member_again_is_made_anew() {
     let [left, joined, newest] = [epoch(0, 2, &[A]), epoch(0, 3, &[A, B]), epoch(0, 4, &[A])];
@@ -468,8 +473,8 @@ fn a_copy_from_before_a_side_was_a_member_again_is_made_anew() {
     for state in [SideState::Clean, SideState::Dirty, SideState::Inconsistent] {
         assert_eq!(of(&all, state), [(B, Behind::Everything)]);
     }
-    // The crash came when the side was about to join, as far as is known until a log proves that it
-    // had joined.
+    // The crash might have come before side B completed its join. The log of side A can prove the
+    // opposite: its `shared_below` is then above the first change of the newest epoch.
     let mut seen = [
         side(A, 2, SideState::Dirty, &all[..3]),
         side(B, 2, SideState::Inconsistent, &all[..1]),
@@ -484,8 +489,8 @@ fn a_copy_from_before_a_side_was_a_member_again_is_made_anew() {
     );
     let forced = decide(&seen, &[], Some(Force::Fork)).unwrap();
     assert_eq!(forced.behind, [(B, Behind::Everything)]);
-    // A side is marked before content is copied to it, so this side, which is not marked, had been
-    // a member before.
+    // Before content is copied to a side, the side is marked inconsistent. Side B is dirty instead,
+    // so it had completed its join before, and is an older copy.
     seen[A].shared_below = 0;
     seen[B] = side(B, 2, SideState::Dirty, &all[..1]);
     assert!(
@@ -568,15 +573,16 @@ fn what_does_not_belong_together_is_refused() {
     assert!(matches!(refused, Refusal::OnlyInconsistent { .. }));
 }
 
-/// A discarded side whose superblock was overwritten is formatted again for its old place.
+/// A discarded side whose superblock was overwritten is formatted again, and keeps its place in the
+/// table of sides.
 #[test]
 fn a_side_without_a_superblock_can_be_given_up() {
     let given_up = ["b".to_owned()];
     for state in [SideState::Clean, SideState::Dirty] {
         let whole = at(130, side(A, 2, state, &[together()]));
         let seen = [whole, absent(B, Absence::NoVolume)];
-        // Without a request, the device is not formatted. The side that it held may have been
-        // ahead, like any missing side.
+        // Unless the operator discards side B, its blank device is not formatted. Side B is then
+        // treated as a missing side, which might be ahead.
         let missing = [seen[0].clone(), absent(B, Absence::Missing)];
         let decided = |seen: &[Seen]| decide(seen, &[], None);
         assert_eq!(decided(&seen), decided(&missing));
@@ -628,7 +634,8 @@ fn long_after(acknowledged: Acknowledged) -> Seen {
 fn an_epoch_that_the_table_names_for_a_side_is_an_ancestor() {
     let first = together();
     let second = epoch(0, 2, &[A, B]);
-    // The side failed while the second epoch was being written to its superblock.
+    // The table of side A records both epochs for side B, because side B failed while the second
+    // epoch was being written to its superblock.
     let acknowledged = Acknowledged::one_of(Some(first.id), Some(second.id));
     let newest = long_after(acknowledged);
     for epochs in [&[first][..], &[first, second]] {
@@ -655,7 +662,8 @@ fn what_the_table_names_is_that_epoch_of_that_side_and_nothing_else() {
     // The side has since run alone, by force.
     let alone = side(B, 2, SideState::Dirty, &[first, epoch(7, 2, &[B])]);
     assert!(too_old(&[newest(), alone]));
-    // The side ran alone for so long that its epoch cannot be older than the remembered ones.
+    // Side B also ran alone, for more epochs than side A. The number of its epoch is too high for
+    // an epoch that was dropped from the history of side A, so the sides have diverged.
     let mut far = history(&[first]);
     (2..=EPOCHS_MAX as u64 + 9).for_each(|number| far.push(epoch(7, number, &[B])));
     let far = Seen::of("b", Ok(superblock(B, 2, SideState::Dirty, far)));
@@ -663,16 +671,19 @@ fn what_the_table_names_is_that_epoch_of_that_side_and_nothing_else() {
         refusal(&[newest(), far]),
         Refusal::SplitBrain { .. }
     ));
-    // The side is an older copy, whose epoch is before the recorded one.
+    // Side B is an older copy of itself: its epoch is earlier than the epoch in the table of side
+    // A.
     let second = epoch(0, 2, &[A, B]);
     let later = long_after(Acknowledged::one_of(Some(second.id), Some(second.id)));
     assert!(too_old(&[later, side(B, 2, SideState::Dirty, &[first])]));
-    // A new side has taken the place, and the old side, which has left the volume, comes back.
+    // A new side has the place of side B in the table. The old side B, which has left the volume,
+    // comes back.
     let mut replaced = newest();
     let table = &mut replaced.found.as_mut().unwrap().table;
     table[B].as_mut().unwrap().side = [9; 16];
     assert!(too_old(&[replaced, side(B, 2, SideState::Dirty, &[first])]));
-    // No epoch is recorded, and an identifier of zeroes does not match the empty record.
+    // The table records no epoch for side B. This empty record must not match an epoch whose
+    // identifier is all zeroes.
     let nameless = Epoch {
         id: [0; 16],
         ..first
@@ -715,8 +726,9 @@ fn the_newest_history_has_the_table_that_decides() {
     assert!(matches!(refused, Refusal::HistoryTooOld { side, .. } if side == "c"));
 }
 
-/// Returns the table after another epoch follows on epochs with the given members. `found` holds
-/// the epochs of side B if the side is present.
+/// Creates a history with one epoch for each list of members, and returns the table after another
+/// epoch follows. `found` holds the durable epoch of side B and the epoch in its superblock write
+/// in flight; it is `None` if side B is absent.
 fn remembered(members: &[&[usize]], mut table: Table, found: Option<(Uuid, Uuid)>) -> Table {
     let numbered = members.iter().zip(1..);
     let epochs: Vec<Epoch> = numbered.map(|(of, number)| epoch(0, number, of)).collect();
@@ -742,8 +754,8 @@ fn the_table_says_what_each_side_was_told_last() {
         remembered(&[both, both, one], table, Some((id(durable), id(written))))
     };
     assert_eq!(may_be(there(blank(), 1, 2)), [1, 2]);
-    // The side is absent: the table keeps its recorded epoch, and adds the last epoch that it may
-    // have got since.
+    // Side B is absent. The table keeps the recorded epoch of side B, and adds the last epoch that
+    // side B might have received since then.
     let missing = |members: &[&[usize]], table| remembered(members, table, None);
     assert_eq!(may_be(missing(&[both, one], blank())), [1]);
     let known = there(blank(), 1, 1);

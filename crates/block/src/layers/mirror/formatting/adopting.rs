@@ -1,6 +1,6 @@
 //! Making a volume of a disk that already has content (adoption); see `docs/layers/adopted.md`.
 //!
-//! The existing content counts from the start: the adopted side is the only member of the first
+//! The existing content is valid from the start: the adopted side is the only member of the first
 //! epoch, and all of its checksums are unknown. The other sides lack everything, like newly added
 //! sides. This module must never write to the data area of the adopted side. The adopted side gets
 //! its superblock last: before that there is no volume, and the content of the disk is unchanged.
@@ -38,7 +38,7 @@ pub(super) async fn adopt(
     let mut superblocks = first_superblocks(rt, name, layouts)?;
     let own = &mut superblocks[kept];
     own.flags = formatting.flags(&sides[kept].name);
-    // The existing content counts as the first change.
+    // The existing content is treated as the first change.
     own.complete_below = FIRST_CHANGE + 1;
     own.unknown_blocks = volume_bytes / BLOCK_BYTES;
     own.history = History::new(Epoch {

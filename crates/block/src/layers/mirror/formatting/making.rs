@@ -26,7 +26,7 @@ pub struct Formatting {
     pub force: bool,
     /// Length of the log of each side in bytes; `None` to derive it from the size of the device.
     pub log_bytes: Option<u64>,
-    /// Size in bytes up to which the devices may grow later.
+    /// Size in bytes up to which the devices can grow later.
     pub grow_to_bytes: Option<u64>,
     /// Whether to keep no checksums of the blocks.
     pub no_checksums: bool,

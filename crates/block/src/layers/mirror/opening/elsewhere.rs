@@ -13,8 +13,9 @@ use crate::device::Device;
 use crate::layers::mirror::device_path::DevicePath;
 use crate::layers::mirror::superblock::{Candidate, SideState, Superblock, Uuid};
 
-/// Returns the sides that an unfinished operation of the volume concerns and that none of the given
-/// devices holds. Whether the volume may be opened without them is decided by the opening.
+/// Returns the sides that an unfinished operation of the volume adds or removes and that are not on
+/// the given devices. The opening itself decides later whether the volume can be opened without
+/// them.
 pub async fn sides_elsewhere(rt: &Rt, sides: &[SideToOpen]) -> Vec<Uuid> {
     let devices = sides.iter().filter_map(|side| side.device.as_ref().ok());
     let looks = devices.map(|device| superblock_on(rt, device));

@@ -1,11 +1,12 @@
-//! Making the counting sides equal before the volume is served.
+//! Giving all sources (the sides that make up the volume) the same changes before the volume is
+//! served.
 //!
-//! Until a side holds all counting changes, it must keep its state: a side that can be opened or
-//! forked alone up to its complete sequence number (T14). The changes that the side lacks are
-//! therefore appended to its log, and none of them is destaged before all of them are there. If the
-//! log has too little room, the complete changes of the side are destaged first. Changes that the
-//! side has stored before their turn are dropped if another side has them as well, and are then
-//! given to the side again.
+//! Until a source holds all valid changes, it must keep its state: it can be opened or forked alone
+//! up to its complete sequence number (T14). So the changes that it lacks are first appended to its
+//! log, and none of them is destaged before all of them are in the log. If the log has too little
+//! room, the complete changes of the source are destaged first. Changes that the source has stored
+//! out of order are dropped if another source also has them, and are given to the source again
+//! later.
 
 use std::ops::Range;
 
@@ -17,10 +18,10 @@ use crate::layers::mirror::family::Plan;
 use crate::range_set::RangeSet;
 use crate::request::Origin;
 
-/// Size of the pieces in which the content of two sides is compared.
+/// Maximum number of bytes of two sides that are read and compared in one step.
 const PIECE_BYTES: u64 = 1 << 20;
-/// Maximum number of bytes compared while all requests wait; for a longer log, the length of that
-/// log is the maximum.
+/// Limit on the bytes that an opening compares, because all requests wait meanwhile. If the log of
+/// the side is longer, the length of the log is the limit.
 const COMPARED_BYTES_MIN: u64 = 1 << 30;
 
 /// Changes that one source (a side that counts) lacks.
@@ -30,9 +31,10 @@ pub(super) struct Lacking {
 }
 
 impl Attempt<'_> {
-    /// Determines what each source (a side that counts) lacks, and removes the sources whose logs
-    /// have no room for it from the plan: these sides are rebuilt while the volume is in use. Only
-    /// a side last used before `kept_from` was recorded can lack that much.
+    /// Determines the changes that each source (a side that makes up the volume) lacks. If the log
+    /// of a source has no room for them, the source is removed from the plan and is rebuilt while
+    /// the volume is in use. Only a side that was last used by a program that did not record
+    /// `kept_from` can lack that many changes.
     pub(super) async fn weigh(
         &self,
         inspected: &[Inspected],
@@ -82,8 +84,8 @@ impl Attempt<'_> {
         Ok(takes(inspected, side, &lacks).then_some(lacks))
     }
 
-    /// Returns true when, for every change that a side has stored before its turn, the logs of
-    /// other sources have this change or newer changes of the same blocks.
+    /// Returns true if the logs of other sources have every change that the side has stored out of
+    /// order, or newer changes of the same blocks.
     fn has_nothing_alone(&self, inspected: &[Inspected], sources: &[usize], side: usize) -> bool {
         let store = store_of(inspected, side);
         let others: Vec<usize> = sources.iter().copied().filter(|&s| s != side).collect();
@@ -101,7 +103,8 @@ impl Attempt<'_> {
     }
 
     /// Returns the blocks of the given regions in which a side differs from the most complete side.
-    /// A piece that is corrupt on one of the two sides counts as different.
+    /// If a piece of [`PIECE_BYTES`] is corrupt on one of the two sides, the whole piece is
+    /// returned.
     async fn differing(
         &self,
         inspected: &[Inspected],
@@ -146,9 +149,9 @@ impl Attempt<'_> {
     }
 
     /// Durably gives each source the changes that it lacks. Each source is then complete, and its
-    /// log states so. The least complete source is processed first: the other sources have all of
-    /// its complete changes, so it may destage them to make room, while the logs of the others keep
-    /// the changes that it lacks.
+    /// log records this. The least complete source is processed first. It can destage its complete
+    /// changes to make room, because all other sources have these changes. Meanwhile the logs of
+    /// the other sources keep the changes that it lacks.
     pub(super) async fn make_equal(
         &self,
         inspected: &[Inspected],
@@ -158,7 +161,8 @@ impl Attempt<'_> {
     ) -> Result<(), Setback> {
         for &side in &plan.sources {
             let store = store_of(inspected, side);
-            // Changes given to the side are logged under the newest epoch, so that they count.
+            // Changes given to the side are logged under the newest epoch, so that later openings
+            // accept them.
             store.set_epoch(plan.newest.current().number);
             self.on_side(side, store.flush_what_was_found()).await?;
         }
@@ -176,8 +180,8 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    /// Tells the log of each source which changes are durable on the other sources, so that it
-    /// drops no other changes.
+    /// Tells the log of each source the sequence number below which all other sources durably have
+    /// every change. The log is allowed to drop only changes below that number.
     fn release(&self, inspected: &[Inspected], plan: &Plan) {
         let listed = plan.table.iter().flatten().count();
         let missing = plan.sources.len() < listed || !plan.made.is_empty();

@@ -1,7 +1,7 @@
 //! Giving a side the changes that it lacks and that other sides have, before the volume is served.
 //!
-//! If no side has the content of a change any more, the older content of the side must not be
-//! mistaken for it: a record in the log marks the content as lost.
+//! If no side has the content of a change any more, a record in the side's log marks the content as
+//! lost. A reader must never get the older content of the side instead.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -39,8 +39,8 @@ impl Attempt<'_> {
             let appends = self.appends_of(inspected, index, piece, newest).await?;
             let lost = appends.iter().filter(|append| append.is_lost());
             missing.extend(lost.map(|append| append.range()));
-            // Without checksums, there is no place to record that content at its home location is
-            // lost.
+            // A store without checksums cannot record lost content at home locations, so a lost
+            // block is not appended.
             let kept = appends.into_iter();
             let kept = kept.filter(|append| !append.is_lost() || store.has_checksums());
             outcomes.extend(kept.map(|append| store.append(append)));
@@ -81,8 +81,8 @@ impl Attempt<'_> {
         self.on_side(index, stored).await
     }
 
-    /// Reads the content of a piece, with one request or, if a part cannot be read, block by block.
-    /// Returns it as appends for the log of side `index`.
+    /// Reads the content of a range with one request. If a part of the range is corrupt, reads it
+    /// block by block instead. Returns the content as appends for the log of side `index`.
     async fn appends_of(
         &self,
         inspected: &[Inspected],
@@ -107,9 +107,9 @@ impl Attempt<'_> {
         Ok(appends)
     }
 
-    /// Reads a block from the side that `newest` names, or else from another side whose log has a
-    /// change of the block with the same sequence number; `None` when the block is corrupt on all
-    /// of these sides.
+    /// Reads a block from the side `newest.side`. If the block is corrupt there, reads it from
+    /// another side whose log has a change of the block with the same sequence number. Returns
+    /// `None` if the block is corrupt on all of these sides.
     async fn content_of_block(
         &self,
         inspected: &[Inspected],

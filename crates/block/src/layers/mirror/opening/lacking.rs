@@ -1,5 +1,6 @@
-//! Changes that one side has and another lacks: found by the sequence numbers of the records in the
-//! logs, and by the regions whose log entries have been dropped.
+//! Search for changes that one side has and another side lacks. Changes in the logs are found by
+//! their sequence numbers. Changes whose log entries have been dropped are found by regions, in the
+//! dirty-region bitmaps.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -9,10 +10,10 @@ use crate::extent_map::{Cut, ExtentMap};
 use crate::layers::mirror::store::Store;
 use crate::range_set::RangeSet;
 
-/// Size of the pieces in which content is copied to the log of another side.
+/// Maximum number of bytes that one request copies to the log of another side.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// The newest record of a range, as its sequence number and the side whose log has it.
+/// The newest record of a range: its sequence number, and the side whose log has it.
 #[derive(Clone, Copy)]
 pub(in super::super) struct Newest {
     pub(in super::super) number: u64,
@@ -44,10 +45,10 @@ pub(super) fn most_complete(inspected: &[Inspected], sides: &[usize]) -> usize {
 /// Ranges that a side lacks, each with its newest record and the side that has this record.
 pub(super) type Lacked = Vec<(Range<u64>, Newest)>;
 
-/// Returns what side `index` lacks of the content of the given sides: `ranges`, with the content of
-/// the most complete side, and the changes in the logs of the given sides. The result is ordered by
-/// sequence number, as every log is: a change that is destaged earlier must not be newer than a
-/// later one.
+/// Returns the ranges that side `index` lacks: the changes in the logs of `sides` that the side
+/// does not have, and those of `ranges`, whose content is taken from the most complete side. The
+/// result is sorted by sequence number, because a log must destage an older change before a newer
+/// one.
 pub(super) fn lacked(
     inspected: &[Inspected],
     sides: &[usize],
@@ -72,15 +73,16 @@ pub(super) fn lacked(
     lacks
 }
 
-/// Returns the regions in which a side may lack changes that other sides have dropped from their
-/// logs. A side that is as complete as the most complete side lacks no such change.
+/// Returns the regions in which a side might lack changes that other sides have dropped from their
+/// logs. If no side is more complete than this side, there are no such regions.
 pub(super) fn regions_lacked(inspected: &[Inspected], sides: &[usize], index: usize) -> RangeSet {
     let mut regions = RangeSet::new();
     let most = store_of(inspected, most_complete(inspected, sides)).complete();
     if store_of(inspected, index).complete() >= most {
         return regions;
     }
-    // The side may lag since an earlier epoch than that of its superblock.
+    // The first change that the side lacks might be from an earlier epoch than the epoch in its
+    // superblock. The search starts at the earlier of the two.
     let histories = sides
         .iter()
         .map(|&side| &superblock_of(inspected, side).history);
@@ -88,9 +90,9 @@ pub(super) fn regions_lacked(inspected: &[Inspected], sides: &[usize], index: us
     let newest = newest.expect("a plan has a source");
     let since = newest.epoch_of(store_of(inspected, index).complete());
     let epoch = since.min(superblock_of(inspected, index).history.current().number);
-    // If the log of another side has kept all changes that a member lacks, they are found in that
-    // log. This does not hold for a side without the newest epoch, which may be an older copy of
-    // the member for which the log was kept.
+    // If the log of another side still has all changes that this side lacks, the bitmap of that
+    // other side is not searched. This requires that this side has the newest epoch. Otherwise this
+    // side might be an older copy of the member for which the log was kept.
     let own = store_of(inspected, index).complete();
     let is_acknowledged =
         superblock_of(inspected, index).history.current().id == newest.current().id;
@@ -107,7 +109,7 @@ pub(super) fn regions_lacked(inspected: &[Inspected], sides: &[usize], index: us
     regions
 }
 
-/// Returns the newest record of each range that is in the log of one of the stores.
+/// Returns the newest record of each range in the logs of the stores.
 pub(in super::super) fn newest_among(stores: &[(usize, Rc<Store>)]) -> ExtentMap<Newest> {
     let mut all: Vec<(Range<u64>, Newest)> = Vec::new();
     for (side, store) in stores {
@@ -115,8 +117,9 @@ pub(in super::super) fn newest_among(stores: &[(usize, Rc<Store>)]) -> ExtentMap
         let side = *side;
         all.extend(changes.map(|(range, number)| (range, Newest { number, side })));
     }
-    // The last record inserted for a range counts. Of records with equal sequence numbers any may
-    // count, since their content is the same.
+    // A later insertion replaces an earlier one, so the record with the highest sequence number
+    // remains. Records with equal sequence numbers have the same content, so any of them can
+    // remain.
     all.sort_by_key(|(_, newest)| newest.number);
     let mut map = ExtentMap::new();
     for (range, newest) in all {
@@ -132,8 +135,9 @@ pub(super) fn newest_of(inspected: &[Inspected], sources: &[usize]) -> ExtentMap
     newest_among(&stores.collect::<Vec<_>>())
 }
 
-/// Returns those of the newest records that a side lacks: the records with sequence numbers from
-/// `complete_below` on that are not in the side's own log.
+/// Returns the parts of the `newest` records that a side lacks. Only records with sequence numbers
+/// from `complete_below` on are examined. A part is lacking if the side's own log has no record of
+/// it with the same or a higher sequence number.
 pub(in super::super) fn lacking(
     store: &Store,
     newest: &ExtentMap<Newest>,

@@ -1,9 +1,9 @@
 //! Opening a formatted volume, after a clean stop or any crash: examines the sides, decides which
-//! of them count, and makes one volume of them again.
+//! sides make up the volume, and gives these sides the same content.
 //!
-//! No request is served before every counting side durably has every counting change, so that the
-//! first answer is final (T4). Each step leaves a state that can be opened again. When a side fails
-//! in a step, the decision is repeated without that side.
+//! No request is served before each of these sides durably has every valid change, so that the
+//! first answer to a read is final (T4). Each step leaves a state that can be opened again. If a
+//! side fails in a step, the decision is repeated without that side.
 
 mod elsewhere;
 mod equalising;
@@ -40,10 +40,10 @@ use crate::range_set::RangeSet;
 /// Options that the operator gives for an opening.
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
-    /// How to force the opening although a side that may be ahead is missing.
+    /// Way to force the opening if a side that might be ahead is missing; `None` never forces it.
     pub force: Option<Force>,
-    /// Names of the sides whose content the operator discards, whatever it is. They are rebuilt
-    /// completely from the other sides.
+    /// Names of the sides to discard, whatever their state. They are rebuilt completely from the
+    /// other sides.
     pub rebuild: Vec<String>,
     /// Callback for the progress of an opening that takes long, called at most every two seconds.
     pub progress: Option<fn(&OpeningProgress)>,
@@ -112,7 +112,8 @@ struct Made {
     volume: Volume,
     volume_bytes: u64,
     next_number: u64,
-    /// Ranges that each side lacks, by index. `lives` holds the life-cycle state of each side.
+    /// Ranges that each side lacks; the list is indexed by side. `lives` holds the life-cycle state
+    /// of each side.
     out_of_sync: Vec<RangeSet>,
     lives: Vec<Life>,
     read_only: bool,
@@ -120,17 +121,17 @@ struct Made {
 
 /// Reason why one attempt to open the volume has failed.
 enum Setback {
-    /// A side has failed; the other sides may suffice without it.
+    /// A side has failed. The opening is attempted again without this side.
     Side(usize, IoError),
     /// The volume must not be opened.
     Refused(OpenError),
 }
 
-/// Opens a volume, in as many attempts as sides fail.
+/// Opens a volume. If a side fails, attempts the opening again without that side.
 ///
 /// # Errors
-/// When the volume must not be opened, or no side can be used: the message describes the findings
-/// and the possible remedies.
+/// If the volume must not be opened, or no side can be used. The message describes the findings and
+/// the possible remedies.
 pub(super) async fn open(
     rt: &Rt,
     config: &MirrorConfig,
@@ -169,7 +170,7 @@ pub(super) async fn open(
     }
 }
 
-/// A configured side, with the path to its device or the reason why there is none.
+/// A configured side, with the path to its device or the error of opening the device.
 struct SideByWay {
     name: String,
     device_path: Result<Rc<DevicePath>, OpenError>,
@@ -189,8 +190,8 @@ struct Attempt<'a> {
     sides: Vec<SideByWay>,
     /// Error of each side that has failed in an earlier attempt.
     failed: Vec<Option<IoError>>,
-    /// The epochs that attempts have begun. A side that failed while such an epoch was written to
-    /// it may have the epoch, and must then find it in the history of the other sides.
+    /// Epochs that earlier attempts have begun. A side that failed in such an attempt might have
+    /// the epoch, so the epoch must be in the history of the other sides.
     begun: RefCell<Vec<Begun>>,
     /// Time of the last progress report.
     acknowledged_at: Cell<Instant>,
@@ -221,7 +222,7 @@ impl Attempt<'_> {
         }
     }
 
-    /// Decides which of the examined sides count, and makes one volume of them.
+    /// Decides which of the examined sides make up the volume, and gives them the same content.
     async fn make_one(&self, inspected: &mut [Inspected]) -> Result<Made, Setback> {
         let seen: Vec<Seen> = inspected.iter().map(|side| side.seen.clone()).collect();
         let mut plan = family::decide(&seen, &self.options.rebuild, self.options.force)
@@ -267,8 +268,8 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    /// Returns the life-cycle state of each side: sources are healthy, sides that have left are
-    /// removed, and all other sides are absent.
+    /// Returns the life-cycle state of each side: healthy for a source, removed for a side that has
+    /// left the volume, absent for every other side.
     fn lives(&self, plan: &Plan) -> Vec<Life> {
         let life = |index| {
             if plan.sources.contains(&index) {
@@ -292,8 +293,8 @@ impl Attempt<'_> {
                 made.out_of_sync[*index] = lacks;
                 made.lives[*index] = Life::Resyncing;
             } else {
-                // If the side comes back later, it is unknown which of its changes do not count, so
-                // its superblock is not kept.
+                // The volume does not keep the superblock of this side. If the side came back
+                // later, it would be unknown which of its changes must be discarded.
                 made.volume.forget(*index);
             }
         }
@@ -342,7 +343,8 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    /// Converts an error of an operation on a side into a setback of that side.
+    /// Awaits an operation on a side. An error becomes a setback of that side, so that the opening
+    /// is attempted again without it.
     async fn on_side<T>(
         &self,
         index: usize,
@@ -390,8 +392,9 @@ impl Attempt<'_> {
             Err(error) => return absent(Absence::Unreadable(error.to_string())),
         };
         let found = store.found();
-        // The log of the side must still be complete up to the number that the side once stated. A
-        // side that is being rebuilt has stated no number.
+        // The side once recorded a sequence number below which it has every change. If its log now
+        // ends before that number, the log has lost entries. A side that is being rebuilt has
+        // recorded no number.
         let said_below = found.shared_below.max(superblock.complete_below);
         let lost = found.complete_below < said_below && superblock.state != SideState::Inconsistent;
         Inspected {
@@ -408,8 +411,8 @@ impl Attempt<'_> {
         }
     }
 
-    /// Returns the error for a refused opening, with the ranges in which changes may be lost, as
-    /// far as they are known.
+    /// Returns the error for a refused opening. The message lists the ranges in which changes might
+    /// be lost, as far as they are known.
     fn refused(&self, inspected: &[Inspected], refusal: &family::Refusal) -> OpenError {
         let mut message = self.full_in_words().unwrap_or_else(|| refusal.to_string());
         let no_volume = matches!(refusal, family::Refusal::NotAVolume { .. });
@@ -441,8 +444,8 @@ impl Attempt<'_> {
         OpenError::new(message)
     }
 
-    /// Returns advice about sides that could not be written to for lack of space, which is no
-    /// reason to continue without them; `None` when there are no such sides.
+    /// Returns advice about sides whose devices have no space left; `None` if there are no such
+    /// sides. The operator should free space instead of opening the volume without these sides.
     fn full_in_words(&self) -> Option<String> {
         let failed = self.sides.iter().zip(&self.failed);
         let full = failed.filter(|(_, failed)| **failed == Some(IoError::NoSpace));
@@ -465,7 +468,7 @@ impl Attempt<'_> {
         plan.sources.iter().map(|&index| store_of(inspected, index))
     }
 
-    /// Returns the first sequence number above those of all counting changes.
+    /// Returns the sequence number of the next change: the first number above all valid changes.
     fn next_number(&self, inspected: &[Inspected], plan: &Plan) -> u64 {
         if let Some(first) = plan.counts_below {
             return first.max(super::superblock::FIRST_CHANGE);
@@ -475,14 +478,13 @@ impl Attempt<'_> {
             let found = store_of(inspected, index).found();
             found.next_number.max(superblock.complete_below)
         });
-        // A discarded part of the history may have used higher sequence numbers; its changes are
-        // recognized by their epoch. So a new epoch may begin at a lower number than the epoch
-        // before it.
+        // A discarded history might have used higher sequence numbers; its changes are recognized
+        // by their epoch. So the new epoch can begin at a lower number than the epoch before it.
         seen.max().expect("a plan has a source")
     }
 
-    /// Decides that the changes beyond the complete ones do not count, if they are too many for the
-    /// log of the most complete side. Such changes were stored before their turn; none of them was
+    /// Discards the changes above the first gap in the sequence numbers if they do not fit into the
+    /// log of the most complete side. Sides stored these changes out of order; none of them was
     /// destaged or flushed.
     fn cut_to_fit(&self, inspected: &[Inspected], plan: &mut Plan) {
         let truth = most_complete(inspected, &plan.sources);
@@ -502,6 +504,7 @@ impl Attempt<'_> {
         let sides = self.sides.iter().zip(inspected).map(|(side, inspected)| {
             let superblock = inspected.seen.found.as_ref().ok()?;
             // A side that the table does not list has left the volume, or is to be formatted again.
+            // So its superblock is not used.
             place_in(&plan.table, &superblock.side)?;
             let candidate = Candidate {
                 name: side.name.clone(),
@@ -569,7 +572,8 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    /// Returns the ranges that a side that is behind the sources may lack.
+    /// Returns the ranges that a side might lack. `behind` tells how far the side is behind the
+    /// sources.
     fn lacks(
         &self,
         inspected: &[Inspected],
@@ -589,7 +593,8 @@ impl Attempt<'_> {
         };
         let own = store_of(inspected, index);
         let discarded = own.discard_from(discard_from, epoch);
-        // The side may already have lagged while it was still a member.
+        // The side might have lacked changes while it was still a member. So the search starts at
+        // the epoch of the first change that the side lacks, if that epoch is earlier.
         let epoch = epoch.min(plan.newest.epoch_of(own.complete()));
         let regions = self
             .stores(inspected, plan)
@@ -599,13 +604,14 @@ impl Attempt<'_> {
         let logged = lacking(own, &newest, complete).into_iter();
         let logged = logged.map(|(range, _)| range);
         lacks.extend(regions.chain(logged).chain(discarded));
-        // The volume may have been larger in a discarded part of its history.
+        // The volume might have been larger in a discarded history. Ranges beyond its end are
+        // removed.
         lacks.remove(volume_bytes..u64::MAX);
         lacks
     }
 
-    /// Prepares a side to be rebuilt. The side is marked as being rebuilt before it is changed
-    /// otherwise.
+    /// Prepares a side to be rebuilt. The side is marked as being rebuilt before anything else on
+    /// it is changed.
     async fn begin_rebuild(
         &self,
         inspected: &[Inspected],
@@ -622,8 +628,8 @@ impl Attempt<'_> {
         };
         let mark = volume.mark_inconsistent(index, behind);
         self.on_side(index, mark).await?;
-        // Content that an interrupted rebuild wrote directly to its home location is recorded as
-        // lacking again, by regions.
+        // An interrupted rebuild might have written content directly to home locations. The regions
+        // of such content are recorded as lacking again.
         let superseded = Superseded::default();
         let begun = store.begin_rebuilt(member_until, lacks, &superseded);
         self.on_side(index, begun).await

@@ -16,7 +16,7 @@ fn full_of(rt: &Rt, byte: u8) -> Payload {
     Payload::from(block.freeze())
 }
 
-/// Opens the volume on those sides whose indexes `there` selects.
+/// Opens the volume with only those sides for whose index `there` returns true.
 async fn open_some(
     rt: &Rt,
     sides: &[Candidate],
@@ -45,8 +45,8 @@ async fn first_byte(mirror: &Mirror) -> u8 {
     read.expect("it reads").into_data().to_vec()[0]
 }
 
-/// Appends a change to the log of a side that lacks the change before it. A crash may leave such a
-/// log when a change was given out of turn.
+/// Appends a change to the log of a side that lacks the change with the previous sequence number. A
+/// crash can leave such a log, because a side can store changes out of order.
 async fn keep_out_of_turn(rt: &Rt, side: &Candidate, byte: u8) {
     let superblock = side.superblock().await.expect("readable").expect("there");
     let config = MirrorConfig::of(vec![side.name.clone()]);
@@ -62,9 +62,9 @@ async fn keep_out_of_turn(rt: &Rt, side: &Candidate, byte: u8) {
     store.end().await;
 }
 
-/// When all sides are present, every change that any side has counts (T3). Once a change was read,
-/// it is final (T4). So each side must then have the change when it is started alone later,
-/// although only complete changes count on a side alone (T6).
+/// When all sides are present, every change that any side has is valid (T3). Once a change was
+/// read, it is final (T4). So each side must have the change when it is started alone later,
+/// although only complete changes are valid on a side alone (T6).
 #[test]
 fn what_an_opening_has_answered_is_found_on_each_side_alone() {
     let rt = Rt::virtual_time(VirtualOptions::default());
@@ -114,9 +114,9 @@ async fn claim_complete(rt: &Rt, side: &Candidate, number: u64) {
     }
 }
 
-/// If a side in use has stated that it durably holds certain changes, its log must still hold them.
-/// A log that ends before these changes has lost its end, and such a side must not be treated as
-/// one that merely lacks later changes.
+/// If the superblock of a side in use records that the side durably holds certain changes, its log
+/// must still contain them. A log that ends before these changes has lost its end. Such a side must
+/// not be treated as a side that merely lacks later changes.
 #[test]
 fn a_log_that_ends_before_what_its_superblock_says_has_lost_its_end() {
     let rt = Rt::virtual_time(VirtualOptions::default());
@@ -163,11 +163,11 @@ async fn until_all_are_healthy(rt: &Rt, mirror: &Mirror) {
     }
 }
 
-/// Time without requests after which the destage of a log begins.
+/// Idle time after which a side begins to destage its log. The test must end the program before.
 const IDLE_FOR_LESS_THAN: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// Returns two sides after this: the log of the first side has lost an entry that was durable, this
-/// side was rebuilt from the second one, and the program was killed.
+/// Returns two sides in this state: the log of the first side has lost a durable entry, the first
+/// side was rebuilt from the second side, and the program was killed.
 async fn rebuilt_after_a_damaged_log(rt: &Rt) -> Vec<Candidate> {
     let side = |index| Candidate {
         name: format!("side{index}"),
@@ -212,8 +212,8 @@ async fn rebuilt_after_a_damaged_log(rt: &Rt) -> Vec<Candidate> {
     sides
 }
 
-/// Once a side with lost log entries has been rebuilt, the loss no longer matters: the side counts
-/// like any other side, even as the last one.
+/// After a side with lost log entries has been rebuilt, the loss no longer matters. The side can be
+/// used like any other side, even as the only remaining one.
 #[test]
 fn a_side_that_was_rebuilt_after_its_log_was_damaged_starts_alone() {
     let rt = Rt::virtual_time(VirtualOptions::default());

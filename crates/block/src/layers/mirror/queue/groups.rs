@@ -19,11 +19,11 @@ use crate::extent_map::ExtentMap;
 /// Groups of waiting writes; see the module documentation.
 pub(super) struct Groups {
     /// Groups in the order in which they are given to the side. There is always at least one group.
-    /// Only the first group may be empty, and only when no write waits.
+    /// Only the first group can be empty, and only when no write waits.
     groups: VecDeque<ExtentMap<Waiting>>,
     /// Whether the first group holds parts that wait again because the side could not store them.
     first_failed: bool,
-    /// Whether no part of the last group was given to the side yet.
+    /// True if the side was given no part of the last group yet.
     last_is_whole: bool,
     /// Whether the side has a log.
     logged: bool,

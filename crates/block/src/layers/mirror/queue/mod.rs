@@ -7,9 +7,8 @@
 //! writes, so that no content is written twice.
 //!
 //! The content of a side with a log must pass through consistent points (states that the volume had
-//! after one of its sequence numbers), which limits replacement: waiting writes are in [`groups`],
-//! and a newer write replaces an older write only in the last group, of which the side was given no
-//! part yet.
+//! between two changes). This limits replacement: waiting writes are in [`groups`], and a newer
+//! write replaces older writes only in the last group, as long as the side was given no part of it.
 
 mod groups;
 #[cfg(test)]
@@ -85,28 +84,29 @@ pub(super) struct Batch {
     pub(super) range: Range<u64>,
     pub(super) change: Change,
     pub(super) parts: Vec<(Range<u64>, Waiting)>,
-    /// Whether the batch counts toward the depth of drained batches: it was taken in elevator
-    /// order, or while the side was delayed.
+    /// True if the batch is included in the limit on drained batches in flight, because it was
+    /// taken in elevator order or while the side was delayed.
     pub(super) drained: bool,
 }
 
-/// A write of which parts still wait or are in flight on this side.
+/// A write with parts that still wait or are in flight on this side.
 struct Outstanding {
     bytes: u64,
-    /// Number of remaining bytes that the side was not given yet.
+    /// Number of remaining bytes of the write that the side was not given yet.
     unsent: u64,
     ticket: Rc<Ticket>,
-    /// Sequence number of the oldest write that this write stands for: its own, or that of an older
-    /// write that it replaced before the side had stored the older write. The older write counts as
-    /// stored only once this write is stored.
+    /// Sequence number of the oldest write that this write stands for: its own number, or the
+    /// number of an older write that it replaced before the side had stored the older write. The
+    /// older write is treated as stored only once this write is stored.
     origin: u64,
     /// Error of a part that could not be stored. The write is abandoned once its other parts have
     /// ended.
     failed: Option<IoError>,
 }
 
-/// The oldest write that one or more outstanding writes stand for (itself, or writes that replaced
-/// it).
+/// The oldest write that one or more outstanding writes stand for. It is either an outstanding
+/// write itself, or an older write that outstanding writes have replaced and that is treated as
+/// stored only once these are stored.
 struct SourceWrite {
     ticket: Rc<Ticket>,
     count: usize,
@@ -123,11 +123,10 @@ pub(super) struct SideQueue {
     flying: ExtentMap<Waiting>,
     outstanding: BTreeMap<u64, Outstanding>,
     origins: BTreeMap<u64, SourceWrite>,
-    /// Writes that stand for an older write and no longer wait, because the side was given them or
-    /// they were replaced: maps their sequence numbers to that of the oldest write that each stands
-    /// for.
+    /// Writes that stand for an older write, and of which no part waits any more. The map gives,
+    /// for the sequence number of each such write, that of the oldest write for which it stands.
     ahead: BTreeMap<u64, u64>,
-    /// Admitted writes in the order of admission. Entries whose parts no longer wait are skipped.
+    /// Parts of admitted writes in the order of admission. Parts that no longer wait are skipped.
     order: VecDeque<(u64, Range<u64>)>,
     /// Urgent writes, which no other side is likely to store in time, in the order in which they
     /// became urgent.
@@ -199,8 +198,9 @@ impl SideQueue {
         self.sweep_order();
     }
 
-    /// Settles waiting parts that a newer write has replaced. Returns the oldest write for which
-    /// the newer write stands from now on; `None` when no part was replaced.
+    /// Removes the waiting parts that a newer write has replaced. From now on, the newer write
+    /// stands for the replaced writes: they are treated as stored only once the newer write is
+    /// stored. Returns the oldest write for which it stands; `None` when no part was replaced.
     fn settle_replaced(
         &mut self,
         replaced: Vec<(Range<u64>, Waiting)>,
@@ -225,7 +225,8 @@ impl SideQueue {
         oldest
     }
 
-    /// Records that bytes of a write no longer wait: the side was given them, or they were dropped.
+    /// Records that `bytes` bytes of the write `seq` no longer wait, because they were given to the
+    /// side or dropped.
     fn sent(&mut self, seq: u64, bytes: u64) {
         let entry = self.outstanding.get_mut(&seq);
         let entry = entry.expect("a part belongs to a write");
@@ -250,22 +251,22 @@ impl SideQueue {
         entry.unsent += bytes;
     }
 
-    /// Returns the highest sequence number, at most `limit`, such that the side was given every
-    /// write below it: once these writes are stored, the content of the side equals the volume at
-    /// that point.
+    /// Returns the last consistent point: the highest sequence number, at most `limit`, such that
+    /// the side was given every write below it. Once these writes are stored, the content of the
+    /// side equals the volume at that point.
     ///
-    /// A write that was given before its turn is not included in that point. So a write that it
-    /// replaced must not be included either, since the side was never given the content of the
-    /// replaced write.
+    /// A write that was given to the side before its turn is not below that point. An older write
+    /// that it replaced must not be below that point either, since the side was never given the
+    /// content of the older write.
     pub(super) fn given_below(&self, limit: u64) -> u64 {
         let mut unsent = self.origins.iter().filter(|(_, origin)| origin.unsent > 0);
         let below = unsent.next().map_or(limit, |(seq, _)| limit.min(*seq));
         self.moment_below(below)
     }
 
-    /// Returns the last consistent point, at most `below`, that does not depend on a write given
-    /// before its turn. One such write may lead to another: if the point moves to before the first
-    /// write, the second write also was given before its turn.
+    /// Returns the last consistent point, at most `below`, that does not depend on a write that was
+    /// given to the side before its turn. Such a write can move the point down. Another write then
+    /// turns out to have been given before its turn too, so the search repeats.
     fn moment_below(&self, mut below: u64) -> u64 {
         loop {
             let replaced = self.ahead.range(below..).map(|(_, origin)| *origin).min();
@@ -322,8 +323,8 @@ impl SideQueue {
         }
     }
 
-    /// Drops the records in `ahead` of writes below every outstanding write: they are stored and
-    /// affect no later consistent point, unless a newer early write leads back to them.
+    /// Drops the records in `ahead` that no later consistent point depends on. These are records of
+    /// writes below every outstanding write, unless a record of a newer write refers back to them.
     fn forget_ahead(&mut self) {
         let oldest = self.origins.keys().next().copied().unwrap_or(u64::MAX);
         if self.ahead.keys().next().is_some_and(|seq| *seq < oldest) {
@@ -332,7 +333,8 @@ impl SideQueue {
         }
     }
 
-    /// Makes the outstanding write `seq` stand for the older write `origin` too.
+    /// Records that the outstanding write `seq` also stands for the older write `origin`: `origin`
+    /// is treated as stored only once `seq` is stored.
     fn inherit(&mut self, seq: u64, origin: Rc<Ticket>) {
         let entry = self.outstanding.get_mut(&seq);
         let entry = entry.expect("what replaces a write is outstanding");
@@ -356,7 +358,7 @@ impl SideQueue {
         }
     }
 
-    /// Returns true when an urgent write waits that no older write, waiting or in flight, blocks.
+    /// Returns true when an urgent write waits and no older write, waiting or in flight, blocks it.
     pub(super) fn has_urgent(&mut self) -> bool {
         self.forget_what_is_not_urgent();
         self.first_urgent().is_some()
@@ -378,9 +380,9 @@ impl SideQueue {
         there.any(|(_, entry)| entry.ticket.seq == seq)
     }
 
-    /// Returns the next urgent part: by the paper's rules, that of the oldest urgent write; by this
-    /// project's rules, the next one in the direction of the elevator, since a disk that carries
-    /// the load alone depends most on a good order.
+    /// Returns the next urgent part. By the paper's rules, this is the part of the oldest urgent
+    /// write. By this project's rules, it is the next urgent part in the direction of the elevator,
+    /// since a good order matters most for a disk that serves all requests alone.
     fn first_urgent(&self) -> Option<(u64, Range<u64>)> {
         let mut free = self.urgent.iter().filter_map(|ticket| {
             let part = self.first_free_of_all(ticket.seq, &ticket.range)?;
@@ -392,8 +394,8 @@ impl SideQueue {
         free.min_by_key(|(_, part)| (part.start < self.head, part.start))
     }
 
-    /// Returns the first part of a write in the first group, which is being given to the side, that
-    /// overlaps no write in flight.
+    /// Returns the first part of a write that overlaps no write in flight. Only the first group,
+    /// which is being given to the side, is searched.
     fn first_free(&self, seq: u64, range: &Range<u64>) -> Option<Range<u64>> {
         let mut parts = self.waiting.first().overlapping(range);
         parts
@@ -401,8 +403,8 @@ impl SideQueue {
             .map(|(part, _)| part)
     }
 
-    /// Returns the first part of a write, in any group, that may be sent now. The part may overtake
-    /// parts that it does not overlap.
+    /// Returns the first part of a write, in any group, that can be sent now. The part is allowed
+    /// to overtake parts that it does not overlap.
     fn first_free_of_all(&self, seq: u64, range: &Range<u64>) -> Option<Range<u64>> {
         let is_free = |part: &Range<u64>| self.flying.is_clear(part);
         self.waiting.first_that(seq, range, is_free)
@@ -415,7 +417,7 @@ impl SideQueue {
         Some(self.take(seq, part, false))
     }
 
-    /// Takes the oldest part that may be sent now from the queue, as a batch.
+    /// Takes the oldest part that can be sent now out of the queue, and returns it as a batch.
     pub(super) fn take_in_order(&mut self, drained: bool) -> Option<Batch> {
         while let Some((seq, range)) = self.order.front() {
             if self.is_queued(*seq, range) {
@@ -432,7 +434,7 @@ impl SideQueue {
 
     /// Takes the next batch in elevator order: adjacent parts with the same operation and flags, of
     /// at most `bytes_max` together. With `overdue`, which means that the oldest write has waited
-    /// too long, the elevator may first jump to the oldest write.
+    /// too long, the elevator can first jump to the oldest write.
     pub(super) fn take_batch(&mut self, bytes_max: u64, overdue: bool) -> Option<Batch> {
         self.since_discontinuity = self.since_discontinuity.saturating_add(1);
         if overdue
@@ -595,9 +597,9 @@ impl SideQueue {
         dropped.into_iter().map(|(range, _)| range).collect()
     }
 
-    /// Returns true when no write in a batch may have been acknowledged or read: no write of the
-    /// batch is acknowledged, is stored on a side that decides, or stands for an older write that
-    /// may be.
+    /// Returns true when every write in a batch can be abandoned, because no client can have seen
+    /// it: the write is not acknowledged, no side that decides its outcome has stored it, and it
+    /// does not stand for an older write.
     pub(super) fn may_be_given_up(&self, batch: &Batch) -> bool {
         batch.parts.iter().all(|(_, part)| {
             let own = self.outstanding[&part.ticket.seq].origin == part.ticket.seq;

@@ -67,10 +67,11 @@ fn what_came_early_takes_what_it_replaced_out_of_the_moment() {
     assert!(queue.ahead.is_empty(), "it concerns no moment to come");
 }
 
-/// Write 4 replaces write 2, and write 6 replaces write 3; writes 4 and 6 are stored before
-/// write 5. Without write 5 the side has no consistent point above 5. It is not at point 4 or 5
-/// either, which need write 3, replaced by write 6. Nor is it at point 3, which needs write 2,
-/// replaced by write 4, although writes 2, 3 and 4 are below every outstanding write.
+/// A consistent point N needs the content of every write below N. Write 4 replaces write 2, and
+/// write 6 replaces write 3. Writes 4 and 6 are stored before write 5. The side has no consistent
+/// point above 5, because write 5 is missing. It has none at 4 or 5, because write 3 is missing. It
+/// has none at 3, because write 2 is missing, although writes 2, 3 and 4 are below every
+/// outstanding write.
 #[test]
 fn what_came_early_leads_back_to_what_came_early_before() {
     let mut queue = SideQueue::new(false, true);

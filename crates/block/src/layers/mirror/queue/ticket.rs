@@ -12,7 +12,8 @@ use crate::error::IoError;
 /// Progress of one write on one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Progress {
-    /// The side was not given the write: it was absent, or the write was left to its rebuild.
+    /// The side was not given the write: the side was absent, or its rebuild copies the content
+    /// later.
     Absent,
     /// The side has yet to store this number of bytes.
     Left(u64),
@@ -28,9 +29,9 @@ pub(in super::super) struct Ticket {
     pub(in super::super) admitted: Instant,
     pub(in super::super) range: Range<u64>,
     sides: Vec<Cell<Progress>>,
-    /// Sides that decide whether the write is stored: those that were healthy and not out of sync
-    /// in the range when the write was admitted, and those that have joined since. On any other
-    /// side, the write would not survive a crash.
+    /// Sides that decide whether the write is stored: the sides that were healthy and not out of
+    /// sync in the range when the write was admitted, and the sides that have joined since. On any
+    /// other side, the write would not survive a crash.
     decides: Vec<Cell<bool>>,
     pub(in super::super) acknowledged: Cell<Option<Instant>>,
     pub(in super::super) first_done: Cell<Option<Instant>>,
@@ -78,8 +79,8 @@ impl Ticket {
         }
     }
 
-    /// Makes a side that has joined decide from now on whether the write is stored. If the side has
-    /// stored the write before, the write is stored now.
+    /// Adds a side that has joined to the sides that decide whether the write is stored. If this
+    /// side already has the write, the write is stored from now on.
     pub(in super::super) fn decides_from_now(&self, side: usize, now: Instant) {
         let Some(decides) = self.decides.get(side) else {
             return;
@@ -99,7 +100,7 @@ impl Ticket {
         }
     }
 
-    /// Returns true when a side that decides has stored the write.
+    /// Returns true when a side that decides the outcome of the write has stored it.
     pub(in super::super) fn any_done(&self) -> bool {
         self.first_done.get().is_some()
     }

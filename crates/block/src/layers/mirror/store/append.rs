@@ -20,8 +20,8 @@ pub(in super::super) struct Append {
     pub(super) digests: Option<Digests>,
     /// Sequence number of the change.
     pub(super) number: u64,
-    /// Lowest sequence number of a change for which this change stands: its own, or that of an
-    /// older change that it replaced before the side was given the older change.
+    /// Lowest sequence number of a change for which this change stands: its own number, or the
+    /// number of an older change that it replaced before the side was given the older change.
     pub(super) stands_for: u64,
 }
 
@@ -58,7 +58,8 @@ impl Append {
         Append::without_data(range, Kind::Lost, number)
     }
 
-    /// Creates an append without a range, which stands for no change.
+    /// Creates an append that describes no change. The log writes such an append in an entry that
+    /// states up to which sequence number the log is complete.
     pub(super) fn nothing() -> Append {
         Append::without_data(0..0, Kind::Zeroes(Space::Freed), 0).standing_for(u64::MAX)
     }

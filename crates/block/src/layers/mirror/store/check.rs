@@ -77,7 +77,7 @@ impl Store {
             Err(error) if error.is_of_a_block() => {}
             other => return other.map(|_| ()),
         }
-        // The part may have been destaged during the first read, which the lock now prevents.
+        // The part was possibly destaged during the first read. The lock prevents this from now on.
         let _still = self.home.lock(part.clone()).await;
         for start in part.step_by(BLOCK_BYTES as usize) {
             match self
@@ -94,7 +94,7 @@ impl Store {
     /// Returns the blocks of a range that have no known checksum and are not in the log.
     ///
     /// # Errors
-    /// Those of the device; `Corrupt` when a checksum page is damaged.
+    /// Errors of the device; `Corrupt` when a checksum page is damaged.
     pub(in super::super) async fn unknown_in(
         &self,
         range: &Range<u64>,
@@ -119,7 +119,7 @@ impl Store {
     /// not be changed during the call. Returns the number of checksums recorded.
     ///
     /// # Errors
-    /// Those of the device; `Corrupt` when a checksum page is damaged.
+    /// Errors of the device; `Corrupt` when a checksum page is damaged.
     pub(in super::super) async fn learn(
         &self,
         range: Range<u64>,
@@ -176,11 +176,11 @@ impl Store {
         }
     }
 
-    /// Reads the checksum pages from `page` on from the device, as many as one request may read;
+    /// Reads the checksum pages from `page` on from the device, as many as one request can read;
     /// with page 0 also the checkpoint and the dirty-region bitmap. Rewrites corrupt pages.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Errors of the device.
     pub(in super::super) async fn check_areas(&self, page: u64) -> Result<CheckedAreas, IoError> {
         let mut areas = CheckedAreas::default();
         if page == 0 {

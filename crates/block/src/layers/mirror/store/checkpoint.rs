@@ -51,10 +51,11 @@ pub(super) struct Checkpoint {
     pub(super) complete_below: u64,
     /// Number of the current incarnation of the log.
     pub(super) run: u64,
-    /// Sequence number below which every change was durable on every member of the epoch. No change
-    /// with this number or a higher one has been dropped without a mark in the dirty-region bitmap.
+    /// Sequence number below which every change was durable on every member of the epoch. If a
+    /// change with this number or a higher one was dropped, its region is marked in the
+    /// dirty-region bitmap.
     pub(super) shared_below: u64,
-    /// Sequence number from which no change has left the log while a member of the epoch lacked it;
+    /// Sequence number from which the log has kept every change that a member of the epoch lacked;
     /// 0 when unknown.
     pub(super) kept_from: u64,
     /// Position before which every log entry was durable when the checkpoint was written; 0 when
@@ -204,7 +205,7 @@ pub(super) async fn wrong_slots(
 }
 
 /// Durably writes a checkpoint to both slots, first to the one that may not hold the newest
-/// checkpoint. Log space that the checkpoint frees may be reused only after this returns: until
+/// checkpoint. Log space that the checkpoint frees must not be reused before this returns: until
 /// then an opening may find the checkpoint in either slot.
 ///
 /// # Errors

@@ -168,7 +168,7 @@ impl Checksums {
     /// Returns the checksum entry of each block in a range.
     ///
     /// # Errors
-    /// `Corrupt` when a page is [damaged](Self::damaged); otherwise those of the device.
+    /// `Corrupt` when a page is [damaged](Self::damaged); otherwise errors of the device.
     ///
     /// # Panics
     /// When the range exceeds the data area.
@@ -182,11 +182,11 @@ impl Checksums {
         Ok(expected)
     }
 
-    /// Returns the kinds of the checksum entries of the blocks in a range, as far as the page of
-    /// the first block describes them: runs of one kind, with their lengths in blocks. All digests
-    /// count as one kind. The same request preloads further pages of the range, as far as there is
-    /// room. If the first page was never written, the answer may extend over the following pages
-    /// that were never written.
+    /// Returns the kinds of the checksum entries of the blocks in a range, as runs of one kind with
+    /// their lengths in blocks. All digests are of one kind. The answer ends at the end of the page
+    /// that describes the first block. But if that page was never written, the answer can extend
+    /// over the following pages that were never written. The same request preloads further pages of
+    /// the range into memory while there is room.
     ///
     /// # Errors
     /// As for [`expected`](Self::expected).
@@ -245,8 +245,8 @@ impl Checksums {
     /// device with the next [`write_back`](Self::write_back).
     ///
     /// # Errors
-    /// As for [`expected`](Self::expected). A part of the values may have been set; repeating the
-    /// call is safe.
+    /// As for [`expected`](Self::expected). Some of the entries are possibly changed then;
+    /// repeating the call is safe.
     ///
     /// # Panics
     /// When the range exceeds the data area.
@@ -288,11 +288,11 @@ impl Checksums {
         result
     }
 
-    /// Reads the pages back that were written since the last call, and returns whether all of them
-    /// are on the device as written. Any other page will be written again.
+    /// Reads back the pages that were written since the last call. Returns true when all of them
+    /// have the written content on the device. A page with other content will be written again.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Errors of the device.
     ///
     /// # Panics
     /// When a page was evicted from memory before it was verified.
@@ -311,8 +311,8 @@ impl Checksums {
         Ok(lost.is_empty())
     }
 
-    /// Returns the damaged pages, with the kind of damage: those found damaged, and since then
-    /// neither found intact nor reset.
+    /// Returns the pages that were found damaged, each with the kind of damage. A page is no longer
+    /// included once it was found intact or was reset.
     pub(super) fn damaged(&self) -> Vec<(u64, PageError)> {
         let damaged = self.damaged.borrow();
         damaged.iter().map(|(page, why)| (*page, *why)).collect()
@@ -328,12 +328,12 @@ impl Checksums {
         start..end.unwrap_or(end_max)
     }
 
-    /// Reads written pages from the device, from `page` on, as many as one request may read.
+    /// Reads written pages from the device, from `page` on, as many as one request can read.
     /// Corrupt pages are scheduled to be written again. Returns the corrupt pages that are not in
     /// memory, whose checksums are lost.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Errors of the device.
     pub(super) async fn check_from(&self, page: u64) -> Result<(CheckedAreas, Vec<u64>), IoError> {
         let pages_end = self.blocks.get().div_ceil(PAGE_BLOCKS);
         let run = self.written_run(page.min(pages_end)..pages_end);

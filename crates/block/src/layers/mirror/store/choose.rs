@@ -1,11 +1,11 @@
 //! Choice of the log entries to destage next, and of the parts of them to write to their home
 //! locations.
 //!
-//! The log keeps an entry while a member of the epoch lacks one of its changes that is nowhere else
-//! in the log, unless the full log has waited for that member in vain. So after a crash at any
-//! time, the changes that a lagging member lacks are found in this log (T13, T14). The choice is
-//! made in slices, with a yield between two of them, so that a log of many small records does not
-//! block the thread.
+//! The log keeps an entry while a member of the epoch lacks a change of the entry, and no later
+//! entry has that change. The exception is a full log that has waited for the member in vain. So
+//! after a crash at any time, the changes that a lagging member lacks are found in this log (T13,
+//! T14). The choice is made in slices, with a yield between two of them, so that a log of many
+//! small records does not block the thread.
 
 use std::ops::Range;
 
@@ -40,24 +40,24 @@ pub(super) struct Chunk {
 pub(super) struct Limits {
     /// Position below which the log is durable.
     flushed: u64,
-    /// Sequence number below which changes may be written to their home locations.
+    /// Sequence number below which changes are allowed to be written to their home locations.
     home_below: u64,
     /// Sequence number below which every change is durable on every other member of the epoch.
     released_below: u64,
 }
 
 impl Limits {
-    /// Returns true when `other`, a record of the same blocks, makes `record` superfluous: `other`
-    /// is a newer change of these blocks or a copy of the same change, and any volume started from
-    /// this side will have it.
+    /// Returns true when `other`, a record of the same blocks, makes `record` superfluous. For
+    /// this, `other` must be a newer change of these blocks or a copy of the same change, and every
+    /// volume that is started from this side must have `other`.
     fn replaces(&self, other: &Logged, record: &Logged) -> bool {
         let newer = other.number > record.number;
         let copy = other.number == record.number && other.entry > record.entry;
         (newer || copy) && other.number < self.home_below && other.entry < self.flushed
     }
 
-    /// Returns true when an entry is durable and all its changes may be written to their home
-    /// locations.
+    /// Returns true when an entry is durable and all its changes are allowed to be written to their
+    /// home locations.
     pub(super) fn may_be_destaged(&self, entry: &Entry) -> bool {
         entry.end <= self.flushed && entry.highest().unwrap_or(0) < self.home_below
     }
@@ -85,13 +85,14 @@ fn parts_left(
 /// Fill level of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Fill {
-    /// Less than seven eighths: entries are destaged only while the side is idle. Content that is
-    /// replaced before that never has to be destaged.
+    /// The log is less than seven eighths full: entries are destaged only while the side is idle.
+    /// Content that is replaced before that never has to be destaged.
     Low,
-    /// At least seven eighths: entries are destaged whenever the side has no other work.
+    /// The log is at least seven eighths full: entries are destaged whenever the side has no other
+    /// work.
     Much,
-    /// At least fifteen sixteenths, or many incarnations of the log: the destager runs in parallel
-    /// to all other work.
+    /// The log is at least fifteen sixteenths full, or has many incarnations: the destager runs in
+    /// parallel to all other work.
     High,
     /// Changes wait for space in the log: the destager takes precedence over all other work.
     Full,
@@ -135,9 +136,9 @@ impl Store {
         entry.records.iter().any(needed)
     }
 
-    /// Returns true when the log keeps an entry for now although it could be destaged, because
-    /// another member lacks a change of it. While the log has room, the entry is kept even if newer
-    /// changes have replaced that change.
+    /// Returns true when the log keeps an entry that could be destaged, because another member
+    /// lacks a change of the entry. While the log has room, the entry is kept even if newer changes
+    /// have replaced the change that the member lacks.
     fn is_kept(&self, index: &Index, limits: &Limits, entry: &Entry) -> bool {
         if self.let_go.get() {
             return false;
@@ -167,9 +168,9 @@ impl Store {
         })
     }
 
-    /// Chooses the oldest entries that are durable and complete, and that the log does not keep for
-    /// a lagging member; `None` when the oldest entry cannot be destaged. No other task may drop
-    /// entries during the call.
+    /// Chooses the oldest entries that can be destaged: they are durable and complete, and the log
+    /// does not keep them for a lagging member. Returns `None` when the oldest entry cannot be
+    /// destaged. No other task is allowed to drop entries during the call.
     pub(super) async fn choose_chunk(&self) -> Option<Chunk> {
         let (limits, log_bytes_max) = (self.limits(), self.log.area.bytes / 16);
         let (mut newest, mut end, mut begin, mut records) = (Index::default(), 0, None, 0);
@@ -222,8 +223,8 @@ impl Store {
         chunk
     }
 
-    /// Adds records to the chunk, except for the parts that records after the end of the chunk
-    /// replace.
+    /// Adds records to the chunk. The parts that records after the end of the chunk replace are
+    /// left out.
     fn take_pieces(&self, chunk: &mut Chunk, records: Vec<(Range<u64>, Logged)>, limits: &Limits) {
         for (range, record) in records {
             let lets_go = self.let_go.get() && record.number >= limits.released_below;

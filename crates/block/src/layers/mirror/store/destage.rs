@@ -26,9 +26,9 @@ use crate::request::{Flags, Op, Origin, Request};
 
 /// Maximum length in bytes of a merged write to home locations.
 const WRITE_BYTES_MAX: u64 = 1 << 20;
-/// Time without requests after which a side counts as idle.
+/// Time without requests after which a side is considered idle.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
-/// Maximum interval between two checks whether the destager may continue.
+/// Maximum interval between two checks whether the destager is allowed to continue.
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 /// Number of consecutive failed attempts to free space in a full log after which the log drops
 /// changes that a lagging member lacks.
@@ -46,9 +46,9 @@ const BURST_WRITES_BESIDE_REBUILD: usize = 16;
 const BURST_WRITES: usize = 8;
 /// Maximum number of reads of the log in flight.
 const READS_IN_FLIGHT_MAX: usize = 4;
-/// Maximum number of pieces that are read from the log with one request, if they are close
-/// together. The constants below limit the length of each such piece, and the gap of unneeded bytes
-/// between two of them (a header, and a block that was replaced).
+/// Maximum number of parts of log entries that are read with one request, if they are close
+/// together in the log. The constants below limit the length of each such part, and the gap of
+/// unneeded bytes between two of them (a header, and a block that was replaced).
 const READ_PIECES_MAX: usize = 64;
 const READ_TOGETHER_BYTES_MAX: u64 = 64 << 10;
 const READ_GAP_BYTES_MAX: u64 = 8 << 10;
@@ -65,8 +65,8 @@ pub(super) struct DestageWrite {
 }
 
 impl DestageWrite {
-    /// Creates the home write of content with these digests. Without data, only the digests are
-    /// recorded.
+    /// Creates the write of content with these digests to its home location. Without data, only the
+    /// digests are recorded.
     pub(super) fn of(range: &Range<u64>, data: Payload, digests: &Digests) -> DestageWrite {
         let expected = digests
             .values()
@@ -113,7 +113,7 @@ impl Store {
         }
     }
 
-    /// Waits until the next piece may be destaged.
+    /// Waits until the destager is allowed to destage more.
     ///
     /// # Errors
     /// `Closed` when the destager must end.
@@ -150,8 +150,9 @@ impl Store {
         }
     }
 
-    /// Returns the number of home writes between two waits for the log. A disk seeks for each home
-    /// write, and while another side hangs, clients wait as long as this log does.
+    /// Returns the number of home writes between two waits for the log. On a disk it is 1, since a
+    /// disk seeks for each home write and so delays the log. While another side hangs, clients wait
+    /// for this log.
     fn burst_writes(&self) -> usize {
         match self.device.geometry().rotational {
             true => 1,
@@ -190,7 +191,9 @@ impl Store {
                 let held_up = kept_full().then(|| self.noticed.hold_up());
                 let in_vain = self.rt.timeout(patience, moved).await.is_err();
                 drop(held_up);
-                // Otherwise, two full logs that wait for each other would wait forever.
+                // Without this limit, two full logs that wait for each other would wait forever.
+                // After `FAILED_PROBES_MAX` attempts in vain, the log drops changes that a member
+                // lacks.
                 if in_vain && kept_full() {
                     failed_probes += 1;
                     self.let_go.set(failed_probes >= FAILED_PROBES_MAX);
@@ -202,7 +205,7 @@ impl Store {
         }
     }
 
-    /// Destages every entry that may be destaged, and returns true when the log is then empty.
+    /// Destages every entry that can be destaged, and returns true when the log is then empty.
     pub(in super::super) async fn empty(self: &Rc<Self>) -> Result<bool, IoError> {
         let _escalation = Escalation::of(self);
         self.empty_now().await
@@ -258,8 +261,8 @@ impl Store {
     }
 
     /// Durably writes the changed pages of the checksums and the bitmap, and reads them back,
-    /// because an outdated page cannot be recognized later. Only then is it recorded, durably as
-    /// well, that pages written for the first time count. Everything written to home locations
+    /// because an outdated page cannot be recognized later. After that, the bits of pages that were
+    /// written for the first time are set, durably as well. Everything written to home locations
     /// before the call is then durable too.
     pub(super) async fn write_pages(&self) -> Result<(), IoError> {
         let _one = self.writing_pages.acquire(1).await;

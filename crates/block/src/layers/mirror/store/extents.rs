@@ -1,8 +1,8 @@
 //! Determines which parts of a side hold data, as far as this is known without reading the data.
 //!
-//! The walk proceeds from part to part in the log, and page by page in the checksums. It ends when
-//! the answer is full or covers enough, so that the work is bounded by the size of the answer,
-//! however much of the range is in the log.
+//! The search proceeds through the log part by part, and through the checksums page by page. It
+//! ends when the answer is full or covers enough, so that the work is bounded by the size of the
+//! answer, however much of the range is in the log.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ use crate::request::{Extent, Reply, Request};
 /// Maximum number of checksum pages examined for one answer; they describe 252 MiB of the volume.
 const PAGES_MAX: usize = 64;
 
-/// State of a walk: the answer so far, and the bounds on the remaining work.
+/// State of the search for extents: the answer so far, and the bounds on the remaining work.
 struct Walk {
     range: Range<u64>,
     found: ExtentList,
@@ -40,11 +40,11 @@ impl Walk {
 }
 
 impl Store {
-    /// Returns which parts of a prefix of a range hold data, in at most `extents_max` extents.
-    /// Unless the range is empty, the prefix has at least one block.
+    /// Returns the extents of data and of holes in a prefix of a range, at most `extents_max`
+    /// extents. Unless the range is empty, the prefix has at least one block.
     ///
     /// # Errors
-    /// Those of the device; `Corrupt` when a checksum page is damaged.
+    /// Errors of the device; `Corrupt` when a checksum page is damaged.
     pub(in super::super) async fn extents(
         &self,
         range: Range<u64>,

@@ -1,6 +1,6 @@
-//! Discarding changes that are in the log but do not count.
+//! Discarding changes that are in the log but are not valid.
 //!
-//! Such changes may have replaced other changes before the side was given these, and may have been
+//! Such changes may have replaced other changes that the side was not given yet, and may have been
 //! destaged while the side was being rebuilt. The ranges that they may have changed must be
 //! recorded for as long as their content may differ from the other sides, although the log drops
 //! the changes immediately.
@@ -22,12 +22,13 @@ const ENTRIES_PER_TURN: usize = 64;
 
 impl Store {
     /// Begins the first incarnation of the log of a side that is to be rebuilt and is durably
-    /// marked so in its superblock. The side has been no member since the epoch `member_until` and
-    /// lacks the ranges `lacks`; with `None` it lacks everything. `superseded` names changes in the
-    /// log that an earlier store of this side had discarded because a rebuild wrote newer content.
+    /// marked so in its superblock. The last epoch with the side as a member is `member_until`, and
+    /// the side lacks the ranges `lacks`. If `member_until` is `None`, the side lacks everything.
+    /// `superseded` names changes in the log that an earlier store of this side discarded because a
+    /// rebuild had written newer content.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Errors of the device.
     pub(in super::super) async fn begin_rebuilt(
         self: &Rc<Self>,
         member_until: Option<u64>,
@@ -46,8 +47,8 @@ impl Store {
     }
 
     /// Discards every change with a sequence number of at least `first`, because the side is
-    /// started alone or these changes belong to a history that does not count. May be called only
-    /// before the first incarnation of the log begins.
+    /// started alone or these changes belong to an invalid history. Must be called before the first
+    /// incarnation of the log begins.
     pub(in super::super) fn forget_from(&self, first: u64) {
         for (range, _) in self.changes_from(first) {
             self.forgotten.borrow_mut().insert(range.clone());
@@ -56,16 +57,16 @@ impl Store {
         self.log.forget_from(first);
     }
 
-    /// Discards every change with a sequence number of at least `first`, because these changes do
-    /// not count on a side that has been no member since the epoch `member_until`. Returns the
-    /// ranges that the side therefore lacks, including those of changes discarded earlier: a
-    /// discarded change may have replaced an older one that the side was never given. The
-    /// dirty-region bitmap records these ranges once the log has dropped the changes. May be called
-    /// only before the first incarnation of the log begins.
+    /// Discards every change with a sequence number of at least `first`: these changes are not
+    /// valid on a side whose last epoch as a member was `member_until`. Returns the ranges that the
+    /// side lacks as a result, including the ranges of changes discarded earlier. These ranges are
+    /// lacking because a discarded change may have replaced an older change that the side was never
+    /// given. The dirty-region bitmap records the ranges once the log has dropped the changes. Must
+    /// be called before the first incarnation of the log begins.
     pub(in super::super) fn discard_from(&self, first: u64, member_until: u64) -> Vec<Range<u64>> {
         self.forget_from(first);
-        // While the side was a member, its bitmap marked the regions that other sides lack; in
-        // later epochs, it marks the regions that this side lacks.
+        // For the epochs in which the side was a member, its bitmap marks the regions that other
+        // sides lack. For later epochs, the bitmap marks the regions that this side lacks.
         let mut lacks = self.out_of_sync_since(member_until + 1);
         for range in self.forgotten_ranges() {
             self.regions.mark(range.clone(), self.epoch.get() + 1);
@@ -76,13 +77,13 @@ impl Store {
 
     /// Discards every change and every entry of the log, because the side is to be rebuilt
     /// completely and is durably marked so in its superblock. The next incarnation begins an empty
-    /// log. Otherwise, entries that the old log has lost would be missed at each opening, even
-    /// after the rebuild. Before the log drops its entries, the dirty-region bitmap durably records
-    /// where the data area may hold content of the discarded changes. May be called only before the
-    /// first incarnation of the log begins.
+    /// log. Without this, each opening would find that the old log has lost entries, even after the
+    /// rebuild. Before the log drops its entries, the dirty-region bitmap durably records where the
+    /// data area may hold content of the discarded changes. Must be called before the first
+    /// incarnation of the log begins.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Errors of the device.
     pub(super) async fn forget_everything(&self) -> Result<(), IoError> {
         self.forget_from(0);
         for range in self.forgotten_ranges() {
@@ -94,12 +95,13 @@ impl Store {
         Ok(())
     }
 
-    /// Discards the changes in the log that lie in ranges that the side lacks, on a side that is to
-    /// be rebuilt: the rebuild writes newer content directly to the home locations, without waiting
-    /// until the older changes are destaged. Changes that an earlier, interrupted rebuild has
-    /// superseded are discarded too, whether or not the side still lacks their ranges. Before the
-    /// log drops these changes, the dirty-region bitmap records where the data area may hold their
-    /// content. May be called only before the first incarnation of the log begins.
+    /// Discards changes in the log of a side that is to be rebuilt: the changes in the ranges
+    /// `lacks`, which the side lacks, and the changes that an earlier, interrupted rebuild has
+    /// superseded (`superseded`), even if the side no longer lacks their ranges. The rebuild can
+    /// then write newer content directly to the home locations, without waiting until the older
+    /// changes are destaged. Before the log drops these changes, the dirty-region bitmap records
+    /// where the data area may hold their content. Must be called before the first incarnation of
+    /// the log begins.
     pub(super) async fn forget_lacking(&self, lacks: &RangeSet, superseded: &Superseded) {
         let entries = self.log.index.borrow().entries().len();
         for at in 0..entries {
@@ -138,7 +140,7 @@ impl Store {
     /// is wrong.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Errors of the device.
     pub(super) async fn unsettle(&self) -> Result<(), IoError> {
         let Some(checksums) = &self.checksums else {
             return Ok(());

@@ -35,7 +35,7 @@ impl Store {
     /// zeroes.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Errors of the device.
     ///
     /// # Panics
     /// When the areas of the side are too short for this size.
@@ -71,7 +71,8 @@ impl Store {
                 .map(|(_, blocks)| blocks)
                 .sum();
             block += clear;
-            // The blocks found clear may end with their page or with the range.
+            // The blocks found to be clear can end at the end of their page or at the end of the
+            // range.
             let page_end = Checksums::blocks_of(Checksums::page_of(block)).end;
             let blocks = block..page_end.min(end);
             if clear == 0 {

@@ -1,6 +1,6 @@
 //! The log of a side: changes are appended at its head sequentially, several of them in one write.
 //! When the device is ready for the next write, all waiting changes go into one entry; no change
-//! waits in order to be merged. An entry counts as stored only when all entries before it are
+//! waits in order to be merged. An entry is treated as stored only when all entries before it are
 //! stored, so that after a crash the log is a prefix of the entries reported as stored. The log
 //! must never overwrite an entry that is still needed, and never report an entry as stored that is
 //! not on the device.
@@ -128,7 +128,7 @@ pub(super) struct Log {
     pub(super) head: Cell<u64>,
     pending: RefCell<VecDeque<Pending>>,
     /// Changes to append again (relog) under their old sequence numbers, before all pending
-    /// changes. They make space, so they may use space that is reserved from pending changes.
+    /// changes. They make space, so they can use space that pending changes must leave free.
     pub(super) again: RefCell<VecDeque<Pending>>,
     /// Values of `stands_for` of the pending appends, each with the number of these appends.
     pending_numbers: RefCell<BTreeMap<u64, usize>>,
@@ -139,7 +139,7 @@ pub(super) struct Log {
     pub(super) halted: Cell<Option<IoError>>,
     /// Position below which the log is durable.
     pub(super) flushed: Cell<u64>,
-    /// Sequence number below which every change is stored, and below which every one is durable.
+    /// Sequence number below which every change is stored (`complete_durable`: stored durably).
     pub(super) complete: Cell<u64>,
     pub(super) complete_durable: Cell<u64>,
     /// See [`GivenBelow`].
@@ -224,7 +224,7 @@ impl Log {
     /// number of wrong slots.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Errors of the device.
     pub(super) async fn check_checkpoint(&self) -> Result<u64, IoError> {
         let _turn = self.checkpointing.acquire(1).await;
         let mut next = self.checkpoint.borrow().clone();
@@ -239,7 +239,7 @@ impl Log {
         Ok(wrong)
     }
 
-    /// Sets the epoch, and the function that returns up to where the side was given every change.
+    /// Sets the number of the epoch, and the callback `given_below`; see [`GivenBelow`].
     pub(super) fn monitor(&self, epoch: u64, given_below: Rc<GivenBelow>) {
         self.epoch.set(epoch);
         *self.given_below.borrow_mut() = given_below;
@@ -253,7 +253,7 @@ impl Log {
         );
         self.index.borrow_mut().forget_from(first);
         self.complete.set(self.complete.get().min(first));
-        // In a discarded history, members may have shared changes that do not count in the new one.
+        // Changes that all members had in a discarded history may be invalid in the new history.
         let mut checkpoint = self.checkpoint.borrow_mut();
         checkpoint.shared_below = checkpoint.shared_below.min(first);
     }
@@ -275,8 +275,9 @@ impl Log {
         self.shared_below.set(number);
     }
 
-    /// Records that, from now on, no change leaves the log while a member of the epoch lacks it,
-    /// and that all members have every change below `number`. `None`: a change has to leave early.
+    /// Records that, from now on, the log keeps every change that a member of the epoch lacks, and
+    /// that all members have every change below `number`. `None` records that the log has to drop a
+    /// change although a member lacks it.
     pub(super) fn keep_from(&self, number: Option<u64>) {
         match number {
             Some(number) if self.kept_from.get() == 0 => self.kept_from.set(number),
@@ -285,7 +286,7 @@ impl Log {
         }
     }
 
-    /// Records that changes below `number` may leave the log although a member still lacks them.
+    /// Records that the log is allowed to drop changes below `number` although a member lacks them.
     pub(super) fn let_go_below(&self, number: u64) {
         self.kept_from.set(self.kept_from.get().max(number));
     }
@@ -305,7 +306,7 @@ impl Log {
         !self.broken.get() && self.stored() > self.flushed.get()
     }
 
-    /// Returns the ranges of the records in stored entries that may not be durable.
+    /// Returns the ranges of the records in stored entries that are possibly not durable.
     pub(super) fn unflushed(&self) -> Vec<Range<u64>> {
         let index = self.index.borrow();
         let entries = index.entries().iter().rev();
@@ -331,8 +332,8 @@ impl Log {
         outcome
     }
 
-    /// Forms an entry without data, which states up to where the log is complete. It precedes all
-    /// waiting changes: they are newer, and may wait for space that this statement makes free.
+    /// Forms an entry without data that states up to which number the log is complete. The entry
+    /// precedes all waiting changes: they are newer, and may wait for space that it makes free.
     fn claim(self: &Rc<Self>) -> Outcome {
         let outcome = Outcome::default();
         if let Some(error) = self.halted.get() {
@@ -349,15 +350,14 @@ impl Log {
         outcome
     }
 
-    /// Makes a full log state up to which number it is complete, if its last entry states a lower
-    /// number. Without space for another entry with data, no other entry would state it.
+    /// If a full log is complete up to a higher sequence number than its last entry states, adds an
+    /// entry without data that states the higher number. Another entry, with data, would state it
+    /// too, but the log has no space for one.
     pub(super) fn claim_when_full(self: &Rc<Self>) {
         let claims = |first: &Pending| first.append.range.is_empty();
         let claimed = self.pending.borrow().front().is_some_and(claims);
         let more = || self.complete_with_this() > self.formed.get().1;
         if self.is_full() && !self.is_broken() && !claimed && more() {
-            // Makes a full log state up to where it is complete, if its last entry states less:
-            // without space for another entry with data, no other entry would state it.
             let _ = self.claim();
         }
     }
@@ -429,7 +429,7 @@ impl Log {
             }
             let Some((flying, data)) = self.form_entry(again) else {
                 if again {
-                    // The destager makes space and must not wait for space. It relogs later.
+                    // Relogging frees space, so it must not wait for space. It is retried later.
                     self.fail_again(IoError::NoSpace);
                     continue;
                 }
@@ -475,8 +475,8 @@ impl Log {
         pinned.map_or(tail, |pinned| pinned.min(tail))
     }
 
-    /// Forms an entry of the waiting appends that fit in: of relogged changes if `again`, else new
-    /// ones.
+    /// Forms an entry from the waiting appends that fit in. With `again`, the entry has relogged
+    /// changes; otherwise, it has new changes.
     fn form_entry(&self, again: bool) -> Option<(Flying, Payload)> {
         let (mut room, mut bare_room) = (self.room(again)?, BARE_BYTES_MAX);
         let queue = if again { &self.again } else { &self.pending };
@@ -566,12 +566,12 @@ impl Log {
         }
     }
 
-    /// Returns the number below which every change is in a formed entry or at its home location.
+    /// Returns the sequence number below which each change is in an entry or at its home location.
     fn complete_with_this(&self) -> u64 {
         let ask = Rc::clone(&self.given_below.borrow());
         let pending = self.pending_numbers.borrow().keys().next().copied();
         let complete = ask(pending.unwrap_or(u64::MAX));
-        // Sequence numbers used again after an error do not lower the number stated before.
+        // Sequence numbers are used again after an error. The stated number must not decrease.
         complete.max(self.complete.get())
     }
 
@@ -690,15 +690,16 @@ impl Log {
         self.changed.notify();
     }
 
-    /// Makes all stored entries durable, and makes the log state that it is complete up to
-    /// `number`, if it is. All changes that the caller needs must have been stored before the call.
+    /// Makes all stored entries durable. If the log is complete up to the sequence number `number`,
+    /// the durable entries then state this. All changes that the caller needs must have been stored
+    /// before the call.
     ///
     /// # Errors
     /// When the device fails; writes since the last successful flush are then in an unknown state.
     pub(super) async fn flush(self: &Rc<Self>, number: u64) -> Result<(), IoError> {
         if self.complete.get() < number {
-            // When the last entry was formed, a change was missing that the side has since received
-            // in another way than through the log.
+            // When the last entry was formed, a change was missing, so the entry states a lower
+            // number. Since then, the side has received the change without its log.
             self.claim().wait().await?;
         }
         let (position, complete) = (self.stored(), self.complete.get());
@@ -755,9 +756,9 @@ impl Log {
     }
 
     /// Returns true when `bytes` in `records` records fit into the log after the waiting appends,
-    /// in full entries or entries of at least `records_per_entry` records, before any change that
-    /// is not complete now is destaged. The space of complete changes counts as free, and the gap
-    /// before a new incarnation is reserved.
+    /// in full entries or entries of at least `records_per_entry` records. The space of complete
+    /// changes is treated as free, but no other change is assumed to be destaged. The gap before a
+    /// new incarnation is reserved.
     pub(super) fn takes(&self, bytes: u64, records: u64, records_per_entry: u64) -> bool {
         let complete = self.complete.get();
         let index = self.index.borrow();
@@ -767,8 +768,8 @@ impl Log {
         let pending = self.pending.borrow();
         let waits = |waiting: &Pending| waiting.append.data_bytes() + HEADER_BYTES;
         let waits_bytes: u64 = pending.iter().map(waits).sum();
-        // Extra headers: each group of appends, and the end of the area, may end an incomplete
-        // entry.
+        // Extra headers: an entry can end before it is full, after each group of appends and at the
+        // end of the area.
         let full = bytes / (self.area.data_blocks_max * BLOCK_BYTES);
         let headers = (full + records.div_ceil(records_per_entry) + 4) * HEADER_BYTES;
         let all = stays_bytes + waits_bytes + bytes + headers + self.area.window();

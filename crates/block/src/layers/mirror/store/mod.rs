@@ -83,8 +83,8 @@ pub(super) struct StoreDevice {
     pub(super) unknown_blocks: u64,
     /// Whether the side keeps checksums of the blocks at their home locations.
     pub(super) integrity: bool,
-    /// Function that returns the sequence number below which changes of an epoch count, given the
-    /// number of that epoch.
+    /// Function that maps the number of an epoch to the sequence number below which the changes of
+    /// that epoch are valid.
     pub(super) counts_below: Rc<dyn Fn(u64) -> u64>,
     /// Maximum number of bytes of checksum pages kept in memory.
     pub(super) checksum_cache_bytes: u64,
@@ -95,14 +95,14 @@ pub(super) struct StoreDevice {
 pub(super) struct StoreFound {
     /// Sequence number below which the side has every change.
     pub(super) complete_below: u64,
-    /// Lowest sequence number above those of all changes that the side may have seen.
+    /// Lowest sequence number that is higher than that of every change that the side may have seen.
     pub(super) next_number: u64,
     /// Time at which the newest log entry was written, in seconds since 1970; `None` when there is
     /// none.
     pub(super) written_s: Option<u64>,
     /// Sequence number below which every change was durable on every member of the epoch.
     pub(super) shared_below: u64,
-    /// Sequence number from which no change has left the log while a member of the epoch lacked it;
+    /// Sequence number from which the log has kept every change that a member of the epoch lacked;
     /// 0 when unknown.
     pub(super) kept_from: u64,
     /// Whether the log has lost changes that had been durable, so that unknown changes are missing.
@@ -144,7 +144,7 @@ pub(super) struct Store {
     zeroes: Buf,
     found: StoreFound,
     epoch: Cell<u64>,
-    /// Sequence number below which every change is durable on all other members. It has its maximum
+    /// Sequence number below which every change is durable on all other members. It is `u64::MAX`
     /// until the store is told of other members.
     released_below: Cell<u64>,
     /// Number of bytes relogged for a lagging member since `released_below` last changed, and the
@@ -185,7 +185,7 @@ pub(super) struct Store {
     unsettled: RefCell<RangeSet>,
     /// Ranges in which blocks of the side were found corrupt, for the mirror to repair.
     suspect: RefCell<RangeSet>,
-    /// State of the writes with which a rebuild writes directly to home locations.
+    /// State of the writes of a rebuild that go directly to home locations.
     straight: straight::Straight,
     counts: Cell<StoreCounts>,
     /// Wrapper of the device. It records when the device last completed a request of the store, and
@@ -200,7 +200,7 @@ pub(super) struct Store {
 /// when this returns. Little is written, whatever the size of the side.
 ///
 /// # Errors
-/// Those of the device; the content of the areas is then unknown.
+/// Errors of the device; the content of the areas is then unknown.
 ///
 /// # Panics
 /// When the layout has no area that records which pages were written.
@@ -213,7 +213,7 @@ pub(super) async fn initialise(
 ) -> Result<(), IoError> {
     let place = layout.written.expect("a new side says what was written");
     written::initialise(rt, &**device, place, layout.pages(), side).await?;
-    // Content from before the formatting counts as the first change.
+    // Content from before the formatting is treated as the first change.
     let complete_below = match has_content {
         false => 0,
         true => FIRST_CHANGE + 1,
@@ -446,7 +446,7 @@ impl Store {
     }
 
     /// Records that every other member of the epoch durably has the changes below `released_below`,
-    /// so that the log may drop them. `marks_all` says whether a side is missing, so that the
+    /// so that the log can drop them. `marks_all` says whether a side is missing, so that the
     /// regions of dropped changes must be marked in the dirty-region bitmap.
     pub(super) fn release(&self, released_below: u64, marks_all: bool) {
         let more = released_below > self.released_below.get() || marks_all != self.marks_all.get();
@@ -464,9 +464,9 @@ impl Store {
         }
     }
 
-    /// Records that the log keeps every change that a member of the epoch lacks, from now on, where
-    /// all members have every change below `number`. `None` records that the log has to drop a
-    /// change that a member lacks. The log writes this record whenever it drops entries.
+    /// Records that, from now on, the log keeps every change that a member of the epoch lacks, and
+    /// that all members have every change below `number`. `None` records that the log has to drop a
+    /// change although a member lacks it. The log stores this record whenever it drops entries.
     pub(super) fn keep_from(&self, number: Option<u64>) {
         self.log.keep_from(number);
     }
@@ -474,7 +474,7 @@ impl Store {
     /// Makes the content that the opening has read durable, by a flush.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Errors of the device.
     pub(super) async fn flush_what_was_found(&self) -> Result<(), IoError> {
         self.device.submit(Request::flush()).await?;
         self.log.read_is_durable();
@@ -509,19 +509,19 @@ impl Store {
         self.log.append(append)
     }
 
-    /// Makes all stored changes durable, and makes the log state that it is complete up to `number`
-    /// if it is; see [`Log::flush`].
+    /// Makes all stored changes durable. If the log is complete up to the sequence number `number`,
+    /// its durable entries then state this; see [`Log::flush`].
     pub(super) async fn flush(&self, number: u64) -> Result<(), IoError> {
         self.log.flush(number).await
     }
 
     /// Makes the log durably state that the side holds every change below `number`, after an
-    /// opening has given the side all of these changes that count. Content that readers get from
-    /// then on must be found again when the side is started alone, where only complete changes
-    /// count.
+    /// opening has given the side all of these changes that are valid. If the side is started alone
+    /// later, only complete changes are valid, so content that readers get from now on must belong
+    /// to complete changes.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Errors of the device.
     pub(super) async fn become_complete(&self, number: u64) -> Result<(), IoError> {
         if self.complete_durable() >= number {
             return Ok(());
@@ -555,8 +555,8 @@ impl Store {
 
     /// Returns true when the log has space for a change that overtakes waiting changes. All waiting
     /// changes, of the given bytes and parts, and all changes that may still join them must then
-    /// fit into the log, because none of them can be destaged before all are there. Each part may
-    /// need an entry of its own, since a side may be given one part at a time.
+    /// fit into the log, because none of them can be destaged before all of them are in the log.
+    /// Each part may need an entry of its own, since a side can be given one part at a time.
     pub(super) fn may_overtake(&self, waiting_bytes: u64, waiting_parts: u64) -> bool {
         let bytes = waiting_bytes.max(self.backlog_bytes_max());
         let parts = waiting_parts.max(self.backlog_bytes_max() / BLOCK_BYTES);

@@ -167,7 +167,7 @@ impl Area {
         })
     }
 
-    /// Divides a range of pages into runs, each of which one request may read or write.
+    /// Divides a range of pages into runs, each of which one request can read or write.
     pub(in crate::layers::mirror::store) fn runs(
         &self,
         pages: Range<u64>,
@@ -176,7 +176,7 @@ impl Area {
         runs(pages, Area::run_pages_max(device))
     }
 
-    /// Returns the maximum number of pages that one request may read or write.
+    /// Returns the maximum number of pages that one request can read or write.
     pub(in crate::layers::mirror::store) fn run_pages_max(device: &dyn Device) -> u64 {
         let transfer = u64::from(device.geometry().transfer_bytes_max);
         (RUN_BYTES_MAX.min(transfer) / PAGE_BYTES).max(1)
@@ -185,7 +185,7 @@ impl Area {
     /// Reads pages with one request.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Errors of the device.
     pub(in crate::layers::mirror::store) async fn read(
         &self,
         device: &dyn Device,
@@ -199,7 +199,7 @@ impl Area {
     /// Writes all pages of the area, without a flush; `entries` fills in the entries of each page.
     ///
     /// # Errors
-    /// Those of the device; the content is then unknown.
+    /// Errors of the device; the content is then unknown.
     pub(in crate::layers::mirror::store) async fn fill(
         &self,
         rt: &Rt,
@@ -241,7 +241,7 @@ fn runs(pages: impl IntoIterator<Item = u64>, pages_max: u64) -> Vec<Range<u64>>
 /// Bits that record which pages of a side were ever written. A page is identified by its number
 /// among all pages that have bits.
 pub(in crate::layers::mirror::store) trait PageBits {
-    /// Returns true when the page was written, as far as the device has acknowledged writes.
+    /// Returns true when the device has acknowledged a write of the page.
     fn is_written(&self, page: u64) -> bool;
 
     /// Returns the first page of a range that was written; the end of the range if there is none.
@@ -250,15 +250,16 @@ pub(in crate::layers::mirror::store) trait PageBits {
     /// Records that the device has acknowledged a write of the page.
     fn note(&self, page: u64);
 
-    /// Records that the page was not read back as written. If its bit is not set yet, the page
-    /// counts as never written.
+    /// Records that the content read back from the page differs from the content written. If the
+    /// bit of the page is not set yet, the page is treated as never written.
     fn forget(&self, page: u64);
 }
 
 /// View of the written bits for the pages of one area: the dirty-region bitmap or the checksums.
 #[derive(Clone, Default)]
 pub(in crate::layers::mirror::store) struct WrittenIn {
-    /// The bits of the side; `None` when formatting wrote all pages.
+    /// The bits that record which pages of the side were ever written; `None` when formatting wrote
+    /// all pages.
     of: Option<Rc<dyn PageBits>>,
     /// Index of the bit of the first page in this area.
     first_bit: u64,
@@ -273,7 +274,8 @@ impl WrittenIn {
         WrittenIn { of, first_bit }
     }
 
-    /// Returns true when the page was written, so that the content on the device counts.
+    /// Returns true when the page was ever written. Otherwise, the content on the device is not
+    /// used.
     pub(in crate::layers::mirror::store) fn is_written(&self, page: u64) -> bool {
         let of = self.of.as_ref();
         of.is_none_or(|of| of.is_written(self.first_bit + page))
@@ -295,8 +297,8 @@ impl WrittenIn {
         }
     }
 
-    /// Records that the page was not read back as written. If its bit is not set yet, the page
-    /// counts as never written.
+    /// Records that the content read back from the page differs from the content written. If the
+    /// bit of the page is not set yet, the page is treated as never written.
     pub(in crate::layers::mirror::store) fn forget(&self, page: u64) {
         if let Some(of) = &self.of {
             of.forget(self.first_bit + page);
@@ -476,11 +478,11 @@ impl WriteBack {
         result
     }
 
-    /// Reads the pages back that were written since the last call, and returns those that are not
-    /// on the device as written.
+    /// Reads back the pages that were written since the last call. Returns the pages whose content
+    /// on the device differs from the content written.
     ///
     /// # Errors
-    /// Those of the device. Pages that were not read are read by the next call.
+    /// Errors of the device. Pages that were not read are read by the next call.
     pub(in crate::layers::mirror::store) async fn verify(&self) -> Result<Vec<u64>, IoError> {
         let _turn = self.turn.acquire(1).await;
         let run_pages_max = Area::run_pages_max(&*self.device);

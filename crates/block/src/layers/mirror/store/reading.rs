@@ -20,14 +20,15 @@ impl Store {
     ///
     /// # Errors
     /// `Corrupt` when a block does not match its digest; the block is then among the
-    /// [suspects](Store::take_suspects). Otherwise those of the device.
+    /// [suspects](Store::take_suspects). Otherwise errors of the device.
     pub(in super::super) async fn read(&self, range: Range<u64>, origin: Origin) -> IoResult {
         self.wanted.set(self.rt.now());
         match self.read_once(&range, origin).await {
             Err(IoError::Corrupt) => {}
             other => return other,
         }
-        // The block may have been destaged during the first read, which the lock now prevents.
+        // The block was possibly destaged during the first read. The lock prevents this during the
+        // second read.
         let _still = self.home.lock(range.clone()).await;
         let reply = self.read_once(&range, origin).await;
         if matches!(reply, Err(IoError::Corrupt)) {

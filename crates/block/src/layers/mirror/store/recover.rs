@@ -32,7 +32,7 @@ pub(super) struct Recovered {
     pub(super) written_s: Option<u64>,
     /// Sequence number below which every change was durable on every member of the epoch.
     pub(super) shared_below: u64,
-    /// Ranges of records that do not count, but may have been destaged.
+    /// Ranges of invalid records that were possibly destaged.
     pub(super) given_up: Vec<Range<u64>>,
     /// Whether entries that had been durable are missing, so that the side has lost unknown
     /// changes.
@@ -109,9 +109,9 @@ impl Reader<'_> {
         Ok(true)
     }
 
-    /// Returns the position at which the log continues after a damaged entry at `end`, if an entry
-    /// within the next in-flight window, or `durable_to`, proves that the damaged entry had been
-    /// durable. Returns `None` when there is no such entry.
+    /// Returns the position of the next valid entry after a damaged entry at the position `end`, if
+    /// that next entry or `durable_to` proves that the damaged entry had been durable. Searches one
+    /// in-flight window. Returns `None` when there is no such entry.
     async fn beyond(
         &mut self,
         side: &Uuid,
@@ -132,7 +132,7 @@ impl Reader<'_> {
 }
 
 /// Reads the log of a side, whose maximum length is that of its `area`, and repeatedly calls `told`
-/// with the number of bytes read so far. The changes of an epoch count only below the sequence
+/// with the number of bytes read so far. The changes of an epoch are valid only below the sequence
 /// number that [`counts_below`](StoreDevice::counts_below) returns for the epoch.
 ///
 /// # Errors
@@ -280,7 +280,8 @@ impl Recovered {
         self.start.index.push(entry);
     }
 
-    /// Returns the lowest sequence number above those of all changes that the side may have seen.
+    /// Returns the lowest sequence number that is higher than that of every change that the side
+    /// may have seen.
     pub(super) fn next_number(&self) -> u64 {
         let entries = self.start.index.entries().iter();
         let highest = entries.filter_map(Entry::highest).max();

@@ -5,7 +5,7 @@
 //!
 //! When a side comes back, it is given the marked regions and the changes in the log, and nothing
 //! else. So the map must never mark fewer regions than were changed: the regions of a damaged page
-//! count as changed after every epoch.
+//! are treated as changed after every epoch.
 
 mod marks;
 #[cfg(test)]
@@ -28,7 +28,8 @@ use crate::layers::mirror::superblock::areas::{
     PAGE_BYTES, PAGE_REGIONS, REGION_BYTES, REGION_ENTRY_BYTES,
 };
 
-/// Entry of a region that counts as changed after every epoch.
+/// Bitmap entry that is higher than the number of every epoch: its region is out of sync for every
+/// side, whatever the newest epoch of the side.
 const ALWAYS: u64 = u64::MAX;
 /// Maximum number of reads in flight while the map is loaded.
 const READS_IN_FLIGHT_MAX: usize = 8;
@@ -59,9 +60,9 @@ impl Regions {
     /// Reads the pages of the map that were ever written, for a volume of `volume_bytes`.
     ///
     /// # Errors
-    /// Those of the device. An invalid page is not an error: it is added to
-    /// [`damaged`](Self::damaged), all of its regions count as changed after every epoch, and a
-    /// write of this state is due.
+    /// Errors of the device. An invalid page is not an error: it is added to
+    /// [`damaged`](Self::damaged), all of its regions are treated as changed after every epoch, and
+    /// a write of this state is due.
     ///
     /// # Panics
     /// When the area is too short for the volume.
@@ -92,9 +93,9 @@ impl Regions {
         });
         let mut reads = std::pin::pin!(reads.buffered(READS_IN_FLIGHT_MAX));
         let mut marks = Marks::new(regions);
-        // A page that differs from its state in memory is due to be written. A damaged page, in
-        // particular, may be valid when it is read again. It must not have its old content then,
-        // since marks that are already implied in memory are not written.
+        // A page on the device that differs from its state in memory is due to be written. This
+        // matters for a damaged page, which can be valid when it is read later. The page must not
+        // have its old content then, since marks that memory already implies are not written again.
         let (mut damaged, mut due) = (Vec::new(), Vec::new());
         while let Some(read) = reads.next().await {
             let (run, payload) = read?;
@@ -159,7 +160,8 @@ impl Regions {
         changed
     }
 
-    /// Extends the map for a volume of `volume_bytes`. The added regions count as never changed.
+    /// Extends the map for a volume of `volume_bytes`. The added regions are recorded as never
+    /// changed.
     ///
     /// # Panics
     /// When the area is too short for the volume.
@@ -196,11 +198,11 @@ impl Regions {
         self.write_back.run(fill).await
     }
 
-    /// Reads the pages back that were written since the last call, and returns true when all of
-    /// them are on the device as written. Any other page will be written again.
+    /// Reads back the pages that were written since the last call. Returns true when all of them
+    /// have the written content on the device. A page with other content will be written again.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Errors of the device.
     pub(super) async fn verify(&self) -> Result<bool, IoError> {
         let lost = self.write_back.verify().await?;
         lost.iter().for_each(|page| self.write_back.mark(*page));
@@ -211,7 +213,7 @@ impl Regions {
     /// be written again.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Errors of the device.
     pub(super) async fn check(&self) -> Result<CheckedAreas, IoError> {
         let pages_end = self.marks.borrow().pages_end();
         let mut checked = CheckedAreas::default();

@@ -16,12 +16,12 @@ use crate::request::Origin;
 
 impl Store {
     /// Durably appends the newest content of the oldest entries again, if the log keeps these
-    /// entries only for a lagging member. Returns true when content was moved. Nothing is moved if
-    /// most of the bytes moved since the last progress of the member were still needed, since
-    /// moving would gain no room; the log then waits for the member.
+    /// entries only for a lagging member. Returns true when content was moved. If most of the bytes
+    /// that were moved since the last progress of the member were still needed, moving would gain
+    /// no room: nothing is moved then, and the log waits for the member.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Errors of the device.
     pub(super) async fn relog(&self) -> Result<bool, IoError> {
         if self.log.has_gap() {
             return Ok(false);
@@ -70,8 +70,8 @@ impl Store {
         Ok(true)
     }
 
-    /// Returns the parts of the oldest entries that no newer record of the log replaces, with at
-    /// most as many bytes as one entry may have, or those of the oldest entry.
+    /// Returns the parts of the oldest entries that no newer record of the log replaces. Together
+    /// they fit into one entry, except that all parts of the oldest entry are always included.
     fn parts_to_relog(&self) -> Vec<(Range<u64>, Logged)> {
         let (index, limits) = (self.log.index.borrow(), self.limits());
         let bytes_max = self.log.area.data_blocks_max * BLOCK_BYTES;

@@ -3,9 +3,9 @@
 //! Through the log, each byte would be written twice and read once, a disk would seek between both
 //! places, and a rebuild would wait for space in a log full of client writes. While a side is
 //! rebuilt, its superblock says so and its data area may be a mixture of old and new content, so
-//! that the log has nothing to protect there. Before the side counts, the content and its checksums
-//! must be durable. Until [`settle`](Store::settle) has made them durable, their ranges are
-//! recorded, and count as lacking again if the side fails.
+//! that the log has nothing to protect there. Before the side becomes a member, the content and its
+//! checksums must be durable. Until [`settle`](Store::settle) has made them durable, their ranges
+//! are recorded, and are treated as lacking again if the side fails.
 //!
 //! A straight write must never go to a range with a record in the log, since this older record
 //! would be destaged later.
@@ -32,16 +32,17 @@ use crate::range_set::RangeSet;
 
 /// Number of changed checksum pages in memory above which these pages are made durable.
 const UNWRITTEN_PAGES_MAX: usize = 1024;
-/// Length in bytes of the part of the volume whose out-of-sync ranges are announced together. Each
-/// announcement costs flushes; and if a rebuild is interrupted, zeroes are written to all announced
-/// ranges.
+/// Length in bytes of the part of the volume whose out-of-sync ranges are announced together
+/// (marked in the dirty-region bitmap before a rebuild writes to them directly). Each announcement
+/// costs flushes. If a rebuild is interrupted, zeroes are written to all announced ranges.
 const ANNOUNCED_BYTES: u64 = 16 * MAP_PAGE_COVERS_BYTES;
 /// Maximum interval between two checks whether the log can drop more entries.
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 /// Number of checksum pages that are preloaded together, ahead of the copy.
 const PAGES_AHEAD: u64 = 64;
 
-/// Reason why the content of straight writes could not be made durable.
+/// Reason why the content of straight writes (writes of a rebuild that bypass the log) could not be
+/// made durable.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) enum Unsettled {
     /// The checksums could not be written. The caller may retry.
@@ -51,7 +52,8 @@ pub(in super::super) enum Unsettled {
     Lost(IoError),
 }
 
-/// State of the straight writes of a side: the ranges written, and whether more may be written.
+/// State of the straight writes of a side (writes of a rebuild that bypass the log): the ranges
+/// written, and whether further straight writes are allowed.
 #[derive(Default)]
 pub(super) struct Straight {
     allowed: Cell<bool>,
@@ -64,8 +66,8 @@ pub(super) struct Straight {
     announced: RefCell<RangeSet>,
     /// Changes in the log that are older than the content that the rebuild writes.
     superseded: RefCell<Superseded>,
-    /// Number of straight writes begun. `ended` is the number of those that have ended, and
-    /// `one_has_ended` is signaled at each end.
+    /// Number of straight writes (writes of a rebuild that bypass the log) that have begun. `ended`
+    /// is the number of straight writes that have ended; `one_has_ended` is signaled at each end.
     begun: Cell<u64>,
     ended: Cell<u64>,
     one_has_ended: Event,
@@ -73,7 +75,7 @@ pub(super) struct Straight {
     ahead: RefCell<Range<u64>>,
 }
 
-/// Guard that marks a straight write in flight.
+/// Guard that marks a straight write (a write of a rebuild that bypasses the log) as in flight.
 struct Writing<'s>(&'s Straight);
 
 impl Writing<'_> {
@@ -91,18 +93,20 @@ impl Drop for Writing<'_> {
 }
 
 impl Straight {
-    /// Allows or forbids straight writes, which are allowed only while the data area may be a
-    /// mixture of old and new content.
+    /// Allows or forbids straight writes (writes of a rebuild that bypass the log). They are
+    /// allowed only while the data area may be a mixture of old and new content.
     pub(super) fn allow(&self, allowed: bool) {
         self.allowed.set(allowed);
     }
 
-    /// Returns true when a straight write is in flight.
+    /// Returns true when a straight write (a write of a rebuild that bypasses the log) is in
+    /// flight.
     pub(super) fn is_writing(&self) -> bool {
         self.ended.get() < self.begun.get()
     }
 
-    /// Waits until every straight write that is in flight at the call has ended.
+    /// Waits until every straight write (a write of a rebuild that bypasses the log) that was in
+    /// flight when the wait began has ended.
     pub(super) async fn until_written(&self) {
         let begun = self.begun.get();
         self.one_has_ended.until(|| self.ended.get() >= begun).await;
@@ -116,10 +120,11 @@ impl Straight {
 }
 
 impl Store {
-    /// Returns true when content of a range may be written directly to its home location: the range
-    /// was announced, and the log has no record of it that counts. A discarded record would be
-    /// found again after a crash, so it blocks the range, unless the log is known to drop it before
-    /// the side counts.
+    /// Returns true when a rebuild is allowed to write content of a range directly to its home
+    /// location: the range was announced in the dirty-region bitmap, and the log has no valid
+    /// record of it. A discarded record also forbids this, since it would be found again after a
+    /// crash; the exception is a record that the log is known to drop before the side becomes a
+    /// member.
     pub(in super::super) fn takes_straight(&self, range: &Range<u64>) -> bool {
         self.straight.allowed.get()
             && self.straight.announced.borrow().covers(range)
@@ -128,30 +133,32 @@ impl Store {
     }
 
     /// Returns the part of the volume around a position whose out-of-sync ranges are announced
-    /// together: the part that a few pages of the dirty-region bitmap describe.
+    /// together (marked in the dirty-region bitmap before a rebuild writes to them directly). A few
+    /// pages of the bitmap describe this part.
     pub(in super::super) fn announced_together(position: u64) -> Range<u64> {
         let start = position - position % ANNOUNCED_BYTES;
         start..start + ANNOUNCED_BYTES
     }
 
-    /// Returns true when a range must be announced before a straight write of it is possible.
+    /// Returns true when a range must be announced (marked in the dirty-region bitmap) before a
+    /// rebuild can write to it directly.
     pub(in super::super) fn is_to_be_announced(&self, range: &Range<u64>) -> bool {
         self.straight.allowed.get() && !self.straight.announced.borrow().covers(range)
     }
 
-    /// Announces ranges: durably marks them in the dirty-region bitmap as ranges that may be
-    /// written directly to their home locations. After a crash during a rebuild, the bitmap then
-    /// shows where the data area may hold content that the checksums do not describe, and which
-    /// regions an absent side lacks.
+    /// Announces ranges: durably marks them in the dirty-region bitmap before a rebuild writes
+    /// directly to their home locations. After a crash during a rebuild, the bitmap then shows
+    /// where the data area may hold content that the checksums do not describe, and which regions
+    /// an absent side lacks.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Errors of the device.
     pub(in super::super) async fn announce(&self, ranges: Vec<Range<u64>>) -> Result<(), IoError> {
         for range in &ranges {
             self.regions.mark(range.clone(), self.epoch.get() + 1);
         }
         self.write_pages().await?;
-        // The bitmap has an entry for each region, so complete regions are announced.
+        // The bitmap has one entry for each region, so complete regions are recorded as announced.
         let regions = ranges.iter().map(|range| {
             let end = range.end.next_multiple_of(REGION_BYTES);
             range.start - range.start % REGION_BYTES..end
@@ -160,9 +167,9 @@ impl Store {
         Ok(())
     }
 
-    /// Locks the home location of a range for a straight write; `None` when a straight write is not
-    /// allowed, or the range is being written. Changes that enter the log from then on are destaged
-    /// after this write.
+    /// Locks the home location of a range for a straight write (a write of a rebuild that bypasses
+    /// the log). Returns `None` when a straight write is not allowed, or when the range is being
+    /// written. Changes that enter the log after this call are destaged after the straight write.
     pub(in super::super) fn begin_straight(&self, range: &Range<u64>) -> Option<RangeGuard> {
         let taken = self.takes_straight(range);
         let kept = taken.then(|| self.home.try_lock(range.clone())).flatten()?;
@@ -174,7 +181,7 @@ impl Store {
     /// durable with the next [`settle`](Self::settle).
     ///
     /// # Errors
-    /// Those of the device; the content of the range is then unknown.
+    /// Errors of the device; the content of the range is then unknown.
     pub(in super::super) async fn write_straight(
         &self,
         kept: RangeGuard,
@@ -187,30 +194,32 @@ impl Store {
         let writing = Writing::begin(&self.straight);
         let written = self.write_locked_home(write).await;
         drop(writing);
-        // A `settle` during the write may not cover its content, so the range is recorded again.
+        // A `settle` during the write possibly does not cover the content of the write, so the
+        // range is recorded again.
         self.straight.unsettled.borrow_mut().insert(range);
         written
     }
 
-    /// Returns true when [`settle`](Self::settle) should be called, because straight writes have
-    /// changed many checksum pages.
+    /// Returns true when [`settle`](Self::settle) should be called, because straight writes (writes
+    /// of a rebuild that bypass the log) have changed many checksum pages.
     pub(in super::super) fn should_settle(&self) -> bool {
         let checksums = self.checksums.as_ref();
         checksums.is_some_and(|checksums| checksums.unwritten_pages() > UNWRITTEN_PAGES_MAX)
     }
 
-    /// Makes the content and the checksums of all straight writes before the call durable.
+    /// Makes the content and the checksums of all straight writes (writes of a rebuild that bypass
+    /// the log) before the call durable.
     ///
     /// # Errors
-    /// Those of the device; the variant says whether earlier writes may be lost. Ranges that are
+    /// Errors of the device; the variant says whether earlier writes may be lost. Ranges that are
     /// not durable remain recorded.
     pub(in super::super) async fn settle(&self) -> Result<(), Unsettled> {
         let unsettled = std::mem::take(&mut *self.straight.unsettled.borrow_mut());
         if unsettled.is_empty() {
             return Ok(());
         }
-        // Recorded here so that, if the side fails before the ranges are durable, they count as
-        // lacking.
+        // The ranges are recorded here so that they are treated as lacking if the side fails before
+        // they are durable.
         let settling = &self.straight.settling;
         settling.borrow_mut().extend(unsettled.iter());
         let settled = self.settle_now().await;
@@ -229,19 +238,19 @@ impl Store {
         self.write_pages().await.map_err(Unsettled::Lost)
     }
 
-    /// Ends straight writes: from now on the log defines the content of the side, and all changes
-    /// go through the log.
+    /// Ends straight writes (writes of a rebuild that bypass the log). From now on, all changes go
+    /// through the log, and the log defines the content of the side.
     pub(in super::super) fn end_straight(&self) {
         self.straight.allow(false);
     }
 
-    /// Makes the log drop all entries up to the last one with changes that a rebuild has
-    /// superseded. The side must not count before this is done, since after a crash the log would
-    /// be trusted. If the log keeps entries for other members, this waits until these members have
-    /// the changes.
+    /// Makes the log drop all entries up to the last entry with changes that a rebuild has
+    /// superseded. This must be done before the side becomes a member, since an opening after a
+    /// crash then trusts the log. If the log keeps entries for other members, this waits until
+    /// these members have the changes.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Errors of the device.
     pub(in super::super) async fn drop_superseded(self: &Rc<Self>) -> Result<(), IoError> {
         let last = self.straight.superseded.borrow().last_entry();
         while last.is_some_and(|last| self.log.tail() <= last) {
@@ -254,9 +263,10 @@ impl Store {
         Ok(())
     }
 
-    /// Returns the discarded changes in the entries that the log has not dropped. A new store on
-    /// this side finds these changes in the log again, and must discard them too: the rebuild has
-    /// written newer content in their ranges, which may no longer be recorded as lacking.
+    /// Returns the changes in the log that were discarded because a rebuild has superseded them. A
+    /// new store on this side finds these changes in the log again, and must discard them too: the
+    /// rebuild has written newer content in their ranges, and these ranges are possibly no longer
+    /// recorded as lacking.
     pub(in super::super) fn superseded(&self) -> Superseded {
         self.straight
             .superseded
@@ -266,8 +276,8 @@ impl Store {
 
     /// Returns the ranges that the side holds and may lose, because they are not known to be
     /// durable. These include logged changes with sequence numbers below `complete_durable`, since
-    /// a rebuild writes under the number of an older change. The record of the ranges of straight
-    /// writes is cleared.
+    /// a change that a rebuild logs has the number of an older change. The call also clears the
+    /// record of the ranges that a rebuild has written directly.
     pub(in super::super) fn take_not_durable(&self) -> RangeSet {
         let mut ranges = self.straight.unsettled.take();
         ranges.extend(self.straight.settling.take().iter());
@@ -281,7 +291,7 @@ impl Store {
     /// rebuild needs them page by page. A disk would otherwise seek for each page.
     ///
     /// # Errors
-    /// Those of a read of the checksums.
+    /// Errors of a read of the checksums.
     pub(in super::super) async fn look_ahead(&self, range: &Range<u64>) -> Result<(), IoError> {
         let Some(checksums) = &self.checksums else {
             return Ok(());

@@ -3,7 +3,7 @@
 //! store that reads the same log finds them again until the log has dropped their entries.
 //!
 //! This set must never name a change that entered the log after the rebuild began, since such a
-//! change counts.
+//! change is valid.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,7 +11,7 @@ use std::ops::Range;
 use crate::range_set::RangeSet;
 
 /// Superseded ranges of log entries, by the position of the entry. Changes of the same ranges in
-/// later entries count.
+/// later entries are valid.
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct Superseded {
     by_entry: BTreeMap<u64, RangeSet>,

@@ -257,8 +257,9 @@ fn a_hole_among_durable_entries_is_damage() {
     }
 }
 
-/// No later entry states that the last entry was durable. The checkpoint states it, and may have
-/// dropped the content that the last entry replaces.
+/// The checkpoint states that the last entry was durable, but no later entry does. If the last
+/// entry is lost, an opening must notice this, because the log may have dropped the content that
+/// the last entry replaces.
 #[test]
 fn an_entry_that_was_durable_at_the_last_checkpoint_is_missed() {
     for header_too in [false, true] {
@@ -404,8 +405,9 @@ fn a_store_that_is_over_changes_nothing() {
     });
 }
 
-/// Each start needs room in the log. When there is none, entries are destaged even if other sides
-/// lag, but no more than necessary: these sides would otherwise have to be given whole regions.
+/// Each opening of the side needs room in the log. If there is none, entries are destaged although
+/// other sides lag, but no more entries than necessary: for each dropped entry, whole regions have
+/// to be copied to these sides.
 #[test]
 fn a_side_begins_however_often_it_was_stopped() {
     let rt = rt();
@@ -433,9 +435,9 @@ fn a_side_begins_however_often_it_was_stopped() {
     });
 }
 
-/// The second change replaced content that the side was never given, and does not count. The
-/// rebuild that would give the side the counting content is interrupted after the log has dropped
-/// the second change.
+/// The second change is not valid and is discarded. It had replaced content that the side was never
+/// given. The rebuild that would give the side the valid content is interrupted after the log has
+/// dropped the second change.
 #[test]
 fn what_a_discarded_change_had_replaced_is_lacked_until_the_side_is_a_member_again() {
     let rt = rt();
@@ -473,8 +475,8 @@ fn what_a_discarded_change_had_replaced_is_lacked_until_the_side_is_a_member_aga
 }
 
 /// A change was destaged while the side was being rebuilt, and the power was cut before the
-/// checksums were updated. Once the log has dropped the change, its block must not count as never
-/// written; otherwise, a rebuild would leave the wrong content there.
+/// checksums were updated. Once the log has dropped the change, its block must not be treated as
+/// never written; otherwise, a rebuild would leave the wrong content there.
 #[test]
 fn the_home_of_a_discarded_change_does_not_pass_for_never_written() {
     let rt = rt();

@@ -2,13 +2,13 @@
 //! `docs/format/mirror-side.md` specifies the bytes.
 //!
 //! A side of 20 TiB has 21 GB of such pages, none of which is written by formatting: a page without
-//! a set bit counts as a page of a new side, whatever the device holds in its place. A page with a
-//! set bit is validated by its own checksums alone, so a page that has turned to zeroes is
+//! a set bit is treated as a page of a new side, whatever the device holds in its place. A page
+//! with a set bit is validated by its own checksums alone, so a page that has turned to zeroes is
 //! recognized as damaged.
 //!
 //! A bit must never be durable before its page is, and the log must never drop the changes in a
 //! page before the bit is durable. A lost bit would make content read as zeroes. So all bits are
-//! stored twice, bits are never cleared, and a bit counts when either copy has it.
+//! stored twice, bits are never cleared, and a bit is valid when either copy has it.
 
 #[cfg(test)]
 mod tests;
@@ -57,7 +57,7 @@ fn copies((offset, len): (u64, u64), pages: u64, side: Uuid) -> [Area; 2] {
 /// The bits are durable after the next flush.
 ///
 /// # Errors
-/// Those of the device; the content is then unknown.
+/// Errors of the device; the content is then unknown.
 ///
 /// # Panics
 /// When the area has no room for the bits.
@@ -94,7 +94,7 @@ impl Written {
     ///
     /// # Errors
     /// Errors of the device that do not concern a single block. A sector that is invalid in both
-    /// copies is not an error: all of its pages count as written, so that their own checksums
+    /// copies is not an error: all of its pages are treated as written, so that their own checksums
     /// decide.
     ///
     /// # Panics
@@ -153,7 +153,7 @@ impl Written {
     }
 
     /// Returns the pages that the device has written and whose bit is not set yet. After a flush
-    /// that begins after this call, and after the pages were read back, they may be passed to
+    /// that begins after this call, and after the pages were read back, they can be passed to
     /// [`settle`](Self::settle).
     pub(super) fn fresh(&self) -> BTreeSet<u64> {
         self.fresh.borrow().clone()
@@ -163,7 +163,7 @@ impl Written {
     /// future must run to completion.
     ///
     /// # Errors
-    /// Those of the device; `Corrupt` when the device does not keep the written content. Bits that
+    /// Errors of the device; `Corrupt` when the device does not keep the written content. Bits that
     /// were not written are written by the next call.
     pub(super) async fn settle(&self, durable_pages: BTreeSet<u64>) -> Result<(), IoError> {
         for page in durable_pages {

@@ -23,7 +23,7 @@ pub struct Candidate {
 /// Reason why the superblock of a side could not be obtained.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::layers::mirror) enum NotSeen {
-    /// The device cannot be read, so the side counts as absent.
+    /// The device cannot be read, so the side is treated as absent.
     Unreadable(String),
     /// The device holds an invalid superblock.
     Damaged(String),

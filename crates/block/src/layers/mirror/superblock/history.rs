@@ -1,5 +1,5 @@
-//! Epochs, the periods in which the set of counting sides stayed the same, and the history of
-//! epochs that every side keeps.
+//! Epochs, the periods in which the set of members (the sides that hold everything) stayed the
+//! same, and the history of epochs that every side keeps.
 //!
 //! Epochs are identified by a random identifier and never by number: two sides that each continued
 //! without the other both have a next epoch with the same number. The epochs form a tree, and a
@@ -10,7 +10,7 @@ use super::{SIDES_MAX, Uuid};
 /// Maximum number of epochs in a history, for which a superblock has room.
 pub const EPOCHS_MAX: usize = 64;
 
-/// A period in which the set of counting sides stayed the same.
+/// A period in which the set of members (the sides that hold everything) stayed the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Epoch {
     /// Number of the epoch: 1 for the first epoch, and one more for each epoch after it.
@@ -20,7 +20,8 @@ pub struct Epoch {
     /// Sequence number of the first change admitted in the epoch. It is lower than that of the
     /// epoch before if changes were discarded or lost.
     pub first_change: u64,
-    /// Bit set of the members (the sides that count) by their places in the table of sides.
+    /// Bit set of the members (the sides that hold everything) by their places in the table of
+    /// sides.
     pub members: u32,
     /// Time at which the epoch began, in seconds since 1970.
     pub began_s: u64,

@@ -84,7 +84,7 @@ pub enum LayoutError {
 pub struct Asked {
     /// Length of the log in bytes; `None` to derive it from the size of the device.
     pub log_bytes: Option<u64>,
-    /// Size in bytes up to which the device, and the volume with it, may grow later.
+    /// Size in bytes up to which the device, and the volume with it, can grow later.
     pub grow_to_bytes: Option<u64>,
 }
 
@@ -289,8 +289,8 @@ fn checksum_bytes(covered_bytes: u64) -> u64 {
     covered_bytes.div_ceil(CHECKSUM_PAGE_COVERS_BYTES) * BLOCK_BYTES
 }
 
-/// Returns the total number of pages of the two areas, whose lengths may have been read from a
-/// device and are arbitrary.
+/// Returns the total number of pages of the two areas. The lengths of the areas are possibly read
+/// from a device, so they can have any value.
 fn pages_of(map: (u64, u64), checksums: (u64, u64)) -> u64 {
     map.1 / BLOCK_BYTES + checksums.1 / BLOCK_BYTES
 }

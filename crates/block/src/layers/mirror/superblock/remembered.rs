@@ -3,11 +3,12 @@
 //!
 //! The record belongs to the table of sides: fields that refer to places change with an epoch, as
 //! the table does. Zero bytes, which older programs wrote, mean that no operation is remembered.
-//! The record must never say that a side leaves that has no place in the table.
+//! The record must never name a leaving side that has no place in the table.
 
 use super::{Block, Fields, SIDES_MAX, Table, Uuid};
 
-/// Maximum number of remembered sides that have left by a command; the oldest is dropped first.
+/// Maximum number of sides that are remembered after a command has removed them; the oldest is
+/// dropped first.
 pub const LEFT_MAX: usize = 8;
 
 /// Offset of the record in the superblock; the constants below are the offsets of its fields.
@@ -89,7 +90,7 @@ impl Remembered {
         self.added & 1 << place != 0
     }
 
-    /// Sets whether the side at a place counts as added by a command.
+    /// Sets whether the side at a place is recorded as added by a command.
     pub fn set_added(&mut self, place: usize, added: bool) {
         self.added &= !(1 << place);
         self.added |= u16::from(added) << place;

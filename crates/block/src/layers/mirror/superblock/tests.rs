@@ -22,8 +22,8 @@ fn epoch(number: u64) -> Epoch {
     }
 }
 
-/// Returns operations in which the side at place 0 leaves once the side at place 2, which a command
-/// has added, is healthy, and in which a scrub runs.
+/// Returns these unfinished operations: a scrub runs, a command has added the side at place 2, and
+/// the side at place 0 leaves once the side at place 2 is healthy.
 fn remembered() -> Remembered {
     let mut remembered = Remembered::default();
     remembered.revision = 0x0506;

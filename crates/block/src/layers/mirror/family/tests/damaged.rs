@@ -1,4 +1,5 @@
-//! Tests of sides whose logs have lost durable entries, and whose knowledge still counts.
+//! Tests of damaged sides. Their logs have lost durable entries, but their superblocks are still
+//! evidence about the other sides.
 
 use super::*;
 
@@ -9,8 +10,8 @@ fn damaged(seen: Seen) -> Seen {
     }
 }
 
-/// A side whose log has lost entries is no source, but its knowledge of the other sides counts: an
-/// older copy is not accepted as the volume although the only witness is damaged.
+/// A side whose log has lost entries is not a source, but its superblock is still evidence. So an
+/// older copy of another side is not accepted as the volume, although the only witness is damaged.
 #[test]
 fn a_damaged_side_still_tells_that_the_other_is_an_older_copy() {
     let older = at(250, side(A, 2, SideState::Dirty, &[together()]));
@@ -29,7 +30,7 @@ fn a_damaged_side_still_tells_that_the_other_is_an_older_copy() {
                 panic!("{refused}");
             };
             assert_eq!((older, missing), (vec!["a".to_owned()], vec![]));
-            // The operator can decide otherwise, by discarding the damaged side.
+            // The operator can still open the older copy, by discarding the damaged side.
             let given_up = decide(&seen, &["b".to_owned()], None);
             assert_eq!(indices(&given_up.expect("it is forced")), [A]);
         }
@@ -39,8 +40,9 @@ fn a_damaged_side_still_tells_that_the_other_is_an_older_copy() {
     assert_eq!(indices(&plan(&[older, unacknowledged])), [A]);
 }
 
-/// A damaged member is rebuilt from the other sides if these have every change that it ever stated
-/// to have. Otherwise the opening is refused: it may have acknowledged changes that they lack (T7).
+/// A damaged member is rebuilt from the other sides if they have every change that the member once
+/// recorded as complete. Otherwise the opening is refused: the member might have acknowledged
+/// changes that the other sides lack (T7).
 #[test]
 fn a_damaged_member_is_made_anew_unless_it_may_be_ahead() {
     let whole = || at(160, side(A, 2, SideState::Dirty, &[together()]));
@@ -68,9 +70,9 @@ fn a_damaged_member_is_made_anew_unless_it_may_be_ahead() {
     assert_eq!(indices(&plan(&[clean, found(161, 0)])), [A]);
 }
 
-/// A member with an epoch older than the newest either did not get the newest epoch, or is an older
-/// copy. The table of the other side records the epoch that the member had when the newest epoch
-/// began.
+/// A member whose epoch is older than the newest either did not get the newest epoch, or is an
+/// older copy. To distinguish the two, the table of the other side records the epoch that the
+/// member had when the newest epoch began.
 #[test]
 fn a_member_with_another_epoch_than_the_table_names_is_an_older_copy() {
     let epochs = [1, 2, 3].map(|number| epoch(0, number, &[A, B]));

@@ -11,9 +11,9 @@ use super::PAGE_REGIONS;
 /// All entries of a page, in order.
 pub(super) type PageEntries = [u64; PAGE_REGIONS as usize];
 
-/// Maximum number of different entries of a page in memory. In a page with more, the lowest entries
-/// are raised, which marks more than was changed, never less. A history has only this many epochs,
-/// so there is hardly a side left for which the lower entries would make a difference.
+/// Maximum number of different entry values of a page in memory. If a page has more, the lowest
+/// entries are raised: more regions are then marked than were changed, never fewer. A history has
+/// only this number of epochs, so the lower entries hardly matter for any side.
 const DIFFERENT_MAX: usize = 64;
 
 /// A compressed page with at least one mark.

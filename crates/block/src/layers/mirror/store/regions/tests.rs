@@ -145,8 +145,8 @@ fn a_damaged_page_counts_as_always_stale() {
         for epoch in [0, 1 << 40, u64::MAX] {
             assert_eq!(out_of_sync(&map, epoch, VOLUME_BYTES), [page_1]);
         }
-        // No mark changes an entry of the damaged page, so the write of its interpreted content
-        // must be due without a mark.
+        // The entries of the damaged page already have the highest value, so no mark changes them.
+        // The write of the page must therefore be due without a mark.
         assert!(!map.mark(600 * MIB..601 * MIB, 8));
         assert!(map.dirty());
         rig.rt.block_on(map.write_back()).unwrap();

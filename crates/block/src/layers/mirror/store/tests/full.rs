@@ -17,9 +17,9 @@ fn fill(rt: &Rt, store: &Store, next: &Cell<u64>, waiting: u64) -> Vec<Outcome> 
     (0..count).map(append).collect()
 }
 
-/// The side is given a change in another way than through its log. Until then, the log cannot state
-/// a higher complete number, and it fills up. The changes that wait for space must not delay the
-/// flush that frees this space.
+/// A change reaches the side without its log. Before that, the log lacks the change, so it cannot
+/// state a higher complete sequence number, and it fills up. The flush that frees space in the log
+/// must not wait for changes that wait for this space.
 #[test]
 fn a_flush_waits_for_no_change_that_waits_for_space() {
     let rt = rt();
@@ -49,8 +49,8 @@ fn a_flush_waits_for_no_change_that_waits_for_space() {
     });
 }
 
-/// As in the previous test, but without a flush: the log itself notices that it is complete up to a
-/// higher number than it has stated.
+/// The log is full and is not flushed. It notices that it is complete up to a higher sequence
+/// number than its last entry states, and writes an entry that states the higher number.
 #[test]
 fn a_full_log_says_what_is_complete_since() {
     let rt = rt();
@@ -77,7 +77,7 @@ fn a_full_log_says_what_is_complete_since() {
     });
 }
 
-/// Appended changes that are not in an entry yet also count as used space.
+/// Appended changes that are not in an entry yet are included in the used space.
 #[test]
 fn nothing_overtakes_while_the_space_is_taken_by_what_waits_for_it() {
     let rt = rt();

@@ -121,7 +121,7 @@ fn a_late_member_finds_in_the_log_what_it_lacks() {
     });
 }
 
-/// A program that is killed each time after it has opened the side does not use up the log.
+/// A program that opens the side and is killed, again and again, does not fill up the log.
 #[test]
 fn runs_without_entries_take_no_room() {
     let rt = rt();

@@ -12,7 +12,8 @@ fn blocks(ranges: &RangeSet) -> Vec<(u64, u64)> {
     ranges.iter().map(of_blocks).collect()
 }
 
-/// Until a slow flush has ended, the content that it is to cover may still be lost.
+/// Content that was written directly to its home location can be lost until the slow flush that
+/// covers it has ended.
 #[test]
 fn what_went_straight_home_may_be_lost_until_its_flush_has_ended() {
     let rt = rt();
@@ -56,7 +57,7 @@ fn what_went_straight_home_may_be_lost_until_its_flush_has_ended() {
 }
 
 /// A change that a rebuild writes through the log has the sequence number of an older change. It
-/// may not be durable although everything else below that number is.
+/// can be lost although every other change below that number is durable.
 #[test]
 fn what_has_an_old_number_may_be_lost_as_well() {
     let rt = rt();
@@ -76,8 +77,8 @@ fn what_has_an_old_number_may_be_lost_as_well() {
 }
 
 /// In a range that the side lacks, changes in the log are older than the content that a rebuild
-/// writes directly to the home location. Once the side counts, the next opening trusts its log, so
-/// the log must have dropped these changes by then.
+/// writes directly to the home location. Once the side is a member again, the next opening trusts
+/// its log, so the log must have dropped these changes by then.
 #[test]
 fn what_the_log_held_before_a_rebuild_is_not_found_again_after_it() {
     let rt = rt();
@@ -127,10 +128,10 @@ async fn bring(rt: &Rt, store: &Rc<Store>, range: Range<u64>) {
     store.write_straight(kept, data).await.expect("written");
 }
 
-/// A rebuild that is interrupted has written content directly to its home location, which is then
-/// no longer lacking. The log still has older changes of these ranges, and is read again when the
-/// side comes back. The older changes must not count, and must not cancel changes that have entered
-/// the log since.
+/// A rebuild that is interrupted has written content directly to its home location, so the side no
+/// longer lacks these ranges. The log still has older changes of these ranges, and is read again
+/// when the side comes back. The older changes must be ignored, and must not cancel changes that
+/// have entered the log since.
 #[test]
 fn what_the_log_held_before_a_rebuild_that_was_cut_short_does_not_count_again() {
     let rt = rt();

@@ -1,6 +1,6 @@
 //! Tests of pages of the dirty-region bitmap and the checksums that formatting does not write. Old
 //! content of the device must never be mistaken for such a page. A stop at any time must neither
-//! lose a written page nor make an unwritten page count as written.
+//! lose a written page nor make an unwritten page appear as written.
 
 use super::super::checksums::fixture::page_by_hand;
 use super::super::pages::Area;
@@ -228,7 +228,7 @@ fn a_written_page_that_has_turned_to_zeroes_is_damaged() {
     });
 }
 
-/// A side from before written bits existed has no bits, so all of its pages count as written.
+/// A side from before written bits existed has no bits, so all of its pages are treated as written.
 #[test]
 fn a_side_that_says_nothing_of_its_pages_has_all_of_them() {
     let rt = rt();

@@ -23,7 +23,7 @@ fn load(rig: &Rig) -> Rc<Written> {
     rig.rt.block_on(load).expect("memory does not fail")
 }
 
-/// Returns those of the given pages that count as written.
+/// Returns the given pages that are treated as written.
 fn among(written: &Written, pages: &[u64]) -> Vec<u64> {
     let of = |page: &&u64| written.is_written(**page);
     pages.iter().filter(of).copied().collect()
@@ -68,8 +68,8 @@ fn the_bits_are_as_the_format_page_draws_them() {
     assert_eq!(found.first_written(10..20), 20);
 }
 
-/// A copy may be lost, or older than the other copy: a bit in either copy counts, and both copies
-/// have the bit again after the next write.
+/// A copy may be lost, or older than the other copy. A bit that is set in either copy is valid, and
+/// both copies have the bit again after the next write.
 #[test]
 fn one_copy_is_enough() {
     for lost in [100, 102] {
