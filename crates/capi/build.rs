@@ -1,5 +1,5 @@
 //! Sets the soname of the shared library to the version of its interface, so that a program built
-//! for one version is never run with another.
+//! for one version of the library is never run with another version.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

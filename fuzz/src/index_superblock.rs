@@ -1,4 +1,4 @@
-//! Fuzzes superblocks and a checkpoint of an index with arbitrary content behind valid checksums.
+//! Fuzzes superblocks and a checkpoint of an index with arbitrary content and valid checksums.
 
 #![no_main]
 

@@ -22,10 +22,11 @@ pub struct File {
 }
 
 impl File {
-    /// Makes a file from the fuzzer's bytes. The first byte chooses one of three cases: a format;
-    /// recognition of the format by content and by one of three names; or the compact form, where
-    /// the rest becomes the content of a chunk with a valid CRC. In the first two cases the rest is
-    /// the file.
+    /// Makes a file from the fuzzer's bytes. The first byte selects one of three cases. First: the
+    /// format is given, and the rest of the bytes is the file. Second: the rest is the file, and
+    /// the reader has to recognise the format by the content and by one of three file names. Third:
+    /// the format is the compact form, and the rest becomes the content of a chunk with a valid
+    /// CRC.
     pub fn from_fuzzer(data: &[u8]) -> Option<File> {
         let (choice, rest) = data.split_first()?;
         let number = usize::from(choice & !SKIPS);
@@ -66,7 +67,7 @@ impl File {
     }
 
     /// Returns the records up to the end of the file or the first error, and whether reading
-    /// stopped at the end; `None` if the file is refused or long.
+    /// stopped at the end; `None` if the file is refused or has at least `RECORDS_MAX` records.
     ///
     /// # Panics
     /// If a record is invalid, or if the reader does not report the end after it has stopped.

@@ -8,7 +8,8 @@ use bimetal_trace::{Accesses, Collector, Key, Record};
 use libfuzzer_sys::fuzz_target;
 
 const PAGE_BYTES: u64 = 4096;
-/// Maximum number of pages that are split: a record of a few bytes can cover a million pages.
+/// Maximum number of pages of all records together. An input with more pages is skipped, because a
+/// record of a few bytes can cover a million pages.
 const PAGES_MAX: u64 = 1 << 16;
 
 /// Returns the number of pages that a record touches, computed by division.

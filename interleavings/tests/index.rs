@@ -1,6 +1,6 @@
-//! Tests of threads on one index in any order: at every lock, every atomic and every call of the
-//! disk another thread may run. Every interleaving that is tried must keep the promises of
-//! docs/index.md.
+//! Tests of several threads that use one index. At every lock, every atomic and every call of the
+//! disk, the scheduler can switch to another thread. Every interleaving that is tried must keep the
+//! promises of docs/index.md.
 //!
 //! `BIMETAL_INTERLEAVINGS` is the number of interleavings that each of two schedulers tries; the
 //! default is 20 to 200, depending on the test. A failure prints the input that repeats the
@@ -124,7 +124,7 @@ impl Storage for SlowDisk {
         if thread::current().id() == self.writer {
             return self.disk.read(offset, buffer);
         }
-        // A read may return the content at any point in time during the call.
+        // The content that a read returns can be the content at any moment during the call.
         let is_early = shuttle::rand::thread_rng().gen_bool(0.5);
         if !is_early {
             self.wait_for_changes();
@@ -164,7 +164,8 @@ fn small() -> Options {
     }
 }
 
-/// Options under the paper's rules: nothing stays in memory, so every lookup reads.
+/// Options under the paper's rules: nothing stays in memory, so every lookup reads from the
+/// storage.
 fn forgetful() -> Options {
     Options {
         paper: Some(PaperRules {
@@ -185,14 +186,15 @@ fn interleavings(usual: usize) -> usize {
         .unwrap_or(usual)
 }
 
-/// Runs a test in random interleavings, and in interleavings with few thread switches, which are
-/// far apart. Interleavings of the second kind find most bugs.
+/// Runs a test in interleavings of two kinds: random interleavings, and interleavings with only a
+/// few thread switches, far apart from each other. Interleavings of the second kind find most bugs.
 fn in_any_order(usual: usize, test: impl Fn() + Send + Sync + Clone + 'static) {
     let _alone = alone();
     run(interleavings(usual), test);
 }
 
-/// Locks out other tests: a planted bug affects the whole process.
+/// Keeps other tests from running at the same time, because a planted bug affects the whole
+/// process.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)

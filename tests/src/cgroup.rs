@@ -68,7 +68,8 @@ impl MemoryGroup {
         })
     }
 
-    /// Returns the start of a command line, after which a command runs inside the group.
+    /// Returns the first words of a command line. The command that follows these words runs inside
+    /// the group.
     pub fn wrapper(&self) -> Vec<String> {
         let script = "echo $$ > \"$0\" && exec \"$@\"";
         let procs = self.dir.join("cgroup.procs").display().to_string();

@@ -23,8 +23,8 @@ pub fn nbdinfo(uri: &str) -> Value {
     all["exports"][0].clone()
 }
 
-/// Asserts that the export offers the features of a volume: writes of all kinds, flushes that are
-/// valid for several connections, and the allocation context.
+/// Asserts that the export offers the features of a volume: writes of all kinds, flushes that cover
+/// the writes of all connections, and the allocation context.
 pub fn assert_complete_export(uri: &str, size_bytes: u64) {
     let export = nbdinfo(uri);
     assert_eq!(export["export-size"], size_bytes, "{export:#}");
@@ -191,8 +191,8 @@ pub fn qemu_io_commands(uri: &str) {
             "read -P 0x22 96k 32k",
         ],
     );
-    // Writes one sector, then two sectors across a 4 KiB boundary, then a range of which neither
-    // end is aligned to 4 KiB.
+    // Writes one sector, then two sectors across a 4 KiB boundary, then a range whose start and end
+    // are not aligned to 4 KiB.
     qemu_io(
         uri,
         &[
@@ -256,8 +256,9 @@ pub fn fio_verify(uri: &str, part_bytes: u64) -> Outcome {
         .run()
 }
 
-/// Runs fio's nbd engine with random writes of `sizes` at queue depth 32 on four connections, each
-/// in a separate part of the export of `part_bytes`. Checks only that all writes succeed.
+/// Runs fio's nbd engine with random writes at queue depth 32 on four connections. `sizes` has the
+/// sizes of the writes. Each connection writes to a separate part of the export, which has
+/// `part_bytes` bytes. Checks only that all writes succeed.
 pub fn fio_write(uri: &str, sizes: &str, part_bytes: u64) {
     let part = format!("{}m", part_bytes / MIB);
     Client::new("fio")

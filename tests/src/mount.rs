@@ -33,8 +33,8 @@ impl Fuse {
         let dir = scratch.file("fuse");
         std::fs::create_dir_all(&dir).expect("a mount point");
         let pidfile = scratch.file("fuse.pid");
-        // A pid file left by an earlier mount in the same directory could be mistaken for that of
-        // this mount.
+        // An earlier mount in the same directory can have left a pid file, which could be mistaken
+        // for the pid file of this mount.
         if pidfile.exists() {
             std::fs::remove_file(&pidfile).expect("remove an old pid file");
         }
@@ -237,8 +237,8 @@ impl Mount {
     /// released.
     ///
     /// While the mount is busy the unmount is retried: a child process that another thread has just
-    /// forked keeps the open files of its parent until it calls exec. The device may be released
-    /// later than the mount: a process in another mount namespace may have a copy of the mount,
+    /// forked keeps the open files of its parent until it calls exec. The device can be released
+    /// later than the mount: a process in another mount namespace can have a copy of the mount,
     /// which keeps the device claimed until that process has exited.
     pub fn unmount(mut self) {
         eventually(60, "the mount is not busy", || {

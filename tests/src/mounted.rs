@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 pub struct Mounted {
     /// The folder on which the volume is mounted.
     pub folder: PathBuf,
-    /// Path that the server printed: that of the volume's file, or that of the loop device over it.
+    /// Path that the server printed: the path of the volume's file, or the path of the loop device
+    /// over this file.
     pub path: PathBuf,
     server: Option<Server>,
 }

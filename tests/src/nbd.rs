@@ -203,7 +203,7 @@ impl Wire {
         Ok(bytes)
     }
 
-    /// Shuts down the sending half of the connection; the server may still answer.
+    /// Shuts down the sending half of the connection; the server can still answer.
     pub fn half_close(&mut self) {
         self.stream
             .shutdown(std::net::Shutdown::Write)

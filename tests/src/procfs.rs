@@ -28,7 +28,7 @@ fn status_bytes(pid: u32, field: &str) -> u64 {
 pub fn minor_faults(pid: u32) -> u64 {
     let path = format!("/proc/{pid}/stat");
     let stat = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
-    // The process name, in parentheses, may contain any character. Field 3, the state, follows the
+    // The process name, in parentheses, can contain any character. Field 3, the state, follows the
     // name; minflt is field 10.
     let fields = stat.rsplit(')').next().unwrap_or("").split_whitespace();
     let minflt = fields.skip(10 - 3).map(str::parse).next();

@@ -8,7 +8,7 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 /// A fresh directory, removed on drop unless the thread is panicking.
 ///
 /// The directory is created under `BIMETAL_TEST_DIR` or `/var/tmp`, on a file system on a disk:
-/// `/tmp` may be a tmpfs, which has no direct I/O on older kernels. The path is short because the
+/// `/tmp` can be a tmpfs, which has no direct I/O on older kernels. The path is short because the
 /// name of a UNIX socket is limited to 107 bytes (unix(7)).
 #[derive(Debug)]
 pub struct Scratch {

@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, channel};
 
 /// Time limit in seconds for the start of a server, until it prints `ready`, and for its stop, from
-/// SIGTERM to its exit. A clean stop drains every delay queue, and the queue of a slow side may
+/// SIGTERM to its exit. A clean stop drains every delay queue, and the queue of a slow side can
 /// hold 64 MiB.
 const PATIENCE_S: u64 = 60;
 
@@ -114,7 +114,7 @@ impl Server {
         Self::spawn(wrapper, "serve", config, &[]).ready()
     }
 
-    /// Does the same as [`Server::start_with`], for a server that may refuse to start.
+    /// Does the same as [`Server::start_with`], for a server that can refuse to start.
     ///
     /// # Errors
     /// If the server exits, prints another line, or does not print `ready` within a minute: a
@@ -123,7 +123,7 @@ impl Server {
         Self::spawn(&[], "serve", config, options).or_refusal()
     }
 
-    /// Does the same as [`Server::start_under`], for a server that may refuse to start.
+    /// Does the same as [`Server::start_under`], for a server that can refuse to start.
     ///
     /// # Errors
     /// In the same cases as [`Server::try_start_with`].
@@ -283,7 +283,8 @@ impl Server {
         if !self.over {
             send_signal(self.pid, "KILL");
             // Wait for the server's exit, so that the next server finds the sides unused. If the
-            // process is stuck in the kernel, leave it behind rather than let the test hang.
+            // process is stuck in the kernel, it is left behind, because a longer wait would let
+            // the test hang.
             self.over = self
                 .exit
                 .recv_timeout(Deadline::in_s(PATIENCE_S).left())

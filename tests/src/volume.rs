@@ -133,23 +133,23 @@ impl Volume {
 pub const EXPORT_VOL: &str =
     "[export.vol]\ndevice = \"vol\"\nprotocol = \"nbd\"\nlisten = \"unix:vol.sock\"\n";
 
-/// Returns the configuration of the mirror `vol` of the file devices `a` and `b`, which is exported
-/// as `vol`.
+/// Returns the configuration of a mirror `vol`, whose sides are the file devices `a` and `b`, and
+/// of an export `vol` of this mirror.
 pub fn mirror_toml() -> String {
     let side = |name: &str| format!("[device.{name}]\ntype = \"file\"\npath = \"{name}.img\"\n\n");
     let mirror = "[device.vol]\ntype = \"mirror\"\nsides = [\"a\", \"b\"]\n\n";
     side("a") + &side("b") + mirror + EXPORT_VOL
 }
 
-/// Asserts that `outcome` is a refusal that a user can read: an exit status that is neither 0 nor
-/// that of a crash, an empty standard output, and one line on standard error, which only a list of
-/// ranges may follow. Standard error must contain each of `words`.
+/// Asserts that `outcome` is a refusal that a user can read. The exit status is neither 0 nor the
+/// status of a crash, and standard output is empty. Standard error has one line, after which only a
+/// list of ranges is allowed. Standard error must contain each of `words`.
 pub fn assert_refused(outcome: &Outcome, words: &[&str]) {
     let status = outcome
         .status
         .unwrap_or_else(|| panic!("ended by a signal: {outcome}"));
-    // Status 101 is that of a Rust panic, 124 of a missed deadline, and 134 and above of a signal,
-    // as a shell reports it.
+    // Status 101 means a Rust panic, 124 a missed deadline, and 134 and above a signal, as a shell
+    // reports it.
     assert!((1..=100).contains(&status), "not a refusal: {outcome}");
     assert!(
         outcome.stdout.is_empty(),

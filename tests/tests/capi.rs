@@ -28,7 +28,8 @@ fn install(prefix: &Path) {
         .ok();
 }
 
-/// Compiles `capi.c` with the flags that pkg-config reports for the library under `prefix`.
+/// Compiles `capi.c`. The compiler flags are those that pkg-config reports for the library under
+/// `prefix`.
 fn compile(prefix: &Path) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/capi.c");
     let program = prefix.join("capi");

@@ -169,7 +169,7 @@ fn two_hundred_connects_and_drops_leave_nothing_behind() {
         });
         procfs::resident_bytes(pid)
     };
-    // The first connections may fill pools that are kept for later connections, so they are not
+    // The first connections can fill pools that are kept for later connections, so they are not
     // measured.
     (0..50).for_each(|i| come_and_go(&stage.socket, i));
     let before = settled("descriptors closed after 50 drops");
@@ -184,7 +184,7 @@ fn two_hundred_connects_and_drops_leave_nothing_behind() {
     stage.server.stop();
 }
 
-/// One malformed message of the option phase, and the types that the final reply may have.
+/// One malformed message of the option phase, and the types that the final reply can have.
 struct Malformed {
     what: &'static str,
     option: u32,
@@ -334,7 +334,7 @@ fn a_greeting_that_is_none_ends_the_connection() {
     let mut wire = Wire::greeted(&stage.socket);
     wire.option_head(IHAVEOPT, opt::GO, u32::MAX).expect("send");
     wire.half_close();
-    // The server may send at most one error reply: a header of 20 bytes and a message.
+    // The server can send at most one error reply: a header of 20 bytes and a message.
     assert!(wire.drained().len() < 4096);
     assert!(procfs::resident_bytes(stage.server.pid()) < resident + 64 * MIB);
     let mut wire = Wire::greeted(&stage.socket);
@@ -344,8 +344,8 @@ fn a_greeting_that_is_none_ends_the_connection() {
     stage.server.stop();
 }
 
-/// Returns requests that are framed correctly but invalid, each with the errors with which the
-/// server may answer it.
+/// Returns requests that are framed correctly but invalid. For each request, also returns the
+/// errors that the server may use in its answer.
 fn wrong_requests() -> Vec<(&'static str, Request, &'static [u32])> {
     let (inval, past) = (&[errno::EINVAL][..], &[errno::ENOSPC, errno::EINVAL][..]);
     let big = &[errno::EINVAL, errno::EOVERFLOW][..];

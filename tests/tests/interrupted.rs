@@ -13,7 +13,8 @@ const PIECE_BYTES: u64 = 64 << 10;
 const PIECES: u64 = 48;
 
 /// Returns the configuration of a mirror of 64 MiB files with the given `sides`, whose rebuild and
-/// scrub rates are low. The new side `c` is a layer above a file, not a file device itself.
+/// scrub rates are low. The device `c`, which is the new side, is a layer above a file and not a
+/// file device itself.
 fn toml(sides: &str) -> String {
     let file = |name: &str| {
         let size = "size = \"64MiB\"\n";
@@ -150,8 +151,8 @@ fn a_replacement_that_is_killed_goes_on_by_itself() {
 /// A mirror at some place in a configuration. It has the side `stays` and the side `b`, which the
 /// test replaces by `c`.
 struct Place {
-    /// Part of the configuration behind the files. The word `SIDES` stands in place of the list of
-    /// sides.
+    /// Part of the configuration that follows the file devices. In this text, the word `SIDES`
+    /// stands for the list of sides.
     toml: String,
     mirror: &'static str,
     stays: &'static str,
@@ -171,8 +172,8 @@ impl Place {
 
 const SLOWLY: &str = "rebuild = { floor = \"0B/s\", ceiling = \"64KiB/s\" }\n";
 
-/// Replaces `b` by `c` and kills the server several times meanwhile. The replacement must finish
-/// although the configuration is unchanged.
+/// Replaces the side `b` by `c`, and kills the server several times before the replacement is
+/// complete. The replacement must finish although the configuration is unchanged.
 fn replaced_and_killed(name: &str, place: &Place) {
     let mirror = place.mirror;
     let volume = Volume::from_toml(name, &place.toml("b"));
@@ -222,7 +223,8 @@ fn replaced_and_killed(name: &str, place: &Place) {
     }
 }
 
-/// The new side is behind another server, once for each of the two protocols.
+/// A killed replacement resumes if the new side is on another server. The test runs once for each
+/// of the two protocols.
 #[test]
 fn a_replacement_by_a_far_side_that_is_killed_goes_on_by_itself() {
     for (device, protocol) in [("remote", "nbd"), ("brp", "brp")] {
@@ -249,7 +251,8 @@ fn a_replacement_by_a_far_side_that_is_killed_goes_on_by_itself() {
     }
 }
 
-/// The mirror is a part of a stripe. The other part of the stripe is not a mirror.
+/// A killed replacement resumes if the mirror is a part of a stripe. The other part of the stripe
+/// is not a mirror.
 #[test]
 fn a_replacement_below_a_stripe_that_is_killed_goes_on_by_itself() {
     let toml = format!(
@@ -265,8 +268,8 @@ fn a_replacement_below_a_stripe_that_is_killed_goes_on_by_itself() {
     replaced_and_killed("killed-striped", &place);
 }
 
-/// The side that stays and the new side run on separate cores (shards). A mirror itself is never
-/// below a shard.
+/// A killed replacement resumes if the side that stays and the new side run on separate cores
+/// (shards). A mirror itself is never below a shard.
 #[test]
 fn a_replacement_by_a_side_on_a_shard_that_is_killed_goes_on_by_itself() {
     let shard = |name: &str, below: &str| {
@@ -319,7 +322,7 @@ fn a_scrub_that_is_killed_goes_on_from_about_where_it_was() {
 
     let server = volume.serve();
     // The scrub durably records its position after each hundredth of the volume. It scrubs 1 MiB at
-    // a time, so it may resume up to 1 MiB before the position that it reported.
+    // a time, so it can resume up to 1 MiB before the position that it reported.
     assert!(position() >= far - MIB as f64, "{}", position());
     assert_eq!(statistic(&volume, "scrub"), "running");
     assert_eq!(statistic(&volume, "operations"), "scrub");

@@ -55,9 +55,10 @@ fn load(
     load.run(random, Mix::All, depth, answers)
         .map_err(|b| format!("{b:?}"))?;
     if random.chance(1, 5) {
-        // A flush would wait for the frozen side. So finish all requests before the freeze, and
-        // send only plain writes after it, fewer than the exposure has room for. Both sides must be
-        // in sync, because the side that is not frozen has to accept these writes.
+        // A flush would wait for the frozen side. All requests are therefore finished before the
+        // freeze, and only plain writes are sent after it. These writes fit into the exposure bound
+        // (the maximum of acknowledged bytes that one side lacks). Both sides must be in sync,
+        // because the side that is not frozen has to accept these writes.
         stand.await_complete();
         load.finish().map_err(|b| format!("{b:?}"))?;
         random.pick(&stand.disks).freeze();
@@ -99,7 +100,8 @@ fn round(
     Ok(())
 }
 
-/// Bound of the exposure, with room for the writes that are made while a side is frozen.
+/// Bound of the exposure (acknowledged bytes that are not on both sides yet). It has room for the
+/// writes that are made while a side is frozen.
 const EXPOSURE: &str = "exposure = { bytes = \"4MiB\", age = \"1h\" }";
 
 /// Returns a served volume and the model of its content.
@@ -118,7 +120,7 @@ fn what_was_flushed_survives_every_crash() {
     crash_again_and_again(VOLUMES, || volume("kill"));
 }
 
-/// Content that is only in the cache's memory may be lost when the program is killed; flushed
+/// Content that is only in the cache's memory can be lost when the program is killed; flushed
 /// content must survive.
 #[test]
 fn what_was_flushed_through_a_cache_survives_every_crash() {

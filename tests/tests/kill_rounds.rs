@@ -1,6 +1,6 @@
-//! A short run of the campaign `scripts/kill-rounds`, so that the script works when it is needed.
-//! In a campaign, a server is killed under SQLite on ext4, starting servers are killed, and sides
-//! are removed. Needs root, FUSE and loop devices.
+//! Tests the script `scripts/kill-rounds` by a short run of its campaign, so that the script works
+//! when it is needed. In a campaign, a server is killed under SQLite on ext4, starting servers are
+//! killed, and sides are removed. Needs root, FUSE and loop devices.
 
 use bimetal_tests::client::{Client, Outcome};
 use bimetal_tests::scratch::Scratch;
@@ -15,7 +15,8 @@ const ROUNDS: u64 = 6;
 /// Runs the campaign with `program` as the server, in a new folder `folder`.
 fn campaign(program: &Path, folder: &Path) -> Outcome {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/kill-rounds");
-    // Small sides have small logs, so the slow disk is busy only for a short time at a start.
+    // Small sides have small logs, so the slow disk is busy only for a short time when the server
+    // starts.
     Client::new("python3")
         .args([script, "--json", "--seed", "1", "--side", "192"])
         .args(["--rounds", &ROUNDS.to_string()])

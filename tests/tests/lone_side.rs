@@ -13,7 +13,7 @@ use bimetal_tests::volatile_disk::{BLOCK_BYTES, Keep};
 /// Number of writes, each to a separate block.
 const WRITES: u64 = 401;
 /// Distance between the blocks of two successive writes, in blocks, so that no two writes form one
-/// range.
+/// contiguous range.
 const STRIDE: u64 = 4;
 /// Number of the first write that is made while the slow disk is frozen. This write and all later
 /// ones are only on the fast disk.
@@ -56,8 +56,8 @@ fn assert_all_there(stand: &Stand, when: &str) {
     assert_eq!(count, WRITES, "of {WRITES} writes {when}");
 }
 
-/// Returns the number of writes that the volume holds when the slow side is its only side. Asserts
-/// that these writes are the first writes, without a gap.
+/// Returns the number of writes whose content the volume holds when the slow side is its only side.
+/// Asserts that the volume holds the first writes without a gap, and no later write.
 fn boundary(stand: &Stand) -> u64 {
     let found = present(&mut stand.attach().0);
     let count = found.iter().take_while(|there| **there).count();
@@ -152,8 +152,8 @@ fn a_fork_of_the_slow_side_never_mixes_with_the_fast_one() {
     drop(wire);
     stand.stop();
     stand.disks[FAST].bring_back();
-    // The sides have diverged (split brain). The server either refuses the volume or serves only
-    // the content of the fork.
+    // The sides have diverged (split brain). The server either refuses the volume, or serves only
+    // the content of the fork (the slow side, opened by force).
     if stand.try_serve_with(&[]).is_ok() {
         let (mut wire, _) = stand.attach();
         let found = wire.read(blocks.start * BLOCK_BYTES, BLOCK_BYTES as u32);

@@ -21,8 +21,8 @@ use bimetal_tests::volume::{MIB, Volume, mirror_toml};
 use std::path::Path;
 
 /// Limit of the group in bytes; the writer dirties `WRITTEN_BYTES` in the group. At its start the
-/// server locks all memory that it will ever need (about 150 MiB with default pools). This memory
-/// and that of the writer must fit into the limit together.
+/// server locks all memory that it will ever need (about 150 MiB with default pools). The memory of
+/// the server and the memory of the writer must fit into the limit together.
 const LIMIT_BYTES: u64 = 256 * MIB;
 const WRITTEN_BYTES: u64 = 4 * LIMIT_BYTES;
 
@@ -80,10 +80,11 @@ fn press(group: &MemoryGroup, dir: &Scratch, uri: &str) {
     );
 }
 
-/// The test passes only with a server that the kernel treats as part of the I/O path. Without
-/// `PR_SET_IO_FLUSHER`, an allocation of a socket buffer by the server (in `sock_alloc_send_pskb`)
-/// can wait for a page that only the server can write. Without the flag, this happens in one of
-/// some dozens of runs. The server warns if it cannot set the flag.
+/// The test passes only with a server that the kernel treats as part of the I/O path (the process
+/// flag `PR_SET_IO_FLUSHER`). Without this flag, an allocation of a socket buffer by the server (in
+/// `sock_alloc_send_pskb`) can wait for a page that only the server can write. Without the flag,
+/// the deadlock occurs about once in several dozen runs. The server warns if it cannot set the
+/// flag.
 #[test]
 fn a_dirty_file_system_above_the_server_does_not_deadlock() {
     let volume = Volume::mirror("pressure", 1280 * MIB);

@@ -33,8 +33,8 @@ fn bytes(random: &mut Random, len: usize) -> Vec<u8> {
     (0..len).map(|_| random.draw() as u8).collect()
 }
 
-/// A client of another protocol must find the data that were written to the file, at whatever
-/// offset.
+/// Data that were written to the file, at any offset, must be readable by a client of another
+/// protocol.
 #[test]
 fn what_is_written_to_the_file_is_on_the_volume() {
     const SIZE: usize = 8 << 20;
@@ -320,7 +320,7 @@ fn a_killed_server_leaves_what_was_synced() {
         &mounted.unmount().run(),
         &["in use", "is mounted on", "umount"],
     );
-    // Reads from the page cache may still succeed, but every request to the dead server fails
+    // Reads from the page cache can still succeed, but every request to the dead server fails
     // immediately.
     assert!(
         std::fs::File::create(mnt.join("x"))
@@ -429,8 +429,8 @@ fn an_open_file_keeps_it_mounted() {
     assert_eq!(mounted.server().ended(), Some(0));
 }
 
-/// If a volume does not answer, the server abandons its clean stop at the deadline, and no process
-/// waits forever.
+/// If a volume does not answer, the server abandons its clean stop at the deadline. No process must
+/// wait forever.
 #[test]
 fn a_stuck_volume_is_given_up() {
     let text = "[device.data]\ntype = \"memory\"\nsize = \"16MiB\"\n\
@@ -556,7 +556,7 @@ fn a_stat_is_answered_however_many_writes_wait() {
             let (file, told) = (mounted.open(0), told.clone());
             std::thread::spawn(move || {
                 let written = file.write_at(&vec![1; 1 << 20], writer << 20);
-                // Writes that fail at the end of the test are not counted, so the receiver may
+                // Writes that fail at the end of the test are not counted, so the receiver can
                 // already be dropped.
                 let _ = told.send(
                     written
@@ -590,7 +590,7 @@ fn a_stat_is_answered_however_many_writes_wait() {
     }
 }
 
-/// A volume whose medium is behind another server, `far`, which the test can freeze.
+/// A volume whose medium is an export of another server, `far`. The test can freeze that server.
 struct Freezing {
     far: Option<Server>,
     far_volume: Volume,
@@ -659,8 +659,8 @@ fn unmount_of_a_frozen_volume_ends() {
     assert!(open.sync_all().is_err(), "it is gone");
     drop(open);
     wait_until_gone(&device);
-    // The server exits with status 1, because the requests to its own device are not answered
-    // either.
+    // The server exits with status 1, because the frozen server does not answer the requests of the
+    // volume's medium either.
     assert_eq!(mounted.server().ended(), Some(1));
     freezing.end();
 }
@@ -742,7 +742,7 @@ fn what_cannot_be_mounted_is_refused() {
 }
 
 /// A user who is not root mounts by `fusermount3`. On some machines only root can use `/dev/fuse`.
-/// The test therefore puts its own device node there, in a separate mount namespace.
+/// The test therefore puts its own device node at `/dev/fuse`, in a separate mount namespace.
 #[test]
 fn a_user_who_is_not_root_mounts_by_fusermount() {
     let text = "[device.vol]\ntype = \"memory\"\nsize = \"16MiB\"\n[server]\nlock_memory = false\n";

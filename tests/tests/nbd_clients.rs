@@ -24,8 +24,8 @@ fn nbdinfo_finds_a_complete_export() {
         );
         bytes
     };
-    // The protocol limits the minimum block size to 64 KiB. It must not exceed 512 bytes, so that a
-    // client with requests of one sector is served.
+    // The protocol limits the minimum block size to 64 KiB. The server's minimum block size must
+    // not exceed 512 bytes, so that a client with requests of one sector is served.
     assert!(block("block_size_minimum") <= 512, "{export:#}");
     assert!(
         (4096..=1 << 20).contains(&block("block_size_preferred")),

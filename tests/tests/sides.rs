@@ -26,7 +26,8 @@ fn content(piece: u64, generation: u64) -> Vec<u8> {
     stamp.repeat(PIECE_BYTES as usize / stamp.len())
 }
 
-/// A client that writes pieces all over the volume, one at a time, until the load is ended.
+/// A client that writes pieces of 64 KiB all over the volume, one piece at a time, until the load
+/// is ended.
 struct Load {
     enough: Arc<AtomicBool>,
     writer: JoinHandle<BTreeMap<u64, u64>>,
@@ -64,7 +65,8 @@ impl Load {
     }
 }
 
-/// Asserts that every piece has the content of its newest acknowledged generation.
+/// Asserts that each written piece has the content of the newest generation whose write was
+/// acknowledged. `written` has the newest generation of each piece.
 fn assert_newest(socket: &Path, written: &BTreeMap<u64, u64>) {
     let (mut wire, _) = Wire::attached(socket, "vol");
     for (&piece, &generation) in written {
@@ -85,7 +87,7 @@ fn writes(volume: &Volume) -> u64 {
     count.unwrap_or_else(|| panic!("no writes of vol in {status:#}"))
 }
 
-/// Waits until the export `vol` has acknowledged `more` writes after this call.
+/// Waits until the export `vol` has acknowledged `more` further writes.
 fn eventually_written(volume: &Volume, more: u64) {
     let goal = writes(volume) + more;
     eventually(60, "the volume takes writes", || {
@@ -282,7 +284,8 @@ fn a_block_that_rots_is_found_and_repaired() {
 
 #[test]
 fn after_a_crash_the_volume_recovers_by_itself() {
-    // A side that takes 20 ms for each write lacks some writes whenever the server is killed.
+    // Each write to this side takes 20 ms, so the side lacks some writes at any moment at which the
+    // server is killed.
     let slow = "type = \"delay\"\nwrite = \"20ms\"\n";
     let volume = mirror_with("crash", slow, "");
     let mut server = volume.serve();
@@ -320,7 +323,8 @@ fn exposure_keeps_to_its_bound_over_a_disk() {
     let server = volume.serve();
     let load = Load::start(volume.socket(), 900);
     // A side on a file accepts thousands of pieces per second, and a side on a disk only some
-    // hundred. The exposure therefore grows until it reaches its bound.
+    // hundred. The exposure (acknowledged bytes that are not on every side yet) therefore grows
+    // until it reaches its bound.
     eventually(60, "a write is held back by the bound", || {
         let exposed = volume.statistic("exposed_bytes");
         assert!(exposed <= bound_bytes, "{exposed} bytes are exposed");
@@ -374,8 +378,8 @@ fn a_side_may_be_a_stripe() {
     assert_equal_areas((&a, offsets[0]), (&joined, offsets[1]), volume.size_bytes());
 }
 
-/// Assembles the content of a RAID-0 in the file `joined`: units of 64 KiB, in turn from `b.img`
-/// and `c.img`.
+/// Assembles the content of a RAID-0 in the file `joined`. Its units of 64 KiB come alternately
+/// from `b.img` and `c.img`.
 fn join(dir: &Scratch, joined: &Path) {
     let halves = ["b.img", "c.img"].map(|f| std::fs::read(dir.file(f)).expect("half a stripe"));
     let [first, second] = halves.each_ref().map(|half| half.chunks(64 << 10));
@@ -429,8 +433,8 @@ fn a_remote_side_dies_and_comes_back() {
     server.stop();
     far_server.stop();
 
-    // The content of a side identifies the side: two files on one machine are the same volume as a
-    // file and a remote device.
+    // The content of a side identifies the side, not its location. So the local file and the file
+    // behind the remote device, moved to one machine, are the sides of the same volume.
     let both = Volume::from_toml("both", &mirror_toml());
     for (from, side) in [(&volume, "a.img"), (&far, "b.img")] {
         std::fs::rename(from.dir().file(side), both.dir().file(side)).expect("move a side");

@@ -124,7 +124,7 @@ fn a_hangup_is_told_and_the_server_goes_on() {
 }
 
 /// With a `ulimit -f` below the size of a side's file, the server refuses to start and names the
-/// size that is needed. With a limit that no file exceeds, it runs.
+/// necessary size. With a limit that no file exceeds, the server runs.
 #[test]
 fn a_limit_of_file_sizes_is_named() {
     let volume = Volume::mirror("fsize", 64 * MIB);

@@ -1,9 +1,10 @@
 //! Measurements: time, processor time, and the I/O that reached the device.
 //!
-//! Bytes, reads and flushes come from the block counters of the device. Only this run uses the
-//! device. The counters of the process are not used: for a change of one block they count a whole
-//! large page. A cell must never count I/O from before the first mark, nor omit I/O that is still
-//! in flight at the last mark.
+//! Bytes, reads and flushes come from the block counters of the device, which only this run uses.
+//! The counters of the process are not used: for a change of one block they count a whole large
+//! page. A cell must never count I/O that was done before the first mark (the start of the
+//! measurement). It must never omit I/O that is still in flight at the last mark (the end of the
+//! measurement).
 
 use anyhow::{Context, Result};
 use hdrhistogram::Histogram;
@@ -50,8 +51,8 @@ pub struct Latencies {
 }
 
 impl Latencies {
-    /// Creates an empty histogram. `clock_ns` is the cost of the clock, which is subtracted from
-    /// each latency.
+    /// Creates an empty histogram. `clock_ns` is the cost of the clock: the time between two
+    /// successive reads of the clock, which is subtracted from each latency.
     pub fn new(clock_ns: u64) -> Latencies {
         let histogram = Histogram::new_with_bounds(1, 3_600_000_000_000, 3);
         Latencies {

@@ -3,8 +3,9 @@
 //!
 //! Keys and changes are drawn before the clock is read, so that a latency contains only the
 //! engine's time. Some cells first fill the engine's write buffers by updates (*warming*). A cell
-//! takes counters at a first mark and at a last mark, and reports the difference. It reads the
-//! device's counters once more after the work that the engine has left to other threads is done.
+//! reads counters at the start and at the end of the measurement (its first and last mark), and
+//! reports the differences. It then waits until the engine has done the work that it left to other
+//! threads, and reads the device's counters once more.
 
 use crate::engine::{self, Durability, Engine, Name, Setting};
 use crate::measure::{self, Device, Latencies, clock_cost_ns, cpu_ns, device_between, now_ns};
@@ -209,7 +210,7 @@ impl<'a> Session<'a> {
     }
 
     /// Ends the measurement that began at `mark`, and adds the totals to `found`. `written` is the
-    /// number of records that were written during the measurement.
+    /// number of records that were written between `mark` and this call.
     fn measured(
         &self,
         mark: &Mark,
@@ -262,8 +263,8 @@ impl<'a> Session<'a> {
         Ok(found)
     }
 
-    /// Fills the engine's read cache by reading all records once, or enough random records if the
-    /// data do not fit. Returns the number of records read.
+    /// Fills the engine's read cache by reading all records once. If the data do not fit into the
+    /// cache, reads enough random records instead. Returns the number of records read.
     fn warm_cache(&mut self) -> Result<u64> {
         if self.plan.is_cold {
             let gets = self.plan.setting.cache_bytes / PAGE_BYTES * 2;

@@ -22,10 +22,10 @@ use bimetal_policy::scheduler::SchedulerChoice;
 use bimetal_rt::{Rt, UringOptions};
 use load::{cpu_ns, send};
 
-/// Returns the parameters for the scheduler. `bfq` keeps the device idle for a while after a task's
-/// requests, and the media answer before another task submits a request, so the run would measure
-/// timers and idle time. Therefore idling is disabled for `bfq`, and the run measures the
-/// scheduler's decisions.
+/// Returns the parameters for the scheduler. `bfq` keeps the device idle for a while after the
+/// requests of a task. The media of this example answer before another task submits a request, so
+/// the run would mostly measure timers and idle time. Therefore idling is disabled for `bfq`, and
+/// the run measures the scheduler's decisions.
 fn parameters(scheduler: &str) -> &'static str {
     match scheduler {
         "bfq" => "parameters = { slice_idle = \"0s\" }",

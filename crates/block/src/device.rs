@@ -2,18 +2,18 @@
 //! example is [`crate::layers::passthrough`].
 //!
 //! A device is a [`Device`] built from other devices. Requests are [`Request`] values, answers are
-//! [`IoResult`]. An edge of a stack is code outside of it that sends requests to its top, such as
-//! an export. These rules hold for every device:
+//! [`IoResult`]. An edge of a stack is code outside of the stack that sends requests to its top
+//! device, such as an export. These rules hold for every device:
 //!
 //! - **Order.** Requests in flight at the same time can execute in any order. A caller that needs
 //!   an order waits for the first request before it submits the second.
 //! - **Completion.** A write that has completed is seen by every read submitted afterwards. With
-//!   FUA, the write is durable when it completes. Without FUA, it is durable once a flush that was
-//!   submitted after the write completed has itself completed.
+//!   FUA, the write is durable when it completes. Without FUA, the write is durable when a later
+//!   flush completes. A flush is later if it was submitted after the write had completed.
 //! - **Failure.** A failed write can have changed any part of its range, in whole blocks. A failed
 //!   flush has made nothing durable.
-//! - **Limits.** A caller keeps to the [`Geometry`]. The edges of the stack check each request with
-//!   [`Geometry::check`], and a device can rely on the check.
+//! - **Limits.** A caller submits only requests that the [`Geometry`] permits. The edges of the
+//!   stack check each request with [`Geometry::check`], and a device can rely on the check.
 //! - **Dropping.** Only edges drop a submitted future. Work that the future had started continues
 //!   or is orphaned; the content of its range is then unknown until a later write.
 //! - **Closing.** After [`Device::close`] has completed, no request is in flight, everything
@@ -103,12 +103,12 @@ pub trait Device {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// Returns the number of times that the connection to the devices below has been interrupted
-    /// since the device was opened, or `None` if it cannot be interrupted. An interruption can lose
-    /// writes that had completed but were not flushed, and later answers can come from an older
-    /// copy of the same data. The number grows before the first such answer is given, so a layer
-    /// that caches knowledge of the content checks the number with every answer. A layer returns
-    /// the sum of the numbers of its children.
+    /// Returns the number of interruptions of the connection to the devices below since the device
+    /// was opened, or `None` if the connection cannot be interrupted. An interruption can lose
+    /// writes that had completed but were not flushed. After an interruption, answers can come from
+    /// an older copy of the same data. The number grows before the first such answer is given, so a
+    /// layer that caches knowledge of the content checks the number with every answer. A layer over
+    /// several children returns the sum of the numbers of its children.
     fn interruptions(&self) -> Option<u64> {
         None
     }

@@ -136,7 +136,7 @@ impl<V: Cut> ExtentMap<V> {
         self.entries.is_empty() || self.overlapping(range).next().is_none()
     }
 
-    /// Returns the first position behind the start of `range` at which an entry begins or ends, or
+    /// Returns the first position after the start of `range` at which an entry begins or ends, or
     /// the end of `range` if there is no such position.
     pub fn first_boundary(&self, range: &Range<u64>) -> u64 {
         let boundary = self.overlapping(range).next().map(|(entry, _)| {
@@ -154,7 +154,7 @@ impl<V: Cut> ExtentMap<V> {
         self.gaps(range).is_empty()
     }
 
-    /// Returns the parts of a range that are not covered, in order.
+    /// Returns the parts of `range` that no entry covers, in ascending order.
     pub fn gaps(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         let mut gaps = Vec::new();
         let mut position = range.start;

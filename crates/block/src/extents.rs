@@ -80,9 +80,10 @@ impl ExtentList {
         self.covered_bytes
     }
 
-    /// Returns the number of extents to request from the device that covers the next part of the
-    /// range. If this answer already has extents, the number is one more than the free room in the
-    /// answer, because the first new extent might be joined with the last extent of this answer.
+    /// Returns the maximum number of extents to request from a device for the next part of the
+    /// range. If this answer already has extents, the number is one more than the number of extents
+    /// that it can still hold, because the first new extent might be joined with the last extent of
+    /// this answer.
     pub fn asks_for(&self) -> u32 {
         let joins = usize::from(!self.extents.is_empty());
         (self.extents_max - self.extents.len() + joins) as u32

@@ -25,7 +25,8 @@ pub struct Geometry {
     pub writable: bool,
     /// True when a discarded range reads as zeroes afterwards.
     pub discard_zeroes: bool,
-    /// True when the device has moving heads, so that sequential access is faster.
+    /// True when the device has moving heads, so that sequential access is faster than random
+    /// access.
     pub rotational: bool,
     /// Offset of content that existed before the device became a side of a mirror, and that extends
     /// to the last block. The areas of the side fit before this offset and in the last block.

@@ -1,9 +1,10 @@
 //! Block devices: the contract ([`device`]), the layers and the media, and the graph that builds a
 //! stack from a configuration.
 //!
-//! A request travels down: an export submits it to the top of a stack, layers split, copy, cache or
-//! time it, and media store the data. Every layer uses the same contract towards its parent and its
-//! children, so a configuration can combine layers freely, and any layer can be tested alone.
+//! A request passes a stack from the top to the bottom: an export submits it to the top, layers
+//! split, copy, cache or delay it, and media store the data. Every layer uses the same contract
+//! towards its parent and its children, so a configuration can combine layers freely, and any layer
+//! can be tested alone.
 //!
 //! This crate must never read a clock, start a thread or open a socket except through `bimetal-rt`,
 //! because the same code runs in virtual time.

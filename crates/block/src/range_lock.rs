@@ -1,7 +1,7 @@
 //! Locks on byte ranges, which serialize changes of the same blocks and make a read-modify-write
 //! atomic.
 //!
-//! A request for a range is admitted immediately, and queues behind the earlier requests that it
+//! A request for a range is admitted immediately, and queues after the earlier requests that it
 //! overlaps. The request leaves when its guard is dropped. A request is granted the lock when all
 //! overlapping earlier requests have left. A request never waits for a later request. So a request
 //! that overlaps an earlier waiting request waits too, even if all bytes of its own range are
@@ -11,18 +11,18 @@
 //!
 //! At each byte, the requests whose ranges include that byte form a queue. The map `last` gives the
 //! last request of the queue of each byte. An entry of this map is called a piece: it covers a run
-//! of bytes whose queues end with the same request, the owner of the piece. A new request takes
-//! over the pieces in its range, and each piece makes one edge from its former owner to the new
-//! request. A request has the lock when no byte of its range has an earlier request. When a request
-//! leaves, it follows its edges and grants the lock to exactly those requests that waited for no
-//! other request.
+//! of bytes whose queues end with the same request, the owner of the piece. A new request becomes
+//! the owner of all bytes of its range. Each piece that it replaces becomes an edge: a link from
+//! the former owner to the new request. A request has the lock when no byte of its range has an
+//! earlier request. When a request leaves, its edges lead to the next requests. The lock is granted
+//! to those next requests that waited for no other request.
 //!
-//! A request adds one piece to the map and splits at most two pieces, and each edge uses up one
-//! piece. So any sequence of requests makes at most three edges and three pieces per request,
-//! regardless of the number of waiting requests and of the widths of their ranges. No operation
-//! visits requests that do not overlap its own. A request that is dropped while it waits is removed
-//! from the queues of its bytes: its successors are linked to its predecessors, at a cost
-//! proportional to the number of its own edges.
+//! A new request adds one piece to the map and splits at most two pieces, at the two ends of its
+//! range. Each new edge removes one piece from the map. So any sequence of requests makes at most
+//! three edges and three pieces per request, regardless of the number of waiting requests and of
+//! the widths of their ranges. No operation visits requests that do not overlap its own. A request
+//! that is dropped while it waits is removed from the queues of its bytes: its successors are
+//! linked to its predecessors, at a cost proportional to the number of its own edges.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -46,15 +46,17 @@ impl Cut for Number {
 /// A request that has been admitted and has not yet left.
 struct Admitted {
     range: Range<u64>,
-    /// Number of bytes of the range for which an earlier request has not left.
+    /// Number of bytes of the range for which an earlier request has not left. The request has the
+    /// lock when this number is 0.
     blocked_bytes: u64,
     /// Number of bytes of the range that have no later request.
     last_bytes: u64,
-    /// Parts of the range that had an earlier request at admission, each mapped to that request.
-    /// The earlier request might have left since then.
+    /// Parts of the range that had an earlier request when this request was admitted. Each part is
+    /// mapped to the direct predecessor of this request in that part. A predecessor might have left
+    /// since then.
     before: ExtentMap<Number>,
-    /// Parts of the range that have a later request, each mapped to the direct successor in that
-    /// part.
+    /// Parts of the range that have a later request. Each part is mapped to the direct successor of
+    /// this request in that part.
     after: ExtentMap<Number>,
 }
 
@@ -87,7 +89,8 @@ impl RangeLock {
     /// third request that overlaps both ranges waits for the first lock, and the second request
     /// waits behind the third request.
     pub async fn lock(self: &Rc<RangeLock>, range: Range<u64>) -> RangeGuard {
-        // If this future is dropped, the guard is dropped with it, and the request leaves.
+        // If this future is dropped, the guard is dropped with it, which removes the request from
+        // the lock.
         let guard = self.admit(range);
         if !self.is_granted(guard.number) {
             let granted = || self.is_granted(guard.number);
@@ -134,7 +137,8 @@ impl RangeLock {
 }
 
 impl Order {
-    /// Queues a request behind the requests that its range overlaps, and returns its number.
+    /// Queues a new request for `range` after the earlier requests that the range overlaps. Returns
+    /// the number of the new request. An empty range is not queued.
     fn admit(&mut self, range: &Range<u64>) -> u64 {
         let number = self.next_number;
         self.next_number += 1;
@@ -188,8 +192,8 @@ impl Order {
         }
     }
 
-    /// Unlinks a leaving request from its predecessors, and returns the predecessors by range.
-    /// Returns an empty map if the request had the lock.
+    /// Unlinks a leaving request from its predecessors. Returns a map from parts of its range to
+    /// these predecessors. The map is empty if the request had the lock.
     fn earlier_of(&mut self, left: &Admitted) -> ExtentMap<Number> {
         let mut earlier = ExtentMap::new();
         if left.blocked_bytes > 0 {
@@ -203,8 +207,8 @@ impl Order {
         earlier
     }
 
-    /// Removes the pieces of the map `last` that belong to a leaving request, and returns their
-    /// ranges.
+    /// Removes from the map `last` the byte ranges in which a leaving request is the last request
+    /// of the queue. Returns these ranges.
     fn take_last(&mut self, number: Number, left: &Admitted) -> Vec<Range<u64>> {
         let mut bytes = left.last_bytes;
         let mut parts = Vec::new();
@@ -224,8 +228,8 @@ impl Order {
         parts
     }
 
-    /// Links a later request behind the earlier requests in `part`. Returns the number of bytes of
-    /// `part` that have an earlier request.
+    /// Links the request `later` to the requests in the map `earlier`, as their successor in
+    /// `part`. Returns the number of bytes of `part` for which the map has a request.
     fn join(&mut self, earlier: &ExtentMap<Number>, part: &Range<u64>, later: Number) -> u64 {
         let mut joined_bytes = 0;
         for (inside, before) in clipped(earlier, part) {
@@ -352,8 +356,9 @@ mod tests {
         );
     }
 
-    /// For many concurrent requests, the number of edges and pieces is a small multiple of the
-    /// number of requests.
+    /// With many concurrent requests, the number of edges (links from a request to its successor)
+    /// and the number of pieces (entries of the map `last`) are at most three times the number of
+    /// requests.
     #[test]
     fn what_is_kept_grows_with_the_requests_and_not_with_their_overlaps() {
         let rt = rt(1);
@@ -361,7 +366,8 @@ mod tests {
         let mut rng = Rng::new(5);
         rt.block_on(async {
             let requests: u64 = 2_000;
-            // All ranges overlap in the middle, and no two have the same ends.
+            // All ranges contain the byte at offset 1 << 20. Their start and end offsets are
+            // random.
             let guards: Vec<_> = (0..requests)
                 .map(|_| lock.admit(rng.below(1 << 20)..(1 << 20) + 1 + rng.below(1 << 20)))
                 .collect();

@@ -114,7 +114,8 @@ impl Flags {
 /// on behalf of no task have the origin [`Origin::NONE`]. Only a scheduler evaluates the origin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Origin {
-    /// Number of the task: small, and dense among concurrent tasks. 0 means no particular task.
+    /// Number of the task; 0 means no particular task. The numbers of concurrent tasks are small
+    /// and have few gaps.
     pub task: u32,
     /// Priority of the request; best effort by default.
     pub priority: Priority,

@@ -242,8 +242,8 @@ mod tests {
         assert_eq!(counts.map(show_count), shown.map(str::to_owned));
     }
 
-    /// A printed size can be parsed again, and the parsed size equals the printed size up to the
-    /// rounding of the printed number to one decimal.
+    /// A printed size can be parsed again. The parsed size differs from the original size only by
+    /// the rounding of the printed number to one decimal and by rounding down to whole blocks.
     #[test]
     fn every_size_that_is_shown_is_a_size_of_a_device() {
         let powers = (12..64).map(|bits| 1u64 << bits);

@@ -362,7 +362,8 @@ fn what_a_failed_flush_has_lost_is_written_again_or_reported_for_ever() {
         assert_eq!(platter.durable.borrow()[..4], [1; 4]);
 
         // The pages are written back, and reads of other pages evict them from the cache. Then a
-        // flush fails, so the cache cannot write them again.
+        // flush fails. The cache cannot write the pages again, because their content is no longer
+        // in the cache.
         top.submit(write(&rt, 0..4, 2))
             .await
             .expect("memory takes it");
@@ -513,8 +514,8 @@ async fn look_on(rt: &Rt, top: &Rc<dyn Device>, reader: u64) {
     }
 }
 
-/// Reads the whole device sequentially, so that the cache reads pages ahead that other clients
-/// change.
+/// Reads the whole device sequentially. This makes the cache read pages ahead while other clients
+/// change these pages.
 async fn walk(rt: &Rt, top: &Rc<dyn Device>) {
     let mut rng = rt.rng("walker");
     for _ in 0..3 {
@@ -539,8 +540,8 @@ async fn leave(rt: &Rt, top: &Rc<dyn Device>, pages: Range<u64>, rng: &mut Rng) 
 }
 
 /// A client reads page by page from the start of the device. It waits for page 0, which is the only
-/// miss. The cache reads ahead windows of 3 (4 with page 0), 8, 16 and 32 pages, each when the
-/// client reaches the window before it. The device gets no other reads.
+/// miss. The cache reads ahead windows of 3 (4 with page 0), 8, 16 and 32 pages. It starts to read
+/// a window when the client reaches the window before. The device gets no other reads.
 #[test]
 fn what_comes_next_is_read_ahead() {
     let rt = virtual_rt(21);
@@ -555,8 +556,8 @@ fn what_comes_next_is_read_ahead() {
         for page in 0..12 {
             assert_eq!(read(&top, page..page + 1).await, Ok(vec![page]));
         }
-        // So far the cache has read page 0 for the client, and the pages 1..4, 4..12 and 12..28
-        // ahead of the client. It reads 12..28 ahead from the time when the client reads page 4.
+        // By now the cache has read page 0 for the client, and the pages 1..4, 4..12 and 12..28
+        // ahead of the client. It started to read 12..28 when the client read page 4.
         assert_eq!(statistic(&top, "read_ahead_pages"), 27.0);
         assert_eq!(statistic(&top, "read_misses"), 1.0);
         for page in 12..28 {
@@ -691,7 +692,8 @@ fn the_cache_decides_as_the_simulator_does() {
                             .expect("it is taken");
                     }
                 }
-                // Evicted pages are written back before the next access, as in the simulator.
+                // Let the cache write back evicted pages before the next access. The simulator
+                // writes them back immediately.
                 rt.sleep(Duration::from_micros(1)).await;
                 assert_eq!(decisions(&top), simulated.decisions, "{name}, step {step}");
             }

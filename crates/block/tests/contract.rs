@@ -209,8 +209,8 @@ impl Opened {
     }
 }
 
-/// Expected content: for each block the byte that fills it, or `None` if the block may have any
-/// content.
+/// Expected content: for each block the byte that fills it, or `None` if the block is allowed to
+/// have any content.
 struct Model {
     blocks: Vec<Option<u8>>,
     discard_zeroes: bool,

@@ -68,8 +68,8 @@ fn an_older_change_in_the_log_does_not_count_after_a_rebuild_that_was_cut_short(
         let mirror = opened.expect("it opens");
         let place = 8 * MIB;
 
-        // The older change is the last entry in the log of the second side. The second side is
-        // slow, so the entries before it are destaged late.
+        // The older change is the last entry in the log of the second side. Writes to the second
+        // side are slow, so the entries are destaged late and the older change stays in the log.
         let filler = write(&rt, 4 * MIB, 2 * MIB as usize, 9);
         mirror.submit(filler).await.expect("taken");
         put(&rt, &mirror, place, 1).await;
@@ -98,8 +98,8 @@ fn an_older_change_in_the_log_does_not_count_after_a_rebuild_that_was_cut_short(
         rt.sleep(Duration::from_secs(5)).await;
         assert_eq!(mirror.status().sides[1].health, "resyncing");
         lose(&rt, &mirror, &of_second).await;
-        // All copied blocks are durable, so the second side only lacks the block whose write has
-        // just failed.
+        // All copied blocks are durable. The second side lacks only the block whose write has just
+        // failed.
         assert_eq!(mirror.status().sides[1].out_of_sync_bytes, BLOCK);
 
         of_first.set_delay(Op::Flush, Duration::ZERO);

@@ -1,6 +1,6 @@
 //! Fairness of every layer and of stacks of layers: no request may wait for a request that was
-//! admitted after it. Measured in virtual time, under loads in which wide requests overlap many
-//! narrow requests.
+//! admitted after it. The tests measure in virtual time, under loads in which wide requests overlap
+//! many narrow requests.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -57,7 +57,7 @@ fn stripe(rt: &Rt) -> Stack {
     Rc::new(Stripe::new(columns.to_vec(), 4 * BLOCK).expect("the columns are alike"))
 }
 
-/// Returns a cache of 1 MiB, of which a quarter may be dirty.
+/// Returns a cache of 1 MiB, of which at most a quarter can be dirty.
 fn cache(rt: &Rt, below: Stack) -> Stack {
     let config = "below = \"disk\"\nsize = \"1MiB\"\ncluster = \"16KiB\"\n";
     let config = toml::from_str(config).expect("it is valid");
@@ -203,10 +203,10 @@ impl Load {
                     "{name}: {number} was overtaken where it overlaps"
                 );
             }
-            // A change can wait for a chain of overlapping requests, one after the other. The chain
-            // has at most `depth` requests, and during each of them every other task can complete
-            // one request. A read waits only for the device, so only overlapping changes are
-            // counted for it.
+            // A change can wait for a chain of overlapping requests that were admitted before it.
+            // The chain has at most `depth` requests. While each of them is served, every other
+            // task can complete one later change. A read waits only for the device, so for a read
+            // only the overlapping later changes are counted.
             let others = if entry.changes {
                 faster.count()
             } else {
@@ -222,8 +222,8 @@ impl Load {
     }
 }
 
-/// Issues random requests in one range of blocks. Most requests are narrow. The longest of the wide
-/// requests, a tenth of all, cover half of the range.
+/// Issues random requests in one range of 96 blocks. One request in ten is wide and covers up to 48
+/// blocks. The other requests cover up to four blocks.
 async fn random_load(rt: &Rt, load: &Rc<Load>, seed: u64) {
     let tasks = TaskGroup::new(rt);
     for task in 0..16 {
@@ -265,7 +265,7 @@ async fn staggered_load(rt: &Rt, load: &Rc<Load>, wide_changes: bool) {
     tasks.join().await;
 }
 
-/// Writes single blocks all over the device, more than a cache can hold.
+/// Writes single blocks at random offsets, in total more blocks than a cache can hold.
 async fn scattered_load(rt: &Rt, load: &Rc<Load>, seed: u64) {
     let tasks = TaskGroup::new(rt);
     for task in 0..12 {
@@ -374,8 +374,8 @@ fn a_full_cache_gives_room_in_the_order_of_arrival() {
     }
 }
 
-/// Fairness must not serialize disjoint requests: at queue depth 32 they may take at most 3 %
-/// longer through a stack than on the device alone.
+/// Fairness must not serialize disjoint requests: at queue depth 32 they are allowed to take at
+/// most 3 % longer through a stack than on the device alone.
 #[test]
 fn disjoint_requests_go_side_by_side() {
     const DEPTH: u64 = 32;

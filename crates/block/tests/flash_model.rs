@@ -141,7 +141,8 @@ fn a_write_passes_interface_channel_and_cells() {
 #[test]
 fn dies_work_at_the_same_time() {
     let one = times(&mut model("", MIB), 0, &[write(1, 0, 2)]);
-    // The second transfer on the channel waits until the die is free: 8.192 + 2 x 104.096 + 10 us.
+    // The interface transfers both pages in 8.192 us. Each page then takes 4.096 us on the channel
+    // and 100 us to program, and the second page waits for the first. The command takes 10 us.
     assert_eq!(one, [226_384]);
     let two = times(&mut model("channels = 2", MIB), 0, &[write(1, 0, 2)]);
     assert_eq!(two, [8_192 + 104_096 + 10_000]);
@@ -161,7 +162,7 @@ fn a_write_cache_answers_until_it_is_full() {
         times(&mut drive, 0, &commands),
         [14_096, 18_192, first_programmed + 4_096 + 10_000]
     );
-    // A FUA write waits until its page is programmed, and then for a flush.
+    // A FUA write takes the time to program its page, and then 7 us for a flush.
     let fua = Command {
         fua: true,
         ..write(4, 3, 1)
@@ -231,7 +232,8 @@ fn freezes_come_from_cleaning() {
         (amplification / 2.349 - 1.0).abs() < 0.02,
         "{amplification}"
     );
-    // Erases free as many pages as were programmed, except for the blocks that are open.
+    // The erases free as many pages as were programmed (16 pages in a block), except for the pages
+    // of the blocks that are being filled.
     assert!((counters.flash_programs / 16).abs_diff(counters.flash_erases) <= 2);
     assert!(counters.freezes > 1000);
     // Most writes do not wait for cleaning. The slowest write waits at least for an erase and the
@@ -279,8 +281,8 @@ fn discards_make_cleaning_cheap() {
     assert!(run(true) * 4 < run(false));
 }
 
-/// In a drive with log blocks, random writes cause merges, each with 16 programs and two erases
-/// under BAST, and the drive freezes during a merge.
+/// In a drive with log blocks, random writes cause merges, and the drive freezes during a merge. In
+/// the mapping scheme BAST, a merge takes 16 programs and two erases.
 #[test]
 fn log_blocks_freeze_by_merging() {
     for layer in ["bast", "fast", "block"] {

@@ -104,8 +104,8 @@ impl Sides {
         opened.unwrap_or_else(|error| panic!("it opens alone: {error}"))
     }
 
-    /// Writes garbage to the devices behind the end of the volume, into the area to which the
-    /// volume will grow.
+    /// Writes garbage to the devices after the end of the volume, into the area to which the volume
+    /// will grow.
     async fn litter(&self, rt: &Rt) {
         for side in &self.0 {
             let superblock = side.superblock().await.expect("readable").expect("there");
@@ -212,8 +212,8 @@ fn what_was_lost_beyond_the_end_reads_as_zeroes() {
         sides.litter(&rt).await;
         let superblock = sides.0[0].superblock().await.expect("readable");
         let superblock = superblock.expect("there");
-        // Corrupt the page of checksums that covers the last block of the volume, and the page
-        // behind it.
+        // Corrupt the page of checksums that covers the last block of the volume, and the next page
+        // after it.
         let page = superblock.volume_bytes / BLOCK / 1008 * BLOCK;
         for page in [page, page + BLOCK] {
             let corrupt = write(

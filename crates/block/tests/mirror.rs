@@ -144,8 +144,8 @@ impl Pair {
         .await
     }
 
-    /// Issues enough writes for the mirror to learn the latencies of both sides, and flushes each
-    /// of them.
+    /// Issues enough writes for the mirror to learn the latencies of both sides. Each write is
+    /// followed by a flush.
     async fn learn(&self) {
         for block in 0..40 {
             self.write(1000 + block, 1).await;
@@ -461,9 +461,9 @@ fn a_silent_side_becomes_absent_and_is_made_whole_when_it_answers() {
     });
 }
 
-/// Time during which the whole process was stopped must not count as time in which a side did not
-/// answer, because the mirror sees completions from that time only later. A side that still does
-/// not answer must be ejected.
+/// If the whole process was stopped for a time, the mirror must not blame a side for not answering
+/// during that time: the mirror sees completions from that time only after it. A side that still
+/// does not answer afterwards must be ejected.
 #[test]
 fn a_server_that_stood_still_blames_no_side() {
     for slow_ms in [SLOW_MS, 1_500] {

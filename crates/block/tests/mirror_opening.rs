@@ -135,8 +135,8 @@ fn full_sides_are_told_to_be_full_and_nothing_is_forced() {
     });
 }
 
-/// A blank disk in the place of a side counts as a missing side. After a clean stop the volume is
-/// served without that side, and reports how to make the disk a side. The disk is not written to
+/// A blank disk in the place of a side is treated as a missing side. After a clean stop the volume
+/// is served without that side, and reports how to make the disk a side. The disk is not written to
 /// unless the operator requests it.
 #[test]
 fn a_blank_device_in_the_place_of_a_side_is_served_without_and_named() {
@@ -332,9 +332,9 @@ impl Device for Freezing {
     }
 }
 
-/// The superblock of a side is being written with the state clean-idle: no other side is ahead of
-/// this side. Meanwhile a client writes again. Until the side is durably marked dirty again, it
-/// could be started alone and would lack the write. So a flush must wait for all sides.
+/// While the superblock of a side is being written with the state clean-idle (no other side is
+/// ahead of this side), a client writes again. Until this side is durably marked dirty again, an
+/// opening could start it alone, without the new write. So a flush must wait for all sides.
 #[test]
 fn a_flush_waits_for_a_side_that_may_say_that_nobody_is_ahead() {
     let rt = virtual_rt(8);
@@ -478,7 +478,8 @@ fn a_forced_opening_shows_the_last_moment_that_is_known_or_goes_on_from_it() {
             .await
             .expect("written");
         fork.close().await.expect("closed");
-        // The side that was missing at the fork returns, and is resynchronized with the fork.
+        // The side that was missing at the fork returns, and is resynchronized with the content of
+        // the fork.
         let both = open(&rt, &sides)
             .await
             .expect("one descends from the other");
@@ -526,7 +527,7 @@ fn a_corrupt_block_is_found_and_repaired() {
     });
 }
 
-/// A side whose reads take three seconds longer than those of the device below.
+/// A device that delays each read by three seconds.
 struct Slow {
     rt: Rt,
     below: Rc<dyn Device>,

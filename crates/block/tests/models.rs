@@ -189,8 +189,8 @@ fn idle_time_refills_the_pool() {
     }
 }
 
-/// A write that is larger than the pool of 64 MB freezes the device several times. Each freeze
-/// frees 24 MB, so 64 + 24 n >= 200 gives n = 6 freezes.
+/// A write of 200 MB is larger than the pool of 64 MB and freezes the device several times. Each
+/// freeze frees 24 MB, so 64 + 24 n >= 200 gives n = 6 freezes.
 #[test]
 fn a_write_larger_than_the_pool_ends() {
     let mut ssd = model("sata-2009-a", "", 32 * GIB);
@@ -202,8 +202,8 @@ fn a_write_larger_than_the_pool_ends() {
 }
 
 /// While the queue is never empty, every byte after the first 64 MB uses space that a freeze has
-/// freed, 24 MB at a time. The device is always either frozen or writing. So the test can compute
-/// the number of freezes and the total time exactly.
+/// freed. Each freeze frees 24 MB. The device is always either frozen or writing, so the test can
+/// compute the number of freezes and the total time exactly.
 #[test]
 fn freezes_and_writes_account_for_all_the_time() {
     for (name, rate) in [("sata-2009-a", 55_000_000u64), ("sata-2009-b", 68_000_000)] {
@@ -274,7 +274,8 @@ fn the_slc_cache_runs_out_and_folds() {
     let second_ns = time_one(&mut ssd, first_ns, write(2, 0, 90_000_000));
     assert_eq!(second_ns, first_ns + S + 50_000);
     // The device is idle for 0.5 s, then moves data out of the SLC cache at 60 MB/s for 10 s, which
-    // frees 600 MB. So a write of 690 MB takes 1.2 s for 600 MB and 1 s for 90 MB.
+    // frees 600 MB. So a write of 690 MB takes 1.2 s for 600 MB at 500 MB/s, and 1 s for 90 MB at
+    // 90 MB/s.
     let rested_ns = second_ns + 10 * S + S / 2;
     let third_ns = time_one(&mut ssd, rested_ns, write(3, 0, 690_000_000));
     assert_eq!(third_ns, rested_ns + 2_200 * MS + 50_000);
@@ -310,9 +311,9 @@ fn reads_per_s(ssd: &mut Model, depth: u64, count: u64) -> u64 {
     (u128::from(count) * u128::from(S) / u128::from(now_ns)) as u64
 }
 
-/// At depth 1 a read takes 70 us + 4096 B / (3 GB/s) = 71.366 us, so the rate is 14,012/s. At depth
-/// 16 the rate is sixteen times as high. At depth 128 it is limited by the 64 commands in service
-/// and by the device's path, which passes 732,000/s.
+/// At depth 1 a read takes a latency of 70 us and a transfer of 4096 B / (3 GB/s) = 1.366 us, so
+/// the rate is 14,012/s. At depth 16 the rate is sixteen times as high. At depth 128 two limits
+/// apply: 64 commands are in service at a time, and the shared data path transfers 732,000 reads/s.
 #[test]
 fn an_nvme_device_gains_from_queue_depth_up_to_its_path() {
     let at = |depth, count| reads_per_s(&mut model("nvme-tlc", "", 1 << 40), depth, count);
@@ -339,8 +340,8 @@ fn sequential_reads_run_at_the_rate_of_their_zone() {
     }
 }
 
-/// A seek from one end to the other takes 0.6 + 15.4 + 0.4 ms, and 60 kB at 60 MB/s take 1 ms. The
-/// rotational delay is between 0 and 8.33 ms.
+/// A seek over the full stroke takes 0.6 ms of base time, 15.4 ms of travel and 0.4 ms to settle.
+/// The transfer of 60 kB at 60 MB/s takes 1 ms. The rotational delay is between 0 and 8.33 ms.
 #[test]
 fn a_random_access_pays_for_seek_and_rotation() {
     let capacity = 250_000_000_000;
@@ -365,8 +366,8 @@ fn a_random_access_pays_for_seek_and_rotation() {
 fn a_part_of_a_larger_disk_seeks_less() {
     let mut part = model("hdd-7200-qd1", "disk_bytes = 256000000000", 32_000_000_000);
     let done_ns = time_one(&mut part, 0, read(1, 16_000_000_000, 0));
-    // The seek is 1/16 of the full stroke and takes 1 + 15.4 / 4 = 4.85 ms. The rotational delay is
-    // less than a revolution.
+    // The seek takes 1 ms of base and settle time, and 15.4 ms x sqrt(1/16) of travel over 1/16 of
+    // the full stroke, which is 4.85 ms. The rotational delay is less than a revolution.
     assert!(
         (4_850_000..=4_850_000 + 8_333_334).contains(&done_ns),
         "{done_ns}"
@@ -411,9 +412,10 @@ fn the_arm_goes_up_and_returns_to_the_lowest() {
     assert_eq!(order_with("queue_commands = 2"), [0, 2, 3, 1, 4]);
 }
 
-/// The deeper the queue, the shorter the seeks. At depth 1 a command takes 1 + 8.21 + 4.17 ms =
-/// 13.38 ms, because the mean square root of the distance of two uniform points is 8/15, and 0.05
-/// ms for the transfer. The mean of 2,000 commands has a standard error of 4.3 ms / 45 = 0.1 ms.
+/// The deeper the queue, the shorter the seeks. At depth 1 the mean command takes 13.43 ms: base
+/// and settle time 1 ms, travel 15.4 ms x 8/15 = 8.21 ms (8/15 is the mean square root of the
+/// distance of two uniform points), half a revolution 4.17 ms, transfer 0.05 ms. The mean of 2,000
+/// commands has a standard error of 4.3 ms / 45 = 0.1 ms.
 #[test]
 fn queueing_pays() {
     let mean_ns = |depth: u32| {
@@ -440,8 +442,8 @@ fn the_write_cache_acknowledges_at_bus_speed_and_a_flush_drains_it() {
     let flushed_ns = run_dry(&mut disk)[0].1;
     let counters = disk.counters();
     assert_eq!((counters.cached_writes, counters.destages), (1, 1));
-    // The destage takes the positioning, and 130,434,783 ns for 15 MB at 115 MB/s. The flush
-    // command takes 0.1 ms.
+    // The destage takes the time of the positioning, and 130,434,783 ns to write 15 MB at 115 MB/s.
+    // The flush command takes 0.1 ms.
     assert_eq!(
         flushed_ns,
         cached_ns + counters.positioning_ns + 130_434_783 + 100_000
@@ -454,8 +456,8 @@ fn a_read_of_cached_bytes_needs_no_arm() {
     for id in 0..8 {
         disk.submit(0, write(id, id * 10 * GIB, 150_000));
     }
-    // The eight writes take 0.1 + 1 ms each in the write cache. When they are complete, the arm is
-    // still moving to the location of the second write.
+    // Each of the eight writes into the write cache takes 0.1 ms for the command and 1 ms for the
+    // transfer. When all are complete, the arm is still moving to the location of the second write.
     let mut done = Vec::new();
     disk.advance_timed(8_800_000, &mut done);
     assert_eq!(done.len(), 8);
@@ -531,9 +533,9 @@ fn a_late_continuing_write_misses_the_revolution() {
     assert_eq!(done[1].1 - done[0].1, MS);
 }
 
-/// A read continues the previous read and arrives 1 ms late. With read-ahead it takes 0.2 ms, and 1
-/// ms for the transfer from the read-ahead buffer. Without read-ahead it waits for the rest of a
-/// revolution.
+/// A read continues the previous read and arrives 1 ms late. With read-ahead, it takes a latency of
+/// 0.2 ms, and 1 ms for the transfer from the read-ahead buffer. Without read-ahead, it waits for
+/// the rest of a revolution.
 #[test]
 fn a_continuing_read_is_in_the_buffer_or_misses_the_revolution() {
     for (changed, expected_ns) in [
@@ -564,7 +566,8 @@ fn a_shingled_disk_falls_off_its_cliff() {
         now_ns = time_one(&mut disk, now_ns, random_write(id));
     }
     assert_eq!(disk.counters().bands_cleaned, 0);
-    // The writes take one positioning, and 0.56 s at the 180 MB/s of the log.
+    // The writes take one positioning, and 0.56 s for 100 MB at 180 MB/s, the rate of the media
+    // cache.
     assert!(now_ns < 600 * MS, "{now_ns}");
     let full_ns = now_ns;
     for id in 100..110 {
@@ -615,8 +618,8 @@ fn an_idle_shingled_disk_cleans_itself() {
 
 // Tests of the network disk.
 
-/// Of 6,000 commands, 300 start immediately and the other 5,700 at 3,000/s, so the last one starts
-/// after 1.9 s.
+/// The bucket of command tokens holds 300 tokens and gets 3,000 tokens/s. Of 6,000 commands, 300
+/// start immediately and the other 5,700 at 3,000/s, so the last command starts after 1.9 s.
 #[test]
 fn a_network_disk_keeps_to_its_commands_per_second() {
     let mut disk = model("network-disk", "spike_probability = 0.0", 1 << 40);
@@ -630,8 +633,8 @@ fn a_network_disk_keeps_to_its_commands_per_second() {
     assert_eq!(disk.counters().token_waits, 5_700);
 }
 
-/// 100 MB in writes of 1 MB: 12.5 MB complete immediately, and the other 87.5 MB take 0.7 s at 125
-/// MB/s.
+/// Of 100 MB in writes of 1 MB, 12.5 MB complete immediately, because the bucket of byte tokens is
+/// full. The other 87.5 MB take 0.7 s at 125 MB/s.
 #[test]
 fn a_network_disk_keeps_to_its_bytes_per_second() {
     let still = "latency = { median_ns = 0 }\nspike_probability = 0.0";
@@ -640,8 +643,9 @@ fn a_network_disk_keeps_to_its_bytes_per_second() {
         disk.submit(0, write(id, id * 1_000_000, 1_000_000));
     }
     assert_eq!(run_dry(&mut disk)[99], (99, 700 * MS));
-    // A write that is larger than the token bucket completes immediately if the bucket is full, and
-    // leaves the bucket in debt: the next write waits until 100 MB of tokens have been added.
+    // A write of 100 MB is larger than the token bucket of 12.5 MB. It completes immediately,
+    // because the bucket is full, and leaves a deficit. The next write of 12.5 MB waits until 100
+    // MB of tokens have been added.
     disk.submit(100 * S, write(100, 0, 100_000_000));
     disk.submit(100 * S, write(101, 0, 12_500_000));
     assert_eq!(

@@ -90,7 +90,7 @@ impl Device for Hanging {
     }
 }
 
-/// A volume whose sides are in memory, each with a block that the test can make bad.
+/// A volume whose sides are in memory. On each side the test can make one block unreadable.
 struct Volume {
     rt: Rt,
     sides: Vec<Candidate>,
@@ -381,8 +381,8 @@ fn a_scrub_keeps_to_its_rate_and_can_be_cancelled() {
         let mirror = volume.open().await;
         let before = rt.now();
         let done = scrub(&rt, &mirror).await;
-        // For each MiB of the volume, the scrub reads 1 MiB of each of the two sides, which takes
-        // half a second at 4 MiB/s.
+        // For each MiB of the volume, the scrub reads 1 MiB of each of the two sides. At 4 MiB/s
+        // these 2 MiB take half a second.
         let mib = mirror.geometry().size_bytes / MIB;
         let seconds = rt.now().since(before).as_secs_f64();
         assert!(seconds >= mib as f64 / 2.0 - 1.0, "{seconds} s, {done:?}");
@@ -500,7 +500,7 @@ fn a_write_makes_a_lost_block_good() {
     });
 }
 
-/// A block must not be considered lost while an absent side may have it.
+/// A block must not be considered lost while an absent side might have it.
 #[test]
 fn a_block_that_an_absent_side_may_have_is_not_lost() {
     let rt = virtual_rt(20);
@@ -715,7 +715,7 @@ fn a_new_disk_in_the_place_of_a_dead_one_is_made_a_side() {
         volume.fill(4).await;
         let new = blank(&rt, "side1");
         let sides = [&volume.sides[0], &new];
-        // Unless a command makes it a side, the new disk is left unchanged.
+        // An opening leaves the new disk unchanged, because no command has made it a side.
         let without = open_these(&rt, &sides, &OpenOptions::default()).await;
         let without = without.expect("side0 was closed cleanly");
         assert_eq!(without.status().sides[1].health, "absent");

@@ -68,8 +68,8 @@ async fn ask(top: &Rc<dyn Device>, request: Request) {
     answer.expect("memory does what it is asked");
 }
 
-/// For a write of parts of blocks, the atomic unit reads and writes whole blocks. All of these
-/// requests must carry the origin of the write.
+/// If a write covers only parts of blocks, the layer `atomic` reads and writes whole blocks
+/// instead. All of these requests must carry the origin of the write.
 #[test]
 fn the_atomic_unit_reads_and_writes_for_whom_it_was_asked() {
     let rt = virtual_rt(1);
@@ -89,7 +89,8 @@ fn the_atomic_unit_reads_and_writes_for_whom_it_was_asked() {
     });
 }
 
-/// Requests that a layer splits or queues, and reads that fill a cache, must keep the origin.
+/// A layer that splits or queues requests, or that reads to fill a cache, must keep the origin of
+/// the client's request.
 #[test]
 fn layers_that_cut_or_fetch_keep_the_origin() {
     let layers: [(&str, Layer); 3] = [

@@ -97,8 +97,9 @@ fn both_limits_hold() {
             Request::flush(),
             Request::flush(),
         ];
-        // The second read has its bytes at 2 ms, when the bucket for requests is full again. The
-        // first flush needs one more request token, at 3 ms, and the second flush another, at 4 ms.
+        // At 2 ms the bucket of byte tokens suffices for the second read. The second read also
+        // takes the only request token. Each of the two flushes needs one more request token, and
+        // the bucket gets these tokens at 3 ms and at 4 ms.
         assert_eq!(times_us(&rt, &top, requests).await, [0, 2_000, 3_000, 4_000]);
     });
 }

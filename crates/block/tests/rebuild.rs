@@ -197,9 +197,9 @@ fn scattered(rng: &mut Rng, size_bytes: u64) -> Vec<u64> {
 }
 
 /// Resynchronizing 16 MiB of scattered 4-KiB blocks takes at most 1.5 times as long as the slower
-/// device alone needs for the same ranges. The device alone gets the ranges in order, at a queue
-/// depth at which it can choose among requests. Each device has to do at least that work, and both
-/// devices work concurrently.
+/// device alone needs for the same ranges. A device alone gets the ranges sorted by offset, at a
+/// queue depth at which it can choose among requests. Each device has to do at least that work, and
+/// both devices work concurrently.
 #[test]
 fn scattered_blocks_come_back_as_fast_as_the_devices_can() {
     for (kinds, size_bytes) in [
@@ -383,8 +383,9 @@ fn a_rebuild_keeps_its_floor_and_leaves_half_to_clients() {
         let rt = virtual_rt(4);
         rt.block_on(async {
             let volume = Rc::new(Volume::new(&rt, kinds, size_bytes, Some(8 * MIB)).await);
-            // The maximum rate (ceiling) keeps the rebuild from finishing during the measurement,
-            // and from being much faster than its minimum rate (floor).
+            // The maximum rate (ceiling) is twice the minimum rate (floor). Without a maximum rate,
+            // the rebuild could be much faster than its minimum rate, and finish during the
+            // measurement.
             let rates = RebuildRates {
                 floor_bytes_per_s: FLOOR,
                 ceiling_bytes_per_s: Some(2 * FLOOR),
@@ -528,7 +529,7 @@ fn the_rates_of_a_rebuild_can_be_set_while_it_runs() {
         volume.fill(6).await;
         volume.give_back().await;
         volume.rt.sleep(Duration::from_secs(10)).await;
-        // Up to 4 MiB may be in flight beyond the bytes that the ceiling permits.
+        // Up to 4 MiB can be in flight beyond the bytes that the maximum rate (ceiling) permits.
         let copied = volume.mirror.status().sides[1].resynced_bytes;
         assert!((36 * MIB..=44 * MIB).contains(&copied), "{copied}");
         set(rates(MIB, None)).expect("they are rates");

@@ -61,8 +61,8 @@ impl Devices {
         self.open_beside(sides, &["a", "b", "c"]).await
     }
 
-    /// Opens the volume as a server does, with a configuration that names `sides` and describes the
-    /// devices `known`.
+    /// Opens the volume as a server does, with a configuration that names `sides` as the sides and
+    /// describes the devices `known`.
     async fn open_beside(&self, sides: &[&str], known: &[&str]) -> Mirror {
         let named = |name: &&str| SideToOpen {
             name: (*name).to_owned(),
@@ -152,9 +152,9 @@ impl Asked {
     }
 
     /// Requests the operation and cuts the power after `changes` changes. Then opens the volume
-    /// with the original configuration, cuts the power again, and opens the volume once more, until
-    /// the operation is complete. Returns true if the operation had completed before the first
-    /// power cut.
+    /// with the original configuration, requests the operation again, and cuts the power a second
+    /// time. Then opens the volume once more, and waits until the operation is complete. Returns
+    /// true if the operation had completed before the first power cut.
     async fn cut_after(self, rt: &Rt, changes: u64) -> bool {
         let when = format!("{self:?} cut after {changes} changes");
         let mut devices = Devices::made(rt).await;
@@ -339,9 +339,10 @@ fn a_side_whose_device_is_not_described_is_missing_and_not_forgotten() {
     });
 }
 
-/// The replacement is requested again while the new side of the interrupted replacement cannot be
-/// found. The device in the request holds that new side. The request must succeed, and the new side
-/// is rebuilt from scratch.
+/// A replacement by the device `c` was interrupted, and the next opening cannot find device `c`.
+/// Then the operator requests the replacement by device `c` again. The device already holds the new
+/// side of the interrupted replacement. The request must succeed, and the new side is rebuilt from
+/// scratch.
 #[test]
 fn the_command_is_taken_again_with_the_side_that_it_has_left_behind() {
     let rt = virtual_rt(4);
@@ -417,8 +418,8 @@ fn a_scrub_goes_on_after_any_stop() {
     let rt = virtual_rt(6);
     rt.block_on(async {
         let mut devices = Devices::made(&rt).await;
-        // At this rate the scrub reads one MiB of the volume, which is one MiB of each of the two
-        // sides, in four seconds.
+        // At this rate the scrub takes four seconds for each MiB of the volume, because it reads
+        // that MiB from both sides.
         devices.scrub_rate = Some(Size(MIB / 2));
         let mirror = devices.open(&["a", "b"]).await;
         mirror.start_scrub().expect("it can be scrubbed");

@@ -335,7 +335,7 @@ fn what_an_answer_depends_on_is_known_before_it() {
             assert_eq!(rig.shard.interruptions(), Some(count));
             let grown = 64 * MIB + count * BLOCK;
             assert_eq!(rig.shard.geometry().size_bytes, grown);
-            // The space that the write has added must be usable immediately.
+            // The block by which the write has enlarged the device must be readable immediately.
             let last = Request::read(grown - BLOCK, BLOCK);
             rig.shard.submit(last).await.unwrap();
         }
@@ -493,8 +493,8 @@ impl Drop for Image {
     }
 }
 
-/// Buffers that cross to another thread are aligned for direct I/O, and the data must be in the
-/// files when the stack has been closed.
+/// Buffers that are passed to another thread are aligned for direct I/O, and the data must be in
+/// the files when the stack has been closed.
 #[test]
 fn files_are_written_by_the_threads_of_a_stripe() {
     let images = ["a", "b"].map(Image::new);
@@ -643,7 +643,7 @@ fn a_device_is_not_opened_on_two_threads() {
             why.contains("device a: is on the thread of the shard `top`"),
             "{why}"
         );
-        // If the shard is not opened, `a` is opened as an ordinary device.
+        // This stack does not contain the shard `top`, so `a` is opened as an ordinary device.
         let alone = Stack::open(&rt, &graph, &["a"], &options).await.unwrap();
         assert!(alone.get("a").is_some());
         alone.close().await.unwrap();

@@ -80,7 +80,8 @@ fn time_starts_with_the_first_poll() {
     });
 }
 
-/// The device below completes its requests immediately, without a future that is pending.
+/// The device below completes each request at its first poll, so no request is ever pending. The
+/// requests must be counted nevertheless, separately for each operation.
 #[test]
 fn immediate_answers_are_counted_and_shown_by_operation() {
     let rt = virtual_rt(1);

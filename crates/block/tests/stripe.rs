@@ -172,7 +172,8 @@ fn parts_run_side_by_side() {
     });
 }
 
-/// A memory device allocates space in chunks of 64 KiB, which are four units of one child.
+/// The stripe must combine the extents of its children in the order of its own units. A memory
+/// device allocates space in chunks of 64 KiB, so a chunk holds four units of one child.
 #[test]
 fn extents_are_stitched_in_order() {
     let rt = virtual_rt(1);

@@ -1,7 +1,7 @@
 //! No operation may monopolize the thread: whatever the stack and however large the range, the
-//! number of steps between two polls of the ring is bounded. The data structures count the steps
-//! (`bimetal_rt::turn`), not the code that iterates over them, so these tests also detect a loop
-//! that forgets to yield.
+//! number of steps between two polls of the ring (io_uring) is bounded. The data structures count
+//! the steps (`bimetal_rt::turn`), not the code that iterates over them, so these tests also detect
+//! a loop that forgets to yield.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
 /// Maximum number of steps in a turn. It is twice the steps of a turn's budget, because the last
-/// task may exceed the budget, and polls of the tasks count as well.
+/// task can exceed the budget, and because polls of the tasks are counted as steps too.
 const STEPS_MAX: u64 = 2 * TURN_STEPS_MAX;
 
 /// Returns all extents of a range. Each request continues at the end of the last answer, as clients
@@ -75,7 +75,9 @@ async fn mirror(rt: &Rt, size_bytes: u64, log_bytes: u64) -> Mirror {
     opened.expect("the volume opens")
 }
 
-/// The data is written to every second block, so the log holds a separate extent for each block.
+/// An extents request over a log with many extents must take only short turns of the executor. The
+/// data is written to every second block, so the log holds a separate extent for each written
+/// block.
 #[test]
 fn many_extents_in_a_log_are_told_in_short_turns() {
     const EXTENTS: u64 = 12_000;
@@ -99,7 +101,7 @@ fn many_extents_in_a_log_are_told_in_short_turns() {
 }
 
 /// A log of tens of thousands of records is destaged, and its entries are freed, without a long
-/// turn.
+/// turn of the executor.
 #[test]
 fn a_log_of_many_records_goes_home_in_short_turns() {
     const RECORDS: u64 = 24_000;

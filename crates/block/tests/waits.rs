@@ -52,8 +52,8 @@ fn medium(rt: &Rt, us: u64) -> (Rc<dyn Device>, Rc<FaultControl>) {
     (Rc::new(fault), control)
 }
 
-/// Returns a volume with logs of the minimum size. Each side takes a fixed time for each request,
-/// which `us` lists.
+/// Returns a volume with logs of the minimum size. The list `us` holds, for each side, the fixed
+/// time in microseconds that the side takes for a request.
 async fn volume(rt: &Rt, acknowledge: Acknowledge, us: &[u64]) -> (Mirror, Vec<Rc<FaultControl>>) {
     let names: Vec<String> = (0..us.len()).map(|side| format!("side-{side}")).collect();
     let media: Vec<_> = us.iter().map(|us| medium(rt, *us)).collect();
@@ -233,8 +233,8 @@ fn a_flush_waits_for_no_later_change() {
 }
 
 /// After a crash a side can lack all changes that were queued for it. These changes must fit into
-/// the log, however many writes clients have in flight. Otherwise the side could not be
-/// resynchronized from the log.
+/// the log of the side, however many writes clients have in flight. Otherwise the side could not
+/// get them through its log when the volume is opened again.
 #[test]
 fn no_more_waits_for_a_side_than_its_log_takes() {
     const LEN: u64 = 256 * KIB;

@@ -34,7 +34,8 @@ impl Failure {
         Failure::new(libc::EIO, "the library has a fault: it panicked")
     }
 
-    /// Stores the message for the thread. Returns the negative error number that the program gets.
+    /// Stores the message of this failure as the last message of the thread. Returns the negative
+    /// error number that the program gets.
     pub(crate) fn remember(self) -> c_int {
         // A message from a target can contain a NUL, which would end the C string early.
         let words = CString::new(self.words.replace('\0', " ")).unwrap_or_default();
@@ -66,7 +67,8 @@ impl From<Error> for Failure {
 
 fn of_status(status: Status) -> c_int {
     match status {
-        // The status `Ok` in a failure is a mistake of the target, and is reported as an I/O error.
+        // A target that reports a failure with the status `Ok` violates the protocol. This is
+        // reported as an I/O error.
         Status::Ok | Status::Medium => libc::EIO,
         Status::NoSpace => libc::ENOSPC,
         Status::Invalid | Status::OutOfRange => libc::EINVAL,

@@ -44,11 +44,11 @@ pub struct RawCompletion {
     reserved: u32,
 }
 
-/// Runs the body of a function of the interface. A panic becomes -EIO, and a failure becomes the
-/// thread's last error.
+/// Runs the body of a function of the C interface. A panic is returned as -EIO. A failure is
+/// returned as its error number and stored as the thread's last error.
 fn at_the_boundary(body: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
-    // A session remains usable after a panic: its poisoned locks are used as they are (see
-    // `completions`).
+    // A session remains usable after a panic: locks that the panic poisoned are used as they are
+    // (see `completions`).
     let outcome = catch_unwind(AssertUnwindSafe(body));
     match outcome.unwrap_or_else(|_panic| Err(Failure::panicked())) {
         Ok(value) => value,

@@ -6,7 +6,7 @@
 
 use std::ffi::c_void;
 
-/// The program's own identifier of a request. It is never dereferenced.
+/// The program's own identifier of a request: a pointer that this library never dereferences.
 #[derive(Clone, Copy)]
 pub(crate) struct User(*mut c_void);
 
@@ -23,7 +23,8 @@ impl User {
     }
 }
 
-/// A buffer of the program. A request without a buffer has an empty one.
+/// A buffer of the program. For a request without a buffer, this value has a null address and the
+/// length 0.
 pub(crate) struct Buffer {
     start: *mut u8,
     length_bytes: usize,

@@ -74,8 +74,8 @@ impl RawRequest {
             offset_bytes,
             length_bytes,
             op,
-            // Flags that do not fit into the field set all its bits. Such a request is rejected
-            // because of unknown flags.
+            // If the flags do not fit into the field, all bits of the field are set. The request is
+            // then rejected, since it has unknown flags.
             flags: u8::try_from(flags).unwrap_or(u8::MAX),
             reserved: 0,
         }

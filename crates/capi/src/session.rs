@@ -15,7 +15,8 @@ use crate::request::Request;
 
 /// `struct brp_session`.
 pub struct Session {
-    // Dropped first: after that, no thread accesses a buffer of the program or adds a completion.
+    // This field is dropped first, because fields are dropped in the order of their declaration.
+    // After that, no thread accesses a buffer of the program or adds a completion.
     thread: SessionThread<UnderWay>,
     completions: Arc<Completions>,
 }
@@ -44,8 +45,8 @@ impl Session {
             let words = format!("{REQUESTS_MAX} requests were submitted and not reaped");
             return Err(Failure::new(libc::EAGAIN, words));
         }
-        // Each job is created only when the thread takes it from the iterator, because dropping a
-        // job completes its request.
+        // The iterator creates a job only when the session's thread takes it. A job that was
+        // created and not taken would complete its request when it is dropped.
         let jobs = requests.into_iter().take(taken).map(|request| UnderWay {
             whom: Some(Whom::Reaper(Arc::clone(&self.completions), request.user)),
             request,
@@ -92,7 +93,7 @@ enum Whom {
     Waiting(SyncSender<Result<(), Failure>>),
 }
 
-/// A submitted request. If it is dropped without an answer, the session's thread has panicked; the
+/// A submitted request. If it is dropped without an answer, the session's thread has panicked. The
 /// request then fails, so that its caller does not wait forever.
 struct UnderWay {
     request: Request,
@@ -136,8 +137,8 @@ impl UnderWay {
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        // A caller that waits for this request notices that its channel is closed. For a request
-        // that the program reaps, a completion must be added here.
+        // If a caller waits for this request, it notices that its channel is closed. If the program
+        // will reap this request, a completion must be added here.
         if let Some(Whom::Reaper(completions, user)) = self.whom.take() {
             completions.push([(user, Err(Failure::panicked()))]);
         }
@@ -148,7 +149,8 @@ fn deliver(completions: &Completions, ended: Vec<Ended<UnderWay>>) {
     let completed = ended
         .into_iter()
         .filter_map(|(request, answer)| request.end(answer));
-    // Collect first: copying the data while pushing would hold the lock that `brp_submit` needs.
+    // Collect the completions into a vector first. `push` holds a lock that `brp_submit` needs, and
+    // the iterator copies data, so the iterator must not run inside `push`.
     let completed: Vec<Completion> = completed.collect();
     completions.push(completed);
 }

@@ -5,8 +5,8 @@
 //!     cargo build --release -p bimetal-cli
 //!     cargo run --release -p bimetal-cli --example brp_rounds -- --rounds 1000 --state rounds.json
 //!
-//! The exit status is 1 if a write is lost or overtaken. The directory of the failed batch is then
-//! kept.
+//! The exit status is 1 if a write is lost, or if an older write overwrites a newer one. The
+//! directory of the failed batch is then kept.
 
 #[path = "../tests/rounds/mod.rs"]
 mod rounds;

@@ -84,7 +84,7 @@ struct Before {
     sides: BTreeMap<String, SideBefore>,
 }
 
-/// Returns the events of a volume since the last poll, whose findings are in `before`.
+/// Returns the events of a volume since the last poll. `before` has the findings of the last poll.
 fn changes(volume: &str, before: &mut Before, now: &MirrorStatus) -> Vec<Event> {
     let mut events = Vec::new();
     let first_look = before.state.is_none();

@@ -228,7 +228,7 @@ impl Drop for ClearedBar {
 /// I/O workers. The source is fields 14 and 15 of `/proc/self/stat` (proc(5)), in ticks of 1/100 s.
 fn cpu_time() -> Option<Duration> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // The second field is the process name, which may contain spaces and is followed by the last
+    // The second field is the process name, which can contain spaces and is followed by the last
     // closing bracket of the line.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let ticks = |at: usize| fields.get(at)?.parse::<u64>().ok();

@@ -7,8 +7,8 @@
 use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
 
-/// Smallest value in a limit file that means "no limit". If no limit is set, version 1 shows the
-/// largest multiple of the page size.
+/// Smallest value in a limit file that means "no limit". If no limit is set, version 1 of the
+/// kernel's interface shows the largest multiple of the page size.
 const UNLIMITED_MIN: u64 = 1 << 60;
 
 /// Returns the lowest memory limit, in bytes, among the cgroups that contain this process; `None`
@@ -38,7 +38,7 @@ fn limit_below(root: &Path) -> Option<u64> {
 }
 
 /// Returns the lowest limit in the files called `name` of the cgroup at `path` and of all its
-/// ancestors. In a container `path` may be a path on the host, which does not exist in the
+/// ancestors. In a container `path` can be a path on the host, which does not exist in the
 /// container. Then only the root is read, which is the container's own cgroup.
 fn least_on_the_way(mount: &Path, path: &str, name: &str) -> Option<u64> {
     let group = mount.join(path.trim_start_matches('/'));

@@ -156,7 +156,7 @@ impl Config {
     /// Returns the name of the device `name`, if it exists.
     ///
     /// # Errors
-    /// When there is no such device. The message lists the existing devices.
+    /// If there is no such device. The message lists the existing devices.
     pub(crate) fn device(&self, name: &str) -> Result<&str> {
         match self.graph.nodes().get_key_value(name) {
             Some((name, _)) => Ok(name),
@@ -295,9 +295,10 @@ fn fit(asked_for: Option<u64>, default_bytes: u64, limit: Option<u64>) -> Fitted
     }
 }
 
-/// Returns the sum of the exposure bounds of all mirrors. The sum bounds the memory of their delay
-/// queues. A mirror with an experimental policy has no exposure bound: the default bound is added
-/// for such a mirror, and its memory beyond this bound comes from the heap.
+/// Returns the sum of the exposure bounds of all mirrors (the exposure of a mirror is the
+/// acknowledged bytes that are not on every side yet). The sum bounds the memory of their delay
+/// queues. A mirror with an experimental policy has no exposure bound. For such a mirror the
+/// default bound is added, and its memory beyond this bound comes from the heap.
 fn exposure_bytes(graph: &Graph) -> u64 {
     let mirrors = graph.nodes().values().filter_map(|node| match node {
         Node::Mirror(mirror) => Some(mirror.exposure.bytes.0),
@@ -368,7 +369,8 @@ mod tests {
     fn memory_covers_the_delay_queues() {
         let text = "[device.b]\ntype = \"memory\"\nsize = \"1MiB\"\n[device.m]\ntype = \"mirror\"\n\
                     sides = [\"a\", \"b\"]\nexposure = { bytes = \"16MiB\" }\n";
-        // The memory is 64 MiB for requests and 16 MiB for exposure.
+        // The memory is the sum of 64 MiB for requests and 16 MiB for the exposure (writes that are
+        // not on every side yet).
         let server = read(text).unwrap().server;
         assert_eq!(server.memory_bytes, 80 << 20);
         // Memory for writes that wait for a slow side is not available to requests in flight.

@@ -61,7 +61,7 @@ impl Control {
     /// socket of a dead server exists at `path`, it is replaced.
     ///
     /// # Errors
-    /// When another server answers at `path`, when a file of another kind exists there, or when the
+    /// If another server answers at `path`, if a file of another kind exists there, or if the
     /// socket cannot be created.
     pub(crate) fn start(rt: &Rt, path: &Path, answer: Answer) -> Result<Control> {
         let place = || format!("control socket {}", path.display());
@@ -98,9 +98,9 @@ fn refuse_used(path: &Path) -> Result<()> {
     if !found.file_type().is_socket() {
         bail!("something else than a socket is there; set `control` in [server] to another path");
     }
-    // A socket may accept a connection although its server is dead, because the socket of a killed
-    // server disappears a little later than the process. The check therefore sends a request and
-    // waits for the answer.
+    // A connection to a socket can succeed although its server is dead, because the socket of a
+    // killed server disappears a little later than the process. The check therefore sends a request
+    // and waits for the answer.
     match ask(path, &json!({ "verb": "status" })) {
         Ok(_) => bail!("another server answers there; stop it first"),
         Err(error) if is_timeout(&error) => bail!("another server hangs there; end it first"),
@@ -127,7 +127,7 @@ async fn accept(rt: Rt, listener: Listener, connections: Rc<TaskGroup>, answer: 
         connections.at_most(CONNECTIONS_MAX - 1).await;
         match listener.accept().await {
             Ok(stream) => connections.spawn(converse(rt.clone(), stream, Rc::clone(&answer))),
-            // The client has already disconnected, or no descriptors are free. A later accept may
+            // The client has already disconnected, or no descriptors are free. A later accept can
             // succeed.
             Err(_) => rt.sleep(Duration::from_millis(100)).await,
         }
@@ -208,7 +208,7 @@ fn answer_line(line: &[u8], answer: &Answer) -> Value {
 /// Sends a request over the control socket at `path`, and returns the server's answer.
 ///
 /// # Errors
-/// When the server cannot be reached, does not answer in time, or refuses the request.
+/// If the server cannot be reached, does not answer in time, or refuses the request.
 pub(crate) fn ask(path: &Path, request: &Value) -> Result<Value> {
     Asker::connect(path)?.ask(request)
 }
@@ -222,7 +222,7 @@ impl Asker {
     /// Connects to the control socket at `path`.
     ///
     /// # Errors
-    /// When the server cannot be reached.
+    /// If the server cannot be reached.
     pub(crate) fn connect(path: &Path) -> Result<Asker> {
         let stream = UnixStream::connect(path)?;
         stream.set_read_timeout(Some(ANSWER_WITHIN))?;
@@ -235,7 +235,7 @@ impl Asker {
     /// Sends a request and returns the answer of the server.
     ///
     /// # Errors
-    /// When the server does not answer in time, or refuses the request.
+    /// If the server does not answer in time, or refuses the request.
     pub(crate) fn ask(&mut self, request: &Value) -> Result<Value> {
         let question = format!("{request}\n");
         // The failure is not reported as an I/O error, because `main` treats a broken pipe as the
@@ -268,7 +268,7 @@ impl Asker {
 /// ended. Returns the server's description of the outcome.
 ///
 /// # Errors
-/// When the server cannot be reached or refuses the request, or when the operation fails.
+/// If the server cannot be reached or refuses the request, or if the operation fails.
 pub(crate) fn carry_out(path: &Path, request: &Value) -> Result<Value> {
     let asked = |request: &Value| -> Result<Value> { Ok(ask(path, request)?["operation"].take()) };
     let mut operation = asked(request)?;

@@ -69,7 +69,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns words for the properties of an export that are set in the bit mask `rights`.
+/// Returns a word for each property of an export whose bit is set in `rights`. The bit mask is
+/// named `rights` in the protocol.
 fn words(rights: u32) -> Vec<&'static str> {
     let all = [
         (right::READ_ONLY, "read-only"),

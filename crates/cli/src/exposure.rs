@@ -1,15 +1,17 @@
-//! Detects a mirror whose logs bound its exposure below the configured value. The exposure bound
-//! determines how far a slow side may lag, so a lower bound is reported when a volume is formatted,
+//! Detects a mirror whose logs bound its exposure below the configured value. The exposure is the
+//! number of acknowledged bytes that are not on every side yet. Its bound determines how far a slow
+//! side can lag, so a bound below the configured value is reported when a volume is formatted,
 //! checked and served.
 
 use bimetal_block::layers::mirror::MirrorConfig;
 use bimetal_block::units::show_size;
 
-/// Returns the message that the logs of a mirror bound its exposure to `by_logs_bytes`; `None` if
-/// the configured bound is not higher.
+/// Returns the message that the logs of a mirror bound its exposure (acknowledged bytes that are
+/// not on every side yet) to `by_logs_bytes`. Returns `None` if the configured bound is not higher.
 pub(crate) fn reduced(config: &MirrorConfig, by_logs_bytes: u64) -> Option<String> {
     let wanted_bytes = config.rules().exposure_bytes_max;
-    // The experimental policies of the paper have no exposure bound that the logs could reduce.
+    // The experimental policies of the hetero-mirroring paper have no exposure bound, so the logs
+    // cannot reduce it.
     let is_reduced = wanted_bytes != u64::MAX && by_logs_bytes < wanted_bytes;
     is_reduced.then(|| {
         format!(

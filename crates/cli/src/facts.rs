@@ -28,8 +28,8 @@ use crate::exposure;
 pub(crate) struct Facts {
     /// Size of the device, if it can be determined.
     pub(crate) size_bytes: Option<u64>,
-    /// Geometry, in which the kernel's limits on requests are missing. It is known for inspected
-    /// media and for layers that pass requests on to such a medium.
+    /// Geometry without the kernel's limits on requests. It is known for inspected media, and for
+    /// layers that pass requests on to an inspected medium.
     geometry: Option<Geometry>,
     /// Other facts by their names, in the order in which they are shown.
     pub(crate) more: Map<String, Value>,
@@ -168,7 +168,7 @@ fn of_mirror(graph: &Graph, config: &MirrorConfig, all: &mut AllFacts) -> Result
     let of_found = volume_state(&found);
     let state = match of_found {
         _ if !not_formatted.is_empty() => NOT_FORMATTED,
-        // A side that could not be inspected may have a newer state than the inspected sides.
+        // A side that could not be inspected can have a newer state than the inspected sides.
         known if not_seen.is_empty() || known == ACTIVE && !found.is_empty() => known,
         _ => "unknown",
     };
@@ -263,15 +263,14 @@ pub(crate) fn hear_server(config: &Config, status: Option<&Value>, all: &mut All
     }
 }
 
-/// Returns true if a volume might be in use: its superblocks show that it is in use or was not
-/// stopped cleanly. The superblocks do not show which of the two is the case; only a server can
-/// tell.
+/// Returns true if a volume is in use or was not stopped cleanly, according to its superblocks. The
+/// superblocks look the same in both cases. Only a server can tell which of the two is the case.
 pub(crate) fn any_active(all: &AllFacts) -> bool {
     let active = |facts: &Facts| facts.more.get("state") == Some(&json!(ACTIVE));
     all.values().any(active)
 }
-/// Returns a message that names the content on the media of the sides that `format` refuses to
-/// overwrite; `None` if there is no such content.
+/// Returns a message that names the content that `format` refuses to overwrite, on the media of the
+/// sides. Returns `None` if there is no such content.
 fn what_is_lost(graph: &Graph, sides: &[String], all: &AllFacts) -> Option<String> {
     let media = sides
         .iter()
@@ -287,7 +286,7 @@ fn what_is_lost(graph: &Graph, sides: &[String], all: &AllFacts) -> Option<Strin
     })
 }
 
-/// State of a mirror of which a side holds no superblock.
+/// State of a mirror that has a side without a superblock.
 const NOT_FORMATTED: &str = "not formatted";
 
 /// State of a volume that is in use or was not stopped cleanly. The superblocks do not show which
@@ -334,7 +333,7 @@ fn volume_state(found: &[(&String, Superblock)]) -> &'static str {
 
 /// Returns true if the side with this superblock has the history of all other sides in `found`.
 /// Returns false for an out-of-sync side, which lacks writes that other sides have. A side that is
-/// being rebuilt is never the newest, and its history is ignored.
+/// being rebuilt is never the newest side, and its history need not be in the newest side.
 fn is_newest(superblock: &Superblock, found: &[(&String, Superblock)]) -> bool {
     let heard = found
         .iter()
@@ -354,8 +353,8 @@ fn superblock_of(graph: &Graph, side: &str, all: &AllFacts) -> Result<Option<Sup
     for (path, offset) in places {
         let place = || format!("side {side}: {}", path.display());
         let mut file = match File::open(path) {
-            // The missing file belongs to a device that no export uses. For a device in use, the
-            // missing file has already been reported as an error.
+            // The missing file belongs to a device that no export uses. If a device in use had no
+            // file, an error would already have been reported.
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
             opened => opened.with_context(place)?,
         };
@@ -446,7 +445,7 @@ fn data_place<'g>(
 /// offset in the file in bytes.
 ///
 /// # Errors
-/// When the data area of a side is not contiguous in one file, or the side is not formatted.
+/// If the data area of a side is not contiguous in one file, or the side is not formatted.
 pub(crate) fn data_places(config: &Config, name: &str) -> Result<Vec<(std::path::PathBuf, u64)>> {
     let all = find(config)?;
     let sides = config.graph.nodes()[name].children();

@@ -24,7 +24,7 @@ const PROGRAM: &str = "/proc/self/exe";
 /// child's standard error is that of this process.
 ///
 /// # Errors
-/// When the program cannot be run, or its exit status is not 0.
+/// If the program cannot be run, or its exit status is not 0.
 pub(crate) async fn run(rt: &Rt, args: Vec<OsString>) -> Result<String> {
     let verb = args.first().map(|verb| verb.to_string_lossy().into_owned());
     let verb = verb.unwrap_or_default();
@@ -45,7 +45,7 @@ pub(crate) async fn run(rt: &Rt, args: Vec<OsString>) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Returns the arguments with which a child process removes the mount on a folder.
+/// Returns the arguments for a child process that removes the mount on a folder.
 pub(crate) fn take_away_words(folder: &Path, force: bool) -> Vec<OsString> {
     let mut words = vec!["take-away".into(), folder.into()];
     if force {
@@ -78,7 +78,7 @@ impl Worker {
     /// reach both processes.
     ///
     /// # Errors
-    /// When the program cannot be run.
+    /// If the program cannot be run.
     pub(crate) fn start(args: Vec<OsString>) -> Result<Worker> {
         let mut child = Command::new(PROGRAM)
             .args(args)
@@ -106,7 +106,7 @@ impl Worker {
     /// the child is still running.
     ///
     /// # Errors
-    /// When waiting for the child fails.
+    /// If waiting for the child fails.
     pub(crate) fn ended_within(&mut self, patience: Duration) -> Result<Option<ExitCode>> {
         match self.ended.recv_timeout(patience) {
             Ok(()) => {}

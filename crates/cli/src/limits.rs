@@ -22,7 +22,7 @@ const FILES_OF_DEVICE: u64 = 4;
 /// Checks the limits of the process, and creates the runtime of a server.
 ///
 /// # Errors
-/// When a limit makes serving impossible, or the runtime cannot be created.
+/// If a limit makes serving impossible, or the runtime cannot be created.
 pub(crate) fn start_server(config: &Config) -> Result<Rt> {
     check_file_sizes(config)?;
     if let Err(error) = raise_open_files() {

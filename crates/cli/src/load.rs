@@ -81,8 +81,8 @@ pub(crate) struct Outcome {
     pub(crate) first_error: Option<IoError>,
     /// Time from the first request to the last completion.
     pub(crate) elapsed: Duration,
-    /// Whether the load was ended because virtual time stood still, so that its duration would
-    /// never have passed.
+    /// Whether the load was ended because virtual time stood still. In that case the duration of
+    /// the load would never have passed.
     pub(crate) stuck: bool,
 }
 
@@ -106,7 +106,7 @@ impl Run {
     /// Prepares a load without sending requests.
     ///
     /// # Panics
-    /// When the region is smaller than a request, or the size of a request is 0.
+    /// If the region is smaller than a request, or the size of a request is 0.
     pub(crate) fn new(rt: &Rt, device: Rc<dyn Device>, load: Load) -> Rc<Run> {
         assert!(load.region_bytes >= load.request_bytes && load.request_bytes > 0);
         let mut rng = Rng::labelled(load.seed, "load");

@@ -39,7 +39,7 @@ impl Local {
     /// Removes the block device or the mount, even if it is in use.
     ///
     /// # Errors
-    /// When the removal fails, or when an earlier error had stopped the service.
+    /// If the removal fails, or if an earlier error had stopped the service.
     pub(crate) async fn take_away(&self, rt: &Rt) -> Result<()> {
         match self {
             Local::Block(block) => Ok(block.detach().await?),

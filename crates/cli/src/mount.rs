@@ -64,7 +64,8 @@ pub(crate) struct UnmountArgs {
     within: Time,
 }
 
-/// Arguments of the hidden verb `take-away`, which `mount` and `unmount` run in a separate process.
+/// Arguments of the hidden verb `take-away`. The verbs `mount` and `unmount` run `take-away` in a
+/// separate process.
 #[derive(clap::Args)]
 pub(crate) struct TakeAwayArgs {
     /// The mount point
@@ -75,7 +76,7 @@ pub(crate) struct TakeAwayArgs {
     force: bool,
 }
 
-/// Arguments of the hidden verb `make-loop`, which the server runs in a separate process.
+/// Arguments of the hidden verb `make-loop`. The server runs `make-loop` in a separate process.
 #[derive(clap::Args)]
 pub(crate) struct LoopArgs {
     /// The file
@@ -222,7 +223,7 @@ async fn until_over(signals: &Signals, file: &Mounted) -> Result<()> {
     }
 }
 
-/// Runs the verb `unmount`. A child process does the work, because it may block in a way that no
+/// Runs the verb `unmount`. A child process does the work, because it can block in a way that no
 /// signal interrupts.
 pub(crate) fn run_unmount(args: &UnmountArgs) -> Result<ExitCode> {
     let within = args.within.0;
@@ -257,7 +258,7 @@ pub(crate) fn run_unmount(args: &UnmountArgs) -> Result<ExitCode> {
     }
 }
 
-/// Runs the hidden verb `take-away`, which removes a mount. The call may wait for the server
+/// Runs the hidden verb `take-away`, which removes a mount. The call can wait for the server
 /// forever.
 pub(crate) fn run_take_away(args: &TakeAwayArgs) -> Result<ExitCode> {
     let mut warn = |line: String| say(format_args!("bimetal: warning: {line}"));

@@ -52,7 +52,8 @@ pub(crate) fn refuse(verb: &Verb) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// Returns the message about the old verb `name` with the subcommand `sub`.
+/// Returns the message that refuses the former verb `name` with the subcommand `sub`, and names the
+/// new command or program.
 fn line(name: &str, sub: &str) -> String {
     let now = match name {
         "lab" => OF_LAB.contains(&sub).then(|| format!("bimetal-lab {sub}")),

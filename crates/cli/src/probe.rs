@@ -211,8 +211,8 @@ async fn probe(rt: &Rt, top: &Rc<dyn Device>, name: &str, args: &Args) -> Result
         seed: 1,
     };
     let bar = progress_bar(units.len() as u64 + 2);
-    // The region is filled first, because a device handles blocks that were never written
-    // differently.
+    // The region is filled first, because a device does not handle a block that was never written
+    // like a written block.
     let fill = Load {
         time: None,
         operations: Some(region_bytes / most),
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn the_smallest_size_that_reaches_a_quarter_of_the_best_rate_is_enough() {
-        // Writes of 4 KiB reach 60 MB/s, when the best rate is 100 MB/s, as on a page-mapped drive.
+        // Writes of 4 KiB reach 60 MB/s, and the best rate is 100 MB/s, as on a page-mapped drive.
         let pages = found(&[(4096, 60e6), (16384, 90e6), (65536, 100e6)]);
         assert_eq!(pages.unit_bytes(), 4096);
         // 60 MB/s are 14,648 pages per second, one page each 68 us.

@@ -207,7 +207,7 @@ fn report(seen: &Seen, args: &Args) -> Result<()> {
 /// Counters of a recording, kept by the client.
 #[derive(Default)]
 struct Seen {
-    /// Numbers of reads, writes and trims that were written to the file.
+    /// Number of reads, number of writes and number of trims in the trace file.
     written: [u64; 3],
     /// Number of requests that were lost because the buffer of the tap was full.
     dropped: u64,
@@ -302,8 +302,8 @@ async fn take_until(
         if answered.is_stopped && answered.left == 0 {
             return Ok(seen);
         }
-        // Even with a pause of zero, the signal is polled after each answer, so that it is noticed
-        // under any load.
+        // Even if the pause is zero, the program checks for a signal after each answer, so that it
+        // notices a signal under any load.
         let pause = if answered.left > 0 {
             Duration::ZERO
         } else {

@@ -100,7 +100,7 @@ impl Running {
     /// before it closes the devices.
     ///
     /// # Errors
-    /// When the device is not open, or the kernel refuses the block device.
+    /// If the device is not open, or the kernel refuses the block device.
     pub(crate) async fn attach(
         &self,
         device: &str,
@@ -116,7 +116,7 @@ impl Running {
     /// the devices.
     ///
     /// # Errors
-    /// When the device is not open, or the kernel refuses the mount.
+    /// If the device is not open, or the kernel refuses the mount.
     pub(crate) async fn mount(&self, device: &str, options: &MountOptions) -> Result<Rc<Mounted>> {
         let file = Mounted::mount(&self.shown.rt, self.open(device)?, options).await?;
         let file = Rc::new(file);
@@ -203,7 +203,8 @@ impl Running {
         }
     }
 
-    /// Reports each open mirror whose logs bound its exposure below the configured value.
+    /// Reports each open mirror whose logs bound its exposure (acknowledged bytes that are not on
+    /// every side yet) below the configured value.
     pub(crate) fn tell_reduced_exposure(&self) {
         for (name, device) in self.shown.stack.devices() {
             let Some(Node::Mirror(config)) = self.shown.config.graph.nodes().get(name) else {
@@ -264,8 +265,8 @@ impl Running {
 async fn give_up(shown: &Shown, config: &Path, deadline: Duration, signals: &Signals) -> String {
     let patience = std::pin::pin!(shown.rt.sleep(deadline));
     let insisting = std::pin::pin!(async {
-        // This is the second signal in total, because the first has started the stop. A failure to
-        // read signals is not a reason to abandon the stop.
+        // This signal is the second one, because the first signal has started the stop. A failure
+        // to read signals is not a reason to abandon the stop.
         if signals.next().await.is_err() {
             std::future::pending::<()>().await;
         }
@@ -303,7 +304,8 @@ async fn listen(rt: &Rt, config: &Config, stack: &Stack) -> Result<Server> {
         exports.push((export.clone(), Rc::clone(device)));
     }
     // The listening socket of a killed server accepts connections until the kernel has destroyed
-    // the server's ring, which happens a little after the exit of the process.
+    // the server's ring, which happens a little after the exit of the process. So the attempts are
+    // repeated for a while.
     let deadline = rt.now() + ADDRESS_PATIENCE;
     loop {
         match Server::start_within(rt, exports.clone(), config.server.limits()).await {

@@ -9,7 +9,7 @@ use bimetal_console::stderr::{notices, say};
 /// Creates a runtime, and prints one line if a more efficient I/O driver could not be used.
 ///
 /// # Errors
-/// When no I/O driver is available. The message contains the reason.
+/// If no I/O driver is available. The message contains the reason.
 pub(crate) fn start(options: UringOptions) -> Result<Rt> {
     let rt = start_quietly(options)?;
     if let Some(warning) = rt.driven().and_then(Driven::warning) {

@@ -95,7 +95,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 pub(crate) enum Failure {
     /// The failure occurred when no request was in flight.
     NotStarted(anyhow::Error),
-    /// The failure occurred when requests may have been in flight.
+    /// The failure occurred while requests were possibly in flight.
     NotStopped(anyhow::Error),
 }
 
@@ -135,8 +135,8 @@ async fn serve(rt: &Rt, config: Config, options: &OpenOptions) -> Result<(), Fai
     let mut out = std::io::stdout();
     // A failed write is ignored, because the parent process possibly does not read standard output.
     let _ = writeln!(out, "ready").and_then(|()| out.flush());
-    // The time of the start is excluded from the longest turn of the runtime, because no client can
-    // have been delayed before the server was ready.
+    // The start is excluded from the longest turn of the runtime (the longest time without a poll
+    // for events), because no client can have been delayed before the server was ready.
     rt.forget_longest_turn();
     let waited = signals.next().await.context("cannot wait for signals");
     let stopped = running.stop_within(deadline, &signals).await;

@@ -93,8 +93,8 @@ impl Shown {
         self.rt.driven().map_or(Value::Null, shown)
     }
 
-    /// Returns the longest time for which the serving thread did not poll for new events, since the
-    /// server became ready.
+    /// Returns the longest time, since the server became ready, in which the serving thread did not
+    /// poll for new events.
     fn longest_turn(&self) -> Value {
         let longest = self.rt.longest_turn();
         json!({ "time_ns": longest.time_ns, "steps": longest.steps })

@@ -65,8 +65,8 @@ fn all_healthy(devices: &Map<String, Value>) -> bool {
     })
 }
 
-/// Suffixes that may follow the unit in the name of a statistic. They say which of the values is
-/// reported.
+/// Suffixes that can follow the unit in the name of a statistic. A suffix says that the statistic
+/// is the peak, the maximum or the minimum of a value.
 const WHICH: [&str; 3] = ["_peak", "_max", "_min"];
 
 /// Formats one statistic for people. The unit is taken from the end of its name.
@@ -106,7 +106,7 @@ pub(crate) fn show(name: &str, value: &Value) -> String {
 /// Returns the name of a statistic for people, as words. The unit is omitted, because the formatted
 /// value contains it.
 pub(crate) fn label(name: &str) -> String {
-    // This statistic is shown next to `exposed_bytes`, whose age it is.
+    // This statistic is the age of `exposed_bytes` and is shown next to it.
     if name == "exposed_seconds" {
         return "exposed for".to_owned();
     }

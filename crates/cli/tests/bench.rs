@@ -45,8 +45,8 @@ fn virtual_time_repeats_itself() {
     let (first, again, other) = (run("7"), run("7"), run("8"));
     assert_eq!(first["read"], again["read"]);
     assert_ne!(first["read"], other["read"]);
-    // The load has one random read in flight. A rotation takes 8.33 ms, of which a read waits for
-    // half on average, and a seek takes at least 1 ms. The mean is therefore between 5 ms and the
+    // The load has one random read in flight. A rotation takes 8.33 ms, and a read waits for half a
+    // rotation on average. A seek takes at least 1 ms. The mean is therefore between 5 ms and the
     // time of a full stroke with a full rotation.
     let mean_ns = first["read"]["mean_ns"].as_f64().unwrap();
     assert!((5e6..25e6).contains(&mean_ns), "{mean_ns}");

@@ -130,7 +130,7 @@ fn another_user_of_the_machine_is_served_by_the_rules_alone() {
     let directory = dir.path("c.toml");
     let directory = directory.parent().unwrap();
     std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o755)).unwrap();
-    // The program is copied to a path at which every user may run it.
+    // The program is copied to a path at which every user can run it.
     let program = dir.path("bimetal");
     std::fs::copy(env!("CARGO_BIN_EXE_bimetal"), &program).unwrap();
     let text = format!(

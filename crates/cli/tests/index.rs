@@ -36,8 +36,8 @@ fn json_of(args: &[&str], status: i32) -> Value {
     serde_json::from_slice(&output.stdout).expect("it is JSON")
 }
 
-/// Returns records in the format `binary`. No key is text, and the values include quotes, line ends
-/// and a long value.
+/// Returns records in the format `binary`. No key is text. The values include quotes, line ends and
+/// one long value.
 fn binary_records() -> Vec<u8> {
     let mut file = Vec::new();
     let long = vec![b'\n'; 20_000];
@@ -515,7 +515,7 @@ fn a_damaged_index_is_built_anew_and_what_is_lost_is_listed() {
         .filter(|row| !is_lost(&row[..6]))
         .map(|row| format!("{row}\n"))
         .collect();
-    // All rows outside the listed ranges must exist. Rows inside the ranges may come from the
+    // All rows outside the listed ranges must exist. Rows inside the ranges can come from the
     // remaining log.
     let found: BTreeSet<&str> = found.lines().collect();
     let all: BTreeSet<&str> = rows.lines().collect();
@@ -659,7 +659,7 @@ fn compaction_gives_space_back_and_stats_add_up() {
     let of_segments = ["live_bytes", "dead_bytes", "reserve_bytes"].map(|n| bytes(&after, n));
     let segments = bytes(&after, "segments") * bytes(&after, "segment_bytes");
     assert_eq!(of_segments.iter().sum::<u64>(), segments);
-    // The log is again at the start of the file, where its length is 64 blocks.
+    // The log is at the start of the file again. The log at this place has 64 blocks of 4 KiB.
     assert_eq!(bytes(&after, "log_bytes"), 256 << 10);
     assert_eq!(after["log"]["bytes_max"], 1 << 20);
     assert_eq!(after["keys"], 6000);

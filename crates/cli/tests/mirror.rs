@@ -130,7 +130,7 @@ fn a_mirror_that_was_killed_recovers_by_itself() {
     assert_eq!(Served::start(&config).end("TERM").0, Some(0));
     assert_eq!(check(&config)["devices"]["vol"]["state"], "clean");
     let served = Served::start(&config);
-    // The superblocks of a volume in use look like those of a volume whose server was killed. Only
+    // A volume in use and a volume whose server was killed have the same kind of superblocks. Only
     // the server can tell the difference.
     let devices = check(&config)["devices"].clone();
     assert_eq!(devices["vol"]["state"], "in use, open");
@@ -257,8 +257,8 @@ fn a_reduced_exposure_is_said() {
         let lines: Vec<&str> = lines.collect();
         assert_eq!(lines.len(), 1, "{said}");
         assert!(lines[0].contains("not 64 MiB"), "{said}");
-        // The reduced bound is a quarter of a log of 4 MiB, minus the writes that may be in flight
-        // at a crash.
+        // The reduced exposure bound is a quarter of a log of 4 MiB, minus the writes that can be
+        // in flight at a crash.
         assert!(lines[0].contains(" KiB, "), "{said}");
     }
 }

@@ -248,13 +248,15 @@ fn a_tail_that_is_no_block_is_served_whole_or_refused() {
         SIDE_BYTES
     );
     drop(Served::start(&config));
-    // A side of a mirror is not exposed as a whole, so the end of its device may stay unused.
+    // A side of a mirror is not exposed as a whole. The last 512 bytes of its device can therefore
+    // stay unused.
     let b = dir.zeroes("b.img", SIDE_BYTES);
     let config = mirror(&dir, "c", [&odd, &b]);
     stdout_of(&["format", arg(&config)]);
     assert_eq!(checked(&config)["devices"]["a"]["unused_tail_bytes"], 512);
     drop(Served::start(&config));
-    // An adopted disk is exposed as a whole, because its content is the volume.
+    // An adopted disk is exposed as a whole, because its content is the volume. Its last 512 bytes
+    // cannot be left out, so the disk is refused.
     let text = "[device.disk]\ntype = \"file\"\npath = \"odd.img\"\n\
         [device.notes]\ntype = \"file\"\npath = \"notes.img\"\nsize = \"16MiB\"\n\
         [device.old]\ntype = \"adopted\"\ndata = \"disk\"\nmetadata = \"notes\"\n\

@@ -7,8 +7,8 @@ mod common;
 use common::{Scratch, arg, assert_refused, stdout_of};
 use serde_json::Value;
 
-/// Returns a configuration with a flash drive that consists of a single chip, whose blocks have 64
-/// pages of 4 KiB.
+/// Returns a configuration with a flash drive. The drive has a single chip, and a block of the chip
+/// has 64 pages of 4 KiB.
 fn drive(layer: &str) -> String {
     format!(
         "[device.cells]\ntype = \"memory\"\nsize = \"32MiB\"\n\

@@ -57,7 +57,7 @@ fn the_control_socket_survives_nonsense() {
     let served = Served::start(&config);
     let talk = |request: &[u8]| -> Value {
         let mut stream = UnixStream::connect(dir.path("c.ctl")).unwrap();
-        // The server may close the connection before a line that is too long has been sent
+        // The server can close the connection before a line that is too long has been sent
         // completely.
         let _ = stream.write_all(request);
         let mut line = String::new();

@@ -70,7 +70,8 @@ fn a_volume_over_two_threads_is_served() {
     assert_refused(&record, 1, &["device `b`", "the shard `t`"]);
     drop(client);
     assert_eq!(served.end("TERM"), (Some(0), String::new()));
-    // Unit k of the volume, of 64 KiB, is unit k / 2 of file k % 2.
+    // The volume consists of units of 64 KiB. Unit k of the volume is unit k / 2 (rounded down) of
+    // the file with index k % 2.
     let content = images.map(|image| std::fs::read(image).unwrap());
     for block in 0..200 {
         let (unit, within) = (at(block) / (64 << 10), at(block) % (64 << 10));

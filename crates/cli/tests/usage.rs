@@ -103,7 +103,8 @@ fn mistakes_in_a_configuration_name_their_place() {
     for (text, place, word) in cases {
         let config = dir.text("c.toml", &text);
         for verb in ["check", "serve", "format", "status"] {
-            // In monitoring, exit status 1 would mean that the volumes work.
+            // Monitoring interprets exit status 1 of `status` as: the volumes work. So `status`
+            // reports a mistake with exit status 2.
             let status = if verb == "status" { 2 } else { 1 };
             assert_refused(&[verb, arg(&config)], status, &[place, word]);
         }

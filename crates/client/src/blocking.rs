@@ -47,8 +47,8 @@ fn deliver(ended: Vec<Ended<Request>>) {
     }
 }
 
-/// A session for ordinary threads, in which each call waits for its answer. Dropping it waits for
-/// the requests in flight and then ends the session, without a flush.
+/// A session for ordinary threads. Each call waits for its answer. Dropping the session waits for
+/// the requests in flight and then ends the session without a flush.
 pub struct BlockingSession(SessionThread<Request>);
 
 impl BlockingSession {
@@ -59,7 +59,7 @@ impl BlockingSession {
     /// thread or a runtime from starting.
     ///
     /// # Panics
-    /// When the options were not [checked](Options::check).
+    /// If the options were not [checked](Options::check).
     pub fn connect(options: Options) -> Result<BlockingSession, ConnectError> {
         SessionThread::connect(options, deliver).map(BlockingSession)
     }

@@ -46,12 +46,12 @@ pub enum Error {
     /// The target answered with this status.
     #[error("the target answered {0:?}")]
     Target(Status),
-    /// The target died, and changes that it had answered and no flush had covered are lost. Exactly
-    /// one flush fails with this error.
+    /// The target died, and changes are lost that the target had answered and that no flush had
+    /// covered. Exactly one flush fails with this error.
     #[error("the target died and lost changes that were not flushed")]
     Lost,
-    /// Several paths in turn broke with this request in flight. If the request is a change, it is
-    /// unknown whether it took effect.
+    /// Several paths broke, one after the other, while this request was in flight on them. If the
+    /// request is a change, it is unknown whether it took effect.
     #[error("every path broke under this request")]
     Broken,
     /// The target did not become reachable again in time. If the request is a change, it is unknown

@@ -56,8 +56,8 @@ pub(crate) struct Established {
     pub(crate) welcome: Welcome,
     pub(crate) inbound: InitiatorInbound,
     pub(crate) outbound: Outbound,
-    /// Bytes that were received after the greeting. There are none if the target waits for
-    /// commands.
+    /// Bytes that were received directly after the greeting. There are none if the target sends
+    /// nothing before it gets commands.
     pub(crate) early: Vec<u8>,
 }
 
@@ -86,7 +86,7 @@ pub(crate) async fn establish(
             _ => Err(io::Error::from(io::ErrorKind::InvalidData).into()),
         }
     };
-    // Dropping an attempt is safe: no request has been sent yet.
+    // Dropping an attempt that takes too long is safe, because no request has been sent over it.
     match rt.timeout(within.min(ATTEMPT_MAX), attempt).await {
         Ok(result) => result,
         Err(_elapsed) => Err(ConnectError::Silent),
@@ -96,7 +96,7 @@ pub(crate) async fn establish(
 /// Returns the exports that a target offers to this initiator, over TLS if `tls` is given.
 ///
 /// # Errors
-/// When the target cannot be reached, or answers with something other than a list.
+/// If the target cannot be reached, or answers with something other than a list.
 pub async fn list(
     rt: &Rt,
     address: &Address,

@@ -14,10 +14,11 @@ pub const PATHS_MAX: u32 = 16;
 /// replaced files take effect with the next connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsOptions {
-    /// The certificate authority of the target, and the certificate and key of this end.
+    /// Files with the certificate of the authority that has issued the target's certificate, and
+    /// with the certificate and the key of this end.
     pub files: TlsFiles,
-    /// Name that the target's certificate must have: a DNS name or an IP address. `None` means the
-    /// address that is connected to.
+    /// Name that the target's certificate must have: a DNS name or an IP address. If it is `None`,
+    /// the certificate must be for the address to which this end connects.
     pub name: Option<String>,
 }
 

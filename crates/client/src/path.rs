@@ -19,7 +19,8 @@ use futures_util::future::{Either, select};
 use crate::establish::{Established, establish};
 use crate::shared::{Answer, Bytes, Shared, check};
 
-/// Size of the receive buffer. It is larger than the kernel's default buffer for a UNIX socket.
+/// Size of the receive buffer in bytes. It is larger than the buffer that the kernel gives a UNIX
+/// socket by default.
 const RECEIVE_BUFFER_BYTES: usize = 256 << 10;
 /// Pause before the second attempt to connect. The pause doubles with each attempt, up to the
 /// maximum.
@@ -99,8 +100,8 @@ enum End {
     GivenUp,
 }
 
-/// A path that is up. Dropping this cuts the connection, also when the task of the path is
-/// cancelled.
+/// A path that is up. Dropping it cuts the connection. It is also dropped if the task of the path
+/// is cancelled.
 struct Up<'a> {
     shared: &'a Shared,
     stream: Stream,
@@ -177,14 +178,15 @@ async fn reconnect(shared: &Rc<Shared>, index: usize) -> Option<Opened> {
                     why.into()
                 }
             },
-            // The target also refuses a connection if another path of the session was faster, so
-            // that this path number is too low. The next attempt uses a higher number.
+            // This includes a refusal because another path of the session has connected meanwhile
+            // with a higher number, so that this path's number is too low. The next attempt uses a
+            // higher number.
             Err(why) => why,
         };
         *shared.cause.borrow_mut() = why.to_string();
         let closing = shared.changed.until(|| shared.closing.get());
-        // Closing only shortens the pause; the check at the start of the loop decides whether to
-        // continue.
+        // If the session is being closed, only the pause is shortened here. The check at the start
+        // of the loop decides whether to continue.
         if shared.rt.timeout(pause, closing).await.is_ok() {
             shared.rt.sleep(PAUSE_MIN).await;
         }
@@ -250,7 +252,8 @@ impl Traffic<'_> {
             if self.is_closed() {
                 let goodbye = shared.initiator.borrow_mut().goodbye(number);
                 let goodbye = shared.rt.pool().copy_of(&goodbye);
-                // The path ends whether or not the target receives this frame.
+                // The path ends in any case, so an error is ignored: the target need not receive
+                // this frame.
                 let _ = self.stream.send(goodbye.into()).await;
                 return End::Closed;
             }
@@ -306,7 +309,8 @@ impl Traffic<'_> {
                     return Err(ProtocolError::UnexpectedFrame(kind::WELCOME).into());
                 }
             }
-            // Requests that conflicted with the answered requests can perhaps be sent now.
+            // Some waiting requests conflicted with the requests that have now been answered. They
+            // can perhaps be sent now.
             shared.changed.notify();
         }
     }

@@ -57,7 +57,7 @@ impl Call {
     /// Creates a write.
     ///
     /// # Panics
-    /// When the payload is longer than 4 GiB.
+    /// If the payload is longer than 4 GiB.
     pub fn write(offset_bytes: u64, payload: impl Into<Payload>) -> Call {
         let payload = payload.into();
         let length = u32::try_from(payload.len()).expect("a payload is shorter than 4 GiB");
@@ -93,19 +93,21 @@ pub struct Statistics {
     pub paths: usize,
     /// Number of paths that broke.
     pub paths_broken: u64,
-    /// Number of target instances (processes) that were seen after the first instance.
+    /// Number of target instances (processes of the target) that the session has used after the
+    /// first one. Every further instance means that the target's process was replaced.
     pub instances: u64,
     /// Number of requests that have not been answered.
     pub requests: usize,
-    /// Number of sends. The ratio of requests to sends shows how well requests merge.
+    /// Number of sends. The ratio of requests to sends shows how many requests are sent together on
+    /// average.
     pub sends: u64,
-    /// True while requests fail immediately, because the target has been away for too long or has
-    /// been replaced by an instance that this session cannot use.
+    /// True while requests fail immediately, because the target has been unreachable for too long
+    /// or has been replaced by an instance that this session cannot use.
     pub is_over: bool,
 }
 
-/// Fails the requests when the target has been unreachable for too long, and admits requests again
-/// when the target is reachable.
+/// Fails the requests after the target has been unreachable for longer than the patience, and
+/// admits requests again when the target is reachable.
 async fn mind_patience(shared: Rc<Shared>) {
     let (rt, patience) = (shared.rt.clone(), shared.options.patience);
     loop {
@@ -146,10 +148,10 @@ impl Session {
     /// Connects to a target.
     ///
     /// # Errors
-    /// When the target cannot be reached at any of its addresses, or refuses the connection.
+    /// If the target cannot be reached at any of its addresses, or refuses the connection.
     ///
     /// # Panics
-    /// When the options were not [checked](Options::check).
+    /// If the options were not [checked](Options::check).
     pub async fn connect(rt: &Rt, options: Options) -> Result<Session, ConnectError> {
         let connectors = options
             .addresses
@@ -166,7 +168,7 @@ impl Session {
     /// The errors of [`connect`](Self::connect).
     ///
     /// # Panics
-    /// When the options were not [checked](Options::check).
+    /// If the options were not [checked](Options::check).
     pub async fn over(
         rt: &Rt,
         connectors: Vec<Connector>,
@@ -209,8 +211,8 @@ impl Session {
         let Some((path, established)) = first else {
             return Err(failed);
         };
-        // The state machine must know the export before the first request, so report this path now.
-        // Its task is started below.
+        // The state machine must know the export before the first request, so report this path to
+        // it now. The task that runs the path is started below.
         let mut opened = Some(path::Opened::new(&shared, path, established)?);
         let mut tasks: Vec<_> = (0..shared.options.paths)
             .map(|index| rt.spawn(path::run(Rc::clone(&shared), index as usize, opened.take())))
@@ -273,8 +275,8 @@ impl Session {
         outcome.wait().await
     }
 
-    /// Returns the data of a write in the form in which it is sent. If the data must be kept after
-    /// the answer, this is a copy; otherwise it is the data itself.
+    /// Returns the data of a write as it is sent. If the data must be kept after the answer to the
+    /// write, the result is a copy; otherwise the result is the data itself.
     fn to_send(&self, payload: Payload) -> Bytes {
         if payload.is_empty() || !self.shared.initiator.borrow().is_kept() {
             return Bytes(payload);
@@ -295,7 +297,7 @@ impl Session {
         }
     }
 
-    /// Writes data, which is not durable before a flush.
+    /// Writes data. The data is durable only after a later flush.
     ///
     /// # Errors
     /// The errors of [`call`](Self::call).
@@ -314,8 +316,8 @@ impl Session {
         self.call(Call::flush()).await.map(|_| ())
     }
 
-    /// Fails every unanswered request and every later request, as if the target had been away for
-    /// too long.
+    /// Fails every unanswered request and every later request, as if the target had been
+    /// unreachable for longer than the patience.
     pub(crate) fn give_up(&self) {
         *self.shared.cause.borrow_mut() = "no answer to what was asked before the end".to_owned();
         self.shared.give_up();

@@ -69,11 +69,11 @@ pub(crate) struct Shared {
     /// Allocator for copies of data that is kept after the answer. The copies come from the heap,
     /// because the buffers of the runtime's pool are for transfers.
     pub(crate) copies: BufPool,
-    /// Event that wakes the tasks of the paths: there is something to send, a path is abandoned, or
-    /// the session ends.
+    /// Event that wakes the tasks of the paths if there is something to send, if a path is
+    /// abandoned, or if the session ends.
     pub(crate) changed: Event,
-    /// Event that reports trouble or its end: a path has come up or gone down, or a fence is needed
-    /// or done.
+    /// Event for changes of the connection to the target: a path has come up or gone down, or a
+    /// fence has become necessary or has been answered.
     pub(crate) trouble: Event,
     pub(crate) given_up: RefCell<Vec<u32>>,
     pub(crate) cause: RefCell<String>,
@@ -120,7 +120,8 @@ impl Shared {
         }
     }
 
-    /// Converts a failure to an error, which stays valid after the session has ended.
+    /// Converts a failure to an error. The error contains its text, so it stays valid after the
+    /// session has ended.
     pub(crate) fn error(&self, failure: Failure) -> Error {
         match failure {
             Failure::Target(status) => Error::Target(status),
@@ -160,8 +161,8 @@ impl Shared {
         self.changed.notify();
     }
 
-    /// Fails every unanswered request and every later request, because the target has been away for
-    /// too long.
+    /// Fails every unanswered request and every later request, because the target has been
+    /// unreachable for longer than the patience.
     pub(crate) fn give_up(&self) {
         let patience = self.options.patience.as_secs_f64();
         let cause = self.cause.borrow();

@@ -27,8 +27,8 @@ const POOL_BYTES: usize = 32 << 20;
 
 /// A request for a [`SessionThread`].
 ///
-/// A job is dropped undelivered only if the session's thread has panicked, or if the job could not
-/// be submitted.
+/// Every submitted job is delivered, unless the session's thread panics. A job that could not be
+/// submitted is dropped.
 pub trait Job: Send + 'static {
     /// Returns the request, without the data of a write.
     fn call(&self) -> Call;
@@ -43,17 +43,17 @@ pub type Ended<J> = (J, Result<Answer, Error>);
 /// The callback that gets ended jobs.
 type Deliver<J> = Rc<RefCell<dyn FnMut(Vec<Ended<J>>)>>;
 
-/// A session on a thread of its own. Dropping it ends the session after the requests in flight,
-/// which wait for the target for at most [`Options::patience`]. It does not flush. If a forked
-/// child process drops its copy, the session is not affected.
+/// A session on a thread of its own. Dropping it waits for the requests in flight and then ends the
+/// session without a flush. If the target does not answer, the wait ends after
+/// [`Options::patience`]. If a forked child process drops its copy, the session is not affected.
 pub struct SessionThread<J: Job> {
-    /// Mailbox of jobs for the session's thread. The threads that submit jobs must bound their
-    /// number.
+    /// Mailbox of jobs for the session's thread. The threads that submit jobs must bound the number
+    /// of jobs.
     jobs: Sender<J>,
     export: Welcome,
     thread: Option<JoinHandle<()>>,
-    /// Process in which the thread runs. A forked child process has a copy of this value but no
-    /// thread.
+    /// Identifier of the process in which the thread runs. A forked child process has a copy of
+    /// this value but no thread.
     process: u32,
 }
 
@@ -66,7 +66,7 @@ impl<J: Job> SessionThread<J> {
     /// starting.
     ///
     /// # Panics
-    /// When the options were not [checked](Options::check).
+    /// If the options were not [checked](Options::check).
     pub fn connect(
         options: Options,
         deliver: impl FnMut(Vec<Ended<J>>) + Send + 'static,
@@ -80,8 +80,8 @@ impl<J: Job> SessionThread<J> {
                 let deliver: Deliver<J> = Rc::new(RefCell::new(deliver));
                 let (left, outcome) = serve(options, taken, &ready, &deliver);
                 if let Err(error) = outcome {
-                    // The caller that connects gets the error. If the caller already has the report
-                    // of success, the send fails, which is ignored.
+                    // The caller of `connect` gets the error. If that caller already has the report
+                    // of success, this send fails, and the failure is ignored.
                     let _ = ready.send(Err(error));
                 }
                 let left = left.into_iter().map(|job| (job, Err(Error::Closed)));
@@ -220,7 +220,8 @@ struct Work<J> {
 async fn carry_out<J: Job>(work: Rc<Work<J>>, job: J) {
     let mut call = job.call();
     let is_write = call.op == Op::Write;
-    // A write that is longer than the target accepts is refused here, before it takes memory.
+    // A write that is longer than the target accepts is refused here, before memory is allocated
+    // for its data.
     let is_taken = !is_write || call.length_bytes <= work.session.export().transfer_bytes_max;
     if is_write && is_taken {
         let mut data = work.rt.pool().alloc_now(call.length_bytes as usize);
@@ -238,8 +239,9 @@ async fn carry_out<J: Job>(work: Rc<Work<J>>, job: J) {
         ended.len() == 1
     };
     if is_first {
-        // Tasks run in the order in which they became ready, so `hand_out` runs after all jobs
-        // whose answers arrived together.
+        // This job is the first of the turn, so start the delivery. Tasks run in the order in which
+        // they became ready, so `hand_out` runs after all jobs whose answers arrived together, and
+        // delivers them together.
         work.tasks.spawn(hand_out(Rc::clone(&work)));
     }
 }

@@ -189,7 +189,7 @@ mod tests {
         assert_eq!((options.export.as_str(), options.paths), ("vol", 2));
         let impatient = Options::from_uri("brp://[::1]:7/vol?patience_s=0").unwrap_err();
         assert!(impatient.to_string().contains("longer than 0"));
-        // Without a name, the URI selects the target's default export.
+        // A URI without the name of an export selects the target's default export.
         let options = Options::from_uri("brp://[::1]:7").unwrap();
         assert_eq!(options.export, "");
     }

@@ -3,7 +3,7 @@
 //! status that the verb returns.
 //!
 //! A failure is reported as one line on standard error that states the problem, its location and
-//! the remedy. If a volume is refused, a list may follow the line.
+//! the remedy. If a volume is refused, a list can follow the line.
 
 use std::io;
 use std::process::ExitCode;

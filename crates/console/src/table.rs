@@ -1,5 +1,5 @@
 //! Text tables for terminals and pipes. Each column is as wide as its widest cell, and numbers are
-//! aligned right. The caller may add colours to cells; the width of a cell counts only visible
+//! aligned right. The caller can add colours to cells; the width of a cell counts only visible
 //! characters.
 
 /// Alignment of a column.
@@ -33,7 +33,7 @@ impl Table {
     /// Adds a row, which must have one cell for every column.
     ///
     /// # Panics
-    /// When the number of cells differs from the number of columns.
+    /// If the number of cells differs from the number of columns.
     pub fn row(&mut self, cells: Vec<String>) {
         assert_eq!(
             cells.len(),

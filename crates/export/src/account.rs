@@ -1,10 +1,10 @@
 //! Accounting of the resources that the requests of clients hold. A request holds its resources
-//! from before its data is received or read until its reply has been sent.
+//! from a time before its data is received or read, until its reply has been sent.
 //!
 //! Two bounds apply to every request: the number of requests and bytes that one connection may have
 //! in flight, and the memory that the server has for the data of all connections. An [`Admission`]
-//! holds the amounts of its requests and returns them when it is dropped, however the requests
-//! ended. No amount may be counted in another way.
+//! holds the amounts of its requests and returns them when it is dropped, regardless of the outcome
+//! of the requests. No code may count these amounts in another way.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -25,8 +25,9 @@ const SMALL_SHARE: u64 = 4;
 
 /// Memory of a server for the data of requests, in bytes. Requests get memory in order of arrival,
 /// so a large request is not starved by small requests that arrive later. A part of the memory is
-/// reserved for small requests, which use it when the rest is full. Small requests therefore do not
-/// wait for clients that request large reads and do not receive the data.
+/// reserved for small requests, and a small request uses this part if it gets no other memory.
+/// Small requests therefore do not wait for clients that request large reads and do not receive the
+/// data.
 pub(crate) struct DataMemory {
     bytes: Rc<Semaphore>,
     for_small: Rc<Semaphore>,
@@ -44,16 +45,16 @@ impl DataMemory {
             bytes: Semaphore::new(capacity - for_small),
             for_small: Semaphore::new(for_small),
             capacity,
-            // A small request uses at most a quarter of the reserved part, so several small
-            // requests fit in this part together. If the reserved part is too small for this, no
-            // request is treated as small.
+            // A small request uses at most a quarter of the part of the memory that is reserved for
+            // small requests, so several small requests fit in this part together. If the part is
+            // too small for this, no request is treated as small.
             small_bytes_max: SMALL_BYTES_MAX.min(for_small / 4),
         })
     }
 
-    /// Waits until `bytes` are free, and reserves them. One request can reserve at most the memory
-    /// outside the part for small requests. If a request needs more, it reserves all of that
-    /// memory, and the rest of its data is allocated beyond the capacity.
+    /// Waits until `bytes` bytes are free, and reserves them. One request can reserve at most the
+    /// memory outside the part for small requests. A request that needs more reserves all memory
+    /// outside this part, and the rest of its data is allocated beyond the capacity.
     async fn reserve(&self, bytes: u64) -> Option<Permit> {
         let is_small = bytes <= self.small_bytes_max;
         let bytes = bytes.min(self.capacity - self.capacity / SMALL_SHARE);
@@ -89,7 +90,7 @@ fn memory_bytes(offset: u64, data_bytes: u64) -> u64 {
     BufPool::footprint_bytes(blocks_bytes)
 }
 
-/// Amounts that one or more requests use of the bounds: requests, data bytes and memory.
+/// Amounts of the bounded resources that one or more requests use: requests, data bytes and memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Weight {
     requests: u32,
@@ -180,7 +181,7 @@ impl Account {
     /// data. Waits until the requests fit the bounds and until the memory is free.
     ///
     /// # Panics
-    /// When the requests by themselves exceed the bounds. This does not happen, because the
+    /// If the requests by themselves exceed the bounds. This does not happen, because the
     /// protocol codecs and the greeting bound the requests of a client.
     pub(crate) async fn admit(self: &Rc<Account>, weight: Weight) -> Admission {
         let (requests, bytes) = (weight.requests, weight.data_bytes);
@@ -227,14 +228,14 @@ impl Admission {
     /// released separately.
     ///
     /// # Panics
-    /// When no such request can be among the admitted ones.
+    /// If no admitted request can have this weight.
     pub(crate) fn take_one(&mut self, weight: Weight) -> Admission {
         let fits = weight.requests == 1 && self.requests >= 1 && self.bytes >= weight.data_bytes;
         assert!(fits, "the request is one of those that were admitted");
         self.requests -= 1;
         self.bytes -= weight.data_bytes;
-        // If the requests needed more memory than can be reserved, the permit holds less than their
-        // weights add up to.
+        // The requests together can need more memory than one permit can reserve. The permit then
+        // holds less memory than the sum of the weights of the requests.
         let memory = self.memory.as_mut().map(|permit| {
             let count = weight.memory_bytes.min(permit.count());
             permit.split(count)
@@ -327,7 +328,8 @@ mod tests {
             let mut large = Box::pin(accounts[1].admit(Weight::of_request(0, 32 << 20)));
             assert!(large.as_mut().now_or_never().is_none());
             let of_small = accounts[2].admit(small).await;
-            // Once the reserved part is full, further small requests wait.
+            // The following requests use up the part of the memory that is reserved for small
+            // requests. After that, a further small request waits.
             let many = Account::new(
                 Bounds {
                     requests: 64,
@@ -375,8 +377,9 @@ mod tests {
     fn requests_of_one_admission_are_settled_one_by_one() {
         let (rt, memory) = memory();
         let account = Account::new(BOUNDS, &memory);
-        // Each request takes 22 MiB of memory for its 21 MiB of data. Together the requests need
-        // more than the 48 MiB that are not reserved for small requests.
+        // Each request takes 22 MiB of memory for its 21 MiB of data, because its memory is rounded
+        // up to the sizes of buffers. Together the requests need more than the 48 MiB that are not
+        // reserved for small requests.
         let weights = [Weight::of_request(1, 21 << 20); 3];
         let mut all = rt.block_on(account.admit(Weight::of_all(weights.into_iter())));
         assert_eq!(memory.held_bytes(), 48 << 20);

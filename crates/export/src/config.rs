@@ -76,8 +76,8 @@ pub struct ExportConfig {
     /// Whether a client that requests no export by name gets this export. If no export at an
     /// address has this mark, the first export by name is the default.
     pub default: bool,
-    /// Statement of which data of the device survives the death of the server's process. It is not
-    /// a key of the section; the caller, which knows the device, sets the value.
+    /// Description of the data on the device that survives the death of the server's process. It is
+    /// not a key of the section; the caller, which knows the device, sets the value.
     pub persistence: Persistence,
 }
 
@@ -274,8 +274,8 @@ fn read_one(
 pub(crate) const OPEN: &str =
     "beyond the loopback address only TLS is served: set `tls = \"required\"`";
 
-/// Error message for an RDMA address that other machines can reach without permission by the
-/// configuration (see [`is_open`]).
+/// Error message for an RDMA address that other machines can reach, if the configuration does not
+/// permit this (see [`is_open`]).
 pub(crate) const OPEN_RDMA: &str = "RDMA has no TLS: beyond the loopback address whoever reaches the \
      fabric could read and change everything; set `unprotected = true` if that may be";
 

@@ -18,8 +18,8 @@ pub(crate) struct RequestCounters {
 }
 
 impl RequestCounters {
-    /// Reports the counters under the part name `part`; the counters by operation only for the
-    /// operations in `ops`.
+    /// Reports the counters, with `part` as the name of their part. Of the counters by operation,
+    /// only those of the operations in `ops` are reported.
     pub(crate) fn statistics(&self, part: &str, ops: &[Op], out: &mut dyn StatisticVisitor) {
         for op in ops {
             let name = match op {

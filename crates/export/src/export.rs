@@ -16,7 +16,8 @@ use crate::counters::{RequestCounters, add};
 /// A served export.
 pub(crate) struct Served {
     pub(crate) config: ExportConfig,
-    /// Device of the export, wrapped in its atomic unit. All connections to the export share it.
+    /// Device of the export, wrapped in the device's atomic unit (a layer that makes unaligned
+    /// requests atomic). All connections to the export share this wrapped device.
     pub(crate) device: Rc<dyn Device>,
     pub(crate) counters: Counters,
     notices: Notices,

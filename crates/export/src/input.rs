@@ -22,7 +22,8 @@ pub(crate) const COPIED_BYTES_MAX: usize = 64 << 10;
 /// Reason why a connection ended.
 #[derive(Debug)]
 pub(crate) enum End {
-    /// The client ended the connection, or closed it between messages.
+    /// The client ended the connection in order: by a message of the protocol, or by closing the
+    /// connection between two messages.
     Client,
     /// The connection broke, possibly in the middle of a message.
     Broken,
@@ -51,12 +52,12 @@ impl From<io::Error> for End {
 /// Extraction of a request's data from a receive buffer. The request must have been admitted
 /// before. Waiting for data is recorded in the link, so that a stalled client can be detected.
 pub(crate) trait Take {
-    /// Moves the next `len` bytes into buffers of their own, receiving the bytes that have not
-    /// arrived yet.
+    /// Moves the next `len` bytes into buffers of their own, and receives those of them that have
+    /// not arrived yet.
     async fn take<R: Reply>(&mut self, rt: &Rt, link: &Link<R>, len: usize)
     -> Result<Payload, End>;
 
-    /// Discards the next `left` bytes, receiving the bytes that have not arrived yet.
+    /// Discards the next `left` bytes, and receives those of them that have not arrived yet.
     async fn skip<R: Reply>(&mut self, link: &Link<R>, left: usize) -> Result<(), End>;
 }
 

@@ -14,8 +14,9 @@ use bimetal_rt::{Payload, yield_now};
 
 use crate::account::{Account, Admission, Signal, Weight};
 
-/// Number of data bytes at which a batch takes no further reply. The limit keeps each send short
-/// enough that a client that receives large replies is seen to make progress.
+/// Number of data bytes in a batch from which no further reply is added to the batch. The limit
+/// keeps each send short, so that the server can see the progress of a client that receives large
+/// replies.
 const SEND_BYTES: usize = 4 << 20;
 
 /// Number of queued replies at which the receiving task yields, so that the replies are sent before

@@ -20,7 +20,7 @@ impl Listening {
     /// Listens at an address for clients that will use `protocol`.
     ///
     /// # Errors
-    /// Those of `bind(2)`; for an RDMA address, an error that names the missing component.
+    /// The errors of `bind(2)`; for an RDMA address, an error that names the missing component.
     pub(crate) fn bind(rt: &Rt, address: &Address, protocol: Protocol) -> io::Result<Listening> {
         match (address, protocol) {
             (Address::Rdma(address), Protocol::Brp) => {
@@ -44,7 +44,7 @@ impl Listening {
     /// Waits for the next connection and accepts it.
     ///
     /// # Errors
-    /// When the connection could not be accepted. A later call may succeed.
+    /// If the connection could not be accepted. A later call can succeed.
     pub(crate) async fn accept(&self) -> io::Result<Stream> {
         match self {
             Listening::Socket(listener) => listener.accept().await,
@@ -53,7 +53,8 @@ impl Listening {
     }
 
     /// Returns the tasks of connections that have been shut down and are still sending their last
-    /// bytes. Returns `None` for sockets, for which the kernel sends the last bytes.
+    /// bytes. Returns `None` for a listener on sockets, because there the kernel sends the last
+    /// bytes.
     pub(crate) fn closings(&self) -> Option<TaskGroup> {
         match self {
             Listening::Socket(_) => None,

@@ -144,9 +144,9 @@ impl Drop for GuestSlot {
 }
 
 impl Portal {
-    /// Assigns a slot to a new guest (a client that has not chosen an export yet). If all slots are
-    /// in use, the guest that connected first is disconnected. A legitimate client chooses its
-    /// export quickly, so idle clients cannot block the address.
+    /// Assigns a slot to a new guest (a client that has not chosen an export yet). If no slot is
+    /// free, the guest that has been connected for the longest time is disconnected. A legitimate
+    /// client chooses its export quickly, so idle clients cannot block the address.
     pub(crate) fn place(self: &Rc<Portal>) -> GuestSlot {
         let guest = Rc::new(Guest::default());
         let mut guests = self.guests.borrow_mut();
@@ -211,7 +211,7 @@ impl Portal {
     }
 
     /// Performs the TLS handshake with a client. Returns the stream and the exports that the client
-    /// may see, of which there is at least one.
+    /// may see. There is at least one such export.
     ///
     /// # Errors
     /// The reason why the connection has to end.
@@ -324,8 +324,9 @@ async fn bind(rt: &Rt, portal: &Portal) -> Result<Listening, StartError> {
     })
 }
 
-/// Lets every user of the machine connect to the UNIX socket of a portal if the rules of an export
-/// admit clients other than its owner. The rules then decide the rights of each user.
+/// Lets every user of the machine connect to the UNIX socket of a portal if the rules of one of its
+/// exports admit clients other than the server's own user and root. The rules then decide the
+/// rights of each user.
 fn open_up(portal: &Portal) -> io::Result<()> {
     let is_for_others = portal.exports.iter().any(|e| e.config.is_for_others());
     match &portal.address {
@@ -339,7 +340,7 @@ fn open_up(portal: &Portal) -> io::Result<()> {
 /// The file is therefore checked and changed through one descriptor.
 ///
 /// # Errors
-/// Those of `open(2)` and `chmod(2)`; `InvalidInput` if the file is not a socket of this user.
+/// The errors of `open(2)` and `chmod(2)`; `InvalidInput` if the file is not a socket of this user.
 fn share_socket(path: &Path) -> io::Result<()> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::empty())?;

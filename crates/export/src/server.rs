@@ -44,9 +44,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Number of consecutive checks without progress after which a client is cut off while requests
 /// wait for memory.
 const LOOKS_MAX_WHEN_SHORT: u32 = 1;
-/// Check interval after requests were found waiting for memory at two consecutive checks. Each
-/// client that does not receive its data delays the waiting requests by at most two of these
-/// intervals.
+/// Check interval that applies after two consecutive checks have found requests that wait for
+/// memory. Each client that does not receive its data delays the waiting requests by at most two of
+/// these intervals.
 const WATCH_INTERVAL_WHEN_SHORT: Duration = Duration::from_secs(2);
 
 /// Resource limits of a server.
@@ -57,8 +57,8 @@ pub struct Limits {
     pub connection_threads: u32,
     /// Memory for the data of all clients' requests in flight, in bytes. `None` means the amount of
     /// memory that the pool has registered, or [`BYTES_IN_FLIGHT_MAX`] if the pool has registered
-    /// none. A single request for more than this memory is admitted as soon as no other request
-    /// holds memory outside the part for small requests.
+    /// none. A single request that needs more memory than this is not refused. It waits until no
+    /// other request holds memory outside the part for small requests.
     pub data_bytes: Option<u64>,
 }
 
@@ -76,7 +76,7 @@ impl Limits {
 struct Watched {
     link: Rc<dyn Watchable>,
     /// Result of [`Watchable::stall`] at the last check. `looks` is the number of consecutive
-    /// checks with this result.
+    /// checks that had this result.
     stall: Option<u64>,
     looks: u32,
 }
@@ -129,9 +129,9 @@ impl Server {
     /// Creates a server that does not listen. Connections are passed to it with
     /// [`serve`](Self::serve).
     ///
-    /// Each device is wrapped in one atomic unit. Every connection to the device shares this unit,
-    /// including connections to other exports with the same device name. The shared unit makes
-    /// `CAN_MULTI_CONN` true and unaligned writes safe.
+    /// Each device is wrapped in one atomic unit (a layer that makes unaligned writes atomic).
+    /// Every connection to the device shares this unit, including connections to other exports with
+    /// the same device name. The shared unit makes `CAN_MULTI_CONN` true and unaligned writes safe.
     pub fn new(rt: &Rt, exports: Vec<(ExportConfig, Rc<dyn Device>)>) -> Server {
         Server::with_limits(rt, exports, Limits::default())
     }
@@ -196,7 +196,7 @@ impl Server {
     /// Starts a server as [`start`](Self::start) does, with the given `limits`.
     ///
     /// # Errors
-    /// Those of `start`, or the reason why a connection thread could not be started.
+    /// The errors of `start`, or the reason why a connection thread could not be started.
     pub async fn start_within(
         rt: &Rt,
         exports: Vec<(ExportConfig, Rc<dyn Device>)>,
@@ -248,7 +248,7 @@ impl Server {
     /// as an unidentified client that has connected to `address`.
     ///
     /// # Panics
-    /// When no export is configured at `address`.
+    /// If no export is configured at `address`.
     pub fn serve(&self, address: &Address, stream: Stream) {
         self.serve_client(address, stream, &Client::Unknown);
     }
@@ -257,7 +257,7 @@ impl Server {
     /// `client`.
     ///
     /// # Panics
-    /// When no export is configured at `address`.
+    /// If no export is configured at `address`.
     pub fn serve_client(&self, address: &Address, stream: Stream, client: &Client) {
         let mut portals = self.0.portals.iter();
         let portal = portals.find(|portal| portal.address == *address);
@@ -331,7 +331,7 @@ async fn accept(state: Rc<ServerState>, portal: Rc<Portal>, listener: Listening)
                 }
             },
             // The client left before its connection was accepted, or descriptors have run out. The
-            // next accept may succeed after a pause, during which the thread can do other work.
+            // next accept can succeed after a pause, during which the thread can do other work.
             Err(error) => {
                 if ProcessLimit::behind(&error).is_some() {
                     portal.exports[0].refuse(limit_in_words(&error));

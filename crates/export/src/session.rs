@@ -38,9 +38,9 @@ pub(crate) trait Conversation {
     /// that were received after the end of the handshake message.
     async fn receive(self: &Rc<Self>, early: &[u8]) -> End;
 
-    /// Whether another connection has revoked this one (a BRP path can be fenced). If so, no
-    /// further request of the connection may be started, not even a request that has already been
-    /// received.
+    /// Whether another connection has revoked this connection, as a fence of a BRP path does. If it
+    /// has, no further request of the connection may be started, not even a request that has
+    /// already been received.
     fn is_revoked(&self) -> bool {
         false
     }

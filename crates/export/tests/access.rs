@@ -121,7 +121,8 @@ fn nbd_answers_for_a_hidden_export_as_for_one_that_does_not_exist() {
         let mut bob = nbd(&rt, &server, &user(BOB)).await;
         bob.option(8, &[]).await;
         assert_eq!(bob.reply().await.0, 1);
-        // INFO and GO, and the two metadata options, whose data has a 32-bit count after the name.
+        // The options INFO and GO, and the two metadata options. The data of these options has the
+        // name, followed by a 32-bit count.
         for option in [6, 7, 9, 10] {
             let mut answers = Vec::new();
             for name in ["alone", "plain", "never"] {
@@ -195,7 +196,7 @@ async fn session(rt: &Rt, server: &Server, client: Client, name: &str) -> Sessio
     Session::over(rt, connectors, options).await.unwrap()
 }
 
-/// Returns all messages with which a target answers one `HELLO`, decoded and as bytes.
+/// Returns all messages of a target in answer to one `HELLO`, decoded and as bytes.
 async fn answers(
     rt: &Rt,
     server: &Server,

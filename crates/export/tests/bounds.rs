@@ -96,8 +96,8 @@ async fn greet(rt: &Rt, server: &Server, session: u8, path: u32, options: PipeOp
     raw
 }
 
-/// Returns the kind of the frame with which the target answers a greeting; `None` if the connection
-/// ends first.
+/// Returns the kind of the frame that the target sends in answer to a greeting; `None` if the
+/// connection ends first.
 async fn answer_kind(raw: &mut Raw) -> Option<u8> {
     let head = raw.take(HEAD_BYTES).await;
     Head::decode(&head).map(|head| head.kind)
@@ -178,8 +178,9 @@ fn clients_that_never_read_hold_no_more_than_the_memory_for_data() {
     }
 }
 
-/// Clients that send many reads and never receive do not delay the small requests of other clients,
-/// regardless of their number. They delay large requests only until all of them have been cut off.
+/// Clients that send many reads and never receive the data do not delay the small requests of other
+/// clients, regardless of the number of these clients. They delay the large requests of other
+/// clients only until the server has cut all of them off.
 #[test]
 fn others_are_served_beside_any_number_of_clients_that_never_read() {
     for deaf_clients in [8, CLIENTS, 2 * CLIENTS] {
@@ -190,8 +191,8 @@ fn others_are_served_beside_any_number_of_clients_that_never_read() {
             let mut raw = connect_with(&rt, &server, PipeOptions::default());
             let served = rt.timeout(Duration::from_secs(1), reads_a_block(&mut raw));
             assert_eq!(served.await.ok(), Some(true), "{deaf_clients} others");
-            // The clients that do not read hold the memory one after another. The first of these
-            // clients is cut off after at most three checks, and each later client after two of the
+            // The clients that do not read hold the memory one after another. The first of them is
+            // cut off after at most three checks. Each later one is cut off after two of the
             // shorter check intervals.
             let patience = Duration::from_secs(3 * 15 + u64::from(deaf_clients) * 2 * 2);
             let large = rt.timeout(patience, raw.read(0, 1 << 20));

@@ -614,8 +614,8 @@ fn a_write_that_is_too_long_fails_alone() {
     let clients = std::thread::spawn(move || {
         let session = BlockingSession::connect(Options::new(listen)).unwrap();
         let longest = session.export().transfer_bytes_max as usize;
-        // The lower 32 bits of the second length are a valid length. The memory of the long buffers
-        // is never touched.
+        // Both lengths are too long. The lower 32 bits of the second length alone would be a valid
+        // length. The memory of the long buffers is never touched, so they cost no memory.
         for len in [longest + 1, (1 << 32) + 4096] {
             let refused = session.write(0, vec![0; len], false);
             assert!(matches!(refused, Err(Error::TooLong)), "{len}: {refused:?}");

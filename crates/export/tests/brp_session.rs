@@ -5,8 +5,8 @@
 //! The test checks that a read returns the data that was last submitted before it, that a
 //! successful flush covers every change that was answered before the flush, and that no
 //! acknowledged data is missing at the end. A relay between client and server can suppress the
-//! fence, or make the client believe that no request has to be sent again. The checks must then
-//! fail.
+//! fence (the message that stops requests of an old connection), or make the client believe that no
+//! request has to be sent again. The checks must then fail.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -37,15 +37,15 @@ enum Plant {
     ReplayLeftOut,
 }
 
-/// Versions of the blocks of a disk: the current versions, and the durable versions that remain
-/// when the target dies.
+/// Versions of the blocks of a disk. The disk has the current versions, and the durable versions,
+/// which remain when the target dies.
 #[derive(Default)]
 struct Disk {
     content: [u64; BLOCKS],
     durable: [u64; BLOCKS],
 }
 
-/// Access of one instance of the target to the disk. After the death of the instance, its writes no
+/// Access of one instance of the target to the disk. After the instance has died, its writes no
 /// longer reach the disk.
 struct Life {
     rt: Rt,
@@ -348,8 +348,8 @@ async fn operate(world: Rc<World>, session: Session, book: Rc<RefCell<Book>>, se
     }
 }
 
-/// Runs the scenario with this seed. Returns the numbers of cuts, deaths and reported losses, and
-/// all violations.
+/// Runs the scenario with this seed. Returns the number of cut connections, the number of deaths of
+/// the target, the number of reported losses, and all violations.
 fn run(seed: u64, plant: Plant, deaths: bool, keep_bytes: u64) -> (u32, u32, u32, Vec<String>) {
     let rt = Rt::virtual_time(VirtualOptions {
         seed,

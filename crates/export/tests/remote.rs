@@ -286,8 +286,8 @@ fn a_flush_fails_once_exactly_when_something_may_be_lost() {
         assert_eq!(read(&*remote, 0, 1).await, [3]);
         assert_eq!(flush().await.err(), Some(IoError::Transport));
         assert!(flush().await.is_ok());
-        // The connection breaks during the flush itself. The restarted server would answer the
-        // flush with success.
+        // The connection breaks during the flush itself. The flush must fail, because a restarted
+        // server would answer a repeated flush with success, although it can have lost the write.
         remote
             .submit(write(&rt, 0, &[4; 4096], Flags::NONE))
             .await
@@ -464,7 +464,8 @@ fn what_a_server_does_not_offer_is_made_of_what_it_does() {
     assert_clean(&rt);
 }
 
-/// The server admits every client and disconnects at the first request.
+/// The server admits every client, and disconnects each one at its first request. The request must
+/// fail after a bounded number of connections.
 #[test]
 fn a_request_that_breaks_every_connection_fails_in_the_end() {
     let rt = virtual_rt();
@@ -492,7 +493,8 @@ fn a_request_that_breaks_every_connection_fails_in_the_end() {
         let remote = remote.unwrap_or_else(|e| panic!("{e}"));
         let result = remote.submit(Request::read(0, 4096)).await;
         assert_eq!(result.err(), Some(IoError::Transport));
-        // Eight connections had the request in flight, and the next connection may already exist.
+        // Eight connections broke with the request in flight, and then the request failed. A ninth
+        // connection may already have been made.
         assert!((8..=9).contains(&made.get()), "{} connections", made.get());
         remote.close().await.unwrap();
     });
@@ -574,7 +576,7 @@ fn health(remote: &RemoteDevice) -> (String, f64) {
     }
 }
 
-/// Returns the pending reports to the operator whose kind is `kind`.
+/// Returns the text of the pending reports to the operator that have the kind `kind`.
 fn told(rt: &Rt, kind: &str) -> String {
     let notices = rt.notices().take(Instant::MAX);
     let of_kind = notices.iter().filter(|notice| notice.kind == kind);
@@ -629,7 +631,8 @@ fn a_server_that_comes_back_different_is_used_as_far_as_that_goes() {
         let words = told(&rt, "connection-back");
         assert!(words.contains("connected again"), "{words}");
 
-        // Properties on which the layers above rely must not be withdrawn.
+        // The layers above rely on some properties of the export: its size, permission to write,
+        // and durable writes. If a server lacks one of them, the medium must not use this server.
         for (size, flags, why) in [
             (SIZE / 2, FLAGS, "has shrunk"),
             (SIZE, FLAGS | 1 << 1, "read-only"),

@@ -199,8 +199,9 @@ fn refused_requests_are_answered_and_the_stream_goes_on() {
     rt.block_on(async {
         let mut client = connect(&rt, &open);
         client.enter().await;
-        // The payload exceeds the maximum of 32 MiB (and the end of the device), but not the size
-        // that ends the connection. The server discards the payload and processes the next request.
+        // The payload exceeds the maximum payload of 32 MiB (and the end of the device), but not
+        // the size from which the server ends the connection. The server discards the payload and
+        // processes the next request.
         client.request(0, WRITE, 1, 0, (32 << 20) + 1).await;
         for _ in 0..32 {
             client.send(&vec![0; 1 << 20]).await;
@@ -339,8 +340,8 @@ fn bounds_push_back_on_the_client() {
             .flat_map(|i| request(0, READ, i, (i % 256) * 4096, 4096))
             .collect();
         client.send(&flood).await;
-        // The client does not read the replies. The pipe holds some of the replies. The remaining
-        // replies keep their requests in flight, so no further request is started.
+        // The client does not read the replies. The pipe holds some of the replies. The requests of
+        // the remaining replies stay in flight, so no further request is started.
         rt.sleep(Duration::from_secs(5)).await;
         let started = slow.seen.borrow().len();
         assert!(started < 2000, "{started} started");
@@ -521,8 +522,9 @@ fn many_clients_share_blocks() {
     assert_clean(&rt);
 }
 
-/// A connection gets the lowest free number, and all its requests carry this number, including the
-/// reads of partial blocks. The number of a connection that has ended is assigned again.
+/// A connection gets the lowest free client number, and all requests of the connection carry this
+/// number, including the reads of partial blocks. After the connection has ended, the server
+/// assigns its number again.
 #[test]
 fn requests_carry_the_number_of_their_connection() {
     let rt = virtual_rt();

@@ -141,7 +141,7 @@ fn a_greeting_that_comes_in_drops_has_ten_seconds_like_any_other() {
     assert_clean(&rt);
 }
 
-/// Returns the number of received bytes at a local TCP port that the server has not read yet
+/// Returns the number of bytes that a local TCP port has received and the server has not read yet
 /// (`/proc/net/tcp`, column `rx_queue`).
 fn unreceived_bytes(port: u16) -> u64 {
     let table = std::fs::read_to_string("/proc/net/tcp").expect("proc is mounted");
@@ -257,12 +257,12 @@ fn resident_bytes() -> u64 {
     pages.parse::<u64>().expect("a number of pages") * 4096
 }
 
-/// Returns the bytes that a stranger sends: no bytes, half a greeting, garbage, or the complete
-/// greeting of a client without rights.
+/// Returns the bytes that a stranger (an unknown client) sends: no bytes, half a greeting, garbage,
+/// or the complete greeting of a client without rights.
 fn words(rng: &mut Rng, protocol: Protocol) -> Vec<u8> {
     let (whole, half) = match protocol {
         Protocol::Brp => (hello(), 20),
-        // Client flags, and an option of 60 KiB of which only the first bytes are sent.
+        // Client flags, and an option of 60 KiB. Only the first bytes of the option are sent.
         Protocol::Nbd => (
             b"\0\0\0\x03IHAVEOPT\0\0\0\x07\0\0\xf0\0\0\0\0\x03vo".to_vec(),
             9,

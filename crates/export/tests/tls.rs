@@ -169,8 +169,8 @@ fn careless(ca: &TlsFiles, own: Option<&TlsFiles>, address: &Address) -> std::io
     let name = ServerName::try_from("127.0.0.1").unwrap();
     let connection = ClientConnection::new(Arc::new(config), name).unwrap();
     let mut stream = StreamOwned::new(connection, TcpStream::connect(address)?);
-    // A target would answer a valid HELLO of 40 bytes after its head. These bytes are not a valid
-    // HELLO.
+    // A target answers a HELLO, which has 40 bytes after its head. The bytes sent here are not a
+    // valid HELLO.
     stream.write_all(&[0; 16])?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer)?;
@@ -242,7 +242,7 @@ fn refuse_bad_clients(connection_threads: u32) {
             let mut raw = Raw::over(&rt, stream);
             raw.send(words).await;
             if words.len() > 5 {
-                // The server may send an alert before it closes the connection.
+                // The server can send an alert before it closes the connection.
                 raw.take(usize::MAX).await;
             }
         }

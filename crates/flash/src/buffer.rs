@@ -2,9 +2,10 @@
 //! yet written to the translation layer below.
 //!
 //! Pages are destaged in the order of arrival. A buffer in volatile memory rewrites a page in
-//! place. A buffer that is an SLC log appends the new version, and skips the old version when it
-//! reaches it. A page is written below before its slot is reused, so a read always finds the newest
-//! version in the buffer or below.
+//! place. A buffer that is an SLC log appends the new version of a page; the slot of the outdated
+//! version is later freed without a write. A page is written to the translation layer before its
+//! slot is reused, so a read always finds the newest version in the buffer or in the translation
+//! layer.
 
 use crate::geometry::NONE;
 

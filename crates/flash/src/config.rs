@@ -47,7 +47,8 @@ pub enum Cleaning {
     Fifo,
     /// Selects the block with the maximum of age x free / (2 x valid).
     CostBenefit,
-    /// Draws the given number of blocks at random, and selects the one with the fewest valid pages.
+    /// Draws the given number of blocks at random, and selects the block with the fewest valid
+    /// pages among them.
     Choices(u32),
 }
 
@@ -107,7 +108,7 @@ pub enum FtlConfig {
     Page(PageConfig),
     /// Block-mapped.
     Block,
-    /// Block-mapped, with log blocks that each belong to one data block.
+    /// A block-mapped layer in which each log block belongs to one data block.
     Bast {
         /// Number of log blocks.
         log_blocks: u32,

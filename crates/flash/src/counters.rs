@@ -85,7 +85,7 @@ counters! {
     merges_switch,
     /// Merges in which missing pages were copied to a log block, which then became the data block.
     merges_partial,
-    /// Merges in which the pages of a data block were copied from several blocks to a new one.
+    /// Merges in which the pages of a data block were copied from several blocks to a new block.
     merges_full,
     /// Blocks cleaned while a write waited. For layers with log blocks: reclaimed log blocks.
     cleanings_blocking,

@@ -76,8 +76,8 @@ fn a_cached_table_that_is_large_enough_costs_nothing() {
     assert_eq!(c.map_hits, 20_000);
 }
 
-/// Trimmed pages count as spare flash. Alpha is the ratio of physical to logical pages; with a
-/// fifth of the pages trimmed, the effective ratio is alpha / 0.8.
+/// Trimmed pages are spare flash. Alpha is the ratio of physical to logical pages; with a fifth of
+/// the pages trimmed, the effective ratio is alpha / 0.8.
 #[test]
 fn trimmed_pages_count_as_spare() {
     let layer = page_mapped(Cleaning::Greedy, Streams::One);
@@ -409,8 +409,8 @@ fn cleaning_writes_the_table_once_for_each_table_page() {
         ..PageConfig::default()
     };
     let (pages, entries) = (600, 8);
-    // The table has 75 pages, which fill 10 blocks. The layer sets aside twice that number and 3
-    // more, the last 23 blocks of the die.
+    // The table has 75 pages, which fill 10 blocks. The layer sets aside 2 * 10 + 3 = 23 blocks for
+    // the table: the last blocks of the die.
     let data_blocks = 120 - 23;
     let mut drive = made(&page_drive(
         page,

@@ -281,7 +281,7 @@ impl Run {
             Step::Trim(lpn) => {
                 let index = (lpn % pages) as usize;
                 self.trimmed[index] = true;
-                // A trim that has not been flushed may or may not survive a power cut.
+                // A trim that has not been flushed might or might not survive a power cut.
                 self.durable[index] = 0;
                 self.drive.trim(lpn % pages)
             }

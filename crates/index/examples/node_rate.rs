@@ -19,7 +19,7 @@ const SPREAD_BYTES: usize = 256 << 20;
 const SCANS: usize = 20_000;
 
 /// Returns the CPU time of this process in nanoseconds. The time is read from `/proc`, because only
-/// the runtime may use the clock.
+/// the runtime is allowed to use the clock.
 fn cpu_ns() -> Result<u64, Box<dyn Error>> {
     let text = std::fs::read_to_string("/proc/self/schedstat")?;
     let first = text.split(' ').next().ok_or("an empty file")?;
@@ -128,7 +128,7 @@ fn below(random: u64, end: usize) -> usize {
     ((random * end as u64) >> 32) as usize
 }
 
-/// Does lookups of which none depends on the result of another, as in a server.
+/// Does independent lookups: as in a server, no lookup needs the result of another lookup.
 fn finds(images: &[Image], keys: &[Vec<u8>], sorted: usize) -> usize {
     let mut found = 0;
     for n in 0..LOOKUPS as u64 {

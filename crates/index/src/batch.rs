@@ -391,7 +391,9 @@ mod tests {
             end: Some(b"g"),
         };
         push_operation(&mut bytes, deleted);
-        // The first operation takes 1 + (1 + 1) + (1 + 1) bytes; the length 300 takes two bytes.
+        // The first operation takes five bytes: one for its kind, two for the key with its length,
+        // and two for the value with its length. The length 300 in the second operation takes two
+        // bytes.
         assert_eq!(bytes[..5], [1, 1, b'a', 1, b'1']);
         assert_eq!(bytes[5..9], [1, 0, 0xAC, 0x02]);
         let expected = [

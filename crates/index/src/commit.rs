@@ -23,11 +23,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Maximum number of bytes of a group with more than one batch. With a short log the maximum is
-/// that of a single batch instead.
+/// Maximum number of bytes of a group with more than one batch. If the log is so short that the
+/// maximum length of a single batch is lower, that length is the maximum of a group too.
 const GROUP_BYTES: usize = 1 << 20;
 
-/// Number of waiting batches from which the leader waits for no more batches.
+/// Number of waiting batches at which a group is committed without waiting for further batches.
 const GROUP_BATCHES: usize = 16;
 
 /// A batch that waits to be committed.
@@ -49,7 +49,8 @@ struct CommitQueue {
 }
 
 impl CommitQueue {
-    /// Returns true if the waiting batches may wait for further batches to join the group.
+    /// Returns true if the group is allowed to wait for further batches: few batches are waiting,
+    /// and all of them requested [`Durability::Group`].
     fn may_wait(&self) -> bool {
         let is_patient = |request: &Request| request.durability == Durability::Group;
         self.waiting.len() < GROUP_BATCHES && self.waiting.iter().all(is_patient)
@@ -163,9 +164,9 @@ impl Shared {
         })
     }
 
-    /// Waits until a batch may delete the given number of ranges. The number of range deletions
-    /// that some leaves have not applied yet is bounded. The deleting thread itself does the
-    /// pending work, in steps between which other threads write.
+    /// Waits until the list of range deletions that some leaves have not applied yet has room for
+    /// `ranges` more deletions. To make room, the calling thread applies listed deletions to leaves
+    /// in steps; other threads can write between the steps.
     pub(crate) fn admit(&self, ranges: usize) -> Result<(), Error> {
         let mut is_admitted = ranges == 0;
         while !is_admitted {
@@ -213,7 +214,8 @@ impl Shared {
                 continue;
             }
             if !has_waited && queue.may_wait() {
-                // Meanwhile a thread that does not wait may take this batch into its own group.
+                // During this wait another thread can become the leader and take this batch into
+                // its group.
                 has_waited = true;
                 self.turn.wait_for(&mut queue, self.group_wait);
                 continue;

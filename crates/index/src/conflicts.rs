@@ -1,7 +1,7 @@
 //! Detection of conflicts between a transaction and the earlier batches of the same group. Other
 //! conflicts are found in the leaves, but these batches are not in the leaves yet.
 //!
-//! A group may have many batches with many keys, so keys are compared by hashes, each of which is
+//! A group can have many batches with many keys, so keys are compared by hashes, each of which is
 //! computed once. The check must never miss a change. If two hashes are equal, the keys themselves
 //! are compared.
 
@@ -105,8 +105,8 @@ impl<'a> Taken<'a> {
         }
     }
 
-    /// Adds an accepted batch. If the batch belongs to a transaction, `expectation` is the
-    /// expectation of that transaction.
+    /// Adds an accepted batch. If the batch belongs to a transaction, `expectation` has the keys
+    /// that must not have changed since that transaction began.
     pub(crate) fn add(&mut self, operations: &'a [u8], expectation: Option<&'a Expectation>) {
         self.batches.push(Batch {
             operations,

@@ -41,8 +41,8 @@ pub(crate) fn create(storage: &dyn Storage, geometry: Geometry) -> Result<(), Er
 const ZEROES_BYTES: u64 = 4 << 20;
 
 /// Fills the front of the log with zeroes. If a file system has to allocate a block, or to mark it
-/// as used, it does so now and not during a commit. Remains of an older index are overwritten as
-/// well.
+/// as used, it does this now, and not during a later commit. Remains of an older index are
+/// overwritten as well.
 fn prepare_log(storage: &dyn Storage, geometry: Geometry) -> Result<(), Error> {
     let end = LOG_OFFSET + geometry.front_blocks * BLOCK_BYTES as u64;
     let zeroes = Aligned::zeroed(ZEROES_BYTES.min(end - LOG_OFFSET) as usize);
@@ -85,7 +85,8 @@ pub fn is_unfinished(storage: &dyn Storage) -> Result<bool, Error> {
         return Ok(false);
     }
     let mut piece = Aligned::zeroed(ZEROES_BYTES.min(len_bytes) as usize);
-    // The first block of an index has nonzero bytes, so that block is read alone first.
+    // The first block of an index has bytes other than zero. So that block is read alone first, and
+    // longer pieces of an existing index are not read.
     let mut len = BLOCK_BYTES as u64;
     let mut offset = 0;
     while offset < len_bytes {

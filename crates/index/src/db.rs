@@ -47,7 +47,7 @@ pub struct Db {
 pub struct Statistics {
     /// Number of segments, and how much of them is in use.
     pub space: SpaceStatistics,
-    /// Current length of the log, in bytes. The log may grow to the value of [`Options::log_bytes`]
+    /// Current length of the log, in bytes. The log can grow to the value of [`Options::log_bytes`]
     /// with which the index was created.
     pub log_bytes: u64,
     /// Bytes of the log that are still needed.
@@ -241,9 +241,10 @@ impl Db {
     ///
     /// # Errors
     ///
-    /// [`Error::KeyTooLong`], [`Error::ValueTooLong`], [`Error::BatchTooLong`] and [`Error::Full`]
-    /// leave everything as it was. After any other error it is not known whether the batch will be
-    /// there when the index is opened again, and until then the index accepts no more batches.
+    /// If the error is [`Error::KeyTooLong`], [`Error::ValueTooLong`], [`Error::BatchTooLong`] or
+    /// [`Error::Full`], the index is unchanged. After any other error it is not known whether the
+    /// index will have the batch when it is opened again. Until it is opened again, the index
+    /// accepts no more batches.
     pub fn write(&self, batch: &Batch, durability: Durability) -> Result<(), Error> {
         let operations = self.shared.limits.check(batch)?;
         self.shared.admit(batch.ranges())?;
@@ -445,7 +446,7 @@ impl Compaction {
 }
 
 /// Reads and changes that take effect atomically. A transaction succeeds if, since it began, no
-/// other transaction or batch has written a key that it has written, or has read with
+/// other transaction or batch has written a key that this transaction has written, or has read with
 /// [`get_for_update`](Self::get_for_update).
 pub struct Transaction {
     snapshot: Snapshot,
@@ -457,8 +458,8 @@ pub struct Transaction {
 }
 
 impl Transaction {
-    /// Returns the value of a key: the value that this transaction has written, or else the value
-    /// at the time when the transaction began.
+    /// Returns the value of a key: the value that this transaction has written; or, if the
+    /// transaction has not written the key, the value at the time when the transaction began.
     ///
     /// # Errors
     ///

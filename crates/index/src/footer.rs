@@ -3,9 +3,9 @@
 //! footer lists the images written since the previous footer.
 //!
 //! The entry of a leaf has the leaf's key range. This makes the images sufficient: an image has the
-//! state of every key of its range at its LSN, so among the images whose range contains a key the
-//! newest is right. A footer must never list an image of another segment generation. A head or
-//! footer must never be accepted if its checksum, its location or the index does not match.
+//! state of every key of its range at its LSN, so the newest of all images whose range contains a
+//! key is right. A footer must never list an image of another segment generation. A head or footer
+//! must never be accepted if its checksum, its location or the index does not match.
 
 use crate::layout::Geometry;
 use crate::node::{GRANULE_BYTES, KeyRange, NodeId, Seq};
@@ -194,10 +194,10 @@ pub(crate) struct Generation {
     pub number: u64,
 }
 
-/// Values in heads and footers that say how the generation tag in images is computed: from the
-/// index id and the generation number, or from the generation number alone. The tag from the number
-/// alone is that of version 3 of the format, in which a leftover of another index at the same
-/// location could be mistaken for an image of this index. In version 2 the value and the tags
+/// Values of a field in heads and footers that says how the generation tag in images is computed:
+/// from the index id and the generation number, or from the generation number alone. The tag from
+/// the number alone is that of version 3 of the format, in which a leftover of another index at the
+/// same location could be mistaken for an image of this index. In version 2 the value and the tags
 /// are 0.
 const NAMED: u8 = 2;
 const NAMED_WITHOUT_ID: u8 = 1;
@@ -352,7 +352,7 @@ pub(crate) struct Listed {
 impl Listed {
     /// Reads the head of a segment, and the footers of its last generation: the generation with the
     /// highest number. If that generation has no footer yet, footers of an earlier generation can
-    /// remain behind the new head. They are ignored.
+    /// remain after the new head. They are ignored.
     pub(crate) fn of(segment: &[u8], geometry: &Geometry, number: u32) -> Listed {
         let mut footers = Vec::new();
         let mut at = 0;

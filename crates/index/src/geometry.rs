@@ -76,12 +76,14 @@ mod tests {
     #[test]
     fn segments_come_after_the_front_at_a_multiple_of_their_length() {
         let geometry = Geometry::new(1, 512, 1 << 20);
-        // 64 KiB and 240 blocks of 4 KiB are 1 MiB.
+        // The segments begin after the 64 KiB before the log and after the front of 240 blocks of 4
+        // KiB, which is at 1 MiB.
         assert_eq!(geometry.segments_offset(), 1 << 20);
         assert_eq!(geometry.segment_offset(3), 4 << 20);
         assert_eq!(geometry.segments((4 << 20) + 100), 3);
         assert_eq!(geometry.segments(0), 0);
-        // Up to version 4 the front held the whole log: 64 KiB and 512 blocks.
+        // Up to version 4 of the format, the whole log was at the front: 64 KiB, then 512 blocks of
+        // 4 KiB.
         let old = Geometry {
             front_blocks: 512,
             ..geometry

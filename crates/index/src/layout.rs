@@ -46,7 +46,7 @@ pub(crate) struct Superblock {
     pub seq_at_tail: u64,
     /// Minimum incarnation of the frame at the tail, if there is one; a frame of an earlier
     /// incarnation is a leftover. Reading begins with the frame at the tail, so there is no
-    /// previous frame whose incarnation could show this.
+    /// previous frame whose incarnation could show that the frame is a leftover.
     pub opening_at_tail: u32,
     /// Segments of the checkpoint, whose length and checksum are in the next two fields. Without
     /// segments the tree is empty.
@@ -204,8 +204,8 @@ impl Superblock {
     }
 
     /// Returns true if the rings are exactly those that are needed from the tail on, and the log
-    /// has reached the last ring. The first ring is allowed to end exactly at the tail: then no
-    /// part of the log was needed when the log moved to the next ring.
+    /// has reached the last ring. The first ring is allowed to end exactly at the tail. This is the
+    /// case if no part of the log was needed when the log moved to the next ring.
     fn has_its_log(&self) -> bool {
         let rings = self.rings.all();
         let first_needed = rings[0].from <= self.log_tail;

@@ -9,13 +9,13 @@ use crate::node::{BLOB_BYTES_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::storage::BLOCK_BYTES;
 use crate::tree::blob::Reference;
 
-/// Divisor of the length of the log that gives the maximum length of a batch, so that the log has
-/// room for several batches.
+/// Divisor of the length of the log: the quotient is the maximum length of a batch, so that the log
+/// has room for several batches.
 const LOG_SHARE: u64 = 8;
-/// Exclusive maximum length of a batch in bytes, however long the log is: the part of a batch that
-/// concerns one leaf is in memory as a whole.
+/// Exclusive upper bound of the length of a batch in bytes, for any length of the log. The bound
+/// exists because the part of a batch that concerns one leaf is in memory as a whole.
 const BATCH_BYTES_MAX: usize = 1 << 30;
-/// Divisor of the length of a segment that gives the maximum length of a row's value field.
+/// Divisor of the length of a segment: the quotient is the maximum length of a row's value field.
 const ROW_SHARE: usize = 8;
 
 /// Size limits of keys, values and batches of an index, in bytes
@@ -96,9 +96,12 @@ mod tests {
         // docs/index.md, "Limits": 64 MiB of log, segments of 1 MiB.
         let usual = limits(16 << 10, 1 << 20);
         assert_eq!(usual.batch_bytes_max, (8 << 20) - 97);
-        // (64 KiB - 12) / 4 parts of 512 KiB.
+        // A row's value field has at most 64 KiB, because that is less than an eighth of a segment.
+        // A reference in it has 12 bytes, and 4 bytes for each part. So a value has at most (64
+        // KiB - 12) / 4 parts, of 512 KiB each.
         assert_eq!(usual.value_bytes_max, 16_381 * (512 << 10));
-        // The smallest possible index: (8 KiB - 12) / 4 parts of 32 KiB.
+        // The smallest possible index: a row's value field has at most 8 KiB, an eighth of a
+        // segment. So a value has at most (8 KiB - 12) / 4 parts, of 32 KiB each.
         let least = limits(64, 64 << 10);
         assert_eq!(least.batch_bytes_max, (32 << 10) - 97);
         assert_eq!(least.value_bytes_max, 2_045 * (32 << 10));

@@ -26,12 +26,12 @@ pub struct Options {
     /// index.
     pub node_bytes: usize,
     /// Length of the longest value that is stored beside its key; longer values are stored out of
-    /// line. At most an eighth of a segment of the index, and 64 KiB.
+    /// line. The maximum is an eighth of a segment of the index, but at most 64 KiB.
     pub inline_value_bytes: usize,
     /// Share of the segments' space that has to be in use before segments are added. While a lower
     /// share is in use, segments are cleaned instead. If rows pack well, a lower share suffices,
-    /// down to 0.7. This applies as long as the segments take no more space than the rows would
-    /// take unpacked, and the storage can grow.
+    /// down to 0.7. The lower share applies as long as the segments take no more space than the
+    /// rows would take unpacked, and the storage can grow.
     pub utilisation: f64,
     /// Share of all leaves that is classified as hot (in the paper, hot to cold as 1 to 2).
     pub hot_share: f64,
@@ -90,8 +90,8 @@ impl Options {
         Ok(Geometry::new(id, blocks, self.segment_bytes))
     }
 
-    /// Refuses options that an index of this geometry cannot be used with. Options that are only
-    /// used at creation are not checked: they were checked at that time.
+    /// Returns an error if an index of this geometry cannot be used with these options. Options
+    /// that are only used at creation are not checked: they were checked at that time.
     pub(crate) fn check(&self, geometry: &Geometry) -> Result<(), Error> {
         if self.memory_bytes < 256 << 10 {
             return Err(refused("memory_bytes", "at least 256 KiB are needed"));

@@ -13,10 +13,10 @@ use crate::segments::Class;
 /// reads its nodes from the storage. A node holds as much content as fits into
 /// [`Options::node_bytes`](crate::Options) unpacked, and an unpacked node is stored at that length.
 /// A leaf is merged with a neighbour only if the neighbour is packed. Nodes that exist when the
-/// index is opened count as cold until they are rewritten.
+/// index is opened are classified as cold until they are rewritten.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PaperRules {
-    /// Clusters of segments for the nodes, and which of the clusters are packed.
+    /// Clusters of segments for the nodes, and the clusters whose nodes are packed.
     pub clusters: Clusters,
     /// Fill factor of nodes to which keys are only appended: 0.5 to 1. Other full nodes are split
     /// in half.
@@ -42,7 +42,8 @@ pub enum Clusters {
     },
 }
 
-/// Minimum number of segments of a cluster: one being filled, one being cleaned, and two more.
+/// Minimum number of segments of a cluster: one that is being filled, one that is being cleaned,
+/// and two others.
 const SEGMENTS_MIN: u32 = 4;
 
 impl PaperRules {

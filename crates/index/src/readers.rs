@@ -1,8 +1,8 @@
 //! Sequence numbers at which readers read, which determine the versions that must be kept.
 //!
-//! The visible sequence number and those of the snapshots are read under one lock. So a new
-//! snapshot is either seen by the thread that is about to drop old versions, or it begins at a
-//! sequence number that is not older than the kept versions.
+//! The visible sequence number and those of the snapshots are read under one lock. So a thread that
+//! is about to drop old versions either sees a new snapshot, or the new snapshot begins at a
+//! sequence number for which the thread keeps all versions.
 
 use crate::node::Seq;
 use crate::planted::{Bug, is_planted};
@@ -58,7 +58,7 @@ impl Readers {
 
     /// Returns, in order, the sequence numbers of the snapshots that are not too old, and the
     /// visible sequence number for future readers. A version that is visible at none of these
-    /// numbers may be dropped.
+    /// numbers is not needed any more.
     pub(crate) fn held(&self) -> Vec<Seq> {
         let snapshots = self.snapshots.lock();
         let visible = self.visible();
@@ -68,7 +68,8 @@ impl Readers {
         held.chain([visible]).collect()
     }
 
-    /// Holds the visible sequence number for a new snapshot, and returns it.
+    /// Registers a new snapshot at the visible sequence number, and returns that number. While the
+    /// snapshot is open and not too old, the versions that it sees are kept.
     pub(crate) fn hold(&self) -> Seq {
         let mut snapshots = self.snapshots.lock();
         let seq = self.visible();

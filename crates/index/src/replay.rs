@@ -71,7 +71,7 @@ pub(crate) struct Replay {
     /// Keys, each followed by its value.
     bytes: Vec<u8>,
     changes: Vec<Change>,
-    /// Memory that a stretch may take, in bytes.
+    /// Memory that a stretch is allowed to take, in bytes.
     bytes_max: usize,
 }
 
@@ -97,8 +97,8 @@ impl Replay {
         }
         let last = frame.each_batch(|seq, operations| {
             let ordered = match frame.is_relogged {
-                // A relogged frame holds the changes of one leaf after the other, each leaf with
-                // its range deletions first.
+                // A relogged frame holds the changes of several leaves, grouped by leaf. In each
+                // group the range deletions come first, so the order need not be changed.
                 true => Ok(Cow::Borrowed(operations)),
                 false => ranges_first(operations),
             };
@@ -179,8 +179,8 @@ impl Replay {
     }
 }
 
-/// Finds the leaves of ascending keys. Most leaves have the same parent as the leaf before, so the
-/// descent from the root happens once for each parent.
+/// Finds the leaves of ascending keys. Most leaves have the same parent as the previous leaf, so
+/// the descent from the root happens once for each parent.
 struct Leaves<'a> {
     tree: &'a Tree,
     /// Parent of the leaf that [`leaf_of`](Self::leaf_of) returned last; `None` before the first

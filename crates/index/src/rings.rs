@@ -1,11 +1,11 @@
-//! Location of the log: the current ring of blocks, and the earlier rings of the log as long as
-//! they are needed.
+//! Location of the log: the current ring of blocks, and the earlier rings of the log while they
+//! have needed blocks.
 //!
-//! An index begins with a short ring at the front of its storage. When that ring is nearly full of
-//! needed blocks, the log continues in a longer ring, in contiguous segments. When no block of the
-//! log is needed, the log returns to the front and the segments are freed. A position belongs to
-//! one ring: the last ring that begins at or before it. A position must never be in a ring that
-//! neither of the superblocks lists.
+//! An index begins with a short ring at the front of its storage. When few blocks of that ring are
+//! free, the log continues in a longer ring, in contiguous segments. When no block of the log is
+//! needed, the log returns to the front and the segments are freed. A position belongs to one ring:
+//! the last ring whose first position is at or before that position. A position must never be in a
+//! ring that neither of the superblocks lists.
 
 use crate::geometry::{Geometry, LOG_OFFSET};
 use crate::storage::BLOCK_BYTES;
@@ -53,8 +53,8 @@ impl RingLocation {
     }
 }
 
-/// A ring of blocks. The block of a position has the index that is the position modulo the number
-/// of blocks.
+/// A ring of blocks. The index of a block in the ring is the position of the block modulo the
+/// number of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ring {
     /// First position in this ring.
@@ -64,7 +64,8 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Returns the ring at the front of an index, which begins at the given position.
+    /// Returns the ring at the front of an index, with the given position as the first position of
+    /// the ring.
     pub(crate) fn front(geometry: &Geometry, from: u64) -> Ring {
         Ring {
             from,
@@ -73,7 +74,7 @@ impl Ring {
         }
     }
 
-    /// Returns the place of the block of a position, in bytes from the start of the storage.
+    /// Returns the offset of the block at a position, in bytes from the start of the storage.
     pub(crate) fn offset_of(&self, geometry: &Geometry, position: u64) -> u64 {
         self.place.offset(geometry) + position % self.blocks * BLOCK_BYTES as u64
     }
@@ -120,7 +121,8 @@ impl Ring {
 /// Returns the number of segments that the given number of blocks takes.
 pub(crate) fn segments_for(geometry: &Geometry, blocks: u64) -> u32 {
     let bytes = blocks * BLOCK_BYTES as u64;
-    // A log has at most 2^28 blocks of 2^12 bytes, and a segment has at least 2^16.
+    // A log has at most 2^28 blocks of 2^12 bytes, and a segment has at least 2^16 bytes. So the
+    // quotient is at most 2^24.
     bytes.div_ceil(geometry.segment_bytes.into()) as u32
 }
 
@@ -158,12 +160,12 @@ impl Rings {
         (&self.0[index], end)
     }
 
-    /// Returns the place of the block of a position, in bytes from the start of the storage.
+    /// Returns the offset of the block at a position, in bytes from the start of the storage.
     pub(crate) fn offset_of(&self, geometry: &Geometry, position: u64) -> u64 {
         self.at(position).0.offset_of(geometry, position)
     }
 
-    /// Returns the rings that have blocks at or behind a position. The current ring is always
+    /// Returns the rings that have blocks at or after a position. The current ring is always
     /// included.
     pub(crate) fn needed_from(&self, position: u64) -> Rings {
         let gone = self.0[1..].partition_point(|ring| ring.from <= position);
@@ -221,7 +223,9 @@ mod tests {
         assert_eq!(geometry.front_blocks, 240);
         assert_eq!(rings.at(999), (&Ring::front(&geometry, 0), 1000));
         assert_eq!(rings.at(1000).0.place, RingLocation::Segments(3));
-        // 999 is 4 times 240 and 39; 1030 is 2 times 512 and 6; segments begin at 1 MiB.
+        // Position 999 is in the front ring of 240 blocks: 999 = 4 * 240 + 39, so its block has the
+        // index 39. Position 1030 is in the ring of 512 blocks in segment 3: 1030 = 2 * 512 + 6, so
+        // its block has the index 6. Segments begin at 1 MiB.
         assert_eq!(rings.offset_of(&geometry, 999), (64 << 10) + 39 * 4096);
         assert_eq!(rings.offset_of(&geometry, 1030), (4 << 20) + 6 * 4096);
         assert_eq!(rings.current().segments(&geometry), 3..5);
@@ -246,11 +250,12 @@ mod tests {
             steps.push(blocks);
             rings = rings.with(ring(steps.len() as u64, 0, blocks));
         }
-        // 240 times 8; 8 times that is more than half of 16,384.
+        // The first step is from 240 blocks to 8 * 240. Another step by the factor 8 would lead to
+        // more than half of the maximum of 16,384 blocks, so the second step leads to the maximum.
         assert_eq!(steps, [1920, 16 << 10]);
         let short = Rings::of_one(Ring::front(&geometry, 0));
         assert_eq!(short.longer(&geometry, 2000), Some(4000));
-        // However long the log may be, there is room for all steps.
+        // Even for the longest possible log, the list of rings has room for the ring of every step.
         let longest = Geometry::new(1, 1 << 28, 64 << 10);
         let mut rings = Rings::of_one(Ring::front(&longest, 0));
         while let Some(blocks) = rings.longer(&longest, 0) {

@@ -2,8 +2,8 @@
 //! used instead; Shuttle runs the threads of the same code in any order that it chooses.
 //!
 //! The types have the interface of `parking_lot`. State that a test of interleavings should see
-//! must never be shared by other means. Only a value that is set once ([`std::sync::OnceLock`]) may
-//! be invisible to the tests.
+//! must never be shared by other means. Only a value that is set once ([`std::sync::OnceLock`]) is
+//! allowed to be invisible to the tests.
 
 #[cfg(not(interleaved))]
 mod real {

@@ -11,7 +11,7 @@ use crate::tree::blob::Reference;
 use crate::tree::patch::Filter;
 use crate::writer::Stored;
 
-/// Maximum number of listed problems; more are only counted.
+/// Maximum number of listed problems. Further problems are only counted.
 const LISTED_MAX: usize = 100;
 
 /// Result of a verification.
@@ -30,7 +30,7 @@ pub struct Verified {
     pub blobs: u64,
     /// Bytes of images and blobs.
     pub live_bytes: u64,
-    /// Number of log frames behind the tail.
+    /// Number of log frames after the tail.
     pub log_frames: u64,
     /// Length of the storage in bytes.
     pub len_bytes: u64,
@@ -67,8 +67,8 @@ struct Walk<'a> {
 ///
 /// # Errors
 ///
-/// If the storage has no index or one of another version, if the checkpoint is damaged or cannot be
-/// read, or if the log cannot be read. Other damage is listed in the result.
+/// If the storage has no index or an index of another version, if the checkpoint is damaged or
+/// cannot be read, or if the log cannot be read. Other damage is listed in the result.
 pub fn verify(
     storage: &dyn Storage,
     progress: &mut dyn FnMut(u64, u64),
@@ -340,7 +340,7 @@ impl Walk<'_> {
     }
 
     /// Records a problem for each node that no other node references. If an inner node could not be
-    /// read, the nodes below it were not visited, so none is recorded.
+    /// read, the nodes below it were not visited, so no such problem is recorded.
     fn check_unseen(&mut self) {
         if self.is_cut {
             return;

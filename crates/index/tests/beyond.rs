@@ -79,8 +79,8 @@ fn reads_of(storage: &MemoryStorage, run: impl FnOnce()) -> u64 {
 }
 
 /// The changes of a leaf are first collected in memory, and then written as patches to the storage.
-/// The leaf is written as a whole only after that; cleaning of its segment can also do this. The
-/// limits are 8 bytes written for each byte changed, and 1.1 reads for each get.
+/// The leaf is written as a whole only after that, or when its segment is cleaned. The limits are 8
+/// bytes written for each byte changed, and 1.1 reads for each get.
 #[test]
 fn changes_are_written_a_few_times_and_a_get_reads_once() {
     let storage = Arc::new(MemoryStorage::new());

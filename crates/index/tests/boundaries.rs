@@ -61,7 +61,8 @@ fn live(world: &mut World, storage: &(impl Storage + Clone + 'static)) -> Result
 const LEFT: [fn(u64) -> u64; 4] = [
     |_| 0,
     |_| u64::MAX / 2,
-    // The next two functions keep every other sector, and every other stretch of 40 sectors.
+    // The first of the next two functions keeps every other sector. The second function keeps every
+    // other group of 40 sectors.
     |sector| sector % 2,
     |sector| sector / 40 % 2,
 ];
@@ -163,8 +164,8 @@ fn every_write(mishap: Mishap) -> (u64, u64) {
             );
             assert!(is_typed || is_beyond, "{mishap:?} at {number}: {error}");
         } else if !storage.has_happened() {
-            // The change may have been a sync, to which this failure cannot happen. Beyond number
-            // 400, the life has ended before the failure.
+            // Perhaps the change was a sync, to which this failure cannot happen. If `number` is
+            // above 400, the life has ended before the failure.
             if number > 400 {
                 return (harmless, noticed);
             }

@@ -80,8 +80,8 @@ fn any_bytes_at_all_are_refused_in_words() {
     }
 }
 
-/// A disk that acknowledges a flush and then loses the data is outside the fault model, so the
-/// comparison with the model must detect the loss.
+/// A disk that acknowledges a flush and then loses the data is outside the fault model of the
+/// index, so durable batches are lost. The comparison with the model must detect each such loss.
 #[test]
 fn a_disk_that_lies_about_flushes_is_found_out_by_the_tests() {
     let found = (0..40).filter(|seed| {

@@ -40,7 +40,7 @@ fn short_lived() -> Options {
     }
 }
 
-/// A batch that one opening has not found must not appear in a later opening, because readers may
+/// A batch that one opening has not found must not appear in a later opening, because readers might
 /// have seen its absence. In this test a part of the batch's frame is damaged at first, as by a
 /// torn write, and intact again later.
 #[test]

@@ -240,7 +240,8 @@ fn what_is_not_snapshot_isolation_is_refused() {
     let after = seen(2, &[(1, 11), (2, 12)], &[]);
     let before = seen(3, &[(1, 0), (2, 0)], &[]);
     assert_eq!(judge(&[one.clone(), after, before]), Ok(3));
-    // Write skew is allowed: each transaction has read the key that the other writes.
+    // Write skew is allowed: each of the two transactions has read the key that the other
+    // transaction writes.
     let skewed = [(1, 2), (2, 1)]
         .map(|(reads, writes)| seen(reads as usize, &[(1, 0), (2, 0)], &[(writes, 10 * writes)]));
     assert_eq!(judge(&skewed), Ok(2));

@@ -139,8 +139,8 @@ fn check(db: &Db, durable: &[u64; THREADS]) -> Result<(), Error> {
     for (thread, durable) in durable.iter().enumerate() {
         let last = last(db, thread);
         assert!(last >= *durable, "{last} is there, {durable} was durable");
-        // No batch is present in part, so each key has the newest of its numbers that is at most
-        // `last`.
+        // A batch must never be present in part. The last `KEYS` numbers up to `last` belong to
+        // different keys, so each of these keys must have its number as its value.
         for number in last.saturating_sub(KEYS - 1).max(1)..=last {
             let found = db.get(&key(thread, number))?.expect("a value");
             assert_eq!((number_of(&found), found), (number, value(number)));
@@ -300,9 +300,9 @@ impl Rivals {
 }
 
 /// Two processes compete for one file, which does not exist at the start of every third round. One
-/// process or both are killed at a random moment within the time that two lives take. A surviving
-/// process completes its life, and every batch that either process has reported as durable is
-/// present.
+/// process or both processes are killed, at a random moment within the time that the lives of both
+/// processes take. A surviving process completes its life, and every batch that either process has
+/// reported as durable is present.
 #[test]
 fn a_process_can_be_killed_from_its_start_to_its_end_while_another_waits() {
     let folder = folder("lives");
@@ -318,8 +318,9 @@ fn a_process_can_be_killed_from_its_start_to_its_end_while_another_waits() {
             last_durable = 0;
         }
         let mut rivals = Rivals::start(&path);
-        // An index is created or opened before the first line is printed, and compacted and closed
-        // after all batches.
+        // An index is created or opened before the process prints its first line, and is compacted
+        // and closed after all batches. The first case kills a process near its start, the second
+        // case at any line, and the third case near the end of its life.
         let (lines, micros_max) = match draw.below(3) {
             0 => (0, 40_000),
             1 => (draw.below(2 * LIFE_BATCHES + 2), 2_000),

@@ -196,7 +196,7 @@ fn every_node_on_the_way_is_read_each_time() {
         let before = db.statistics().image_reads;
         assert!(db.get(&30_000u64.to_be_bytes()).unwrap().is_some());
         // The index has 60,000 / 173 leaves, more than the 336 children of one inner node, so it
-        // has two levels of inner nodes.
+        // has two levels of inner nodes. A get therefore reads 3 images.
         assert_eq!(db.statistics().image_reads - before, 3);
     }
     assert_eq!(db.statistics().content_bytes, 0);

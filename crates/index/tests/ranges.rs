@@ -1,6 +1,6 @@
-//! Tests of range deletions over far more leaves than a single commit may process. The cost of each
-//! commit is counted, and the content is compared with the model at every step, also after stops
-//! and rebuilds.
+//! Tests of range deletions over far more leaves than a single commit is allowed to process. The
+//! cost of each commit is counted, and the content is compared with the model at every step, also
+//! after stops and rebuilds.
 
 use crate::world::lives::{key_of, long_deletions, many_leaves, small, value_of};
 use crate::world::{Change, Disk, Draw, Map, World, collect};
@@ -53,8 +53,7 @@ fn no_commit_waits_for_the_leaves_of_a_long_range() {
             written <= 64,
             "{written} leaves were written with one commit"
         );
-        // No leaf is read for any purpose other than to write it, because the snapshot keeps all
-        // old versions.
+        // A leaf is read only in order to write it, because the snapshot keeps all old versions.
         let read = now.image_reads - last.image_reads;
         assert!(
             read <= 64 * 17 + 16,
@@ -83,8 +82,9 @@ fn no_commit_waits_for_the_leaves_of_a_long_range() {
             .expect("it can be read");
         last = world.db.statistics();
     }
-    // Three in a hundred nodes are inner nodes, and some leaves were merged before they applied the
-    // deletion.
+    // A commit applies the deletion to at most 16 leaves. Only half of the nodes are expected to
+    // need this: three in a hundred nodes are inner nodes, and some leaves were merged before they
+    // applied the deletion.
     assert!(
         commits * 16 > nodes / 2,
         "{commits} commits for {nodes} nodes"

@@ -290,13 +290,14 @@ fn what_a_damaged_image_had_is_listed_and_nothing_else() {
     assert!(with_loss > 10 && lost_keys > 20, "{with_loss}, {lost_keys}");
 }
 
-/// Damages bytes of segments and of the log, many of them in footers, heads and frames. No wrong
-/// answer may result.
+/// Damages bytes of segments and of the log, many of them in footers, heads and frames. The damage
+/// must never cause a wrong answer.
 #[test]
 fn no_damage_is_an_answer() {
     // With the seeds 157 and 230, a range deletion was only in an image whose footer was lost. Each
-    // image covers a part of the key range. With one of the seeds the deletion was at the edge of
-    // the part that the image covers, with the other in the adjacent part.
+    // image covers a part of the key range. With one of these seeds, the deletion was at the edge
+    // of the part that the image covers. With the other seed, the deletion was in the adjacent
+    // part.
     for seed in seeds_or(7..9).chain([157, 230]) {
         damage_any_byte(seed);
     }
@@ -330,8 +331,8 @@ fn damage_any_byte(seed: u64) {
         }
         let is_lost = |key: &Vec<u8>| is_in(&rebuilt.lost, key).is_some();
         for (key, value) in world.now().iter().filter(|(key, _)| !is_lost(key)) {
-            // A damaged last frame looks like a torn frame, so the rebuild does not report it. Here
-            // the content of this frame was not needed.
+            // A damaged last frame looks like a torn frame, so the rebuild reports no loss for it.
+            // In this test, the index is complete without the content of that frame.
             assert_eq!(
                 map.get(key),
                 Some(value),
@@ -448,8 +449,8 @@ fn what_is_no_index_or_parts_of_two_is_refused() {
     assert_eq!(rebuilt.expect("it is named").keys, 1);
 }
 
-/// The damaged header of a frame has the id of another index, of which no other part exists. The
-/// rebuild must still identify the real index.
+/// One bit of the id in the header of a frame is flipped, so that the header names another index.
+/// The disk has no other part of that index. The rebuild must still identify the real index.
 #[test]
 fn a_damaged_frame_names_no_index() {
     let world = example(0);
@@ -486,8 +487,8 @@ fn an_index_that_has_only_a_log_is_built_from_it() {
     assert!(rebuilt.is_proven, "the log has everything");
 }
 
-/// An index that has lost only its superblocks is not known to have lost any content, but its
-/// completeness cannot be proven either.
+/// If an index has lost only its superblocks, the rebuild finds no loss. But the rebuild cannot
+/// prove that the index is complete, and must not report it as proven.
 #[test]
 fn what_nothing_proves_is_not_said_to_be_proven() {
     let world = example(2);

@@ -1,6 +1,6 @@
 //! Tests of files with random damage in every part, which are rebuilt and compared with the model.
-//! No key outside the ranges listed as lost may be wrong, missing or outdated, and a file without
-//! damage must have no listed range.
+//! No key outside the ranges listed as lost is allowed to be wrong, missing or outdated, and a file
+//! without damage must have no listed range.
 
 use crate::world::lives::cut;
 use crate::world::rebuilt::{built_anew, images, is_in, seeds_or};

@@ -114,10 +114,11 @@ fn changes_beyond_the_buffer_are_written_back_by_the_groups_that_follow() {
     assert!(first > 512 << 10, "{first} bytes");
     let mut before = first;
     // A group commit writes back one or two leaves and cleans a part of a segment. This part has 64
-    // KiB if its images are only moved, or a quarter of that if leaves are merged with their
-    // changes and written: 16 leaves of 1 KiB, and one that is begun. Such a leaf has a hundred
-    // rows of ten bytes, and half of the rows have changed. A change takes 36 bytes of memory, and
-    // the changes of a leaf take 120 bytes more.
+    // KiB if its images are only moved. If leaves are merged with their changes and written, the
+    // part has 16 KiB: 16 leaves of 1 KiB, and one leaf that is begun before the limit is reached.
+    // Together these are at most 19 leaves. A leaf has a hundred rows of ten bytes, and half of the
+    // rows have changed. A change takes 36 bytes of memory, and the changes of a leaf take 120
+    // bytes more.
     let step_max = 19 * (120 + 36 * 60);
     // Each group commit must reduce the memory for changes by at least 256 bytes.
     for number in 0..first / 256 {

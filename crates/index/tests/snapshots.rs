@@ -98,9 +98,10 @@ fn a_scan_finds_a_value_that_is_moved_while_it_is_read() -> Result<(), Error> {
     Ok(())
 }
 
-/// Versions that were committed between the beginning and the commit of a transaction are dropped,
-/// together with the snapshot that needed them. These versions were the only evidence that another
-/// writer had committed first.
+/// Versions of a key are committed between the beginning and the commit of a transaction, and are
+/// then dropped together with the snapshot that needed them. These versions were the only evidence
+/// that another writer had committed first. The commit of the transaction must therefore be
+/// refused.
 #[test]
 fn a_transaction_that_is_too_old_does_not_write_over_others() -> Result<(), Error> {
     let options = Options {

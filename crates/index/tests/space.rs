@@ -24,8 +24,8 @@ fn a_log_shorter_than_the_buffer_does_not_let_rubbish_pile_up() {
     let mut batch = Batch::new();
     let mut live_bytes = 0;
     for number in 0..RECORDS * 4 {
-        // The factor and the number of records have no common divisor, so each record is written
-        // four times.
+        // There are four times as many writes as records. The factor 7919 and the number of records
+        // have no common divisor, so each record is written four times.
         let key = (number * 7919 % RECORDS).to_be_bytes();
         batch.put(&key, &[number as u8; 100]);
         if batch.len() == 500 {
@@ -40,10 +40,11 @@ fn a_log_shorter_than_the_buffer_does_not_let_rubbish_pile_up() {
         "{statistics:?}"
     );
     let space = statistics.space;
-    // The storage grows only when 0.85 of it is live, and it never shrinks, so the maximum of the
-    // live bytes determines its size. The following segments are added to that size: 16 of the log;
-    // 8 that are being filled, emptied or cleaned, which count as in use; 7 spare ones; 4 by which
-    // the storage grows; and 3 for bytes that were live between two measurements.
+    // The storage grows only when 85 % of it is live, and it never shrinks, so the maximum of the
+    // live bytes determines its size. The following segments are added to that size: 16 segments of
+    // the log; 8 segments that are being filled, emptied or cleaned, which are treated as in use; 7
+    // spare segments; 4 segments by which the storage grows; and 3 segments for bytes that were
+    // live between two measurements.
     let segments_bytes = u64::from(space.segments) * u64::from(space.segment_bytes);
     let spare_bytes = 40 * u64::from(space.segment_bytes);
     let most = live_bytes * 100 / 85 + spare_bytes;
@@ -257,8 +258,8 @@ fn what_packing_saves_is_used_before_segments_are_cleaned() {
 #[test]
 fn a_storage_of_fixed_length_is_cleaned_in_time() {
     let storage = MemoryStorage::new();
-    // The limit has room for the log, and for a tenth less than the segments would take without
-    // this limit.
+    // The storage has room for the log, and for 16 bytes for each record. These 16 bytes are a
+    // tenth less than the segments would take for each record without this limit.
     storage.set_faults(Faults {
         len_bytes_max: Some((16 << 20) + SMALL_RECORDS * 16),
         ..Faults::default()
@@ -331,8 +332,8 @@ fn an_index_that_was_compacted_takes_little_more_than_what_is_in_it() {
     assert!((13_000..14_500).contains(&count), "{count}");
 }
 
-/// Other threads wait for at most one step of a compaction. So no step may do all of the remaining
-/// work, however many changes other threads make between two steps.
+/// Other threads wait for at most one step of a compaction. So no step is allowed to do all of the
+/// remaining work, however many changes other threads make between two steps.
 #[test]
 fn no_step_of_a_compaction_does_all_that_is_left() {
     let options = Options {
@@ -374,8 +375,9 @@ fn no_step_of_a_compaction_does_all_that_is_left() {
             break;
         }
     }
-    // A step of a compaction ends with the 256th leaf. In addition, a frame of the log has up to 60
-    // KiB of relogged leaves, with at least one record of 108 bytes for each leaf.
+    // A step of a compaction ends with the 256th leaf. In addition, the step can write a frame of
+    // the log with up to 60 KiB of relogged leaves. Each relogged leaf takes at least one record of
+    // 108 bytes. The maximum number of leaves in a step is the sum of both.
     let most_may_be = 256 + (60 << 10) / 108;
     assert!(
         most <= most_may_be,

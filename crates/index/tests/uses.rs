@@ -31,7 +31,7 @@ fn within(draw: &mut Draw, least: u64, most: u64) -> u64 {
     }
 }
 
-/// Draws options that may be valid or not, for creating an index or for opening an existing one.
+/// Draws valid or invalid options, for creating an index or for opening an existing one.
 fn any_options(draw: &mut Draw) -> Options {
     let segment_bytes = draw.one_of(&[64 << 10, 128 << 10, 1 << 20, 4 << 20]);
     let memory_bytes = within(draw, 256 << 10, 8 << 20);

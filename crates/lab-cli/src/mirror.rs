@@ -193,7 +193,7 @@ fn print_comparison(out: &mut impl Write, comparison: &Comparison) -> Result<()>
     let mut headings = vec![("scheme", Align::Left)];
     headings.extend(columns.map(|name| (name, Align::Right)));
     headings.push(("switches/s", Align::Right));
-    // The column `rounds` shows how many times the logs have wrapped around. It exists only if a
+    // The column `rounds` shows how many times each log has wrapped around. It exists only if a
     // scheme has logs.
     let logs = comparison
         .rows
@@ -306,6 +306,7 @@ fn sweep_all(extent: &Extent, as_json: bool) -> Result<ExitCode> {
 }
 
 /// Formats the number of mode switches of the sides per second, at loads that require no switches.
+/// A side switches its mode when it becomes delayed, and when it is in time again.
 fn switches_table(comparison: &Comparison) -> Table {
     let mut table = Table::new(&[
         ("mode switches/s", Align::Left),

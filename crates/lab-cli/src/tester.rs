@@ -414,15 +414,16 @@ fn keep(file: &Path, campaign: &Campaign) -> Result<()> {
     std::fs::rename(&new, file).with_context(|| format!("renaming {}", new.display()))
 }
 
-/// Results of the runs of one seed with a fault at each of its boundaries.
+/// Results of the runs of one seed. Each run has a fault at one boundary of the seed (one point at
+/// which a fault is possible).
 struct AtEvery {
     boundaries: u64,
     summary: Summary,
     findings: Vec<String>,
 }
 
-/// Repeats each seed with a fault at each of its boundaries. The exit status is 1 if a run has
-/// found a bug.
+/// Repeats each seed with a fault at each of its boundaries (the points at which a fault is
+/// possible). The exit status is 1 if a run has found a bug.
 fn run_every(args: &EveryArgs) -> Result<ExitCode> {
     let what = match args.what.as_slice() {
         [] => Every::ALL.to_vec(),

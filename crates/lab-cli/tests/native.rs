@@ -163,7 +163,7 @@ fn every_load_runs_on_a_machine() {
             assert!(cell["value"]["median"].as_f64().unwrap() > 0.0, "{name}");
         }
         if name == "requests" {
-            // Each request bypasses the page cache and goes to the device. There may be more bios
+            // Each request bypasses the page cache and goes to the device. There can be more bios
             // than requests: with 8 requests in flight at a queue depth of 4, the kernel rejects
             // some bios, which are then submitted again.
             for cell in report["cells"].as_array().unwrap() {

@@ -127,7 +127,8 @@ fn a_converted_trace_is_the_same_trace() {
     assert!(bimetal(&["trace", "convert", from, to]).status.success());
     let summary = |file: &str| {
         let mut value = json(&bimetal(&["trace", "summary", file, "--json"]));
-        // The heading is a line of the text trace, but not a record of the compact trace.
+        // These values differ between the two traces. The text trace has a heading line, which the
+        // compact trace does not contain as a record.
         for name in ["trace", "format", "lines", "passed_over"] {
             value[name] = Value::Null;
         }
@@ -152,8 +153,8 @@ fn a_converted_trace_is_the_same_trace() {
 }
 
 /// Tests the warning about an estimate from fewer than 100 pages. With 100 pages, the estimate is
-/// exact for a cache within a tenth of the requested size. At a rate of 0.01, a cache of 10,000
-/// pages is simulated with 100 pages.
+/// the exact result for a cache of another size, which differs from the requested size by about a
+/// tenth at most. At a rate of 0.01, a cache of 10,000 pages is simulated with 100 pages.
 #[test]
 fn a_sample_that_says_little_is_warned_of() {
     let scratch = Scratch::new("sample");
@@ -264,7 +265,7 @@ fn a_reader_says_what_it_does_not_take_for_a_request() {
     assert_eq!(output.status.code(), Some(1));
     let refused = format!("{about}no request: it has no event Q, I, D or C\n");
     assert_eq!(text(&output.stderr), refused);
-    // The first column of a `--columns` description may be a column to skip.
+    // The first column of a `--columns` description can be a column to skip.
     let columns = ["--columns", "-,op,offset_sectors"];
     let (output, about) = summary("heading", "who,what,where\nx,read,8\n", &columns);
     assert_eq!(json(&output)["requests"]["read"], 1);

@@ -36,7 +36,7 @@ pub fn run(
         shuffle: false,
     });
     let outcome = run_in(&rt, choice, settings, seed);
-    // End the runtime, because the flusher and the timers of the file layer run until then.
+    // The flusher and the timers of the file layer run until the runtime ends, so end the runtime.
     rt.end();
     outcome
 }

@@ -2,8 +2,8 @@
 //! allowed in the second folder.
 //!
 //! A rule is the name of a metric, `<` or `>`, and a change in percent: `value<-5%` fails if the
-//! main metric is lower by more than 5 %. A change of the main metric counts only if it exceeds the
-//! noise: the confidence intervals of both medians must not overlap.
+//! main metric is lower by more than 5 %. For the main metric, a rule fails only if the change also
+//! exceeds the noise: the confidence intervals of both medians must not overlap.
 
 use std::str::FromStr;
 
@@ -202,8 +202,9 @@ mod tests {
         }
     }
 
-    /// A median drops from 100 (interval 95 to 105) to 90. With an interval of 88 to 94, the drop
-    /// exceeds the noise and fails the rule. With an interval of 80 to 96, the drop may be noise.
+    /// A median drops from 100 (interval 95 to 105) to 90. With a new interval of 88 to 94, the
+    /// drop exceeds the noise and fails the rule. With a new interval of 80 to 96, the drop is
+    /// possibly noise.
     #[test]
     fn a_rule_fails_beyond_noise_only() {
         let rules = ["value<-5%".parse().unwrap()];

@@ -52,8 +52,9 @@ impl Backend {
 pub enum DeviceSettings {
     /// A modelled device.
     Model(ModelSettings),
-    /// Devices of this project's stack. Serde tries the variants in the order of declaration; this
-    /// variant has other fields than the variants of real devices, so it may precede them.
+    /// Devices of this project's stack. Serde tries the variants in the order of declaration. The
+    /// fields of this variant differ from the fields of the variants of real devices, so Serde
+    /// cannot confuse these variants.
     Stack(StackSettings),
     /// A device of this machine.
     Native(NativeDevice),

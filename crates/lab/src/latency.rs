@@ -237,7 +237,8 @@ mod tests {
             0,
             "100 ms are not more than 100 ms"
         );
-        // The second request completed 101 ms after the completion of the first.
+        // This completion is 101 ms after the previous completion. The pause is longer than 100 ms,
+        // so it is a freeze.
         recorder.end(1050 * MS, 1201 * MS, Some(false));
         let of = recorder.latencies();
         assert_eq!((of.freezes, of.pause_ns_max), (1, 101 * MS));

@@ -3,7 +3,7 @@
 //!
 //! A plan (one TOML file) names the choices on several axes, and a cell of the plan is one choice
 //! on each axis. A run of a cell is isolated and usually in virtual time: a workload above a
-//! virtual file layer, the real `queue` layer, and a modelled device. A run may also use real time,
+//! virtual file layer, the real `queue` layer, and a modelled device. A run can also use real time,
 //! on devices of this project's stack ([`stack`]) or on the schedulers and file systems of the
 //! kernel ([`native`]). The counters of a run are checked for consistency, and each reported value
 //! is a median with an interval. This crate must never contain a second implementation of a policy,

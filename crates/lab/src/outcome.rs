@@ -112,13 +112,14 @@ pub struct Machine {
     /// CPU time of this program during the run, in ns.
     #[serde(default)]
     pub cpu_ns: u64,
-    /// Delays of emulated devices behind their models; `None` if the run has no emulated device.
+    /// Delays of emulated devices relative to their models; `None` if the run has no emulated
+    /// device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lateness: Option<Lateness>,
 }
 
-/// Delay of an emulated device behind its model, which is the time that the emulation adds to the
-/// modelled latency.
+/// Delay with which an emulated device completes the events of its model. The emulation adds this
+/// delay to the modelled latency.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lateness {
     /// Number of events of the model, such as the end of a request.

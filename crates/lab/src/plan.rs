@@ -418,7 +418,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Returns a scheduler by the name of its section in the file, or else by its own name.
+    /// Returns the settings of a scheduler. `name` is the name of a section in the file. If the
+    /// file has no such section, `name` is the name of the scheduler itself.
     fn scheduler(&self, name: &str) -> Result<SchedulerSettings, String> {
         let settings = match self.file.scheduler.get(name) {
             Some(of) => SchedulerSettings {
@@ -554,11 +555,12 @@ fn check_place(settings: &Settings) -> Result<(), String> {
 
 /// Default size in bytes of the memory of the virtual file layer.
 const MEMORY_BYTES_USUAL: u64 = 4 << 30;
-/// Minimum memory of a native run in pages, which includes the memory of this program.
+/// Minimum memory of a native run in pages. It includes the memory of this program.
 const NATIVE_MEMORY_PAGES_MIN: u32 = 8192;
 /// Default memory of a guest in bytes.
 const UML_MEMORY_BYTES_USUAL: u64 = 256 << 20;
-/// Minimum memory of a guest in pages, which includes the memory of its kernel and of this program.
+/// Minimum memory of a guest in pages. It includes the memory of the guest's kernel and of this
+/// program.
 const UML_MEMORY_PAGES_MIN: u32 = 16_384;
 /// Minimum memory of the virtual file layer in pages, enough for read-ahead windows and for pages
 /// being changed.

@@ -77,8 +77,8 @@ pub async fn run(
     })
 }
 
-/// Returns the delays of all emulated devices behind their models; `None` if no emulated device has
-/// reported an event.
+/// Returns the delays of all emulated devices relative to their models; `None` if no emulated
+/// device has reported an event.
 fn lateness(stack: &Stack) -> Option<Lateness> {
     let (mut events, mut total_ns, mut max_ns) = (0, 0, 0_f64);
     for (_, device) in stack.devices() {

@@ -30,8 +30,8 @@ impl Estimate {
     }
 }
 
-/// Number of rounds at the end of a measurement from which it is decided whether the device is
-/// steady.
+/// Number of rounds at the end of a measurement. The results of these rounds decide whether the
+/// device is steady.
 pub const STEADY_ROUNDS: usize = 5;
 /// Limits for a steady device, as fractions of the mean of the last rounds: the maximum difference
 /// between two of these rounds, and the maximum rise or fall of the line fitted to them.
@@ -70,7 +70,7 @@ impl Steadiness {
         })
     }
 
-    /// Returns true if the variation is small enough that the device counts as steady.
+    /// Returns true if the variation is so small that the device is considered steady.
     pub fn is_steady(&self) -> bool {
         self.range <= STEADY_RANGE && self.slope <= STEADY_SLOPE
     }
@@ -146,16 +146,18 @@ mod tests {
     fn rounds_are_steady_within_a_fifth_and_a_tenth() {
         let of = |rounds: &[f64]| Steadiness::of(rounds);
         assert_eq!(of(&[1.0; 4]), None);
-        // The sum of the products is -190 - 100 + 100 + 200 = 10, and the sum of the squares is 10.
-        // So the slope is 1 per round, and 4 over all five rounds.
+        // Over the last five rounds, the sum of the products of position and value is -190 - 100 +
+        // 100 + 200 = 10, and the sum of the squares of the positions is 10. So the slope is 1 per
+        // round, and the rise over all five rounds is 4.
         let steady = of(&[700.0, 95.0, 100.0, 105.0, 100.0, 100.0]).expect("six");
         assert_eq!(
             (steady.mean, steady.range, steady.slope),
             (100.0, 0.1, 0.04)
         );
         assert!(steady.is_steady());
-        // A slope of -5 per round is a fall of 20 over five rounds. It exceeds the limit of a tenth
-        // of the mean, although the range is within its limit of a fifth.
+        // The slope is -5 per round, so the values fall by 20 over the five rounds. This fall of
+        // 0.2 of the mean exceeds the limit of 0.1, although the range of 0.2 is within its own
+        // limit of 0.2.
         let falling = of(&[110.0, 105.0, 100.0, 95.0, 90.0]).expect("five");
         assert_eq!((falling.range, falling.slope), (0.2, 0.2));
         assert!(!falling.is_steady());

@@ -398,8 +398,8 @@ fn cells_are_repeated_until_their_intervals_are_narrow() {
             let of = plan.baseline_of(&other.choice).unwrap();
             other.choice == cell.choice || (of == cell.choice && other.choice != base)
         };
-        // A cell has a further run after its third run only if the interval of the cell, or of a
-        // cell compared with it, was too wide before that run.
+        // After its third run, a cell has a further run only if one interval was too wide before
+        // this run: the interval of the cell itself, or of a cell that is compared with it.
         let mut asking = all.cells.iter().filter(is_asked_for);
         let wide_until = (3..6).take_while(|n| {
             asking.clone().any(|other| {
@@ -486,7 +486,7 @@ fn shipped_files_and_the_example_are_plans() {
     let page = std::fs::read_to_string(root.join("docs/lab.md")).unwrap();
     let example = page.split("```toml").nth(1).unwrap();
     let plan = plan(example.split("```").next().unwrap()).unwrap();
-    // The disk has three schedulers, two read-ahead windows and three file systems. The flash
-    // device has only one read-ahead window.
+    // The disk has 18 cells: three schedulers times two read-ahead windows times three file
+    // systems. The flash device has only one read-ahead window, and so nine cells.
     assert_eq!(plan.cells.len(), 3 * 2 * 3 + 3 * 3);
 }

@@ -61,8 +61,9 @@ fn clients_do_what_was_recorded() {
     let moved: f64 = [figures["with_1_mb_per_s"], figures["with_2_mb_per_s"]]
         .iter()
         .sum();
-    // Both numbers of clients run for a second. Half of the transferred bytes were written, except
-    // that the end of the second may interrupt one pass of each of the three clients.
+    // The load runs for a second with one client, and for a second with two clients. Half of the
+    // transferred bytes were written. However, the end of the second can interrupt one pass of each
+    // of the three clients.
     let written_mb = of.writes.bytes as f64 / 1e6;
     let cut_mb = 3.0 * 65_536.0 / 1e6;
     assert!(moved > 10.0, "{moved} MB");

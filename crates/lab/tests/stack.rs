@@ -166,8 +166,8 @@ fn a_mistake_about_a_stack_has_its_place() {
     }
 }
 
-/// A device whose latencies come from a model reports its delay behind the model; another device
-/// reports no delay.
+/// A device whose latencies come from a model reports its delay relative to the model. Another
+/// device reports no delay.
 #[test]
 fn an_emulated_device_says_how_late_it_was() {
     let real = run(PLAN, pending()).unwrap();

@@ -98,8 +98,8 @@ impl Bench {
                 self.now_ns = wake_ns.ok_or("it stopped")?;
                 continue;
             };
-            // While the device is busy but not full, a scheduler may also have a deferred decision
-            // to make.
+            // If the device is busy and has a free slot, the scheduler can also have deferred a
+            // decision to a time before the next completion.
             let wake_ns = self
                 .queue
                 .wake_at_ns()

@@ -15,11 +15,11 @@ use crate::latency::Quantiles;
 /// delayed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum WaitLimit {
-    /// The paper's rule: the given multiple of the time in which the first side completed the
-    /// write, counted from that completion.
+    /// The rule of the paper. The limit begins when the first side has completed the write. Its
+    /// length is the given multiple of the time in which the first side completed the write.
     Factor(f64),
-    /// A rule based on the side's own latencies: a multiple of a quantile of these latencies,
-    /// counted from the start of the operation.
+    /// A rule based on the side's own latencies. The limit begins at the start of the operation.
+    /// Its length is a multiple of a quantile of these latencies.
     Own {
         /// The quantile, 0 to 1.
         quantile: f64,
@@ -49,8 +49,8 @@ pub enum DrainOrder {
     Sorted,
 }
 
-/// The condition under which a delayed side returns to the mode in time. The paper does not define
-/// this condition.
+/// The condition under which a delayed side switches back to the mode `InTime`. The paper does not
+/// define this condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackInTime {
     /// The delay queue of the side is empty.
@@ -64,13 +64,13 @@ pub enum BackInTime {
 /// The settings of a hetero-mirror.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HeteroRules {
-    /// The limit beyond which a side counts as delayed.
+    /// The limit beyond which a side is treated as delayed.
     pub wait_limit: WaitLimit,
     /// When a write is acknowledged.
     pub ack: AckRule,
     /// How a delayed side catches up.
     pub drain: DrainOrder,
-    /// When a delayed side counts as in time again.
+    /// When a delayed side is treated as in time again.
     pub back_in_time: BackInTime,
     /// Maximum number of acknowledged bytes that are not on every healthy side yet; `u64::MAX` for
     /// no bound.
@@ -89,8 +89,8 @@ pub struct HeteroRules {
 
 impl Default for HeteroRules {
     /// Returns rules that acknowledge a write when the first side has completed it, within bounds
-    /// of 64 MiB and 5 s. A side is delayed beyond four times its own median latency, and its delay
-    /// queue is drained in sorted order.
+    /// of 64 MiB and 5 s. A side is delayed if an operation takes longer than four times the side's
+    /// own median latency. The delay queue of a delayed side is drained in sorted order.
     fn default() -> HeteroRules {
         HeteroRules {
             wait_limit: WaitLimit::Own {
@@ -197,13 +197,14 @@ const SAMPLES_MIN: u32 = 16;
 /// there are enough samples.
 const LIMIT_NS_MIN: u64 = 1_000_000;
 const LIMIT_NS_UNKNOWN: u64 = 100_000_000;
-/// The maximum number of operations in flight on a side that is not delayed is the number of
-/// operations that the side completes in `AHEAD_NS`, but at least `DEPTH_MIN`.
+/// `AHEAD_NS` and `DEPTH_MIN` determine the maximum number of operations in flight on a side that
+/// is not delayed: the number of operations that the side completes in `AHEAD_NS`, but at least
+/// `DEPTH_MIN`.
 const AHEAD_NS: u64 = 20_000_000;
 const DEPTH_MIN: usize = 8;
-/// `DRAIN_AHEAD_NS` limits the batches from the delay queue of a side that are in flight without
-/// pressure to catch up: their maximum number is the number of operations that the side completes
-/// in this time. An urgent write therefore does not wait long behind them.
+/// Time that limits the batches in flight from the delay queue of a side while there is no pressure
+/// to catch up. The maximum number of these batches is the number of operations that the side
+/// completes in this time. An urgent write therefore waits only a short time for these batches.
 const DRAIN_AHEAD_NS: u64 = 4_000_000;
 /// Maximum number of batches from the delay queue in flight on a side.
 const DRAIN_DEPTH_MAX: usize = 16;
@@ -258,9 +259,9 @@ impl SidePolicy {
     /// operations in flight.
     ///
     /// Once there are enough samples, only operations that were started on an idle side are
-    /// recorded, since otherwise every backlog would raise the limit for the next one. A sample is
-    /// recorded as at most twice the limit, since otherwise a device that freezes for a time would
-    /// raise its own limit.
+    /// recorded. Otherwise every backlog would raise the limit for the next backlog. A sample is
+    /// recorded as at most twice the limit. Otherwise a device that freezes for a time would raise
+    /// its own limit.
     pub fn completed(&mut self, latency_ns: u64, ahead: usize) {
         if ahead > 0 && self.in_time_latency.samples() >= SAMPLES_MIN {
             return;

@@ -79,8 +79,8 @@ impl Quantiles {
     }
 }
 
-/// Returns the index of the bucket for a value: its power of two, and the four bits below its
-/// leading bit.
+/// Returns the index of the bucket for a value. The index is computed from the value's power of two
+/// and the four bits below its leading bit.
 fn bucket(value: u64) -> usize {
     if value < STEPS as u64 {
         return value as usize;

@@ -96,9 +96,9 @@ impl ReadAhead {
             self.push_on();
             return Some(self.window(page));
         }
-        // The mark was set for another reader, or for this reader before it moved elsewhere. The
-        // number of pages in memory behind the mark shows how far the reader for which the mark was
-        // set had read.
+        // Another reader set the mark, or this reader set it before it moved to another position.
+        // The number of pages in memory from the mark on shows how far the reader that set the mark
+        // had read.
         let first = hole(page, self.pages_max + 1)?;
         let come = first
             .checked_sub(page)
@@ -110,7 +110,7 @@ impl ReadAhead {
     }
 
     /// Returns true if a sequential reader would be at `page`: at the mark of the last window, or
-    /// directly behind the end of the window.
+    /// at the first page after the window.
     fn is_expected(&self, page: u64) -> bool {
         let end = self.first_page + self.pages;
         page != 0 && (page == end - self.ahead_pages || page == end)
@@ -130,7 +130,7 @@ impl ReadAhead {
         self.ahead_pages = self.pages;
     }
 
-    /// Sets the first window of a reader that may be sequential. `requested` is the number of
+    /// Sets the first window of a reader that might be sequential. `requested` is the number of
     /// requested pages from `page` on.
     fn begin(&mut self, page: u64, requested: u64) {
         self.first_page = page;
@@ -243,8 +243,8 @@ mod tests {
         assert_eq!(reader.missed(102, 1), window(102, 4, 103));
     }
 
-    /// The mark is not that of the last window. The 8 pages behind the mark are in memory, so the
-    /// next window has 2 * (8 + 1) pages.
+    /// The mark is not that of the last window. The 8 pages from the marked page on are in memory,
+    /// and 1 page is requested, so the next window has 2 * (8 + 1) pages.
     #[test]
     fn the_mark_of_another_reader_goes_on_where_that_one_had_come() {
         let mut reader = ReadAhead::new(MAX);

@@ -2,7 +2,7 @@
 //! request of a reader ended continues that reader.
 //!
 //! [`ReadAhead`] is the state of one reader of one file, but a device knows no files: one
-//! connection carries many readers, and one reader may use several connections. So a request
+//! connection carries many readers, and one reader can use several connections. So a request
 //! belongs to the reader whose last request ended where the new request begins, whichever
 //! connection sends it. If there is no such reader, the request starts a new reader, which replaces
 //! the least recently active one. This module must never do I/O, and never return a page of the
@@ -52,9 +52,9 @@ impl Readers {
         }
     }
 
-    /// Returns the pages behind a request for `pages` that should be read now, although no request
-    /// waits for them. Some of these pages may already be in memory. `is_here` returns true for a
-    /// page that is in memory or being read.
+    /// Returns the pages after the range `pages` that should be read now, although no request waits
+    /// for them. Some of these pages might already be in memory. `is_here` returns true for a page
+    /// that is in memory or being read.
     pub fn read(&mut self, pages: Range<u64>, is_here: impl Fn(u64) -> bool) -> Option<Range<u64>> {
         if pages.is_empty() {
             return None;
@@ -220,8 +220,8 @@ mod tests {
         assert_eq!(memory.read(128..256), Some(256..288));
     }
 
-    /// A request has 8 pages. The first window is twice as long, with its mark behind the requested
-    /// pages; the next window has 32 pages.
+    /// A request has 8 pages. The first window has 16 pages, and its mark is at the first page
+    /// after the requested pages. The next window has 32 pages.
     #[test]
     fn a_mark_is_found_inside_a_request() {
         let mut memory = Memory::new();

@@ -2,10 +2,11 @@
 //! the timer.
 //!
 //! Tasks that dirty pages and tasks that write them out call a [`WriteBack`], which knows the
-//! number of pages but not which pages. A writer may continue until a given share of memory is
-//! dirty, and must then write pages out itself. A page cache with this policy is as fast as memory
-//! in bursts and as fast as the device in the long run. The policy must never do I/O, read a clock,
-//! or let a writer continue that is over its limit and has not written out its chunk.
+//! number of pages but not which pages. A writer is allowed to continue until a given share of
+//! memory is dirty, and must then write pages out itself. A page cache with this policy is as fast
+//! as memory in bursts and as fast as the device in the long run. The policy must never do I/O or
+//! read a clock. It must never let a writer continue if the writer is over its limit and has not
+//! written out its chunk.
 //!
 //! Source: `mm/page-writeback.c` of Linux 2.6.27 (`get_dirty_limits`, `balance_dirty_pages`,
 //! `background_writeout`, `wb_kupdate`), with a single device, which gets the whole limit. The
@@ -171,7 +172,7 @@ impl WriteBack {
         is_due
     }
 
-    /// Halves the recent counts of all tasks, so that older activity counts less.
+    /// Halves the recent counts of all tasks, so that older activity has less weight.
     fn forget_half(&mut self) {
         for of in self.tasks.values_mut() {
             of.of_late /= 2;
@@ -295,7 +296,8 @@ mod tests {
         };
         assert_eq!(limits(5, 10), (50, 100));
         assert_eq!(limits(10, 10), (50, 100));
-        // The parameter of 2 % is below the minimum of 5 %, of which half, in whole percent, is 2.
+        // The dirty percentage of 2 % is raised to the minimum of 5 %. The background percentage of
+        // 40 % is not below 5 %, so it is replaced by half of 5 %, rounded down to 2 %.
         assert_eq!(limits(40, 2), (20, 50));
     }
 
@@ -379,15 +381,17 @@ mod tests {
         assert_eq!(policy.next_timer_ns(10 * s, 14 * s + 1), 15 * s + 1);
     }
 
-    /// The limit is 100 pages. After 101 dirtied pages all counts are halved, so 50 of 75 pages
+    /// The limit is 100 pages. Task 1 dirties 101 pages, so the recent counts of all tasks are
+    /// halved, that of task 1 to 50. Task 2 then dirties 25 pages. So 50 of the 75 counted pages
     /// belong to task 1.
     #[test]
     fn what_was_dirtied_long_ago_counts_less() {
         let mut policy = policy();
         policy.dirtied(1, 101, &pages(0, 0));
         policy.dirtied(2, 25, &pages(0, 0));
-        // An eighth of 100 is 12, which is divided in proportion to the counts of 50 and 25 of 75:
-        // 8 and 4.
+        // An eighth of 100, rounded down, is 12. The tasks have dirtied 50 and 25 of 75 recent
+        // pages, so the first limit is reduced by 12 * 50 / 75 = 8 and the second limit by 12 * 25
+        // / 75 = 4.
         assert_eq!(policy.limit_of(1, 100), 100 - 8);
         assert_eq!(policy.limit_of(2, 100), 100 - 4);
     }

@@ -16,8 +16,8 @@ fn bytes(max: usize) -> impl Strategy<Value = Vec<u8>> {
     vec(any::<u8>(), 0..max)
 }
 
-/// Generates option data that is partly valid: strings with and without correct lengths, counts,
-/// codes.
+/// Generates data of an option that is valid in part: strings with and without a correct length,
+/// numbers of entries, and codes.
 fn data() -> impl Strategy<Value = Vec<u8>> {
     let part = prop_oneof![
         bytes(6),
@@ -29,7 +29,8 @@ fn data() -> impl Strategy<Value = Vec<u8>> {
     vec(part, 0..6).prop_map(|parts| parts.concat())
 }
 
-/// Generates bytes that a client might send: mostly framed options, and some unframed bytes.
+/// Generates bytes that a client might send. Most of them are options with a valid header, and some
+/// are arbitrary.
 fn client_stream() -> impl Strategy<Value = Vec<u8>> {
     let message = prop_oneof![
         8 => (0_u32..13, data()).prop_map(|(code, data)| option(code, &data)),
@@ -134,8 +135,8 @@ fn reply_stream() -> impl Strategy<Value = Vec<u8>> {
             bytes.extend(kind.to_be_bytes());
             bytes.extend(cookie.to_be_bytes());
             bytes.extend(length.to_be_bytes());
-            // The first six bytes of a payload are fixed small numbers. In an error chunk they are
-            // the error number and the message length.
+            // The first six bytes of a payload are replaced by fixed small numbers. In an error
+            // chunk these bytes are the error number and the message length.
             let payload = payload
                 .iter()
                 .enumerate()
@@ -205,7 +206,7 @@ proptest! {
             no_zeroes: true,
         };
         for header in whole.0 {
-            // From this line on, any result is acceptable, as long as there is no panic.
+            // Only panics are errors in the calls below; any result of them is acceptable.
             let _ = check_reply(&request, &negotiated, &header);
         }
         let _ = extents(&request, &input);

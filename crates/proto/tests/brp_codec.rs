@@ -43,12 +43,12 @@ fn welcome(features: u32) -> Welcome {
     }
 }
 
-/// Result of a reader for a stream that it got in pieces: the messages, each with its entries, and
-/// the error that ended the stream.
+/// Result of decoding a stream that was passed to a reader in pieces: the messages, each with its
+/// entries, and the error that ended the stream.
 type Made<M, E> = (Vec<(M, Vec<E>)>, Option<ProtocolError>);
 
-/// Feeds a stream to a target's reader in pieces of `cut` bytes. The data of commands is skipped,
-/// as a target would consume it.
+/// Feeds a stream to a target's reader in pieces of `cut` bytes. The data of commands is skipped
+/// here, as a target consumes it before the next message.
 fn target(features: Option<u32>, stream: &[u8], cut: usize) -> Made<ToTarget, Request> {
     let mut inbound = TargetInbound::new();
     if let Some(features) = features {
@@ -125,7 +125,8 @@ fn initiator(open: Option<u32>, stream: &[u8], cut: usize) -> Made<ToInitiator, 
     (made, None)
 }
 
-/// Returns an encoder for the path that [`target`] opens, which has already encoded `skip` frames.
+/// Returns the encoder of the path that [`target`] decodes. The encoder has already encoded `skip`
+/// frames.
 fn outbound(features: u32, skip: u32) -> Outbound {
     let mut outbound = Outbound::new();
     (0..skip).for_each(|_| outbound.control(&mut Vec::new(), kind::CLOSE, &[]));
@@ -149,7 +150,8 @@ fn a_hello_is_on_the_wire_as_the_page_draws_it() {
     assert_eq!(out[16..], body);
     let check = check_of(&[&out[..12], &body[..]].concat());
     assert_eq!(out[12..16], check.to_le_bytes());
-    // Compare the check with the test vector of RFC 3720, appendix B.4: 32 bytes of zeroes.
+    // Compare the checksum with the test vector of RFC 3720, appendix B.4, which consists of 32
+    // zero bytes.
     assert_eq!(check_of(&[0; 32]), 0x8a91_36aa);
 }
 
@@ -185,7 +187,8 @@ fn what_may_not_be_is_refused() {
     let merged = command(&[small, small], feature::MERGE);
     assert_eq!(refused(&merged, feature::MERGE), None);
     assert_eq!(refused(&merged, 0), Some(ProtocolError::BadCount(2)));
-    // Frames without the negotiated check, or with a check that was not negotiated.
+    // Frames without the checksum that was negotiated, and frames with a checksum that was not
+    // negotiated, are rejected.
     assert_eq!(
         refused(&merged, feature::ALL),
         Some(ProtocolError::WrongCheck)
@@ -230,8 +233,8 @@ fn what_may_not_be_is_refused() {
         target(Some(0), &greeting, 99).1,
         Some(ProtocolError::UnexpectedFrame(kind::HELLO))
     );
-    // A control frame with an excessive announced length is rejected as soon as its head has
-    // arrived, before its body.
+    // If the head of a control frame announces an excessive length, the frame is rejected when its
+    // head has arrived, before its body.
     greeting[5] = 0xff;
     assert_eq!(
         target(None, &greeting[..16], 99).1,
@@ -342,7 +345,8 @@ fn completions() -> impl Strategy<Value = Vec<Completion>> {
     vec(completion, 1..=64)
 }
 
-/// Generates commands with their data, fences and a close, half of the time with one wrong byte.
+/// Generates a stream to a target: commands with their data, fences, and a close. In half of the
+/// cases, one byte of the stream is wrong.
 fn to_target() -> impl Strategy<Value = (u32, Vec<u8>)> {
     let frames = vec(requests(), 0..6);
     let damage = prop::option::of((any::<prop::sample::Index>(), 1_u8..));

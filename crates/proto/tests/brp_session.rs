@@ -36,10 +36,11 @@ impl Data for Bytes {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Plant {
     Nothing,
-    /// The target reports the end of a path without checking that the requests of the path have
-    /// ended.
+    /// The target answers a fence (a request to end a path) without checking that the requests of
+    /// the path have ended.
     FenceLeftOut,
-    /// The initiator does not send lost changes again, as if no change was lost with the target.
+    /// The initiator behaves as if no change was lost with the target: it does not send the lost
+    /// changes again.
     ReplayLeftOut,
 }
 
@@ -90,13 +91,13 @@ struct World {
     taken: Vec<Taken>,
     next_path: u32,
     instance: u8,
-    /// `content`: the current content. `durable`: the durable content, which remains when the
-    /// target dies.
+    /// Version number of each block. `content`: the current content of the target. `durable`: the
+    /// durable content, which remains when the target dies.
     content: [u64; BLOCKS],
     durable: [u64; BLOCKS],
     next_version: u64,
-    /// `submitted`: the last version submitted to each block. `answered`: the last version that was
-    /// answered.
+    /// Version numbers of each block. `submitted`: the last version that was submitted in a write.
+    /// `answered`: the last version whose write was answered.
     submitted: [u64; BLOCKS],
     answered: [u64; BLOCKS],
     /// The initiator's requests by tag, with the versions that a read must return, that a write
@@ -188,7 +189,8 @@ impl World {
         let ToInitiator::Welcome(welcome) = message else {
             return Err("no welcome".to_owned());
         };
-        // The initiator's HELLO was the first frame in its direction; the model does not send it.
+        // The initiator's encoder is new: the model does not send the initiator's HELLO, which
+        // would be the first frame in this direction.
         let given_up = self
             .initiator
             .path_up(number, &welcome, Outbound::new())
@@ -315,7 +317,8 @@ impl World {
         let index = self.rng.below(self.taken.len());
         let connection = self.connections.get(&self.taken[index].path.number());
         if connection.is_some_and(|c| c.broken) && self.rng.chance(95) {
-            // Requests that came over a broken path can be carried out late.
+            // The target can carry out requests of a broken path late, so leave this request in the
+            // list for now.
             return;
         }
         let taken = self.taken.swap_remove(index);
@@ -441,7 +444,7 @@ impl World {
         self.taken.clear();
         self.sessions = Sessions::new(64);
         // Half of the paths, chosen at random, end at the initiator now. The initiator learns that
-        // the other paths have ended when the next path comes up.
+        // the remaining paths have ended when the next path comes up.
         for number in self.connections.keys().copied().collect::<Vec<_>>() {
             if self.rng.chance(50) {
                 self.initiator.path_down(number);
@@ -514,8 +517,8 @@ impl World {
         for _ in 0..4000 {
             self.step(false);
         }
-        // From now on no path breaks, so all requests must end, and a flush makes the changes
-        // durable.
+        // From now on no path breaks and the target does not die, so all requests must end. The
+        // flush after this loop makes the changes durable.
         for _ in 0..200_000 {
             if self.asked.is_empty() {
                 break;
@@ -572,8 +575,8 @@ fn nothing_is_lost_when_a_volatile_target_dies() {
     let mut deaths = 0;
     for seed in 0..100 {
         let mode = MODES[seed as usize % MODES.len()];
-        // With half of the seeds, so few bytes are kept that changes must wait for flushes. With
-        // the other seeds, there is always room.
+        // With half of the seeds, the store of kept changes is so small that changes must wait for
+        // flushes. With the other seeds, the store always has room.
         let keep_bytes = if seed % 2 == 0 { 300 } else { 1 << 20 };
         let (died, losses) = World::new(seed, Plant::Nothing, keep_bytes, true, mode).run();
         deaths += died;
@@ -747,7 +750,8 @@ fn an_export_is_taken_again_as_long_as_what_was_told_at_first_holds() {
         assert_eq!(up, Err(Unusable::Changed(change)));
         assert_eq!(initiator.welcome(), Some(&told));
     }
-    // A larger export is accepted, and afterwards one with the original size, too.
+    // An export that has become larger is accepted. After it, an export with the original size is
+    // accepted, too.
     let more = Welcome {
         size_bytes: 1 << 21,
         rights: discards_and(right::ROTATIONAL),

@@ -20,8 +20,8 @@ fn wishes(structured_replies: bool, base_allocation: bool) -> Wishes {
     }
 }
 
-/// Feeds the client in fragments. Returns its output, the rest of the input, and the final progress
-/// or error.
+/// Feeds bytes to the client in fragments. Returns the client's output, the input that it did not
+/// consume, and its final progress or error.
 fn talk_with(wishes: Wishes, input: &[u8], fragment_bytes: usize) -> (Vec<u8>, Vec<u8>, End) {
     let mut client = ClientHandshake::new(wishes);
     let mut out = Vec::new();
@@ -131,14 +131,16 @@ fn nothing_goes_to_a_server_without_the_tls_that_was_wished() {
         tls: true,
         ..wishes(true, true)
     };
-    // The bytes after the answer are left to the caller, which must reject them.
+    // The client does not consume the bytes after the answer. The caller gets them back, and must
+    // reject them.
     let (out, left, end) = talk(with_tls(), &[&ack(5), b"too early"]);
     assert_eq!(out, [&[0, 0, 0, 3][..], &option(5, &[])].concat());
     assert_eq!(
         (&left[..], end),
         (&b"too early"[..], Ok(ClientProgress::StartTls))
     );
-    // A server that refuses TLS, and a server that is too old to support the option.
+    // A server that refuses TLS, and a server that is too old to know the option, both end the
+    // handshake.
     let refusal = option_reply(5, ERR | 1, b"no");
     let (_, _, end) = talk(with_tls(), &[&refusal]);
     assert!(matches!(
@@ -225,9 +227,9 @@ fn selecting_nothing_is_no_error() {
 
 #[test]
 fn default_block_sizes() {
-    // Expected block sizes if the server advertises none (section "Size constraints"): a minimum of
-    // 512 bytes if 512 divides the export's size, otherwise of 1 byte; a preferred size of 4 KiB;
-    // and a maximum payload of 32 MiB.
+    // Block sizes that the client must assume if the server advertises none (section "Size
+    // constraints"): the minimum is 512 bytes if 512 divides the export's size, and 1 byte
+    // otherwise. The preferred size is 4 KiB, and the maximum payload is 32 MiB.
     for (size_bytes, min) in [(1024, 512), (1000, 1)] {
         let session = session(go_end(&[&export_info(size_bytes, 1), &ack(7)]));
         let info = session.info;
@@ -245,8 +247,8 @@ fn export_name_is_the_fallback() {
     let answer = [&(1_u64 << 20).to_be_bytes()[..], &[0, 0x0d]].concat();
     let zeroes = [0; 124];
     let unsup = option_reply(7, ERR + 1, b"what?");
-    // Three servers: one that does not know GO, one without fixed newstyle, and one that also
-    // cannot omit the padding.
+    // Three servers without `GO`: the first does not know the option, the second has no fixed
+    // newstyle, and the third has no fixed newstyle and cannot omit the padding.
     let cases: [(u16, &[u8], &[u8]); 3] = [(3, &unsup, &[]), (2, &[], &[]), (0, &[], &zeroes)];
     for (flags, before, padding) in cases {
         let greeting = [&b"NBDMAGICIHAVEOPT"[..], &flags.to_be_bytes()].concat();

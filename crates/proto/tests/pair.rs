@@ -17,8 +17,8 @@ fn handshake(
     let mut server = ServerHandshake::start(&mut to_client);
     let mut client = ClientHandshake::new(wishes);
     let (mut client_end, mut server_end) = (None, None);
-    // Each round transfers one fragment in each direction; no handshake in these tests has a
-    // thousand bytes.
+    // Each round transfers one fragment in each direction. A thousand rounds are enough, since no
+    // handshake in these tests has a thousand bytes.
     for _ in 0..1000 {
         if client_end.is_none() {
             let fragment = fragment_bytes.min(to_client.len());
@@ -38,7 +38,7 @@ fn handshake(
                 .filter(|end| !matches!(end, ServerProgress::NeedMore | ServerProgress::Answered));
         }
     }
-    // A client that aborts does not wait for the acknowledgement of its abort.
+    // A client that sends an abort ends without waiting for the acknowledgement.
     let refused = matches!(client_end, Some(ClientProgress::Refused(_)));
     assert_eq!(
         (to_client.len(), to_server.len()),

@@ -57,7 +57,8 @@ fn wrong_option_magic_disconnects() {
 
 #[test]
 fn export_name_with_and_without_padding() {
-    // The size 1 MiB, then the flags without DF, since structured replies were not negotiated.
+    // The answer begins with the size, 1 MiB, and the flags. The flag DF is missing, since
+    // structured replies were not negotiated.
     let head = [0, 0, 0, 0, 0, 0x10, 0, 0, 0x0d, 0x6d];
     for (flags, padding) in [(3_u32, 0), (1, 124), (0, 124), (2, 0)] {
         let input = [&flags.to_be_bytes()[..], &option(1, b"vol"), b"rest"].concat();
@@ -135,7 +136,7 @@ fn options_without_data_refuse_data() {
     for code in [3, 5, 8] {
         assert_eq!(answer(&option(code, b"x")), [INVALID], "option {code}");
     }
-    // A STRUCTURED_REPLY that failed must not have taken effect.
+    // A `STRUCTURED_REPLY` option that failed must not take effect.
     let outcome = serve(&[&option(8, b"x"), &option(7, &go_data("vol", &[]))]);
     assert!(!session(&outcome).negotiated.structured_replies);
 }
@@ -153,8 +154,8 @@ fn go_always_sends_the_export_and_what_was_asked_for() {
     let export = [&[0, 0][..], &0x20_0000_u64.to_be_bytes(), &[0x0d, 0x6d]].concat();
     let name = b"\0\x01aux".to_vec();
     let blocks = [0, 3, 0, 0, 2, 0, 0, 0, 16, 0, 0, 0x10, 0, 0];
-    // The unknown request 77 is ignored, the empty description is left out, and a repeated request
-    // is harmless.
+    // The client requests information 77, which is unknown and ignored. The description is empty,
+    // so the server does not send it. A repeated request changes nothing.
     let outcome = serve(&[&option(7, &go_data("aux", &[3, 77, 1, 2, 3])), b"rest"]);
     let expected = [
         option_reply(7, 3, &export),
@@ -227,7 +228,7 @@ fn oversized_option_data_is_skipped_or_disconnects() {
             "option {code}"
         );
     }
-    // After the skipped data, the next option is decoded correctly.
+    // After an option whose data is skipped, the next option is decoded correctly.
     let options = [
         option(7, &vec![0; 1 << 20]),
         option(7, &go_data("vol", &[])),
@@ -311,8 +312,8 @@ fn meta_context_listing() {
 
 #[test]
 fn meta_context_selection() {
-    // Each case: the export that the context is selected for, the queries, the export that GO
-    // opens, and whether the context is negotiated.
+    // Each case has the export for which the context is selected, the queries of the selection, the
+    // export that GO opens, and whether the context is then negotiated.
     let cases: [(&str, &[&str], &str, bool); 7] = [
         ("vol", &["base:allocation"], "vol", true),
         (

@@ -23,8 +23,8 @@ fn server() -> (ServerHandshake, Vec<u8>) {
 #[test]
 fn before_tls_every_option_but_two_is_answered_with_the_same_error() {
     let (mut server, mut out) = server();
-    // LIST, INFO, GO, STRUCTURED_REPLY, both metadata options, EXTENDED_HEADERS, and an undefined
-    // option.
+    // The options in this list are refused before TLS: LIST, INFO, GO, STRUCTURED_REPLY, both
+    // metadata options, EXTENDED_HEADERS, and an undefined option.
     for number in [3, 6, 7, 8, 9, 10, 11, 4711] {
         for data in [&b""[..], &go_data("vol", &[]), &[0xff; 70_000]] {
             let input = option(number, data);
@@ -64,7 +64,7 @@ fn tls_begins_once_and_then_options_are_taken() {
     server.feed(&with_data, &mut out, &Two).unwrap();
     assert_eq!(types(&out), [ERR_INVALID]);
     out.clear();
-    // The bytes after the option are not consumed, since they did not come through TLS.
+    // The server does not consume the bytes after `STARTTLS`, since they did not come through TLS.
     let input = [option(5, &[]), option(3, &[])].concat();
     let fed = server.feed(&input, &mut out, &Two);
     assert_eq!(fed, Ok((16, ServerProgress::StartTls)));

@@ -65,7 +65,8 @@ fn request_layout() {
 
 #[test]
 fn requests_that_end_the_connection() {
-    // A wrong magic, the reserved historic magic, and the magic of extended headers.
+    // The values are a wrong magic, the magic that is reserved for historic reasons, and the magic
+    // of extended headers.
     for magic in [0x2560_9514_u32, 0x1256_0953, 0x21e4_1c71] {
         let mut bytes = encode_request(&request(READ, 0, 0, 512));
         bytes[..4].copy_from_slice(&magic.to_be_bytes());
@@ -110,8 +111,8 @@ fn unknown_commands_and_flags() {
     for command in [8, 9, 0x100, u16::MAX] {
         assert_eq!(full(command, 0, 0, 512), Err(Errno::Inval));
     }
-    // The permitted flags of each command: FUA for every command, each other flag only for the
-    // commands that are documented to permit it.
+    // Each case is a command with the flags that it permits. Every command permits FUA. The
+    // documentation of the protocol permits each of the remaining flags only for some commands.
     for (command, fine) in [
         (READ, 5),
         (WRITE, 1),
@@ -175,7 +176,8 @@ fn what_was_not_offered_is_invalid() {
 
 #[test]
 fn read_only_refuses_writes() {
-    // Bit 1 is READ_ONLY. EPERM takes precedence even if the command is not offered.
+    // The tested flags include bit 1, READ_ONLY. A change of a read-only export is refused with
+    // EPERM, even if its command is not offered, too.
     for flags in [FLAGS | 2, 3] {
         let export = ExportInfo {
             transmission_flags: flags,
@@ -275,8 +277,8 @@ fn reply_layouts() {
 fn long_messages_are_cut_at_a_character() {
     let mut out = Vec::new();
     reply::error_chunk_with_message(&mut out, 9, Errno::Io, &"\u{20ac}".repeat(2000), true);
-    // The character takes three bytes. 4096 is not a multiple of three, so the text is cut at 4095
-    // bytes, which is one.
+    // The text repeats a character of three bytes. 4096 is not a multiple of three, so the text is
+    // cut at 4095 bytes, which is a multiple of three.
     assert_eq!(out.len(), 26 + 4095);
     assert!(std::str::from_utf8(&out[26..]).is_ok());
 }
@@ -390,7 +392,7 @@ fn replies_are_decoded() {
         for short in 0..taken {
             assert_eq!(decode_reply_header(&bytes[..short], true), Ok(None));
         }
-        // Feed the stream byte by byte; the payloads are consumed in between.
+        // Feed the stream byte by byte. After each header, the test skips the payload.
         let mut decoder = ReplyDecoder::new(true);
         let stream = bytes.repeat(2);
         for half in stream.chunks(bytes.len()) {
@@ -428,7 +430,8 @@ fn an_error_chunk_without_an_error_still_is_one() {
 #[test]
 fn malformed_replies() {
     let malformed = |kind| Err(ProtocolError::MalformedChunk(kind));
-    // NONE with a payload or without DONE, content chunks of wrong lengths, and an empty hole.
+    // NONE with a payload, NONE without the flag DONE, content chunks of wrong lengths, and a hole
+    // of length 0 are malformed.
     assert_eq!(header(&chunk(1, 0, b"x")), malformed(0));
     assert_eq!(header(&chunk(0, 0, b"")), malformed(0));
     for length in [0, 7, 8] {
@@ -444,8 +447,8 @@ fn malformed_replies() {
     for length in [0, 4, 8, 11, 13, 16, 4 + 8 * (1 << 20) + 8] {
         assert_eq!(header(&chunk(1, 5, &vec![1; length])), malformed(5));
     }
-    // Error chunks that are too short, or whose messages are longer than the chunk or than 4096
-    // bytes.
+    // Error chunks are malformed if they are too short, or if their message is longer than the
+    // chunk or than 4096 bytes.
     assert_eq!(header(&chunk(1, 0x8001, &[1; 5])), malformed(0x8001));
     assert_eq!(
         header(&chunk(1, 0x8001, b"\0\0\0\x05\0\x03no")),
@@ -458,7 +461,8 @@ fn malformed_replies() {
         malformed(0x8002)
     );
     assert_eq!(header(&chunk(1, 0x8001, &[0; 9000])), malformed(0x8001));
-    // Unknown chunk types, among them the block status of extended headers, and unknown magics.
+    // Chunks of an unknown type are refused, among them the block status of extended headers, and
+    // so are replies with an unknown magic.
     for kind in [3, 4, 6, 7, 0x7fff] {
         assert_eq!(
             header(&chunk(1, kind, &[])),

@@ -25,17 +25,17 @@ use crate::flow::{Flow, RESERVE, receives};
 use crate::terms::Terms;
 use crate::verbs::{CmChannel, CmEvent, CmId, Depths, Done, Happened, Queues, Work};
 
-/// Size of a buffer in bytes, in whole pages. A buffer holds a whole jumbo command or merged
-/// response of BRP (64 requests of 4 KiB with their entries and the head), so that each of these is
-/// one work request and one completion.
+/// Size of a buffer in bytes, in whole pages. A buffer holds a whole jumbo command of BRP (64
+/// requests of 4 KiB, merged into one command, with their entries and the head) or a whole merged
+/// response. Each of these is therefore one work request and one completion.
 pub(crate) const BUFFER_BYTES: u32 = 264 << 10;
-/// Number of messages with data that the other end is allowed to send before this end gives credits
-/// back.
+/// Number of messages with data that this end permits the other end to send before this end returns
+/// credits (permissions to send).
 const CREDITS: u16 = 8;
 /// Number of send buffers.
 const SENDS: u16 = 4;
-/// Maximum time for which an end waits for the arrival of its sent data before it ends the
-/// connection.
+/// Maximum time that an end waits for the arrival of its sent data at the other end before it ends
+/// the connection.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Terms that this end offers.
@@ -89,7 +89,8 @@ pub(crate) async fn connect(rt: &Rt, address: SocketAddr) -> io::Result<Stream> 
     )?))
 }
 
-/// Waits for the next relevant event, which must be `wanted`; any other one is an error.
+/// Waits for the event `wanted`, and returns it. Events without a meaning for a connection attempt
+/// are skipped; every other event is an error.
 async fn expect(channel: &Rc<CmChannel>, watch: &Watch, wanted: Happened) -> io::Result<CmEvent> {
     loop {
         let Some(event) = channel.next()? else {
@@ -175,7 +176,8 @@ pub(crate) fn start(
     Ok(Handle(connection))
 }
 
-/// Processes completions whenever the device notifies the program of new completions.
+/// Waits for notifications of new completions, and processes the completions after each
+/// notification.
 async fn mind_notices(connection: Rc<Connection>, watch: Watch) {
     loop {
         connection.probe();
@@ -245,7 +247,7 @@ impl Connection {
         counter.set(counter.get() + 1);
     }
 
-    /// Requests the next notification, and then processes all completions.
+    /// Requests the next notification of completions, and processes all completions that exist.
     fn probe(&self) {
         let wants_all = || self.wants_sent.get() || self.flow.borrow().waits_for_sent(false);
         loop {
@@ -254,8 +256,9 @@ impl Connection {
                 self.break_off(error.kind(), error.to_string());
             }
             self.send_idle();
-            // If the completions have created a need for notifications of sends, which were not
-            // requested, request them now.
+            // The loop ends if sends were included in the request for a notification (`all`), or if
+            // no notification of sends is needed. Otherwise the processed completions have created
+            // a need for it, and the loop requests it now.
             if all || !wants_all() {
                 break;
             }
@@ -286,8 +289,8 @@ impl Connection {
                     }
                 }
             }
-            // This includes work requests that are flushed because the connection has already ended
-            // for another reason. `end` keeps that earlier reason.
+            // Failed work requests include those that are flushed because the connection has
+            // already ended for another reason. In this case `end` keeps the earlier reason.
             Err(words) => self.break_off(io::ErrorKind::ConnectionReset, format!("rdma: {words}")),
         }
     }
@@ -351,8 +354,9 @@ impl Connection {
         self.ended()
     }
 
-    /// Sends one message with as much of `payload` from offset `at` on as fits, and returns the
-    /// number of bytes. Returns `None` while there is no credit or no send buffer.
+    /// Sends one message that carries as much of `payload` as fits, from offset `at` on. Returns
+    /// the number of data bytes in the message, or `None` while there is no credit or no send
+    /// buffer.
     fn send_now(&self, payload: &Payload, at: usize) -> Option<io::Result<usize>> {
         if !self.is_open() {
             return Some(Err(io::ErrorKind::BrokenPipe.into()));
@@ -406,7 +410,7 @@ async fn close(connection: Rc<Connection>) {
         );
         is_gone || connection.flow.borrow().is_settled()
     };
-    // If the other end does not receive the data in time, the data is lost.
+    // If the other end does not receive the data within the grace period, the data is lost.
     let settled = connection.changed.until(is_over);
     let _ = connection.rt.timeout(GRACE, settled).await;
     connection.queues.id().disconnect();

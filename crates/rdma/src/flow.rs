@@ -20,7 +20,8 @@ use std::collections::VecDeque;
 
 use crate::terms::Terms;
 
-/// Number of receives posted in addition to the credits, for messages that only give credits back.
+/// Number of receives that are posted in addition to the number of credits, for messages without
+/// data, which only give credits back.
 pub const RESERVE: u16 = 2;
 
 /// A violation of the protocol by the other end. The connection ends.
@@ -38,7 +39,8 @@ pub enum Breach {
     /// Data came without a credit for it.
     #[error("data came without a credit for it")]
     NoCredit,
-    /// A message without data gave back less than half of the credits.
+    /// A message without data gave back less than half of the credits (the permissions to send
+    /// messages with data).
     #[error("a message without data gave back only {0} credits")]
     IdleMessage(u16),
     /// A message was longer than its receive buffer.
@@ -69,7 +71,8 @@ pub struct Arrived {
     pub end: usize,
 }
 
-/// Flow control of one end of a connection: its credits, its buffers and the data that has arrived.
+/// Flow control of one end of a connection: its credits, its send buffers, and the data that has
+/// arrived and has not been consumed.
 #[derive(Debug)]
 pub struct Flow {
     own: Terms,
@@ -82,8 +85,8 @@ pub struct Flow {
     credits: u16,
     /// Number of messages with data that the other end is still allowed to send.
     granted: u16,
-    /// Number of receives that were posted again and for which the other end has not got a credit
-    /// back yet.
+    /// Number of credits that this end owes the other end: receives that were posted again and for
+    /// which no credit has been given back.
     owed: u16,
     /// Number of messages without data whose send has not completed.
     idle_under_way: u16,
@@ -107,9 +110,9 @@ impl Flow {
         }
     }
 
-    /// Returns the next message when `left_bytes` bytes of data (more than 0) wait to be sent. The
-    /// message uses a send buffer and a credit. Returns `None` while there is no credit or no
-    /// buffer.
+    /// Returns the next message with data, which uses a send buffer and a credit. `left_bytes` is
+    /// the number of data bytes that wait to be sent. Returns `None` if there is no data, no credit
+    /// or no free send buffer.
     pub fn next_message(&mut self, left_bytes: usize) -> Option<Outgoing> {
         if self.credits == 0 || left_bytes == 0 {
             return None;
@@ -124,7 +127,8 @@ impl Flow {
         })
     }
 
-    /// Returns the immediate word of a message without data; `None` if no such message is due.
+    /// Returns the immediate word (the 32-bit number sent with a message) of a message without
+    /// data; `None` if no such message is due.
     pub fn next_idle_message(&mut self) -> Option<u32> {
         let due = self.is_idle_message_due() && self.idle_under_way < RESERVE;
         due.then(|| {
@@ -160,9 +164,9 @@ impl Flow {
         self.idle_under_way -= 1;
     }
 
-    /// Returns true when progress depends on the completion of a send: when all send buffers are in
-    /// flight while `has_data`, or when a message without data is due and the maximum number of
-    /// such messages is in flight.
+    /// Returns true if progress depends on the completion of a send. This is the case if `has_data`
+    /// is true and all send buffers are in flight, or if a message without data is due and the
+    /// maximum number of such messages is in flight.
     pub fn waits_for_sent(&self, has_data: bool) -> bool {
         let for_buffer = has_data && self.free.is_empty();
         for_buffer || (self.is_idle_message_due() && self.idle_under_way == RESERVE)
@@ -217,12 +221,12 @@ impl Flow {
         self.arrived.front().copied()
     }
 
-    /// Consumes `bytes` bytes of the [first](Self::first) data. If its buffer is then empty,
-    /// returns the slot of the buffer, which must be posted again; the other end is owed a credit
-    /// for it.
+    /// Consumes `bytes` bytes of the [first](Self::first) data. If all data of that receive buffer
+    /// is then consumed, returns the buffer's slot. The caller must post this buffer again, and the
+    /// flow control records that a credit for it is owed to the other end.
     ///
     /// # Panics
-    /// When the first data has fewer than `bytes` bytes.
+    /// If the first data has fewer than `bytes` bytes.
     pub fn take(&mut self, bytes: usize) -> Option<u16> {
         let first = self.arrived.front_mut().expect("something has arrived");
         assert!(first.start + bytes <= first.end, "only what is there");

@@ -1,13 +1,14 @@
 //! Byte streams over RDMA, for BRP. A reliable connection of RDMA CM carries a stream in messages.
 //!
-//! With this transport a jumbo command, or a merged response, is one work request and one
-//! completion. `docs/brp.md`, section "RDMA", specifies the wire format.
+//! With this transport a jumbo command (several requests merged into one command), or a merged
+//! response, is one work request and one completion. `docs/brp.md`, section "RDMA", specifies the
+//! wire format.
 //!
 //! - [`flow`] decides when a message is allowed to be sent. It does no I/O, so that it can be
 //!   tested without a device.
 //! - [`terms`] are the terms that both ends exchange when they connect.
-//! - The verbs (the interface to RDMA devices) need the feature `verbs`; without it, [`connect`]
-//!   and [`Listener::bind`] return an error that says so.
+//! - The verbs (the interface to RDMA devices) need the feature `verbs`. Without this feature,
+//!   [`connect`] and [`Listener::bind`] return an error that names the missing feature.
 //!
 //! This crate must never send a message for which the other end has no receive, and it must know
 //! nothing of BRP.
@@ -74,7 +75,8 @@ impl Listener {
         }
     }
 
-    /// Returns the address in use, with the port that was chosen.
+    /// Returns the address at which this listens, with the port that was chosen if port 0 was
+    /// requested.
     pub fn address(&self) -> SocketAddr {
         #[cfg(feature = "verbs")]
         return self.0.address();
@@ -85,7 +87,7 @@ impl Listener {
     /// Waits for the next connection.
     ///
     /// # Errors
-    /// When the next connection could not be accepted. A later call can succeed.
+    /// If the next connection could not be accepted. A later call can succeed.
     pub async fn accept(&self) -> io::Result<Stream> {
         #[cfg(feature = "verbs")]
         return self.0.accept().await;
@@ -94,8 +96,8 @@ impl Listener {
     }
 }
 
-/// Closing of connections. When a stream is dropped, sent data can still be in flight, so the
-/// connection ends later.
+/// The end of accepted connections: when a stream is dropped, sent data can still be in flight, so
+/// its connection ends later.
 impl Listener {
     /// Returns the group of tasks that end the accepted connections after their shutdown. Each task
     /// waits until the sent data of its connection has arrived, for at most five seconds.
@@ -137,8 +139,9 @@ mod tests {
         }
     }
 
-    /// Tests the error of a connection attempt that must fail: no server listens at this port, and
-    /// most machines have no device. The error names the missing part in both cases.
+    /// Tests the error of a connection attempt that must fail, because no server listens at this
+    /// port, or because the machine has no RDMA device, like most machines. In both cases the error
+    /// must name the missing part.
     #[cfg(feature = "verbs")]
     #[test]
     fn what_is_missing_is_named() {

@@ -56,11 +56,11 @@ impl Bound {
         &self.closings
     }
 
-    /// Accepts the next connection. Its establishment can still fail after this returns; the stream
-    /// then reports the failure.
+    /// Accepts the next connection. The establishment of the connection can still fail after this
+    /// function has returned; the stream then reports the failure.
     ///
     /// # Errors
-    /// When the next connection could not be accepted. A later call can succeed.
+    /// If the next connection could not be accepted. A later call can succeed.
     pub(crate) async fn accept(&self) -> io::Result<Stream> {
         let channel: &Rc<CmChannel> = self.id.channel();
         loop {

@@ -10,8 +10,8 @@ pub const TERMS_BYTES: usize = 12;
 const MAGIC: [u8; 4] = *b"BRPr";
 /// The only version.
 const VERSION: u16 = 1;
-/// Permitted numbers of credits. The credits of an end are the number of messages that the other
-/// end is allowed to send before credits are given back.
+/// Permitted range of the number of credits. The credits of an end are the number of messages with
+/// data that the other end is allowed to send before this end gives credits back.
 const CREDITS: std::ops::RangeInclusive<u16> = 2..=1024;
 /// Permitted range of the size of a message buffer, in bytes.
 const BUFFER_BYTES: std::ops::RangeInclusive<u32> = 4096..=16 << 20;
@@ -103,7 +103,8 @@ mod tests {
         };
         assert_eq!(terms.encode(), WORDS);
         assert_eq!(Terms::decode(&WORDS), Ok(terms));
-        // RDMA CM pads private data with zeroes to the size of its own message.
+        // RDMA CM fills its own message up with zeroes, so the receiver gets zeroes after the
+        // private data.
         let padded = [&WORDS[..], &[0; 44]].concat();
         assert_eq!(Terms::decode(&padded), Ok(terms));
     }

@@ -19,9 +19,10 @@ use crate::time::Instant;
 /// that lasts at least this time longer than requested.
 pub(crate) const STALL_MIN: Duration = Duration::from_millis(100);
 
-/// Maximum duration of a sleep while a timer is set. If the thread is stopped during a sleep, the
-/// stall is counted only from the requested end of the sleep on. This is therefore also the longest
-/// part of a stall that is counted as awake time.
+/// Maximum duration of a sleep while a timer is set. If the thread is stopped during a sleep, only
+/// the time after the requested end of the sleep is recorded as a stall; the time before it is
+/// counted as awake time. This maximum therefore bounds the part of a stall that is counted as
+/// awake time.
 pub(crate) const SLEEP_MAX: Duration = Duration::from_secs(1);
 
 /// Maximum number of stalls that are kept.
@@ -37,7 +38,7 @@ pub(crate) struct Stalls {
 }
 
 impl Stalls {
-    /// Records that the thread polls its driver at `now` and should do so again soon.
+    /// Records that the thread polls its driver at `now`, and that it should poll again soon.
     pub(crate) fn probe(&self, now: Instant) {
         if let Some(start) = self.current(now) {
             let mut kept = self.kept.borrow_mut();
@@ -49,7 +50,8 @@ impl Stalls {
         self.expected.set(now);
     }
 
-    /// Records that the thread, which has just polled its driver, need not poll it before `end`.
+    /// Records that the thread, which has just polled its driver, does not have to poll it before
+    /// `end`.
     pub(crate) fn sleep_until(&self, end: Instant) {
         self.expected.set(end);
     }
@@ -73,22 +75,22 @@ impl Stalls {
 }
 
 impl Rt {
-    /// Returns the time since `earlier` in which this thread was awake. The result excludes stalls:
-    /// periods in which the thread did not poll for completions although it should have, because
-    /// the process was stopped, the machine was paused, or a turn took long. Timeouts for devices
-    /// use this time, since a thread that does not poll sees no completion.
+    /// Returns the time since `earlier` in which this thread was awake. The result excludes stalls.
+    /// A stall is a period in which the thread should have polled for completions but did not,
+    /// because the process was stopped, the machine was paused, or a turn took long. Timeouts for
+    /// devices use this time, since a thread that does not poll sees no completion.
     ///
-    /// Up to one second of each stall can be counted as awake time. Stalls before the last 32 are
-    /// counted as awake time, too.
+    /// Up to one second of each stall can be counted as awake time. Only the last 32 stalls are
+    /// excluded; earlier stalls are counted as awake time.
     pub fn awake_since(&self, earlier: Instant) -> Duration {
         self.0.stalls.awake(earlier, self.now())
     }
 
-    /// Waits for `future` like [`Rt::timeout`], but only the time in which this thread is
-    /// [awake](Rt::awake_since) counts towards `duration`.
+    /// Waits for `future` for at most `duration`, like [`Rt::timeout`]. `duration` includes only
+    /// the time in which this thread is [awake](Rt::awake_since).
     ///
     /// # Errors
-    /// [`Elapsed`] when `duration` has passed before `future` completes.
+    /// [`Elapsed`] if `duration` has passed before `future` completes.
     pub async fn timeout_awake<F: Future>(
         &self,
         duration: Duration,
@@ -124,8 +126,8 @@ mod tests {
         let stalls = Stalls::default();
         stalls.probe(at(10));
         stalls.sleep_until(at(500));
-        // The poll is 5 s late. The measured periods contain this stall, a part of it, or none of
-        // it.
+        // The thread polls its driver 5 s late. Each measured period contains this whole stall, a
+        // part of it, or nothing of it.
         stalls.probe(at(5_500));
         stalls.probe(at(5_510));
         assert_eq!(awake_ms(&stalls, 0, 5_510), 510);

@@ -46,7 +46,8 @@ pub(crate) struct Inner {
     seed: u64,
     rng: RefCell<Rng>,
     shuffle: bool,
-    /// Tasks that have not ended, each with a waker once it has been polled.
+    /// Table of the tasks that have not ended. The entry of a task has a waker as soon as the task
+    /// has been polled once.
     live_tasks: RefCell<Slab<Option<Waker>>>,
     /// True during [`Rt::end`]: each task then drops its future instead of polling it.
     ending: Cell<bool>,
@@ -73,9 +74,10 @@ struct ReadyQueue {
     tasks: Mutex<VecDeque<async_task::Runnable>>,
 }
 
-/// Returns a number that no two threads have at the same time: the address of a thread-local
-/// variable. `std::thread::current().id()` would serve as well, but it increments and decrements
-/// the reference count of the thread handle, and this function is called at every wake-up.
+/// Returns a number that identifies the current thread among all running threads: the address of a
+/// thread-local variable. `std::thread::current().id()` would serve as well, but it increments and
+/// decrements the reference count of the thread handle, and this function is called at every
+/// wake-up.
 fn this_thread() -> usize {
     thread_local! {
         static PLACE: u8 = const { 0 };
@@ -118,7 +120,7 @@ impl Rt {
     /// Creates a runtime in real time.
     ///
     /// # Errors
-    /// When the kernel refuses the memory of the buffer pool, or a resource that the chosen driver
+    /// If the kernel refuses the memory of the buffer pool, or a resource that the chosen driver
     /// needs. If the driver cannot be used, the message names the limit or rule that prevents its
     /// use.
     pub fn real_time(options: UringOptions) -> io::Result<Rt> {
@@ -201,7 +203,7 @@ impl Rt {
     /// virtual time. They have the version and variant bits of a random UUID (RFC 9562, version 4).
     ///
     /// # Errors
-    /// When the operating system provides no random bytes.
+    /// If the operating system provides no random bytes.
     pub fn random_uuid(&self) -> io::Result<[u8; 16]> {
         let mut bytes = [0; 16];
         match &self.0.world {
@@ -217,7 +219,7 @@ impl Rt {
     /// derived from the seed.
     ///
     /// # Errors
-    /// When the operating system does not provide the identifier.
+    /// If the operating system does not provide the identifier.
     pub fn boot_id(&self) -> io::Result<[u8; 16]> {
         match &self.0.world {
             World::Real(_) => real_time::boot_id(),
@@ -301,8 +303,8 @@ impl Rt {
     }
 
     /// Ends every task at the point where it is suspended, as a crash of the program would, and
-    /// drops the task's state. A future that awaits an ended task never completes. For experiments
-    /// and tests that do not close their stacks of devices.
+    /// drops the state of the task. A future that awaits an ended task never completes. This is for
+    /// experiments and tests that do not close their stacks of devices.
     pub fn end(&self) {
         self.0.ending.set(true);
         let live: Vec<Waker> = self
@@ -382,7 +384,7 @@ impl Rt {
     }
 
     /// Advances virtual time by `duration` while this thread does nothing, as if the process had
-    /// been stopped. For tests of the behaviour after a stop of the process.
+    /// been stopped for that time. This is for tests of the behaviour after a stop of the process.
     ///
     /// # Panics
     /// In real time.
@@ -518,8 +520,9 @@ impl LiveTask {
         }
     }
 
-    /// Returns true when the task must end instead of being polled. The first call stores the waker
-    /// in the table of live tasks; the waker stays the same as long as the task lives.
+    /// Returns true if the task must end instead of being polled. The first call stores the waker
+    /// in the table of live tasks. One stored waker is enough, since the waker of a task never
+    /// changes.
     fn must_end(&self, waker: &Waker) -> bool {
         let Some(inner) = self.inner.upgrade() else {
             return true;
@@ -535,8 +538,9 @@ impl Drop for LiveTask {
     fn drop(&mut self) {
         if let Some(inner) = self.inner.upgrade() {
             let waker = inner.live_tasks.borrow_mut().remove(self.key);
-            // The borrow of the table has ended: the waker might be the last handle to a task, and
-            // the destructors of that task can spawn other tasks.
+            // The borrow of the table ends before the waker is dropped. The waker might be the last
+            // handle to a task, and the destructors of that task can spawn other tasks, which need
+            // the table.
             drop(waker);
         }
     }
@@ -568,8 +572,8 @@ impl<T> Future for Task<T> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
         match Pin::new(&mut self.0).poll(context) {
             Poll::Ready(Some(output)) => Poll::Ready(output),
-            // `Ready(None)`: `Rt::end` has ended the awaited task, and also ends the task that
-            // waits.
+            // `Ready(None)`: `Rt::end` has ended the awaited task. It also ends the waiting task,
+            // so this future does not complete.
             Poll::Ready(None) | Poll::Pending => Poll::Pending,
         }
     }
@@ -721,8 +725,8 @@ mod tests {
     fn a_turn_ends_when_its_steps_are_used_up() {
         let rt = virtual_rt();
         let walked = Rc::new(Cell::new(0));
-        // Two tasks, each of which needs the steps of 100 turns. Each task gives way whenever it
-        // has used a tenth of the steps of a turn.
+        // Starts two tasks, each of which needs the steps of 100 turns. Each task gives way
+        // whenever it has used a tenth of the steps of a turn.
         let piece = turn::TURN_STEPS_MAX / 10;
         for _ in 0..2 {
             let walked = Rc::clone(&walked);
@@ -738,8 +742,8 @@ mod tests {
         rt.block_on(rt.sleep(Duration::from_secs(1)));
         assert_eq!(walked.get(), 2000, "both have ended");
         let longest = rt.longest_turn().steps;
-        // A turn can exceed the maximum by the steps that one task counts before it gives way
-        // (`piece`), and by one step for each task that the turn polls.
+        // A turn can exceed the maximum number of steps by the steps that one task counts before it
+        // gives way (`piece`), and by one step for each task that the turn polls.
         let most = turn::TURN_STEPS_MAX + piece + TASKS_PER_TURN_MAX as u64;
         assert!(
             (turn::TURN_STEPS_MAX..=most).contains(&longest),

@@ -34,14 +34,15 @@ struct Mailbox<T> {
 
 type Shared<T> = Arc<Mutex<Mailbox<T>>>;
 
-/// Locks the mailbox. Poisoning is ignored, since a panic of another thread leaves the queue
-/// intact.
+/// Locks the mailbox. A poisoned lock is used as it is, since a panic of another thread leaves the
+/// queue intact.
 fn lock<T>(mailbox: &Shared<T>) -> MutexGuard<'_, Mailbox<T>> {
     mailbox.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Sending end of a mailbox. Any number of threads can share it. When the sending end is dropped,
-/// the receiver still gets the messages that are already in the mailbox, and then the end.
+/// the receiver still gets the messages that are already in the mailbox, and after them the end of
+/// the mailbox.
 pub struct Sender<T> {
     mailbox: Shared<T>,
     doorbell: UnixStream,
@@ -58,7 +59,7 @@ pub struct Receiver<T> {
 /// Creates a mailbox and returns its two ends.
 ///
 /// # Errors
-/// When no socket can be created for the doorbell.
+/// If no socket can be created for the doorbell.
 pub fn mailbox<T>() -> io::Result<(Sender<T>, Receiver<T>)> {
     let (doorbell, heard) = UnixStream::pair()?;
     let mailbox = Arc::new(Mutex::new(Mailbox {
@@ -88,8 +89,8 @@ impl<T> Sender<T> {
         Err(message.expect("a mailbox that is closed takes nothing"))
     }
 
-    /// Sends messages together, so that the receiver takes them in one batch. Returns false when
-    /// the receiver is closed; no message is then taken from the iterator.
+    /// Sends messages together, so that the receiver takes them in one batch. If the receiver is
+    /// closed, returns false and takes no message from the iterator.
     pub fn send_all(&self, messages: impl IntoIterator<Item = T>) -> bool {
         let must_ring = {
             let mut mailbox = lock(&self.mailbox);
@@ -100,17 +101,18 @@ impl<T> Sender<T> {
             !mailbox.messages.is_empty() && std::mem::take(&mut mailbox.is_listening)
         };
         if must_ring {
-            // `is_listening` is now false, so later messages do not ring until the receiver waits
-            // again. If the ring fails, the mailbox is being closed, and its messages are dropped
-            // with it.
+            // `is_listening` is now false, so later messages do not ring the doorbell until the
+            // receiver waits again. A failure of the ring is ignored: it means that the mailbox is
+            // being closed, and its messages are dropped with it.
             let _ = (&self.doorbell).write_all(&[0]);
         }
         true
     }
 
     /// Closes the sending end: the receiver gets the messages that are already in the mailbox, and
-    /// then ends. In a forked child process this does nothing: the receiver belongs to the parent
-    /// process, with which the child shares the doorbell.
+    /// then the end of the mailbox. In a forked child process this does nothing, because the
+    /// receiver belongs to the parent process, and closing the doorbell here would close the
+    /// doorbell of the parent, too.
     pub fn close(&self) {
         if self.process != std::process::id() {
             return;
@@ -140,8 +142,8 @@ impl<T> Receiver<T> {
         (!mailbox.is_listening).then(|| std::mem::take(&mut mailbox.messages))
     }
 
-    /// Blocks the thread, which must not be running its executor, until there are messages. Returns
-    /// `None` when no more messages will come.
+    /// Blocks the thread until there are messages, and takes all of them. Returns `None` when no
+    /// more messages will come. The thread must not be running its executor.
     pub fn wait(&self) -> Option<VecDeque<T>> {
         if let Some(messages) = self.take_or_listen() {
             return Some(messages);
@@ -167,7 +169,7 @@ impl<T> Receiver<T> {
     /// Turns the receiver into [`Messages`], which a task of the executor `rt` awaits.
     ///
     /// # Errors
-    /// When the runtime does not support the doorbell's socket, as in virtual time.
+    /// If the runtime does not support the doorbell's socket, as in virtual time.
     pub fn listen(self, rt: &Rt) -> io::Result<Messages<T>> {
         let doorbell = Stream::from_unix(rt, self.doorbell.try_clone()?)?;
         Ok(Messages {
@@ -202,8 +204,8 @@ impl<T> Messages<T> {
         self.receiver.close()
     }
 
-    /// Waits for messages; returns `None` when no more messages will come. Tasks that became ready
-    /// through the previous messages run first.
+    /// Waits for messages and takes all of them; returns `None` when no more messages will come.
+    /// Tasks that the previous messages made ready run before this function takes new messages.
     pub async fn next(&mut self) -> Option<VecDeque<T>> {
         yield_now().await;
         if let Some(messages) = self.receiver.take_or_listen() {
@@ -264,7 +266,8 @@ mod tests {
         let copy = Sender {
             mailbox: Arc::clone(&sender.mailbox),
             doorbell: sender.doorbell.try_clone().expect("a descriptor"),
-            // The copy looks like the sender in a forked child: created by another process.
+            // This sender has another process ID than this process, like the copy of a sender in a
+            // forked child process.
             process: std::process::id() + 1,
         };
         drop(copy);
@@ -296,7 +299,7 @@ mod tests {
         });
     }
 
-    /// Returns the number of rings that were written to the doorbell and not read.
+    /// Returns the number of rings that were written to the doorbell and have not been read.
     fn doorbells(receiver: &Receiver<u64>) -> usize {
         receiver.doorbell.set_nonblocking(true).expect("a socket");
         let heard = (&receiver.doorbell).read(&mut [0; DOORBELLS]).unwrap_or(0);

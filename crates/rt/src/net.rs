@@ -85,8 +85,8 @@ pub struct Peer {
     pub is_own_user: bool,
 }
 
-/// Counters of work requests and completions of streams over a device that transfers whole
-/// messages, such as RDMA. A socket has no work requests.
+/// Counters of the work requests and completions of streams. Only a stream over a device that
+/// transfers whole messages, such as RDMA, has work requests; a socket has none.
 #[derive(Debug, Default)]
 pub struct WorkCounters {
     /// Work requests that send a message.
@@ -124,13 +124,14 @@ enum Kind {
     Layered(Box<dyn Layer>),
 }
 
-/// Future of [`Layer::recv`]: the number of bytes received, and the buffer that was passed in.
+/// Future of [`Layer::recv`]. Its output is the number of received bytes, and the buffer that was
+/// passed to the call.
 pub type RecvFuture<'a> = Pin<Box<dyn Future<Output = (io::Result<usize>, BufMut)> + 'a>>;
 /// The result of a [`Layer`]'s send.
 pub type SendFuture<'a> = Pin<Box<dyn Future<Output = io::Result<()>> + 'a>>;
 
 /// A stream that is layered on another stream, such as an encrypted stream. Each function has the
-/// contract of the [`Stream`] function with the same name.
+/// same contract as the function of [`Stream`] with the same name.
 pub trait Layer {
     /// Receives like [`Stream::recv`].
     fn recv(&self, buf: BufMut, from: usize) -> RecvFuture<'_>;
@@ -176,7 +177,7 @@ impl Stream {
         Stream(Kind::Layered(Box::new(layer)))
     }
 
-    /// Takes ownership of a connected UNIX stream.
+    /// Makes a stream from a connected UNIX stream, and takes ownership of it.
     ///
     /// # Errors
     /// `Unsupported` in virtual time.
@@ -184,7 +185,7 @@ impl Stream {
         Ok(Stream(Kind::Socket(Socket::from_unix(rt, stream)?)))
     }
 
-    /// Takes ownership of a connected TCP stream.
+    /// Makes a stream from a connected TCP stream, and takes ownership of it.
     ///
     /// # Errors
     /// `Unsupported` in virtual time; the errors of `setsockopt(2)`.
@@ -209,7 +210,7 @@ impl Stream {
     /// Receives until `buf[from..]` is full.
     ///
     /// # Errors
-    /// The errors of `recv(2)`; `UnexpectedEof` when the peer closes the connection before the
+    /// The errors of `recv(2)`; `UnexpectedEof` if the peer closes the connection before the
     /// buffer is full.
     pub async fn recv_exact(&self, buf: BufMut, from: usize) -> (io::Result<()>, BufMut) {
         let (mut buf, mut filled) = (buf, from);
@@ -251,9 +252,8 @@ impl Stream {
         }
     }
 
-    /// Counts the work requests of this stream in `counters` from now on, and moves the earlier
-    /// counts of the stream to `counters`. A stream without work requests, such as a socket, adds
-    /// nothing.
+    /// Makes this stream count its work requests in `counters`, and adds its earlier counts to
+    /// `counters`. A stream without work requests, such as a socket, adds nothing.
     pub fn count_in(&self, counters: &Rc<WorkCounters>) {
         if let Kind::Layered(layer) = &self.0 {
             layer.count_in(counters);

@@ -1,11 +1,11 @@
 //! Notices for the operator. Components that detect events post them, and the component that prints
 //! lines for the operator takes them.
 //!
-//! A device that loses its connection or a server that refuses a client posts a notice. Posting
-//! never waits. The component that prints takes the notices periodically. Notices of one kind and
-//! subject are reported at most once in ten seconds, with the number of suppressed notices, so a
-//! peer can fill neither memory nor a log. All runtimes created from the options of one runtime
-//! share its notices, since parts of a device can run on their own threads.
+//! For example, a device that loses its connection posts a notice, and so does a server that
+//! refuses a client. Posting never waits. The component that prints takes the notices periodically.
+//! Notices of one kind and subject are reported at most once in ten seconds, with the number of
+//! suppressed notices, so a peer can fill neither memory nor a log. All runtimes created from the
+//! options of one runtime share its notices, since parts of a device can run on their own threads.
 
 use std::fmt::Display;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,8 +15,8 @@ use crate::time::Instant;
 
 /// Minimum interval between two reports of the same kind and subject.
 const REPEAT_AFTER: Duration = Duration::from_secs(10);
-/// Maximum number of pairs of kind and subject remembered at a time; notices of further pairs are
-/// only counted.
+/// Maximum number of pairs of kind and subject that are stored at a time. Notices of further pairs
+/// are dropped, and only their number is recorded.
 const KEPT_MAX: usize = 64;
 
 /// A line for the operator.
@@ -72,8 +72,8 @@ struct Kept {
 }
 
 impl Notices {
-    /// Posts a notice about `subject`. Of several notices of the same subject and `kind`, only the
-    /// newest message is kept.
+    /// Posts a notice about `subject`. If a notice of the same subject and `kind` has not been
+    /// reported yet, its message is replaced by the new message.
     pub fn post(&self, subject: &str, kind: &'static str, message: impl Display) {
         let mut inner = self.lock();
         let same = |kept: &&mut Kept| kept.kind == kind && kept.subject == subject;

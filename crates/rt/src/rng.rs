@@ -22,7 +22,8 @@ impl Rng {
     /// Returns the generator for the consumer `label`, independent of the generators of other
     /// labels for the same seed.
     pub fn labelled(seed: u64, label: &str) -> Rng {
-        // FNV-1a distinguishes labels well enough, and its definition never changes.
+        // FNV-1a is a hash function that distinguishes labels well enough, and its definition never
+        // changes, so a seed and a label always give the same generator.
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;
         for byte in label.bytes() {
             hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);

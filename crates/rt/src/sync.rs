@@ -44,8 +44,9 @@ impl Drop for Waiter<'_> {
     }
 }
 
-/// A signal for the waiting tasks to check their conditions again. An event stores no state of its
-/// own: the conditions are in the caller's state, so no wake-up can be missed.
+/// A signal that wakes the waiting tasks, so that they check their conditions again. The event has
+/// no state of its own: the conditions are in the caller's state. A task checks its condition
+/// before it waits, so it misses no wake-up.
 #[derive(Default)]
 pub struct Event {
     wakers: RefCell<Slab<Waker>>,
@@ -59,7 +60,8 @@ impl Event {
 
     /// Makes every waiting task check its condition again.
     pub fn notify(&self) {
-        // Wakers only push onto the ready queue, so calling them under the borrow is safe.
+        // A waker only pushes its task onto the ready queue, so it is safe to call a waker while
+        // `wakers` is borrowed.
         for (_, waker) in &*self.wakers.borrow() {
             waker.wake_by_ref();
         }
@@ -93,8 +95,8 @@ impl Event {
     }
 }
 
-/// Counted permits, granted in order of arrival: small requests never starve a large request that
-/// came before them.
+/// A number of permits, which are granted to waiting tasks in order of arrival. Small requests
+/// therefore never starve a large request that arrived before them.
 pub struct Semaphore {
     free: Cell<u64>,
     capacity: u64,
@@ -119,7 +121,7 @@ impl Semaphore {
     /// Waits until `count` permits are free, and takes them.
     ///
     /// # Panics
-    /// When `count` exceeds the capacity.
+    /// If `count` exceeds the capacity.
     pub async fn acquire(self: &Rc<Semaphore>, count: u64) -> Permit {
         assert!(
             count <= self.capacity,
@@ -165,7 +167,7 @@ impl Permit {
     /// is dropped.
     ///
     /// # Panics
-    /// When fewer than `count` permits are held.
+    /// If fewer than `count` permits are held.
     pub fn split(&mut self, count: u64) -> Permit {
         let left = self.count.checked_sub(count);
         self.count = left.expect("permits are split among those that are held");
@@ -192,7 +194,8 @@ struct QueueState<T> {
     items: RefCell<VecDeque<T>>,
     depth_max: usize,
     closed: Cell<bool>,
-    /// Tasks that wait to push an item (`pushing`) and to pop one (`popping`).
+    /// Queues of the tasks that wait. `pushing`: tasks that wait until they can push an item.
+    /// `popping`: tasks that wait until they can pop an item.
     pushing: WaitQueue,
     popping: WaitQueue,
 }
@@ -282,11 +285,12 @@ impl<T> Queue<T> {
         item
     }
 
-    /// Closes the queue for further items; the items in the queue can still be taken.
+    /// Closes the queue: no more items can be pushed. The items in the queue can still be taken.
     pub fn close(&self) {
         self.0.closed.set(true);
-        // When the woken task leaves its wait queue, the next task of that queue is woken. All
-        // waiting tasks therefore notice that the queue is closed.
+        // Waking the first task of each wait queue is enough: when the woken task leaves its wait
+        // queue, the next task of that queue is woken. All waiting tasks therefore notice that the
+        // queue is closed.
         self.0.pushing.wake_first();
         self.0.popping.wake_first();
     }
@@ -302,8 +306,8 @@ impl<T> Queue<T> {
     }
 }
 
-/// A value that one task sets once and other tasks wait for. Usually a single task waits, so the
-/// waker of the first waiting task needs no allocation.
+/// A value that one task sets once and other tasks wait for. The waker of the first waiting task is
+/// stored without an allocation, since usually only one task waits.
 pub struct OnceValue<T: Clone> {
     state: RefCell<OnceState<T>>,
 }
@@ -392,8 +396,8 @@ impl TaskGroup {
         let task = self.rt.spawn(async move {
             future.await;
             if let Some(state) = state.upgrade() {
-                // The task has reached its end, so detach its handle instead of cancelling the
-                // task.
+                // The task has completed, so detach its handle: dropping the handle would cancel
+                // the task.
                 if let Some(Some(task)) = state.tasks.borrow_mut().try_remove(key) {
                     task.detach();
                 }
@@ -463,7 +467,8 @@ mod tests {
         let semaphore = Semaphore::new(3);
         let log = Rc::new(RefCell::new(Vec::new()));
         let group = TaskGroup::new(&rt);
-        // The large request comes second. The small requests after it must not overtake it.
+        // The large request arrives second. The small requests that arrive after it must not
+        // overtake it.
         for (name, count, hold_ms) in [("a", 2, 10), ("large", 3, 10), ("b", 1, 1), ("c", 1, 1)] {
             let (semaphore, log, rt2) = (Rc::clone(&semaphore), Rc::clone(&log), rt.clone());
             group.spawn(async move {
@@ -541,8 +546,8 @@ mod tests {
         assert_eq!(rt.block_on(producer), Err(99));
     }
 
-    /// Tests a task that is the first in the queue and is woken for a free permit. If that task is
-    /// dropped before it takes the permit, the next task is woken.
+    /// Tests a task that is the first in the queue and is woken because a permit is free. If this
+    /// task is dropped before it takes the permit, the next task must be woken.
     #[test]
     fn a_waiter_that_leaves_passes_on_what_it_was_told() {
         use std::future::poll_fn;

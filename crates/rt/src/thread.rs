@@ -1,8 +1,8 @@
-//! Threads with a runtime of their own. Such a thread is a shard beside the thread that starts it.
+//! Threads with a runtime of their own. Such a thread is a shard, like the thread that starts it.
 //!
 //! The new thread receives no signals, since the main thread of the process handles them. Like the
-//! main thread, it is marked as part of the I/O path. It must share only data that is `Send` with
-//! the other thread.
+//! main thread, it is marked as part of the I/O path. The two threads must share only data that is
+//! `Send`.
 
 use std::io;
 use std::thread::{Builder, JoinHandle};
@@ -15,7 +15,7 @@ use crate::real_time::{UringOptions, begin_thread};
 /// of `name`.
 ///
 /// # Errors
-/// When no thread can be created.
+/// If no thread can be created.
 pub fn start(
     name: &str,
     options: UringOptions,

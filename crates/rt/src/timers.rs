@@ -1,6 +1,6 @@
-//! The timers of one executor: a heap of deadlines, and a slab of wakers. The heap entry of a
-//! cancelled timer remains. It is skipped when it expires, and removed earlier when such entries
-//! are the majority.
+//! The timers of one executor: a heap of deadlines, and a slab of wakers. When a timer is
+//! cancelled, its entry stays in the heap. The entry is removed when its deadline has passed, or
+//! earlier if most entries of the heap belong to cancelled timers.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -10,8 +10,8 @@ use slab::Slab;
 
 use crate::time::Instant;
 
-/// Handle to a timer that is set. The sequence number detects that the slab entry at `index` has
-/// been reused.
+/// Handle to a timer that is set: an index into the slab, and a sequence number. If the slab entry
+/// has been reused for another timer, the sequence numbers differ.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TimerKey {
     index: usize,

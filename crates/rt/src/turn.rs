@@ -2,17 +2,16 @@
 //!
 //! A thread handles no completion between two polls of the ring, so the work of one turn must be
 //! bounded. Code that iterates over a table counts the visited entries. A loop that can be long
-//! awaits [`give_way`] from time to time. The tables count their visited entries themselves, so the
-//! users of the tables need not count. A loop that forgets to yield shows as a long turn, in tests
-//! and in `status`.
+//! awaits [`give_way`] regularly. The tables count their visited entries themselves, so the users
+//! of the tables need not count. A loop that never yields shows as a long turn, in tests and in
+//! `status`.
 
 use std::cell::Cell;
 
 use crate::executor::yield_now;
 
-/// Number of steps after which a turn ends: about as much work as this number of lookups in an
-/// ordered map. The last task of a turn can exceed this number by its work between two calls of
-/// [`give_way`].
+/// Maximum number of steps of a turn; a step is about as much work as one lookup in an ordered map.
+/// The last task of a turn can exceed this number by its work between two calls of [`give_way`].
 pub const TURN_STEPS_MAX: u64 = 4096;
 
 /// Number of small adjacent entries that count as one step.
@@ -41,16 +40,16 @@ pub fn count_steps(steps: u64) {
     STEPS.with(|counted| counted.set(counted.get().saturating_add(steps)));
 }
 
-/// Adds the cost of a loop over `entries` small entries, which are adjacent in memory, to the work
-/// of this thread's current turn.
+/// Adds the cost of a loop over `entries` small entries to the work of this thread's current turn.
+/// The entries must be adjacent in memory.
 #[inline]
 pub fn count_entries(entries: usize) {
     count_steps(entries.div_ceil(ENTRIES_PER_STEP) as u64);
 }
 
-/// Waits for a later turn if the steps of the current turn are used up; returns immediately
+/// Waits for a later turn if the current turn has used all its steps; returns immediately
 /// otherwise. While the caller waits, the executor polls the ring and the other tasks. If several
-/// tasks wait, only as many of them continue in the next turn as it has steps for.
+/// tasks wait here, the next turn continues only the number of tasks for which it has steps.
 pub async fn give_way() {
     while is_used_up() {
         yield_now().await;

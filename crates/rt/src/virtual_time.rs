@@ -1,5 +1,6 @@
-//! The virtual driver, which moves the clock to the next timer instead of sleeping. No operation
-//! leaves the process in virtual time, so a run depends on its seed alone.
+//! The virtual driver, which moves the clock to the deadline of the next timer instead of sleeping.
+//! In virtual time no operation has an effect outside the process, so the result of a run depends
+//! on its seed alone.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -27,7 +28,8 @@ impl VirtualClock {
         self.now.get()
     }
 
-    /// Moves the clock forward by `duration` in the middle of a turn.
+    /// Moves the clock forward by `duration` in the middle of a turn, which simulates a thread that
+    /// does not run for this time.
     pub(crate) fn stall(&self, duration: Duration) {
         self.now.set(self.now.get() + duration);
     }
@@ -35,7 +37,7 @@ impl VirtualClock {
     /// Moves the clock forward to `until`, or leaves the clock unchanged when `until` has passed.
     ///
     /// # Panics
-    /// When no timer is set: every task waits for another task, which in real time would be a hang.
+    /// If no timer is set: every task waits for another task, which in real time would be a hang.
     pub(crate) fn park(&self, until: Option<Instant>, live_tasks: usize) {
         let until = until.unwrap_or_else(|| {
             panic!("virtual time: {live_tasks} tasks wait and no timer is set, they would hang")

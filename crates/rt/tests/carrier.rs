@@ -80,14 +80,15 @@ fn bytes_cross_in_order_whatever_their_number() {
     });
 }
 
-/// Tests that a receive of ten bytes takes exactly ten, although the peer has already sent more.
+/// Tests that a receive of ten bytes takes exactly ten bytes from the socket, although the peer has
+/// already sent more.
 #[test]
 fn without_reading_ahead_no_more_is_received_than_was_asked_for() {
     with_carrier(async |rt, carrier| {
         let (stream, mut peer) = carried(rt, carrier);
         peer.write_all(&bytes(30)).expect("there is room");
         assert_eq!(receive(rt, &stream, 10).await.unwrap(), bytes(30)[..10]);
-        // The layer that is put on the connection receives the rest.
+        // The layer that is put on the connection next receives the remaining bytes.
         let said = stream.carried().unwrap().raise(async |rt: &Rt, below| {
             let taken = receive(rt, &below, 5).await?;
             Ok((Stream::layered(Inverted(below)), taken))
@@ -152,8 +153,8 @@ fn both_directions_are_bounded() {
             sent.set(true);
             result
         });
-        // The amount exceeds all buffers of the connection, so the peer's thread blocks in its
-        // write.
+        // The data is larger than all buffers of the connection together, so the peer's thread
+        // blocks in its write.
         let whole = bytes(64 << 20);
         let writing = std::thread::spawn({
             let mut peer = peer.try_clone().expect("a descriptor");
@@ -188,7 +189,7 @@ fn shutting_down_wakes_both_ends_and_dropping_closes() {
         assert_eq!(waits.await.expect("an end"), []);
         assert_eq!(peer.read(&mut [0]).expect("an end"), 0);
         drop(stream);
-        // A receive whose future was dropped does not keep the connection open.
+        // A receive whose future was dropped must not keep the connection open.
         let (stream, peer) = carried(rt, carrier);
         {
             let mut given_up = std::pin::pin!(receive(rt, &stream, 1));
@@ -201,7 +202,9 @@ fn shutting_down_wakes_both_ends_and_dropping_closes() {
         }
         stream.send(payload(rt, &[9])).await.expect("it is sent");
         drop(stream);
-        // The messages to the carrier's thread are sent only when this thread waits.
+        // This thread must not block in a read of `peer`: its messages to the carrier's thread are
+        // sent only when its executor runs. Therefore the test receives through a stream of the
+        // runtime.
         let peer = Stream::from_unix(rt, peer).expect("a ring");
         let seen = receive(rt, &peer, 2).await.expect("what was sent");
         assert_eq!(seen, [9]);

@@ -1,7 +1,7 @@
-//! Tests of the ownership contract of submitted operations (see the documentation of the crate): a
-//! future dropped at any time never frees or reuses memory that the kernel can still access.
-//! AddressSanitizer reports a violation; without AddressSanitizer, a stray write shows as a wrong
-//! byte.
+//! Tests of the ownership contract of submitted operations (see the documentation of the crate):
+//! dropping a future, at any time, never frees or reuses memory that the kernel can still access.
+//! AddressSanitizer reports a violation. Without AddressSanitizer, a write to the wrong memory
+//! shows as a wrong byte.
 
 use std::io::{ErrorKind, Write as _};
 use std::os::unix::net::{UnixDatagram, UnixStream};
@@ -46,8 +46,9 @@ fn real_rt(register: bool) -> Rt {
     .unwrap()
 }
 
-/// Starts 32 reads, drops half of them in flight and checks the rest, thousands of times. The
-/// buffers are reused immediately, so a kernel write into a freed buffer would hit a reused one.
+/// Starts 32 reads, drops half of them while they are in flight, and checks the content that the
+/// other half returns; repeats this thousands of times. Buffers are reused immediately, so a kernel
+/// write into a freed buffer would change the content of another read.
 fn drop_half_of_the_reads(register: bool) {
     let numbered = NumberedFile::new(if register { "fixed" } else { "plain" });
     let rt = real_rt(register);
@@ -108,10 +109,10 @@ fn dropped_reads_keep_their_buffers_unregistered() {
     drop_half_of_the_reads(false);
 }
 
-/// Drops a read that was submitted to the driver before the kernel has started it. Then buffers of
-/// the same size are allocated and filled with a mark. If the read's buffer was freed too early, it
-/// is among them, and the kernel's late write overwrites its mark. This test detects the error even
-/// without a sanitizer.
+/// Drops a read after it was started and before the kernel has been entered. Then buffers of the
+/// same size are allocated and filled with a mark. If the read's buffer was freed too early, one of
+/// these buffers is the read's buffer, and the kernel's late write overwrites the mark in it. This
+/// test detects the error even without a sanitizer.
 #[test]
 fn the_buffer_of_a_dropped_read_does_not_come_back_before_its_completion() {
     const MARK: u8 = 0xee;
@@ -157,9 +158,9 @@ async fn poll_once<F: Future>(mut future: std::pin::Pin<&mut F>) -> Poll<F::Outp
     std::future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await
 }
 
-/// Tests that a dropped receive, whose data arrives afterwards, does not write into its buffer
-/// after the buffer's reuse. The stream is allowed to lose the bytes, but other memory must not be
-/// overwritten.
+/// Tests a dropped receive whose data arrives after the buffer has been reused: the kernel must not
+/// write the data into that buffer. The stream is allowed to lose these bytes, but other memory
+/// must not be overwritten.
 #[test]
 fn a_dropped_receive_never_writes_into_a_reused_buffer() {
     let rt = real_rt(true);

@@ -1,5 +1,5 @@
-//! Tests of sockets with the driver that the environment variable `BIMETAL_DRIVER` names.
-//! Operations that must wait do so, and continue when they can.
+//! Tests of sockets with the driver that the environment variable `BIMETAL_DRIVER` names. An
+//! operation that must wait does so, and continues when it can.
 
 use std::io::ErrorKind;
 use std::rc::Rc;
@@ -37,8 +37,8 @@ fn connections_wait_for_a_listener_without_room() {
     std::fs::remove_file(listener.unix_path().unwrap()).unwrap();
 }
 
-/// Both directions send at the same time, in pieces of a megabyte, more than the kernel buffers for
-/// a connection.
+/// Tests a connection on which both ends send at the same time. Each end sends 24 pieces of 1 MiB,
+/// which together are more than the kernel buffers for a connection.
 #[test]
 fn a_send_waits_for_room_and_everything_arrives_in_order() {
     const PIECE: usize = 1 << 20;
@@ -60,7 +60,7 @@ fn a_send_waits_for_room_and_everything_arrives_in_order() {
                 }
             });
         }
-        // No task receives until both directions have filled the kernel's buffers.
+        // No task receives until the senders of both directions have filled the kernel's buffers.
         for _ in 0..100 {
             yield_now().await;
         }

@@ -47,7 +47,7 @@ enum Asked {
 }
 
 /// A device that records all requests. Each page written costs three programs, and each write
-/// request one erase.
+/// request costs one erase.
 #[derive(Clone, Default)]
 struct Noting(Arc<Mutex<Vec<Asked>>>);
 
@@ -97,10 +97,11 @@ fn noted(name: &str, capacity: usize, steps: &[(char, u64)]) -> (Outcome, Vec<As
 
 #[test]
 fn time_is_what_the_flash_did_with_the_final_flush() {
-    // The cache has 2 pages. The write of 0 and the read of 1 miss, and only the read causes a read
-    // of the device. The write of 2 evicts the dirty page 0 (LRU), and page 2 is written at the
-    // end. The 2 written pages cost 6 programs and 2 erases, and there is 1 read: 25 + 6 * 200 +
-    // 2 * 1500 us.
+    // The cache has 2 pages. The write of page 0, the read of page 1 and the write of page 2 are
+    // misses, but only the read causes a read of the device. The write of page 2 evicts the dirty
+    // page 0 (LRU), and the final flush writes page 2. The 2 page writes cost 6 programs and 2
+    // erases. The device time is 25 us for one read, plus 6 * 200 us for the programs, plus 2 *
+    // 1500 us for the erases.
     let (outcome, asked) = noted("lru", 2, &[('w', 0), ('r', 1), ('w', 2)]);
     assert_eq!(
         asked,
@@ -140,10 +141,10 @@ fn padding_reads_what_is_missing_and_writes_the_block() {
 
 #[test]
 fn padding_reads_nothing_that_the_cache_holds() {
-    // The cache has 4 frames, 2 of them for writes. Block 2 is flushed first, and its flush shows
-    // that writing one page takes 3 programs and an erase, 2.1 ms. By this estimate, writing a
-    // whole block and reading its missing pages takes less time. So page 0 is written with its
-    // whole block, of which the cache holds pages 1 and 2.
+    // The cache has 4 frames, 2 of them for writes. Block 2 is flushed first. This flush shows that
+    // writing one page takes 2.1 ms: 3 programs and an erase. By this estimate, writing a whole
+    // block and reading its missing pages takes less time than writing single pages. So page 0 is
+    // written with its whole block; pages 1 and 2 of this block are in the cache.
     let steps = [('w', 8), ('w', 0), ('r', 1), ('r', 2), ('w', 12), ('w', 16)];
     let (outcome, asked) = noted("abm-lru-clc+pad-fixed50", 4, &steps);
     // The trace touches blocks 0, 2, 3 and 4, so page 8 of the trace is the first page of the
@@ -398,8 +399,8 @@ fn a_block_written_in_order_costs_what_it_holds_over_every_device() {
         }
         let copied = work.programs - 160;
         if name.starts_with("page") {
-            // The drive is in a steady state, so the blocks that its garbage collection erases
-            // contain valid pages.
+            // The drive is in a steady state: the blocks that its garbage collection erases contain
+            // valid pages, which are copied first.
             assert!(copied > 0 && work.erases >= 10, "{name}: {work:?}");
         } else {
             assert_eq!(copied, 0, "{name}: {work:?}");

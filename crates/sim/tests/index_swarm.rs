@@ -15,7 +15,7 @@ fn only(classes: &[Class]) -> Options {
 }
 
 /// Returns options with the classes that existed when the seeds below found their bugs. A class
-/// that was added later would change the seeds in which it occurs.
+/// that was added later would change the scenarios of the seeds that draw this class.
 fn early() -> Options {
     let later = [Class::GrowingLog, Class::HugeValues];
     Options {
@@ -34,11 +34,11 @@ fn seeds_that_have_found_something_find_nothing() {
         // A transaction missed changes of other writers, because it was older than the history that
         // the index keeps for each key.
         39, 97, 673,
-        // A snapshot missed a version of a value: its leaf had been rewritten while there was no
-        // space for the version.
+        // A snapshot missed a version of a value. The leaf of the value had been rewritten while
+        // there was no space for the version.
         206,
-        // After a kill, the log had a gap, and changes that the next program made durable were
-        // behind the gap.
+        // After a kill, the log had a gap. Changes that the next program made durable were after
+        // the gap.
         519,
         // Bit rot had destroyed the end of the log, so the checkpoint included changes that the
         // rest of the log did not contain.
@@ -48,11 +48,11 @@ fn seeds_that_have_found_something_find_nothing() {
         3225, 5146,
         // After a failed write, an out-of-line value that cleaning had moved was read as a node.
         7360, 8337,
-        // A failed sync lost a write to a segment, which left an older image of a node at the
-        // offset of its newer image.
+        // A failed sync lost a write to a segment. As a result, an older image of a node remained
+        // at the offset of its newer image.
         8736, 10_290,
-        // After a failed sync, the next program read data that was only in the page cache of the
-        // system. It relied on its own sync, which did not make that data durable.
+        // After a failed sync, some data was only in the page cache of the system. The next program
+        // read this data, and relied on its own sync, but this sync did not make the data durable.
         20_650,
         // Bit rot had destroyed a frame at the end of the log. A torn write at the same offset made
         // the frame valid again, and the batch of the frame reappeared.
@@ -83,7 +83,8 @@ fn seeds_that_have_found_something_find_nothing() {
             ],
         ),
         // The first batch after an opening wrote back all changes that the opening had replayed.
-        // Their memory was released only at the end of the batch, which a power cut prevented.
+        // The memory of these changes was released only at the end of the batch, and a power cut
+        // prevented this end.
         (
             125_443,
             &[
@@ -93,8 +94,8 @@ fn seeds_that_have_found_something_find_nothing() {
                 Class::LostWrites,
             ],
         ),
-        // A batch that was too long for the ring of the log arrived when no part of the log was
-        // needed any longer, and neither superblock was usable any longer.
+        // A batch was too long for the ring of the log, and no part of the log was needed any
+        // longer when the batch arrived. Neither superblock was usable any longer.
         (
             300_080,
             &[
@@ -154,7 +155,8 @@ fn seeds_that_have_found_something_find_nothing() {
             ],
         ),
         // A leaf with several patches of the same sequence number was mistaken for a leaf with a
-        // later sequence number, which would include a deletion.
+        // later sequence number. A leaf with that later sequence number would have included a
+        // deletion.
         (
             325_910,
             &[
@@ -179,8 +181,8 @@ fn seeds_that_have_found_something_find_nothing() {
                 Class::HugeValues,
             ],
         ),
-        // The log supplied older changes of a leaf, all of which the stored image of the leaf had
-        // deleted. No key was left that leads to the leaf, and the index reported damage.
+        // The log supplied older changes of a leaf, but the stored image of the leaf had already
+        // deleted all of them. Afterwards no key led to the leaf, and the index reported damage.
         (
             401_999,
             &[
@@ -192,7 +194,7 @@ fn seeds_that_have_found_something_find_nothing() {
                 Class::HugeValues,
             ],
         ),
-        // A compaction kept all nodes that it had written in memory until the end of the next
+        // A compaction wrote nodes, and kept all of these nodes in memory until the end of the next
         // batch.
         (304_326, &[Class::PowerCut, Class::Kill, Class::Full]),
         // The index still refused a batch that needs a longer log after space on the disk had
@@ -278,8 +280,8 @@ fn every_class_changes_what_happens() {
     }
 }
 
-/// If the write of a node is lost, an older image of the node may be at the same offset. The index
-/// must detect that the image is outdated, and report damage.
+/// If the write of a node is lost, an older image of the node can be at the same offset. The index
+/// must detect that the image is outdated, and must report damage.
 #[test]
 fn nodes_that_are_lost_are_missed() {
     let options = only(&[Class::PowerCut, Class::Paper, Class::LostNodes]);

@@ -186,7 +186,7 @@ fn miss_ratios_are_those_of_the_published_tables() {
                 .iter()
                 .find(|(name, size, _)| name == cell.policy && *size == cell.size);
             let ratio = found.map_or(f64::NAN, |(_, _, outcome)| outcome.miss_ratio());
-            // A missing ratio is NaN, which counts as a mismatch.
+            // A missing ratio is NaN, which is treated as a mismatch.
             let error = (ratio - cell.expected).abs();
             if error.is_nan() || error > cell.tolerance {
                 let Cell {
@@ -202,8 +202,8 @@ fn miss_ratios_are_those_of_the_published_tables() {
     assert!(wrong.is_empty(), "\n{wrong}");
 }
 
-/// Counts of a trace: requests (reads, writes), page accesses (reads, writes), number of distinct
-/// pages, and number of distinct pages that are written.
+/// Counts of a trace: the numbers of requests (reads, writes), the numbers of page accesses (reads,
+/// writes), the number of distinct pages, and the number of distinct pages that are written.
 type TraceCounts = ([u64; 2], [u64; 2], u64, u64);
 
 /// Counts that the web page gives for the traces that distinguish reads and writes.

@@ -85,7 +85,7 @@ const SEEDS: [(u64, &str); 30] = [
 ];
 
 /// Classes that were on by default when most of the seeds below were found. Classes added later
-/// would change the seeds in which they occur.
+/// would change the scenarios of the seeds that draw these classes.
 const FOUND_WITH: &str =
     "withstood,-crash-at-epoch,-change-of-sides,-full-log,-crash-in-scrub,-crash-in-resync";
 
@@ -552,7 +552,8 @@ fn seeds_that_failed_with_classes_do_not_fail_again() {
 #[test]
 fn seeds_that_failed_once_do_not_fail_again() {
     for (seed, what) in SEEDS {
-        // These seeds find their bugs with the faults that are always on.
+        // These seeds find their bugs with the faults that are always on, so no fault class is
+        // enabled.
         let options = Options {
             classes: Classes::NONE,
             ..Options::default()

@@ -107,8 +107,8 @@ fn the_faults_of_every_class_of_corruption_happen() {
     }
 }
 
-/// Each class that aims at a rare state, such as a full log or a crash during a scrub, must reach
-/// it.
+/// Some classes aim at a rare state, such as a full log or a crash during a scrub. Each of these
+/// classes must reach its state.
 #[test]
 fn the_moments_that_classes_wait_for_are_met() {
     for (class, state) in [
@@ -124,8 +124,8 @@ fn the_moments_that_classes_wait_for_are_met() {
     }
 }
 
-/// For a few seeds, cuts the power at a sample of the boundaries, and fails a sample of the
-/// operations of each class.
+/// For a few seeds, cuts the power at a random sample of the I/O boundaries (arrivals and
+/// completions of requests), and fails a random sample of the operations of each class.
 #[test]
 fn a_slice_of_boundaries_finds_nothing() {
     for what in Every::ALL {
@@ -152,7 +152,8 @@ fn a_slice_of_boundaries_finds_nothing() {
     }
 }
 
-/// Power cuts at a sample of the boundaries reveal a mirror whose flush reaches no side.
+/// Power cuts at a sample of the I/O boundaries (arrivals and completions of requests) reveal a
+/// planted bug: a mirror that sends flushes to no side.
 #[test]
 fn a_cut_at_many_boundaries_finds_a_mirror_that_skips_flushes() {
     let options = Options {

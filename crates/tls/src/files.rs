@@ -24,9 +24,10 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlsFiles {
-    /// Certificates of the authorities, one of which must have issued the other end's certificate.
+    /// File with the certificates of the authorities. One of these authorities must have issued the
+    /// other end's certificate.
     pub ca: PathBuf,
-    /// Certificate of this end, followed by any intermediate certificates.
+    /// File with the certificate of this end, followed by any intermediate certificates.
     pub cert: PathBuf,
     /// Private key of this end.
     pub key: PathBuf,
@@ -216,9 +217,9 @@ impl Loaded {
         Ok(loaded)
     }
 
-    /// Checks the certificate of this end for mistakes that would make the peer refuse it, so that
-    /// they are reported where the operator can correct them. A certificate from an authority that
-    /// this end does not trust is accepted.
+    /// Checks the certificate of this end for mistakes that would make the other end refuse it. The
+    /// mistakes are reported here because the operator can correct them at this end. A certificate
+    /// from an authority that this end does not trust is accepted.
     fn check(&self, files: &TlsFiles, end: &'static str, usage: KeyUsage) -> Result<(), TlsError> {
         let malformed = |error: webpki::Error| TlsError::malformed(&files.cert, &error);
         let (own, between) = self.chain.split_first().expect("a chain is not empty");
@@ -248,7 +249,8 @@ impl Loaded {
                 path: files.cert.clone(),
                 end,
             }),
-            // The certificate is issued by another authority, perhaps one with the same name.
+            // The certificate was issued by another authority, perhaps an authority with the same
+            // name. This is no mistake, since the other end might trust that authority.
             Err(webpki::Error::UnknownIssuer | webpki::Error::InvalidSignatureForPublicKey) => {
                 Ok(())
             }
@@ -258,7 +260,7 @@ impl Loaded {
 }
 
 impl TlsFiles {
-    /// Converts an error in the certificate or the key of this end.
+    /// Converts an error in the certificate or the key of this end to an error that names the file.
     fn own_error(&self, error: rustls::Error) -> TlsError {
         match error {
             rustls::Error::InconsistentKeys(_) => TlsError::OtherKey {

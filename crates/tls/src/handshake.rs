@@ -15,7 +15,7 @@ impl ServerTls {
     /// client's certificate.
     ///
     /// # Errors
-    /// The errors of the stream `below`; `InvalidData` when the client has no trusted certificate,
+    /// The errors of the stream `below`; `InvalidData` if the client has no trusted certificate,
     /// or does not speak TLS 1.3.
     pub async fn accept(&self, rt: &Rt, below: Stream) -> io::Result<(Stream, Vec<String>)> {
         let connection = ServerConnection::new(self.0.clone()).map_err(to_io)?;
@@ -32,9 +32,9 @@ impl ClientTls {
     /// Performs the handshake with a server. Returns the encrypted stream.
     ///
     /// # Errors
-    /// The errors of the stream `below`; `InvalidData` when the server has no trusted certificate,
-    /// or no certificate for its name. A server that does not trust the client's certificate
-    /// reports this only after the handshake; the first receive then fails.
+    /// The errors of the stream `below`; `InvalidData` if the server's certificate is not from a
+    /// trusted authority, or is not valid for the server's name. A server that does not trust the
+    /// client's certificate reports this only after the handshake; the first receive then fails.
     pub async fn connect(&self, rt: &Rt, below: Stream) -> io::Result<Stream> {
         let connection = ClientConnection::new(self.config.clone(), self.name.clone());
         let connection = connection.map_err(to_io)?;
@@ -52,8 +52,8 @@ async fn shaken(rt: &Rt, below: Stream, connection: Connection) -> io::Result<En
             return Ok(encrypted);
         }
         if let Err(error) = encrypted.advance().await {
-            // Send the peer the alert with the reason. If that fails, report the error of the
-            // handshake, which says more.
+            // Send the alert with the reason to the peer. If this send fails, its error is ignored,
+            // since the error of the handshake says more.
             let _ = encrypted.flush().await;
             return Err(error);
         }

@@ -1,9 +1,10 @@
 //! TLS 1.3 over a byte stream, with certificates of both ends.
 //!
-//! The crate supports no older version, no end without a certificate, and no resumption. It is for
-//! byte streams that leave the machine. A stream without TLS does not use this crate.
+//! The crate supports no older version, no end without a certificate, and no resumption of
+//! sessions. It is for byte streams that leave the machine. A stream without TLS does not use this
+//! crate.
 //!
-//! This crate must never hand out a byte that was not authenticated. It must never mistake the end
+//! This crate must never pass on a byte that was not authenticated. It must never mistake the end
 //! of the underlying stream for the peer's authenticated end of data.
 
 mod files;

@@ -57,7 +57,7 @@ fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (first, rest) = rest.split_first()?;
     let (len, rest) = match first {
         0..=0x7f => (usize::from(*first), rest),
-        // The length follows in one or two bytes; longer lengths do not occur in names.
+        // The length is in the next one or two bytes. Longer lengths do not occur in names.
         0x81 => (usize::from(*rest.first()?), &rest[1..]),
         0x82 => {
             let (len, rest) = rest.split_first_chunk()?;
@@ -73,7 +73,7 @@ fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
 mod tests {
     use super::*;
 
-    /// The subject C=NL, CN=box, in which each set has one attribute.
+    /// The subject C=NL, CN=box. It consists of two sets with one attribute each.
     const SUBJECT: &[u8] =
         b"\x31\x0b\x30\x09\x06\x03\x55\x04\x06\x13\x02NL\x31\x0c\x30\x0a\x06\x03\x55\x04\x03\x0c\x03box";
 
@@ -98,8 +98,9 @@ mod tests {
     #[test]
     fn long_lengths_are_read() {
         let name = "n".repeat(300);
-        // 300 is 0x012c. The inner sequence is 9 bytes longer than the name, for the OID and the
-        // head of the string, and the set is another 4 bytes longer, for the head of the sequence.
+        // The length 300 is 0x012c. The length of the inner sequence is 9 bytes more, for the OID
+        // and the head of the string. The length of the set is another 4 bytes more, for the head
+        // of the sequence.
         let subject = [
             &b"\x31\x82\x01\x39\x30\x82\x01\x35\x06\x03\x55\x04\x03\x0c\x82\x01\x2c"[..],
             name.as_bytes(),

@@ -20,8 +20,8 @@ use rustls::Connection;
 const HANDSHAKE_BYTES: usize = 4096;
 const RECEIVE_BYTES: usize = 64 << 10;
 /// `SEND_BYTES`: number of plaintext bytes that are encrypted at a time. `SEND_OVERHEAD_BYTES`:
-/// maximum number of bytes that the encryption adds to them, which are 22 bytes for each record of
-/// 16 KiB, and the answer to a key update.
+/// maximum number of bytes that the encryption adds to `SEND_BYTES` bytes of plaintext: 22 bytes
+/// for each record of 16 KiB, and the answer to a key update.
 const SEND_BYTES: usize = 64 << 10;
 const SEND_OVERHEAD_BYTES: usize = 1024;
 /// Maximum number of payload slices that are encrypted together.
@@ -40,7 +40,8 @@ pub(crate) struct Encrypted {
     below: Stream,
     connection: RefCell<Connection>,
     incoming: RefCell<Option<Incoming>>,
-    /// True while a piece of ciphertext is being sent; no other ciphertext may overtake it.
+    /// True while a piece of ciphertext is being sent. Later ciphertext must not overtake this
+    /// piece.
     sending: Cell<bool>,
 }
 
@@ -73,8 +74,8 @@ impl Encrypted {
         Ok(())
     }
 
-    /// Receives a part of the handshake. Data that arrived after the handshake is kept for the
-    /// receiver.
+    /// Receives bytes of the handshake and processes them. Data that arrived after the handshake is
+    /// kept for the receiver of the stream.
     pub(crate) async fn advance(&self) -> io::Result<()> {
         if self.incoming.borrow().is_none() && !self.receive_below(HANDSHAKE_BYTES).await? {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -110,8 +111,8 @@ impl Encrypted {
         let taken = connection.read_tls(&mut unread)?;
         connection.process_new_packets().map_err(to_io)?;
         here.start += taken;
-        // After the peer has announced its end of data, the connection accepts no more bytes. The
-        // remaining ciphertext is dropped.
+        // The connection takes no bytes after the peer has announced its end of data. The remaining
+        // ciphertext is dropped.
         if taken == 0 || here.start == here.end {
             *incoming = None;
         }
@@ -133,7 +134,8 @@ impl Encrypted {
                 Ok(0) => return Ok(Some(filled)),
                 Ok(count) => filled += count,
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
-                // Decrypted data is returned before an error that follows the data.
+                // Return the data that was decrypted so far, even if an error follows the data. A
+                // later call returns the error.
                 Err(_) if filled > 0 && self.incoming.borrow().is_none() => break,
                 Err(_) => match self.feed() {
                     Ok(true) => {}
@@ -164,8 +166,8 @@ impl Encrypted {
         }
     }
 
-    /// Takes the ciphertext that waits to be sent, if any; `plain_bytes` is the size of its
-    /// plaintext.
+    /// Takes the ciphertext that waits to be sent, or returns `None` if no ciphertext waits.
+    /// `plain_bytes` is the number of plaintext bytes that it encrypts.
     fn ciphertext(&self, plain_bytes: usize) -> io::Result<Option<Payload>> {
         let mut connection = self.connection.borrow_mut();
         if !connection.wants_write() {
@@ -199,8 +201,8 @@ impl Encrypted {
             while left_bytes > 0 {
                 let taken = self.connection.borrow_mut().writer().write_vectored(left)?;
                 if taken == 0 {
-                    // No ciphertext is pending, so the only reason why the connection accepts no
-                    // data is that it has ended.
+                    // The connection accepts no data although no ciphertext is pending. The only
+                    // reason for this is that the connection has ended.
                     return Err(io::ErrorKind::BrokenPipe.into());
                 }
                 IoSlice::advance_slices(&mut left, taken);
@@ -213,8 +215,8 @@ impl Encrypted {
         Ok(())
     }
 
-    /// Announces the end of data to the peer without waiting. If the announcement cannot be sent
-    /// immediately, the peer gets none.
+    /// Announces the end of data to the peer, without waiting. If the announcement cannot be sent
+    /// immediately, it is not sent.
     fn say_goodbye(&self) {
         self.connection.borrow_mut().send_close_notify();
         if self.sending.get() {
@@ -222,7 +224,8 @@ impl Encrypted {
         }
         if let Ok(Some(goodbye)) = self.ciphertext(0) {
             let send = pin!(self.below.send(goodbye));
-            // One poll sends as much as the socket accepts without waiting; the rest is dropped.
+            // A single poll sends the part that the socket accepts without waiting. The rest is
+            // dropped.
             let _ = send.poll(&mut Context::from_waker(Waker::noop()));
         }
     }
@@ -230,7 +233,7 @@ impl Encrypted {
 
 impl Drop for Encrypted {
     fn drop(&mut self) {
-        // Without the shutdown, an abandoned receive would keep the connection open.
+        // Without the shutdown, a receive whose future was dropped would keep the connection open.
         self.below.shutdown();
     }
 }

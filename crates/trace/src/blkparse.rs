@@ -60,8 +60,9 @@ fn is_device(name: &[u8]) -> bool {
 /// Parses one line of a trace in which the event `taken` is read as a request.
 ///
 /// # Errors
-/// When the line is an event with impossible fields, or an event that a request causes before
-/// `taken`. In the latter case, `taken` was chosen from a part of the trace that lacks this event.
+/// When the line is an event with impossible fields, or an event that comes before `taken` among
+/// the events of one request. The second error means that `taken` was chosen from a part of the
+/// trace that lacks the earlier event.
 pub(crate) fn line(
     line: &[u8],
     taken: Option<Event>,

@@ -71,7 +71,7 @@ impl FromStr for Columns {
 }
 
 impl Columns {
-    /// Parses one line. The first line may be a heading. A record without an operation is a read,
+    /// Parses one line. The first line can be a heading. A record without an operation is a read,
     /// and a record without a length is one page long.
     pub(crate) fn parse(&self, line: &[u8], unit: u64, is_first: bool) -> Result<Parsed, String> {
         let separators = |b: &u8| matches!(b, b',' | b';') || b.is_ascii_whitespace();

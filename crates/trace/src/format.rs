@@ -158,7 +158,8 @@ fn sample_lines(start: &[u8]) -> Vec<&[u8]> {
         .split(|b| *b == b'\n')
         .map(<[u8]>::trim_ascii)
         .collect();
-    // The last line may be incomplete, unless it is the only one.
+    // The last line might be cut off, because `start` is only the start of the file. If it is the
+    // only line, it is kept.
     if lines.len() > 1 {
         lines.pop();
     }
@@ -247,7 +248,8 @@ fn of_name(name: &str, lines: &[&[u8]]) -> Option<Format> {
         })
     };
     if numbers(4) {
-        // No other known format has four numbers in a line, but an arbitrary text might.
+        // No other known format has four numbers in each line, but an arbitrary text might have
+        // them. The file's name must therefore also suggest ARC.
         return (name.contains(".lis") || name.contains("arc")).then_some(Format::Arc);
     }
     // A text with one number in each line is hardly anything other than LIRS.

@@ -83,7 +83,7 @@ impl Input {
         &self.buffer[from..to]
     }
 
-    /// Returns the next line. A line ends with LF or CR LF; the last line of the stream may lack
+    /// Returns the next line. A line ends with LF or CR LF; the last line of the stream can lack
     /// this end.
     pub(crate) fn line(&mut self) -> io::Result<Line> {
         let mut searched = 0;

@@ -66,7 +66,7 @@ pub(crate) fn number(fields: Fields<'_, '_>, name: &str) -> Result<u64, What> {
     whole(text).ok_or_else(|| format!("{name} {} is not a number", shown(text)))
 }
 
-/// Parses the next field as a time, which may have a fraction, and returns the time in nanoseconds.
+/// Parses the next field as a time, which can have a fraction, and returns the time in nanoseconds.
 pub(crate) fn time(fields: Fields<'_, '_>, unit_ns: u64) -> Result<u64, What> {
     let text = field(fields, "time")?;
     time_of(text, unit_ns).ok_or_else(|| format!("time {} is not one", shown(text)))
@@ -185,9 +185,9 @@ pub(crate) enum Holds {
 }
 
 impl Holds {
-    /// Returns true if the field may be data of this column, intact or damaged. A damaged number
-    /// still starts like a number. A damaged type cannot be distinguished from a heading, so it
-    /// does not count as data.
+    /// Returns true if the field can be data of this column, intact or damaged. A damaged number
+    /// still starts like a number. A damaged type cannot be distinguished from a heading, so it is
+    /// not treated as data.
     fn may_be_data(self, field: &[u8]) -> bool {
         let begins_like_number = |b: &u8| b.is_ascii_digit() || b"+-.".contains(b);
         match self {
@@ -231,7 +231,7 @@ pub(crate) fn is_msr_heading(line: &[u8]) -> bool {
 }
 
 /// Parses a line of MSR Cambridge: `time(100 ns),host,disk,type,offset,size,response`. The first
-/// line may be a heading.
+/// line can be a heading.
 pub(crate) fn msr(
     line: &[u8],
     is_first: bool,
@@ -378,7 +378,7 @@ pub(crate) fn fio(
 }
 
 /// Parses a line of the format `pages`: `op,lpn,npages`, with the op `R`, `W` or `T`. The first
-/// line may be a heading.
+/// line can be a heading.
 pub(crate) fn pages(line: &[u8], unit: u64, is_first: bool) -> Result<Parsed, What> {
     let mut all = comma_fields(line);
     let fields: Fields = &mut all;
@@ -433,7 +433,8 @@ pub(crate) fn vscsi(record: &[u8], version: u8) -> Result<Parsed, What> {
 }
 
 /// Parses a record of libCacheSim's oracleGeneral, which has 24 bytes:
-/// `time(s) u32, object u64, bytes u32, next i64`. An object counts as one unit, whatever its size.
+/// `time(s) u32, object u64, bytes u32, next i64`. An object is treated as one unit, whatever its
+/// size.
 pub(crate) fn oracle_general(record: &[u8], unit: u64) -> Result<Parsed, What> {
     let time_ns = u64::from(u32_at(record, 0)) * 1_000_000_000;
     let object = u64_at(record, 4);

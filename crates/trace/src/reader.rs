@@ -426,7 +426,7 @@ impl Reader {
         from: usize,
         to: usize,
     ) -> Result<Result<Parsed, String>, TraceError> {
-        // The line is copied, because `peek` may move its bytes in the buffer.
+        // The line is copied, because `peek` can move its bytes in the buffer.
         let line = self.input.bytes(from, to).to_vec();
         if let Some(here) = Event::of_line(&line) {
             let ahead = self.input.peek(LINE_BYTES_MAX);

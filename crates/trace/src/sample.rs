@@ -1,11 +1,11 @@
 //! A representative sample of the pages of a trace, selected by a hash of each page's address.
 //!
-//! All accesses to selected pages are kept, and no others. So the number of distinct pages between
-//! two uses of a page shrinks by the sampling rate, and a cache that is smaller by the same rate
-//! behaves alike. Source: Waldspurger et al., "Efficient MRC construction with SHARDS", FAST 2015,
-//! and "Cache modeling and optimization using miniature simulations", USENIX ATC 2017. The
-//! selection must depend only on the address, so that the same pages are selected in every run and
-//! every trace.
+//! All accesses to selected pages are kept, and accesses to other pages are dropped. So the number
+//! of distinct pages between two uses of a page shrinks by the sampling rate, and a cache that is
+//! smaller by the same rate behaves alike. Source: Waldspurger et al., "Efficient MRC construction
+//! with SHARDS", FAST 2015, and "Cache modeling and optimization using miniature simulations",
+//! USENIX ATC 2017. The selection must depend only on the address, so that the same pages are
+//! selected in every run and every trace.
 
 use std::fmt;
 

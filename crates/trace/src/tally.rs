@@ -17,7 +17,7 @@ pub enum Ignored {
     /// A line that belongs to the format itself, such as the first line of a fio log or the `*` of
     /// LIRS.
     Mark,
-    /// An event of blkparse of another kind than the one that is read as a request.
+    /// An event of blkparse whose kind is not the kind that is read as a request.
     OtherEvent,
     /// A flush or another request of blkparse that has no sectors.
     NoSectors,
@@ -91,8 +91,8 @@ impl Tally {
     }
 }
 
-/// Shows the number of skipped lines for each reason that should be reported. Shows nothing when
-/// there are no such lines.
+/// Shows, for each reason that should be reported, the number of lines skipped for that reason.
+/// Shows nothing if no line was skipped for such a reason.
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let reasons = Ignored::ALL.into_iter().filter(|why| why.is_worth_saying());

@@ -22,11 +22,11 @@ const NAMES: u64 = 24;
 /// small.
 const LENGTH_MAX: u64 = 40_000;
 
-/// The versions that each file may have after a crash.
+/// The versions that each file can have after a crash.
 #[derive(Debug, Default)]
 pub struct Files {
-    /// For each name: the version that is certainly durable (`None` if the file may be missing),
-    /// and the newest version whose replacement has begun.
+    /// For each name: the version that is certainly durable (`None` if the file is possibly
+    /// missing), and the newest version whose replacement has begun.
     versions: BTreeMap<u64, (Option<u64>, u64)>,
     next_version: u64,
 }

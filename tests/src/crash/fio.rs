@@ -34,8 +34,9 @@ fn common(uri: &str) -> Vec<String> {
     words
 }
 
-/// Returns the fio options for the durable part. Its pattern is `generation` as four bytes,
-/// followed by the offset of the block.
+/// Returns the fio options for the durable part (the part whose content is flushed before the
+/// crash). The pattern of a block is `generation` as four bytes, followed by the offset of the
+/// block.
 fn certain(generation: u32) -> Vec<String> {
     vec![
         "--name=certain".to_owned(),
@@ -57,7 +58,8 @@ fn loaded() -> Vec<String> {
     words.map(str::to_owned).into()
 }
 
-/// Writes the whole durable part with the pattern of `generation`, and flushes it.
+/// Writes the pattern of `generation` to the whole durable part (the part whose content is flushed
+/// before the crash), and flushes it.
 pub fn write_certain(uri: &str, generation: u32) {
     Client::new("fio")
         .args(common(uri))

@@ -4,12 +4,12 @@ use std::ops::Range;
 
 use crate::client::Outcome;
 
-/// Data that may be lost, as `serve` reports it in a refusal.
+/// Data that is possibly lost, as `serve` reports it in a refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lost {
-    /// Only these byte ranges may be lost.
+    /// Only these byte ranges can be lost.
     Ranges(Vec<Range<u64>>),
-    /// The changes after some moment are not known, so any byte of the volume may be lost.
+    /// The changes after some moment are not known, so every byte of the volume is possibly lost.
     Unknown,
 }
 
@@ -39,8 +39,8 @@ impl Lost {
 /// If `outcome` is not a refusal, reports no loss, or contains a range that does not parse.
 pub fn lost(outcome: &Outcome) -> Lost {
     let status = outcome.status.unwrap_or_else(|| panic!("{outcome}"));
-    // Status 101 is that of a Rust panic, 124 of a missed deadline, and 134 and above of a signal,
-    // as a shell reports it.
+    // Status 101 means a Rust panic, 124 a missed deadline, and 134 and above a signal, as a shell
+    // reports it.
     assert!((1..=100).contains(&status), "not a refusal: {outcome}");
     assert!(outcome.stdout.is_empty(), "not a refusal: {outcome}");
     let lines = outcome.stderr.lines().filter(|line| {

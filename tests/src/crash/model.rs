@@ -1,7 +1,7 @@
 //! The possible content of a volume after a crash, block by block.
 //!
 //! Each write has a stamp, a unique number that every sector of the write contains. After a crash a
-//! block may hold the content that the last flush made durable, or that of any later write. Once a
+//! block can hold the content that the last flush made durable, or that of any later write. Once a
 //! block has been read after a crash, it must keep the content that was read.
 
 use std::collections::BTreeSet;
@@ -16,11 +16,11 @@ const SECTORS: usize = (BLOCK_BYTES / SECTOR_BYTES) as usize;
 /// Content of a block: the stamp of each of its sectors. Stamp 0 is a sector of zeroes.
 type Stamps = [u64; SECTORS];
 
-/// A write whose content a block may hold.
+/// A write whose content a block can hold.
 #[derive(Clone, Debug)]
 struct Version {
     stamps: Stamps,
-    /// Time on the model's own clock at which the write was acknowledged; `None` while the write is
+    /// Time on the model's own clock at which the write was acknowledged. `None` while the write is
     /// in flight.
     acknowledged: Option<u64>,
 }
@@ -122,15 +122,15 @@ impl Model {
             let versions = &mut blocks[block as usize];
             let covered = |v: &Version| v.acknowledged.is_some_and(|at| at <= sent);
             // If the flush covers no version, the oldest version stays. The oldest version is
-            // always durable, even if FUA made it durable after the flush was sent.
+            // always durable, even if it became durable by FUA after the flush was sent.
             let certain = versions.iter().rposition(covered).unwrap_or(0);
             versions.drain(..certain);
             versions.len() > 1
         });
     }
 
-    /// Compares data read from `first_block` on with the newest writes. No request to these blocks
-    /// may have been in flight during the read.
+    /// Compares data read from `first_block` on with the newest writes. The caller must ensure that
+    /// no request to these blocks was in flight during the read.
     ///
     /// # Errors
     /// The breach for the first block that holds other data.
@@ -292,8 +292,8 @@ mod tests {
         model.acknowledged(0..1, true);
         assert!(model.clone().settle(0, &content(0..1, 1)).is_err());
         assert!(model.clone().settle(0, &content(0..1, 2)).is_ok());
-        // The flush was sent before the FUA write was acknowledged. The flush therefore does not
-        // make the later write, which has stamp 3, durable.
+        // The flush was sent before the FUA write was acknowledged, and before the write with stamp
+        // 3 was sent. The flush therefore does not make the write with stamp 3 durable.
         model.sent(0..1, 3);
         model.flushed(flush);
         assert!(model.clone().settle(0, &content(0..1, 2)).is_ok());

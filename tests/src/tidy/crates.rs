@@ -20,10 +20,10 @@ struct Row<'a> {
 
 /// Complains unless the table of crates in ARCHITECTURE.md lists every crate with exactly the
 /// crates of this tree that its manifest names, in all dependency sections. Each named crate must
-/// be in a row further down. So there is no cycle, a policy can never do I/O, and a codec can never
-/// need an executor.
+/// be in a row further down. So there is no cycle. A crate of policies cannot depend on a crate
+/// that does I/O, and a crate of codecs cannot depend on an executor.
 ///
-/// A package outside of `crates/` (the tests) may depend on any crate.
+/// A package outside of `crates/` (the tests) is allowed to depend on any crate.
 pub fn crate_direction(tree: &Tree) -> Vec<Complaint> {
     let page = tree.files.iter().find(|file| file.path == PAGE);
     let rows = page.map_or_else(Vec::new, |page| table(&page.text));
@@ -43,7 +43,8 @@ pub fn crate_direction(tree: &Tree) -> Vec<Complaint> {
             }
         };
         let mut found = own_dependencies(&manifest);
-        // A crate that names itself among its dependencies for tests only enables its own features.
+        // A crate can name itself among its dependencies for tests, to enable its own features in
+        // the tests. Such a dependency is ignored.
         found.remove(name);
         let row = rows.iter().find(|row| row.name == name);
         if row.is_none_or(|row| row.dependencies != found) {
@@ -80,7 +81,7 @@ fn table(page: &str) -> Vec<Row<'_>> {
     .collect()
 }
 
-/// Complains about each dependency of a crate that is not in a row below that of the crate.
+/// Complains about each dependency of a crate that is not in a row below the row of the crate.
 fn upward(rows: &[Row<'_>]) -> Vec<Complaint> {
     let mut complaints = Vec::new();
     for (at, row) in rows.iter().enumerate() {

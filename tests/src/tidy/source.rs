@@ -131,7 +131,8 @@ pub fn banned_calls(tree: &Tree) -> Vec<Complaint> {
             {
                 continue;
             }
-            // The name of a macro ends in `!`, so the word ends there, whatever character follows.
+            // The name of a macro ends in `!`. The searched word therefore ends there, whatever
+            // character follows.
             for line in lines_with(&code, ban.words) {
                 let (path, words, instead) = (&file.path, ban.words, ban.instead);
                 complaints.push(format!("{path}:{line}: {words}; use {instead}"));
@@ -142,7 +143,7 @@ pub fn banned_calls(tree: &Tree) -> Vec<Complaint> {
     complaints
 }
 
-/// Complains about an import of the form `use std::collections::{.., HashMap, ..}`, which may
+/// Complains about an import of the form `use std::collections::{.., HashMap, ..}`, which can
 /// extend over several lines.
 fn imported_hash_maps(path: &str, code: &str) -> Vec<Complaint> {
     let group = |(at, start): (usize, &str)| {

@@ -83,7 +83,7 @@ fn refused(page: &str) -> Refused {
 }
 
 /// Complains about refused words and phrases in the lines of a file. A line of code is `None`. A
-/// phrase may begin in one line and end in the next.
+/// phrase can begin in one line and end in the next.
 fn in_prose(
     file: &File,
     lines: &[Option<String>],

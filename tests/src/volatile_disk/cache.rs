@@ -3,8 +3,8 @@
 //!
 //! A write stays in the cache until a flush covers it. The backing file holds the durable content,
 //! which survives every power cut. After a power cut, each block of 4 KiB holds either the durable
-//! content or a version that was written since, completed or in flight. If the power cut tears
-//! blocks, this holds for each sector of 512 bytes by itself.
+//! content or the content of one later write. The later write can be completed or in flight at the
+//! power cut. If the power cut tears blocks, the same holds for each sector of 512 bytes by itself.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -20,8 +20,9 @@ pub const BLOCK_BYTES: u64 = 4096;
 /// Size of a sector in bytes. A power cut never tears a sector.
 pub const SECTOR_BYTES: u64 = 512;
 
-/// Maximum number of cached versions of one block from which a power cut may choose. An older
-/// version is forgotten, as if a real disk had overwritten it.
+/// Maximum number of cached versions of one block. A power cut chooses one of these versions or the
+/// durable content. If a block gets more versions, its oldest version is forgotten, as if a real
+/// disk had overwritten it.
 const VERSIONS_MAX: usize = 8;
 
 /// Fate of the unflushed writes in a power cut.
@@ -31,8 +32,8 @@ pub enum Keep {
     Nothing,
     /// All completed writes are kept.
     Everything,
-    /// Each block keeps the durable content or one of the later versions, possibly that of a write
-    /// in flight. The value is the seed of the random choice.
+    /// Each block keeps the durable content or one of its later versions, which can be the version
+    /// of a write in flight. The value is the seed of the random choice.
     Blocks(u64),
     /// The same as `Blocks`, but in some blocks each sector keeps a version that is chosen for it
     /// alone.

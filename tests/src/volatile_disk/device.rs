@@ -151,7 +151,7 @@ impl Device {
         self.state().connections.remove(&number);
     }
 
-    /// Queues a command. Before that, waits while the queue of the connection is full. Returns
+    /// Queues a command. If the connection's queue has no free slot, first waits for one. Returns
     /// false if a power cut has ended the connection.
     pub fn submit(&self, connection: u64, cookie: u64, command: Command) -> bool {
         let full = |s: &mut DiskState| {

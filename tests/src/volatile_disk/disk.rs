@@ -157,7 +157,7 @@ impl VolatileDisk {
         }
     }
 
-    /// Waits until the disk has completed `more` writes after this call.
+    /// Waits until the disk has completed `more` further writes.
     pub fn await_more_writes(&self, more: u64) {
         let goal = self.counts().writes + more;
         self.tell(&format!("await {goal}"));

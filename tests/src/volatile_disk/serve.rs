@@ -43,7 +43,7 @@ pub fn accept(listener: &UnixListener, device: &Arc<Device>) -> Error {
             // the other clients.
             let _ = converse(&mut &*stream, number, &device);
             device.disconnect(number);
-            // The worker thread may still hold the socket for a reply. The shutdown makes the end
+            // The worker thread can still hold the socket for a reply. The shutdown makes the end
             // of the connection visible to the client immediately.
             let _ = stream.shutdown(std::net::Shutdown::Both);
         });

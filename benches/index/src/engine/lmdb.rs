@@ -19,7 +19,7 @@ type Table = Database<Bytes, Bytes>;
 pub struct Lmdb {
     env: Env,
     table: Table,
-    /// Durability of a commit under the present flags of the environment.
+    /// Durability of a commit with the flags that are set on the LMDB environment now.
     durability: Mutex<Durability>,
 }
 

@@ -71,7 +71,7 @@ pub trait Engine: Send + Sync {
     /// Applies all changes of a batch atomically.
     fn write(&self, changes: &Changes, durability: Durability) -> Result<()>;
 
-    /// Calls `look` with a reader, all of whose reads see the same snapshot.
+    /// Calls `look` with a reader. All reads of this reader see the same snapshot.
     fn read(&self, look: &mut dyn FnMut(&mut dyn Reader) -> Result<()>) -> Result<()>;
 
     /// Replaces the content of `out` by the newest value of a key, by the engine's fastest call.

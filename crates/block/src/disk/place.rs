@@ -75,7 +75,8 @@ pub enum Holder {
 pub struct Place {
     /// File or disk that holds the bytes.
     pub holder: Holder,
-    /// Range of the bytes in the holder; it ends at `u64::MAX` if it is not limited.
+    /// Range of the bytes, as offsets in the holder. The range ends at `u64::MAX` if its end is not
+    /// limited.
     pub range: Range<u64>,
 }
 

@@ -9,10 +9,10 @@ use std::ops::Range;
 
 use crate::request::BLOCK_BYTES;
 
-/// Number of bytes read from the start of a device. The last signature in this part is that of VMFS
-/// at 1 MiB.
+/// Number of bytes read from the start of a device. The last signature in this part is the
+/// signature of VMFS at 1 MiB.
 const HEAD_BYTES: u64 = (1 << 20) + BLOCK_BYTES;
-/// Number of bytes read from the end of a device: two ZFS labels of 256 KiB, and behind them up to
+/// Number of bytes read from the end of a device: two ZFS labels of 256 KiB, and after them up to
 /// 256 KiB that are too short for another label.
 const TAIL_BYTES: u64 = 768 << 10;
 /// Sector sizes for which partition tables are recognised.
@@ -392,7 +392,7 @@ mod tests {
         }
         let unread = Ends::new(8 << 20, vec![None, None]);
         assert!(unread.signatures().is_empty());
-        // The two magic bytes alone do not make ext: the block size must be valid.
+        // The two magic bytes alone are not recognised as ext: the block size must be valid too.
         let word = |at: usize, bytes: &'static [u8]| (1024 + at, bytes);
         let magic = word(0x38, &[0x53_u8, 0xef][..]);
         assert_eq!(formats(MIB, &[magic]), ["ext2"]);

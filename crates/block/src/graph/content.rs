@@ -171,8 +171,8 @@ pub(super) async fn check_remotes_blank(
 }
 
 /// Zeroes the signatures of foreign formats on the devices that formatting overwrites, so that no
-/// tool later mistakes the devices for their old format. Without this, a signature at the end of a
-/// device would survive in the home area of a side.
+/// tool later recognises the old format. Without this step, a signature at the end of a device
+/// would survive in the data area of a side.
 pub(super) async fn erase(
     leaves: &[&str],
     open: &BTreeMap<&str, Rc<dyn Device>>,

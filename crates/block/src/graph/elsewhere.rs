@@ -55,7 +55,7 @@ impl Stack {
     }
 
     /// Opens the device `root` and everything below it, and keeps them open only if `root` holds
-    /// the side `side` of the volume. No other device uses `root`.
+    /// the side `side` of the volume. The caller passes a `root` that no other device uses.
     async fn open_if_it_holds(
         &mut self,
         rt: &Rt,

@@ -103,8 +103,8 @@ impl Graph {
         self.reached(root, |_| true)
     }
 
-    /// Returns `root` and every device reachable from it without descending below a node for which
-    /// `pass` is false, children before parents.
+    /// Returns `root` and the devices that are reached from it, children before parents. The
+    /// children of a device are reached only if `pass` returns true for the device.
     fn reached(&self, root: &str, pass: impl Fn(&Node) -> bool) -> Vec<&str> {
         let mut wanted = BTreeSet::from([root]);
         for name in self.order.iter().rev() {
@@ -372,9 +372,10 @@ impl Stack {
     /// unless `force` is set.
     ///
     /// # Errors
-    /// When the configuration has no such device; when the device or a device below it is already
-    /// open or is the same storage as an open device; when it holds a recognised format and `force`
-    /// is not set; or when it cannot be opened.
+    /// - The configuration has no such device.
+    /// - The device or a device below it is already open, or is the same storage as an open device.
+    /// - The device holds a recognised format and `force` is not set.
+    /// - The device cannot be opened.
     pub async fn open_later(
         &self,
         rt: &Rt,

@@ -4,8 +4,8 @@
 use super::{Graph, Node};
 use crate::layers::cache::Mode;
 
-/// The data that a device loses when the process dies. Each variant loses more than the previous
-/// one.
+/// The data that a device loses when the process dies. With each variant, more data is lost than
+/// with the previous variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Persistence {
     /// No acknowledged data is lost.

@@ -97,7 +97,8 @@ impl Stack {
     }
 
     /// Checks that neither `root` nor a device below it is already in use on any thread. A device
-    /// that an earlier operation opened on the required thread can be used again.
+    /// that an earlier operation opened is not in use in this sense if it is open on the thread on
+    /// which `root` needs it.
     ///
     /// # Errors
     /// Names the device that is in use.
@@ -132,8 +133,8 @@ impl Stack {
     }
 
     /// Records that the operator accepts the data loss of the buffer cache `name`. Returns whether
-    /// data had been lost; for a cache on another thread, this is taken from its last reported
-    /// statistics. Returns `None` if there is no such cache.
+    /// data had been lost. For a cache on another thread, the returned value comes from the
+    /// statistics that the cache last reported. Returns `None` if there is no such cache.
     pub fn accept_loss(&self, name: &str) -> Option<bool> {
         if let Some(cache) = self.cache(name) {
             return Some(cache.accept_loss());

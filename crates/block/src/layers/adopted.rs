@@ -66,8 +66,9 @@ pub struct Piece {
 }
 
 impl AdoptedLayout {
-    /// Returns the layout for a disk and a metadata device of these sizes, or `None` if the
-    /// metadata device has no room for a head and a tail.
+    /// Returns the layout for a disk and a metadata device of these sizes. Returns `None` if the
+    /// metadata device has no room for a head (placed before the disk) and a tail (placed after the
+    /// disk).
     pub fn of(data_bytes: u64, metadata_bytes: u64) -> Option<AdoptedLayout> {
         let whole = |bytes: u64| bytes - bytes % BLOCK_BYTES;
         let tail_offset = whole(metadata_bytes).checked_sub(BLOCK_BYTES)?;

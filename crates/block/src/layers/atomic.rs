@@ -110,7 +110,8 @@ impl AtomicUnit {
         self.below.submit(request.part(start, end, start)).await
     }
 
-    /// Zeroes the parts of the request before and after its whole blocks, which are `start..end`.
+    /// Zeroes the parts of the request before and after its whole blocks. The whole blocks are the
+    /// range `start..end`.
     async fn zero_ends(&self, request: &Request, start: u64, end: u64) -> Result<(), IoError> {
         let ends = if start >= end {
             [request.offset..request.end(), 0..0]
@@ -141,7 +142,8 @@ impl AtomicUnit {
             let last = self.block_at(end - BLOCK_BYTES, request.origin).await?;
             whole.append(last.slice(last.len() - tail..last.len()));
         }
-        // One contiguous buffer, because direct I/O does not accept slices of odd lengths.
+        // The slices are copied into one contiguous buffer, because direct I/O does not accept
+        // slices whose lengths are not multiples of the block size.
         let whole = whole.contiguous(self.rt.pool());
         self.below
             .submit(Request::write(start, whole, request.flags).from_origin(request.origin))

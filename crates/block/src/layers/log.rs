@@ -29,8 +29,8 @@ use crate::error::{IoError, OpenError};
 use crate::geometry::Geometry;
 use crate::request::{Flags, IoResult, Op, Request};
 
-/// Maximum total size of the lines that wait to be written, in bytes. A line that would exceed it
-/// is lost.
+/// Maximum total size of the lines that wait to be written, in bytes. A line is lost if it would
+/// exceed this maximum.
 const BUFFER_BYTES_MAX: usize = 1 << 20;
 
 /// Maximum number of lines in a [`MemorySink`]; the oldest are dropped first.

@@ -1,8 +1,8 @@
 //! A limit on bytes and requests per second, by token buckets.
 //!
-//! Requests pass in order of arrival. A small request behind a large one waits too, because small
-//! requests could otherwise overtake the large one forever. Requests that have passed run
-//! concurrently. This layer must never delay a request that has its tokens.
+//! Requests pass in order of arrival. A small request that arrives after a large request waits too,
+//! because small requests could otherwise overtake the large request forever. Requests that have
+//! passed run concurrently. This layer must never delay a request that has its tokens.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -36,7 +36,7 @@ pub struct RateConfig {
 }
 
 impl RateConfig {
-    /// Checks that requests can pass the limits, and that each burst has a rate.
+    /// Checks that no limit is 0, and that each burst size is given only together with its rate.
     ///
     /// # Errors
     /// A message that says that a limit is 0, or names the rate that is missing.

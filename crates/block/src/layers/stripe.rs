@@ -34,10 +34,11 @@ pub struct StripeConfig {
     pub unit: Size,
 }
 
-/// Maximum number of stripe rows in one window of an extents request. A row is one unit on each
-/// child.
+/// Maximum number of stripe rows in one window of an extents request. A window is the part of the
+/// range that is queried in one step. A row is one unit on each child.
 const WINDOW_ROWS_MAX: u64 = 256;
-/// Maximum number of windows that the answer to one extents request covers.
+/// Maximum number of windows that one extents request processes. A window is the part of the range
+/// that is queried in one step.
 const WINDOWS_MAX: usize = 16;
 
 fn default_unit() -> Size {
@@ -174,8 +175,9 @@ impl Stripe {
         })
     }
 
-    /// Queries the children in windows of the range, each window twice as long as the previous one,
-    /// so that the children examine little more than the answer covers.
+    /// Executes an extents request. Queries the children for one window of the range after another.
+    /// Each window is twice as long as the previous window, up to a maximum, so that the children
+    /// examine little more than the answer covers.
     async fn extents(&self, request: Request) -> IoResult {
         let mut extents = ExtentList::new(request.extents_max);
         let row_bytes = self.layout.unit_bytes * self.layout.children;
@@ -199,8 +201,8 @@ impl Stripe {
         Ok(extents.into_reply())
     }
 
-    /// Adds the children's answers for a window to `extents`. Returns false if the answers do not
-    /// cover the whole window.
+    /// Queries the children for `window`, a part of the range of an extents request, and adds their
+    /// answers to `extents`. Returns false if the answers do not cover the whole window.
     async fn stitch_window(
         &self,
         window: &Request,

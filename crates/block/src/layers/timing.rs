@@ -105,7 +105,8 @@ fn one_line(error: &ModelError) -> String {
 /// A request inside the model.
 struct Slot {
     stage: Stage,
-    /// Permit for one of the commands that can be inside the model.
+    /// Permit of this request. The number of permits limits the number of commands inside the
+    /// model.
     _place: Permit,
 }
 
@@ -130,7 +131,8 @@ struct TimingState {
     alarm: RefCell<Option<Sleep>>,
     /// Time at which the alarm fires; `Instant::MAX` if there is no alarm.
     alarm_at: Cell<Instant>,
-    /// Buffer for finished command ids, kept to reuse its memory; empty between runs.
+    /// Buffer for the ids of finished commands, kept so that its memory is reused. The buffer is
+    /// empty except while `run` advances the model.
     finished: RefCell<Vec<u64>>,
     /// Permits for commands inside the model, granted in order of arrival.
     places: Rc<Semaphore>,
@@ -226,8 +228,9 @@ impl TimingState {
         }
     }
 
-    /// Sets the alarm for the model's next event. An earlier alarm is left unchanged: when it
-    /// fires, the pump finds no event and sets a new alarm.
+    /// Sets the alarm for the model's next event. If an earlier alarm is set, it is left unchanged:
+    /// when it fires, the pump (the task that advances the model) finds no event and sets a new
+    /// alarm.
     fn set_alarm(&self) {
         let Some(next_ns) = self.model.borrow().next_event_ns() else {
             return;
@@ -237,11 +240,12 @@ impl TimingState {
             return;
         }
         let pump = self.pump.borrow();
-        // Before its first poll the pump has no waker; the first poll sets the alarm.
+        // The pump (the task that advances the model) has no waker before its first poll. The first
+        // poll sets the alarm.
         let Some(pump) = pump.as_ref() else { return };
         let mut sleep = self.rt.sleep_until(at);
-        // The timer is polled with the pump's waker, so that the pump itself need not be polled for
-        // each request.
+        // The timer is polled here with the waker of the pump, so that the timer wakes the pump.
+        // Otherwise the pump itself would have to be polled for each request.
         if Pin::new(&mut sleep)
             .poll(&mut Context::from_waker(pump))
             .is_ready()
@@ -366,8 +370,8 @@ impl Timing {
     }
 }
 
-/// The pump: at every wake-up it advances the model to the current time. It holds a weak reference
-/// to the state, because the state holds its waker.
+/// The pump, a task that advances the model to the current time at every wake-up. The pump holds
+/// only a weak reference to the state, because the state holds the waker of the pump.
 async fn pump(state: Weak<TimingState>) {
     std::future::poll_fn(|context| {
         let Some(state) = state.upgrade() else {

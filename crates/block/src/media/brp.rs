@@ -47,8 +47,8 @@ pub struct BrpConfig {
     /// Whether each request and its data are protected by a CRC from end to end.
     #[serde(default)]
     pub crc: bool,
-    /// Maximum size of the copies that the client keeps of changes that would be lost if the server
-    /// died.
+    /// Maximum total size of the copies of changes that the client keeps. The client keeps a copy
+    /// of each change that would be lost if the server died.
     #[serde(default = "keep_default")]
     pub keep: Size,
     /// TLS settings, if the server is contacted over TLS.

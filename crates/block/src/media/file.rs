@@ -378,8 +378,8 @@ impl FileDevice {
             }
             Op::Flush => self.sync().await.map(|()| Reply::Done),
             // If the device does not promise that discarded ranges read as zeroes, a discard does
-            // nothing: on a disk that cannot zero by itself, all of the range would have to be
-            // written.
+            // nothing. A disk without this promise might be unable to zero ranges by itself, and
+            // the server would have to write zeroes to the whole range.
             Op::Discard if !self.geometry.discard_zeroes => Ok(Reply::Done),
             Op::Discard => self.clear(&request, true).await,
             Op::WriteZeroes => {
@@ -414,8 +414,8 @@ impl FileDevice {
         let (count, mut buf) = self.file.read_at(offset, buf).await;
         let mut filled = self.told("a read", count)?;
         while filled < buf.len() {
-            // A short read inside the device is rare (a signal, a page boundary); the rest is read
-            // separately.
+            // A read can return fewer bytes than requested, for example because of a signal or at a
+            // page boundary. This is rare. The remaining bytes are read separately.
             let rest = self.rt.pool().alloc_now(buf.len() - filled);
             let (count, rest) = self.file.read_at(offset + filled as u64, rest).await;
             let count = self.told("a read", count)?;
@@ -515,7 +515,8 @@ impl FileDevice {
             }
             count_steps(LOOK_STEPS);
             let (data, end) = self.file.run_at(position, self.geometry.size_bytes)?;
-            // Runs end at file-system blocks, which can be smaller than 4 KiB.
+            // A run ends at a block boundary of the file system, whose blocks can be smaller than 4
+            // KiB.
             position = end.clamp(position + 1, request.end());
             extents.push_until(position - request.offset, request.len, data);
         }
@@ -614,8 +615,8 @@ mod tests {
             (4096, 1 << 20)
         );
         assert_eq!((geometry.size_bytes, geometry.tail_bytes), (32 << 20, 512));
-        // Optimal sizes as a stripe over three disks and some adapters report them: they are no
-        // power of two, or too large.
+        // Optimal sizes that are no power of two or too large are ignored. A stripe over three
+        // disks and some adapters report such sizes.
         for optimal in [3 << 16, 33_553_920, 1 << 30] {
             let odd = Limits {
                 optimal_bytes: Some(optimal),

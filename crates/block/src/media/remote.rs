@@ -405,13 +405,14 @@ impl RemoteDevice {
     }
 
     /// Executes a flush request of the layer above. If completed changes might be lost, the flush
-    /// fails, which reports the loss.
+    /// fails. This failure tells the layer above about the loss.
     async fn flush_and_tell(&self) -> IoResult {
         if self.shared.lost.take() {
             return Err(IoError::Transport);
         }
         let result = self.flush().await;
-        // A connection broke during the flush, so the flush reports the loss.
+        // A connection broke during the flush, so completed changes might be lost. The flush fails,
+        // to report the loss.
         if self.shared.lost.take() {
             return Err(IoError::Transport);
         }
@@ -433,7 +434,7 @@ impl RemoteDevice {
             1 => command_flag::REQ_ONE,
             _ => 0,
         };
-        // The server can describe only a part of the range, but never an empty part.
+        // The server is allowed to describe only a part of the range, but never an empty part.
         let range = (request.offset, request.len.min(RANGE_BYTES_MAX));
         let reply = self
             .call(Command::BlockStatus, flags, range, Payload::empty())

@@ -27,15 +27,15 @@ impl EventFd {
 
     /// Makes the descriptor readable.
     pub(super) fn raise(&self) {
-        // The write fails only if the counter would overflow; the descriptor is readable in that
-        // case, too.
+        // The write fails only if the counter would overflow. In that case the descriptor is
+        // readable, as intended.
         let _ = (&self.0).write(&1_u64.to_ne_bytes());
     }
 
     /// Makes the descriptor unreadable.
     pub(super) fn lower(&self) {
-        // The read fails only if the counter is already 0. The descriptor is not readable in that
-        // case, too.
+        // The read fails only if the counter is already 0. In that case the descriptor is not
+        // readable, as intended.
         let _ = (&self.0).read(&mut [0; 8]);
     }
 

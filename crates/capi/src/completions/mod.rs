@@ -1,8 +1,10 @@
-//! Queue of completions that the program has not reaped, and the bound on submitted requests.
+//! Queue of completions that the program has not reaped, and the maximum number of submitted
+//! requests.
 //!
-//! The bound counts the requests that were submitted and have not been reaped. A program that does
-//! not reap is therefore stopped at `brp_submit`, and its completions cannot use up the memory. A
-//! panic of another thread leaves the queue consistent, so a poisoned lock is used as it is.
+//! Requests count towards this maximum from their submission until the program reaps their
+//! completion. A program that does not reap is therefore stopped at `brp_submit`, and its
+//! completions cannot use up the memory. A panic of another thread leaves the queue consistent, so
+//! a poisoned lock is used as it is.
 
 mod event;
 
@@ -43,8 +45,8 @@ impl Completions {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Admits up to `wanted` requests, as far as the bound permits, and returns the number
-    /// admitted.
+    /// Admits at most `wanted` requests, so that the number of requests that were not reaped stays
+    /// within its maximum. Returns the number of admitted requests.
     pub(crate) fn admit(&self, wanted: usize) -> usize {
         let mut state = self.lock();
         let count = wanted.min(REQUESTS_MAX - state.admitted);

@@ -102,7 +102,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 /// Returns the configuration of the three stacks. The emulated devices are configured twice,
-/// because each device can have only one parent.
+/// because each device can have only one device above it.
 fn configuration(seed: u64) -> String {
     let pair = |ssd: &str, hdd: &str| {
         format!(

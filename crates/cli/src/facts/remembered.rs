@@ -18,7 +18,7 @@ const UNLISTED: &str = "not in the volume";
 /// sides that are not in the volume. All devices must have been inspected before.
 ///
 /// # Errors
-/// When the superblocks of a side cannot be read.
+/// If the superblocks of a side cannot be read.
 pub(super) fn tell(graph: &Graph, all: &mut AllFacts) -> Result<()> {
     for (name, node) in graph.nodes() {
         let Node::Mirror(config) = node else { continue };

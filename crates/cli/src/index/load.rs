@@ -215,7 +215,8 @@ fn open_or_make(args: &Args) -> Result<Db> {
     Ok(db)
 }
 
-/// Returns an error if a length given on the command line differs from that of the existing index.
+/// Returns an error if a length that the command line gives differs from the corresponding length
+/// of the existing index.
 fn check_geometry(args: &Args, db: &Db) -> Result<()> {
     let (statistics, path) = (db.statistics(), args.index.display());
     let segment_bytes = u64::from(statistics.space.segment_bytes);
@@ -344,7 +345,8 @@ impl<'a> Loading<'a> {
         }
     }
 
-    /// Writes the pending batch to the index. If the index refuses the batch, it is discarded.
+    /// Writes the pending batch to the index. If the index refuses the batch, the batch is
+    /// discarded.
     fn write(&mut self) -> Result<(), Error> {
         if self.batch.is_empty() {
             return Ok(());

@@ -75,7 +75,7 @@ impl OpenArgs {
         }
     }
 
-    /// Opens an existing index for reading only. Other readers may have it open at the same time.
+    /// Opens an existing index for reading only. Other readers can have it open at the same time.
     fn open_read_only(&self, path: &Path) -> Result<Db> {
         let _progress = Progress::start(Unit::Nothing, "opening");
         let storage = self.place.storage_to_read(path)?;

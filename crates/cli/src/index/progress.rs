@@ -1,4 +1,4 @@
-//! Progress of verbs that may take long. The progress is shown only on a terminal, and only after a
+//! Progress of verbs that can take long. The progress is shown only on a terminal, and only after a
 //! delay: most verbs end quickly, and a bar that appears only for a moment is of no use. This
 //! module must never write to standard output, which is for results.
 
@@ -47,7 +47,7 @@ pub(crate) struct Progress {
     bar: ProgressBar,
     /// Sender for the thread in `shows`. Dropping it wakes the thread and makes it end.
     end: Option<Sender<()>>,
-    /// Thread that makes the bar visible after the delay, while the verb's own thread may be busy
+    /// Thread that makes the bar visible after the delay, while the verb's own thread can be busy
     /// in one long call.
     shows: Option<JoinHandle<()>>,
 }

@@ -130,10 +130,10 @@ pub(crate) fn open<'a>(
 /// unless the file ends inside quotes; an unclosed quote is detected in this way.
 const BEHIND_THE_END: u8 = 0;
 
-/// Input of the CSV reader. It passes a file to the CSV reader line by line, followed by two more
-/// bytes: a line feed, for a last line without one, and [`BEHIND_THE_END`]. A read never returns
-/// bytes of more than one line. So when the CSV reader returns a record, `lines` is the number of
-/// lines that the CSV reader has read.
+/// Input of the CSV reader. It passes a file to the CSV reader line by line. After the file it
+/// always passes two more bytes: a line feed, which ends a last line without one, and
+/// [`BEHIND_THE_END`]. A read never returns bytes of more than one line. So when the CSV reader
+/// returns a record, `lines` is the number of lines that the CSV reader has read.
 struct ByLine<R> {
     input: R,
     /// Number of line feeds passed to the CSV reader.
@@ -223,8 +223,9 @@ impl<R: BufRead> Csv<R> {
         if self.fields.len() == 1 && self.fields[0] == [BEHIND_THE_END] {
             return Ok(false);
         }
-        // The fields of a complete record do not include its final line feed. The fields of this
-        // record do, because its quote is not closed, so one line feed too many was subtracted.
+        // The number of line feeds in the fields was subtracted. The fields of a complete record do
+        // not include its final line feed. The fields of this record do include it, because a quote
+        // is not closed, so one line feed too many was subtracted.
         self.line += 1;
         let why = "a quote is opened here and never closed";
         Err(Bad::Record(why.to_owned()))
@@ -317,7 +318,7 @@ impl<R: BufRead> Records for Binary<R> {
 const JSON_LINE_BYTES_MAX: u64 = 1 << 30;
 
 /// Returns the maximum length in bytes of a line that holds a key. A hexadecimal key has two
-/// characters for each byte, and may begin with `0x`.
+/// characters for each byte, and can begin with `0x`.
 fn line_bytes_max(key: Form) -> u64 {
     match key {
         Form::Text => KEY_BYTES_MAX as u64,

@@ -204,7 +204,8 @@ impl Looks {
         Ok(looks)
     }
 
-    /// Reports which forms were guessed, because they must be given to load the output again.
+    /// Reports the forms that were guessed. A user who loads the output again must name these
+    /// forms.
     fn say_guesses(self, args: &Args) {
         let guessed = |asked: Option<Form>, form| asked.is_none() && form == Form::Hex;
         let (what, options) = match (guessed(args.key, self.key), guessed(args.value, self.value)) {

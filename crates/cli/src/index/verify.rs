@@ -1,4 +1,4 @@
-//! `bimetal index verify`: checks an index. It opens the index for reading only; other readers may
+//! `bimetal index verify`: checks an index. It opens the index for reading only; other readers can
 //! have the index open as well. Damage is reported as the result, for people or for programs, and
 //! is not a failure of the verb.
 

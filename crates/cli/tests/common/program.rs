@@ -13,7 +13,8 @@ const PROGRAM: &str = match (
     (None, None) => panic!("a package without one of the programs"),
 };
 
-/// Returns the name of the program, with which each of its lines on standard error begins.
+/// Returns the name of the program. Each line of the program on standard error begins with this
+/// name.
 fn name() -> &'static str {
     let name = Path::new(PROGRAM).file_name();
     name.and_then(std::ffi::OsStr::to_str).unwrap()
@@ -94,7 +95,7 @@ pub fn stdout_of(args: &[&str]) -> String {
 }
 
 /// Asserts that the program exits with status `status` and prints one line that contains all of
-/// `words` on standard error. A list of ranges may follow the line.
+/// `words` on standard error. A list of ranges can follow the line.
 pub fn assert_refused(args: &[&str], status: i32, words: &[&str]) {
     let output = bimetal(args);
     let (out, err) = texts(&output);

@@ -159,8 +159,8 @@ fn fill(block: u64, number: u64, into: &mut [u8]) {
     }
 }
 
-/// Returns the number of the write that produced the content of a block, or 0 if the block is zero.
-/// Any other content is an error.
+/// Returns the number of the write that produced the content of a block, or 0 if the block contains
+/// only zeroes. Any other content is an error.
 fn number_of(block: u64, bytes: &[u8]) -> Result<u64, String> {
     let number = u64::from_le_bytes(bytes[8..16].try_into().expect("8 bytes"));
     let mut expected = vec![0; bytes.len()];

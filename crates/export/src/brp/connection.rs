@@ -1,8 +1,9 @@
 //! A BRP path (one connection of a session): receives commands, and sends each result when its
 //! request ends.
 //!
-//! The path must never start a request after the path was fenced, not even a request that has
-//! already been received: the initiator may have sent a newer request over another path.
+//! A path is fenced when the initiator stops it by a message over another path. A fenced path must
+//! never start a request, not even a request that has already been received: the initiator may have
+//! sent a newer request over another path.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -28,9 +29,9 @@ use crate::link::Link;
 use crate::session::{BOUNDS, Conversation};
 use crate::tasks::TaskNumber;
 
-/// A request that has been started and has not ended, with the admission that it holds until its
-/// result has been sent. The path treats the request as in progress until this value is dropped,
-/// even if the request is never answered.
+/// A request that has been started and has not ended. The request holds its admission (its share of
+/// the bounded resources) until its result has been sent. The path treats the request as in
+/// progress until this value is dropped, even if the request is never answered.
 struct UnderWay {
     of: Rc<Transmission>,
     /// Admission of the request; `None` after the result has been handed to the link.
@@ -70,8 +71,9 @@ impl Drop for UnderWay {
     }
 }
 
-/// A fence request that has not been answered. The path keeps it in its counter of pending fences
-/// until this value is dropped.
+/// A fence request (a request to stop another path of the session) that has not been answered. The
+/// path counts its pending fence requests. This request is in the count until this value is
+/// dropped.
 struct Fence(Rc<Transmission>);
 
 impl Fence {
@@ -186,7 +188,8 @@ impl Transmission {
                 let admission = self.link.admit(weight(request)).await;
                 self.gather(input, request).await?;
                 if let Some(result) = self.write_at_once(input, request)? {
-                    // No other task has run since the path was checked for a fence.
+                    // The path is not fenced: `write_at_once` has checked this, and no other task
+                    // has run since.
                     self.begin(admission)?.finish(request, result);
                     continue;
                 }
@@ -201,7 +204,8 @@ impl Transmission {
         Ok(())
     }
 
-    /// Starts requests that run one at a time: each is submitted when the previous one has ended.
+    /// Starts requests that run one at a time: each request is submitted when the previous request
+    /// has ended.
     async fn start_in_turn(
         self: &Rc<Self>,
         input: &mut Inbox,
@@ -214,8 +218,8 @@ impl Transmission {
             self.gather(input, request).await?;
             received.push((*request, self.data(input, request).await?));
         }
-        // No other task runs during this loop, so either all the requests are counted as started,
-        // or none.
+        // No other task runs during this loop. So either all requests of the command are counted as
+        // started, or none of them.
         let mut ordered = Vec::with_capacity(requests.len());
         for (request, payload) in received {
             let one = admission.take_one(weight(&request));
@@ -230,7 +234,8 @@ impl Transmission {
         Ok(())
     }
 
-    /// Counts a request as started. Fails if the path has been fenced.
+    /// Counts a request as started. Fails if the path has been fenced (stopped by a message over
+    /// another path).
     fn begin(self: &Rc<Self>, admission: Admission) -> Result<UnderWay, End> {
         if !self.path.start() {
             return Err(End::Broken);
@@ -241,8 +246,8 @@ impl Transmission {
         })
     }
 
-    /// Waits until all the data of a request has arrived in the receive buffer, if the data is
-    /// short enough to be copied. Longer data is received directly into a buffer of the request.
+    /// If the data of a request is short enough to be copied, waits until all of it has arrived in
+    /// the receive buffer. Longer data is received directly into a buffer of the request.
     async fn gather(&self, input: &mut Inbox, request: &Request) -> Result<(), End> {
         let len = request.data_bytes() as usize;
         while input.unread().len() < len && len <= COPIED_BYTES_MAX {
@@ -257,7 +262,8 @@ impl Transmission {
         Ok(())
     }
 
-    /// Moves the data of a write out of the receive buffer into a buffer of the request.
+    /// Moves the data of a write out of the receive buffer into a separate buffer, which belongs to
+    /// the request.
     async fn data(&self, input: &mut Inbox, request: &Request) -> Result<Payload, End> {
         let len = request.data_bytes() as usize;
         input.take(&self.rt, &self.link, len).await
@@ -381,8 +387,8 @@ impl Transmission {
         }
     }
 
-    /// Fences another path of the session, and sends the answer when no request of that path is in
-    /// progress any more.
+    /// Fences (stops) another path of the session. Sends the answer when no request of that path is
+    /// in progress any more.
     async fn fence(self: &Rc<Self>, number: u32) -> Result<(), End> {
         if number == self.path.number() || self.fences.get() == FENCES_MAX {
             return Err(ProtocolError::BadFence.into());

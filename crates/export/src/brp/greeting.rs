@@ -82,8 +82,8 @@ impl Greeting<'_> {
         if hello.purpose == Purpose::List {
             return self.list(&mut outbound).await;
         }
-        // The connection holds its slot and its path before the welcome is sent, because sending
-        // may take long or never complete.
+        // The connection holds its slot and its path while the welcome is sent, because sending can
+        // take long or never complete.
         let (shown, export, path) = match self.open(&hello) {
             Ok(opened) => opened,
             Err(refusal) => return self.refuse(&mut outbound, refusal).await,
@@ -166,7 +166,7 @@ impl Greeting<'_> {
             instance: identity.instance,
             host: identity.host,
             size_bytes: geometry.size_bytes,
-            // The atomic unit above the device accepts requests of any length.
+            // The atomic unit, the layer directly above the device, accepts requests of any length.
             block_bytes: 1,
             preferred_bytes: geometry.preferred_bytes,
             transfer_bytes_max: transfer_bytes_max(geometry),

@@ -1,4 +1,5 @@
-//! The target side of BRP, which implements `docs/brp.md` section by section.
+//! The target side of BRP (the block protocol of this project), which provides volumes to
+//! initiators. It implements `docs/brp.md` section by section.
 
 mod connection;
 mod greeting;

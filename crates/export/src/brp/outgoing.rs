@@ -16,7 +16,7 @@ pub(crate) enum Outgoing {
         status: Status,
         data: Payload,
     },
-    /// Notification that the fenced path with this number has ended.
+    /// Notification that the path with this number, which a fence has stopped, has ended.
     Fenced(u32),
 }
 
@@ -49,8 +49,8 @@ impl Frames {
         }
     }
 
-    /// Encodes a batch as one payload. All heads are slices of one buffer, and the data of results
-    /// is included without copying.
+    /// Encodes a batch as one payload. All heads are slices of one buffer. The data of results is
+    /// included without copying.
     pub(super) fn gather(&mut self, rt: &Rt, batch: &mut [Outgoing]) -> Payload {
         self.heads.clear();
         let mut rest = batch;

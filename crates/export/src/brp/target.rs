@@ -24,8 +24,8 @@ pub(crate) struct Target {
     rt: Rt,
     identity: OnceCell<Identity>,
     sessions: Sessions,
-    /// Signals that a path was fenced or has ended. The tasks of the server also use this event for
-    /// other conditions.
+    /// Signals that a path was fenced (stopped by a message over another path) or has ended. The
+    /// tasks of the server also use this event for other conditions.
     changed: Rc<Event>,
 }
 
@@ -43,7 +43,7 @@ impl Target {
     /// return the same one.
     ///
     /// # Errors
-    /// When the operating system provides no random numbers, or does not identify the machine.
+    /// If the operating system provides no random numbers, or does not identify the machine.
     pub(crate) fn identity(&self) -> io::Result<Identity> {
         if let Some(identity) = self.identity.get() {
             return Ok(*identity);
@@ -70,8 +70,8 @@ impl Target {
         })
     }
 
-    /// Fences the path `number` of the session that contains `asker`: the path then starts no
-    /// further request. Returns `None` when the session has no such path.
+    /// Fences the path `number` of the session that contains `asker`: from then on, the path
+    /// `number` starts no further request. Returns `None` if the session has no such path.
     pub(crate) fn fence(&self, asker: &OpenPath, number: u32) -> Option<Rc<Path>> {
         let fenced = self.sessions.fence(&asker.path, number)?;
         self.changed.notify();

@@ -27,7 +27,7 @@ pub(super) const PAGE_BYTES: u32 = 4096;
 /// Minimum size of the buffer for a read from `/dev/fuse` (`FUSE_MIN_READ_BUFFER`).
 pub(super) const READ_BYTES_MIN: usize = 8192;
 /// Time in seconds for which the kernel may cache the attributes and the name of the file. The time
-/// is long because they never change.
+/// is long because the attributes and the name never change.
 const VALID_S: u64 = 1 << 30;
 /// Maximum name length that `statfs` reports.
 const NAME_BYTES_MAX: u32 = 255;
@@ -70,8 +70,8 @@ mod open_flag {
     pub(super) const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 }
 
-/// Bits of `fuse_setattr_in.valid` for requested changes of the mode, the owner, the group and the
-/// size, none of which can change.
+/// Bits of `fuse_setattr_in.valid`: the bits for a requested change of the mode, the owner or the
+/// group, and the bit for a requested size. The server changes none of these attributes.
 const SET_MODE_OR_OWNER: u32 = 0b111;
 const SET_SIZE: u32 = 1 << 3;
 
@@ -127,7 +127,7 @@ pub(super) enum Allocate {
     ZeroRange,
 }
 
-/// Kind of content whose next occurrence `lseek(2)` searches for.
+/// Kind of content for which `lseek(2)` searches from an offset on: data or a hole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Seek {
     Data,
@@ -157,7 +157,8 @@ pub(super) enum Asked {
     /// A descriptor of the file or the folder has been closed.
     Release,
     Sync,
-    /// Read of the folder's entries, from the entry at `offset` on and in at most `len` bytes.
+    /// Read of the folder's entries. The read starts at the entry number `offset` and returns at
+    /// most `len` bytes.
     ReadFolder(Range),
     /// Change of the allocation of a range; `None` if the requested mode is not supported.
     Allocate(Option<Allocate>, Range),
@@ -235,7 +236,7 @@ pub(super) fn decode(header: &Header, head: &[u8], rest: &[u8]) -> Option<Asked>
     const WRITE: u32 = 16;
     let first = head.get(IN_HEADER_BYTES..)?;
     if header.opcode == WRITE {
-        // The data of a write may be long, so it is not copied.
+        // The data of a write can be long, so it is not copied.
         let range = read_or_write(first)?;
         return (range.len == rest.len() as u64).then_some(Asked::Write(range));
     }

@@ -89,7 +89,7 @@ impl Connection {
     /// the operator name the connection `subject`.
     ///
     /// # Errors
-    /// Those of reading and writing; `Unsupported` when the kernel is too old.
+    /// The errors of reading and writing; `Unsupported` if the kernel is too old.
     pub(super) async fn start(
         rt: &Rt,
         file: MessageFile,
@@ -126,7 +126,8 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Waits until a reader has ended, because the file system was unmounted or an error occurred.
+    /// Waits until a task that reads `/dev/fuse` has ended, because the file system was unmounted
+    /// or an error occurred.
     pub(super) async fn ended(&self) {
         self.changed.until(|| self.has_ended()).await;
     }
@@ -186,8 +187,8 @@ impl Connection {
         }
     }
 
-    /// Returns the answer to the kernel's first message, and whether the connection can be used
-    /// after the answer.
+    /// Returns the answer to the kernel's first message. Also returns whether the connection can be
+    /// used after the answer.
     fn greeting(&self, init: &Init) -> (Result<Answer, i32>, bool) {
         if init.major > abi::MAJOR {
             return (Ok(Answer::Bytes(abi::other_major_answer())), false);
@@ -252,10 +253,10 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes the data of a write out of the buffer's body, and returns the data with the number of
-    /// bytes of memory that it occupies. This function never waits for memory, because a waiting
-    /// reader could not receive messages that need no memory. The callers bound the memory that is
-    /// taken in this way.
+    /// Takes the data of a write out of the buffer's body. Returns the data, and the number of
+    /// bytes of memory that the data occupies. This function never waits for memory, because a
+    /// reader that waits could not receive messages that need no memory. The callers bound the
+    /// memory that is taken in this way.
     fn take_data(&self, buf: &mut Box<MessageBuf>, len: usize) -> (Payload, usize) {
         if 2 * len < self.body_bytes() {
             return (self.rt.pool().copy_of(&buf.body()[..len]).into(), len);
@@ -266,9 +267,9 @@ impl Connection {
         (data.freeze().into(), self.body_bytes())
     }
 
-    /// Starts a device request, immediately if fewer than [`IN_FLIGHT_MAX`] are in flight,
-    /// otherwise when its turn comes. A waiting request holds `held_bytes` bytes of data. If
-    /// [`Room`] refuses this memory, the request fails.
+    /// Starts a device request. If fewer than [`IN_FLIGHT_MAX`] device requests are in flight, the
+    /// request starts immediately. Otherwise it waits for its turn, and holds `held_bytes` bytes of
+    /// data in the meantime. If [`Room`] refuses this memory, the request fails.
     async fn begin<W>(self: &Rc<Self>, header: Header, held_bytes: usize, work: W)
     where
         W: AsyncFnOnce(&Connection) -> Result<Answer, i32> + 'static,
@@ -376,7 +377,7 @@ impl Connection {
         Ok(Answer::Bytes(bytes))
     }
 
-    /// Counts a request that is refused without a request to the device.
+    /// Counts a request that is refused without submitting it to the device.
     fn refused(&self, errno: i32) -> i32 {
         add(&self.counters.refused, 1);
         errno
@@ -477,7 +478,8 @@ impl Connection {
             while at < piece.offset + piece.len {
                 give_way().await;
                 let asked_at = at;
-                // Adjacent extents differ in kind, so one of two extents is of the requested kind.
+                // Two adjacent extents differ in kind, so one of them is of the requested kind, and
+                // two are enough.
                 let request = Request::extents(at, piece.offset + piece.len - at, 2);
                 for run in self.submit(request).await?.into_extents() {
                     if run.data == (what == Seek::Data) {

@@ -114,7 +114,7 @@ unsafe impl Ioctl for FreeNumber {
 /// device. The kernel scans the device for partitions.
 ///
 /// # Errors
-/// Those of the driver and of opening files; `Unsupported` when the driver would use the page
+/// The errors of the driver and of opening files; `Unsupported` if the driver would use the page
 /// cache.
 pub fn make(path: &Path, options: LoopOptions) -> io::Result<PathBuf> {
     let file = OpenOptions::new()
@@ -197,8 +197,8 @@ impl LoopDevice {
         &self.path
     }
 
-    /// Whether the device is neither mounted nor part of another device. A mount or a device above
-    /// would have exclusive access to it.
+    /// Whether the device is neither mounted nor used by a device above it. A mount or a device
+    /// above would have claimed this device exclusively.
     pub(super) fn is_unclaimed(&self) -> io::Result<bool> {
         let exclusive = OpenOptions::new()
             .read(true)
@@ -227,7 +227,7 @@ impl LoopDevice {
 /// Finds the loop devices over files in `folder`.
 ///
 /// # Errors
-/// Those of opening a device that exists.
+/// The errors of opening a device that exists.
 pub(super) fn over(folder: &Path) -> io::Result<Vec<LoopDevice>> {
     let mut found = Vec::new();
     let Ok(devices) = std::fs::read_dir(SYSFS) else {

@@ -68,8 +68,8 @@ impl MountOptions {
     }
 }
 
-/// A device mounted as a file. It must be closed with [`close`](Mounted::close) before the runtime
-/// ends.
+/// A device mounted as a file. Every `Mounted` must be closed with [`close`](Mounted::close) before
+/// the runtime ends.
 pub struct Mounted {
     folder: PathBuf,
     name: String,
@@ -78,8 +78,8 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// Mounts a device as a file. The device is wrapped in an atomic unit, which makes requests of
-    /// any offset and length possible.
+    /// Mounts a device as a file. The device is wrapped in an atomic unit, a layer that makes
+    /// requests of any offset and length possible.
     ///
     /// # Errors
     /// A failure as a [`MountError`]; nothing is then mounted.

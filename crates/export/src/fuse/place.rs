@@ -1,8 +1,8 @@
 //! The folder of a mount: the checks before mounting, the mount itself, and the unmount.
 //!
-//! Unmounting must happen in a separate process, not in the server. The file systems on a loop
-//! device over the file are told to write their data, and these writes wait for the server (see
-//! [`super::loop_device`]).
+//! Unmounting must happen in a separate process, not in the server. An unmount tells the file
+//! systems on a loop device over the file to write their data, and these writes wait for the server
+//! (see [`super::loop_device`]). If the server itself unmounted, it would wait for itself.
 //!
 //! This module must never change a mount that it did not create.
 
@@ -135,7 +135,7 @@ pub(super) struct MountFacts<'a> {
 /// mount on the folder is dead.
 ///
 /// # Errors
-/// Those of `realpath(3)`.
+/// The errors of `realpath(3)`.
 fn absolute(folder: &Path) -> io::Result<PathBuf> {
     match folder.canonicalize() {
         Err(error) if is_dead(&error) => {
@@ -338,16 +338,17 @@ pub fn unmount(
 /// If the mount is not in use, it is unmounted as well. No request is sent to the server.
 ///
 /// # Errors
-/// A failure as an [`UnmountError`]; `Missing` when there is no such mount.
+/// A failure as an [`UnmountError`]; `Missing` if there is no such mount.
 pub fn abort(folder: &Path) -> Result<(), UnmountError> {
     let whole = mounted_at(folder)?;
     if !rustix::process::geteuid().is_root() {
-        // Users other than root need `fusermount3`, which cannot abort a mount. They cannot create
-        // loop devices, so no loop device waits for the server.
+        // Users other than root need `fusermount3`, which cannot abort a mount. Such users cannot
+        // create loop devices, so no loop device waits for the server, and detaching the mount is
+        // enough.
         return take_away(&whole, true);
     }
     match rustix::mount::unmount(&whole, UnmountFlags::FORCE | UnmountFlags::NOFOLLOW) {
-        // A mount that a process still has open remains, but is dead.
+        // If a process still has the mount open, the mount remains, but all requests to it fail.
         Ok(()) | Err(Errno::BUSY) => Ok(()),
         Err(error) => Err(UnmountError::File {
             path: whole,
@@ -376,7 +377,7 @@ fn mounted_at(folder: &Path) -> Result<PathBuf, UnmountError> {
     }
 }
 
-/// Returns an error that names a user of the file, if the file is in use.
+/// If the file is in use, returns an error that names the process or the mount that uses it.
 fn refuse_in_use(
     folder: &Path,
     table: &[u8],
@@ -502,7 +503,7 @@ fn lines(table: &[u8]) -> impl Iterator<Item = MountLine<'_>> {
     table.split(|byte| *byte == b'\n').filter_map(|line| {
         let mut words = line.split(|byte| *byte == b' ');
         let place = words.nth(4)?;
-        // Optional words may follow the mount options. The word `-` ends the optional words.
+        // Optional words can follow the mount options. The word `-` ends the optional words.
         words.find(|word| *word == b"-")?;
         let (kind, source) = (words.next()?, words.next()?);
         Some(MountLine {

@@ -1,9 +1,9 @@
 //! Bound on the memory of requests that wait for the device.
 //!
 //! Requests are read from the kernel even though too many device requests are already in flight,
-//! because requests that need no device may be behind them in the kernel's queue. The memory of the
+//! because requests that need no device can be after them in the kernel's queue. The memory of the
 //! waiting requests is bounded. When the bound is reached, the next request must wait for memory,
-//! and all messages behind it wait as well. If the device makes no progress in the meantime, the
+//! and all messages after it wait as well. If the device makes no progress in the meantime, the
 //! request is refused. This module must never refuse a request while the device makes progress.
 
 use std::cell::Cell;
@@ -105,8 +105,8 @@ mod tests {
             }
             assert!(room.take(0).await.is_none());
             held.clear();
-            // 63 requests of 1 MiB and 1 KiB fit. The remaining memory is too small for another
-            // one.
+            // 63 requests fit, each with 1 MiB of data and 1 KiB for the request itself. The
+            // remaining memory is too small for another such request.
             for _ in 0..63 {
                 held.push(room.take(MIB).await.expect("there is room"));
             }
@@ -153,7 +153,8 @@ mod tests {
             let began = rt.now();
             assert!(room.take(MIB).await.is_none());
             assert_eq!(rt.now().since(began), PATIENCE);
-            // The next request is refused immediately. A small request fits the remaining memory.
+            // After the first refusal, a large request is refused immediately. A small request
+            // still fits into the remaining memory.
             assert!(room.take(MIB).await.is_none());
             assert_eq!(rt.now().since(began), PATIENCE);
             assert!(room.take(4096).await.is_some());

@@ -251,8 +251,8 @@ fn command(outbound: &mut Outbound, requests: &[WireRequest], in_turn: bool) -> 
     out
 }
 
-/// Returns the messages that an initiator sends over a path. One of these messages is a fence of
-/// the path `fenced`.
+/// Returns the messages that an initiator sends over a path. One of these messages is a fence,
+/// which stops the path `fenced`.
 fn brp_parts(fenced: u32) -> Vec<Vec<u8>> {
     let mut outbound = Outbound::new();
     let mut parts = vec![hello(2, feature::MERGE, &mut outbound)];
@@ -286,8 +286,8 @@ fn brp_parts(fenced: u32) -> Vec<Vec<u8>> {
     parts
 }
 
-/// Opens another path of the session. The path has a request in flight and stays open until it is
-/// fenced.
+/// Opens another path of the session. The path has a request in flight, and stays open until a
+/// fence message stops it.
 async fn other_path(rt: &Rt, server: &Server) -> Stream {
     let (stream, _) = connect(rt, server, POLLS_MAX);
     let mut outbound = Outbound::new();

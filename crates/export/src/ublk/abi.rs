@@ -44,7 +44,7 @@ pub(super) enum Control {
     StopDevice,
     SetParameters,
     DeviceInfo,
-    /// Does the same as [`DeleteDevice`](Self::DeleteDevice), without waiting for processes that
+    /// Does the same as [`DeleteDevice`](Self::DeleteDevice), but does not wait for processes that
     /// have the device open.
     DeleteDeviceAsync,
 }
@@ -142,7 +142,7 @@ impl DeviceInfo {
 /// Returns the `N` bytes at offset `at`.
 ///
 /// # Panics
-/// When `bytes` is shorter than `at + N`. Callers pass complete structures.
+/// If `bytes` is shorter than `at + N`. Callers pass complete structures.
 pub(super) fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut out = [0; N];
     out.copy_from_slice(&bytes[at..at + N]);
@@ -270,8 +270,8 @@ mod request_flag {
     pub(super) const NO_UNMAP: u32 = 1 << 15;
 }
 
-/// A request from the driver: `struct ublksrv_io_desc` without the address, because the address is
-/// always that of the tag's buffer.
+/// A request from the driver: `struct ublksrv_io_desc` without the address. The address is omitted
+/// because it is always the address of the tag's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Descriptor {
     /// The operation; `None` if the device has not offered the operation to the driver.

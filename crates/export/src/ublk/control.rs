@@ -156,7 +156,7 @@ impl ControlFile {
     }
 
     /// Deletes the device and frees its number. If the driver supports it, the call does not wait
-    /// for processes that have the device open, because a mount of the dead device may persist for
+    /// for processes that have the device open, because a mount of the dead device can persist for
     /// a long time.
     pub(super) async fn delete(&self, number: u32) -> Result<(), AttachError> {
         let deleted = self

@@ -55,8 +55,8 @@ pub struct Attachment {
 }
 
 impl Attachment {
-    /// Attaches a device as a block device. The device is wrapped in an atomic unit, which makes
-    /// requests for single sectors possible.
+    /// Attaches a device as a block device. The device is wrapped in an atomic unit, a layer that
+    /// makes requests for single sectors possible.
     ///
     /// # Errors
     /// A failure as an [`AttachError`]; no block device then remains.
@@ -123,8 +123,8 @@ impl Attachment {
             step: "serving the device",
             error,
         });
-        // An old driver waits during the deletion until all open files of the device are closed,
-        // including the file that the queue holds.
+        // An old driver waits during the deletion until all open files of the device are closed.
+        // The queue holds one of these files, so it is dropped first.
         drop(queue);
         let deleted = gone_is_done(self.control.delete(self.number).await);
         failure.map_or(Ok(()), Err).and(stopped).and(deleted)
@@ -144,7 +144,7 @@ impl Attachment {
 /// Removes a block device that another process serves, or whose server no longer runs.
 ///
 /// # Errors
-/// A failure as an [`AttachError`]; `Missing` when no device has this number.
+/// A failure as an [`AttachError`]; `Missing` if no device has this number.
 pub async fn detach(rt: &Rt, number: u32) -> Result<(), AttachError> {
     let control = ControlFile::open(rt)?;
     control.info(number).await?;

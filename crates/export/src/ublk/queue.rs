@@ -48,11 +48,11 @@ pub(super) struct UblkQueue {
 }
 
 impl UblkQueue {
-    /// Opens the file through which a block device is served, and starts a task for each tag, which
-    /// fetches a request.
+    /// Opens the file through which a block device is served. Starts a task for each tag (a request
+    /// slot of the queue), and each task fetches a request.
     ///
     /// # Errors
-    /// Those of `open(2)` and `mmap(2)`.
+    /// The errors of `open(2)` and `mmap(2)`.
     pub(super) fn start(
         rt: &Rt,
         path: &Path,
@@ -88,7 +88,8 @@ impl UblkQueue {
         Ok(queue)
     }
 
-    /// Waits until a tag has ended, because the block device was stopped or an error occurred.
+    /// Waits until the task of a tag (a request slot of the queue) has ended, because the block
+    /// device was stopped or an error occurred.
     pub(super) async fn ended(&self, depth: u16) {
         let depth = usize::from(depth);
         self.changed.until(|| self.tags.len() < depth).await;
@@ -99,7 +100,8 @@ impl UblkQueue {
         self.tags.join().await;
     }
 
-    /// Takes the first error that stopped a tag, if there was one.
+    /// Takes the first error that ended the service of a tag (a request slot of the queue), if
+    /// there was one.
     pub(super) fn failure(&self) -> Option<io::Error> {
         self.failure.borrow_mut().take()
     }
@@ -202,7 +204,8 @@ struct Access {
 fn checked(descriptor: &Descriptor, size_bytes: u64, buffer_bytes: usize) -> Option<Access> {
     let op = descriptor.op?;
     if op == Op::Flush {
-        // A flush has no range. The driver sets its sector to the highest number.
+        // A flush has no range. In a flush request, the driver sets the start sector to the highest
+        // number.
         let (offset, len) = (0, 0);
         return Some(Access { op, offset, len });
     }
@@ -244,7 +247,7 @@ mod tests {
         assert_eq!(write, place(Op::Write, 1536, 8192));
         let read = asked(Some(Op::Read), 2047, 1);
         assert_eq!(read, place(Op::Read, SIZE_BYTES - 512, 512));
-        // The range of a request without data may be longer than a buffer.
+        // A request without data can have a range that is longer than a buffer.
         let discard = asked(Some(Op::Discard), 0, 2048);
         assert_eq!(discard, place(Op::Discard, 0, SIZE_BYTES));
     }

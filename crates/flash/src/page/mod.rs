@@ -93,7 +93,7 @@ impl PageMapped {
         let class = self.classes.of_write(lpn, given_class);
         let space = &mut self.spaces[die];
         space.make_room(&mut self.core, &self.classes, &mut self.store, class);
-        // The look-up must be after `make_room`, because cleaning may move the old version and save
+        // The look-up must be after `make_room`, because cleaning can move the old version and save
         // the table.
         self.store.look_up(&mut self.core, lpn, true);
         let old = self.core.map[lpn as usize];

@@ -133,7 +133,8 @@ impl MoveWatcher for MapStore {
     }
 }
 
-/// A table on flash, some entries of which are cached in memory; see the module documentation.
+/// A translation table on flash. Some of its entries are cached in memory. See the module
+/// documentation.
 #[derive(Debug)]
 pub(super) struct CachedMap {
     table: TablePages,
@@ -229,8 +230,8 @@ pub(super) struct SavedMap {
     table_pages: u32,
     /// The table at the last save. A power cut reverts to it.
     saved: Vec<u32>,
-    /// Entries that differ from the saved table, each listed once. `change` holds the reason for
-    /// the difference.
+    /// `changes` lists each entry that differs from the saved table once. `change` holds, for each
+    /// entry, the reason for the difference.
     changes: Vec<u32>,
     change: Vec<u8>,
     /// For each block, the number of its pages to which the saved table refers but the current

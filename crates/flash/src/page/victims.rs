@@ -112,10 +112,10 @@ impl Victims {
     }
 }
 
-/// Returns the ratio of benefit to cost of cleaning a block. If u is the share of valid pages,
-/// reading the block and writing its valid pages costs 2u. The benefit is the freed share 1 - u,
-/// multiplied by the age of the block, because an old block will probably stay unchanged for
-/// longer.
+/// Returns the ratio of benefit to cost of cleaning a block. Let u be the share of valid pages in
+/// the block. The cost is 2u, because the valid pages are read and written. The benefit is the
+/// freed share 1 - u, multiplied by the age of the block, because an old block will probably stay
+/// unchanged for longer.
 fn worth(age: u64, valid: u32, pages_per_block: u32) -> f64 {
     let share = f64::from(valid) / f64::from(pages_per_block);
     if valid == 0 {
@@ -221,7 +221,7 @@ impl Members {
 
     /// Draws `choices` blocks at random, and returns the block with the fewest valid pages among
     /// them. If all pages of the drawn blocks are valid, cleaning the returned block frees no page,
-    /// and the next draw may be better.
+    /// and the next draw might be better.
     fn emptiest(&self, choices: u32, draw: &mut Draw, valid: impl Fn(u32) -> u32) -> Option<u32> {
         let count = self.list.len() as u32;
         if count == 0 {

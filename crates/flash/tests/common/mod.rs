@@ -124,7 +124,7 @@ pub fn drive(blocks: u32, pages_per_block: u32, spare: f64, ftl: FtlConfig) -> D
 }
 
 /// Returns alpha, the ratio of physical to logical pages. The blocks that are always free, one for
-/// each write stream, do not count as physical pages.
+/// each write stream, are not included in the physical pages.
 pub fn alpha(drive: &Drive, blocks: u32, pages_per_block: u32, classes: u32) -> f64 {
     f64::from((blocks - classes) * pages_per_block) / f64::from(drive.logical_pages())
 }

@@ -22,7 +22,7 @@ struct Begun {
     /// Number of batches when the transaction began.
     at: usize,
     changes: Vec<Change>,
-    /// Keys that no other writer may change before the commit.
+    /// Keys that no other writer is allowed to change before the commit.
     keys: Vec<Vec<u8>>,
 }
 
@@ -167,7 +167,7 @@ impl Life {
         }
     }
 
-    /// Returns true if a snapshot that is `batches` batches old may have ended: because it is too
+    /// Returns true if a snapshot that is `batches` batches old can have ended: because it is too
     /// old, or because versions of one long key can fill a quarter of a segment.
     fn may_be_too_old(&self, batches: u64) -> bool {
         let keys = self.world.history.keys();
@@ -258,7 +258,7 @@ impl Life {
         let history = &self.world.history;
         let is_written = |key: &&Vec<u8>| history.has_changed(key, begun.at);
         let written: Vec<&Vec<u8>> = begun.keys.iter().filter(is_written).collect();
-        // A key that did not exist at the beginning and does not exist now counts as unchanged.
+        // A key that did not exist at the beginning and does not exist now is treated as unchanged.
         let (then, now) = (history.at(begun.at), self.world.now());
         let is_lost = written
             .iter()
@@ -342,8 +342,9 @@ impl Life {
         self.open(disk);
     }
 
-    /// Closes the index and opens it again. Without a power cut no data may be lost. If the index
-    /// has failed, the power is cut instead.
+    /// Makes all writes durable, ends the program, and opens the index again. No data must be lost.
+    /// If the index has failed, so that the writes cannot be made durable, the power is cut
+    /// instead.
     fn close(&mut self) {
         if self.world.db.sync().is_ok() {
             self.world.history.synced();
@@ -370,9 +371,9 @@ impl Life {
         self.world.reopen(disk).expect("it opens");
     }
 
-    /// Continues after an error. A lack of space, like a batch or key that is too long, has changed
-    /// nothing. After any other failure the index accepts no writes until it is opened again, so
-    /// the power is cut.
+    /// Continues after an error. If the storage has no space, or a batch or a key is too long, the
+    /// operation has changed nothing. After any other failure the index accepts no writes until it
+    /// is opened again, so the power is cut.
     fn after_error(&mut self, error: &Error, input: &mut Input<'_>) {
         match error {
             Error::Full { .. } | Error::BatchTooLong { .. } | Error::KeyTooLong { .. } => {}

@@ -136,7 +136,7 @@ impl Header {
         }
     }
 
-    /// Returns the location that the header gives for the frame, in bytes from the start of the
+    /// Returns the location of the frame according to its header, in bytes from the start of the
     /// storage.
     pub(crate) fn offset(&self, geometry: &Geometry) -> u64 {
         self.ring().offset_of(geometry, self.position)
@@ -203,8 +203,9 @@ impl<'a> Frame<'a> {
         })
     }
 
-    /// Calls `take` with the sequence number and the operations of every batch, in order; relogged
-    /// records count as one batch. Returns the sequence number of the last batch.
+    /// Calls `take` with the sequence number and the operations of every batch, in order; the
+    /// relogged records of a frame are passed as one batch. Returns the sequence number of the last
+    /// batch.
     ///
     /// # Errors
     ///

@@ -144,7 +144,7 @@ mod tests {
             log.append(number, &batch(number, 10), &[]);
             log.write_out(&storage, false).unwrap();
         }
-        // A power cut left block 3 unwritten, so the frames behind it are not part of the log.
+        // A power cut left block 3 unwritten, so the frames after it are not part of the log.
         let mut content = storage.content();
         let at = LOG_OFFSET as usize + 3 * BLOCK_BYTES;
         content[at..at + BLOCK_BYTES].fill(0);
@@ -305,8 +305,9 @@ mod tests {
         assert!(read(220, &front, 240).is_err());
     }
 
-    /// Blocks that were never written are filled ahead of durable writes, because the file system
-    /// has to mark such blocks as used. So most commits are one write.
+    /// Before a durable write, blocks that were never written are filled with zeroes, many at a
+    /// time. Otherwise the file system would have to mark a block as used in each such write. With
+    /// the filling, most commits are one write.
     #[test]
     fn blocks_that_were_never_written_are_filled_before_a_durable_write() {
         let geometry = Geometry {

@@ -9,7 +9,7 @@ use crate::storage::{Aligned, BLOCK_BYTES, Storage};
 
 /// Number of bytes read at a time, enough to keep all channels of a device busy.
 const WINDOW_BYTES: usize = 4 << 20;
-/// Maximum number of blocks behind the end of the log that are searched for proof of a loss.
+/// Maximum number of blocks after the end of the log that are searched for proof of a loss.
 const PROOF_BLOCKS: u64 = 2048;
 
 /// Reader of the frames from the tail to the last intact frame.
@@ -23,7 +23,7 @@ pub(crate) struct Reader<'a> {
     /// Incarnation of the last frame read; before any frame is read, the minimum incarnation of the
     /// first frame.
     opening: u32,
-    /// Minimum incarnation of every frame at or behind `durable`: the superblock was written before
+    /// Minimum incarnation of every frame at or after `durable`: the superblock was written before
     /// those frames.
     opening_beyond: u32,
     /// Generation of the superblock that was found.
@@ -111,9 +111,9 @@ impl<'a> Reader<'a> {
             let is_of_this_lap = header.position == position || is_planted(Bug::TakesOlderLaps);
             is_of_this_lap && header.opening >= opening && is_numbered
         };
-        // An earlier incarnation may have left a torn frame at this position that no opening
+        // At this position, an earlier incarnation may have left a torn frame that no opening has
         // accepted. A later torn write can make that frame intact again, because it can write the
-        // missing bytes, for instance zeroes. So at and behind the durable position, a frame is not
+        // missing bytes, for instance zeroes. So at and after the durable position, a frame is not
         // accepted if its incarnation is earlier than that of the superblock.
         let opening = match position >= self.durable {
             true => self.opening.max(self.opening_beyond),
@@ -172,8 +172,8 @@ impl<'a> Reader<'a> {
 
     /// Searches for proof that the device has lost durable content. The superblock is a proof if it
     /// says that the log was durable beyond the end that was found. An intact frame near the end is
-    /// a proof if it says the same, or if it names a newer superblock than the superblock that was
-    /// found.
+    /// a proof if it says that the log was durable beyond the end that was found, or if it names a
+    /// newer superblock than the superblock that was found.
     fn search_for_proof(&mut self) -> Result<(), Error> {
         let end = self.position;
         if end < self.durable {

@@ -13,7 +13,7 @@ const FRAME_BYTES: usize = 256 << 10;
 const AGAIN_BLOCKS: u64 = 256;
 /// Number of never-written blocks that are filled with zeroes together, before a durable write. A
 /// file system marks a block as used on its first write, which makes a durable write more
-/// expensive; filling blocks ahead pays that cost once for many commits. A frame of at least a
+/// expensive; filling blocks ahead incurs that cost once for many commits. A frame of at least a
 /// quarter of this number of blocks is written without filling, because it spreads the cost over
 /// its own blocks.
 const ZEROED_BLOCKS: u64 = 256;
@@ -37,7 +37,7 @@ pub(crate) struct Log {
     /// incarnation.
     read_below: u64,
     frame: Aligned,
-    /// End of the batches in `frame`; [`HEADER_BYTES`] if there are none.
+    /// End of the batches in `frame`; [`HEADER_BYTES`] if there are no batches.
     filled: usize,
     first_seq: u64,
     /// Generation of the valid superblock.

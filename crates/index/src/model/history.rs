@@ -1,16 +1,16 @@
 //! History of an index: its batches in order, the number of the last batch that readers see, the
-//! number of the last durable batch, and the prefixes of the history that may be found after a
-//! stop.
+//! number of the last durable batch, and the prefixes of the history that an index is allowed to
+//! have after a stop.
 
 use super::{Change, Map};
 use crate::Durability;
 use crate::error::Error;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Key under which a batch may put its own number, so that the content differs after every batch.
+/// Key under which a batch can put its own number, so that the content differs after every batch.
 pub const NUMBER_KEY: &[u8] = b"~number";
 
-/// Prefixes of a history that may be found after a stop.
+/// Prefixes of a history that an index is allowed to have after a stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Survivors {
     /// All durable batches, and any number of the batches after them.
@@ -140,7 +140,8 @@ impl History {
     }
 
     /// Finds the last batch after which the content was equal to the content found after a stop.
-    /// From then on the history ends with that batch, and all of the history is durable.
+    /// Cuts the history off after that batch, and marks the remaining history as visible and
+    /// durable.
     ///
     /// # Errors
     ///

@@ -53,7 +53,7 @@ pub fn blob_image(node: NodeId, lsn: u64, content: &[u8]) -> Vec<u8> {
 }
 
 /// Parses the image of a blob that was read from `meant`, the location of the image with its
-/// segment generation. Bytes behind the image are ignored.
+/// segment generation. Bytes after the image are ignored.
 ///
 /// # Errors
 /// If the bytes are not a complete, unchanged image of a blob that was sealed for `meant`.

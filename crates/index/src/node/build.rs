@@ -191,8 +191,8 @@ impl Shape {
             }
             Some(_) => (fixed(first.len()), 0, rows * first.len()),
             None => {
-                // The cut prefix has the same length in every key, so the first key shows that
-                // length.
+                // The same number of bytes is cut from every key: the full length of the first key,
+                // minus its length without the common prefix.
                 let cut = self.keys.first - first.len();
                 let (head, bytes) = var(rows, self.keys.total - rows * cut);
                 (head, 0, bytes)
@@ -271,7 +271,7 @@ impl Builder {
         self.plain = plain;
     }
 
-    /// Adds a row behind all others.
+    /// Adds a row after the rows added so far.
     ///
     /// # Panics
     /// If the row does not follow the previous row in order (keys ascend, and the versions of a key
@@ -347,8 +347,8 @@ impl Builder {
         header.len_bytes as usize
     }
 
-    /// Returns the image of the rows, to be sealed with [`seal`](super::seal). The builder keeps
-    /// the rows; see [`Builder::clear`].
+    /// Returns the image of the rows, to be sealed with [`seal`](super::seal). The rows stay in the
+    /// builder; see [`Builder::clear`].
     ///
     /// # Panics
     /// If the image would be longer than [`IMAGE_BYTES_MAX`]. If `level` is above 0, also if a row
@@ -358,7 +358,8 @@ impl Builder {
         self.image(Sort::Node, node, level, lsn, interval, 0, IMAGE_BYTES_MAX)
     }
 
-    /// Returns the image of a leaf that stays in memory. It may be longer than [`IMAGE_BYTES_MAX`].
+    /// Returns the image of a leaf that stays in memory. The image can be longer than
+    /// [`IMAGE_BYTES_MAX`].
     ///
     /// # Panics
     /// If the image would be longer than 4 GiB.

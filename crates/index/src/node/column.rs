@@ -1,8 +1,8 @@
 //! Columns: the cells of one field of all rows, stored one after the other.
 //!
-//! A column holds only its position; callers pass in the bytes. [`Ints::parse`] and
-//! [`Column::parse`] check that every load of every row stays inside the image and the padding
-//! behind it, so the loads themselves only assert this.
+//! A column stores only the position of its cells; callers pass in the bytes of the image.
+//! [`Ints::parse`] and [`Column::parse`] check that every load of every row stays inside the image
+//! and the padding after it. So the loads themselves only assert this.
 
 use super::header::{ColumnHead, Form};
 use super::search::partition;
@@ -322,7 +322,8 @@ pub(super) struct Sorted<'a> {
 #[inline(always)]
 fn fixed_head(at: u32, len: u32, bytes: &[u8], row: usize) -> u64 {
     let shift = 64 - 8 * len.clamp(1, 8);
-    // The head of an empty cell is 0. A shift by 64 bits would overflow, so `keep` clears the head.
+    // The head of an empty cell is 0. A shift by 64 bits would overflow, so the mask `keep` sets
+    // the head to 0 instead.
     let keep = if len == 0 { 0 } else { u64::MAX };
     let at = row.wrapping_mul(len as usize).wrapping_add(at as usize);
     u64::from_be_bytes(eight(bytes, at)) >> shift << shift & keep

@@ -8,9 +8,9 @@ use std::ops::{Bound, Range};
 /// Passes the rows of `base` and `delta` to `sink` in the order of an image, without the versions
 /// that no reader at `oldest` or above can see. Of each key, all versions above `oldest` are
 /// passed, and the newest version at or below `oldest` with its sequence number set to 0. A range
-/// deletion counts as a deletion of each existing key in the range. A deletion with no older
-/// version behind it has no effect and is dropped. `freed` receives the values of the dropped rows
-/// of kind [`Blob`](Kind::Blob).
+/// deletion has the effect of a deletion of each existing key in the range. A deletion of a key
+/// that has no older version has no effect and is dropped. `freed` receives the values of the
+/// dropped rows of kind [`Blob`](Kind::Blob).
 pub fn consolidate(
     base: Option<&Image>,
     delta: &Delta,

@@ -61,7 +61,7 @@ fn begins(start: Bound<&[u8]>, key: &[u8]) -> bool {
     }
 }
 
-/// Returns true if a range with this end ends at or behind `key`.
+/// Returns true if a range with this end ends at or after `key`.
 fn ends(end: Bound<&[u8]>, key: &[u8]) -> bool {
     match end {
         Bound::Included(end) => key <= end,
@@ -83,7 +83,7 @@ fn is_empty_range(start: Bound<&[u8]>, end: Bound<&[u8]>) -> bool {
 }
 
 /// Returns true if the start `inner` of a range is equal to the start `outer` of another range, or
-/// behind it.
+/// after it.
 fn starts_inside(outer: Bound<&[u8]>, inner: Bound<&[u8]>) -> bool {
     match (outer, inner) {
         (Bound::Unbounded, _) => true,
@@ -182,9 +182,10 @@ impl Delta {
         delta
     }
 
-    /// Adds a version of `key`, or replaces the version with the same `seq`, which an earlier
-    /// change of the same batch left. Drops versions of `key` that no reader at `prune_at` or above
-    /// can see, and raises [`Delta::floor`] to the sequence number of the change that hides them.
+    /// Adds a version of `key`, or replaces the version with the same `seq`, which comes from an
+    /// earlier change of the same batch. Drops versions of `key` that no reader at `prune_at` or
+    /// above can see, and raises [`Delta::floor`] to the sequence number of the change that hides
+    /// them.
     ///
     /// # Panics
     /// If `kind` is [`Kind::Blob`] (values move out of line only when a leaf is consolidated), if
@@ -262,7 +263,8 @@ impl Delta {
 
     /// Adds the deletion of all keys between `start` and `end` by the batch `seq`. Drops the
     /// versions and range deletions inside this range that no reader at `prune_at` or above can see
-    /// any more, and those of the same batch, because they were made before the deletion.
+    /// any more. Also drops those that have the number `seq`, because the same batch made them
+    /// before the deletion.
     pub fn insert_range(
         &mut self,
         start: Bound<&[u8]>,
@@ -407,7 +409,7 @@ impl Delta {
     }
 
     /// Returns the lowest sequence number of a reader that gets correct answers. Versions that only
-    /// readers below this number would see may have been dropped.
+    /// readers below this number would see can have been dropped.
     pub fn floor(&self) -> Seq {
         self.floor
     }
@@ -475,8 +477,9 @@ impl Delta {
             .then_with(|| usize::from(slot.key_len).cmp(&key.len()))
     }
 
-    /// Returns the index of the first slot behind all smaller keys and behind all versions of `key`
-    /// that are newer than `seq`.
+    /// Returns the index of the first slot that comes after all smaller keys and after all versions
+    /// of `key` newer than `seq`. A version of `key` with the number `seq` is at this index or is
+    /// to be inserted there.
     fn position(&self, key: &[u8], seq: Seq) -> usize {
         let head = head(key);
         let first = self.slots.partition_point(|slot| slot.head < head);
@@ -528,7 +531,7 @@ impl Delta {
         fields(one) == fields(other) && self.rest(one) == self.rest(other)
     }
 
-    /// Returns the slot behind the last version of the key in slot `at`.
+    /// Returns the first slot after the last version of the key in slot `at`.
     pub(super) fn run_end(&self, at: usize) -> usize {
         let same = |other: &usize| self.is_same_key(at, *other);
         at + (at..self.slots.len()).take_while(same).count()
@@ -576,8 +579,8 @@ impl Delta {
         &self.heap[slot.at as usize + slot.rest_len()..][..slot.value_len as usize]
     }
 
-    /// Frees memory: of the heap when more than half of it is dead, of the slots when more than
-    /// half of them are unused.
+    /// Frees unused memory. If more than half of the heap is dead, copies the live part to a new
+    /// heap. If more than half of the slots are unused, shrinks the list of slots.
     fn compact(&mut self) {
         let slots = self.slots.len();
         if self.slots.capacity() > 2 * slots + 8 {

@@ -50,7 +50,7 @@ pub(super) enum Form {
     Ints,
     /// Byte strings of one length, one after the other.
     Fixed,
-    /// Byte strings of any length, behind a list of their boundaries.
+    /// Byte strings of any length, after a list of their boundaries.
     Var,
 }
 
@@ -211,7 +211,7 @@ impl Header {
     /// sealed for `meant`.
     ///
     /// An image on the storage is not longer than [`IMAGE_BYTES_MAX`]; an image that stays in
-    /// memory may be longer.
+    /// memory can be longer.
     pub fn open(bytes: &[u8], meant: Seal, bytes_max: usize) -> Result<Self, ImageError> {
         let header = Self::decode_within(bytes, bytes_max)?;
         let image = bytes

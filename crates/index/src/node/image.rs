@@ -32,7 +32,7 @@ pub struct Peek {
     pub interval: u8,
 }
 
-/// Value in an image: a slice of the image, or up to 8 unpacked bytes.
+/// Value in an image: a slice of the image, or a copy of up to 8 unpacked bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Value<'a>(Cell<'a>);
 
@@ -161,7 +161,7 @@ impl Parsed {
 
 impl Image {
     /// Parses the image of a node that was read from `meant`, the location of the image with its
-    /// segment generation. Copies the image into the memory for images. Bytes behind the image are
+    /// segment generation. Copies the image into the memory for images. Bytes after the image are
     /// ignored.
     ///
     /// # Errors
@@ -172,7 +172,7 @@ impl Image {
     }
 
     /// Checks an image that was merged in memory from changes and an image with the LSN
-    /// `stored_lsn`. It may be longer than an image on the storage.
+    /// `stored_lsn`. The merged image can be longer than an image on the storage.
     pub(crate) fn parse_for_memory(
         bytes: &[u8],
         location: u64,
@@ -194,7 +194,7 @@ impl Image {
         Ok(image)
     }
 
-    /// Returns the bytes of the image and of the padding behind it.
+    /// Returns the bytes of the image and of the padding after it.
     #[inline(always)]
     fn padded(&self) -> &[u8] {
         self.0.tail()
@@ -220,7 +220,7 @@ impl Image {
         }
         if let (Column::Ints { ints, len }, Some(last)) = (&self.0.keys, self.rows().checked_sub(1))
         {
-            // The offsets ascend, as is checked below: if the last number fits, all do.
+            // The offsets ascend, as is checked below: if the last number fits, all numbers fit.
             let highest = header
                 .key_base
                 .checked_add(ints.offset(self.padded(), last));
@@ -567,7 +567,7 @@ impl Image {
         first..if equal { self.run_end(first) } else { first }
     }
 
-    /// Returns the row behind the last version of the key in row `row`.
+    /// Returns the first row after the last version of the key in row `row`.
     pub(super) fn run_end(&self, row: usize) -> usize {
         let mut end = row + 1;
         if self.0.seqs.is_some() {

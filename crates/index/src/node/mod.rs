@@ -9,8 +9,8 @@
 //! reader at sequence number `s` sees, of each key, the newest version that is not newer than `s`.
 //!
 //! The module does no I/O and reads no clock, and its only lock is that of the image allocator
-//! (`arena`). Bytes from a device are checked once, in [`Image::parse`] and [`parse_blob`]. No
-//! input bytes may make the module panic, and it must never answer from bytes that were not
+//! (`arena`). Bytes from a device are checked once, in [`Image::parse`] and [`parse_blob`]. The
+//! module must not panic for any input bytes, and must never answer from bytes that were not
 //! checked.
 
 #[allow(unsafe_code, reason = "owns raw memory")]
@@ -42,7 +42,7 @@ pub use range::KeyRange;
 pub(crate) use spread::Spread;
 pub use view::{Rows, View, view};
 
-/// Sequence number of a batch of changes. 0 marks a change that is older than every reader.
+/// Sequence number of a batch of changes. The number 0 marks a change that every reader sees.
 pub type Seq = u64;
 
 /// Number of a node of the tree or of a blob. A node keeps its number when it is written again.
@@ -69,7 +69,7 @@ pub const HEADER_BYTES: usize = 64;
 /// Maximum length of the content of a blob, in bytes.
 pub const BLOB_BYTES_MAX: usize = IMAGE_BYTES_MAX - HEADER_BYTES;
 
-/// Number of padding bytes behind an image in memory, so that an unaligned load of 8 bytes stays
+/// Number of padding bytes after an image in memory, so that an unaligned load of 8 bytes stays
 /// inside the memory of the image.
 pub const PADDING_BYTES: usize = 8;
 
@@ -89,7 +89,7 @@ pub enum Kind {
 pub struct Row<'a> {
     /// The key.
     pub key: &'a [u8],
-    /// Sequence number of the batch that wrote the row; 0 if every reader is newer.
+    /// Sequence number of the batch that wrote the row; 0 if every reader sees the row.
     pub seq: Seq,
     /// Kind of the version.
     pub kind: Kind,

@@ -18,7 +18,7 @@ const NO_END: u16 = u16::MAX;
 pub struct KeyRange {
     /// First key of the range.
     pub from: Box<[u8]>,
-    /// First key behind the range; `None` if the range has no end.
+    /// First key after the range; `None` if the range has no end.
     pub to: Option<Box<[u8]>>,
 }
 
@@ -43,7 +43,7 @@ impl KeyRange {
         FIXED_BYTES + self.from.len() - of_from + to_len - of_to
     }
 
-    /// Appends the encoded range to `out`, behind the columns of an image.
+    /// Appends the encoded range to `out`, after the columns of an image.
     pub(super) fn append(&self, ends: Ends<'_>, out: &mut Vec<u8>) {
         let (of_from, of_to) = self.shared_with(ends);
         let from = &self.from[of_from..];
@@ -109,7 +109,8 @@ mod tests {
     #[test]
     fn a_range_is_read_as_it_was_written_and_shares_what_it_can() {
         let ends: Ends<'_> = Some((b"cab", b"cod"));
-        // Eight bytes of lengths, then the bytes that are not shared.
+        // The encoded range has eight bytes of lengths, then those bytes of its two ends that are
+        // not shared with the first or last key.
         for (range, bytes) in [
             (range("cab", Some("code")), 8 + 1),
             (range("ca", Some("cog")), 8 + 1),

@@ -13,8 +13,8 @@ pub(crate) fn partition(rows: usize, less: impl Fn(usize) -> bool) -> usize {
     if rows == 0 {
         return 0;
     }
-    // The result is in first..=first + len. If `first` is above 0, `less(first)` is true, so the
-    // result is above `first`.
+    // Invariant: the result is in first..=first + len. If `first` is above 0, `less(first)` is
+    // true, so the result is above `first`.
     let (mut first, mut len) = (0_usize, rows);
     while len > 3 {
         let part = len / 4;

@@ -15,8 +15,9 @@ use std::ops::Range;
 pub(crate) struct Spread {
     /// Number of the first row, which is the lowest.
     least: u64,
-    /// Average number of rows for each distance of 2 between numbers. Distances are halved so that
-    /// they fit a signed integer, which the processor converts to a float in one instruction.
+    /// Average number of rows for a difference of 2 between two row numbers. Half differences are
+    /// used because they fit a signed integer, which the processor converts to a float in one
+    /// instruction.
     rows_per_half: f32,
     /// Largest distance of a row below its estimate.
     below: u16,
@@ -46,7 +47,7 @@ impl Spread {
             below = below.max(guess.saturating_sub(row));
             above = above.max(row.saturating_sub(guess));
         }
-        // Only unsorted rows can be further from the line than `ROWS_MAX`, and no line helps to
+        // The distance can exceed `u16::MAX` only if the rows are unsorted, and no line helps to
         // find unsorted rows.
         spread.below = u16::try_from(below).unwrap_or(u16::MAX);
         spread.above = u16::try_from(above).unwrap_or(u16::MAX);
@@ -62,7 +63,7 @@ impl Spread {
     }
 
     /// Returns the rows to search for the first row whose number is not less than `number`. That
-    /// row is among them or directly behind them.
+    /// row is among them or is the row directly after them.
     #[inline(always)]
     fn around(&self, number: u64, rows: usize) -> Range<usize> {
         let guess = self.guess(number);

@@ -50,7 +50,8 @@ pub enum Bug {
     OverlooksRivals,
     /// A failed sync is retried once, and the second result is trusted.
     RetriesSync,
-    /// Opening trusts a sync of its own to make the replayed part of the log durable.
+    /// Opening syncs the replayed part of the log without rewriting it first, although after an
+    /// earlier failed sync the page cache can have wrongly marked that part as clean.
     BelievesTheCache,
     /// Writes are accepted after a failed write.
     GoesOn,

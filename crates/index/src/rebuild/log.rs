@@ -66,12 +66,12 @@ pub(super) struct Frames {
     complete_from: u64,
     /// Position before which no frame is needed, according to the superblocks and the last frame.
     needed_from: u64,
-    /// True if `needed_from` comes from a superblock. Otherwise it comes from the last frame, and
-    /// is the position at the time when that frame was written.
+    /// True if `needed_from` comes from a superblock. Otherwise it comes from the last frame: the
+    /// log before this position was not needed when that frame was written.
     is_need_known: bool,
-    /// True if a frame is missing behind a needed frame.
+    /// True if a frame is missing after a needed frame.
     has_gap: bool,
-    /// Position behind the last frame.
+    /// Position after the last frame.
     end: u64,
     last_seq: Seq,
 }
@@ -80,7 +80,8 @@ pub(super) struct Frames {
 pub(super) type TakeFrame<'a> = dyn FnMut(&Frame<'_>) -> Result<(), Error> + 'a;
 
 impl Frames {
-    /// Sorts the frames found. `superblocks` are the intact superblocks.
+    /// Sorts the frames that were found and keeps those that belong to the log. `superblocks` are
+    /// the intact superblocks.
     pub(super) fn of(
         storage: &dyn Storage,
         geometry: Geometry,
@@ -208,15 +209,15 @@ impl Frames {
         }
     }
 
-    /// Notes that no part of the index was ever durable. So if no frame was found, the log is empty
-    /// but complete.
+    /// Notes that no part of the index was ever durable, so that the log need not have any frames.
+    /// If no frame was found, the log is treated as empty and complete.
     pub(super) fn begin_at_once(&mut self) {
         if self.all.is_empty() {
             self.complete_from = 0;
         }
     }
 
-    /// Returns the position behind the last frame; 0 if there are no frames.
+    /// Returns the position after the last frame; 0 if there are no frames.
     pub(super) fn end(&self) -> u64 {
         self.end
     }
@@ -247,8 +248,7 @@ impl Frames {
 }
 
 /// Returns true if a frame is a leftover: its incarnation is earlier than that of the superblock,
-/// and its position is at or behind the end of the part that is durable according to the
-/// superblock.
+/// and its position is at or after the end of the part that is durable according to the superblock.
 fn is_leftover(frame: &Header, superblock: &Superblock) -> bool {
     let is_known = superblock.log_durable > 0;
     is_known && frame.position >= superblock.log_durable && frame.opening < superblock.opening

@@ -1,14 +1,14 @@
 //! The ranges of keys that a rebuild lists as lost, sorted and without overlap.
 //!
 //! Several images can cause losses of the same key. If the kinds of these losses differ, the key is
-//! listed as [`Loss::Changes`], which is the weaker statement. A range in which a key may still be
-//! present with an outdated value must never be listed as [`Loss::Keys`].
+//! listed as [`Loss::Changes`], which is the weaker statement. A range in which a key might still
+//! be present with an outdated value must never be listed as [`Loss::Keys`].
 
 use super::{Loss, Lost};
 use std::cmp::Ordering;
 
-/// Range of keys: its first key, and the first key behind it; `None` if the range extends to the
-/// end of all keys.
+/// Range of keys: its first key, and the first key after it; `None` if the range extends to the end
+/// of all keys.
 type Span = (Vec<u8>, Option<Vec<u8>>);
 
 /// Lost ranges as they are found, in any order.

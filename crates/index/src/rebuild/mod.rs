@@ -35,7 +35,8 @@ use survey::Survey;
 
 /// Approximate length of a batch that is written to the new index, in bytes.
 const BATCH_BYTES: usize = 64 << 10;
-/// Maximum number of losses and of problems that are listed; more are only counted.
+/// Maximum number of losses, and of problems, that are listed. Further losses and problems are only
+/// counted.
 const LISTED_MAX: usize = 10_000;
 
 /// Kind of loss in a range of keys.
@@ -54,7 +55,7 @@ pub enum Loss {
 pub struct Lost {
     /// The first key.
     pub from: Vec<u8>,
-    /// The first key behind the range; `None` if the range extends to the end of all keys.
+    /// First key after the range; `None` if the range extends to the end of all keys.
     pub to: Option<Vec<u8>>,
     /// Kind of loss.
     pub loss: Loss,
@@ -311,7 +312,7 @@ impl Building<'_> {
     }
 
     /// Returns a value that is stored out of line. If several blobs have the same id, the checksum
-    /// of the value selects the right ones.
+    /// of the value shows which of them belong to it.
     fn value_of(&self, reference: &[u8]) -> Option<Vec<u8>> {
         let reference = Reference::decode(reference)?;
         let mut values = vec![Vec::new()];
@@ -335,7 +336,7 @@ impl Building<'_> {
         let mut patches = self.survey.patches.iter().peekable();
         let mut deletions = VecDeque::from(self.relogged_deletions(frames)?);
         frames.each(self.from, &mut |frame| {
-            // If the log lacks a frame behind this one, the log may also lack the last change of a
+            // If the log lacks a frame after this frame, the log may also lack the last change of a
             // key in this frame.
             self.is_log_complete = frame.position >= frames.whole().from;
             done += 1;
@@ -384,7 +385,7 @@ impl Building<'_> {
     }
 
     /// Applies the relogged range deletions of batches up to `seq`. Values that cannot be read stay
-    /// lost, because some may be newer than the deletion.
+    /// lost, because some of these values might be newer than the deletion.
     fn delete_relogged(
         &mut self,
         deletions: &mut VecDeque<Deletion>,

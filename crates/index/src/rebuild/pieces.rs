@@ -183,7 +183,7 @@ fn is_enough(leaf: &Leaf, damaged: &Leaf, patches: &WholePatches, whole: Complet
 }
 
 /// Returns the number of readable patches of `base`, one of the images from which `damaged` was
-/// made. These patches were written after the base and until its leaf was rewritten.
+/// made. These patches were written after the base was written and before its leaf was rewritten.
 fn patches_of(base: &Base, damaged: &Leaf, patches: &WholePatches) -> usize {
     let later = damaged
         .bases

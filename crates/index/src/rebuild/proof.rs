@@ -2,13 +2,13 @@
 //!
 //! There are three kinds of evidence. The first is the log, if it has every batch after the image.
 //! The second is a checkpoint: it names the images and patches of all leaves, and the log from the
-//! checkpoint's tail on has all later changes. So a key is right if the leaf that covers it in the
-//! checkpoint, or a newer leaf, can be read. The third is the segments, if no superblock is left:
-//! the entries of their footers, and the range in each image. This must suffice, because a power
-//! cut may have destroyed all superblocks and checkpoints, and an index must not be reported as
-//! damaged after a mere power cut. If a superblock exists whose checkpoint could not be compared
-//! with the segments, an image must never be considered the newest only because no newer image was
-//! found.
+//! checkpoint's tail on has all later changes. So the content of a key is right if the leaf that
+//! covers it in the checkpoint, or a newer leaf, can be read. The third is the segments, if no
+//! superblock is left: the entries of their footers, and the range in each image. This must
+//! suffice, because a power cut may have destroyed all superblocks and checkpoints, and an index
+//! must not be reported as damaged after a mere power cut. If a superblock exists whose checkpoint
+//! could not be compared with the segments, an image must never be considered the newest only
+//! because no newer image was found.
 
 use super::evidence::{CompleteLog, Doubt};
 use super::survey::{Patch, Survey};
@@ -19,8 +19,8 @@ use crate::storage::Storage;
 use crate::writer::Stored;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Returns the keys without proof. Marks the proven leaves in the survey. `superblocks` are the
-/// intact superblocks, the newer first.
+/// Returns the key ranges for which it is not proven that the newest image was found. Marks the
+/// proven leaves in the survey. `superblocks` are the intact superblocks, the newer first.
 pub(super) fn doubts(
     storage: &dyn Storage,
     superblocks: &[Superblock],
@@ -68,7 +68,7 @@ fn of_patch(survey: &Survey, patch: &Patch) -> Option<Doubt> {
 struct Named {
     stored: Stored,
     /// Sequence number of the last batch before the tail of the log. Changes of batches up to this
-    /// number are in the named images or in older images, or were relogged behind the tail.
+    /// number are in the named images or in older images, or were relogged after the tail.
     seq: Seq,
 }
 

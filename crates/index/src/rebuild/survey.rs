@@ -171,7 +171,8 @@ impl Survey {
             ..
         } = *content;
         if crate::writer::begins_checkpoint(bytes) {
-            // Behind the checkpoint there are only remains of an earlier generation of the segment.
+            // The rest of the segment, after the checkpoint, has only remains of an earlier
+            // generation.
             return;
         }
         let Listed { name, footers } = Listed::of(bytes, &geometry, segment);

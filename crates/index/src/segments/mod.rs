@@ -24,7 +24,7 @@ use std::sync::Arc;
 pub(crate) const GRANULE_BYTES: usize = 64;
 /// Maximum number of bytes in the buffer of a stream before the stream writes it.
 const WRITE_BYTES: usize = 128 << 10;
-/// Divisor of the memory budget that limits the buffer of each stream, which takes memory too.
+/// Divisor of the memory budget: the quotient limits the length of each stream's buffer.
 const GATHERED_SHARE: usize = 32;
 /// Number of free segments reserved for cleaning, inner nodes and checkpoints.
 const SPARE_SEGMENTS: usize = 4;
@@ -58,7 +58,7 @@ impl Class {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SegmentState {
-    /// The segment may be written.
+    /// The segment can be written.
     Free,
     /// The segment has no live content, but a checkpoint may name it.
     Emptied,
@@ -78,7 +78,7 @@ struct Segment {
     live_bytes: u32,
     /// Class of the stream that filled the segment last.
     class: Class,
-    /// Ordinal among the segments that streams have begun to fill; 0 if before this opening.
+    /// Value of `begun` when a stream began to fill this segment; 0 if before this opening.
     filled_as: u64,
 }
 
@@ -154,7 +154,7 @@ pub(crate) struct Segments {
 pub struct SpaceStatistics {
     /// Number of segments.
     pub segments: u32,
-    /// Segments that may be written.
+    /// Segments that can be written.
     pub free_segments: u32,
     /// Segments with nodes: segments that are being filled, or have live content.
     pub used_segments: u32,
@@ -418,7 +418,7 @@ impl Segments {
         self.all[segment as usize].class
     }
 
-    /// Returns the number of segments that may be written now.
+    /// Returns the number of segments that can be written now.
     pub(crate) fn free_count(&self) -> usize {
         self.free
     }
@@ -459,7 +459,7 @@ impl Segments {
     }
 
     /// Returns the written segment with the fewest live bytes, if less than nine tenths of it are
-    /// live. Considers only segments that were among the first `begun` to be filled.
+    /// live. Ignores segments that were begun after the first `begun` segments of this opening.
     pub(crate) fn worth_moving(&self, begun: u64) -> Option<u32> {
         let written = self.all.iter().enumerate();
         let written = written.filter(|(_, segment)| {
@@ -470,7 +470,7 @@ impl Segments {
         is_sparse.then_some(number as u32)
     }
 
-    /// Excludes a segment from [`worth_moving`](Self::worth_moving).
+    /// Excludes a segment from the result of [`worth_moving`](Self::worth_moving).
     pub(crate) fn leave(&mut self, segment: u32) {
         self.all[segment as usize].filled_as = u64::MAX;
     }
@@ -555,7 +555,7 @@ impl Segments {
     }
 
     /// Grows the storage like [`grow`](Self::grow), or returns false if there is no room. After a
-    /// failed attempt the next one is made only when the number of segments has changed.
+    /// failed attempt the next attempt is made only when the number of segments has changed.
     pub(crate) fn try_grow(&mut self, storage: &dyn Storage) -> Result<bool, Error> {
         if self.refused_at == Some(self.all.len()) {
             return Ok(false);
@@ -570,8 +570,8 @@ impl Segments {
         }
     }
 
-    /// Truncates the free end of the storage, keeping `spare` free segments, unless the gain is
-    /// small. The caller has made sure that no durable metadata names the free end.
+    /// Truncates the free end of the storage, but keeps `spare` free segments. Does nothing if the
+    /// gain is small. The caller has made sure that no durable metadata names the free end.
     pub(crate) fn shrink(&mut self, storage: &dyn Storage, spare: usize) -> Result<(), Error> {
         let cut = self.end_free().min(self.free.saturating_sub(spare));
         match cut < GROWTH_SEGMENTS as usize * 2 {
@@ -580,8 +580,7 @@ impl Segments {
         }
     }
 
-    /// Truncates the whole free end of the storage. The caller has made sure that no durable
-    /// metadata names that end.
+    /// Truncates the whole free end of the storage. Durable metadata must not name that end.
     pub(crate) fn trim(&mut self, storage: &dyn Storage) -> Result<(), Error> {
         match self.end_free() {
             0 => Ok(()),

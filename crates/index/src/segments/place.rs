@@ -64,9 +64,10 @@ impl Location {
 /// A location, and the generation tag of its segment. The same location in a later generation is
 /// another spot.
 ///
-/// Only if a node has the same [`Spot`] after a read as before is the content read valid, and a
-/// failure of the read a sign of damage. During the read the node's image may have been moved, the
-/// segment refilled, and the node moved back to the same location.
+/// During a read without a lock, the image of the node can be moved, the segment refilled, and the
+/// node moved back to the same location. So a reader compares the [`Spot`] of the node before and
+/// after the read. If the two are equal, the content read is valid, and a failed read is a sign of
+/// damage. If they differ, the result of the read has no meaning.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spot {
     pub location: Location,
@@ -97,14 +98,14 @@ impl PartialEq for Spot {
 pub(crate) struct Generations(RwLock<Vec<u32>>);
 
 impl Generations {
-    /// Creates the table from the tags of the segments in order.
+    /// Creates the table from the generation tags of all segments, in the order of the segments.
     pub(crate) fn new(names: Vec<u32>) -> Generations {
         Generations(RwLock::new(names))
     }
 
-    /// Returns the spot of an image that is at this location now. A reader calls this while it
-    /// holds the lock of the node that names the location: until the lock is released, the segment
-    /// is in use and not refilled.
+    /// Returns the spot (location and generation tag) of the image that is at this location now. A
+    /// reader calls this while it holds the lock of the node that names the location: until the
+    /// lock is released, the segment is in use and not refilled.
     pub(crate) fn spot(&self, location: Location) -> Spot {
         let names = self.0.read();
         Spot {

@@ -1,12 +1,13 @@
 //! A device of the stack as a storage: a mirror, a cache, a stripe, or any other configured device.
 //!
-//! A device belongs to the one thread of its shard, while any thread may use an index and blocks in
-//! the calls of the index. So each call is a message to the thread of the device, which runs the
-//! call as a task of its executor, beside other tasks. In virtual time the executor must not wait
-//! for another thread, so the thread of the device runs the executor only while there are messages,
-//! and virtual time stands still in between ([`serve_virtually`](Serving::serve_virtually)). The
-//! storage must never report a write as durable before the device does: `write_durable` is a write
-//! with forced unit access, `sync` is a flush.
+//! A device belongs to the one thread of its shard, while any thread can use an index, and is
+//! blocked during a call of the index. So each call is a message to the thread of the device, which
+//! runs the call as a task of its executor, beside other tasks. In virtual time the executor must
+//! not wait for another thread, so the thread of the device runs the executor only while there are
+//! messages, and virtual time does not advance otherwise
+//! ([`serve_virtually`](Serving::serve_virtually)). The storage must never report a write as
+//! durable before the device does: `write_durable` is a write with forced unit access, `sync` is a
+//! flush.
 
 use std::io;
 use std::rc::Rc;

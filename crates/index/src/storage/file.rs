@@ -1,6 +1,6 @@
 //! A regular file or a block device, accessed with direct I/O.
 //!
-//! The file is opened only once, because its path may name another file a moment later. Each
+//! The file is opened only once, because its path can name another file a moment later. Each
 //! durable write requests durability for itself (`RWF_DSYNC`). On a file system without direct I/O
 //! the file is opened without it, with the same promises. An exclusive lock keeps a second writer
 //! out, and ends with the process, even after a crash. A block device is opened exclusively, so
@@ -34,15 +34,17 @@ pub enum Presence {
     Any,
 }
 
-/// Opens the file at a path, also for writing if `is_writable`. For writing, a block device is
-/// opened exclusively, and the open is refused if the path becomes a block device during the call.
+/// Opens the file at a path, for reading, and, if `is_writable` is true, for writing. For writing,
+/// a block device is opened exclusively, and the open is refused if the path becomes a block device
+/// during the call.
 fn open(path: &Path, options: &mut OpenOptions, is_writable: bool) -> io::Result<File> {
     let was_device = path
         .metadata()
         .is_ok_and(|found| found.file_type().is_block_device());
     let flags = match was_device && is_writable {
         true => {
-            // Together with `O_CREAT`, `O_EXCL` would mean that the file must not exist.
+            // `O_EXCL` opens a block device exclusively. The flag `O_CREAT` is removed, because
+            // with both flags the open would fail if the path exists.
             options.create(false);
             libc::O_EXCL
         }

@@ -4,12 +4,12 @@
 //! write is durable by itself. When the power is cut, each 512-byte sector independently keeps any
 //! version that it has had since it was last durable. A durable write in progress leaves each of
 //! its sectors old or new. After the power cut the disk has any of the lengths that it had since
-//! the last sync, except lengths that would cut off a durable write. Single operations fail by
-//! number, once or from that number on. A failed write has changed any subset of the sectors in its
-//! range. A failed sync leaves each sector of the cache in one of four states: the sector is
-//! durable; or it is still in the cache for a later sync; or it is read as written, but no later
-//! sync makes it durable; or its last durable content is restored, and reads return that content.
-//! The disk must never lose content that a successful sync covered.
+//! the last sync, except lengths that would cut off a durable write. The operation with a chosen
+//! number fails, alone or together with all later operations. A failed write has changed any subset
+//! of the sectors in its range. A failed sync leaves each sector of the cache in one of four
+//! states: the sector is durable; or it is still in the cache for a later sync; or it is read as
+//! written, but no later sync makes it durable; or its last durable content is restored, and reads
+//! return that content. The disk must never lose content that a successful sync covered.
 //!
 //! [`Astray`] and [`rot`](MemoryStorage::rot) are beyond that model: an index with a single copy of
 //! its content cannot withstand these faults, but must detect them.
@@ -47,7 +47,7 @@ pub enum Astray {
     MisdirectedRead(u64),
 }
 
-/// Faults of a disk. Operations are numbered from 0; every call is an operation.
+/// Faults that the disk simulates. Operations are numbered from 0; every call is an operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     /// Number of the operation that a power cut interrupts; this operation and all later ones fail.
@@ -59,11 +59,11 @@ pub struct Faults {
     /// True if all operations from `fail_at` on fail, or, if `fails_only` is set, all operations of
     /// that kind.
     pub fails_for_good: bool,
-    /// Number of an operation, and a fault. The fault affects the first operation at or after that
-    /// number to which it can apply.
+    /// A misdirected or lost operation: an operation number, and the fault. The fault affects the
+    /// first operation at or after that number that this kind of fault can affect.
     pub astray_at: Option<(u64, Astray)>,
-    /// Byte range: only writes that begin in it can be lost or misdirected. If `None`, any write
-    /// can.
+    /// Byte range: only writes that begin in it can be lost or misdirected. `None` stands for the
+    /// whole disk.
     pub astray_in: Option<(u64, u64)>,
     /// Maximum length of the disk in bytes.
     pub len_bytes_max: Option<u64>,
@@ -97,8 +97,8 @@ pub struct StorageCounters {
     pub lost_sectors: u64,
 }
 
-/// A byte range that a fault has affected: its stored or returned content differs, or differed,
-/// from the content written.
+/// A byte range that a fault has affected: the stored content, or the content that a read returned,
+/// differed from the content written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hit {
     /// First byte of the range.
@@ -114,7 +114,8 @@ type Sectors = BTreeMap<usize, Vec<[u8; SECTOR_BYTES]>>;
 struct DiskState {
     durable: Vec<u8>,
     current: Vec<u8>,
-    /// Versions of each sector since it was last durable, oldest first. Reads return the last one.
+    /// Versions of each sector since it was last durable, oldest first. Reads return the last
+    /// version in the list.
     unsynced: Sectors,
     /// Versions of sectors that the disk wrongly treats as durable since a failed sync: later syncs
     /// do not write these versions.
@@ -148,7 +149,8 @@ impl MemoryStorage {
         }
     }
 
-    /// Sets the faults from now on. Operation numbers count from the first operation of the disk.
+    /// Sets the faults from now on. The numbers of operations start at the first operation of the
+    /// disk, not at this call.
     pub fn set_faults(&self, faults: Faults) {
         self.state.lock().faults = faults;
     }
@@ -288,7 +290,7 @@ impl DiskState {
         Fate::Works
     }
 
-    /// Returns true if an operation must fail. If the fault affects only one call of a kind, the
+    /// Returns true if an operation must fail. If the fault is for a single call of one kind, the
     /// fault is removed when that call fails.
     fn fails(&mut self, number: u64, call: Call) -> bool {
         let faults = &mut self.faults;

@@ -21,11 +21,12 @@ pub const BLOCK_BYTES: usize = 4096;
 /// Error of a storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StorageError {
-    /// There is no space left. The existing content is unchanged, and the request may be retried.
+    /// There is no space left. The existing content is unchanged, and the request can be retried.
     Full,
     /// The range does not exist.
     OutOfRange,
-    /// The request failed, with this error number of the operating system, or 0.
+    /// The request failed, with this error number of the operating system. The number is 0 if there
+    /// is no error number.
     Failed(i32),
 }
 
@@ -44,9 +45,9 @@ impl std::error::Error for StorageError {}
 
 /// A flat range of bytes. Offsets and lengths are multiples of [`BLOCK_BYTES`].
 ///
-/// Calls block the calling thread. Many threads can read at the same time, also during a write
-/// elsewhere. All other calls come from one thread at a time. A read during a write of the same
-/// range returns any mixture of old and new sectors.
+/// Calls block the calling thread. Several threads can read at the same time, also while a write to
+/// another range is in progress. All other calls come from one thread at a time. A read during a
+/// write of the same range returns any mixture of old and new sectors.
 pub trait Storage: Send + Sync {
     /// Returns the current length in bytes.
     fn len_bytes(&self) -> u64;
@@ -140,8 +141,8 @@ impl DerefMut for Aligned {
     }
 }
 
-/// Makes all writes durable. A failed sync is never retried: the content that it did not write may
-/// be lost, and the next sync may succeed without that content.
+/// Makes all writes durable. A failed sync is never retried: content that the failed sync did not
+/// write can be lost, and the next sync can succeed without writing that content.
 pub(crate) fn sync(storage: &dyn Storage) -> Result<(), StorageError> {
     let synced = storage.sync();
     if synced.is_err() && is_planted(Bug::RetriesSync) {

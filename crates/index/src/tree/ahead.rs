@@ -1,9 +1,10 @@
 //! Read-ahead of inner nodes, many at a time, for a caller that is about to visit many leaves.
 //!
-//! After a checkpoint inner nodes lie beside each other. So a thousand of them take a few long
-//! reads rather than a thousand short ones, each with its own latency. Read-ahead only fills
-//! memory: a node that it cannot read is read again by the caller that needs it, which then reports
-//! the error. Read-ahead must never read more than memory has room for, nor a leaf.
+//! After a checkpoint the images of inner nodes are adjacent on the storage. So a thousand of them
+//! take a few long reads rather than a thousand short ones, each with its own latency. Read-ahead
+//! only fills memory: a node that it cannot read is read again by the caller that needs it, which
+//! then reports the error. Read-ahead must never read more nodes than memory has room for, and must
+//! never read a leaf.
 
 use super::Tree;
 use super::slots::Content;

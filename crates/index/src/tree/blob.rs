@@ -3,8 +3,8 @@
 //!
 //! A reference is the length of the value (8 bytes), its checksum (4), and the ids of the blobs
 //! that hold the value in order (4 each). A blob is freed when no row needs it. The id of the blob
-//! is then reused, for nodes as well. A reader that follows the reference after that detects the
-//! reuse by the node that now has the id, or by the checksum.
+//! is then reused, for nodes as well. A reader that follows the reference afterwards detects the
+//! reuse, because the id belongs to a node or the checksum does not match.
 
 use super::Tree;
 use super::load::ATTEMPTS_MAX;
@@ -139,7 +139,8 @@ impl Tree {
     }
 }
 
-/// Returns true if the id of a blob now belongs to a node. Blobs are never in memory.
+/// Returns true if the id of a blob now belongs to a node. The slot of a blob never has content in
+/// memory, so a slot with content belongs to a node.
 fn is_used_again(node: &Node) -> bool {
     node.is_pinned || node.delta.is_some() || !matches!(node.content, Content::Absent)
 }

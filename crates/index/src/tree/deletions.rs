@@ -53,8 +53,8 @@ impl Deletion {
 /// All range deletions that some leaves have not applied yet.
 #[derive(Debug, Default)]
 pub(crate) struct Deletions {
-    /// True if the list is not empty, so that without range deletions a reader pays only for one
-    /// load.
+    /// True if the list is not empty, so that a reader only loads this flag if there are no range
+    /// deletions.
     has_any: AtomicBool,
     /// Deletions in the order of their batches.
     all: RwLock<Arc<[Deletion]>>,
@@ -133,10 +133,11 @@ fn is_about(deletion: &Deletion, delta: Option<&Delta>, image: Option<&Image>) -
         })
 }
 
-/// Adds a range deletion, limited to the given bounds, to the changes of a leaf since its image was
-/// written. `lsn` is the sequence number of the image. If `lsn` is equal to or above the sequence
-/// number of the deletion, the image already includes the deletion and may have newer keys. Then
-/// the function only removes versions that are older than the deletion from the changes.
+/// Applies a range deletion, limited to the given bounds, to `delta`, the changes of a leaf since
+/// its image was written. `lsn` is the sequence number of that image. If `lsn` is equal to or above
+/// the sequence number of the deletion, the image already includes the deletion and can have newer
+/// keys. In this case the function only removes from `delta` the versions that are older than the
+/// deletion.
 pub(crate) fn take_in(
     delta: &mut Delta,
     deletion: &Deletion,

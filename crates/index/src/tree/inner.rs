@@ -1,6 +1,6 @@
 //! An inner node in memory: separators and children. A node is never changed, only replaced.
 //!
-//! Separator `i` is the least key that may be under child `i`. The first child's separator is
+//! Separator `i` is the least key that can be under child `i`. The first child's separator is
 //! empty: every key below the second separator is under the first child. A search compares eight
 //! bytes of each separator after the common prefix, and whole keys only if these bytes are equal.
 
@@ -25,7 +25,7 @@ pub(crate) struct Inner {
     start: Start,
     /// Bytes that all separators but the first begin with.
     prefix: Box<[u8]>,
-    /// Distribution of the heads of the separators, without the head of the first.
+    /// Distribution of the heads of the separators, without the head of the first separator.
     spread: Spread,
     /// Heads and children, which a search reads together.
     entries: Box<[Entry]>,
@@ -36,7 +36,7 @@ pub(crate) struct Inner {
 /// The head of a separator, and its child.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// The eight bytes of the separator after the prefix; 0 for the first.
+    /// The eight bytes of the separator after the prefix; 0 for the first separator.
     head: u64,
     child: NodeId,
     /// End of the separator in `keys`; the separator begins where the previous separator ends.
@@ -183,7 +183,8 @@ impl Inner {
             Ordering::Greater => return others.len(),
         };
         let wanted = head(suffix);
-        // Finds the first head above `wanted`, which is the first head not below `wanted + 1`.
+        // The search is for the first separator with a head above `wanted`. That is the first head
+        // not below `wanted + 1`.
         let mut index = match wanted.checked_add(1) {
             Some(next) => {
                 let is_below = |other: usize| others[other].head < next;
@@ -191,7 +192,7 @@ impl Inner {
             }
             None => others.len(),
         };
-        // Separators with an equal head may be above the key.
+        // Separators with an equal head can be above the key.
         while index > 0 && self.entries[index].head == wanted && self.separator(index) > key {
             index -= 1;
         }

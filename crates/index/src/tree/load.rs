@@ -1,10 +1,10 @@
 //! Reading images of nodes: a whole node into its slot, or the one image that a reader needs.
 //!
-//! No lock is held during I/O. So when the read completes, the node may have moved, and its
-//! location may belong to another node. Only if the node is still at the same [`Spot`] is the
-//! content read valid, and a failure of the read a sign of damage. If memory is short, the node may
-//! be evicted before the thread that has read it accesses it again; so that thread also gets the
-//! content directly.
+//! No lock is held during I/O. So when the read completes, the node can have moved, and its
+//! location can belong to another node. If the node is still at the same [`Spot`], the content read
+//! is valid, and a failed read is a sign of damage. Otherwise the result of the read has no
+//! meaning. If memory is short, the node can be evicted before the thread that has read it accesses
+//! it again. So that thread also gets the content directly.
 
 use super::Tree;
 use super::inner::Inner;
@@ -24,8 +24,8 @@ use std::sync::Arc;
 pub(super) const ATTEMPTS_MAX: usize = 64;
 
 impl Tree {
-    /// Reads a node into its slot, unless another thread was faster. Also returns the node, because
-    /// it may be evicted before the next access if memory is short.
+    /// Reads a node into its slot, unless another thread has read it into the slot first. Also
+    /// returns the node, because it may be evicted before the next access if memory is short.
     pub(super) fn load(&self, id: NodeId, slot: &Slot) -> Result<Option<Loaded>, Error> {
         for _ in 0..ATTEMPTS_MAX {
             let Some(places) = Places::of(&slot.node.read(), &self.generations) else {
@@ -33,7 +33,7 @@ impl Tree {
             };
             let read = self.read_whole(id, &places);
             let mut node = slot.node.write();
-            // If the node has moved meanwhile, the bytes read may be anything.
+            // If the node has moved meanwhile, the bytes read can be of other content.
             let is_there = Places::of(&node, &self.generations).as_ref() == Some(&places);
             if is_there || is_planted(Bug::BelievesOldReads) {
                 let (content, drops_blobs) = read?;
@@ -214,7 +214,7 @@ impl Tree {
     }
 
     /// Reads a leaf for a reader. If the leaf has patches, reads only the image at `spot`, which
-    /// the reader needs. But if readers miss the leaf repeatedly, reads the whole leaf.
+    /// the reader needs. However, if readers have missed the leaf repeatedly, reads the whole leaf.
     pub(super) fn fetch(
         &self,
         id: NodeId,

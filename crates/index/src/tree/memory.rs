@@ -12,7 +12,8 @@ use crate::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::collections::VecDeque;
 
 /// Maximum number of nodes that an eviction inspects in a row without evicting one of them: if all
-/// of these are in use or not yet on the storage, the next nodes probably are too.
+/// of these nodes are in use or not yet on the storage, the next nodes probably are in use or not
+/// yet on the storage too.
 const LOOKS_MAX: usize = 256;
 
 /// Content that an eviction spares although it can be read again.
@@ -82,7 +83,8 @@ impl Memory {
             .fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Accounts that the content and the patches of a node took `before` bytes and take `after`.
+    /// Updates the accounting: the content and the patches of a node took `before` bytes and now
+    /// take `after` bytes.
     pub(crate) fn change_content(&self, before: usize, after: usize) {
         self.add_content(after);
         self.drop_content(before);
@@ -109,7 +111,8 @@ impl Memory {
         );
     }
 
-    /// Accounts that the changes of a leaf took `before` bytes and take `after`.
+    /// Updates the accounting: the changes of a leaf took `before` bytes and now take `after`
+    /// bytes.
     pub(crate) fn change_delta(&self, before: usize, after: usize) {
         if after >= before {
             self.delta_bytes

@@ -135,7 +135,7 @@ impl Tree {
     }
 
     /// Notes that the versions of a removed leaf are lost: readers at sequence numbers below
-    /// `floor` may not find these versions. Must be called while the structure changes.
+    /// `floor` might not find these versions. Must be called while the structure changes.
     pub(crate) fn forget_before(&self, floor: Seq) {
         self.floor.fetch_max(floor, Ordering::AcqRel);
     }
@@ -241,8 +241,8 @@ impl Tree {
         }
     }
 
-    /// Descends to the leaf that `place` designates, and calls `look` with the leaf while its lock
-    /// is held.
+    /// Descends to the leaf that `place` designates, and calls `look` with the leaf while holding
+    /// the lock of the leaf.
     pub(crate) fn at_leaf<T>(
         &self,
         place: LeafQuery<'_>,
@@ -262,7 +262,8 @@ impl Tree {
     }
 
     /// Returns the leaf that `place` designates, or `None` if the structure has changed during the
-    /// descent. Calls `step` with every inner node on the path and the index of the child below it.
+    /// descent. Calls `step` with every inner node on the path, and with the index of that node's
+    /// child on the path.
     fn descend(
         &self,
         place: LeafQuery<'_>,
@@ -542,8 +543,9 @@ impl LeafQuery<'_> {
         }
     }
 
-    /// Returns true if `edge`, an edge of the leaf that this query designates, is further in the
-    /// direction of the scan.
+    /// Returns true if a scan that continues at `edge` makes progress. `edge` is the upper end of
+    /// the leaf that this query designates, or, in reverse, the lower end. In a damaged tree the
+    /// ends can be out of order, and the scan would loop.
     fn goes_on(&self, edge: &[u8], is_reverse: bool) -> bool {
         match self {
             LeafQuery::Of(key) if is_reverse => edge <= *key,
@@ -575,8 +577,8 @@ pub(crate) enum Next {
 }
 
 /// Looks up a key in a leaf for a reader. `deleted` is the sequence number of a range deletion of
-/// the key that the leaf may not have applied. That deletion hides older versions in the delta, and
-/// versions in older images.
+/// the key that the leaf might not have applied. That deletion hides older versions in the delta,
+/// and versions in older images.
 fn look_up(
     node: &Node,
     key: &[u8],
@@ -615,7 +617,7 @@ fn look_up(
 struct Asked<'a> {
     key: &'a [u8],
     seq: Seq,
-    /// Sequence number of a range deletion of the key that the image may not have applied.
+    /// Sequence number of a range deletion of the key that the image might not have applied.
     deleted: Option<Seq>,
 }
 

@@ -2,15 +2,15 @@
 //! read and written whole for a few changes.
 //!
 //! Patches override the image, and newer patches override older ones. Memory has a filter for each
-//! patch: 16 bits of a hash of every key in the patch. So a reader reads the one image or patch
-//! that has the answer, and hardly ever another. Content in memory is always the whole leaf, image
-//! and patches merged. It must never be made from an image without all patches of that image.
+//! patch: 16 bits of a hash of every key in the patch. So a reader usually reads only the image or
+//! patch that has the answer. Content in memory is always the whole leaf, image and patches merged.
+//! It must never be made from an image without all patches of that image.
 
 use crate::node::{Builder, Delta, Image, Row, Seq, consolidate, seal};
 use crate::segments::Location;
 use std::sync::Arc;
 
-/// Set of keys that a patch may have, represented by their fingerprints.
+/// Set of keys that a patch can contain, represented by their fingerprints.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Filter(Option<Arc<[u16]>>);
 
@@ -31,8 +31,8 @@ impl Filter {
         Filter(Some(prints.collect()))
     }
 
-    /// Creates a filter from fingerprints. With `None`, the filter reports that the patch may have
-    /// any key.
+    /// Creates a filter from fingerprints. With `None`, the filter reports that the patch can
+    /// contain any key.
     pub(crate) fn from_prints(prints: Option<Vec<u16>>) -> Filter {
         Filter(prints.map(Arc::from))
     }
@@ -42,7 +42,7 @@ impl Filter {
         self.0.as_deref()
     }
 
-    /// Returns true if the patch may have a key with this fingerprint.
+    /// Returns true if the patch can contain a key with this fingerprint.
     pub(crate) fn may_have(&self, print: u16) -> bool {
         self.0.as_ref().is_none_or(|prints| prints.contains(&print))
     }
@@ -73,8 +73,8 @@ pub(crate) struct Patched {
     pub patches: Vec<Patch>,
     /// Images of this leaf that have not reached the storage.
     pub unflushed: Vec<Placed>,
-    /// True if the image and the patches, once merged, do not refer to some of the leaf's blobs any
-    /// more. Only rewriting the leaf frees these blobs.
+    /// True if merging the patches into the image removes references to blobs. These blobs are
+    /// freed only when the leaf is rewritten.
     pub drops_blobs: bool,
 }
 
@@ -111,9 +111,9 @@ pub(crate) fn merged(
     let mut key = Vec::new();
     for patch in patches {
         lsn = lsn.max(patch.lsn());
-        // Rows of patches have no sequence numbers, since every reader sees them; only the order of
-        // the patches matters. Several patches can have the same LSN. The merged leaf then has this
-        // LSN too, not a later one.
+        // Rows of patches have no sequence numbers, because every reader sees these rows. Only the
+        // order of the patches matters. Several patches can have the same LSN. The merged leaf then
+        // has this LSN too, not a later one.
         seq = patch.lsn().max(seq.saturating_add(1));
         for row in 0..patch.rows() {
             patch.key(row, &mut key);
@@ -133,8 +133,8 @@ pub(crate) struct Changes<'a> {
     pub delta: &'a Delta,
     /// LSN that the leaf has with these changes.
     pub lsn: u64,
-    /// Lowest sequence number of a reader: versions that no reader at this number or above sees are
-    /// dropped.
+    /// Lowest sequence number at which a reader reads. If no reader at this number or above sees a
+    /// version, the merge drops that version.
     pub oldest: Seq,
 }
 
@@ -152,8 +152,8 @@ impl Changes<'_> {
         builder.clear();
         let mut push = |row: Row<'_>| builder.push(row);
         consolidate(Some(image), self.delta, self.oldest, &mut push, freed);
-        // The merged image may be longer than an image on the storage: rows that packed well alone,
-        // for instance keys with a long common prefix, may pack worse together with others.
+        // The merged image can be longer than an image on the storage: rows that packed well alone,
+        // for instance keys with a long common prefix, can pack worse together with other rows.
         let mut bytes = builder.finish_for_memory(image.node(), self.lsn, image.interval());
         seal(&mut bytes, location.stored());
         Image::parse_for_memory(&bytes, location.stored(), image.stored_lsn())

@@ -41,7 +41,7 @@ pub(crate) struct Node {
     pub floor: Seq,
     /// Sequence number at which the node was last written back.
     pub consolidated_at: Seq,
-    /// Location of the image; `NOWHERE` for a leaf without an image, which is empty.
+    /// Location of the image. A leaf that has no image is empty and has the location `NOWHERE`.
     pub location: Location,
     /// First log position of the changes that are in the delta.
     pub logged_at: u64,
@@ -72,7 +72,8 @@ impl Node {
         self.patched.as_deref().map_or(&[], |p| &p.patches)
     }
 
-    /// Returns the images of a leaf with patches that have not reached the storage.
+    /// Returns those images of a leaf that have not reached the storage yet. Only leaves with
+    /// patches have this list.
     pub(crate) fn unflushed(&self) -> &[Placed] {
         self.patched.as_deref().map_or(&[], |p| &p.unflushed)
     }
@@ -90,7 +91,8 @@ impl Node {
 pub(crate) struct Slot {
     /// True if the content was used since the last visit of the eviction.
     used: AtomicBool,
-    /// True if the eviction visits the node; changed with the lock held.
+    /// True if the node is in the list of nodes that the eviction visits. The flag is changed only
+    /// with the lock of the node held.
     listed: AtomicBool,
     /// Time of the last miss, as [`Memory`](super::Memory) counts misses.
     missed_at: AtomicU32,

@@ -48,7 +48,7 @@ pub(crate) struct Stored {
     pub generations: Vec<u32>,
     /// Patches of the leaves that have any, the oldest first.
     pub patches: BTreeMap<NodeId, Vec<Patch>>,
-    /// Range deletions that some leaves may not have applied yet.
+    /// Range deletions that some leaves might not have applied yet.
     pub deletions: Vec<Deletion>,
 }
 
@@ -193,7 +193,7 @@ impl Stored {
 }
 
 impl Writer {
-    /// Encodes the patches of all leaves as a checkpoint stores them.
+    /// Encodes the patches of all leaves in the form that a checkpoint stores.
     fn encoded_patches(&self, detail: Detail) -> Vec<u8> {
         let patched = self.nodes.patched();
         let mut bytes = Vec::with_capacity(patched.len() * PATCH_BYTES * 2);

@@ -45,7 +45,7 @@ pub(super) struct WrittenCheckpoint {
     pub tail: u64,
     pub seq: Seq,
     pub emptied: Vec<u32>,
-    /// Number of leaves that had been written when the checkpoint was taken.
+    /// Number of leaf writes that had been counted when the checkpoint was taken.
     pub leaves_written: u64,
 }
 
@@ -152,8 +152,8 @@ impl Checkpointer {
         Some(checkpoint.then)
     }
 
-    /// Notes that the checkpoint that was taken after `leaves_written` leaves had been written is
-    /// durably in effect.
+    /// Notes that a checkpoint is durably in effect. `leaves_written` is the number of leaves that
+    /// had been written when that checkpoint was taken.
     pub(super) fn settle(&mut self, leaves_written: u64) {
         self.unsettled.settle(leaves_written);
     }
@@ -220,8 +220,9 @@ mod tests {
         }
         assert_eq!(checkpointer.write_piece(&storage, &geometry()), Ok(false));
         let content = storage.content();
-        // KiB 1023 is the last of segment 3, and KiB 1024 the first of segment 1; 1023 is 4 *
-        // 251 + 19.
+        // Each KiB of the checkpoint is filled with its number modulo 251. KiB 1023, the last KiB
+        // of segment 3, is filled with 1023 - 4 * 251 = 19. KiB 1024, the first KiB of segment 1,
+        // is filled with 20.
         assert_eq!(content[(5 << 20) - 1], 19);
         assert_eq!(content[2 << 20], 20);
         assert_eq!(content[(2 << 20) + (100 << 10)], 0xFF, "and no more");

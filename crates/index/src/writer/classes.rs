@@ -1,9 +1,10 @@
 //! Classification of leaves as hot or cold. The hot leaves are those with the shortest intervals
-//! between updates: a third of all leaves, or the share that the options set.
+//! between updates: a third of all leaves, or the share that the options set (the hot share).
 //!
 //! Source: the CHC-Tree keeps hot and cold nodes in clusters whose sizes have the ratio 1 to 2.
-//! Here the boundary follows the actual leaves: leaves are counted by interval, and the hot leaves
-//! are those with intervals below the one at which the hot share is reached.
+//! Here the number of hot leaves follows the number of leaves. The leaves with each interval are
+//! counted. Beginning with the shortest interval, intervals are hot until their leaves add up to
+//! the hot share of all leaves.
 
 use crate::node::Seq;
 

@@ -26,8 +26,8 @@ const PATCHES_WORTH_READING: usize = 2;
 impl Writer {
     /// Cleans one segment of a cluster of fixed size that has too many segments, if a segment is
     /// worth cleaning. A call cleans only one segment, even if the cluster then still has too many.
-    /// If images do not fill segments well, cleaning might never bring the cluster down to its
-    /// size.
+    /// If images do not fill segments well, even repeated cleaning might not reduce the cluster to
+    /// its fixed size.
     pub(super) fn clean_clusters(&mut self) -> Result<(), Error> {
         if self.overfull_cluster().is_none() || !self.clean_piece()? {
             return Ok(());

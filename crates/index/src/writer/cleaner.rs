@@ -3,7 +3,7 @@
 //!
 //! The cleaner holds the bytes read from a segment and the offset up to which they have been
 //! scanned; it moves no content itself. It must never continue with the bytes of a segment that has
-//! become free: that segment may be rewritten.
+//! become free: that segment can be rewritten.
 
 use crate::footer::{About, Entry, Listed};
 use crate::layout::Geometry;
@@ -131,13 +131,15 @@ impl Cleaner {
         self.under_way = Some(cleaning);
     }
 
-    /// Takes the segment being cleaned, for one step. A caller whose step fails does not give the
-    /// segment back, so that the cleaning of that segment begins anew.
+    /// Removes the segment being cleaned from the cleaner and returns it, for one step. After the
+    /// step, the caller passes the segment to [`give_back`](Self::give_back). If the step fails,
+    /// the caller does not, and the cleaning of that segment starts again from its beginning.
     pub(super) fn take(&mut self) -> Option<Cleaning> {
         self.under_way.take()
     }
 
-    /// Gives a segment back after one step. Returns true if that was the last step.
+    /// Accepts a segment that [`take`](Self::take) has returned, after one step. Returns true if
+    /// that was the last step.
     pub(super) fn give_back(&mut self, cleaning: Cleaning) -> bool {
         assert!(self.under_way.is_none(), "one segment at a time");
         let is_done = cleaning.is_done();
@@ -147,7 +149,7 @@ impl Cleaner {
         is_done
     }
 
-    /// Stops cleaning `segment`: the segment has become free and may be rewritten, so the bytes
+    /// Stops cleaning `segment`: the segment has become free and can be rewritten, so the bytes
     /// read from it are not valid any more.
     pub(super) fn stop(&mut self, segment: u32) {
         self.under_way
@@ -272,8 +274,8 @@ mod tests {
         for _ in 0..96 {
             packing.note(2 * mib, mib);
         }
-        // The first 64 MiB are halved three times, to 8 MiB: an eighth of the 64 MiB that are
-        // counted at the end of the test.
+        // The weight of the first 64 MiB is halved three times, to 8 MiB. That is an eighth of the
+        // total weight of 64 MiB at the end of the test.
         assert!(packing.packed_part() < 0.58, "{}", packing.packed_part());
     }
 }

@@ -60,8 +60,8 @@ impl Writer {
         Ok(*at != Compacting::Done)
     }
 
-    /// Writes back one leaf that has changes, or rewrites one that has patches. Returns false if no
-    /// leaf has changes or patches.
+    /// Writes back one leaf that has changes, or, if there is none, rewrites one leaf that has
+    /// patches. Returns false if no leaf has changes or patches.
     fn write_one_anew(&mut self) -> Result<bool, Error> {
         if self.consolidate_oldest()? {
             return Ok(true);
@@ -91,7 +91,8 @@ impl Writer {
         if victim.is_some() {
             return Ok(Compacting::Segments(begun));
         }
-        // Segments that streams are filling may be anywhere in the storage.
+        // Only written segments can be moved, and the segments that streams are filling can be
+        // anywhere in the storage. So the streams end these segments first.
         self.write_log(true)?;
         self.segments.close_streams(&*self.storage())?;
         Ok(Compacting::End(self.segments.count() as u32))
@@ -106,8 +107,9 @@ impl Writer {
         if victim.is_some() && self.segments.last_to_move() != victim {
             return Ok(Compacting::End(left - 1));
         }
-        // Before the last checkpoint completed, the previous one may have occupied the first free
-        // segment. A further checkpoint is written to that segment instead.
+        // The last checkpoint was written while the previous checkpoint still occupied its
+        // segments. One of those can be the first free segment now. A further checkpoint is written
+        // there, so that more of the end of the storage becomes free.
         self.checkpoint_now()?;
         self.segments.trim(&*self.storage())?;
         Ok(Compacting::Done)

@@ -23,8 +23,8 @@ use std::ops::{Bound, Range};
 
 /// Maximum number of versions of a key in an image.
 const VERSIONS_MAX: usize = 1024;
-/// Maximum number of rows of an image, except that all versions of a key stay in one image even
-/// beyond this number.
+/// Maximum number of rows of an image, except that all versions of a key stay in one image even if
+/// the image then has more rows.
 const PART_ROWS_MAX: usize = ROWS_MAX / 2;
 /// Maximum number of leaves that are merged into one because a leaf is empty. The number is limited
 /// because each of these leaves has to be read.
@@ -117,7 +117,8 @@ impl Scratch {
     }
 
     /// Returns the row at which to cut `part`, which has `bytes` bytes, in two: the first row of a
-    /// key, as near to the middle as possible. Returns `None` if the part has only one key.
+    /// key, as close to the middle of the bytes as possible. Returns `None` if the part has only
+    /// one key.
     fn middle_of(&self, part: &Range<usize>, bytes: usize) -> Option<usize> {
         let is_border = |index: &usize| self.row(*index).key != self.row(index - 1).key;
         let borders = (part.start + 1..part.end).filter(is_border);
@@ -182,8 +183,8 @@ impl OfKey {
 
     /// Judges the next version, `row`, which belongs to the same key as the previous version or to
     /// another key (`is_same_key`). `held` are the sequence numbers of the open readers, in
-    /// ascending order. Readers see a version from its own sequence number up to that of the next
-    /// newer version, exclusive.
+    /// ascending order. A reader sees a version if the number of the reader is not below the number
+    /// of that version, and is below the number of the next newer version.
     fn judge(&mut self, row: &Row<'_>, is_same_key: bool, held: &[Seq]) -> Verdict {
         let value_bytes = match row.value.len() {
             long if long > self.inline_bytes_max => Reference::bytes_for(long),
@@ -269,7 +270,8 @@ impl Writer {
                     Verdict::Kept => return push(bytes, rows, row),
                     Verdict::Unseen => {}
                     // Versions come newest first, so the last row is the oldest version kept of
-                    // this key. A reader that needs an older version has been open for too long.
+                    // this key. A reader that needs a dropped older version gets the error
+                    // [`Error::SnapshotTooOld`].
                     Verdict::Beyond => {
                         *floor = rows.last().map_or(0, |last| last.seq).max(*floor);
                     }
@@ -513,8 +515,8 @@ impl Writer {
             return std::iter::once(0..0).collect();
         }
         self.lay_out_for_cutting();
-        // The estimate ignores that rows may pack worse in parts than together, so an image may
-        // become longer than `node_bytes`.
+        // The estimate ignores that rows can pack worse in several parts than in one image. So an
+        // image can become longer than `node_bytes`.
         let mut packed = 0;
         for start in (0..rows).step_by(ESTIMATED_ROWS) {
             self.builder.clear();
@@ -541,8 +543,8 @@ impl Writer {
             .collect()
     }
 
-    /// Cuts a part again if its image may be too long for a segment: rows that pack well together
-    /// with all rows of the leaf may pack worse within their part. A single key with all its
+    /// Cuts a part again if its image might be too long for a segment: rows that pack well together
+    /// with all rows of the leaf can pack worse within their part. A single key with all its
     /// versions always fits.
     fn cut_to_fit(&mut self, part: Range<usize>) -> Vec<Range<usize>> {
         let bytes_max = self.tree.geometry.segment_bytes as usize / 2;

@@ -7,7 +7,7 @@
 //! it first. So no commit waits for more than these leaves, however long the range is. A leaf is
 //! read for this only if the deletion is of an earlier incarnation, because the image of the leaf
 //! may then be newer than the deletion. Checkpoints list the deletions that leaves may lack, and
-//! the log has these deletions behind its tail, for a rebuild. A leaf that has not applied a
+//! the log has these deletions after its tail, for a rebuild. A leaf that has not applied a
 //! deletion must never be written or relogged with a sequence number above that of the deletion.
 
 use super::Writer;
@@ -20,14 +20,14 @@ use crate::tree::Path;
 use crate::tree::deletions::{Bounds, Deletion, take_in};
 use std::ops::Bound;
 
-/// Maximum number of leaves of a deletion that is applied immediately.
+/// Maximum number of leaves that a range deletion concerns if it is applied to them immediately.
 const LEAVES_AT_ONCE: usize = 4;
-/// Number of leaves that apply waiting deletions after each group of batches.
+/// Number of leaves to which waiting range deletions are applied after each group of batches.
 pub(super) const LEAVES_IN_TURN: usize = 16;
-/// Maximum number of deletions in the list: a thread that brings further deletions has to wait.
+/// Maximum number of deletions in the list: a thread that adds further deletions has to wait.
 const WAITING_MAX: usize = 64;
-/// Divisor of the log's length that limits the total bytes of the waiting deletions, because the
-/// log has to hold all of them.
+/// Divisor of the length of the log: the quotient limits the total bytes of the waiting deletions,
+/// because the log has to hold all of them.
 const WAITING_SHARE: usize = 16;
 
 /// A range deletion that some leaves might not have applied yet. After every leaf has applied the
@@ -138,15 +138,15 @@ impl Writer {
         Ok(true)
     }
 
-    /// Makes a deletion effective for readers now; the leaves apply it later. The deletion is in
-    /// the log at `position`.
+    /// Makes a deletion effective for readers immediately; the leaves apply the deletion later. The
+    /// deletion is in the log at `position`.
     fn let_wait(&mut self, deletion: Deletion, position: u64) {
         let is_old = !self.log.is_taken_up();
         self.deletions.add(deletion, position, is_old);
         self.show_deletions();
     }
 
-    /// Adds the deletion to the delta of every leaf that it concerns.
+    /// Immediately adds the deletion to the delta of every leaf that it concerns.
     pub(super) fn delete_at_once(
         &mut self,
         deletion: &Deletion,
@@ -275,9 +275,9 @@ impl Writer {
                 self.tree.slots.get(id).node.read().consolidated_at,
             );
             // A leaf that was written back at or after the batch of the deletion has applied the
-            // deletion, and all later changes of the leaf are newer. This is not certain for a
-            // deletion of an earlier incarnation: the replay may have added older changes to the
-            // leaf.
+            // deletion, and all later changes of the leaf are newer than the deletion. This is not
+            // certain for a deletion of an earlier incarnation: the replay may have added older
+            // changes to the leaf.
             if consolidated_at >= deletion.seq && !is_old {
                 continue;
             }

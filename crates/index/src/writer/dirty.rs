@@ -13,12 +13,12 @@ use crate::tree::slots::{Node, Slots};
 use std::collections::VecDeque;
 
 /// Number of bytes by which the temporary memory limit after an opening decreases for each byte of
-/// changes in a group of batches. The limit decreases by more memory than these changes take.
+/// changes in a group of batches. So the limit decreases by more memory than these changes take.
 const PAID_OFF_SHARE: u64 = 8;
 /// Minimum number of bytes by which the temporary memory limit after an opening decreases with each
-/// group of batches, so that the limit finally has no effect. Writing back one leaf frees about
-/// five times this number of bytes. In a measurement, writing back a leaf with every commit after
-/// an opening made those commits a fifth slower.
+/// group of batches, so that the limit is finally below the normal limit and has no effect. Writing
+/// back one leaf frees about five times this number of bytes. In a measurement, writing back a leaf
+/// with every commit after an opening made those commits a fifth slower.
 const PAID_OFF_BYTES: u64 = 256;
 
 /// A leaf id, and the log position from which that leaf needs the log.
@@ -204,8 +204,8 @@ impl DirtyLeaves {
     }
 
     /// Reduces the temporary memory limit for changes after a group of batches with `changes_bytes`
-    /// bytes of changes. The limit decreases faster than a group can add changes. It decreases
-    /// slowly enough that a commit of one change does not have to write back many leaves.
+    /// bytes of changes. The limit decreases by more memory than the changes of the group take. It
+    /// decreases slowly enough that a commit of one change does not have to write back many leaves.
     pub(super) fn pay_off(&mut self, changes_bytes: u64) {
         let paid_bytes = (changes_bytes * PAID_OFF_SHARE).max(PAID_OFF_BYTES);
         self.taken_up_bytes = self.taken_up_bytes.saturating_sub(paid_bytes);
@@ -305,7 +305,8 @@ mod tests {
         leaves.change_late(2, 15);
         leaves.change_late(3, 5);
         leaves.change_late(4, 17);
-        // A late change behind the first log position of its leaf changes no queue entry.
+        // A late change whose log position is after the first log position of its leaf changes no
+        // queue entry.
         leaves.change_late(4, 19);
         let expected = [(5, 3), (15, 2), (17, 4), (40, 1)];
         assert_eq!(leaves.in_order_of_log(), expected);

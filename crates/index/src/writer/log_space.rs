@@ -25,10 +25,10 @@ impl Writer {
         Ok(())
     }
 
-    /// Moves the log to a longer ring if the log may be longer and the storage has room; otherwise
-    /// returns false. After a failed attempt the next one is made only when the number of segments
-    /// has changed, or when a waiting batch needs `needed_blocks` blocks: other programs may have
-    /// freed space on the file system.
+    /// Moves the log to a longer ring if the log has not reached its maximum length and the storage
+    /// has room; otherwise returns false. After a failed attempt the next attempt is made only when
+    /// the number of segments has changed, or when a waiting batch needs `needed_blocks` blocks:
+    /// other programs may have freed space on the file system.
     pub(super) fn lengthen_log(&mut self, needed_blocks: u64) -> Result<bool, Error> {
         let Some(blocks) = self.log.rings().longer(&self.tree.geometry, needed_blocks) else {
             return Ok(false);
@@ -42,8 +42,8 @@ impl Writer {
         let spare = self.spare_segments();
         match self.segments.take_for_log(&*storage, count, spare) {
             Ok(first) => {
-                // The storage may have become longer, and a superblock must name nothing beyond its
-                // durable end.
+                // The storage can have become longer. A superblock must not name a segment beyond
+                // the durable end of the storage, so the storage is synced first.
                 let synced = sync(&*storage);
                 synced.at("making the storage longer", 0)?;
                 self.go_on_in(RingLocation::Segments(first), blocks)?;
@@ -92,8 +92,8 @@ impl Writer {
 
     /// Continues the checkpoint in progress, if any. Otherwise, if the log is nearly full and
     /// cannot be lengthened, frees part of it, in proportion to the `blocks` that the last group
-    /// took, and takes a checkpoint once enough is free. If the log is not nearly full, takes a
-    /// checkpoint if one is due.
+    /// took, and takes a checkpoint once enough of the log is free. If the log is not nearly full,
+    /// takes a checkpoint if one is due.
     pub(super) fn move_tail(&mut self, blocks: u64) -> Result<(), Error> {
         if self.is_checkpointing() {
             return self.continue_checkpoint();
@@ -157,8 +157,8 @@ impl Writer {
         }
     }
 
-    /// Returns the number of log blocks that a batch of `bytes` bytes may need, plus some for
-    /// relogged records.
+    /// Returns the number of log blocks that a batch of `bytes` bytes can need, plus an eighth of
+    /// the ring for relogged records.
     fn log_blocks_for(&self, bytes: usize) -> u64 {
         (bytes / BLOCK_BYTES) as u64 + 2 + self.log.ring_blocks() / 8
     }

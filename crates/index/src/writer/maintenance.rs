@@ -3,7 +3,7 @@
 //!
 //! Maintenance never changes the content that readers see. It writes back changes beyond the memory
 //! budget, moves the tail of the log before the log is full, and cleans segments before free
-//! segments run out. If one of these tasks falls behind, the writer does it immediately and waits
+//! segments run out. If one of these tasks is late, the writer does the task immediately and waits
 //! for its completion.
 
 use super::Writer;
@@ -15,9 +15,9 @@ use crate::error::Error;
 pub(super) const LEAVES_IN_STEP: u32 = 256;
 
 /// Progress of writing back all changes. Other threads can add changes between two steps. So the
-/// number of leaves written is limited to the number that existed at the beginning. Leaves are
-/// written in the order in which they became dirty, so all changes from before the beginning are
-/// included.
+/// number of leaves written is limited to the number of nodes that existed at the beginning. Leaves
+/// are written in the order in which they became dirty, so all changes from before the beginning
+/// are included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum WritingBack {
     #[default]
@@ -69,9 +69,9 @@ impl Writer {
     }
 
     /// Cleans a piece of a segment if segments need cleaning, and takes or continues a checkpoint
-    /// if free segments are scarce: emptied segments can be rewritten only once no checkpoint names
-    /// them. Must be called as often as segments are filled, or the storage would grow. Also evicts
-    /// written nodes from memory.
+    /// if free segments are scarce: segments without live content can be rewritten only once no
+    /// checkpoint names them. Must be called as often as segments are filled, or the storage would
+    /// grow. Also evicts written nodes from memory.
     pub(super) fn clean_some(&mut self) -> Result<(), Error> {
         self.release_memory();
         if self.options.paper.is_some() {
@@ -119,7 +119,7 @@ impl Writer {
     }
 
     /// Makes leaves apply range deletions that they lack, up to one step. Returns false if no leaf
-    /// lacks any.
+    /// lacks a range deletion.
     pub(super) fn take_in_more(&mut self) -> Result<bool, Error> {
         for _ in 0..LEAVES_IN_STEP as usize / LEAVES_IN_TURN {
             if !self.take_in_some(LEAVES_IN_TURN)? {
@@ -151,7 +151,8 @@ impl Writer {
         Ok(Some(left))
     }
 
-    /// Cleans, and continues the checkpoint in progress, as fast as leaves are written.
+    /// Does a piece of cleaning and continues the checkpoint in progress, so that both keep pace
+    /// with the writing of leaves.
     fn keep_up(&mut self) -> Result<(), Error> {
         self.clean_some()?;
         match self.is_checkpointing() {
@@ -178,7 +179,8 @@ mod tests {
     }
 
     /// Other threads wait for at most one step. Writing back ends even if other threads add changes
-    /// faster than changes are written back. It includes all changes from before its beginning.
+    /// faster than changes are written back. All changes that existed before its beginning are
+    /// written back.
     #[test]
     fn changes_are_written_back_in_steps_that_come_to_an_end() {
         let options = Options {

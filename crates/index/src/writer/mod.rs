@@ -67,7 +67,7 @@ pub enum Durability {
     Durable,
     /// The batch is durable when its write returns. The write waits up to
     /// [`Options::group_wait_us`] for batches of other threads, so that one flush serves several
-    /// batches: fewer flushes, each a little later.
+    /// batches. This saves flushes, but each write takes a little longer.
     Group,
     /// The batch becomes durable some time after its write returns, together with all batches
     /// before it; at the latest with the next durable write.
@@ -126,9 +126,9 @@ pub(crate) struct Writer {
     /// Location of each node, the leaves that have patches, and the inner nodes that are newer than
     /// their image.
     nodes: NodeTable,
-    /// Leaves with changes, and the memory that the changes may take.
+    /// Leaves with changes, and the memory that the changes are allowed to take.
     dirty: DirtyLeaves,
-    /// Range deletions that some leaves may not have applied yet.
+    /// Range deletions that some leaves might not have applied yet.
     deletions: WaitingDeletions,
     /// The checkpoint in progress, and the changes since the last checkpoint.
     checkpointer: Checkpointer,
@@ -197,13 +197,14 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// [`Error::Full`] if the log has no room and none can be made; nothing has changed then.
+    /// [`Error::Full`] if the log has no room and no room can be made. In this case nothing has
+    /// changed.
     pub(crate) fn begin_group(&mut self, bytes: usize) -> Result<(), Error> {
         self.make_log_room(bytes)
     }
 
     /// Appends a batch to the log. [`begin_group`](Self::begin_group) must have made room for the
-    /// batch. The batch is neither durable nor visible when this returns.
+    /// batch. The batch is neither durable nor visible when this function returns.
     pub(crate) fn append_to_log(&mut self, operations: &[u8]) -> Result<Seq, Error> {
         self.log.append(&*self.tree.storage, operations)
     }
@@ -343,7 +344,7 @@ impl Writer {
 
     /// Ends the replay of the log. All changes since the last checkpoint are in memory again, and
     /// can take more memory than the buffer allows. Later groups of batches write these changes
-    /// back, so that opening does not wait for it.
+    /// back, so that opening does not wait for this work.
     pub(crate) fn end_replay(&mut self) -> Result<(), Error> {
         self.maintain_in_replay()?;
         self.dirty.lend(match self.options.paper {
@@ -356,9 +357,10 @@ impl Writer {
         Ok(())
     }
 
-    /// Begins a new incarnation of the log behind the replayed part. The process that wrote the
+    /// Begins a new incarnation of the log after the replayed part. The process that wrote the
     /// replayed part may have been killed before it made that part durable. Readers see the part
-    /// from now on, so it is made durable first: later durable batches must not follow a gap.
+    /// from now on, so it is made durable first: a later durable batch must not follow a part of
+    /// the log that a power cut can destroy.
     pub(crate) fn begin_log(&mut self) -> Result<(), Error> {
         self.log.begin(&*self.tree.storage)
     }
@@ -497,7 +499,8 @@ fn not_a_batch() -> Error {
     }
 }
 
-/// Turns [`Error::Full`] into success, for a caller that can do less if the storage has no space.
+/// Turns [`Error::Full`] into success, for a caller that can do without the failed work if the
+/// storage has no space.
 pub(crate) fn unless_full(result: Result<(), Error>) -> Result<(), Error> {
     match result {
         Err(Error::Full { .. }) => Ok(()),

@@ -1,12 +1,13 @@
-//! The log of the current incarnation, and the superblocks, which say where the log is, from where
-//! it is needed, and which checkpoint replaces the part before that.
+//! The log of the current incarnation, and the superblocks, which record the location of the log,
+//! the position from which the log is needed, and the checkpoint that replaces the log before that
+//! position.
 //!
 //! [`OpenLog`] keeps together all facts that opening relies on, because these facts are only valid
-//! in combination. A superblock names a tail together with the checkpoint that allows it, and the
-//! rings together with the log position that had been reached when the log moved to the last of
-//! them. The log must never write to a ring before both superblocks name that ring. A ring must not
-//! be reused while a superblock names it. A program that finds only the older superblock intact has
-//! to see the same part of the log as the newer superblock shows.
+//! in combination. A superblock names a tail together with the checkpoint that makes the log before
+//! that tail unnecessary. It names the rings together with the log position at which the log moved
+//! to the last ring. The log must never write to a ring before both superblocks name that ring. A
+//! ring must not be reused while a superblock names it. A program that finds only the older
+//! superblock intact has to see the same part of the log as the newer superblock shows.
 
 use super::checkpointer::WrittenCheckpoint;
 use crate::batch::END;
@@ -119,8 +120,9 @@ impl OpenLog {
         self.log.go_on_from(end, known_durable);
     }
 
-    /// Begins a new incarnation of the log behind the replayed part. The replayed part is made
-    /// durable first, because later durable batches must not follow a gap.
+    /// Begins a new incarnation of the log after the replayed part. The replayed part is made
+    /// durable first, because a later durable batch must not follow a part of the log that a power
+    /// cut can destroy.
     pub(super) fn begin(&mut self, storage: &dyn Storage) -> Result<(), Error> {
         assert!(!self.is_taken_up(), "a log is taken up once");
         self.log.write_out(storage, true)?;
@@ -246,7 +248,7 @@ impl OpenLog {
         })
     }
 
-    /// Returns the segments of the rings `before` that the log no longer occupies.
+    /// Returns the segments of those rings in `before` that the log no longer occupies.
     fn left_since(&self, before: &Rings) -> Vec<Range<u32>> {
         let now = self.log.rings().all();
         let is_left = |ring: &&Ring| now.iter().all(|other| other.place != ring.place);
@@ -427,8 +429,8 @@ mod tests {
         }
         log.mark(&storage).expect("it is marked");
         assert_eq!((log.tail(), log.head()), (1, 2));
-        // The frame that `mark` wrote is behind the tail. The rings have not changed, so only one
-        // superblock is written.
+        // The frame that `mark` wrote begins at the tail. The rings have not changed, so only one
+        // of the two superblocks is written.
         let left = log.settle(&storage, &checkpoint(4, 1, 1));
         let expected = Left {
             checkpoint: vec![3],
@@ -458,8 +460,8 @@ mod tests {
         assert_eq!(left, Ok(expected));
         let newest = &superblocks(&storage)[0];
         assert_eq!(newest.rings.all(), [in_segment_1(5)]);
-        // No part of the log is known to belong to this incarnation, and the durable part stays
-        // durable.
+        // The tail is not known to belong to this incarnation, so `opening_at_tail` stays 0. The
+        // superblock still records the whole durable part.
         assert_eq!((newest.log_durable, newest.opening_at_tail), (9, 0));
         log.begin(&storage).expect("it begins");
         assert_eq!((log.head(), superblocks(&storage)[0].log_durable), (6, 6));

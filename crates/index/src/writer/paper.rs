@@ -8,7 +8,8 @@ use crate::node::HEADER_BYTES;
 use crate::segments::Class;
 use crate::tree::inner::{CHILD_BYTES, CHILDREN_MAX, Child};
 
-/// How the children of an inner node that has too many are divided among several inner nodes.
+/// Division of the children of an inner node among several inner nodes, if it has too many
+/// children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ChildrenShares {
     /// Maximum number of children of an inner node.

@@ -16,19 +16,23 @@ use crate::tree::slots::{Content, Node};
 
 /// Maximum number of patches of a leaf.
 pub(crate) const PATCHES_MAX: usize = 8;
-/// Divisor of the image's bytes that limits the bytes of one patch.
+/// Divisor of the length of the image: the quotient is the maximum number of bytes of the keys and
+/// values in one patch.
 const PATCH_SHARE: usize = 4;
 /// Maximum number of rows in a patch.
 const PATCH_ROWS_MAX: usize = ROWS_MAX / 2 / PATCHES_MAX - 1024;
-/// Divisor of the image's bytes that limits the total bytes of all patches of a leaf that is not in
-/// memory. Writing such a leaf whole also requires reading it.
+/// Divisor of the length of the image: the quotient limits the total bytes of all patches of a leaf
+/// that is not in memory. Writing such a leaf whole also requires reading it, so its patches are
+/// allowed more space.
 const PATCHES_SHARE_AWAY: usize = 2;
-/// Divisor of the image's bytes that limits the total bytes of all patches of a leaf in memory.
-/// Patches of such a leaf save only writing, not reading, so they may take less space.
+/// Divisor of the length of the image: the quotient limits the total bytes of all patches of a leaf
+/// in memory. Patches of such a leaf save only writing, not reading, so they are allowed less
+/// space.
 const PATCHES_SHARE_AT_HAND: usize = 4;
-/// Number of eighths by which the patch limits of leaves are spread in each direction, so that
-/// leaves first written together are not all rewritten together. Without the spread, commits are
-/// slow at that time, and a third faster in between.
+/// Maximum change of the limit on the total bytes of a leaf's patches, in eighths of that limit,
+/// upwards or downwards. The node id of the leaf determines the change. Without it, leaves that
+/// were first written together would also be rewritten together. Commits were slow during that
+/// time, and a third faster in between.
 const PATCHES_SPREAD_EIGHTHS: usize = 2;
 
 /// A patch that was written.
@@ -216,8 +220,8 @@ impl Writer {
     }
 }
 
-/// Returns the share of the patch limit that applies to this leaf, in eighths; the share depends
-/// only on the id, so that it is the same each time.
+/// Returns the factor for the limit on the total bytes of this leaf's patches, in eighths. The
+/// factor depends only on the node id, so it is the same in each call.
 fn eighths_of(id: NodeId) -> usize {
     let part = id as usize % (2 * PATCHES_SPREAD_EIGHTHS + 1);
     8 - PATCHES_SPREAD_EIGHTHS + part

@@ -21,7 +21,8 @@ use std::ops::Bound;
 /// Approximate maximum number of bytes of operations in a frame of relogged records; in a short log
 /// the maximum is a fraction of the log.
 const FRAME_BYTES_MAX: usize = 60 << 10;
-/// Minimum number of frames of relogged records that fit the log.
+/// Minimum number of frames of relogged records that fit into the log together. In a short log, the
+/// length of the log divided by this number is the maximum length of a frame.
 const FRAMES_MIN: usize = 32;
 
 impl Writer {

@@ -162,8 +162,8 @@ impl Writer {
             self.install_leaves(written, interval, floor);
             if ids.is_empty() {
                 // A neighbour of these leaves covers their key ranges from now on. For readers
-                // below `floor`, the versions of these leaves are lost. The neighbour itself does
-                // not record this, so the tree does.
+                // below `floor`, the versions of these leaves are lost. The node of the neighbour
+                // does not record this loss, so the tree records it.
                 tree.forget_before(floor);
             }
             for leaf in leaves.iter().filter(|leaf| !ids.contains(leaf)) {

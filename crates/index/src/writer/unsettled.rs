@@ -3,10 +3,10 @@
 //!
 //! A power cut can leave several images of a leaf half written, each made from the previous image.
 //! A rebuild then uses the image that the checkpoint names. So each new image lists three things:
-//! its bases (the images that it was made from), that older image, and the log position from which
-//! the log has all later changes. Only the sources of the latest leaves are kept, because older
-//! images have normally reached the storage. If one of these older images has not, the rebuild only
-//! loses a little certainty.
+//! its bases (the images that it was made from), the image that the checkpoint names, and the log
+//! position from which the log has all later changes. Only the sources of the latest leaves are
+//! kept, because older images have normally reached the storage. If an older image has not reached
+//! the storage, a rebuild can report as lost some keys that are not lost.
 
 use crate::footer::Base;
 use crate::node::NodeId;
@@ -121,7 +121,7 @@ mod tests {
         unsettled.note(1, second);
         let joined = unsettled.trace(&[base(1, 30), base(2, 7)], 9);
         assert_eq!(joined.bases.len(), 4);
-        // Leaves written before the checkpoint was taken are in it; later ones are not.
+        // Leaves written before the checkpoint was taken are in it; leaves written later are not.
         unsettled.settle(taken);
         assert_eq!(unsettled.trace(&[base(1, 30)], 9).bases.len(), 3);
         unsettled.settle(unsettled.written());

@@ -303,7 +303,7 @@ fn a_leaf_with_its_range() {
     assert_eq!(image.range(), Some(range));
     let others = Image::parse(&bytes(LEAF), 0x1000).expect("the page is right");
     assert_eq!(others.range(), None);
-    // Only a leaf may have a key range; an inner node or a patch with a range is refused.
+    // Only a leaf is allowed to have a key range; an inner node or a patch with a range is refused.
     for (at, byte) in [(10, 1), (9, 2)] {
         let mut page = bytes(LEAF_WITH_RANGE);
         page[at] = byte;
@@ -330,8 +330,9 @@ fn a_patch_of_other_rows_is_refused() {
         seal(&mut page, 64);
         Image::parse(&page, 64).expect_err("no patch of version 1")
     };
-    // The three changed bytes give the patch a value out of line, the level of an inner node, and a
-    // column of sequence numbers. The page has enough zeroes for such a column.
+    // Each of the three calls changes one byte. The changed bytes give the patch a value out of
+    // line, the level of an inner node, and a column of sequence numbers. The page has enough zero
+    // bytes to contain such a column.
     let of_kind = |error| {
         matches!(
             error,

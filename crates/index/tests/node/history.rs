@@ -418,8 +418,8 @@ fn a_delta_that_is_written_over_stays_small() {
         delta.insert(b"a key that is long", seq, Kind::Put, &[7; 100], seq);
     }
     assert_eq!((delta.rows(), delta.floor()), (1, 9999));
-    // The delta has one slot of 32 bytes and 110 bytes of heap, both with up to twice the capacity,
-    // and the struct itself.
+    // The delta consists of the struct itself, one slot of 32 bytes, and 110 bytes of heap. The
+    // capacities of the slots and of the heap are at most twice as large as needed.
     assert!(delta.memory_bytes() < 700, "{}", delta.memory_bytes());
 }
 

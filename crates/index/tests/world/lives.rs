@@ -209,9 +209,9 @@ pub fn relaxed(seed: u64) {
     }
 }
 
-/// A power cut loses the first of several frames and keeps the others. The log then grows up to the
-/// position of the second frame. If `number` is odd, a checkpoint makes the log start at that
-/// position, so that no newer frame precedes it.
+/// A power cut loses the first of several frames and keeps the other frames. The log then grows up
+/// to the position of the second frame. If `number` is odd, a checkpoint makes the log start at
+/// that position, so that no newer frame precedes it.
 pub fn leftover(number: u64) {
     let mut world = World::new(nothing_but_the_log()).expect("an index on an empty disk");
     let first = world.write(&[], Durability::Durable);

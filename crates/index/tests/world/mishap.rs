@@ -14,7 +14,8 @@ pub enum Mishap {
     Fails,
     /// A write is acknowledged, and nothing is written.
     Lost,
-    /// A write is acknowledged, but written this number of blocks behind its offset.
+    /// A write is acknowledged, but its data is written to an offset that is too high by this
+    /// number of blocks.
     Misdirected(u64),
     /// A write is acknowledged, but only the first sector of each block is written.
     Torn,

@@ -73,8 +73,8 @@ impl World {
     /// Opens the index on a disk and compares it with the history. Batches that were not durable
     /// are allowed to be missing, and must then remain missing.
     pub fn reopen(&mut self, disk: Disk) -> Result<(), Error> {
-        // The old index is abandoned as if its process had been killed, because it may be on the
-        // same disk.
+        // The old index might be on the same disk, so it is abandoned as if its process had been
+        // killed.
         self.db.clone().abandon();
         let verified = bimetal_index::verify(&disk, &mut |_, _| {})?;
         assert_eq!(verified.problems, [], "what is found is whole");

@@ -33,7 +33,7 @@ pub fn assert_not_wrong(disk: Disk, options: &Options, history: &History, how: &
             true
         }
         Err(Error::Damaged { .. } | Error::NotAnIndex { .. }) => false,
-        // A location read from an old block may be beyond the end of the storage, which has been
+        // A location read from an old block might be beyond the end of the storage, which has been
         // shortened since.
         Err(Error::Storage {
             source: StorageError::OutOfRange,
@@ -137,8 +137,8 @@ pub fn blocks_come_back(options: Options, part: Part) -> (u64, u64) {
     // The loop runs until the log has wrapped around more than once and segments have been
     // refilled.
     for number in 0..400 {
-        // The keys are adjacent, and are a large enough part of a leaf that the leaf is written
-        // whole.
+        // The keys are adjacent. They are so large a part of their leaf that the index writes the
+        // whole leaf and not only a patch.
         let first = draw.below(KEYS / BATCH) * BATCH;
         let changes: Vec<Change> = (first..first + BATCH).map(|key| put(key, number)).collect();
         let written = world.write(&changes, Durability::Durable);

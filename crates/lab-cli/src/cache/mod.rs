@@ -19,10 +19,10 @@ use bimetal_trace::{Accesses, Key, Reader, Sample};
 
 use crate::trace::ReadArgs;
 
-/// Minimum number of sampled pages in a simulated cache for which the estimate needs no warning. If
-/// a sample is expected to hold n pages of the cache, it actually holds n +- sqrt(n). The estimate
-/// is therefore exact for a cache of a slightly different size: within a tenth for 100 pages.
-/// docs/cache-simulation.md has the measured errors.
+/// Minimum number of sampled pages in a simulated cache for which the estimate needs no warning. A
+/// sample that is expected to hold n pages of the cache actually holds n +- sqrt(n) pages. The
+/// estimate is therefore the exact result for a cache of a slightly different size: for n = 100,
+/// the sizes differ by about a tenth. docs/cache-simulation.md has the measured errors.
 const SIMULATED_PAGES_MIN: usize = 100;
 
 /// Arguments of the verb `bimetal-lab cache`.
@@ -186,8 +186,9 @@ fn check_sample(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Prints a warning if the smallest cache is estimated from so few pages that the error may exceed
-/// the differences between policies. `sampled_pages` is the number of distinct pages in the sample.
+/// Prints a warning if the smallest cache is estimated from too few pages. The error of the
+/// estimate can then exceed the differences between policies. `sampled_pages` is the number of
+/// distinct pages in the sample.
 fn warn_of_few_pages(trace: &str, jobs: &[Job], rate: f64, sampled_pages: usize) {
     let sizes = jobs.iter().map(|job| job.size_pages);
     let Some(size_pages) = sizes.min().filter(|_| rate < 1.0) else {

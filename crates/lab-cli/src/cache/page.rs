@@ -79,7 +79,8 @@ impl Page<'_> {
     /// of the device time relative to the base policy.
     fn verdict(&self, out: &mut String, compared: &[Compared]) {
         let runs = compared.len() * self.args.size.len();
-        // With a single trace and size there is no mean, and the first plot shows the only value.
+        // With a single trace and a single size there is only one value, which the first plot
+        // shows. A mean is not needed.
         if self.policies.len() < 2 || runs < 2 {
             return;
         }
@@ -124,8 +125,8 @@ impl Page<'_> {
         out.push_str("</tbody></table></div>\n");
     }
 
-    /// Returns the device times of a policy relative to those of the base policy, for all traces
-    /// and sizes for which this ratio exists.
+    /// Returns the ratios of the device time of a policy to the device time of the base policy, for
+    /// all traces and sizes for which this ratio exists.
     fn ratios(&self, compared: &[Compared], policy: usize, ftl: usize) -> Vec<f64> {
         let mut ratios = Vec::new();
         for of in compared {
@@ -365,8 +366,8 @@ impl Page<'_> {
     }
 }
 
-/// Returns the device time of `outcome` divided by that of `base`; `None` if the device time of
-/// `base` is 0.
+/// Returns the device time of `outcome` divided by the device time of `base`; `None` if the divisor
+/// is 0.
 fn relative_time(outcome: &Outcome, base: &Outcome) -> Option<f64> {
     (base.device_time_us > 0.0).then(|| outcome.device_time_us / base.device_time_us)
 }

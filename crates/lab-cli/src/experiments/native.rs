@@ -119,7 +119,7 @@ fn until_signal(
         ..UringOptions::default()
     })
     .context("cannot start the runtime")?;
-    // Signals are blocked before the thread starts, so that the thread inherits the blocked
+    // Signals are blocked before the thread starts, because the thread inherits the set of blocked
     // signals.
     let signals = Signals::termination(&rt).context("cannot take over signals")?;
     let stop = Arc::new(AtomicBool::new(false));
@@ -154,7 +154,7 @@ fn until_signal(
 /// Opens the results folder for runs that need exclusive use of this machine.
 ///
 /// # Errors
-/// When exclusive use is not possible, or when the folder has results from another kernel.
+/// If exclusive use is not possible, or if the folder has results from another kernel.
 pub(crate) fn alone_on_this_machine(
     plan: &Plan,
     folder: &Path,

@@ -46,7 +46,7 @@ fn run_alone(job: &Job<'_>) -> Result<Outcome, RunError> {
     let rt = Rt::real_time(UringOptions {
         pool_bytes: POOL_BYTES,
         seed: job.seed,
-        // Busy-polling is off, because the measured CPU time must be that of the I/O.
+        // Busy-polling is off, because it would add CPU time to the measured CPU time of the I/O.
         spin: Duration::ZERO,
         ..UringOptions::default()
     })

@@ -1,8 +1,8 @@
 //! The path from the file layer to the device: sends bios of whole blocks to a queue above the
 //! device, and counts them.
 //!
-//! A modelled device never fails, but a real device may. After an error, the load continues as if
-//! its requests had succeeded, and the caller must discard the results.
+//! A modelled device never fails, but a real device can fail. After an error, the load continues as
+//! if its requests had succeeded, and the caller must discard the results.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -19,9 +19,9 @@ use crate::latency::{Latencies, Recorder};
 /// Size in bytes of a block, and also of a page.
 pub(crate) const BLOCK_BYTES: u64 = 4096;
 
-/// Maximum number of write bios in the queue. The kernel limits requests after merging (128 in each
-/// direction), but this queue limits bios: 4096 bios of 4 KiB are 32 requests of the maximum
-/// length.
+/// Maximum number of write bios in the queue. The kernel limits requests after merging, to 128 in
+/// each direction. This queue limits bios before merging instead: 4096 bios of 4 KiB can merge into
+/// 32 requests of the maximum length.
 pub(crate) const WRITE_BIOS_MAX: u64 = 4096;
 
 /// The path from the file layer to the device; see the module.

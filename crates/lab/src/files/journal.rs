@@ -36,7 +36,7 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Creates an empty journal whose ring has these blocks of the device. A transaction may have
+    /// Creates an empty journal whose ring has these blocks of the device. A transaction can have
     /// at most `blocks_max` blocks, and at most a quarter of the ring.
     pub(crate) fn new(ring: Range<u32>, blocks_max: usize) -> Journal {
         let quarter = (ring.len() / 4).max(1);
@@ -117,8 +117,8 @@ impl Journal {
         (blocks + blocks.div_ceil(BLOCKS_IN_DESCRIPTOR).max(1) + 1) as u32
     }
 
-    /// Allocates the blocks of the ring for a transaction of `blocks` blocks. Returns them in write
-    /// order; the last block is the commit block.
+    /// Allocates blocks of the ring for a transaction of `blocks` blocks. Returns the allocated
+    /// blocks in write order; the last one is the commit block.
     pub(crate) fn places(&mut self, blocks: usize) -> Vec<u32> {
         let length = Journal::length(blocks).min(self.ring.len() as u32);
         self.used += length;
@@ -139,8 +139,8 @@ impl Journal {
 mod tests {
     use super::*;
 
-    /// In a ring of 16 blocks, a transaction of 3 blocks uses 5 blocks, and at most 12 blocks may
-    /// be in use.
+    /// In a ring of 16 blocks, a transaction of 3 blocks uses 5 blocks, and the limit is 12 blocks
+    /// in use.
     #[test]
     fn the_ring_goes_round_and_asks_for_a_checkpoint() {
         let mut journal = Journal::new(100..116, 1000);

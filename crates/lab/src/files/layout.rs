@@ -166,8 +166,8 @@ impl FileSystemLayout {
             let end = (start + own).min(blocks);
             (start..end).for_each(|block| space.take(block));
         }
-        // The range of the journal may include metadata blocks at the start of block groups, which
-        // the journal does not use.
+        // The range of the journal can include metadata blocks at the start of block groups. The
+        // journal uses only the other blocks of the range.
         let inside = journal.start..journal.end.min(blocks);
         let own: Vec<u32> = inside.filter(|block| space.is_free(*block)).collect();
         own.iter().for_each(|block| space.take(*block));
@@ -361,8 +361,8 @@ impl FileSystemLayout {
         }
     }
 
-    /// Adds a change of the block that contains the file's inode or item, which must be written
-    /// when the file is synced.
+    /// Adds a change of the block that contains the file's inode or item. This block must be
+    /// written when the file is synced.
     pub(crate) fn touch_home(&self, file: FileId, touches: &mut Vec<Touch>) {
         touches.push(change(self.home(file)));
     }
@@ -416,7 +416,7 @@ impl FileSystemLayout {
         }
         let pages = u32::try_from(size_bytes.div_ceil(4096)).map_err(|_| Full)?;
         let tail_page = self.tail_page(size_bytes);
-        // The last page may have been a tail in the tree, and may need a block now.
+        // The last page was possibly a tail in the tree. The page then needs a block now.
         let first = (self.file(file).blocks.len() as u32).saturating_sub(1);
         for page in first..pages {
             let old = self.file(file).blocks.get(page as usize).copied();

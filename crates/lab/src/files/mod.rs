@@ -145,8 +145,8 @@ impl OpenFile {
     }
 }
 
-/// Amount of accumulated CPU time, in ns, from which a program waits immediately. Smaller amounts
-/// accumulate, so that a page found in memory needs no timer.
+/// Minimum accumulated CPU time, in ns, for which a program waits immediately. Smaller amounts of
+/// CPU time accumulate first, so that an access to a page in memory needs no timer.
 const PAID_AT_ONCE_NS: u64 = 200_000;
 
 /// Virtual file layer; see the module. Clones refer to the same file system.
@@ -170,7 +170,8 @@ struct Inner {
 }
 
 impl Files {
-    /// Creates an empty file system on the device below `queue`. Nothing else may use the device.
+    /// Creates an empty file system on the device below `queue`. The caller must not use the device
+    /// in any other way.
     pub fn new(rt: &Rt, queue: Rc<QueueLayer>, config: FilesConfig) -> Files {
         let disk = Disk::new(rt, queue);
         let layout = FileSystemLayout::new(config.kind, disk.blocks());
@@ -453,5 +454,5 @@ impl Files {
 
 /// Number of processors of the modelled machine.
 const PROCESSORS: u64 = 4;
-/// Number of blocks at which a ReiserFS transaction counts as full and must be committed.
+/// Number of blocks from which a ReiserFS transaction is considered full and must be committed.
 const REISERFS_TRANSACTION_BLOCKS: usize = 900;

@@ -93,7 +93,7 @@ impl PageCache {
         }
     }
 
-    /// Returns the numbers of pages from which the write-back policy decides.
+    /// Returns the page counts on which the write-back policy bases its decisions.
     pub(crate) fn counts(&self) -> Pages {
         Pages {
             available: self.places.len() as u64,
@@ -199,9 +199,9 @@ impl PageCache {
         self.files.get_mut(&file).expect("a page's file is known")
     }
 
-    /// Marks a page as changed. The page must be in the cache and must not be being read. With
-    /// `held`, the page must not be written before [`release`](Self::release). Returns true if the
-    /// page was clean before.
+    /// Marks a page as changed. The page must be in the cache, and must not be in the state
+    /// `Reading`. If `held` is true, the page must not be written before
+    /// [`release`](Self::release). Returns true if the page was clean before.
     pub(crate) fn change(&mut self, file: FileId, page: u32, now_ns: u64, held: bool) -> bool {
         let place = self.place(file, page).expect("what changes is here");
         let old = self.places[place as usize].state;
@@ -328,8 +328,8 @@ impl PageCache {
         }
     }
 
-    /// Returns the files with dirty pages, oldest first, each preceded by the time since which the
-    /// file has had dirty pages.
+    /// Returns the files with dirty pages, oldest first. Each element consists of the time since
+    /// which the file has had dirty pages, and of the file.
     pub(crate) fn oldest_dirty(&self) -> impl Iterator<Item = (u64, FileId)> + '_ {
         self.dirty_files.iter().copied()
     }
@@ -472,8 +472,8 @@ mod tests {
         assert_eq!(cache.counts().dirty, 1);
     }
 
-    /// A held page does not count as dirty until it is released. A page that is changed while it is
-    /// being written is held again on completion.
+    /// A held page is not included in the number of dirty pages until it is released. If a page is
+    /// changed while it is being written, the page is held again when the write completes.
     #[test]
     fn held_pages_wait_for_the_journal() {
         let mut cache = PageCache::new(2);

@@ -59,7 +59,8 @@ impl Files {
         }
     }
 
-    /// Reads one page of a request, of which `requested` pages remain, including this page.
+    /// Reads one page of a request. `requested` is the number of pages of the request that remain,
+    /// including this page.
     async fn read_page(
         &self,
         open: &mut OpenFile,

@@ -12,7 +12,7 @@ impl Space {
     /// Creates a bitmap with all blocks free.
     pub(crate) fn new(blocks: u32) -> Space {
         let mut words = vec![0; (blocks as usize).div_ceil(64)];
-        // Mark the bits of the last word that stand for no block as in use.
+        // Some bits of the last word represent no block. Mark these bits as in use.
         for block in blocks as usize..words.len() * 64 {
             words[block / 64] |= 1 << (block % 64);
         }

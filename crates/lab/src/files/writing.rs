@@ -59,8 +59,8 @@ impl Files {
         Ok(())
     }
 
-    /// Changes a page. With `has_old`, first reads the old content of the page, if the page is not
-    /// in memory.
+    /// Changes a page. If `has_old` is true and the page is not in memory, first reads the old
+    /// content of the page.
     async fn change_page(&self, file: FileId, page: u32, has_old: bool, program: &mut Program) {
         loop {
             let state = self.0.cache.borrow().state(file, page);
@@ -121,7 +121,8 @@ impl Files {
     async fn until_less_is_under_way(&self, most: Duration) {
         let before = self.0.cache.borrow().counts().under_way;
         let less = || self.0.cache.borrow().counts().under_way < before;
-        // The caller checks the counts again, both after a change and after the timeout.
+        // The caller checks the counts again, whether this wait has ended by a change or by the
+        // timeout.
         let _ = self.0.rt.timeout(most, self.0.changed.until(less)).await;
     }
 
@@ -143,7 +144,7 @@ impl Files {
     async fn write_pages(&self, file: FileId, pages: &[u32], task: u32) {
         let runs = {
             let layout = self.0.layout.borrow();
-            // Find the blocks before the first wait, because the file may be removed during a wait.
+            // Find the blocks before the first wait, because the file can be removed during a wait.
             let at = |page: &u32| match file {
                 METADATA => (*page, *page),
                 _ => {
@@ -254,7 +255,7 @@ impl Files {
         loop {
             let wanted = &self.0.commit_wanted;
             let asked = self.0.committer.until(|| wanted.replace(false));
-            // Commit in both cases: after a request, and at the end of the interval.
+            // Commit in both cases: if a commit was requested, and at the end of the interval.
             let _ = self.0.rt.timeout(interval, asked).await;
             self.commit().await;
         }

@@ -23,9 +23,10 @@ const TRACEPOINTS: [&str; 6] = [
     "block_split",
     "block_rq_issue",
 ];
-/// Tracepoint filters for the direction of a request. The field `rwbs` (`blk_fill_rwbs`) starts
-/// with the operation, after an F if the device flushes its cache first. A flush without data is FF
-/// as a request, and FW without sectors as a bio.
+/// Tracepoint filters for the direction of a request. The field `rwbs` (`blk_fill_rwbs`) contains
+/// the letter of the operation. If the device flushes its cache before the operation, the letter F
+/// precedes this letter. For a flush without data, `rwbs` is FF in the event of a request, and FW,
+/// without sectors, in the event of a bio.
 const READS: &str = "rwbs ~ \"R*\"";
 const WRITES: &str = "(rwbs ~ \"W*\" || rwbs ~ \"FW*\")";
 const FLUSHES: &str = "rwbs ~ \"FF*\"";
@@ -260,8 +261,8 @@ mod tests {
         assert_eq!(numbers_in("0"), [0]);
     }
 
-    /// The text is the statistics of a loop device: 7 reads, 1 merge, 40 sectors; 9 writes, 3
-    /// merges, 80 sectors; 2 flushes.
+    /// The text contains the statistics of a loop device: 7 reads, 1 merge of reads and 40 sectors
+    /// read; 9 writes, 3 merges of writes and 80 sectors written; 2 flushes.
     #[test]
     fn statistics_are_read_by_their_places() {
         let text = "7 1 40 3 9 3 80 5 0 8 8 0 0 0 0 2 1\n";

@@ -48,7 +48,7 @@ pub enum Change {
     Group {
         /// Folder of the created cgroup.
         path: PathBuf,
-        /// Folder of the cgroup to which this process belonged before.
+        /// Folder of the cgroup to which this process belonged before the change.
         from: PathBuf,
     },
 }
@@ -97,7 +97,8 @@ fn leave_group(path: &Path, from: &Path) -> Result<(), NativeError> {
     until_free(|| gone(fs::remove_dir(path), path))
 }
 
-/// Converts the result of a removal: the removal of a file that does not exist counts as a success.
+/// Converts the result of a removal: if the file does not exist, the removal is treated as
+/// successful.
 fn gone(result: io::Result<()>, path: &Path) -> Result<(), NativeError> {
     match result {
         Err(source) if source.kind() != io::ErrorKind::NotFound => Err(io_error(path, source)),
@@ -105,8 +106,8 @@ fn gone(result: io::Result<()>, path: &Path) -> Result<(), NativeError> {
     }
 }
 
-/// Retries `attempt` while the kernel returns `EBUSY`, which it may do until it has released the
-/// resources of a killed program.
+/// Retries `attempt` while the kernel returns `EBUSY`. The kernel can return this error until it
+/// has released the resources of a killed program.
 fn until_free(attempt: impl Fn() -> Result<(), NativeError>) -> Result<(), NativeError> {
     let first = attempt();
     if !is_busy(&first) {

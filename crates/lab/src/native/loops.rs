@@ -51,8 +51,8 @@ pub(super) fn add(control: &File, number: u32) -> Result<bool, NativeError> {
     }
 }
 
-/// Configures a loop device with the file `backing`, which the device accesses without the page
-/// cache.
+/// Configures a loop device with the backing file `backing`. The device accesses the file without
+/// the page cache.
 pub(super) fn configure(number: u32, backing: &Path) -> Result<Loop, NativeError> {
     let path = node(number);
     let file = open(&path)?;
@@ -87,8 +87,8 @@ pub(super) fn remove(number: u32, backing: &Path) -> Result<(), NativeError> {
     }
     match fs::read_to_string(block_folder(number).join("loop/backing_file")) {
         Ok(file) if Path::new(file.trim_end()) != backing => return Ok(()),
-        // The kernel detaches the backing file when the last user closes the device, which is the
-        // temporary open of this call.
+        // The kernel detaches the backing file when the last user closes the device. This call
+        // opens the device only temporarily, and is this last user.
         Ok(_) => sys::loop_clear(&open(&path)?).map_err(|source| io_error(&path, source))?,
         Err(_) => {}
     }

@@ -11,8 +11,8 @@ use super::{NativeError, io_error, sysfs};
 
 /// Name of the cgroup of a run.
 const NAME: &str = "bimetal-lab";
-/// Divisor of the memory limit that gives the limit on dirty pages: a tenth, as in Linux 2.6.26
-/// (`dirty_ratio`).
+/// Divisor of the memory limit. The quotient is the limit on dirty pages: a tenth of the memory, as
+/// in Linux 2.6.26 (`dirty_ratio`).
 pub(super) const DIRTY_PART: u64 = 10;
 
 /// Paths of the memory cgroups of this machine.
@@ -92,8 +92,8 @@ impl Groups {
     /// If the kernel refuses.
     pub(super) fn enter(&self, bytes: u64, journal: &mut Journal) -> Result<PathBuf, NativeError> {
         let path = self.top.join(NAME);
-        // A process in a container may not see its own cgroup. It then moves back to the top cgroup
-        // after the run.
+        // A process in a container possibly cannot see its own cgroup. The process then moves to
+        // the top cgroup after the run.
         let from = if self.own.exists() {
             &self.own
         } else {

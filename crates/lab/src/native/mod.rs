@@ -168,8 +168,8 @@ pub fn kernel_release() -> Result<String, NativeError> {
     sysfs::read(Path::new("/proc/sys/kernel/osrelease"))
 }
 
-/// Returns true if a killed program has left changes, and this user has the right to undo them.
-/// Ignores the changes of a running program.
+/// Returns true if a killed program did not undo its changes, and this user has the right to undo
+/// them. Ignores the changes of a running program.
 pub fn is_left_to_us() -> bool {
     let folder = Path::new(FOLDER);
     rustix::process::geteuid().is_root() && Journal::is_left(folder) && !Journal::is_held(folder)

@@ -68,7 +68,7 @@ impl Threads {
         let mut letters = heard.listen(rt)?;
         let done = Rc::new(Event::new());
         let rung = Rc::clone(&done);
-        // This task ends when all threads have ended, which drops the last sender.
+        // When the last thread ends, the last sender is dropped, and this task then ends.
         rt.spawn(async move {
             while letters.next().await.is_some() {
                 rung.notify();
@@ -93,8 +93,8 @@ impl Threads {
         let call = Box::new(move || {
             let outcome = call();
             *answer.lock().expect("nobody panics with it") = Some(outcome);
-            // The send fails only if the load has been abandoned, so that no task receives any
-            // longer.
+            // The send fails only if the load has been abandoned. No task then receives, so the
+            // failure is ignored.
             let _ = bell.send(());
         });
         self.calls_of(program)?

@@ -59,7 +59,8 @@ impl Device {
 struct Written(Vec<(PathBuf, String)>);
 
 /// Mounts the tracing file systems in the mount namespace of this thread, if they are not mounted.
-/// Without tracing file systems, fewer counters are available, which the outcome of a run records.
+/// Without tracing file systems, fewer counters are available, and the outcome of a run records
+/// this.
 pub(super) fn mount_tracing() {
     for (kind, place, inside) in [
         ("tracefs", "/sys/kernel/tracing", "events"),
@@ -157,8 +158,8 @@ fn set_depth(disk: &Disk, depth: u32) -> Result<(), NativeError> {
     sysfs::set(&disk.folder.join("queue/nr_requests"), &depth.to_string())
 }
 
-/// Checks the queue depth of the device, which the kernel shows only in debugfs, and returns it as
-/// text.
+/// Checks the queue depth of the device, and returns the depth as text. The kernel shows the depth
+/// only in debugfs.
 fn verify_depth(disk: &Disk, depth: u32) -> Result<String, NativeError> {
     let name = disk.folder.file_name().unwrap_or_default();
     let path = Path::new("/sys/kernel/debug/block")
@@ -254,18 +255,18 @@ fn tune(
 }
 
 /// Limits the dirty pages of a device. The kernel stores the limit as a fraction of the dirty pages
-/// that it allows in the whole memory, and this number depends on the free memory. The limit
-/// affects the results: a load such as Postmark is written in rounds of about the size of the
-/// limit. So the limit is set last, just before the load, and the resulting value is recorded among
-/// the settings of the run.
+/// that it allows in the whole memory, and this allowed number depends on the free memory. The
+/// limit affects the results: for example, the files of Postmark are written in rounds of about the
+/// size of the limit. So the limit is set last, just before the load, and the resulting value is
+/// recorded among the settings of the run.
 fn limit_dirty(bdi: &Path, settings: &Settings, written: &mut Written) -> Result<(), NativeError> {
     let bytes = u64::from(settings.memory_pages) * 4096 / DIRTY_PART;
     written.set(None, bdi.join("strict_limit"), "1")?;
-    // A loop device may still have the lower limit of its previous user, which must not exceed the
-    // new upper limit.
+    // A loop device can still have the lower limit of its previous user. The lower limit must not
+    // exceed the new upper limit, so clear the lower limit first.
     sysfs::set(&bdi.join("min_ratio_fine"), "0")?;
     written.set(None, bdi.join("max_bytes"), &bytes.to_string())?;
-    // The kernel stores the limit as a fraction, which must not change until the load.
+    // The kernel stores the limit as a fraction. This fraction must not change until the load.
     let part = bdi.join("max_ratio_fine");
     let found = sysfs::read(&part)?;
     // The kernel assigns a device a share of the allowed dirty pages, in proportion to its writes.
@@ -276,7 +277,7 @@ fn limit_dirty(bdi: &Path, settings: &Settings, written: &mut Written) -> Result
     Ok(())
 }
 
-/// Records all queue settings that a run may change, for a device that outlives the run. Settings
+/// Records all queue settings that a run can change, for a device that outlives the run. Settings
 /// are restored in the reverse order of their records: first the scheduler, which changes other
 /// settings, then its parameters, and the read-ahead window last.
 fn remember_queue(journal: &mut Journal, disk: &Disk) -> Result<(), NativeError> {
@@ -296,11 +297,13 @@ fn remember_queue(journal: &mut Journal, disk: &Disk) -> Result<(), NativeError>
     Ok(())
 }
 
-/// Records the limits on dirty pages, which a loop device keeps for its next user.
+/// Records the limits on dirty pages in the journal, so that they can be restored. A loop device
+/// would otherwise keep the limits of this run for its next user.
 ///
-/// The lower limit must never exceed the upper limit, so the lower limit is cleared first and
-/// restored last. The kernel stores `max_bytes` as a fraction of the dirty pages that are allowed
-/// at that time, so the fraction is restored instead of `max_bytes`.
+/// The lower limit must never exceed the upper limit. So a restore first clears the lower limit,
+/// and sets its old value last. The kernel stores `max_bytes` as a fraction of the dirty pages that
+/// are allowed at the time of the write. So the journal records this fraction instead of
+/// `max_bytes`.
 fn remember_limits(journal: &mut Journal, disk: &Disk) -> Result<(), NativeError> {
     let bdi = disk.folder.join("bdi");
     let (lower, upper) = (bdi.join("min_ratio_fine"), bdi.join("max_ratio_fine"));
@@ -342,8 +345,8 @@ fn runtime(settings: &Settings, seed: u64) -> Result<Rt, NativeError> {
     })
 }
 
-/// Drops the cached pages of the device itself. A tool may have read and written the device just
-/// before.
+/// Drops the cached pages of the device itself, because a tool has possibly read and written the
+/// device just before.
 fn forget_pages(device: &Device) -> Result<(), NativeError> {
     let path = &device.disk.path;
     device

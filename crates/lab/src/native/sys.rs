@@ -38,8 +38,8 @@ const PERF_TYPE_TRACEPOINT: u64 = 2;
 const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 8;
 const PERF_EVENT_IOC_ENABLE: libc::Ioctl = 0x2400;
 const PERF_EVENT_IOC_SET_FILTER: libc::Ioctl = 0x4008_2406;
-/// Number of 8-byte words of the first version of `struct perf_event_attr`, which every kernel
-/// accepts.
+/// Number of 8-byte words of `struct perf_event_attr` in its first version. Every kernel accepts
+/// this version.
 const PERF_ATTR_WORDS: usize = 8;
 
 fn answer(result: libc::c_int) -> io::Result<()> {
@@ -61,15 +61,15 @@ pub(super) fn loop_add(control: &File, number: u32) -> io::Result<()> {
     })
 }
 
-/// Removes the loop device with this number, which must not be in use.
+/// Removes the loop device with this number. The device must not be in use.
 pub(super) fn loop_remove(control: &File, number: u32) -> io::Result<()> {
     let number = libc::c_ulong::from(number);
     // SAFETY: takes integers; the descriptor is open.
     answer(unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_REMOVE, number) })
 }
 
-/// Attaches a backing file to a loop device, which accesses the file without the page cache. The
-/// file stays attached until the last user closes the device.
+/// Attaches a backing file to a loop device. The device accesses the file without the page cache.
+/// The file stays attached until the last user closes the device.
 pub(super) fn loop_configure(device: &File, backing: &File) -> io::Result<()> {
     let config = LoopConfig {
         fd: backing.as_raw_fd() as u32,

@@ -6,8 +6,8 @@ use std::path::Path;
 use super::{NativeError, io_error};
 
 /// Tolerance, as a fraction, for a limit in bytes that is read back directly after the write. The
-/// kernel stores the limit as a fraction of the dirty pages that are allowed for the whole memory,
-/// which depends on the free memory.
+/// kernel stores the limit as a fraction of the dirty pages that are allowed for the whole memory.
+/// This allowed number depends on the free memory.
 const ROUNDED_BY: f64 = 0.05;
 
 /// Returns the value of a setting. If the file contains a list of choices, the value is the choice
@@ -94,9 +94,9 @@ mod tests {
         );
     }
 
-    /// A limit of 6,710,886 bytes may read back as 6,708,015 or 6,636,171, because the kernel
-    /// stores a fraction. A read-ahead window of 128 KiB that reads back as 2,560 has not been
-    /// accepted.
+    /// A limit of 6,710,886 bytes can read back as 6,708,015 or 6,636,171, because the kernel
+    /// stores a fraction. If a read-ahead window of 128 KiB reads back as 2,560, the kernel has not
+    /// accepted the window.
     #[test]
     fn only_large_numbers_are_rounded() {
         assert!(is_same("6710886", "6708015"));

@@ -21,7 +21,7 @@ use crate::workload::tool::{Printed, Step};
 
 /// Interval at which the stop flag is checked.
 const LOOK: Duration = Duration::from_millis(100);
-/// Maximum number of bytes that a program may print; no supported program prints a hundredth of
+/// Maximum number of bytes that a program can print; no supported program prints a hundredth of
 /// this.
 const PRINTED_BYTES_MAX: usize = 16 << 20;
 
@@ -94,7 +94,7 @@ pub(super) fn run_to_end(step: &Step, scene: &Scene<'_>) -> Result<Ended, RunErr
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        // The program may start children, which must be killed together with it.
+        // The program can start children, which must be killed together with it.
         .process_group(0)
         .spawn();
     let mut child = Killed(child.map_err(failed)?);
@@ -132,7 +132,7 @@ impl Drop for Killed {
 /// process number of the child.
 fn kill_with_its_own(child: &Child) {
     if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-        // An error is ignored, because the group may be empty.
+        // An error is ignored, because the group can be empty.
         let _ = kill_process_group(group, Signal::KILL);
     }
 }
@@ -191,8 +191,8 @@ fn read_all(child: &mut Child, scene: &Scene<'_>) -> Result<(Printed, String), S
         ];
         let ready = poll(&mut fds, Some(&look)).map_err(|error| Stopped::Failed(error.into()))?;
         if ready == 0 && child.try_wait().map_err(Stopped::Failed)?.is_some() {
-            // The child has ended, but its own children may still run and keep the pipes open
-            // without printing.
+            // The child has ended, but its own children can still run and keep the pipes open
+            // without printing. Kill them, so that the read ends.
             kill_with_its_own(child);
         }
         let [to_read, to_hear] = fds.each_ref().map(|fd| !fd.revents().is_empty());
@@ -226,7 +226,8 @@ mod tests {
         }
     }
 
-    /// Runs a shell script, with a clock that advances by 1 ns at each call.
+    /// Runs a shell script, with a clock that advances by 1 ns at each call, and with a stop flag
+    /// that has the value `stop`.
     fn ran_until(script: &str, stop: bool) -> Result<Printed, RunError> {
         let looks = std::cell::Cell::new(0);
         let now_ns = || {

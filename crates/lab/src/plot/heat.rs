@@ -1,5 +1,5 @@
 //! Heat map of latencies over time, with a column for each time interval and a row for each latency
-//! class. The more requests a cell counts, the darker it is, on a logarithmic scale.
+//! class. A cell with more requests is darker, on a logarithmic scale.
 
 use std::fmt::Write;
 

@@ -1,9 +1,9 @@
 //! Plots as SVG text: lines over several sizes, and bars for a single size.
 //!
-//! A plot is embedded in a page, which defines the colours (`c0` to `c7`, by theme), and loads
-//! nothing else. Each line has its own colour, marker and dash pattern, and its name at its end, so
-//! a plot is readable without colour and without a legend. A plot must never draw outside its
-//! frame.
+//! A plot is embedded in a page, and the page defines the colours (`c0` to `c7`, by theme). The
+//! plot loads nothing else. Each line of a plot has its own colour, marker and dash pattern, and
+//! its name at its end, so a plot is readable without colour and without a legend. A plot must
+//! never draw outside its frame.
 
 use std::fmt::Write;
 
@@ -68,8 +68,8 @@ pub struct Series {
 pub struct Mark {
     /// Value on the axis at which the mark is drawn.
     pub x: f64,
-    /// Two lines of the label: the value, and the quantity of which the value is a fraction. If the
-    /// first line is empty, the mark is only a stroke.
+    /// Two lines of the label: the value, and the value as a share of a whole, or an empty text. If
+    /// the first line is empty, the mark is only a stroke.
     pub lines: [String; 2],
 }
 

@@ -106,8 +106,8 @@ fn ends(values: impl Iterator<Item = f64>) -> (f64, f64) {
     finite.fold(None, of).unwrap_or((0.0, 0.0))
 }
 
-/// Widens a range to at least a tenth of its largest absolute value, so that small differences are
-/// not exaggerated.
+/// Widens a range so that its length is at least a tenth of its largest absolute value. Without
+/// this minimum, the drawing would exaggerate small differences.
 fn widened(least: f64, most: f64) -> (f64, f64) {
     let wanted = match least.abs().max(most.abs()) {
         0.0 => 1.0,
@@ -185,8 +185,8 @@ mod tests {
 
     #[test]
     fn what_hardly_differs_is_drawn_close() {
-        // The axis is at least a tenth of the value 1 long, so a difference of 0.001 is at most a
-        // hundredth of its 100 units.
+        // The axis is at least 0.1 long (a tenth of the largest value, 1), and is drawn with 100
+        // units. So a difference of 0.001 is drawn with at most 1 unit.
         let scale = Scale::over([0.999, 1.0].into_iter(), false, (0.0, 100.0));
         let apart = scale.at(1.0) - scale.at(0.999);
         assert!(apart > 0.0 && apart <= 1.0, "{apart}");
@@ -234,13 +234,15 @@ mod tests {
 
     #[test]
     fn places_are_spread_as_little_as_it_takes() {
-        // The positions 10 and 11 are too close, and 50 is not affected. The position 99 is moved
-        // into the range of 0 to 95.
+        // The positions 10 and 11 are closer than the distance of 5, so the second one is moved
+        // to 15. The position 50 is not affected. The position 99 is moved into the range of 0
+        // to 95.
         assert_eq!(
             spread(&[11.0, 50.0, 10.0, 99.0], 5.0, (0.0, 95.0)),
             [15.0, 50.0, 10.0, 95.0]
         );
-        // Five positions in a range that has room for three positions at this distance.
+        // The range from 0 to 20 has room for only three positions at the distance of 10. So the
+        // five positions have a smaller distance of 5.
         let tight = spread(&[0.0; 5], 10.0, (0.0, 20.0));
         assert_eq!(tight, [0.0, 5.0, 10.0, 15.0, 20.0]);
     }

@@ -1,5 +1,5 @@
-//! Report of a plan: medians with intervals, ratios to the baseline, and counters. For programs the
-//! report is JSON and CSV, and for people one page.
+//! Report of a plan: medians with intervals, ratios to the baseline, and counters. The report is
+//! available as JSON and CSV for programs, and as one page for people.
 
 mod page;
 
@@ -59,14 +59,14 @@ pub struct CellSummary {
     /// Median of this program's CPU time per issued request in ns, for runs that measure it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_ns_per_request: Option<u64>,
-    /// Delay of emulated devices behind their models: the sum of the events, the median of the mean
-    /// delays, and the maximum delay over all runs.
+    /// Delay of emulated devices relative to their models: the total number of events, the median
+    /// of the mean delays, and the maximum delay over all runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lateness: Option<Lateness>,
 }
 
 impl CellSummary {
-    /// Returns true if the mean delay of an emulated device behind its model is more than a
+    /// Returns true if the mean delay of an emulated device, relative to its model, is more than a
     /// twentieth of the smaller of two medians: the median latency of reads and of writes. The
     /// result of such a cell depends on this machine as much as on the model.
     pub fn is_late(&self) -> bool {
@@ -310,7 +310,8 @@ fn direction(own: &[&Outcome], of: fn(&Outcome) -> Direction) -> Direction {
     }
 }
 
-/// Returns a CSV table with a heading and one line for each run, which contains all counters.
+/// Returns a CSV table with a heading and one line for each run. Each line contains all counters of
+/// the run.
 pub fn csv(outcomes: &[Outcome]) -> String {
     let mut out = AXES.join(",");
     out.push_str(",seed,value,unit,elapsed_ns");

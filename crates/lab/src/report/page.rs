@@ -255,7 +255,8 @@ impl<'s> Page<'s> {
         );
     }
 
-    /// Returns the index of a choice on the axis of bars, which determines the colour of its bars.
+    /// Returns the index of a choice on the axis of bars. The index determines the colour of the
+    /// bars of this choice.
     fn style_of(&self, name: &str) -> usize {
         let all = &self.summary.axes[self.bar_axis];
         all.iter().position(|known| known == name).unwrap_or(0)
@@ -360,8 +361,9 @@ impl<'s> Page<'s> {
         );
     }
 
-    /// Returns the name of the line of a cell: its choices on the axes on which other cells have
-    /// other choices.
+    /// Returns the name of the line of a cell: the choices of the cell on each axis on which one of
+    /// the `others` has a different choice. If there is no such axis, the name is the device of the
+    /// cell.
     fn line_name(&self, cell: &CellSummary, others: &[&CellSummary]) -> String {
         let differs = |axis: &str| {
             others
@@ -550,7 +552,8 @@ fn drawing_of(name: &str, interval_ns: u64, of: &DirectionLatency) -> String {
     )
 }
 
-/// Returns the mean delay of an emulated device behind its model, with a `!` if the device is late.
+/// Returns the mean delay of an emulated device relative to its model, with a `!` if the device is
+/// late.
 fn late(cell: &CellSummary) -> String {
     let mark = if cell.is_late() { "!" } else { "" };
     let late = cell.lateness.map(|late| show_ns(late.mean_ns));

@@ -136,7 +136,7 @@ impl Clients {
             });
         }
         world.rt.sleep_until(until).await;
-        // Use the actual duration, because on a busy machine the sleep may take longer than
+        // Use the actual duration, because on a busy machine the sleep can take longer than
         // requested.
         let rate = mb_per_s(bytes.get(), world.rt.now().ns_since(begun));
         tasks.join().await;

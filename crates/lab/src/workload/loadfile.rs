@@ -113,8 +113,8 @@ impl<'a> Words<'a> {
         u64::try_from(number).map_err(|_| format!("{what} is negative"))
     }
 
-    /// Parses the status of a call. Returns false if the recorded call failed; a call without a
-    /// status counts as successful.
+    /// Parses the status of a call. Returns false if the recorded call failed. A call without a
+    /// status is treated as successful.
     fn is_success(&mut self) -> bool {
         self.0.next().is_none_or(|status| {
             let ok = ["NT_STATUS_OK", "SUCCESS", "*"].contains(status);
@@ -338,7 +338,8 @@ impl<'a, F: FileLayer> Player<'a, F> {
                 }
             }
             if self.bytes == bytes_before {
-                // Calls that transfer no data may take no time, so the loop might never end.
+                // Calls that transfer no data can take no time, and the loop would then never end.
+                // So return an error.
                 let why = "the load file reads and writes nothing of what it has opened";
                 return Err(LoadError::Trace(why.to_owned()));
             }
@@ -425,7 +426,7 @@ impl<'a, F: FileLayer> Player<'a, F> {
         }
         let open = match self.files.get(&name) {
             Some(file) => files.open(*file, &mut self.program).await?,
-            // A recording may open files that existed before its start, so the first open creates
+            // A recording can open files that existed before its start, so the first open creates
             // the file.
             None if makes || empties => {
                 let directory = self.directory(self.file.directory_of(name)).await?;

@@ -44,8 +44,8 @@ pub enum Sync {
     /// writing the data that the transactions have left in memory.
     #[default]
     Transactions,
-    /// Only after the removal of all files. Data that is still in memory when its file is removed
-    /// is never written.
+    /// Data is made durable only after the removal of all files. Data that is still in memory when
+    /// its file is removed is never written.
     Removal,
 }
 
@@ -70,7 +70,7 @@ pub struct Tally {
     pub removed: u64,
 }
 
-/// Maximum length in bytes that a plan may specify for a file.
+/// Maximum length in bytes that a plan can specify for a file.
 const FILE_BYTES_MAX: u64 = 1 << 40;
 
 /// Size in bytes of the buffer through which the program reads, as with C's stdio.

@@ -186,9 +186,9 @@ impl Replay {
         due_at
     }
 
-    /// Reads the requests of the trace, for a device of `device_blocks` blocks. Also returns the
-    /// number of trims, which are not replayed, and the number of lines of the trace that are not
-    /// requests.
+    /// Reads the requests of the trace, for a device of `device_blocks` blocks. Also returns two
+    /// numbers: the number of trims, which are not replayed, and the number of lines of the trace
+    /// that are not requests.
     fn read(&self, device_blocks: u32) -> Result<(Vec<Due>, u64, u64), LoadError> {
         let options = Options {
             format: self.format().map_err(LoadError::Trace)?,
@@ -227,7 +227,7 @@ fn on_device(record: &Record, first_ns: u64, device_blocks: u32) -> Due {
     let block = (first % u64::from(device_blocks)) as u32;
     let room = u64::from(device_blocks - block);
     Due {
-        // Some traces are slightly out of order, so a record may be earlier than the first one.
+        // Some traces are slightly out of order, so a record can be earlier than the first one.
         time_ns: record.time_ns.saturating_sub(first_ns),
         is_write: record.op == Op::Write,
         block,

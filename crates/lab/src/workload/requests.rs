@@ -243,7 +243,8 @@ struct Job<F> {
     slots: u64,
     world: World<F>,
     rng: Rng,
-    /// Number of requests in earlier rounds. Sequential requests continue after them.
+    /// Number of requests in earlier rounds. Sequential requests of this round continue after the
+    /// requests of the earlier rounds.
     first: u64,
     /// Number of requests of the round that all tasks together have begun.
     next: Rc<Cell<u64>>,

@@ -1,5 +1,5 @@
-//! Checksums of files that a load reads. A plan contains the checksum of a file, because the file
-//! at a path may have other content later.
+//! Checksums of files that a load reads. A plan contains the checksum of a file, because the
+//! content of the file at a path can change later.
 
 use std::io::Read as _;
 use std::path::Path;

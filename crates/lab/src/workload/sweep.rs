@@ -87,8 +87,9 @@ impl Sweep {
         })
     }
 
-    /// Returns the rate of sequential reads that start at block `from`. The first request is not
-    /// timed, because it only moves the device to the position, unless it is the only request.
+    /// Returns the rate of sequential reads that start at block `from`. The first request only
+    /// moves the device to the position, so it is not timed. If there is only one request, it is
+    /// timed.
     async fn rate_at<F: FileLayer>(
         &self,
         world: &World<F>,

@@ -3,7 +3,7 @@
 //!
 //! External programs check the loads of this project: a program makes the same load, with the same
 //! parameters, on the same device, and the report compares both results. The programs make system
-//! calls, so they need a real kernel. The format of their output may change: unexpected output must
+//! calls, so they need a real kernel. The format of their output can change: unexpected output must
 //! end the run with an error that describes the output, and must never become a metric.
 
 use std::collections::BTreeMap;

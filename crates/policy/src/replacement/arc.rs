@@ -103,7 +103,7 @@ impl Arc {
         }
     }
 
-    /// Makes room for a page that is neither held nor remembered (case IV of the paper).
+    /// Makes room for a page that is neither in the cache nor remembered (case IV of the paper).
     fn make_room_for_new(&mut self, out: &mut Vec<PageId>) {
         let first = self.once.len() + self.once_ghost.len();
         let all = first + self.often.len() + self.often_ghost.len();

@@ -51,7 +51,7 @@ impl Belady {
         let next = self.now.checked_sub(1).and_then(|at| self.next.get(at));
         let next = next.map_or(u32::MAX, |next| *next);
         // The page with the latest next use is on top. A page without a next use ranks above all
-        // others.
+        // other pages.
         self.held.set(page, u64::from(u32::MAX - next));
     }
 }

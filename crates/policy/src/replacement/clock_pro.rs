@@ -12,7 +12,8 @@ use crate::lists::{Links, List, NONE, grow};
 
 /// The page is on the ring.
 const ON_RING: u8 = 1;
-/// The page is held. A page on the ring that is not held is remembered in its test period.
+/// The page is in the cache. A page on the ring that is not in the cache is remembered in its test
+/// period.
 const HELD: u8 = 2;
 const HOT: u8 = 4;
 const USED: u8 = 8;
@@ -23,7 +24,7 @@ const TEST: u8 = 16;
 #[derive(Debug)]
 pub(super) struct ClockPro {
     capacity: usize,
-    /// Target number of cold pages among the pages held.
+    /// Target number of cold pages among the pages in the cache.
     cold_target: usize,
     links: Links,
     /// The pages of the ring, as a list whose front is the position where pages are inserted. Hands

@@ -130,7 +130,7 @@ impl Clusters {
         self.cluster_links.reserve(cluster as usize + 1);
     }
 
-    /// Returns the number of pages held.
+    /// Returns the number of pages in the cache.
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -139,13 +139,13 @@ impl Clusters {
         self.held[page as usize]
     }
 
-    /// Appends all pages held, in ascending order.
+    /// Appends all pages in the cache, in ascending order.
     pub(super) fn list_held(&self, out: &mut Vec<PageId>) {
         let held = self.held.iter().enumerate().filter(|(_, held)| **held);
         out.extend(held.map(|(page, _)| page as PageId));
     }
 
-    /// Inserts `page`, which is not held.
+    /// Inserts `page`, which is not in the cache.
     pub(super) fn insert(&mut self, page: PageId, access: Access) {
         let (cluster, _) = self.homes[page as usize];
         self.unlist(cluster);
@@ -162,7 +162,7 @@ impl Clusters {
         self.list(cluster, page, access);
     }
 
-    /// Records a use of `page`, which is held.
+    /// Records a use of `page`, which is in the cache.
     pub(super) fn hit(&mut self, page: PageId, access: Access) {
         let (cluster, _) = self.homes[page as usize];
         self.unlist(cluster);
@@ -174,7 +174,7 @@ impl Clusters {
         self.list(cluster, page, access);
     }
 
-    /// Removes `page` alone, if it is held.
+    /// Removes `page` alone, if it is in the cache.
     pub(super) fn remove(&mut self, page: PageId) {
         if !self.holds(page) {
             return;
@@ -219,8 +219,8 @@ impl Clusters {
     }
 
     /// Returns the number of pages that were evicted since the last eviction of the cluster of
-    /// `page`. Returns `None` if a page of the cluster is held, or the eviction has been reported
-    /// before.
+    /// `page`. Returns `None` if a page of the cluster is in the cache, or the eviction has been
+    /// reported before.
     pub(super) fn take_left_since(&mut self, page: PageId) -> Option<u64> {
         let (cluster, _) = self.homes[page as usize];
         let cluster = &mut self.clusters[cluster as usize];

@@ -1,18 +1,18 @@
 //! LIRS: pages are ranked by the distance between their last two uses, not by the last use alone.
 //!
-//! Source: Jiang and Zhang, SIGMETRICS 2002. A LIR page has a small distance and is always held; a
-//! HIR page has a large distance, and is resident if it is held. Stack S orders pages by recency,
-//! and queue Q holds the resident HIR pages, 1 % of all pages (at least one). S is bounded at twice
-//! the capacity: beyond that, the page that was evicted first is forgotten.
+//! Source: Jiang and Zhang, SIGMETRICS 2002. A LIR page has a small distance and is always in the
+//! cache; a HIR page has a large distance, and is resident if it is in the cache. Stack S orders
+//! pages by recency, and queue Q holds the resident HIR pages, 1 % of all pages (at least one). S
+//! is bounded at twice the capacity: beyond that, the page that was evicted first is forgotten.
 //!
 //! At one point the code follows the simulator from which the expected values of the tests are
 //! taken, instead of the paper's pseudo code. If a resident HIR page that is no longer in S is
 //! used, the LIR page at the bottom of S becomes a HIR page, and the next new page takes its place
-//! among the LIR pages. Q, which has a single place below 200 pages, may then have no place for the
-//! used page. Such a page is in limbo: it is held and in S, but not in Q, until it is used again or
-//! its frame is needed. The simulator counts a page in limbo as held, but reuses its frame
-//! immediately. With `limbo_is_free` the code does the same, only to compare with the simulator's
-//! tables.
+//! among the LIR pages. Q, which has a single place below 200 pages, can then have no place for the
+//! used page. Such a page is in limbo: it is in the cache and in S, but not in Q, until it is used
+//! again or its frame is needed. The simulator counts a page in limbo as a page in the cache, but
+//! reuses its frame immediately. With `limbo_is_free` the code does the same, only to compare with
+//! the simulator's tables.
 
 use super::PageId;
 use super::dirty::Dirty;
@@ -21,11 +21,11 @@ use crate::lists::{Links, List, grow};
 
 /// The page is in S.
 const STACKED: u8 = 1;
-/// The page is a LIR page: the distance between its uses is small, and it is always held.
+/// The page is a LIR page: the distance between its uses is small, and it is always in the cache.
 const LIR: u8 = 2;
-/// The page is in Q: it is held, although the distance between its uses is large.
+/// The page is in Q: it is in the cache, although the distance between its uses is large.
 const QUEUED: u8 = 4;
-/// The page is in limbo: it is held and in S, but it is neither a LIR page nor in Q.
+/// The page is in limbo: it is in the cache and in S, but it is neither a LIR page nor in Q.
 const LIMBO: u8 = 8;
 
 /// LIRS.
@@ -40,17 +40,18 @@ pub(super) struct Lirs {
     queue_links: Links,
     queue: List,
     limbo: List,
-    /// Pages of S that are no longer held, the most recently evicted page first.
+    /// Pages of S that are no longer in the cache, the most recently evicted page first.
     gone: List,
     lir_len: usize,
     state: Vec<u8>,
-    /// True if a page in limbo uses no frame, although the order still reports the page as held.
+    /// True if a page in limbo uses no frame, although the order still reports the page as being in
+    /// the cache.
     limbo_is_free: bool,
 }
 
 impl Lirs {
     /// Creates the order. `limbo_is_free` is only for comparisons with published tables. These
-    /// tables count a page in limbo as held although it uses no frame.
+    /// tables count a page in limbo as a page in the cache although it uses no frame.
     pub(super) fn new(capacity: usize, limbo_is_free: bool) -> Lirs {
         let mut order = Lirs {
             capacity,
@@ -106,8 +107,9 @@ impl Lirs {
         self.unset(page, QUEUED);
     }
 
-    /// Removes `page` from S, and forgets it if it is not held. A page in limbo (held and in S, but
-    /// neither a LIR page nor in Q) moves to the end of Q from which pages are evicted.
+    /// Removes `page` from S, and forgets it if it is not in the cache. A page in limbo (in the
+    /// cache and in S, but neither a LIR page nor in Q) moves to the end of Q from which pages are
+    /// evicted.
     fn unstack(&mut self, page: PageId) {
         if self.is_gone(page) {
             self.gone.remove(&mut self.queue_links, page);
@@ -149,7 +151,7 @@ impl Lirs {
 
     /// Demotes a LIR page after a use of `page`, which was only in Q and is now on top of S. The
     /// demoted page needs a place in Q. If Q has only one place, `page` is removed from Q and is in
-    /// limbo: held and in S, but neither a LIR page nor in Q.
+    /// limbo: in the cache and in S, but neither a LIR page nor in Q.
     fn demote_after(&mut self, page: PageId, out: &mut Vec<PageId>) {
         if self.lir_len < self.lir_max {
             return;
@@ -189,8 +191,8 @@ impl Lirs {
         self.forget_frame(page, out);
     }
 
-    /// Appends `page`, which is no longer held, to the evicted pages. If the page is in S, it stays
-    /// there as a remembered page.
+    /// Appends `page`, which is no longer in the cache, to the evicted pages. If the page is in S,
+    /// it stays there as a remembered page.
     fn forget_frame(&mut self, page: PageId, out: &mut Vec<PageId>) {
         if self.has(page, STACKED) {
             self.gone.push_front(&mut self.queue_links, page);
@@ -326,8 +328,8 @@ impl Order for Lirs {
             self.unset(page, LIMBO);
         }
         if was_hir && self.has(page, STACKED) {
-            // For a moment, S contains the page as a page that is not held. `unstack` below then
-            // removes it from S and from `gone`.
+            // For a moment, S contains the page as a page that is not in the cache. `unstack` below
+            // then removes it from S and from `gone`.
             self.gone.push_front(&mut self.queue_links, page);
         }
         let was_lir = self.has(page, LIR);

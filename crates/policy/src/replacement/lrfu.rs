@@ -18,7 +18,7 @@ pub(super) struct Lrfu {
     /// Number of times that the weight of a use is halved per later access: 0 is LFU, 1 is LRU.
     lambda: f64,
     now: f64,
-    /// The rank of every held page.
+    /// The rank of every page in the cache.
     ranks: Vec<f64>,
     held: Heap,
 }

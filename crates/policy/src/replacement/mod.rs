@@ -1,5 +1,5 @@
-//! Replacement policies of a buffer cache. A policy decides which pages are held, which of them are
-//! dirty, and which pages are evicted together when room is needed.
+//! Replacement policies of a buffer cache. A policy decides which pages are in the cache, which of
+//! them are dirty, and which pages are evicted together when room is needed.
 //!
 //! The same policy drives a trace simulator and the live cache. Both must make the same sequence of
 //! decisions, so the contract is narrow:
@@ -10,13 +10,14 @@
 //!   apart from the driver's own [`Evictions`]. Any other call with an id that was never introduced
 //!   is a bug of the driver, and panics.
 //! - **`access` decides immediately.** It returns hit or miss and appends the evicted pages to the
-//!   list. Afterwards the page is held, and dirty if the access was a write. A write covers a whole
-//!   page.
+//!   list. Afterwards the page is in the cache, and dirty if the access was a write. A write covers
+//!   a whole page.
 //! - **A group is one unit of writing.** Pages of a group marked `write` are dirty data of one
 //!   erase block (or one page) and are written to the device together, in ascending order of
-//!   address. A page marked `stays` is still held, and is clean from then on; the other pages of
-//!   the group are no longer held. A `padded` group is a whole erase block: the driver reads the
-//!   pages that are neither in the group nor in the cache, and writes them with the group.
+//!   address. A page marked `stays` is still in the cache, and is clean from then on; the other
+//!   pages of the group are no longer in the cache. A `padded` group is a whole erase block: the
+//!   driver reads the pages that are neither in the group nor in the cache, and writes them with
+//!   the group.
 //! - **The policy owns dirtiness.** A page is dirty from a write access until it is evicted with
 //!   the mark `write`, or the driver calls [`Replacement::cleaned`] (the driver wrote the page for
 //!   a flush) or [`Replacement::remove`] (the content is discarded). The driver is responsible for
@@ -71,9 +72,9 @@ pub enum Access {
 /// The result of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The page was held.
+    /// The page was in the cache.
     Hit,
-    /// The page was not held; a read must go to the device.
+    /// The page was not in the cache; a read must go to the device.
     Miss,
 }
 
@@ -113,7 +114,7 @@ pub struct Leaving {
     pub page: PageId,
     /// True when the page is dirty and must be written.
     pub write: bool,
-    /// True when the page is still held, clean.
+    /// True when the page is still in the cache, clean.
     pub stays: bool,
 }
 
@@ -174,22 +175,22 @@ impl Evictions {
     }
 }
 
-/// Numbers of pages that a policy holds, for metrics.
+/// Numbers of pages that a policy keeps in the cache, for metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Occupancy {
-    /// Number of pages held.
+    /// Number of pages in the cache.
     pub held: usize,
-    /// Number of dirty pages among the pages held.
+    /// Number of dirty pages among the pages in the cache.
     pub dirty: usize,
     /// Target number of pages of the write buffer; `None` for a policy with a single buffer.
     pub write_target: Option<f64>,
-    /// Number of pages that the write buffer holds; `None` for a policy with a single buffer.
+    /// Number of pages that the write buffer contains; `None` for a policy with a single buffer.
     pub write_held: Option<usize>,
 }
 
 /// A replacement policy. The documentation of the module contains the contract.
 pub trait Replacement: Send {
-    /// Returns the maximum number of pages that the policy holds, at least 1.
+    /// Returns the maximum number of pages that the policy keeps in the cache, at least 1.
     fn capacity(&self) -> usize;
 
     /// Announces that all ids will be below `ids`, so that arrays are allocated only once.
@@ -204,10 +205,10 @@ pub trait Replacement: Send {
     fn access(&mut self, page: PageId, access: Access, out: &mut Evictions) -> Outcome;
 
     /// Records that the driver wrote `page` to the device by its own decision. The page is clean
-    /// then, whether it is held or not.
+    /// then, whether it is in the cache or not.
     fn cleaned(&mut self, page: PageId);
 
-    /// Discards `page` and its content. The page is then neither held nor remembered.
+    /// Discards `page` and its content. The page is then neither in the cache nor remembered.
     fn remove(&mut self, page: PageId);
 
     /// Reports a cost of the device.
@@ -221,13 +222,13 @@ pub trait Replacement: Send {
         false
     }
 
-    /// Returns true if `page` is held.
+    /// Returns true if `page` is in the cache.
     fn holds(&self, page: PageId) -> bool;
 
-    /// Returns true if `page` is held and dirty.
+    /// Returns true if `page` is in the cache and dirty.
     fn is_dirty(&self, page: PageId) -> bool;
 
-    /// Returns true if `page` is held, or remembered after its eviction.
+    /// Returns true if `page` is in the cache, or remembered after its eviction.
     fn remembers(&self, page: PageId) -> bool;
 
     /// Appends every dirty page, in ascending order of ids.

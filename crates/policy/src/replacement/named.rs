@@ -178,14 +178,15 @@ struct WriteSide {
 /// device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Granularity {
-    /// Single pages: the cost does not depend on which pages are written together.
+    /// Single pages. The cost of a write does not depend on which pages are written together.
     Page,
-    /// Pages with their neighbours. A page-mapped SSD has less garbage collection if data written
-    /// together is also overwritten together; a disk saves seeks.
+    /// Pages together with their neighbours. On a page-mapped SSD, garbage collection costs less if
+    /// pages that are written together are also overwritten together. On a disk, writing neighbours
+    /// together saves seeks.
     #[default]
     Cluster,
-    /// Erase blocks: a log-block or block-mapped layer copies the rest of an erase block of which a
-    /// part was written.
+    /// Erase blocks. If only a part of an erase block is written, a log-block or block-mapped layer
+    /// copies the rest of the erase block.
     Block,
 }
 
@@ -295,7 +296,8 @@ fn parse_write(text: &str) -> Option<WriteSide> {
         "cold" => Choice::Cold,
         _ => return None,
     };
-    // Padding writes a whole erase block, so no dirty page of the block may remain in the buffer.
+    // Padding writes a whole erase block, so no dirty page of the block is allowed to remain in the
+    // buffer.
     let whole = cluster_pages.is_none() && choice != Choice::Cold;
     (whole || !pads).then_some(WriteSide {
         choice,
@@ -352,7 +354,7 @@ impl FromStr for Spec {
 /// Parameters from which a policy is built.
 #[derive(Clone, Debug)]
 pub struct Build {
-    /// Maximum number of pages that the policy holds; 0 is treated as 1.
+    /// Maximum number of pages that the policy keeps in the cache; 0 is treated as 1.
     pub capacity: usize,
     /// Number of pages in an erase block.
     pub pages_per_block: u32,

@@ -14,39 +14,40 @@ pub(super) trait Order: Send {
     /// Allocates state for ids below `ids`.
     fn reserve(&mut self, ids: usize);
 
-    /// Returns the number of pages held.
+    /// Returns the number of pages in the order.
     fn len(&self) -> usize;
 
-    /// Returns true if `page` is held.
+    /// Returns true if `page` is in the order.
     fn holds(&self, page: PageId) -> bool;
 
-    /// Returns true if `page` is held or remembered.
+    /// Returns true if `page` is in the order or remembered.
     fn remembers(&self, page: PageId) -> bool;
 
     /// Sets the location of a page. Only orders that consider erase blocks use the location.
     fn place(&mut self, _page: PageId, _place: super::PageAddress) {}
 
-    /// Records a use of a held page.
+    /// Records a use of a page in the order.
     fn hit(&mut self, page: PageId, dirty: &Dirty, out: &mut Vec<PageId>);
 
-    /// Inserts a page that is not held. If the order is full, evicts another page first. While
-    /// there is room, the insertion of a page that is not remembered evicts no page.
+    /// Inserts a page that is not in the order. If the order is full, evicts another page first. If
+    /// the order has room and does not remember the page, no page is evicted.
     fn insert(&mut self, page: PageId, dirty: &Dirty, out: &mut Vec<PageId>);
 
-    /// Records that a held page became clean or dirty without being used.
+    /// Records that a page in the order became clean or dirty without being used.
     fn dirtiness_changed(&mut self, _page: PageId, _dirty: bool) {}
 
-    /// Evicts one page, to make room outside this order; does nothing if no page is held.
+    /// Evicts one page, to make room outside this order; does nothing if the order is empty.
     fn evict(&mut self, dirty: &Dirty, out: &mut Vec<PageId>);
 
-    /// Inserts `page`, which is not held, at the position of the next victim (write eviction
-    /// delay). The order must not be full.
+    /// Inserts `page`, which is not in the order, at the position of the next victim (write
+    /// eviction delay). The order must not be full.
     fn insert_cold(&mut self, page: PageId);
 
-    /// Sets the maximum number of pages, which must be at least 1 and not below the number held.
+    /// Sets the maximum number of pages, which must be at least 1 and not below the number of pages
+    /// in the order.
     fn resize(&mut self, capacity: usize);
 
-    /// Removes `page`. The page is then neither held nor remembered.
+    /// Removes `page`. The page is then neither in the order nor remembered.
     fn remove(&mut self, page: PageId);
 
     /// Announces the next access, to `page`. Orders that know the future count accesses in this

@@ -20,7 +20,7 @@ enum Where {
 
 /// Minimum number of uses in the small FIFO that promotes a page to the main FIFO.
 const MOVES_ON: u8 = 2;
-/// Maximum number of uses that count as second chances in the main FIFO.
+/// Maximum number of second chances that a page can earn by its uses in the main FIFO.
 const CHANCES_MAX: u8 = 3;
 
 #[derive(Clone, Copy, Debug)]

@@ -52,7 +52,7 @@ impl Segmented {
 
     /// Demotes a page of `segment` if the segment exceeds its limit, and repeats this for each
     /// lower segment that thereby exceeds its limit. The lowest segment evicts a page instead. A
-    /// segment to which no page is demoted may stay above its limit, as the lowest segment does
+    /// segment to which no page is demoted can stay above its limit, as the lowest segment does
     /// when the sizes do not divide evenly.
     fn settle(&mut self, segment: usize, out: &mut Vec<PageId>) {
         let mut at = segment;

@@ -32,7 +32,8 @@ impl VictimBlocks {
     pub(super) fn place(&mut self, page: PageId, place: PageAddress) {
         self.block_of[page as usize] = place.block;
         let blocks = place.block as usize + 1;
-        // The largest offset seen bounds the number of pages of a block in the window.
+        // The largest offset seen so far limits the number of pages that a block can have in the
+        // window, so it determines the number of lists.
         grow(
             &mut self.by_count,
             place.offset as usize + 2,
@@ -73,8 +74,9 @@ impl VictimBlocks {
         }
     }
 
-    /// Returns the page to evict: the oldest window page of a victim block. If no victim block has
-    /// a window page, the block with the most window pages becomes a victim block.
+    /// Returns the page to evict: the oldest page that a victim block has in the window. If no
+    /// victim block has a page in the window, the block with the most pages in the window becomes a
+    /// victim block.
     pub(super) fn victim(&mut self) -> Option<PageId> {
         let known = self.victims.iter();
         let oldest = |block: &u32| self.pages[*block as usize].back();

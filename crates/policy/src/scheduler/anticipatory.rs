@@ -80,7 +80,7 @@ struct History {
     exited: bool,
     /// Time at which the task's most recent request completed.
     ended_ns: Option<u64>,
-    /// The sector behind the task's last sync request.
+    /// The sector after the end of the task's last sync request.
     end_sector: u64,
     think_ns: Mean,
     seek_sectors: Mean,
@@ -331,8 +331,8 @@ impl Anticipatory {
         }
         if let Some(bio) = bio.filter(|b| b.is_sync() && self.is_close(&history, b, now_ns)) {
             // A near request of another task shows that the two tasks cooperate, so the request is
-            // added to the history of the awaited task, and counts as a continuation of that task
-            // if it has exited.
+            // added to the history of the awaited task, and is treated as a continuation of the
+            // awaited task if that task has exited.
             if history.exited {
                 self.nobody_follows.note(false);
             }

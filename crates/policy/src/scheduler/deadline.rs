@@ -9,13 +9,16 @@ use super::{Bio, Direction, DispatchList, MS_NS, Requests, Scheduler, Tag};
 /// Parameters of Deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeadlineParameters {
-    /// Age from which a read is dispatched first when a new batch begins.
+    /// Expiry age of a read. A new batch of reads begins with the oldest read if that read has
+    /// expired.
     pub read_expire_ns: u64,
-    /// Age from which a write is dispatched first when a new batch begins.
+    /// Expiry age of a write. A new batch of writes begins with the oldest write if that write has
+    /// expired.
     pub write_expire_ns: u64,
     /// Maximum number of requests in a batch.
     pub fifo_batch: u64,
-    /// Maximum number of batches of reads that are dispatched while writes wait.
+    /// Maximum number of batches of reads that are dispatched while writes wait. The next batch is
+    /// then a batch of writes.
     pub writes_starved: u64,
     /// True if a bio may be prepended to a waiting request.
     pub front_merges: bool,
@@ -57,7 +60,7 @@ pub struct Deadline {
     batching: u64,
     /// Number of batches of reads that were dispatched while writes were waiting.
     starved: u64,
-    /// The sector behind the last dispatched request.
+    /// The sector after the end of the last dispatched request.
     last_sector: u64,
 }
 

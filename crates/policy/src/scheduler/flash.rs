@@ -16,12 +16,12 @@ use crate::lists::{Links, List};
 pub struct FlashParameters {
     /// The device's preferred write size, aligned.
     pub write_unit_sectors: u64,
-    /// Maximum time for which an async write is held until its unit is full.
+    /// Hold time: the maximum time for which an async write is held back until its unit is full.
     pub fill_wait_ns: u64,
-    /// Age from which a write is dispatched before reads.
+    /// Age at which a write expires. Expired writes are dispatched before reads.
     pub write_expire_ns: u64,
-    /// Number of reads dispatched between two batches of writes that have reached
-    /// `write_expire_ns`.
+    /// Number of reads that are dispatched between two batches of expired writes if both reads and
+    /// expired writes wait. A write has expired when its age has reached `write_expire_ns`.
     pub reads_between: u64,
 }
 
@@ -65,8 +65,8 @@ pub struct Flash {
     links: Links,
     /// Waiting reads in order of arrival, the newest first.
     reads: List,
-    /// Waiting sync writes (`sync`) and waiting async writes (`lazy`), each in order of arrival,
-    /// the newest first.
+    /// Lists of the waiting sync writes (`sync`) and of the waiting async writes (`lazy`). A new
+    /// write is inserted at the front, so the oldest write is at the back.
     sync: List,
     lazy: List,
     sorted: Sorted,
@@ -79,7 +79,8 @@ pub struct Flash {
     write_sectors_under_way: u64,
     /// Number of reads since the last urgent batch.
     reads_since: u64,
-    /// Time from which the oldest async write is no longer held until its unit is full.
+    /// Time at which the hold time of the oldest async write ends. From then on, the write can be
+    /// dispatched even if its unit is not full.
     wake_at_ns: Option<u64>,
 }
 
@@ -173,8 +174,8 @@ impl Flash {
             .min_by_key(|tag| r[*tag].arrived_ns)
     }
 
-    /// Returns the unit of the oldest write if the write has expired, and no read waits or enough
-    /// reads were dispatched since the last batch of expired writes.
+    /// Returns the unit of the oldest write if the write has expired. In addition, no read must
+    /// wait, or enough reads must have been dispatched since the last batch of expired writes.
     fn overdue(&self, r: &Requests, now_ns: u64) -> Option<u64> {
         let reads_had_theirs =
             self.reads.is_empty() || self.reads_since >= self.parameters.reads_between;
@@ -185,8 +186,9 @@ impl Flash {
         (now_ns >= due_ns).then(|| self.unit_of(&r[oldest].bio))
     }
 
-    /// Returns the unit to write next if no write has expired: a full unit, otherwise the unit of a
-    /// sync write or of an async write whose hold time has passed.
+    /// Returns the unit to write next if no write has expired: a full unit; otherwise the unit of
+    /// the oldest sync write; otherwise the unit of the oldest async write, if its hold time has
+    /// passed.
     fn ready(&self, r: &Requests, now_ns: u64) -> Option<u64> {
         if let Some(unit) = self.full.first() {
             return Some(*unit);
@@ -222,7 +224,8 @@ impl Flash {
         a.is_sync() == b.is_sync() && self.unit_of(a) == last_unit && self.unit_of(b) == last_unit
     }
 
-    /// Returns the write that `beside` finds next to `tag`, if the two writes may be merged.
+    /// Returns the write that `beside` finds next to `tag`, if the two writes are allowed to be
+    /// merged.
     fn neighbour(
         &self,
         tag: Tag,
@@ -371,7 +374,8 @@ impl Scheduler for Flash {
             list.push(tag, requests);
             return true;
         }
-        // Every waiting write waits for a completion, or is held until its unit is full.
+        // Every write in the lists waits for a completion, or is held back until its unit is full
+        // or its hold time has passed.
         let lazy = self.lazy.back().filter(|_| self.may_begin());
         let kept_ns = self.parameters.fill_wait_ns;
         self.wake_at_ns = lazy.map(|tag| requests[tag].arrived_ns.saturating_add(kept_ns));

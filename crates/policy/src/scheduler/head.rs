@@ -1,6 +1,6 @@
 //! The choice of the request nearest to the head of a disk. A short backward seek is acceptable, a
-//! long one is not. If all requests are far behind the head, a new sweep starts from the lowest
-//! sector.
+//! long backward seek is not. If all requests are far behind the head, a new sweep starts from the
+//! lowest sector.
 //!
 //! Source: `as_choose_req` and `cfq_choose_req` of Linux 2.6.26.
 
@@ -10,7 +10,7 @@ use super::{Requests, Tag};
 /// The position of a disk's head, and the parameters of backward seeks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Head {
-    /// The sector behind the last dispatched request.
+    /// The sector after the end of the last dispatched request.
     pub(super) sector: u64,
     /// Distance behind the head, in sectors, beyond which a request is left for the next sweep.
     pub(super) back_sectors_max: u64,
@@ -30,8 +30,9 @@ impl Head {
         }
     }
 
-    /// Returns the request nearer to the head. If both are equally near, returns the request at the
-    /// higher sector; if both are too far behind, the request at the lower sector.
+    /// Returns the request nearer to the head. If both requests are equally near, returns the
+    /// request at the higher sector. If both requests are too far behind the head, returns the
+    /// request at the lower sector.
     pub(super) fn nearer(&self, a: Option<Tag>, b: Option<Tag>, r: &Requests) -> Option<Tag> {
         let (Some(first), Some(second)) = (a, b) else {
             return a.or(b);
@@ -47,8 +48,8 @@ impl Head {
         if first_is_nearer { a } else { b }
     }
 
-    /// Returns the request to dispatch after `last`. `last` may still be in `sorted`, and is not
-    /// returned.
+    /// Returns the request to dispatch after `last`. `last` is never returned, even if it is still
+    /// in `sorted`.
     pub(super) fn following(&self, last: Tag, sorted: &Sorted, r: &Requests) -> Option<Tag> {
         let (before, after) = Head::neighbours(last, sorted, r);
         self.nearer(after, before, r)
@@ -65,8 +66,8 @@ impl Head {
         }
     }
 
-    /// Returns the request to dispatch after `last`, preferring a request for metadata. `last` may
-    /// still be in `sorted`, and is not returned.
+    /// Returns the request to dispatch after `last`, preferring a request for metadata. `last` is
+    /// never returned, even if it is still in `sorted`.
     pub(super) fn better_following(&self, last: Tag, sorted: &Sorted, r: &Requests) -> Option<Tag> {
         let (before, after) = Head::neighbours(last, sorted, r);
         self.better(after, before, r)

@@ -96,8 +96,8 @@ struct Domain {
     /// Time from which a percentile is computed even from few samples. Both histograms share this
     /// time, as in the kernel.
     wait_until_ns: Option<u64>,
-    /// Last percentile of `total`, kept for a later congestion for which no newer percentile
-    /// exists.
+    /// Last percentile of `total`. It is kept because the device can be congested later, at a time
+    /// when no newer percentile exists.
     kept: Option<usize>,
 }
 

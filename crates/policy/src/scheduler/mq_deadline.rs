@@ -14,7 +14,8 @@ use super::{
 pub struct MqDeadlineParameters {
     /// Parameters shared with Deadline.
     pub deadline: DeadlineParameters,
-    /// Age from which a request of a lower priority class is dispatched before higher classes.
+    /// Age at which a request of a lower priority class is dispatched before the requests of the
+    /// higher classes.
     pub prio_aging_expire_ns: u64,
 }
 
@@ -109,7 +110,8 @@ impl MqDeadline {
         let direction = self.turn(class)?;
         let class = &self.classes[class];
         let lane = class.lane(direction);
-        // mq-deadline treats a request as expired at its expiry time, Linux 2.6.26 only after it.
+        // mq-deadline treats a request as expired at its expiry time. Deadline of Linux 2.6.26
+        // treats it as expired only after that time.
         let due = lane.expired(&self.expiries, now_ns.saturating_add(1));
         let tag = due.or(class.swept(direction)).or(lane.oldest())?;
         self.direction = direction;

@@ -27,7 +27,7 @@ pub enum Plugging {
 /// Parameters of a request queue. The defaults are those of Linux 2.6.26.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueParameters {
-    /// Maximum length in sectors that a request may reach by merging.
+    /// Maximum length of a merged request, in sectors.
     pub request_sectors_max: u32,
     /// The plugging rule.
     pub plugging: Plugging,

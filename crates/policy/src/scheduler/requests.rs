@@ -81,7 +81,7 @@ impl Bio {
         }
     }
 
-    /// Returns the first sector behind the bio.
+    /// Returns the first sector after the bio.
     pub fn end_sector(&self) -> u64 {
         self.start_sector + u64::from(self.sectors)
     }
@@ -124,8 +124,8 @@ pub(super) enum RequestState {
 /// The unit of work for the device: one bio, or several bios with consecutive sectors.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// The whole sector range of the request. The other attributes are those of the bio that
-    /// started the request.
+    /// A bio whose sector range is that of the whole request. Its other attributes are those of the
+    /// bio that started the request.
     pub bio: Bio,
     /// Time at which the request was added. If the request has absorbed other requests, this is the
     /// earliest time at which any of them was added.
@@ -135,7 +135,7 @@ pub struct Request {
     last: Tag,
     pub(super) state: RequestState,
     /// True when an attempted merge would have made the request too long. No further bio or request
-    /// may then be merged with the request.
+    /// can then be merged with the request.
     pub(super) complete: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Encoding and decoding of requests: one request per frame, or several requests merged into one
-//! command frame (section "Commands").
+//! Encoding and decoding of requests. A command frame carries one request, or several requests that
+//! are merged (section "Commands").
 
 use super::frame::{Head, Outbound};
 use super::wire::{
@@ -46,14 +46,14 @@ impl Request {
         }
     }
 
-    /// Returns the exclusive end of the range, saturated at `u64::MAX`. The range of a request that
-    /// was not validated can exceed the volume.
+    /// Returns the exclusive end of the range, or `u64::MAX` if the end is larger than that. The
+    /// range of a request that was not validated can exceed the volume.
     pub fn end_bytes(&self) -> u64 {
         self.offset_bytes
             .saturating_add(u64::from(self.length_bytes))
     }
 
-    /// Returns true when the request can be merged with other requests into one command.
+    /// Returns true if one command is allowed to carry the request together with other requests.
     pub fn may_merge(&self) -> bool {
         self.op.may_merge(self.length_bytes)
     }
@@ -95,7 +95,7 @@ impl Request {
 /// the requests one at a time.
 ///
 /// # Panics
-/// When the command is invalid: it has no request, too many requests, several requests of which one
+/// If the command is invalid: it has no request, too many requests, several requests of which one
 /// must not be merged, or too much data.
 pub fn encode_command(
     outbound: &mut Outbound,

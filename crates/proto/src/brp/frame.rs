@@ -1,5 +1,5 @@
-//! The head of a frame, and its sequence number and check, which protect the order and the content
-//! of the frames of a connection (section "Transport and bytes").
+//! The head of a frame, with its sequence number and its checksum, which protect the order and the
+//! content of the frames of a connection (section "Transport and bytes").
 
 use super::wire::{
     DATA_BYTES_MAX, ENTRIES_MAX, HEAD_BYTES, ProtocolError, feature, kind, u16_at, u32_at,
@@ -10,12 +10,13 @@ pub fn check_of(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes)
 }
 
-/// Continues a CRC-32C over `bytes`: `check` is the CRC-32C of the bytes before them.
+/// Returns the CRC-32C of a sequence of bytes that ends with `bytes`. `check` is the CRC-32C of the
+/// bytes before `bytes`.
 pub fn check_appended(check: u32, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(check, bytes)
 }
 
-/// Head of a frame as received. Its lengths have not been checked against each other yet.
+/// Head of a frame as received. It has not been checked whether its lengths agree with each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     /// Kind of the frame, see [`kind`].
@@ -49,9 +50,9 @@ impl Head {
         matches!(self.kind, kind::COMMAND | kind::RESPONSE)
     }
 
-    /// Checks the number of entries and the flags of a command or a response, and returns the
-    /// length of its entries, of `entry_bytes` bytes each. `merge` is true when frames are allowed
-    /// to have more than one entry.
+    /// Checks the number of entries and the flags of a command or a response. Returns the total
+    /// length of its entries, each of which has `entry_bytes` bytes. `merge` is true if a frame is
+    /// allowed to have more than one entry.
     pub(super) fn entries_bytes(
         &self,
         entry_bytes: usize,
@@ -68,7 +69,8 @@ impl Head {
         Ok(count * entry_bytes)
     }
 
-    /// Checks that the body is as long as the entries and the data that the entries announce.
+    /// Checks that the length of the body is the length of the entries plus the length of the data
+    /// that the entries announce.
     pub(super) fn check_length(
         &self,
         entries_bytes: usize,
@@ -97,7 +99,8 @@ impl Outbound {
         Outbound::default()
     }
 
-    /// Records that the connection has become a path, for which `features` were negotiated.
+    /// Records that the connection has become a path for which the features `features` were
+    /// negotiated.
     pub fn open(&mut self, features: u32) {
         self.crc = features & feature::CRC != 0;
     }
@@ -107,9 +110,9 @@ impl Outbound {
         self.crc
     }
 
-    /// Appends the head and the `checked` part of a frame to `out`: the body of a control frame, or
-    /// the entries of a command or a response. The caller must send the `data_bytes` bytes of data
-    /// after them.
+    /// Appends the head of a frame and the bytes `checked` to `out`. `checked` is the body of a
+    /// control frame, or the entries of a command or a response. After these bytes, the caller must
+    /// send the `data_bytes` bytes of data.
     pub fn frame(
         &mut self,
         out: &mut Vec<u8>,
@@ -140,7 +143,8 @@ impl Outbound {
     }
 }
 
-/// Sequence state of one direction of a connection, at its receiver.
+/// The receiver's state for one direction of a connection: the sequence number that the next frame
+/// must have, and whether commands and responses carry checksums.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Order {
     sequence: u32,
@@ -148,8 +152,9 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// Checks the sequence number and the check of the next frame. `bytes` begins with the head of
-    /// the frame; the check covers the head and the first `checked_bytes` bytes of the body.
+    /// Checks that the next frame has the expected sequence number and a correct checksum. `bytes`
+    /// begins with the head of the frame. The checksum covers the head and the first
+    /// `checked_bytes` bytes of the body.
     pub(super) fn take(
         &mut self,
         head: &Head,

@@ -41,7 +41,7 @@ impl Hello {
     /// Appends the encoded frame to `out`.
     ///
     /// # Panics
-    /// When the name is longer than [`NAME_BYTES_MAX`].
+    /// If the name is longer than [`NAME_BYTES_MAX`].
     pub fn encode(&self, outbound: &mut Outbound, out: &mut Vec<u8>) {
         assert!(self.name.len() <= NAME_BYTES_MAX, "a name fits its limit");
         let mut body = HELLO_MAGIC.to_vec();
@@ -60,8 +60,8 @@ impl Hello {
         outbound.control(out, kind::HELLO, &body);
     }
 
-    /// Returns true when the `HELLO` in `body` offers only versions above [`VERSION`]. The layout
-    /// of the rest of the body is then unknown.
+    /// Returns true if the `HELLO` in `body` offers only versions above [`VERSION`]. In this case,
+    /// the layout of the fields after the version is unknown.
     pub(super) fn is_later(body: &[u8]) -> bool {
         body.len() >= 12 && body[..8] == HELLO_MAGIC && u16_at(body, 8) > VERSION
     }
@@ -113,9 +113,9 @@ impl Hello {
 pub struct Welcome {
     /// Features that were negotiated for this path.
     pub features: u32,
-    /// Random identifier of the target's process, drawn when it started.
+    /// Random identifier of this instance of the target's process, drawn when the process started.
     pub instance: [u8; 16],
-    /// Identifier of the target's machine that changes when the machine reboots.
+    /// Identifier of the target's machine. It changes when the machine reboots.
     pub host: [u8; 16],
     /// Size of the volume in bytes.
     pub size_bytes: u64,
@@ -139,7 +139,7 @@ impl Welcome {
     /// Appends the encoded frame to `out`.
     ///
     /// # Panics
-    /// When a field is outside its limits.
+    /// If a field is outside its limits.
     pub fn encode(&self, outbound: &mut Outbound, out: &mut Vec<u8>) {
         assert_eq!(self.check(), Ok(()), "a target describes itself properly");
         let mut body = Vec::with_capacity(WELCOME_BYTES);
@@ -272,7 +272,7 @@ pub enum RefusalCode {
     UnknownExport = 2,
     /// Too many connections, sessions or paths.
     Full = 3,
-    /// The session already had a path with this number or a higher one.
+    /// The session already had a path with this number or with a higher number.
     StalePath = 4,
     /// The target is shutting down.
     Shutdown = 5,
@@ -296,7 +296,7 @@ impl Refusal {
         }
     }
 
-    /// Appends the encoded frame to `out`. A message beyond the limit is truncated.
+    /// Appends the encoded frame to `out`. A message that exceeds the maximum length is truncated.
     pub fn encode(&self, outbound: &mut Outbound, out: &mut Vec<u8>) {
         let words = match self.words.char_indices().map(|(at, _)| at) {
             _ if self.words.len() <= WORDS_BYTES_MAX => self.words.as_str(),
@@ -348,7 +348,7 @@ impl Listed {
     /// Appends the encoded frame to `out`.
     ///
     /// # Panics
-    /// When the name or the description is longer than [`NAME_BYTES_MAX`].
+    /// If the name or the description is longer than [`NAME_BYTES_MAX`].
     pub fn encode(&self, outbound: &mut Outbound, out: &mut Vec<u8>) {
         let (name, words) = (self.name.as_bytes(), self.description.as_bytes());
         assert!(

@@ -1,9 +1,9 @@
 //! Decodes the messages of a stream and checks their order, at both ends (section "States").
 //!
-//! There is one reader for each end. It is given the bytes that have been received and not yet
-//! consumed, and returns a message and its length, or reports that the message is not complete. The
-//! data of commands and responses is not part of the message and follows it. The readers keep none
-//! of the bytes, so the fragmentation of a stream makes no difference.
+//! There is one reader for each end. The caller passes the bytes that have been received and not
+//! yet consumed. The reader returns a message and its length, or reports that the message is not
+//! complete. The data of commands and responses is not part of the message and follows it. The
+//! readers keep none of the bytes, so the fragmentation of a stream makes no difference.
 
 use super::command::{self, Request};
 use super::frame::{Head, Order};
@@ -19,9 +19,10 @@ use super::wire::{
 pub enum ToTarget {
     /// The greeting.
     Hello(Hello),
-    /// A greeting that offers only versions above the supported one.
+    /// A greeting that offers only versions above the version that this crate supports.
     LaterVersion,
-    /// Requests, which have been stored in the caller's vector. Their data follows in the stream.
+    /// Requests, which have been stored in the caller's vector. The data of the writes among them
+    /// follows in the stream.
     Command {
         /// True when the target must handle the requests one at a time.
         in_turn: bool,
@@ -91,7 +92,8 @@ impl TargetInbound {
         TargetInbound::default()
     }
 
-    /// Records that the connection has become a path, for which `features` were negotiated.
+    /// Records that the connection has become a path for which the features `features` were
+    /// negotiated.
     pub fn open(&mut self, features: u32) {
         self.open = true;
         self.merge = features & feature::MERGE != 0;
@@ -171,10 +173,10 @@ impl InitiatorInbound {
         }
     }
 
-    /// Records that a fence was sent.
+    /// Records that a fence (a request to end another path of the session) was sent.
     ///
     /// # Panics
-    /// When more than [`FENCES_MAX`] fences are unanswered.
+    /// If more than [`FENCES_MAX`] fences are unanswered.
     pub fn expect_fenced(&mut self) {
         self.fenced += 1;
         assert!(self.fenced <= FENCES_MAX, "fences have a bound");

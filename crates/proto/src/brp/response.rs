@@ -1,5 +1,5 @@
-//! Encoding and decoding of results: one result per frame, or all finished results merged into one
-//! frame (section "Responses").
+//! Encoding and decoding of results. A frame carries one result, or all finished results merged
+//! (section "Responses").
 
 use super::command::Request;
 use super::frame::{Head, Outbound};
@@ -42,10 +42,11 @@ impl Completion {
         })
     }
 
-    /// Checks the result against the request that it answers.
+    /// Checks that the length of the result's data is possible for the request that the result
+    /// answers.
     ///
     /// # Errors
-    /// [`ProtocolError::WrongLength`] when the data has a length that the request cannot have.
+    /// [`ProtocolError::WrongLength`] if the request cannot have a result of this length.
     pub fn check_against(&self, request: &Request) -> Result<(), ProtocolError> {
         let length = self.length_bytes;
         let right = match (self.status, request.op) {
@@ -68,7 +69,7 @@ impl Completion {
 /// results after them, in the order of the entries.
 ///
 /// # Panics
-/// When the response is invalid: no or too many results, or too much data.
+/// If the response is invalid: no or too many results, or too much data.
 pub fn encode_response(outbound: &mut Outbound, out: &mut Vec<u8>, completions: &[Completion]) {
     let data_bytes: u64 = completions.iter().map(|c| u64::from(c.length_bytes)).sum();
     assert!(
@@ -108,7 +109,8 @@ pub(super) fn decode_entries(
     head.check_length(entries.len(), data_bytes)
 }
 
-/// A range that is all data or all hole, in the response to an extents request.
+/// A range of which every byte is data, or every byte is in a hole. It is part of the response to
+/// an extents request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// Length of the run.
@@ -117,7 +119,7 @@ pub struct Run {
     pub data: bool,
 }
 
-/// Encodes the data of an extents response. Runs beyond [`RUNS_MAX`] are omitted.
+/// Encodes the data of an extents response. Only the first [`RUNS_MAX`] runs are encoded.
 pub fn encode_runs(runs: &[Run]) -> Vec<u8> {
     let mut out = Vec::with_capacity(runs.len().min(RUNS_MAX) * RUN_BYTES);
     for run in runs.iter().take(RUNS_MAX) {
@@ -127,11 +129,11 @@ pub fn encode_runs(runs: &[Run]) -> Vec<u8> {
     out
 }
 
-/// Decodes the data of an extents response.
+/// Decodes the data of an extents response, a list of runs.
 ///
 /// # Errors
-/// A length that is not the length of 1 to [`RUNS_MAX`] runs; an empty run; a run of unknown kind;
-/// runs beyond the requested range.
+/// A length that is not the length of 1 to [`RUNS_MAX`] runs; a run of length 0; a run of an
+/// unknown kind; runs that exceed the requested range.
 pub fn decode_runs(request: &Request, data: &[u8]) -> Result<Vec<Run>, ProtocolError> {
     let count = data.len() / RUN_BYTES;
     if !(1..=RUNS_MAX).contains(&count) || count * RUN_BYTES != data.len() {

@@ -27,8 +27,8 @@ impl Path {
         self.number
     }
 
-    /// Counts a request that is about to be started. Returns false if it must not be started
-    /// because the path is fenced or closed.
+    /// Adds a request that is about to be started to the number of requests in progress. Returns
+    /// false if the request must not be started, because the path is fenced or closed.
     #[must_use = "a request of a fenced path must not be started"]
     pub fn start(&self) -> bool {
         if self.fenced.get() || self.closed.get() {
@@ -38,10 +38,10 @@ impl Path {
         true
     }
 
-    /// Records that a request has ended. Its result need not be delivered.
+    /// Records that a request has ended, whether or not its result is delivered.
     ///
     /// # Panics
-    /// When more requests ended than were started.
+    /// If more requests ended than were started.
     pub fn end(&self) {
         let left = self.under_way.get().checked_sub(1);
         self.under_way
@@ -58,8 +58,8 @@ impl Path {
         self.under_way.get()
     }
 
-    /// Returns true when the path is fenced or closed, so that no request can start, and no request
-    /// of the path is in progress.
+    /// Returns true when the path has ended: it is fenced or closed, so no request can start, and
+    /// no request of the path is in progress.
     pub fn is_over(&self) -> bool {
         (self.fenced.get() || self.closed.get()) && self.under_way.get() == 0
     }
@@ -116,9 +116,9 @@ impl Sessions {
         Ok(path)
     }
 
-    /// Fences path `number` of the session that `asker` belongs to. Returns `None` when the session
-    /// no longer has that path. The caller must cut the connection of the returned path and wait
-    /// until the path [is over](Path::is_over).
+    /// Fences path `number` of the session that `asker` belongs to: the path accepts no further
+    /// request. Returns `None` if the session no longer has that path. The caller must cut the
+    /// connection of the returned path and wait until the path [has ended](Path::is_over).
     pub fn fence(&self, asker: &Path, number: u32) -> Option<Rc<Path>> {
         let sessions = self.sessions.borrow();
         let known = sessions.get(&asker.session)?;
@@ -127,11 +127,11 @@ impl Sessions {
         Some(Rc::clone(path))
     }
 
-    /// Closes a path whose connection and requests have all ended. Removes the path, and also the
-    /// session if this was its last path.
+    /// Closes a path whose connection has ended and whose requests have all ended. Removes the
+    /// path, and also removes the session if this was its last path.
     ///
     /// # Panics
-    /// When a request of the path is still in progress.
+    /// If a request of the path is still in progress.
     pub fn close(&self, path: &Path) {
         path.closed.set(true);
         assert!(path.is_over(), "a path is closed when it is over");

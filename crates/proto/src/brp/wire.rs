@@ -26,7 +26,8 @@ pub const FENCE_BYTES: usize = 8;
 pub const ENTRIES_MAX: usize = 64;
 /// Maximum length in bytes of a request that can be merged with other requests.
 pub const MERGED_BYTES_MAX: u32 = 4096;
-/// Maximum data of one frame in bytes, and so the maximum length of a read or write.
+/// Maximum number of data bytes in one frame. It is therefore the maximum length of a read or
+/// write.
 pub const DATA_BYTES_MAX: u32 = 32 << 20;
 /// Maximum range of a request without data, in bytes.
 pub const RANGE_BYTES_MAX: u32 = 1 << 31;
@@ -81,7 +82,7 @@ pub mod feature {
 pub mod right {
     /// Requests that change the volume are refused.
     pub const READ_ONLY: u32 = 1;
-    /// Changes that no flush has covered are lost with the target's process.
+    /// Changes that no flush has covered are lost when the target's process ends.
     pub const VOLATILE: u32 = 2;
     /// All content is lost with the target's process.
     pub const EPHEMERAL: u32 = 4;
@@ -144,7 +145,7 @@ impl Op {
         matches!(self, Op::Write | Op::Discard | Op::WriteZeroes)
     }
 
-    /// Returns the flags that the operation permits, see [`request_flag`].
+    /// Returns the flags that a request of this operation is allowed to have, see [`request_flag`].
     pub fn flags(self) -> u8 {
         match self {
             Op::Write | Op::Discard => request_flag::FUA,
@@ -184,7 +185,7 @@ pub enum Status {
     Corrupt = 8,
     /// The device behind the target is offline.
     Offline = 9,
-    /// The device did not answer in time; a write might still take effect.
+    /// The device did not answer in time. A write might still take effect.
     Timeout = 10,
     /// The request was not carried out because the target is shutting down.
     Shutdown = 11,
@@ -251,8 +252,8 @@ pub enum ProtocolError {
     /// A response of the wrong length.
     #[error("a response of {0} bytes")]
     WrongLength(u32),
-    /// A path requested too many fences or its own fence, or a message concerns a fence that was
-    /// not requested.
+    /// A path requested too many fences, or it requested a fence of itself. Or a message answers a
+    /// fence that was not requested.
     #[error("a fence that may not be")]
     BadFence,
     /// A list with too many entries.

@@ -15,7 +15,8 @@ use crate::brp::wire::{
 };
 
 const SIZE_BYTES: u64 = 1 << 20;
-/// Maximum number of bytes of an incomplete frame that must be held until the rest arrives.
+/// Maximum number of bytes of an incomplete frame that a reader must store until the rest of the
+/// frame arrives.
 const UNREAD_BYTES_MAX: usize = HEAD_BYTES
     + if CONTROL_BYTES_MAX > ENTRIES_MAX * REQUEST_BYTES {
         CONTROL_BYTES_MAX
@@ -387,8 +388,8 @@ impl SessionOf {
         }
     }
 
-    /// Makes one send of the initiator over a path, and reads it as the target does. Returns false
-    /// if there was nothing to send.
+    /// Takes the initiator's next send for a path, and decodes it as the target would. Returns
+    /// false if there was nothing to send.
     fn send_over(&mut self, path: u32) -> bool {
         let mut sending = Sending::default();
         if !self.initiator.next_send(path, &mut sending) {
@@ -419,7 +420,8 @@ impl SessionOf {
         true
     }
 
-    /// Answers requests over a path, usually requests that the path carried.
+    /// Delivers one response to the initiator over a path. Its results usually answer requests that
+    /// were sent over this path.
     fn respond(&mut self, input: &mut Input<'_>) {
         let Some(path) = self.path(input) else {
             return;
@@ -483,7 +485,8 @@ impl SessionOf {
         }
     }
 
-    /// Delivers arbitrary bytes to the initiator over a path, which usually breaks the path.
+    /// Delivers arbitrary bytes to the initiator over a path. The initiator usually rejects them,
+    /// and the path breaks.
     fn noise(&mut self, input: &mut Input<'_>) {
         let Some(path) = self.path(input) else {
             return;

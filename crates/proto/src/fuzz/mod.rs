@@ -15,7 +15,8 @@ mod tests;
 pub use brp::{brp_initiator, brp_target};
 pub use nbd::{nbd_client, nbd_server};
 
-/// Input of a fuzzer, from which choices are made byte by byte; zeroes once the bytes are used up.
+/// Input of a fuzzer. Every choice of the fuzzer is made from the next bytes of the input. After
+/// the last byte, every choice reads zeroes.
 struct Input<'a> {
     rest: &'a [u8],
 }
@@ -67,8 +68,8 @@ impl<'a> Input<'a> {
 }
 
 /// Feeds `stream` to `step` in fragments of `fragment_bytes`. `step` gets the bytes that have
-/// arrived and were not consumed. It returns the number of bytes that it has consumed, `None` when
-/// it needs more bytes, or an error that ends the stream.
+/// arrived and that it has not consumed. It returns the number of bytes that it consumes, or `None`
+/// if it needs more bytes. An error of `step` ends the stream.
 fn in_fragments<E>(
     stream: &[u8],
     fragment_bytes: usize,

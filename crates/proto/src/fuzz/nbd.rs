@@ -17,8 +17,9 @@ use crate::nbd::{
 };
 
 const SIZE_BYTES: u64 = 1 << 20;
-/// Maximum size of the answer to one option, for the directory [`Two`]: the name and description of
-/// each export with their heads, or the information of one export.
+/// Maximum size in bytes of the answer to one option with the directory [`Two`]. The answer
+/// consists of the names and descriptions of both exports with the heads of their replies, or of
+/// the information about one export.
 const ANSWER_BYTES_MAX: usize = 1024;
 
 /// Directory of two exports; the second one is read-only.
@@ -91,7 +92,7 @@ fn client_stream(input: &mut Input<'_>) -> Vec<u8> {
     stream
 }
 
-/// Appends a request with a valid magic, and some of its data.
+/// Appends a request with a valid magic, and a part of its data.
 fn request(input: &mut Input<'_>, stream: &mut Vec<u8>) {
     let (flags, command) = (input.byte() & 0x3f, input.below(9) as u8);
     stream.extend([0x25, 0x60, 0x95, 0x13, 0, flags, 0, command]);
@@ -300,7 +301,8 @@ struct Replies {
     decoder: ReplyDecoder,
     negotiated: Negotiated,
     coverage: ReadCoverage,
-    /// For a chunk whose payload is incomplete: the length of the payload, and the chunk's body.
+    /// State of a chunk whose payload has not arrived completely: the length of the payload, and
+    /// the chunk's body.
     pending: Option<(usize, ReplyBody)>,
     seen: usize,
 }

@@ -12,7 +12,8 @@ impl Draw {
         mixed ^ (mixed >> 31)
     }
 
-    /// Returns bytes that are all equal, all small, or arbitrary: each kind finds different errors.
+    /// Returns bytes that are all equal, bytes that are all small, or arbitrary bytes: each of
+    /// these kinds finds different errors.
     fn bytes(&mut self, len_max: u64) -> Vec<u8> {
         let len = self.number() % len_max;
         match self.number() % 4 {

@@ -29,8 +29,8 @@ pub struct Wishes {
     pub tls: bool,
 }
 
-/// Next step for the caller after [`ClientHandshake::feed`]. The caller must always send the output
-/// first.
+/// Next step of the caller after [`ClientHandshake::feed`]. In every case, the caller must send the
+/// output first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientProgress {
     /// Receive more bytes.
@@ -39,7 +39,7 @@ pub enum ClientProgress {
     /// was received in plain text and must not be used: either the server violates the protocol, or
     /// an attacker has inserted it.
     StartTls,
-    /// Send requests; the rest of the input belongs to the replies.
+    /// Send requests. The remaining input bytes belong to the replies.
     Transmission(ClientSession),
     /// Close the connection, since the server refused the client. The output contains the abort
     /// option.
@@ -49,9 +49,10 @@ pub enum ClientProgress {
 /// The outcome of a handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientSession {
-    /// Size, flags and block sizes. If the server advertised no block sizes, these are the defaults
-    /// of the NBD document for clients: a minimum of 512 bytes (1 byte if the size is no multiple
-    /// of 512), 4 KiB preferred, and a maximum payload of 32 MiB.
+    /// Size, flags and block sizes of the export. If the server advertised no block sizes, the
+    /// block sizes are the defaults that the NBD document gives for clients: a minimum of 512 bytes
+    /// (1 byte if the size is no multiple of 512), a preferred size of 4 KiB, and a maximum payload
+    /// of 32 MiB.
     pub info: ExportInfo,
     /// True when the server advertised its block sizes.
     pub block_sizes_advertised: bool,
@@ -208,7 +209,8 @@ impl ClientHandshake {
             OLDSTYLE_MAGIC => return Err(ProtocolError::Oldstyle),
             other => return Err(ProtocolError::BadMagic(other)),
         }
-        // Unknown handshake flags are ignored; known ones are accepted.
+        // Handshake flags that this client does not know are ignored. Flags that it knows are
+        // accepted in the answer.
         let answer = flags & (handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES);
         out.extend_from_slice(&u32::from(answer).to_be_bytes());
         self.negotiated.no_zeroes = answer & handshake_flag::NO_ZEROES != 0;
@@ -228,7 +230,7 @@ impl ClientHandshake {
     /// Continues inside TLS: requests the remaining features.
     ///
     /// # Panics
-    /// When the last progress was not [`ClientProgress::StartTls`].
+    /// If the last progress was not [`ClientProgress::StartTls`].
     pub fn secured(&mut self, out: &mut Vec<u8>) {
         assert!(
             matches!(self.phase, Phase::StartingTls),
@@ -237,7 +239,7 @@ impl ClientHandshake {
         self.ask_first(out);
     }
 
-    /// Sends the first option that is permitted in plain text or inside TLS.
+    /// Sends the first option after the decision about TLS. TLS has begun, or it is not wanted.
     fn ask_first(&mut self, out: &mut Vec<u8>) {
         if self.wishes.structured_replies {
             self.ask(opt::STRUCTURED_REPLY, &[], out);
@@ -327,7 +329,8 @@ impl ClientHandshake {
         }
     }
 
-    /// Continues without the refused feature, or ends the handshake.
+    /// Handles an error reply to the pending option. If the option is not essential, the handshake
+    /// continues without the refused feature. Otherwise the handshake ends.
     fn error_reply(
         &mut self,
         reply_type: u32,
@@ -368,7 +371,7 @@ impl ClientHandshake {
         if string(fields.rest()) != Some(BASE_ALLOCATION) {
             return Err(self.malformed(rep::META_CONTEXT));
         }
-        // Only one context was requested, so a second one is an error.
+        // Only one context was requested, so a second context in the replies is an error.
         match self.negotiated.base_allocation_id.replace(id) {
             None => Ok(()),
             Some(_) => Err(self.unexpected(rep::META_CONTEXT)),
@@ -413,7 +416,8 @@ impl ClientHandshake {
         Ok(ClientProgress::Transmission(self.session()?))
     }
 
-    /// Returns the negotiated session, once the server has sent all information.
+    /// Returns the negotiated session, or an error if the server has not sent all necessary
+    /// information.
     fn session(&self) -> Result<ClientSession, ProtocolError> {
         let (size_bytes, flags) = self.export.ok_or(self.unexpected(rep::ACK))?;
         if flags & transmission_flag::HAS_FLAGS == 0 {

@@ -108,7 +108,8 @@ fn cut(message: &str) -> &str {
     &message[..message.floor_char_boundary(STRING_MAX_BYTES)]
 }
 
-/// Appends a block status chunk with consecutive extents, which start at the request's offset.
+/// Appends a block status chunk with consecutive extents. The first extent starts at the request's
+/// offset.
 ///
 /// # Panics
 /// If there are no extents, more than [`EXTENTS_MAX`] extents, or an extent of length 0.
@@ -138,9 +139,10 @@ pub fn block_status_chunk(
 /// Truncates a list of extents to the length allowed in the reply to `request` (section "Structured
 /// reply types").
 ///
-/// With `REQ_ONE` only the first extent remains, cut to the length of the request. Without
-/// `REQ_ONE`, extents that start beyond the request's end are removed, and so are extents beyond
-/// [`EXTENTS_MAX`] or `max_payload_bytes`; the client requests the missing extents again.
+/// With `REQ_ONE`, only the first extent remains, and its length is limited to the length of the
+/// request. Without `REQ_ONE`, extents that start beyond the request's end are removed. The list is
+/// also truncated to [`EXTENTS_MAX`] extents, and to the number of extents that fit in
+/// `max_payload_bytes`; the client requests the missing extents again.
 pub fn fit_extents(request: &Request, max_payload_bytes: u32, extents: &mut Vec<Extent>) {
     if request.flags & command_flag::REQ_ONE != 0 {
         extents.truncate(1);

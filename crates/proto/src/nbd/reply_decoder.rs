@@ -27,7 +27,8 @@ pub struct ReplyHeader {
     pub done: bool,
     /// Number of bytes that follow the fixed part in the stream.
     ///
-    /// A simple reply does not state its payload, so the number is 0; use [`simple_payload_bytes`].
+    /// A simple reply does not contain the length of its payload, so this number is 0 for it. Use
+    /// [`simple_payload_bytes`] instead.
     pub payload_bytes: u32,
     /// Content of the message.
     pub body: ReplyBody,
@@ -36,7 +37,7 @@ pub struct ReplyHeader {
 /// Content of a reply message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyBody {
-    /// A simple reply: success (`None`) or failure of the request.
+    /// A simple reply: the request has succeeded (`None`), or has failed with an error.
     Simple(Option<Errno>),
     /// The request is complete.
     None,
@@ -63,7 +64,8 @@ pub enum ReplyBody {
         error: Errno,
         /// Length of the message.
         message_bytes: u16,
-        /// True when the offset of the error follows the message, see [`error_offset_bytes`].
+        /// True if the offset of the error follows the error message in the payload, see
+        /// [`error_offset_bytes`].
         has_offset: bool,
     },
 }
@@ -155,8 +157,8 @@ fn check_chunk(kind: u16, done: bool, length_bytes: u32) -> Result<u32, Protocol
         }
         chunk::ERROR_OFFSET => ((14..=14 + message_max_bytes).contains(&length_bytes), 6),
         // All error chunks begin with the same fields, and an error chunk of an unknown type still
-        // fails its request. After these fields and a message, such a chunk is allowed to have
-        // further fields, which are at most as long as a second message.
+        // fails its request. After these fields and the message, an error chunk is allowed to have
+        // further fields. Their total length is at most that of a second message.
         kind if kind & chunk::ERROR_BIT != 0 => {
             ((6..=6 + 2 * message_max_bytes).contains(&length_bytes), 6)
         }
@@ -218,10 +220,10 @@ impl ReplyDecoder {
     /// Consumes bytes of the stream up to the end of the fixed part of a reply.
     ///
     /// Returns the number of bytes consumed, and the header if it is complete. After a header, the
-    /// caller must consume its payload from the stream before it calls this again.
+    /// caller must consume the reply's payload from the stream before it calls this function again.
     ///
     /// # Errors
-    /// See [`decode_reply_header`]; close the connection.
+    /// See [`decode_reply_header`]. The caller must then close the connection.
     pub fn feed(&mut self, input: &[u8]) -> Result<(usize, Option<ReplyHeader>), ProtocolError> {
         if self.partial.is_empty() {
             // In the common case the whole fixed part is in `input`, and no byte is copied.
@@ -230,9 +232,10 @@ impl ReplyDecoder {
             }
         }
         let mut consumed = 0;
-        // The possible sizes of a fixed part, and the sizes at which more of its length is known,
-        // in ascending order. A fixed part that is not complete at one size has at least the next
-        // size. Reading up to the next size therefore never consumes a payload byte.
+        // The sizes at which decoding is tried, in ascending order: all possible sizes of a fixed
+        // part, and the sizes at which more is known about its length. A fixed part that is not
+        // complete at one size has at least the next size. Collecting bytes up to the next size
+        // therefore never consumes a byte of the payload.
         for need_bytes in [4, SIMPLE_REPLY_BYTES, CHUNK_HEADER_BYTES, 24, 26, 28, 32] {
             if need_bytes < self.partial.len() {
                 continue;
@@ -258,13 +261,15 @@ pub fn simple_payload_bytes(request: &Request, error: Option<Errno>) -> u32 {
     if has_data { request.length_bytes } else { 0 }
 }
 
-/// Checks that a reply can belong to its request.
+/// Checks that a reply is permitted for its request.
 ///
 /// # Errors
-/// A simple reply to a read although structured replies were negotiated, or to a block status
-/// request without an error; a chunk type that the request cannot have; content outside the
-/// request's range; extents of a context that was not selected, or several extents despite
-/// `REQ_ONE`.
+/// - A simple reply to a read, although structured replies were negotiated;
+/// - a simple reply without an error to a block status request;
+/// - a chunk type that the request cannot have;
+/// - content outside the request's range;
+/// - extents of a context that was not selected;
+/// - several extents despite `REQ_ONE`.
 pub fn check_reply(
     request: &Request,
     negotiated: &Negotiated,
@@ -377,9 +382,9 @@ pub fn extents(request: &Request, payload: &[u8]) -> Result<Vec<Extent>, Protoco
 
 /// Record of the parts of a structured read that have arrived.
 ///
-/// A server is allowed to send content in any order but not twice. It must not declare success
-/// while a part is missing. Without this check, old bytes in a buffer could be mistaken for data of
-/// the export.
+/// A server is allowed to send the parts of the content in any order, but each part only once. It
+/// must not declare success while a part is missing. Without this check, old bytes in the client's
+/// buffer could be mistaken for data of the export.
 #[derive(Clone, Debug)]
 pub struct ReadCoverage {
     request: Request,
@@ -389,8 +394,8 @@ pub struct ReadCoverage {
 }
 
 impl ReadCoverage {
-    /// Maximum number of separate ranges of a read that have arrived, which bounds the memory. If
-    /// the chunks of a reply arrive in ascending order, there is one range.
+    /// Maximum number of separate ranges of a read that have arrived, which bounds the memory of
+    /// this record. While the chunks of a reply arrive in ascending order, there is only one range.
     pub const RANGES_MAX: usize = 1024;
 
     /// Nothing of `request` has arrived.

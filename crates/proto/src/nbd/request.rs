@@ -18,9 +18,11 @@ pub struct ExportInfo {
     pub size_bytes: u64,
     /// See [`transmission_flag`].
     pub transmission_flags: u16,
-    /// Alignment of offsets and lengths: a power of two, at most 64 KiB.
+    /// Minimum block size: offsets and lengths are multiples of it. It is a power of two and at
+    /// most 64 KiB.
     pub min_block_bytes: u32,
-    /// Alignment of fast requests: a power of two, at least 512 and `min_block_bytes`.
+    /// Preferred block size: requests whose offsets and lengths are multiples of it perform best.
+    /// It is a power of two, and at least 512 and `min_block_bytes`.
     pub preferred_block_bytes: u32,
     /// Largest read or write, at least `preferred_block_bytes`.
     pub max_payload_bytes: u32,
@@ -38,7 +40,8 @@ impl ExportInfo {
         }
     }
 
-    /// Checks the three sizes against section "Size constraints", and that `HAS_FLAGS` is set.
+    /// Checks the three block sizes against section "Size constraints", and checks that the flag
+    /// `HAS_FLAGS` is set.
     ///
     /// # Errors
     /// [`ProtocolError::BadExportInfo`] if one of these checks fails.
@@ -110,8 +113,8 @@ impl Request {
         Command::from_wire(self.command_wire)
     }
 
-    /// Returns the number of bytes that follow the header on the wire. They must be consumed from
-    /// the stream whether or not the request is valid.
+    /// Returns the number of payload bytes that follow the header on the wire. The caller must
+    /// consume these bytes from the stream even if the request is invalid.
     pub fn payload_bytes(&self) -> u32 {
         if self.command() == Some(Command::Write) {
             self.length_bytes
@@ -173,22 +176,23 @@ pub fn encode_request(request: &Request) -> [u8; REQUEST_BYTES] {
     bytes
 }
 
-/// Decides whether a request may be carried out on an export (sections "Command flags", "Request
-/// types" and "Error values").
+/// Decides whether a request is allowed to be carried out on an export (sections "Command flags",
+/// "Request types" and "Error values").
 ///
 /// `info` is the export as negotiated ([`ExportInfo::negotiated`]). `NBD_CMD_DISC` is always valid,
 /// since it has no reply that could carry an error.
 ///
 /// # Errors
-/// The error number to reply with. The checks are made in this order, and the first that fails
-/// decides:
+/// The error number to reply with. The checks are made in this order, and the first check that
+/// fails decides:
 /// - unknown command, or a flag that is unknown, not offered or not for this command: `Inval`;
 /// - a write, trim or write-zeroes on a read-only export: `Perm`;
 /// - a command that was not offered or negotiated: `Inval`;
 /// - a flush with a range, or any other command with length 0: `Inval`;
-/// - a range beyond the end: `NoSpc` for write and write-zeroes, else `Inval`;
+/// - a range beyond the end: `NoSpc` for write and write-zeroes, otherwise `Inval`;
 /// - a range not aligned to the minimum block: `Inval`;
-/// - more payload than the maximum: `Overflow` for a read with structured replies, else `Inval`.
+/// - more payload than the maximum: `Overflow` for a read with structured replies, otherwise
+///   `Inval`.
 pub fn validate(
     request: &Request,
     info: &ExportInfo,
@@ -213,8 +217,8 @@ pub fn validate(
 
 /// Returns the flags that are allowed with `command`.
 fn allowed_flags(command: Command, info: &ExportInfo, negotiated: &Negotiated) -> u16 {
-    // Some clients set FUA on commands that write nothing, and section "Command flags" requires a
-    // server that offers FUA to accept it on all commands.
+    // Some clients set FUA on commands that write nothing. Section "Command flags" requires that a
+    // server that offers FUA accepts it on all commands.
     let mut allowed = if info.offers(transmission_flag::SEND_FUA) {
         command_flag::FUA
     } else {
@@ -277,7 +281,7 @@ fn validate_range(
         match command {
             Command::Read if negotiated.structured_replies => return Err(Errno::Overflow),
             Command::Read | Command::Write => return Err(Errno::Inval),
-            // The other commands have no payload, so any length inside the export is valid.
+            // The remaining commands have no payload, so any length inside the export is valid.
             _ => {}
         }
     }

@@ -2,9 +2,9 @@
 //!
 //! The machine consumes the client's bytes in any fragments and appends its answers to the caller's
 //! buffer. It stores the data of at most one option (see [`ServerHandshake::BUFFER_MAX_BYTES`]),
-//! allocates memory only for bytes that have arrived, and accepts a bounded number of options, so a
-//! client can neither make the machine grow nor keep it busy for ever. The machine must never enter
-//! the transmission phase for an export that the directory does not hold.
+//! allocates memory only for bytes that have arrived, and accepts a bounded number of options. A
+//! client can therefore neither make the machine grow without bound nor keep it busy for ever. The
+//! machine must never enter the transmission phase for an export that the directory does not hold.
 
 use super::fields::{Fields, gather, string};
 use super::request::{ExportInfo, Negotiated};
@@ -18,7 +18,7 @@ use super::wire::{
 /// One export as the handshake shows it.
 #[derive(Clone, Copy, Debug)]
 pub struct Export<'a> {
-    /// Canonical name: UTF-8 without NUL, at most 4096 bytes, not empty.
+    /// Canonical name of the export: UTF-8 without NUL, not empty, and at most 4096 bytes long.
     pub name: &'a str,
     /// For people, may be empty, at most 4096 bytes.
     pub description: &'a str,
@@ -38,13 +38,14 @@ pub trait ExportDirectory {
 pub enum ServerProgress {
     /// Receive more bytes.
     NeedMore,
-    /// One option was answered: send the output, then feed the rest of the input.
+    /// One option was answered. Send the output, then feed the remaining input bytes to the
+    /// machine.
     Answered,
     /// Send the output, then begin TLS, and continue to feed the machine with bytes received inside
     /// TLS. If a part of the input has not been consumed, end the connection instead: a client
     /// sends nothing before TLS, so an attacker has injected that part.
     StartTls,
-    /// Send the output, then serve requests; the rest of the input belongs to the requests.
+    /// Send the output, then serve requests. The remaining input bytes belong to the requests.
     Transmission(ServerSession),
     /// Send the output, then close: the client aborted.
     Closed,
@@ -86,7 +87,8 @@ enum Phase {
         option: u32,
         length_bytes: usize,
     },
-    /// The verdict does not depend on the option's data, which is discarded as it arrives.
+    /// The verdict (the final reply) does not depend on the option's data, so the data is discarded
+    /// as it arrives.
     Skip {
         option: u32,
         left_bytes: usize,
@@ -160,12 +162,11 @@ impl ServerHandshake {
 
     /// Consumes bytes from the client and appends answers to `out`.
     ///
-    /// Returns the number of bytes of `input` that were consumed, and the caller's next step. At
-    /// most one option is answered per call, which bounds the output of a call by the size of one
-    /// answer.
+    /// Returns the number of bytes of `input` that were consumed, and the caller's next step. Each
+    /// call answers at most one option, so the output of a call is at most as long as one answer.
     ///
     /// # Errors
-    /// Any error ends the handshake; `out` is unchanged, and there is nothing to be sent.
+    /// Any error ends the handshake. `out` is then unchanged, and the caller sends nothing.
     ///
     /// # Panics
     /// If the directory holds an export whose [`ExportInfo`] is not allowed on the wire.
@@ -275,8 +276,9 @@ impl ServerHandshake {
         Ok(())
     }
 
-    /// Decides like `receive_option`, for a server that requires TLS, before TLS has begun. Only
-    /// `STARTTLS` and `ABORT` are permitted then.
+    /// Decides like `receive_option` whether an option's data is stored or skipped, before TLS has
+    /// begun on a server that requires TLS. Only `STARTTLS` and `ABORT` are permitted in this
+    /// state.
     fn receive_without_tls(option: u32, length_bytes: u32) -> Result<Phase, ProtocolError> {
         match option {
             opt::STARTTLS | opt::ABORT => Self::receive_option(option, length_bytes),
@@ -375,8 +377,9 @@ impl ServerHandshake {
         Ok(self.conclude(option, verdict, out))
     }
 
-    /// Starts TLS. Features negotiated before TLS would be unauthenticated and must not be kept;
-    /// the assertion checks that there are none. The client's handshake flags are kept.
+    /// Starts TLS. Features that were negotiated before TLS would be unauthenticated, so they must
+    /// not be kept; the assertion checks that there are none. The client's handshake flags are
+    /// kept.
     fn start_tls(&mut self, out: &mut Vec<u8>) -> ServerProgress {
         put_reply(out, opt::STARTTLS, rep::ACK, &[]);
         assert!(
@@ -387,7 +390,7 @@ impl ServerHandshake {
         ServerProgress::StartTls
     }
 
-    /// Sends the final reply to an option that does not lead into transmission.
+    /// Sends the final reply to an option that does not begin the transmission phase.
     fn conclude(&mut self, option: u32, verdict: Verdict, out: &mut Vec<u8>) -> ServerProgress {
         put_reply(out, option, verdict.0, &[verdict.1.as_bytes()]);
         if option == opt::ABORT {
@@ -417,8 +420,8 @@ impl ServerHandshake {
         Ok(ServerProgress::Transmission(session))
     }
 
-    /// Answers `INFO` or `GO`, except for the final reply. Returns the session with the export, or
-    /// the final reply for an error.
+    /// Answers `INFO` or `GO`, except for the final reply. Returns the session for the requested
+    /// export, or the final reply if the option fails.
     fn describe(
         &self,
         option: u32,
@@ -470,8 +473,8 @@ impl ServerHandshake {
         Ok(session)
     }
 
-    /// Answers `LIST_META_CONTEXT` or `SET_META_CONTEXT`, and returns the final reply (section
-    /// "Metadata querying").
+    /// Answers `LIST_META_CONTEXT` or `SET_META_CONTEXT` with the matching contexts, and returns
+    /// the final reply, which the caller sends (section "Metadata querying").
     fn meta_context(
         &mut self,
         option: u32,

@@ -9,7 +9,8 @@ use thiserror::Error;
 pub const NBD_MAGIC: u64 = 0x4e42_444d_4147_4943;
 /// Second magic of the newstyle handshake and magic of each option, ASCII `IHAVEOPT`.
 pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
-/// Second magic of the oldstyle handshake, which is refused (section "Oldstyle negotiation").
+/// Second magic of the oldstyle handshake. This implementation refuses that handshake (section
+/// "Oldstyle negotiation").
 pub const OLDSTYLE_MAGIC: u64 = 0x0000_4202_8186_1253;
 /// Magic of each reply to an option (section "Fixed newstyle negotiation").
 pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
@@ -35,7 +36,7 @@ pub const OPTION_REPLY_HEADER_BYTES: usize = 20;
 /// Zero padding after the answer to `NBD_OPT_EXPORT_NAME` unless `NO_ZEROES` was negotiated.
 pub const EXPORT_NAME_PADDING_BYTES: usize = 124;
 
-/// Maximum length in bytes of a string that client or server is allowed to send (section
+/// Maximum length in bytes of a string that the client or the server is allowed to send (section
 /// "Conventions").
 pub const STRING_MAX_BYTES: usize = 4096;
 /// Maximum length of option data that the server stores. Longer data is skipped and answered with
@@ -124,9 +125,10 @@ pub mod rep {
     pub const ERR_TOO_BIG: u32 = ERR_BIT + 9;
 }
 
-/// Information types of `NBD_REP_INFO` (section "Option reply types").
+/// Types of the information in a reply `NBD_REP_INFO` (section "Option reply types").
 pub mod info {
-    /// Size and transmission flags; always part of a successful answer.
+    /// Size and transmission flags of the export. A successful answer always includes this
+    /// information.
     pub const EXPORT: u16 = 0;
     /// The canonical name.
     pub const NAME: u16 = 1;
@@ -140,8 +142,8 @@ pub mod info {
 pub mod handshake_flag {
     /// Fixed newstyle is spoken.
     pub const FIXED_NEWSTYLE: u16 = 1 << 0;
-    /// As a server flag: the padding after the answer to `NBD_OPT_EXPORT_NAME` may be omitted. As a
-    /// client flag: the padding must be omitted.
+    /// As a server flag: the server is able to omit the zero padding after its answer to
+    /// `NBD_OPT_EXPORT_NAME`. As a client flag: the server must omit the padding.
     pub const NO_ZEROES: u16 = 1 << 1;
 }
 
@@ -182,13 +184,14 @@ pub mod command_flag {
     pub const DF: u16 = 1 << 2;
     /// One extent per context; `NBD_CMD_BLOCK_STATUS` only.
     pub const REQ_ONE: u16 = 1 << 3;
-    /// The command must fail if it would not be faster than writing; `NBD_CMD_WRITE_ZEROES` only.
+    /// The command must fail if it would not be faster than writing the zeroes as data. Permitted
+    /// only for `NBD_CMD_WRITE_ZEROES`.
     pub const FAST_ZERO: u16 = 1 << 4;
     /// Part of extended headers, never valid here.
     pub const PAYLOAD_LEN: u16 = 1 << 5;
 }
 
-/// Structured reply flags (section "Structured reply flags").
+/// Flags of a structured reply chunk (section "Structured reply flags").
 pub mod reply_flag {
     /// The chunk is the last one for its request.
     pub const DONE: u16 = 1 << 0;
@@ -322,7 +325,8 @@ pub enum ProtocolError {
     /// The client set flags that the server did not offer.
     #[error("unknown client flags {0:#x}")]
     UnknownClientFlags(u32),
-    /// The client used an option other than `EXPORT_NAME` without having set fixed newstyle.
+    /// The client used an option other than `EXPORT_NAME`, but had not set the flag for fixed
+    /// newstyle.
     #[error("option {0} without fixed newstyle")]
     NeedsFixedNewstyle(u32),
     /// The client used `EXPORT_NAME`, which has no error reply, before TLS had begun.
@@ -346,7 +350,7 @@ pub enum ProtocolError {
     /// The handshake is over; further bytes belong to the transmission phase.
     #[error("the handshake is already over")]
     HandshakeOver,
-    /// The server is too old to support TLS, which the client requires.
+    /// The server does not support TLS, which the client requires, because the server is too old.
     #[error("the server knows no TLS")]
     NoTls,
     /// The server answered an option other than the pending one.
@@ -373,7 +377,8 @@ pub enum ProtocolError {
         /// The reply type.
         reply_type: u32,
     },
-    /// Transmission flags without `HAS_FLAGS`, or block sizes outside "Size constraints".
+    /// Transmission flags without the flag `HAS_FLAGS`, or block sizes that section "Size
+    /// constraints" does not permit.
     #[error("the export's description contradicts the protocol")]
     BadExportInfo,
     /// A write whose payload exceeds [`PAYLOAD_HARD_MAX_BYTES`].

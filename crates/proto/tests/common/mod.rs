@@ -91,7 +91,8 @@ pub fn option_reply(option: u32, reply_type: u32, data: &[u8]) -> Vec<u8> {
     [&magic[..], &option, &reply_type, &length, data].concat()
 }
 
-/// The replies in a server's output as (option, type, data).
+/// Returns the replies in a server's output. Each reply is the option, the reply type, and the
+/// data.
 pub fn replies(mut bytes: &[u8]) -> Vec<(u32, u32, Vec<u8>)> {
     let mut found = Vec::new();
     while !bytes.is_empty() {
@@ -118,7 +119,8 @@ pub struct Outcome {
     pub end: Result<ServerProgress, ProtocolError>,
 }
 
-/// Feeds a server in fragments of `fragment_bytes` until it ends or the input is used up.
+/// Feeds `input` to a server in fragments of `fragment_bytes`, until the handshake ends or the
+/// input is used up.
 pub fn serve_with(exports: &dyn ExportDirectory, input: &[u8], fragment_bytes: usize) -> Outcome {
     let mut out = Vec::new();
     let mut server = ServerHandshake::start(&mut out);

@@ -26,7 +26,8 @@ fn data_is_cut_to_the_smaller_buffer_and_takes_a_credit_each() {
     assert_eq!(flow.next_message(0), None);
     assert_eq!(flow.next_message(5000), message(0, 4096));
     assert_eq!(flow.next_message(904), message(1, 904));
-    // There is a buffer but no credit, so the completion of a send would not help.
+    // There is a free send buffer but no credit, so waiting for the completion of a send would not
+    // help.
     assert_eq!(flow.next_message(1), None);
     assert!(!flow.waits_for_sent(true) && !flow.is_settled());
     flow.sent(0);
@@ -116,7 +117,8 @@ fn breaches_are_found() {
     assert_eq!(flow.arrive(0, 1, Some(0)), Ok(None));
     assert_eq!(flow.arrive(1, 1, Some(0)), Ok(None));
     assert_eq!(flow.arrive(2, 1, Some(0)), Err(Breach::NoCredit));
-    // Consuming the data is not enough: the other end must first get the credit back.
+    // Consuming the data is not enough: before it sends again, the other end must get the credit
+    // back.
     assert_eq!(flow.take(1), Some(0));
     assert_eq!(flow.arrive(2, 1, Some(0)), Err(Breach::NoCredit));
     assert_eq!(flow.next_message(1).unwrap().word, 1);
@@ -199,7 +201,8 @@ impl End {
         true
     }
 
-    /// Completes the oldest send. A device does this when it learns that the message has arrived.
+    /// Completes the oldest send that the other end has received. A device completes a send when it
+    /// learns that the message has arrived.
     fn acknowledge(&mut self) -> bool {
         let Some(message) = self.unacknowledged.pop_front() else {
             return false;
@@ -250,8 +253,8 @@ impl End {
     }
 }
 
-/// Runs a schedule. Then lets both ends act in turn until neither makes progress. `extra` is added
-/// to the number of posted receives.
+/// Runs a schedule of actions. After the schedule, both ends act in turn until neither makes
+/// progress. `extra` is added to the number of receives that each end posts.
 fn run(shape: Shape, schedule: &[u8], extra: i32) -> Result<(), String> {
     let (a, b) = (
         terms(shape.credits.0, 4096),
@@ -274,7 +277,8 @@ fn run(shape: Shape, schedule: &[u8], extra: i32) -> Result<(), String> {
             2 | 3 => one.receive(other)?,
             4 => one.acknowledge(),
             5 => one.probe()?,
-            // Reads of 1 to 6001 bytes: parts of messages, and whole ones.
+            // Reads between 1 and 6001 bytes, so that the tests read parts of messages and whole
+            // messages.
             _ => one.read(1 + usize::from(action >> 4) * 400),
         })
     };
@@ -344,7 +348,8 @@ proptest! {
         for (bytes, word, reads) in arrivals {
             let Ok(again) = flow.arrive(0, bytes, word) else { break };
             held += u16::from(again.is_none());
-            // The end never holds more messages than the credits, whatever the other end sends.
+            // The end never holds more messages than the number of credits that it grants, whatever
+            // the other end sends.
             prop_assert!(held <= own.credits);
             if let Some(first) = flow.first().filter(|_| reads) {
                 flow.take(first.end - first.start);
@@ -360,7 +365,8 @@ proptest! {
     }
 }
 
-/// Checks that the tests above would detect an end that posts one receive too few.
+/// Checks that every posted receive is necessary: the tests above detect an end that posts one
+/// receive fewer than it should.
 #[test]
 fn every_receive_is_needed() {
     let shape = Shape {
@@ -369,10 +375,12 @@ fn every_receive_is_needed() {
         buffer_bytes: 4096,
         wants: (2 * 4096, 2 * 4096),
     };
-    // Even numbers are actions of the first end: 0 sends a message, 4 receives one in its device,
-    // 10 processes one, and 0xfc reads. First both ends send all their data. Then the first end
-    // twice reads a message and gives its credit back in a message without data. Its four messages
-    // are then received by the device of the second end (5), whose program does not process them.
+    // Each even number is an action of the first end: with 0 the end sends a message, with 4 its
+    // device receives a message, with 10 its program processes a received message, and with 0xfc
+    // its program reads the data. The odd number 5 is an action of the second end: its device
+    // receives a message. First both ends send all their data. Then the first end twice reads a
+    // message and gives the credit back in a message without data. Finally the device of the second
+    // end receives these four messages, and the program of the second end does not process them.
     let schedule = [0, 0, 1, 1, 4, 4, 10, 0xfc, 0, 10, 0xfc, 0, 5, 5, 5, 5];
     assert_eq!(run(shape, &schedule, 0), Ok(()));
     let overrun = Err("no receive is posted".to_owned());

@@ -1,7 +1,8 @@
-//! The structures that libibverbs and librdmacm share with their callers, as far as this crate uses
-//! them: the application binary interface of rdma-core (`infiniband/verbs.h`, `rdma/rdma_cma.h`),
-//! which has been stable since its version 1.1 of 2007. If only the first fields of a structure are
-//! needed, only these are declared, and the structure is never created or moved by this crate.
+//! The structures that libibverbs and librdmacm share with their callers: the application binary
+//! interface of rdma-core (`infiniband/verbs.h`, `rdma/rdma_cma.h`), which has been stable since
+//! version 1.1 of 2007. Only the parts that this crate uses are declared. If this crate needs only
+//! the first fields of a structure, only these fields are declared, and this crate never creates or
+//! moves such a structure.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -12,8 +13,8 @@ pub(super) struct Context {
     pub(super) ops: ContextOps,
 }
 
-/// `struct ibv_context_ops`: functions that the inline code of the header calls through the context
-/// instead of through a symbol of the library.
+/// `struct ibv_context_ops`: functions that the header's inline code calls through pointers in the
+/// context, instead of through symbols of the library.
 #[repr(C)]
 pub(super) struct ContextOps {
     _before_poll: [*mut c_void; 11],

@@ -15,10 +15,12 @@ use super::library::{Library, the_library};
 
 /// Timeout of the resolution of an address and of a route, in milliseconds.
 const RESOLVE_MS: c_int = 4000;
-/// Number of transport retries before a connection breaks: the maximum that the protocol permits.
+/// Number of times that the transport sends a message again before the connection breaks: the
+/// maximum that the protocol permits.
 const RETRIES: u8 = 7;
-/// Number of retries of a message that finds no receive posted. The credits ensure that a receive
-/// is always posted, so the first such event is an error of one of the ends.
+/// Number of retries of a message that finds no receive posted at the other end. It is 0: the
+/// credits ensure that a receive is always posted, so a message without a receive is an error of
+/// one of the ends.
 const RNR_RETRIES: u8 = 0;
 /// Maximum length of the private data that RDMA CM can deliver, in bytes.
 const PRIVATE_BYTES_MAX: usize = 255;
@@ -124,8 +126,8 @@ impl CmChannel {
             8 => Happened::Rejected,
             9 => Happened::Established,
             10 => Happened::Disconnected,
-            // The numbers of failures: an error of the address, the route or the connection; an
-            // unreachable end; the removal of the device.
+            // Event numbers of failures: an error of the resolution of the address or of the route,
+            // an error of the connection, an unreachable end, and the removal of the device.
             1 | 3 | 6 | 7 | 11 => Happened::Failed,
             _ => Happened::Other,
         };
@@ -208,7 +210,7 @@ impl CmId {
         &self.channel
     }
 
-    /// Returns the raw identifier, and its device, which is null until it is known.
+    /// Returns the raw identifier and its device. The device is null until it is known.
     pub(super) fn raw(&self) -> (*mut abi::CmId, *mut abi::Context) {
         // SAFETY: the identifier lives as long as `self`.
         (self.raw.as_ptr(), unsafe { self.raw.as_ref().verbs })
@@ -235,7 +237,8 @@ impl CmId {
         u16::from_be(unsafe { (self.library().rdma_get_src_port)(self.raw.as_ptr()) })
     }
 
-    /// Starts to resolve an address: to find the device that leads to it.
+    /// Starts the resolution of an address: the search for the local device through which the
+    /// address is reachable. An event reports the result.
     ///
     /// # Errors
     /// The errors of the kernel.
@@ -303,8 +306,8 @@ impl CmId {
     pub(crate) fn with_own_channel(mut self) -> io::Result<CmId> {
         let channel = CmChannel::new()?;
         let migrate = self.library().rdma_migrate_id;
-        // SAFETY: the identifier and both channels are alive, and no event of the identifier is
-        // unacknowledged, since `next` acknowledges every event.
+        // SAFETY: the identifier and both channels are alive, and every event of the identifier has
+        // been acknowledged, since `next` acknowledges each event.
         let result = unsafe { migrate(self.raw.as_ptr(), channel.raw.as_ptr()) };
         checked(result, "cannot take a connection over")?;
         self.channel = channel;
@@ -314,9 +317,9 @@ impl CmId {
 
 impl Drop for CmId {
     fn drop(&mut self) {
-        // SAFETY: this is the last use of the identifier. Its queue pair has been destroyed
-        // (`Queues` holds the identifier), and every event of it has been acknowledged. An error
-        // would mean that it is not a valid identifier.
+        // SAFETY: this is the last use of the identifier. Its queue pair has been destroyed before,
+        // because `Queues` owns the identifier, and every event of the identifier has been
+        // acknowledged. An error would mean that this is not a valid identifier.
         unsafe { (self.library().rdma_destroy_id)(self.raw.as_ptr()) };
     }
 }
@@ -343,14 +346,14 @@ fn socket_address(address: SocketAddr) -> libc::sockaddr_storage {
     let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
     match address {
         SocketAddr::V4(v4) => {
-            // SAFETY: the storage is larger than and aligned for every socket address.
+            // SAFETY: the storage is large enough and suitably aligned for every socket address.
             let inet = unsafe { &mut *(&raw mut storage).cast::<libc::sockaddr_in>() };
             inet.sin_family = libc::AF_INET as libc::sa_family_t;
             inet.sin_port = v4.port().to_be();
             inet.sin_addr.s_addr = u32::from_ne_bytes(v4.ip().octets());
         }
         SocketAddr::V6(v6) => {
-            // SAFETY: the storage is larger than and aligned for every socket address.
+            // SAFETY: the storage is large enough and suitably aligned for every socket address.
             let inet = unsafe { &mut *(&raw mut storage).cast::<libc::sockaddr_in6>() };
             inet.sin6_family = libc::AF_INET6 as libc::sa_family_t;
             inet.sin6_port = v6.port().to_be();

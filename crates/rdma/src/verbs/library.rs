@@ -1,5 +1,5 @@
-//! The two RDMA libraries, which are opened at first use. A program with this transport therefore
-//! also runs on machines without the libraries, and is built without their headers.
+//! The two RDMA libraries. A program opens them when it first uses RDMA. It therefore also runs on
+//! machines without the libraries, and is built without their headers.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::io;
@@ -9,8 +9,8 @@ use super::abi::{
     CmChannel, CmEvent, CmId, CompletionChannel, ConnParam, Context, Cq, Mr, Pd, QpInit,
 };
 
-/// Declares the functions of libraries that are never closed, each as a field with the function's
-/// name.
+/// Declares a structure with the functions of the libraries, each as a field with the function's
+/// name. The libraries are never closed, so the functions stay valid.
 macro_rules! functions {
     ($($library:literal { $(fn $name:ident($($argument:ty),*) $(-> $result:ty)?;)* })*) => {
         /// Functions of the two RDMA libraries.

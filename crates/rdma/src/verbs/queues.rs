@@ -17,8 +17,8 @@ use super::library::{Library, the_library};
 const POLLED: usize = 16;
 /// Page size of registered memory.
 const PAGE_BYTES: usize = 4096;
-/// Kind of a work request, stored in the high bits of its ID. The low 16 bits hold the number of
-/// its buffer.
+/// Kind of a work request, stored in the high bits of its ID. The low 16 bits of the ID hold the
+/// number of the request's buffer.
 const SEND: u64 = 1 << 32;
 const IDLE_SEND: u64 = 2 << 32;
 const RECEIVE: u64 = 3 << 32;
@@ -78,8 +78,8 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: the memory was allocated with this layout, and `Queues` has ended its
-        // registration before.
+        // SAFETY: the memory was allocated with this layout. `Queues` has ended the registration of
+        // the memory before this drop.
         unsafe { std::alloc::dealloc(self.start.as_ptr(), self.layout) };
     }
 }
@@ -111,9 +111,9 @@ struct Parts {
 
 impl Drop for Parts {
     fn drop(&mut self) {
-        // SAFETY: the library created each resource, and each is released once, after the resources
-        // that depend on it, when nothing uses it any more. An error would mean that a resource is
-        // still in use.
+        // SAFETY: the library created each resource. Each resource is released once, after the
+        // resources that depend on it, and when no code uses it any more. An error would mean that
+        // a resource is still in use.
         unsafe {
             if !self.cq.is_null() {
                 (self.library.ibv_destroy_cq)(self.cq);
@@ -202,9 +202,10 @@ impl Queues {
         unsafe { BorrowedFd::borrow_raw(self.channel.as_ref().fd) }
     }
 
-    /// Requests one notification of a new completion, either of receives alone or of all work
-    /// requests. A failure always causes a notification, because it flushes the receives. A
-    /// completion from before this call might cause no notification.
+    /// Requests one notification of the next completion. If `receives_alone`, only the completion
+    /// of a receive causes the notification; otherwise the completion of any work request does. A
+    /// failure always causes a notification, because it completes the posted receives with an error
+    /// (it flushes them). A completion that exists already might cause no notification.
     ///
     /// # Errors
     /// The errors of the device.
@@ -243,7 +244,7 @@ impl Queues {
     /// no completion.
     ///
     /// # Errors
-    /// When the device reports that it is broken.
+    /// If the device reports that it is broken.
     pub(crate) fn poll(&self, mut each: impl FnMut(Done)) -> io::Result<bool> {
         let mut entries = [Completion::default(); POLLED];
         let cq = self.cq.as_ptr();
@@ -316,7 +317,7 @@ impl Queues {
     /// The errors of the device.
     ///
     /// # Panics
-    /// When the buffer is already posted.
+    /// If the buffer is already posted.
     pub(crate) fn post_receive(&self, slot: u16) -> io::Result<()> {
         assert!(slot < self.depths.receives, "there is such a buffer");
         let index = usize::from(slot);
@@ -342,7 +343,7 @@ impl Queues {
     /// Copies the data of a completed receive to `out`, from offset `from` of the buffer on.
     ///
     /// # Panics
-    /// When the buffer is posted, or is too short.
+    /// If the buffer is posted, or is too short.
     pub(crate) fn copy_received(&self, slot: u16, from: usize, out: &mut [u8]) {
         assert!(slot < self.depths.receives, "there is such a buffer");
         assert!(
@@ -355,14 +356,14 @@ impl Queues {
         unsafe { ptr::copy_nonoverlapping(start.add(from), out.as_mut_ptr(), out.len()) };
     }
 
-    /// Fills the first `bytes` bytes of a buffer by calling `fill`, and sends them with an
-    /// immediate word.
+    /// Fills the first `bytes` bytes of a buffer by calling `fill`, and sends them together with an
+    /// immediate word (a 32-bit number that the message carries in addition to its data).
     ///
     /// # Errors
     /// The errors of the device.
     ///
     /// # Panics
-    /// When the buffer is in flight, or is too short.
+    /// If the buffer is in flight, or is too short.
     pub(crate) fn send(
         &self,
         slot: u16,
@@ -381,7 +382,7 @@ impl Queues {
         Ok(())
     }
 
-    /// Sends a message without data, which consists of an immediate word.
+    /// Sends a message that carries no data but an immediate word (a 32-bit number).
     ///
     /// # Errors
     /// The errors of the device.
@@ -424,8 +425,8 @@ impl Queues {
 
 impl Drop for Queues {
     fn drop(&mut self) {
-        // SAFETY: the queue pair is destroyed first, after which the device owns no buffer; every
-        // event was acknowledged when it was taken.
+        // SAFETY: the queue pair is destroyed before its buffers are freed, and a destroyed queue
+        // pair owns no buffer. Every event was acknowledged when it was taken.
         unsafe { (self.library.rdma_destroy_qp)(self.id.raw().0) };
         drop(Parts {
             library: self.library,

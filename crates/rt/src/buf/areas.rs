@@ -1,11 +1,11 @@
 //! Allocator of memory for long-lived content: pieces of one size, carved from areas that the
 //! kernel can back with huge pages.
 //!
-//! The content of a memory device is accessed at random. On small pages nearly every access misses
-//! the TLB, and on the heap the pieces would be interleaved with the reference counts of their
-//! handles. An area is one huge page of x86-64. An area is mapped only when one of its pieces is
-//! needed, so content that was never written takes no memory, except for the unused pieces of one
-//! area.
+//! The content of a memory device is accessed at random. If it were on small pages, nearly every
+//! access would miss the TLB. If it were on the heap, the pieces would also be interleaved with the
+//! reference counts of their handles. An area is one huge page of x86-64. An area is mapped only
+//! when one of its pieces is needed, so content that was never written takes no memory, except for
+//! the unused pieces of one area.
 //!
 //! The allocator must never unmap an area that has a piece in use.
 
@@ -78,9 +78,9 @@ impl Areas {
         let used = self.used_of(start);
         *used -= 1;
         let is_empty = *used == 0;
-        // Unmap the empty area only if the free pieces of the other areas would fill a whole area.
-        // Otherwise, a single piece that is allocated and freed repeatedly would map and unmap an
-        // area each time.
+        // Unmap the area if it has no piece in use and if the free pieces of the other areas would
+        // fill a whole area. Without the second condition, a single piece that is allocated and
+        // freed repeatedly would map and unmap an area each time.
         if is_empty && self.free.len() >= 2 * self.pieces_of_area() {
             self.unmap(area_of(start));
         }
@@ -94,8 +94,8 @@ impl Areas {
     fn map(&mut self) -> Option<()> {
         let area = map_aligned()?;
         let piece_bytes = self.piece_bytes;
-        // `take` pops pieces from the end of the list, so the pieces are added in descending order
-        // and handed out at ascending addresses.
+        // The pieces are pushed in descending order of their addresses. `take` pops pieces from the
+        // end of the list, so it hands them out in ascending order.
         let pieces = (0..self.pieces_of_area()).rev().map(|place| Free {
             // SAFETY: the pieces of an area are inside it.
             start: unsafe { area.add(place * piece_bytes) },

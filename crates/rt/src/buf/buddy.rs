@@ -1,9 +1,9 @@
 //! A binary buddy allocator over page numbers. It knows no addresses and owns no memory.
 //!
 //! Single pages, which most requests use, are not merged immediately when they are freed: a few are
-//! kept in a ready list and reused, the most recently freed page first, while the processor's
-//! caches still hold its content. The pages of the ready list are merged when no free block
-//! satisfies an allocation.
+//! kept in a ready list. An allocation takes the page that was freed last, since the processor's
+//! caches probably still hold its content. The pages of the ready list are merged when no free
+//! block satisfies an allocation.
 
 const NONE: u32 = u32::MAX;
 
@@ -183,8 +183,8 @@ mod tests {
         for (page, size) in held {
             buddy.free(page, size);
         }
-        // All blocks are merged: exactly `pages / top` of the largest blocks can be allocated
-        // again.
+        // All free blocks have been merged: exactly `pages / top` blocks of the largest size can be
+        // allocated.
         assert!((0..pages / top).all(|_| buddy.alloc(top).is_some()));
         assert!(buddy.alloc(1).is_none());
     }

@@ -1,9 +1,9 @@
 //! Buffers that belong to no pool, so that they can move to another thread.
 //!
-//! A [`Buf`](super::Buf) counts its handles and refers to its pool without locks, so it must stay
-//! on its thread. Data that crosses between threads is copied once, into heap memory that has a
-//! single owner and no other reference. The receiving thread's pool takes over this memory without
-//! a copy. The memory is aligned like every buffer, so direct I/O can use it.
+//! A [`Buf`](super::Buf) has a reference count without locks and refers to its pool, so it must
+//! stay on its thread. Data that crosses between threads is copied once, into heap memory that has
+//! a single owner and no other reference. The receiving thread's pool takes over this memory
+//! without a copy. The memory is aligned like every buffer, so direct I/O can use it.
 
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
@@ -64,15 +64,16 @@ impl DetachedBuf {
         let mut at = 0;
         for slice in slices {
             assert!(slice.len() <= len - at, "the slices are as long as all");
-            // SAFETY: the new allocation has at least `len` bytes, the slice fits behind offset
-            // `at`, and no other code refers to the allocation.
+            // SAFETY: the new allocation has at least `len` bytes. The slice fits into the
+            // allocation from offset `at` on. No other code refers to the allocation.
             unsafe {
                 let to = start.as_ptr().add(at);
                 std::ptr::copy_nonoverlapping(slice.as_ptr(), to, slice.len());
             }
             at += slice.len();
         }
-        // Every byte must have been written, since uninitialised bytes must never be read.
+        // The slices must have filled the whole allocation, since uninitialised bytes must never be
+        // read.
         assert_eq!(at, len, "the slices are as long as all");
         Some(DetachedBuf { start, len })
     }
@@ -90,7 +91,7 @@ impl BufPool {
     /// Turns `detached` into a buffer of this pool without copying the bytes. The pool counts the
     /// buffer as heap memory.
     pub fn attach(&self, detached: DetachedBuf) -> BufMut {
-        // The block below takes over the memory, so `detached` must not free it.
+        // The new block takes over the memory, so the drop of `detached` must not free the memory.
         let detached = ManuallyDrop::new(detached);
         let capacity = heap_bytes(detached.len);
         self.0.heap_bytes.set(self.0.heap_bytes.get() + capacity);

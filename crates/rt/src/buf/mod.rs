@@ -59,8 +59,8 @@ struct PoolState {
 impl Drop for PoolState {
     fn drop(&mut self) {
         if self.region_bytes > 0 {
-            // SAFETY: the region was mapped with this length by `BufPool::new`, and every block
-            // holds a reference to this state, so no block is left.
+            // SAFETY: `BufPool::new` mapped the region with this length. Every block holds a
+            // reference to this state, so no block exists any more.
             let result = unsafe { libc::munmap(self.region.as_ptr().cast(), self.region_bytes) };
             assert_eq!(result, 0, "unmapping the buffer region failed");
         }
@@ -121,7 +121,7 @@ impl BufPool {
     /// Creates a pool over a region of `bytes`, rounded up to a multiple of [`BLOCK_BYTES_MAX`].
     ///
     /// # Errors
-    /// When the kernel refuses the memory.
+    /// If the kernel refuses the memory.
     pub fn new(bytes: usize) -> io::Result<BufPool> {
         let bytes = bytes.next_multiple_of(BLOCK_BYTES_MAX);
         if bytes == 0 {
@@ -173,9 +173,9 @@ impl BufPool {
 
     /// Allocates a buffer of `len` bytes from the region, and waits until there is room. Calls are
     /// served in order of arrival, so later calls for small buffers do not starve an earlier call
-    /// for a large buffer. A length that never fits in the region is allocated from the heap
-    /// without waiting. Only components at the edge of the process are allowed to call this, since
-    /// they hold no buffers.
+    /// for a large buffer. A buffer that never fits in the region is allocated from the heap
+    /// without waiting. Only components at the edge of the process, such as exports, are allowed to
+    /// call this, because they hold no buffers while they wait.
     pub async fn alloc(&self, len: usize) -> BufMut {
         if self.0.region_bytes == 0 || block_bytes(len) > BLOCK_BYTES_MAX {
             return self.alloc_now(len);
@@ -329,7 +329,7 @@ impl BufMut {
     /// Shortens the buffer to `len` bytes.
     ///
     /// # Panics
-    /// When `len` exceeds the buffer's length.
+    /// If `len` exceeds the buffer's length.
     pub fn truncate(&mut self, len: usize) {
         assert!(len <= self.len, "a buffer cannot grow");
         self.len = len;

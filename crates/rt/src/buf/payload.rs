@@ -92,7 +92,7 @@ impl Payload {
     /// Copies the bytes to `out`.
     ///
     /// # Panics
-    /// When `out` is not exactly as long as the payload.
+    /// If `out` is not exactly as long as the payload.
     pub fn copy_to(&self, out: &mut [u8]) {
         assert_eq!(out.len(), self.len, "the target is as long as the payload");
         let mut position = 0;

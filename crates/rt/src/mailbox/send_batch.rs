@@ -36,9 +36,9 @@ impl<T> SendBatch<T> {
         }
     }
 
-    /// Sends each batch of messages; never returns. Tasks run in the order in which they became
-    /// ready, so the task that calls this runs after all tasks that were ready when the first
-    /// message of a batch was added, and sends their messages together.
+    /// Sends the messages in batches; never returns. Tasks run in the order in which they became
+    /// ready. The task that calls this therefore runs after all tasks that were ready when the
+    /// first message of a batch was added, and sends the messages of all these tasks together.
     pub async fn carry(&self) {
         loop {
             self.filled

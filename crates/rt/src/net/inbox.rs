@@ -1,5 +1,5 @@
-//! A receive buffer: bytes that were received over a stream and not yet consumed. It must know of
-//! no protocol.
+//! A receive buffer for a stream, which holds bytes that were received and not yet consumed. This
+//! module must not depend on a protocol.
 
 use std::io;
 
@@ -37,7 +37,7 @@ impl Inbox {
     /// Consumes the next `count` bytes.
     ///
     /// # Panics
-    /// When fewer than `count` bytes are unread.
+    /// If fewer than `count` bytes are unread.
     pub fn consume(&mut self, count: usize) {
         self.start += count;
         assert!(self.start <= self.end, "only received bytes are consumed");
@@ -46,11 +46,11 @@ impl Inbox {
         }
     }
 
-    /// Puts `early` into the inbox: bytes that arrived directly after a handshake, before any other
-    /// data.
+    /// Puts `early` into the inbox. These are bytes that arrived directly after a handshake, before
+    /// the inbox received any data.
     ///
     /// # Panics
-    /// When there are unread bytes, or when `early` does not fit.
+    /// If there are unread bytes, or if `early` does not fit.
     pub fn put(&mut self, early: &[u8]) {
         assert!(self.unread().is_empty(), "it came before everything else");
         let buf = self
@@ -67,7 +67,7 @@ impl Inbox {
     /// The errors of `recv(2)`.
     ///
     /// # Panics
-    /// When the buffer is full of unread bytes.
+    /// If the buffer is full of unread bytes.
     pub async fn receive(&mut self, stream: &Stream) -> io::Result<bool> {
         let mut buf = self.buf.take().expect("one receive at a time");
         if self.start > 0 {
@@ -81,15 +81,15 @@ impl Inbox {
         Ok(count > 0)
     }
 
-    /// Receives at most the next `bytes` bytes, the size of a header, and no byte beyond them.
-    /// Returns false at the end of the stream. Protocols with large messages use this function, so
-    /// that the payload after the header can be received directly into its own buffer.
+    /// Receives at most `bytes` bytes, the size of a header, and leaves all later bytes to the next
+    /// receive. Returns false at the end of the stream. Protocols with large messages use this
+    /// function, so that the payload after the header can be received directly into its own buffer.
     ///
     /// # Errors
     /// The errors of `recv(2)`.
     ///
     /// # Panics
-    /// When there are unread bytes.
+    /// If there are unread bytes.
     pub async fn receive_header(
         &mut self,
         rt: &Rt,

@@ -16,7 +16,7 @@ use crate::time::Instant;
 pub struct PipeOptions {
     /// Number of bytes that each direction buffers before the sender waits.
     pub buffer_bytes: usize,
-    /// Time between the send of a byte and the moment it can be received.
+    /// Time from the send of a byte until the byte can be received.
     pub latency: Duration,
 }
 
@@ -190,8 +190,8 @@ mod tests {
         });
         assert!(rt.block_on(sender));
         assert_eq!(received, sent);
-        // There are 50 chunks of 1000 bytes; each waits one latency, since the buffer holds one
-        // chunk.
+        // There are 50 chunks of 1000 bytes. Each chunk takes one latency of 3 ms, since the buffer
+        // holds only one chunk at a time.
         assert_eq!(rt.now().as_ns(), 50 * 3_000_000);
     }
 

@@ -85,8 +85,8 @@ pub struct Driven {
 }
 
 impl Driven {
-    /// Returns one line for the operator if the runtime is less efficient than possible; the line
-    /// states the reason and the cost.
+    /// Returns one line for the operator if the runtime is less efficient than it could be. The
+    /// line states the reason and the cost.
     pub fn warning(&self) -> Option<String> {
         if let Some(refused) = &self.refused {
             return Some(format!(
@@ -165,8 +165,8 @@ fn is_refusal(error: &io::Error) -> bool {
         )
 }
 
-/// System settings that can prevent the creation of a ring. Contains the settings that the kernel
-/// reports.
+/// Settings of the system that can prevent the creation of an `io_uring`, as far as the kernel
+/// reports them.
 #[derive(Clone, Debug, Default)]
 struct Surroundings {
     /// `kernel.io_uring_disabled`; `None` when the kernel lacks this setting (before Linux 6.6).

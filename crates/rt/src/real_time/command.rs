@@ -60,8 +60,9 @@ impl File {
         }
     }
 
-    /// Maps pages of a file that a driver writes and this process only reads. `offset` and `len`
-    /// are in bytes; `offset` is a multiple of the page size.
+    /// Maps pages of this file into memory. The driver of the file writes these pages, and this
+    /// process only reads them. `offset` and `len` are in bytes; `offset` is a multiple of the page
+    /// size.
     ///
     /// # Errors
     /// The errors of `mmap(2)`.
@@ -93,12 +94,12 @@ pub struct DriverPages {
 }
 
 impl DriverPages {
-    /// Returns a copy of the `N` bytes at offset `at`, as they are now. The driver can change the
-    /// bytes during the copy. The caller's protocol with the driver must therefore decide whether
-    /// the copied bytes are consistent with each other.
+    /// Returns a copy of the `N` bytes that are at offset `at` of the pages now. The driver can
+    /// change the bytes during the copy, so the caller's protocol with the driver must decide
+    /// whether the copied bytes are consistent with each other.
     ///
     /// # Panics
-    /// When the bytes do not lie in the pages.
+    /// If the bytes do not lie in the pages.
     pub fn read<const N: usize>(&self, at: usize) -> [u8; N] {
         let fits = at.checked_add(N).is_some_and(|end| end <= self.len);
         assert!(fits, "what is read lies in the pages");
@@ -126,12 +127,13 @@ impl Drop for DriverPages {
 /// A file that takes long commands, one at a time.
 pub struct CommandFile {
     fd: OwnedFd,
-    /// Waits, through the runtime's ring, for completions of the small ring.
+    /// Watch through which the runtime's ring waits for completions of the small ring.
     watch: Watch,
     ring: RefCell<IoUring<squeue::Entry128>>,
     /// Admits one command at a time.
     turn: Rc<Semaphore>,
-    /// Data of the command in flight; kept after the command's future has been dropped.
+    /// Data of the command in flight. It is kept even if the command's future is dropped, because
+    /// the driver can still write to it.
     lent: RefCell<Option<Box<[u8]>>>,
 }
 
@@ -180,7 +182,7 @@ impl CommandFile {
     /// The errors that the driver returns.
     ///
     /// # Panics
-    /// When the address does not fit into the command at `address_at`.
+    /// If the address does not fit into the command at `address_at`.
     ///
     /// # Safety
     /// The driver must touch no memory of this process for this command except the bytes of `data`,
@@ -218,7 +220,8 @@ impl CommandFile {
         ring.submit().map(|_| ())
     }
 
-    /// Waits for the completion of the command in flight; returns its result and its data.
+    /// Waits for the completion of the command in flight. Returns the result and the data of the
+    /// command.
     async fn completion(&self) -> io::Result<(i32, Box<[u8]>)> {
         loop {
             let completion = self.ring.borrow_mut().completion().next();
@@ -234,8 +237,8 @@ impl CommandFile {
 
 impl Drop for CommandFile {
     fn drop(&mut self) {
-        // The kernel can still write to the data of a command that has not completed. Waiting for
-        // the completion could take forever, so the memory is leaked.
+        // If a command has not completed, the kernel can still write to the command's data. The
+        // completion might never come, so the memory is leaked.
         if let Some(data) = self.lent.borrow_mut().take() {
             Box::leak(data);
         }
@@ -250,10 +253,11 @@ mod tests {
     use crate::real_time::OpenOptions;
     use crate::{DriverChoice, UringOptions};
 
-    /// The null device accepts every command, does nothing and returns 0 (Linux 6.2).
+    /// Path of the null device, whose driver accepts every command, does nothing and returns 0
+    /// (Linux 6.2).
     const NULL: &str = "/dev/null";
 
-    /// Returns a runtime on the ring, the only driver that supports commands.
+    /// Returns a runtime with the `io_uring` driver, the only driver that supports commands.
     fn real_time() -> Rt {
         runtime(DriverChoice::Uring)
     }
@@ -344,8 +348,9 @@ mod tests {
         let file = File::open(&rt, &path, options).unwrap();
         let pages = file.map_pages(4096, 4096).unwrap();
         std::fs::remove_file(&path).unwrap();
-        // The bytes from 4096 + 30 on: two bytes of group 257 (1 as a byte) and two of group 258
-        // (2).
+        // Each group of 16 bytes of the file holds the group's number modulo 256. From file offset
+        // 4096 + 30 on, there are two bytes of group 257 (value 1) and then two bytes of group 258
+        // (value 2).
         assert_eq!(pages.read::<4>(30), [1, 1, 2, 2]);
         assert_eq!(pages.read::<2>(4094), [255, 255]);
         let beyond =

@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use super::RealTime;
 
-/// Request of an operation to the kernel, with the addresses of memory that the operation's slot
-/// owns. The result of a request is the result of the system call named at its variant, or a
-/// negative error number.
+/// A request to the kernel to execute an operation, with the addresses of memory that the
+/// operation's slot owns. The result of a request is the result of the system call that is named at
+/// the request's variant, or a negative error number.
 #[derive(Clone, Copy)]
 pub(crate) enum Request {
     /// `pread(2)`.
@@ -34,12 +34,12 @@ pub(crate) enum Request {
     SyncData,
     /// `fallocate(2)`.
     Allocate { offset: u64, len: u64, mode: i32 },
-    /// `readv(2)` of a file without offsets, one message at a time.
+    /// `readv(2)` of a file without offsets, such as a device file. Each call reads one message.
     ReadMessage {
         vectors: *const libc::iovec,
         count: u32,
     },
-    /// `writev(2)` to a file without offsets, one message at a time.
+    /// `writev(2)` to a file without offsets, such as a device file. Each call writes one message.
     WriteMessage {
         vectors: *const libc::iovec,
         count: u32,
@@ -70,11 +70,11 @@ pub(crate) trait Driver {
     /// reports its completion in that case, too.
     fn start(&self, key: usize, file: &Descriptor, request: &Request);
 
-    /// Requests the cancellation of an operation that was started and not yet reported. The
-    /// operation can still complete normally.
+    /// Requests the cancellation of an operation that was started and whose completion was not
+    /// reported. The operation can still complete normally.
     fn cancel(&self, key: usize, file: &Descriptor);
 
-    /// Returns true when an operation was started and has not been submitted to the kernel.
+    /// Returns true when an operation has been started but not yet submitted to the kernel.
     fn must_enter(&self) -> bool;
 
     /// Submits the started operations to the kernel and checks for completions. With `wait`, sleeps
@@ -91,8 +91,8 @@ pub(crate) trait Driver {
     /// Appends the completions that have been found and not yet reported.
     fn reap(&self, completions: &mut Vec<Completion>);
 
-    /// Prepares for operations on `fd`; returns its index in the driver's table of files, if the
-    /// driver has one.
+    /// Prepares for operations on `fd`. Returns the index of `fd` in the driver's table of files,
+    /// if the driver has such a table and the table has room.
     fn register(&self, fd: RawFd) -> Option<u32>;
 
     /// Removes `fd` from the driver before it is closed. The caller makes sure that no operation on
@@ -103,7 +103,8 @@ pub(crate) trait Driver {
 /// An open file, which stays open while an operation on it is in flight.
 ///
 /// Operations identify files by descriptor number. If a file were closed before its operations have
-/// completed, its number could be reused for another file, and a write would go to that other file.
+/// completed, the kernel could reuse the file's descriptor number for another file, and a write of
+/// an old operation would go to that other file.
 pub(crate) struct Descriptor {
     /// Weak, since the slots of operations hold descriptors.
     real_time: Weak<RealTime>,
@@ -141,7 +142,7 @@ impl Descriptor {
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
-        // Once the runtime has been dropped, the driver's table of files no longer exists.
+        // After the runtime has been dropped, there is no driver with a table of files.
         if let Some(real_time) = self.real_time.upgrade() {
             real_time.driver().forget(self.raw(), self.fixed);
         }

@@ -68,8 +68,8 @@ impl File {
         self.handle.fd()
     }
 
-    /// Reads from `offset` into `buf`. Returns the number of bytes read, which is smaller than the
-    /// buffer only at the end of the file, and the buffer in every case.
+    /// Reads from `offset` into `buf`. Returns the number of bytes read, and the buffer in every
+    /// case. The number is smaller than the length of the buffer only at the end of the file.
     ///
     /// # Errors
     /// The errors of `pread(2)`.
@@ -142,9 +142,9 @@ impl File {
         done(self.handle.ask(request, Owned::Nothing).await.0)
     }
 
-    /// Returns `(is_data, end)` for the run of data, or the hole, at `offset`, found with
-    /// `lseek(2)`. On the file systems in use, the call does not wait for the device, since the
-    /// extent map is in memory.
+    /// Finds the run at `offset`: a range that is all data or all hole. Returns `(is_data, end)`.
+    /// On the file systems in use, the `lseek(2)` of this function does not wait for the device,
+    /// since the extent map is in memory.
     ///
     /// # Errors
     /// The errors of `lseek(2)`, except for the end of the file, which is treated as a hole.

@@ -31,8 +31,8 @@ impl ProcessLimit {
         (result == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
     }
 
-    /// Returns the process limit that a system call has hit when it fails with `error`; `None` when
-    /// the error has another cause.
+    /// Returns the process limit that made a system call fail with `error`; `None` if the error has
+    /// another cause.
     pub fn behind(error: &io::Error) -> Option<ProcessLimit> {
         match error.raw_os_error()? {
             libc::EMFILE => Some(ProcessLimit::OpenFiles),

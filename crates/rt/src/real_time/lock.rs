@@ -26,19 +26,20 @@ pub fn try_claim(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Takes the exclusive advisory lock of a range of bytes (`F_OFD_SETLK` of `fcntl_locking(2)`)
-/// without waiting. Returns false when another handle has a lock on a byte of the range. The lock
-/// is released when the handle is closed. A range that ends at `u64::MAX` is unbounded.
+/// Takes the exclusive advisory lock on a range of bytes (`F_OFD_SETLK` of `fcntl_locking(2)`)
+/// without waiting. Returns false if another handle has a lock on a byte of the range. The lock is
+/// released when the handle is closed. A range that ends at `u64::MAX` includes all bytes from its
+/// start on.
 ///
 /// # Errors
-/// The errors of `fcntl(2)`: `EBADF` when the file is not open for writing; `InvalidInput` when the
+/// The errors of `fcntl(2)`: `EBADF` if the file is not open for writing; `InvalidInput` if the
 /// range is empty or begins beyond the maximum of `off_t`.
 pub fn try_lock_range(file: &File, range: &Range<u64>) -> io::Result<bool> {
     let start = i64::try_from(range.start).map_err(|_| io::ErrorKind::InvalidInput)?;
     if range.is_empty() {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    // A length of zero means every byte up to the largest possible offset.
+    // For the kernel, a length of zero includes every byte up to the largest possible offset.
     let len = i64::try_from(range.end - range.start).unwrap_or(0);
     let lock = libc::flock {
         l_type: libc::F_WRLCK as libc::c_short,

@@ -57,7 +57,7 @@ impl MessageBuf {
     /// body](Self::put_body) is put in.
     ///
     /// # Panics
-    /// When the body was already taken.
+    /// If the body was already taken.
     pub fn take_body(&mut self) -> BufMut {
         self.body.take().expect("the body is there")
     }
@@ -91,8 +91,8 @@ pub struct MessageFile {
 }
 
 impl MessageFile {
-    /// Takes ownership of an open file and makes it nonblocking, so that the kernel waits for
-    /// messages by polling and not in a thread of its own.
+    /// Takes ownership of an open file and makes it nonblocking. The kernel then polls the file for
+    /// messages, instead of blocking a kernel thread in a read.
     ///
     /// # Errors
     /// The errors of `fcntl(2)`; `Unsupported` in virtual time.
@@ -122,8 +122,8 @@ impl MessageFile {
             if result != -libc::EAGAIN {
                 return (count(result), buf);
             }
-            // This kernel returns `EAGAIN` for a nonblocking file instead of waiting, so poll the
-            // file.
+            // If a nonblocking file has no message, this kernel returns `EAGAIN` instead of
+            // waiting. Therefore wait until the file is readable, and then read again.
             if let Err(error) = self.readable().await {
                 return (Err(error), buf);
             }
@@ -138,10 +138,10 @@ impl MessageFile {
     /// Writes a message with one system call.
     ///
     /// # Errors
-    /// The errors of `writev(2)`; `WriteZero` when the driver accepted only a part.
+    /// The errors of `writev(2)`; `WriteZero` if the driver accepted only a part.
     ///
     /// # Panics
-    /// When the message has more slices than the kernel accepts (1,024).
+    /// If the message has more slices than the kernel accepts (1,024).
     pub async fn write(&self, message: Payload) -> io::Result<()> {
         assert!(
             message.slices().len() <= VECTORS_MAX,
@@ -177,8 +177,8 @@ mod tests {
         Rt::real_time(options).unwrap()
     }
 
-    /// Returns a message file and its peer, made of a pair of datagram sockets: a datagram is a
-    /// message.
+    /// Returns a message file and its peer. They are the two ends of a pair of datagram sockets, in
+    /// which each datagram is a message.
     fn pair(rt: &Rt) -> (MessageFile, UnixDatagram) {
         let (ours, theirs) = UnixDatagram::pair().unwrap();
         (MessageFile::new(rt, ours.into()).unwrap(), theirs)

@@ -1,4 +1,5 @@
-//! Real time: operations on files and sockets that a driver has the kernel execute.
+//! Real time: operations on files and sockets, which the kernel executes. A driver passes the
+//! operations to the kernel.
 //!
 //! Every operation has a slot that owns the memory that the kernel can access (see the crate's
 //! contract). The slot is identified by a key, which the driver returns with the result of the
@@ -63,22 +64,23 @@ pub struct UringOptions {
     pub pool_bytes: usize,
     /// The seed of the random numbers.
     pub seed: u64,
-    /// Registers buffers and files with the ring (measured at a fifth less CPU per operation). If
-    /// the locked-memory limit forbids registration, buffers and files are used unregistered,
-    /// without an error.
+    /// Registers buffers and files with the ring, which was measured to save a fifth of the CPU
+    /// time per operation. If the limit on locked memory forbids the registration, buffers and
+    /// files are used without it, and no error is returned.
     pub register: bool,
     /// The driver that executes operations.
     pub driver: DriverChoice,
     /// Maximum time that a thread busy-polls for work before it sleeps, while requests follow each
-    /// other closely. An idle thread sleeps immediately; with zero, every thread does.
+    /// other closely. An idle thread sleeps immediately. If this time is zero, no thread
+    /// busy-polls.
     pub spin: Duration,
     /// Collection to which notices are posted. Runtimes created from these options share it.
     pub notices: Notices,
 }
 
-/// Default of [`UringOptions::spin`]: the cost of falling asleep and being woken in a virtual
-/// machine, for both the server and its client. Two wake-ups were measured to take 44 to 70 us on
-/// one machine and about 100 us on another. Busy-polling must last long enough to receive the next
+/// Default of [`UringOptions::spin`]: the time that a server and its client together need to fall
+/// asleep and be woken in a virtual machine. Two wake-ups were measured to take 44 to 70 us on one
+/// machine and about 100 us on another. Busy-polling must last long enough to receive the next
 /// request of a client whose own wake-up takes 50 us.
 pub const SPIN_DEFAULT: Duration = Duration::from_micros(100);
 
@@ -170,7 +172,7 @@ impl RealTime {
     /// Submits queued operations to the kernel and handles completions. When `idle`, waits for a
     /// completion, at most until `deadline`.
     pub(crate) fn turn(&self, idle: bool, deadline: Option<Instant>) {
-        // Completions appear only when the driver is entered, so enter it while any operation is in
+        // Completions are seen only by entering the driver, so enter it whenever an operation is in
         // flight.
         if idle && !self.driver.has_completed() {
             self.wait(deadline);
@@ -180,8 +182,8 @@ impl RealTime {
         self.reap();
     }
 
-    /// Waits for a completion, at most until `deadline`: first by busy-polling, if that is
-    /// worthwhile, then by sleeping.
+    /// Waits for a completion, at most until `deadline`. The wait begins with busy-polling if
+    /// `spin` decides so, and continues with sleeping.
     fn wait(&self, deadline: Option<Instant>) {
         let mut spin = self.spin.get();
         if !spin.is_on() {
@@ -189,8 +191,8 @@ impl RealTime {
         }
         if self.driver.must_enter() {
             self.driver.enter(false, None);
-            // An operation that completes during its submission, as most sends do, is not a wait.
-            // If it were counted as a short wait, it would hide the long waits.
+            // Most sends complete during their submission. This is not recorded as a wait, since
+            // such short waits would hide the long waits.
             if self.driver.has_completed() {
                 return;
             }
@@ -247,8 +249,9 @@ impl RealTime {
         }
     }
 
-    /// Starts an operation and returns the key of its slot. When all slots are in use, returns
-    /// `owned`, and `waker` is woken for a retry when a slot becomes free.
+    /// Starts an operation and returns the key of its slot. If all slots are in use, the operation
+    /// is not started: this returns `owned`, and wakes `waker` when a slot becomes free, so that
+    /// the caller tries again.
     fn submit(
         &self,
         file: &Rc<Descriptor>,
@@ -314,8 +317,9 @@ impl RealTime {
         }
     }
 
-    /// Called when a slot has become free: wakes all operations that wait for a slot. All of them
-    /// retry, since the future of the first operation might have been dropped.
+    /// Wakes all operations that wait for a slot, since a slot has become free. All of them must
+    /// try again: if only the first operation were woken and its future had been dropped, the free
+    /// slot would stay unused.
     fn wake_starved(&self) {
         if !self.starved.borrow().is_empty() {
             let starved = std::mem::take(&mut *self.starved.borrow_mut());

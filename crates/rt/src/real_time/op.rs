@@ -24,12 +24,13 @@ pub(crate) enum Owned {
     Message(Box<MessageBuf>),
     /// The address of a connection being made.
     Address(Box<SocketAddress>),
-    /// No memory. The result of an accept is a file descriptor, which is closed if the future was
-    /// dropped.
+    /// No memory. If the future of the accept was dropped, the result is a file descriptor that
+    /// must be closed.
     Accept,
 }
 
-/// Slices and the kernel structures that describe them; boxed, so that the structures never move.
+/// Slices and the kernel structures that describe them. It is used in a `Box`, so that the
+/// structures never move in memory.
 pub(crate) struct Gather {
     #[expect(dead_code, reason = "owned for the kernel")]
     payload: Payload,
@@ -80,7 +81,8 @@ pub(crate) struct SocketAddress {
 
 impl Owned {
     /// Drops the memory of an orphan (an operation whose future was dropped) that has completed
-    /// with `result`. If the operation accepted a connection, closes the connection.
+    /// with `result`. If the operation has accepted a connection, `result` is its descriptor, which
+    /// is closed.
     pub(super) fn discard(self, result: i32) {
         if let Owned::Accept = self
             && result >= 0
@@ -105,7 +107,7 @@ impl Handle {
         Ok(Handle::of(&super::of(rt)?, fd))
     }
 
-    /// Takes ownership of an open file, for operations that `real_time` executes.
+    /// Takes ownership of an open file. `real_time` executes the operations on the file.
     pub(super) fn of(real_time: &Rc<RealTime>, fd: OwnedFd) -> Handle {
         Handle {
             real_time: Rc::clone(real_time),

@@ -10,14 +10,15 @@ use crate::executor::Rt;
 pub struct Signals {
     file: MessageFile,
     rt: Rt,
-    /// True when a hangup (SIGHUP) only posts a notice and does not end the process.
+    /// True if a hangup (SIGHUP) only posts a notice. Otherwise a hangup asks the process to end,
+    /// like the other signals.
     outlives_terminal: bool,
 }
 
 /// Makes a write beyond `RLIMIT_FSIZE` fail with `EFBIG`, and a write to a pipe or socket without a
-/// reader fail with `EPIPE`. By default the kernel ends the process instead, as a crash would; as
-/// an error, the write is reported like any other failure of a device. Call this before other
-/// threads are started.
+/// reader fail with `EPIPE`. By default the kernel ends the process at such a write, as a crash
+/// would. With this setting, the failed write is reported like any other failure of a device. Call
+/// this before other threads are started.
 pub fn fail_writes_instead_of_ending() {
     for signal in [libc::SIGXFSZ, libc::SIGPIPE] {
         // SAFETY: both signals can be ignored, and no handler is set.
@@ -89,7 +90,7 @@ impl Signals {
 
     async fn read(&self) -> io::Result<i32> {
         const RECORD_BYTES: usize = size_of::<libc::signalfd_siginfo>();
-        // A record fills the head exactly, so no byte is read into the body.
+        // One record fits into the head exactly, so no byte is read into the body.
         let buf = MessageBuf::new(RECORD_BYTES, self.rt.pool().alloc_now(1));
         let (read, buf) = self.file.read(buf).await;
         match (read?, buf.head().first_chunk()) {

@@ -18,7 +18,7 @@ use crate::net::Peer;
 /// Maximum number of slices in one send; the kernel's `UIO_MAXIOV`.
 const VECTORS_MAX: usize = 1024;
 /// Maximum number of slices that one non-blocking send passes to the kernel. The list of slices is
-/// on the stack. It has room for 128 replies with data, and their headers.
+/// on the stack, and has room for the slices of 128 replies with data, and for their headers.
 const VECTORS_NOW_MAX: usize = 160;
 /// Maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 128;
@@ -36,12 +36,13 @@ const GROUPS_MAX: usize = 1024;
 const KEEPALIVE_IDLE_S: libc::c_int = 30;
 const KEEPALIVE_INTERVAL_S: libc::c_int = 10;
 const KEEPALIVE_PROBES: libc::c_int = 3;
-/// Maximum time for which an accepted connection can leave sent data unacknowledged before it is
-/// ended. A server waits equally long for a client that does not read.
+/// Maximum time for which data sent over an accepted connection can stay unacknowledged; the kernel
+/// then ends the connection. A server waits for the same time for a client that does not read its
+/// replies.
 const ACCEPTED_SILENCE_MAX: Duration = Duration::from_secs(60);
-/// Maximum time for which the server at the other end of an outgoing connection can leave sent data
-/// unacknowledged before the connection is ended. The time is longer than for an accepted
-/// connection, since the server might have stalled for a while.
+/// Maximum time for which data sent over an outgoing connection can stay unacknowledged by the
+/// server; the kernel then ends the connection. The time is longer than for an accepted connection,
+/// since the server might have stalled for a while.
 const CONNECTED_SILENCE_MAX: Duration = Duration::from_secs(180);
 
 /// A connected stream socket.
@@ -81,8 +82,8 @@ impl Socket {
             };
             let (result, back) = handle.ask(request, owned).await;
             owned = back;
-            // The backlog of a UNIX listener is full, and no event reports that there is room
-            // again.
+            // The backlog of a UNIX listener is full. No event reports that it has room again, so
+            // try again after a pause.
             if result == -libc::EAGAIN {
                 rt.sleep(LISTENER_FULL_PAUSE).await;
                 continue;
@@ -112,9 +113,9 @@ impl Socket {
     /// Sends the whole payload.
     ///
     /// The part that the socket accepts without waiting is sent immediately, with a plain system
-    /// call. A send through the driver would complete just as fast, but its completion would
-    /// interrupt the thread's wait for the next request, which costs one more turn of the executor
-    /// per send.
+    /// call. A send through the driver would be just as fast, but its completion would end the
+    /// thread's wait for the next request. This would cost one more turn of the executor for each
+    /// send.
     pub(crate) async fn send(&self, payload: Payload) -> io::Result<()> {
         let mut sent = self.send_now(&payload)?;
         while sent < payload.len() {
@@ -279,11 +280,11 @@ impl SocketListener {
 
 /// Sockets of another runtime, or of none.
 impl Socket {
-    /// Returns a duplicate of the connection's descriptor for another runtime. The options of the
-    /// socket are already set.
+    /// Returns a duplicate of the connection's descriptor, from which another runtime makes a
+    /// socket. The options of the socket in the kernel are already set.
     ///
     /// # Errors
-    /// When no more descriptors can be opened.
+    /// If no more descriptors can be opened.
     pub(crate) fn detached(&self) -> io::Result<OwnedFd> {
         self.handle.fd().try_clone()
     }
@@ -327,8 +328,9 @@ fn new_socket(family: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Enlarges the send buffer, which saves wake-ups. The function returns no error, since the size is
-/// optional: the kernel caps it by its own limit, or keeps the default.
+/// Requests a larger send buffer, so that a send waits for room, and is woken, less often. Errors
+/// are ignored, since the size is optional: the kernel applies its own limit, or keeps the default
+/// size.
 fn set_send_buffer(fd: &OwnedFd) {
     let _ = set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, SEND_BUFFER_BYTES);
 }
@@ -369,8 +371,8 @@ fn set_option(fd: &OwnedFd, level: i32, name: i32, value: libc::c_int) -> io::Re
     }
 }
 
-/// Types that are plain integers, so that `getsockopt(2)` can safely overwrite a value with any
-/// bytes.
+/// Types that are plain integers. Any bytes are a valid value of such a type, so `getsockopt(2)`
+/// can safely overwrite a value.
 trait SocketValue: Copy {}
 impl SocketValue for libc::c_int {}
 impl SocketValue for libc::gid_t {}
@@ -407,7 +409,7 @@ fn unix_address(path: &Path) -> io::Result<SocketAddress> {
     use std::os::unix::ffi::OsStrExt;
     let bytes = path.as_os_str().as_bytes();
     let mut address = zeroed_address();
-    // SAFETY: the storage is larger than and aligned for every socket address.
+    // SAFETY: the storage is large enough and suitably aligned for every socket address.
     let unix = unsafe { &mut *(&raw mut address.storage).cast::<libc::sockaddr_un>() };
     if bytes.len() >= unix.sun_path.len() || bytes.contains(&0) {
         return Err(io::Error::new(
@@ -427,7 +429,7 @@ fn tcp_address(from: SocketAddr) -> SocketAddress {
     let mut address = zeroed_address();
     match from {
         SocketAddr::V4(v4) => {
-            // SAFETY: the storage is larger than and aligned for every socket address.
+            // SAFETY: the storage is large enough and suitably aligned for every socket address.
             let inet = unsafe { &mut *(&raw mut address.storage).cast::<libc::sockaddr_in>() };
             inet.sin_family = libc::AF_INET as libc::sa_family_t;
             inet.sin_port = v4.port().to_be();
@@ -435,7 +437,7 @@ fn tcp_address(from: SocketAddr) -> SocketAddress {
             address.len = size_of::<libc::sockaddr_in>() as libc::socklen_t;
         }
         SocketAddr::V6(v6) => {
-            // SAFETY: the storage is larger than and aligned for every socket address.
+            // SAFETY: the storage is large enough and suitably aligned for every socket address.
             let inet = unsafe { &mut *(&raw mut address.storage).cast::<libc::sockaddr_in6>() };
             inet.sin6_family = libc::AF_INET6 as libc::sa_family_t;
             inet.sin6_port = v6.port().to_be();

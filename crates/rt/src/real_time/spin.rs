@@ -6,13 +6,13 @@
 //! if the previous waits were short. Busy-polling lasts at most as long as sleeping would have cost
 //! both threads.
 //!
-//! Short waits do not prove that busy-polling is worthwhile. Peers that share the processor with
-//! the thread, or that send larger batches when the thread answers later, progress faster while the
-//! thread sleeps. Nor does the duration of a wait with sleep show how long it would have been
-//! without the wake-ups. So a [trial](Trial) measures from time to time which of the two ways to
-//! wait gets more done, and only its result decides. The rest of this module only distinguishes a
-//! conversation (requests that follow each other closely), in which a trial is worthwhile, from
-//! rare requests.
+//! Short waits do not prove that busy-polling is worthwhile. Some peers share the processor with
+//! the thread, and some peers send larger batches when the thread answers later: such peers
+//! progress faster while the thread sleeps. The duration of a wait with sleep does not show how
+//! long the wait would have been without the wake-ups. So a [trial](Trial) measures from time to
+//! time which of the two ways to wait gets more done, and only its result decides. The rest of this
+//! module only distinguishes a conversation (requests that follow each other closely), in which a
+//! trial is worthwhile, from rare requests.
 //!
 //! A thread must never busy-poll when no requests come: an idle thread takes no processor time.
 
@@ -22,12 +22,12 @@ use super::trial::Trial;
 use crate::time::Instant;
 
 /// Number of consecutive short waits after which the next wait is allowed to begin with
-/// busy-polling. One request causes fewer waits than this on its way to the devices and back. A
-/// rare request is therefore not mistaken for a conversation (requests that follow each other
+/// busy-polling. A single request causes fewer waits than this on its way to the devices and back.
+/// Rare requests are therefore not mistaken for a conversation (requests that follow each other
 /// closely).
 const SHORT_WAITS: u32 = 8;
-/// A wait is short if it lasts at most this multiple of the busy-polling limit. With the default
-/// limit, short waits last at most 1 ms: a thread that gets fewer than a thousand requests a second
+/// Ratio of the maximum duration of a short wait to the busy-polling limit. With the default limit,
+/// short waits last at most 1 ms, so a thread that gets fewer than a thousand requests a second
 /// does not busy-poll.
 const SHORT_FACTOR: u32 = 10;
 
@@ -100,8 +100,8 @@ pub(super) trait Watched {
 
 /// Busy-polls for a completion until `end`; returns true when there is a completion.
 ///
-/// The kernel's flag for pending work is only a hint. If work is added while the kernel does
-/// earlier work, the kernel does both together, but leaves the flag set until the next work is
+/// The kernel's flag for pending work is only a hint. If work is added while the kernel executes
+/// earlier work, the kernel executes both together, but the flag stays set until more work is
 /// added. The loop therefore checks the time even while the flag is set.
 pub(super) fn probe(watched: &impl Watched, end: Instant) -> bool {
     while !watched.has_completed() {
@@ -183,7 +183,8 @@ mod tests {
         assert_eq!(budget(&mut after(&[200; 7])), None);
         assert_eq!(budget(&mut after(&[200; 8])), Some(20 * US));
         assert_eq!(budget(&mut after(&[201; 99])), None);
-        // One long wait ends the conversation, and eight short waits in a row begin it again.
+        // Busy-polling needs eight short waits in a row. After one long wait, eight further short
+        // waits are necessary.
         let again = |short| {
             let mut spin = after(&[200; 8]);
             spin.slept(201 * US, false);
@@ -209,8 +210,8 @@ mod tests {
             done += if probes { 1 } else { 2 };
             now += 10 * US;
         }
-        // The thread busy-polls before the first trial, and in half of the time of each trial. The
-        // simulated second contains eight trials.
+        // The thread busy-polls before the first trial, and for half of the time of each trial. In
+        // the simulated second there are eight trials.
         assert!((2_000..10_000).contains(&probed), "{probed}");
     }
 

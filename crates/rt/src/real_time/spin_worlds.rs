@@ -42,9 +42,12 @@ impl Thread {
         self.spin.budget(self.now, self.done).is_some()
     }
 
-    /// Ends the wait, which began with busy-polling if `polls`. If the wait began with busy-polling
-    /// and `polled` is within the busy-polling limit, the wait ends after `polled`. In all other
-    /// cases the thread sleeps for `slept`, after the busy-polling if there was any.
+    /// Ends the wait. `polls` is true if the wait began with busy-polling. `polled` is the time
+    /// after which busy-polling would find a completion, and `slept` is the time until a sleeping
+    /// thread is awake. If the wait began with busy-polling and `polled` is within the busy-polling
+    /// limit, the wait takes `polled`. If the thread busy-polls without success, the wait takes the
+    /// busy-polling limit and then `slept`. If the thread sleeps immediately, the wait takes
+    /// `slept`.
     fn ends(&mut self, polls: bool, polled: Duration, slept: Duration) {
         let took = match polls {
             true if polled <= SPIN_DEFAULT => {
@@ -77,21 +80,21 @@ impl Thread {
 struct World {
     /// Time that the server works on a request.
     work_us: u32,
-    /// Time until the next request arrives, if the server busy-polls.
+    /// Time from an answer of the server until the next request arrives, if the server busy-polls.
     polled_us: u32,
-    /// Time until the server sees the next request, if the server sleeps. It includes the wake-up
-    /// of the server.
+    /// Time from an answer of the server until the server sees the next request, if the server
+    /// sleeps. The time includes the wake-up of the server.
     slept_us: u32,
     /// Maximum deviation of the three times above, in percent. The deviation is drawn at random for
     /// each millisecond.
     jitter_percent: u32,
-    /// Number of waits in a thousand that last 3 ms longer. 3 ms is the time slice of another
-    /// process.
+    /// Number of waits in a thousand that are 3 ms longer than usual, because another process uses
+    /// the processor for its time slice of 3 ms.
     stalls: u64,
 }
 
-/// No other process runs. The client and the server each have a core of their own, which sleeps
-/// while its process sleeps.
+/// A machine without other processes. The client and the server each have a core of their own, and
+/// the core is idle while its process sleeps.
 const QUIET: World = World {
     work_us: 7,
     polled_us: 20,
@@ -127,8 +130,8 @@ const fn noisy(world: World) -> World {
 }
 
 impl World {
-    /// Returns the time of a round trip when each wait begins by busy-polling (`polls`) or by
-    /// sleeping.
+    /// Returns the time of a round trip if each wait begins with busy-polling (`polls` is true) or
+    /// with sleeping (`polls` is false).
     fn round_trip(&self, polls: bool) -> Duration {
         let us = match polls {
             true if Duration::from_micros(self.polled_us.into()) > SPIN_DEFAULT => {
@@ -241,7 +244,8 @@ fn noise_does_not_change_that() {
     }
 }
 
-/// Maximum time for which a server is allowed to wait in the old way after its world has changed.
+/// Maximum time that a server is allowed to need, after its world (its client and machine) has
+/// changed, to choose the way to wait that is better in the new world.
 const LEAVES_WITHIN: Duration = Duration::from_millis(320);
 
 #[test]
@@ -272,9 +276,10 @@ fn polling_in_vain_ends_after_few_waits() {
     let before = server.thread.polled;
     let ran = server.run(IN_VAIN, SECOND / 10);
     let vain = (server.thread.polled - before).as_micros() / SPIN_DEFAULT.as_micros();
-    // Maximum number of waits that busy-poll without success: 16 that are judged together with
-    // earlier successful waits, 32 until the policy chooses sleeping, and 32 in each of the three
-    // trials, after 16, 48 and 112 ms.
+    // Maximum number of waits in which the server busy-polls without success. At most 16 such waits
+    // are judged together with earlier successful waits. After 32 further waits the server chooses
+    // sleeping. Then there are three trials, after 16, 48 and 112 ms, with at most 32 such waits
+    // each.
     assert!(ran.operations > 5_000 && vain <= 16 + 4 * 32, "{vain}");
 }
 
@@ -293,12 +298,13 @@ fn an_idle_thread_takes_no_processor_time() {
         let polls = server.thread.begins();
         server.thread.ends(polls, SECOND, SECOND);
     }
-    // After the client has stopped sending, the thread busy-polls during one wait at most.
+    // After the client has stopped sending, the thread busy-polls in at most one further wait.
     assert!(server.thread.polled - before <= SPIN_DEFAULT);
 }
 
-/// Returns the share of time spent on busy-polling, in thousandths, when one request comes every
-/// `every`, after a conversation in which busy-polling was the better way.
+/// Returns the share of time that the thread spends on busy-polling, in thousandths, if requests
+/// arrive at the interval `every`. Before, the thread has had a conversation (requests that follow
+/// each other closely) in which busy-polling was the better way.
 fn polled_permille(every: Duration) -> u128 {
     let mut server = Server::new(1);
     server.run(QUIET, SECOND);
@@ -315,7 +321,8 @@ fn polled_permille(every: Duration) -> u128 {
 #[test]
 fn rare_requests_take_little_processor_time() {
     assert!(polled_permille(10 * MS) < 1);
-    // When polls find nothing, the thread stops polling, however often requests come.
+    // If busy-polling finds no completions, the thread stops busy-polling, however often requests
+    // arrive.
     for every_us in [5_000, 2_000, 1_000, 999, 500, 400, 200, 150, 110] {
         let permille = polled_permille(Duration::from_micros(every_us));
         assert!(permille <= 20, "every {every_us} us: {permille}");

@@ -84,9 +84,9 @@ pub(super) fn close(fd: i32) {
 /// `PR_SET_IO_FLUSHER` of the kernel's `linux/prctl.h`.
 const PR_SET_IO_FLUSHER: libc::c_int = 57;
 
-/// Prepares a thread other than the main thread. Signals are blocked, since the main thread
-/// receives them, and the thread is marked as part of the I/O path (`PR_SET_IO_FLUSHER` applies to
-/// a thread).
+/// Prepares a thread other than the main thread. Blocks the signals of the thread, since the main
+/// thread handles them. Marks the thread as part of the I/O path (`PR_SET_IO_FLUSHER` applies to a
+/// single thread).
 pub(crate) fn begin_thread() {
     // SAFETY: the set is initialised by `sigfillset` before it is read; both calls use their
     // pointer to the set only until they return. This option of `prctl` takes four integers and no
@@ -96,8 +96,8 @@ pub(crate) fn begin_thread() {
         libc::sigfillset(&mut set);
         // The only possible error is an invalid first argument.
         libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
-        // An error is ignored here: either all threads have the required capability or none has,
-        // and `keep_memory_resident` reports its absence.
+        // An error is ignored here. Either all threads have the needed capability or none of them
+        // has it, and `keep_memory_resident` reports that it is missing.
         libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0);
     }
 }
@@ -178,16 +178,16 @@ fn grow_heap(bytes: usize) {
         libc::mallopt(libc::M_MMAP_THRESHOLD, LARGEST_FROM_HEAP_BYTES);
         libc::mallopt(libc::M_ARENA_MAX, 1);
     }
-    // Allocate pieces below the mapping threshold, hold all of them together, then return them to
-    // the heap.
+    // Allocate pieces that are too small for mappings of their own, and hold all of them until
+    // their total size is reached, so that the heap grows. Then return them to the heap.
     let pieces: Vec<Vec<u8>> = (0..bytes.div_ceil(1 << 20))
         .map(|_| std::hint::black_box(vec![1; 1 << 20]))
         .collect();
     drop(pieces);
 }
 
-/// Touches 1 MiB of the stack, more than the 240 KiB that the deepest chain of calls was seen to
-/// use without optimisation. The kernel never reclaims the memory by which a stack has grown.
+/// Grows the stack by touching 1 MiB of it. The deepest chain of calls was seen to use 240 KiB
+/// without optimisation. The kernel never reclaims memory by which a stack has grown.
 #[inline(never)]
 fn grow_stack() {
     const DEEPEST_BYTES: usize = 1 << 20;

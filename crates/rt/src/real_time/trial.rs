@@ -5,11 +5,13 @@
 //! cost of a wake-up, and on whether peers send larger batches when the thread answers later. These
 //! factors cannot be known, but their effect can be counted: the bytes that operations moved. So a
 //! conversation (requests that follow each other closely) is run both ways for some milliseconds
-//! each, and continues in the better way until the next trial. Measured on two cores: a ping-pong
-//! over a UNIX socket made 14 thousand round trips a second on a quiet machine when both ends slept
-//! and 36 thousand when one busy-polled, but 107 and 56 thousand beside a compute-bound process,
-//! where both ends share a core. Four connections of fio achieved a fifth to a half more with a
-//! server that sleeps.
+//! each, and continues in the better way until the next trial.
+//!
+//! Measured on two cores, with a ping-pong over a UNIX socket: on a quiet machine it made 14
+//! thousand round trips a second when both ends slept, and 36 thousand when one end busy-polled.
+//! Beside a compute-bound process both ends shared a core, and it made 107 thousand round trips a
+//! second when both ends slept, and 56 thousand when one end busy-polled. Four connections of fio
+//! achieved a fifth to a half more with a server that sleeps.
 //!
 //! A trial forces the way to wait that it measures: in the parts that busy-poll, every wait of a
 //! conversation begins with busy-polling, regardless of the waits before. If most of these polls
@@ -27,31 +29,33 @@ use crate::time::Instant;
 /// Minimum duration of a part of a trial: the time of some hundred requests.
 const PART: Duration = Duration::from_millis(4);
 /// Minimum number of waits in a part of a trial. A part with fewer waits continues until it has
-/// this number, but for at most [`PART_MAX`].
+/// this number of waits, but for at most [`PART_MAX`].
 const WAITS_MIN: u32 = 16;
 const PART_MAX: Duration = Duration::from_millis(32);
-/// Maximum time that a trial counts for one wait. The rest of a longer wait is excluded, so that a
-/// single time slice of another process does not decide the trial.
+/// Maximum time that a trial counts for one wait. The time of a wait beyond this maximum is
+/// excluded from the trial, so that a single time slice of another process does not decide the
+/// result.
 const WAIT_MAX: Duration = Duration::from_millis(1);
-/// Minimum duration of a wait that discards the trial in progress and makes the next trial begin
-/// soon, since the load of the machine might have changed during the wait.
+/// If a wait with sleep lasts at least this time, the trial in progress is discarded, and the next
+/// trial begins soon. The load of the machine might have changed during the wait.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Time for which the result of a trial holds: [`HOLDS_MIN`] at first and after a result that
-/// changes the way to wait. Each trial that confirms the result doubles the time, up to
-/// [`HOLDS_MAX`]. One run of all parts of a trial takes a sixteenth of the maximum, and half of
-/// that run uses the worse way.
+/// Time for which the result of a trial is used. It is [`HOLDS_MIN`] at first, and after a result
+/// that changes the way to wait. Each trial that confirms the earlier result doubles the time, up
+/// to [`HOLDS_MAX`]. One run of all parts of a trial takes a sixteenth of [`HOLDS_MAX`], and half
+/// of that run uses the worse way to wait.
 const HOLDS_MIN: Duration = Duration::from_millis(16);
 const HOLDS_MAX: Duration = Duration::from_millis(256);
-/// The way to wait in each part of a trial: true for busy-polling. In this order, a steady change
-/// of the load affects both ways equally.
+/// Way to wait in each part of a trial: true for busy-polling. With this order of the parts, a load
+/// that changes at a constant rate during the trial affects both ways equally.
 const PARTS: [bool; 4] = [true, false, false, true];
-/// Number of times that all parts of a trial are run before the way to wait is changed. One run is
-/// enough to confirm the old result.
+/// Number of times that all parts of a trial are run before the trial can change the way to wait.
+/// One run is enough to confirm the earlier result.
 const RUNS_TO_CHANGE: u32 = 2;
-/// Sleeping is chosen only if it does more than this percentage of the work of busy-polling.
+/// Minimum work that sleeping must get done, in percent of the work that busy-polling gets done in
+/// the same time. Sleeping is chosen only if it does more than this.
 const MARGIN_PERCENT: u128 = 105;
-/// Minimum number of busy-polling waits before they are judged: if most of them found nothing,
-/// sleeping is chosen.
+/// Number of waits with busy-polling after which their success is judged. If most of them found no
+/// completion, sleeping is chosen.
 const POLLS_JUDGED: u32 = 32;
 
 /// Work done in one of the two ways to wait, and the time that it took.
@@ -61,8 +65,8 @@ struct Yield {
     taken_ns: u64,
 }
 
-/// Counters of waits with busy-polling. `all`: all these waits. `in_vain`: those whose busy-polling
-/// found no completion.
+/// Counters of waits that began with busy-polling. `all`: all such waits. `in_vain`: the waits in
+/// which busy-polling found no completion.
 #[derive(Clone, Copy, Debug, Default)]
 struct Polls {
     all: u32,
@@ -115,15 +119,16 @@ pub(super) struct Trial {
     polls: bool,
     /// Time for which the result holds.
     holds: Duration,
-    /// Time at which the next trial begins; `None` until the next wait, which sets it.
+    /// Time at which the next trial begins. It is `None` at first and after the end of a trial; the
+    /// next wait then sets the time.
     next: Option<Instant>,
     part: Option<Part>,
-    /// Number of times that all parts of the trial in progress have been run.
+    /// Number of runs in the trial in progress. A run is one pass through all parts of a trial.
     runs: u32,
     polled: Yield,
     slept: Yield,
-    /// Counters of busy-polling in the trial in progress. If no trial is in progress, they are
-    /// reset after every [`POLLS_JUDGED`] waits.
+    /// Counters of the waits with busy-polling in the trial in progress. While no trial is in
+    /// progress, they are reset after every [`POLLS_JUDGED`] waits.
     found: Polls,
 }
 
@@ -144,8 +149,8 @@ impl Default for Trial {
 }
 
 impl Trial {
-    /// Returns true when a wait that begins now should begin with busy-polling. `done` is the total
-    /// work done so far, in any unit.
+    /// Returns true if a wait that begins now should begin with busy-polling. `done` is the total
+    /// work done so far, in any unit. This also begins and ends the trials and their parts.
     pub(super) fn polls(&mut self, now: Instant, done: u64) -> bool {
         match &self.part {
             None => match self.next {
@@ -215,7 +220,8 @@ impl Trial {
         }
     }
 
-    /// Stores the new way to wait: the result of a trial, or sleeping if most polls found nothing.
+    /// Stores the way to wait from now on, true for busy-polling. It is the result of a trial, or
+    /// sleeping if most waits with busy-polling found no completion.
     fn choose(&mut self, polls: bool) {
         self.holds = match polls == self.polls {
             true => HOLDS_MAX.min(self.holds * 2),
@@ -249,8 +255,8 @@ mod tests {
 
     const STEP: Duration = Duration::from_micros(10);
 
-    /// A simulated server. In each step its peers get `polling` units of work done if it
-    /// busy-polls, and `sleeping` units if it sleeps.
+    /// A simulated server. In each step, its peers get `polling` units of work done if the server
+    /// busy-polls, and `sleeping` units of work if it sleeps.
     struct Server {
         trial: Trial,
         now: Instant,
@@ -289,8 +295,8 @@ mod tests {
     }
 
     const SECOND: Duration = Duration::from_secs(1);
-    /// Time before the first trial, plus the time of a trial that changes the way to wait, plus one
-    /// step.
+    /// Time after which the first trial has changed the way to wait: the time before the first
+    /// trial, plus two runs of the four parts of a trial, plus one step.
     const FIRST: Duration = HOLDS_MIN
         .saturating_add(PART.saturating_mul(8))
         .saturating_add(STEP);
@@ -298,13 +304,13 @@ mod tests {
     #[test]
     fn what_gets_more_done_is_what_is_done() {
         let mut server = Server::new();
-        // The server busy-polls until the first trial is over, and then only in the busy-polling
-        // parts of trials.
+        // The server busy-polls until the first trial is over. After that, it busy-polls only in
+        // the parts of trials that measure busy-polling.
         assert!(server.run(FIRST, 100, 150) > 60);
         server.run(SECOND, 100, 150);
         assert!((1..=4).contains(&server.run(SECOND, 100, 150)));
-        // Now busy-polling gets more work done. After the next trial the server busy-polls again,
-        // except in the sleeping parts of trials.
+        // Now busy-polling gets more work done. After the next trial the server busy-polls, except
+        // in the parts of trials that measure sleeping.
         server.run(HOLDS_MAX + 9 * PART, 100, 40);
         server.run(SECOND, 100, 40);
         assert!((96..=99).contains(&server.run(SECOND, 100, 40)));
@@ -314,7 +320,7 @@ mod tests {
     fn a_new_result_is_tried_again_soon_and_an_old_one_seldom() {
         let mut server = Server::new();
         server.run(FIRST, 100, 150);
-        // A result that changes the way to wait holds for the minimum time.
+        // A result that changes the way to wait is used for the minimum time.
         assert_eq!(server.run(HOLDS_MIN - STEP, 100, 150), 0);
         server.run(2 * STEP, 100, 150);
         assert!(server.trial.part.is_some());
@@ -352,7 +358,8 @@ mod tests {
             assert!(trial.polls(Instant::ZERO, 0));
             trial.polled(found);
         };
-        // Half of the polls find nothing, which is not the majority: the server keeps busy-polling.
+        // Half of the waits with busy-polling find no completion. This is not the majority, so the
+        // server keeps busy-polling.
         for poll in 0..POLLS_JUDGED {
             polled(&mut trial, poll % 2 == 0);
         }
@@ -361,7 +368,7 @@ mod tests {
         }
         assert!(!trial.polls(Instant::ZERO, 0));
         assert_eq!(trial.holds, HOLDS_MIN);
-        // A part of a trial in which busy-polling finds nothing ends the trial.
+        // A trial ends in its first part if busy-polling finds no completions.
         let later = Instant::ZERO + HOLDS_MIN;
         for _ in 0..POLLS_JUDGED {
             assert!(trial.polls(later, 0));
@@ -377,8 +384,8 @@ mod tests {
         let mut now = Instant::ZERO;
         assert!(trial.polls(now, 0));
         now += HOLDS_MIN;
-        // A part of a trial ends after 16 waits of 1 ms, or after a single wait of the maximum
-        // duration of a part.
+        // A part of a trial ends after 16 waits of 1 ms each, or after a single wait that lasts as
+        // long as a part is allowed to last.
         for (wait, waits) in [(PART / 4, WAITS_MIN), (PART_MAX, 1)] {
             for _ in 0..waits {
                 trial.polls(now, 0);
@@ -410,8 +417,8 @@ mod tests {
         let mut server = Server::new();
         server.run(2 * SECOND, 100, 150);
         assert_eq!(server.trial.holds, HOLDS_MAX);
-        // A trial begins, and the peers stop sending in its first part, in which the server
-        // busy-polls.
+        // A trial begins. In its first part, in which the server busy-polls, the peers stop sending
+        // for a second.
         while !server.step(100, 150) {}
         server.now += SECOND;
         server.trial.waited(SECOND);

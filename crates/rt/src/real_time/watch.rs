@@ -8,8 +8,8 @@ use super::file::count;
 use super::{Handle, Owned, Request};
 use crate::executor::Rt;
 
-/// A watched descriptor. It is a duplicate, so the owner of the original descriptor can close it at
-/// any time.
+/// A descriptor that is watched for data. It is a duplicate, so the owner of the original
+/// descriptor can close the original at any time.
 pub struct Watch {
     handle: Handle,
 }

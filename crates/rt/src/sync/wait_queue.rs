@@ -1,11 +1,11 @@
 //! A queue of tasks that compete for a resource. Tasks must wait for a resource only in such a
 //! queue, and the queue must be used for nothing else.
 //!
-//! Each waiting task has a number and, among the tasks with the same number, its order of arrival.
-//! A wake-up is sent only to tasks that might be able to continue: the first task in the queue, or
-//! the tasks with certain numbers. No task is woken only to find that another task was faster. The
-//! cost of a wake-up therefore does not depend on the number of waiting tasks, and a task never
-//! overtakes a task that arrived earlier.
+//! Each waiting task has a number. Tasks with the same number are in order of arrival. A wake-up is
+//! sent only to tasks that might be able to continue: to the first task in the queue, or to the
+//! tasks with a certain number. No task is woken although another task has already taken the
+//! resource. The cost of a wake-up therefore does not depend on the number of waiting tasks, and a
+//! task never overtakes a task that arrived earlier.
 //!
 //! The queue must never decide by itself that a condition holds: conditions are in the caller's
 //! state, and the code that changes that state wakes the tasks that the change concerns.
@@ -53,8 +53,8 @@ impl WaitQueue {
         .await
     }
 
-    /// Waits under `number` until `condition` holds. Checks the condition immediately and after
-    /// every wake-up of that number.
+    /// Waits in the queue with the number `number` until `condition` holds. Checks the condition
+    /// immediately, and again after every wake-up of the tasks with this number.
     pub async fn at(&self, number: u64, mut condition: impl FnMut() -> bool) {
         let mut place = Waiter {
             queue: self,
@@ -73,7 +73,8 @@ impl WaitQueue {
 
     /// Wakes the first task in the queue.
     pub fn wake_first(&self) {
-        // Wakers only push onto the ready queue, so calling them under the borrow is safe.
+        // A waker only pushes its task onto the ready queue, so it is safe to call a waker while
+        // `waiting` is borrowed.
         if let Some((_, waker)) = self.waiting.borrow().first_key_value() {
             waker.wake_by_ref();
         }
@@ -142,8 +143,8 @@ impl Drop for Waiter<'_> {
         let mut waiting = self.queue.waiting.borrow_mut();
         waiting.remove(&(self.number, arrival));
         drop(waiting);
-        // This task leaves the queue. It might be the only task that was woken for a change, so
-        // wake the next task.
+        // This task leaves the queue. Perhaps it is the only task that was woken for a change, so
+        // wake the next task, which checks its condition instead.
         if self.wakes_next {
             self.queue.wake_first();
         }

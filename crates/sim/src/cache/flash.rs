@@ -1,8 +1,8 @@
 //! Flash work that a request causes on a device, and the interface for flash translation layers.
 //!
 //! The model counts pages read, pages programmed and blocks erased, including the work of the
-//! device's own copies. It has no clock. A device must never refuse a page below the size for which
-//! the device was built.
+//! device's own copies. The model has no clock. A device must never refuse a page whose number is
+//! below the number of pages for which the device was built.
 
 use std::fmt;
 use std::ops::AddAssign;

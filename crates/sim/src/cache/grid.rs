@@ -70,8 +70,9 @@ pub struct Over<'a> {
     pub rate: f64,
 }
 
-/// Returns the size in pages, at least 1, of the cache that is simulated over a sample in place of
-/// a cache of `size_pages` over the whole trace. `rate` is the fraction of the pages in the sample.
+/// Returns the size in pages, at least 1, of a cache for a simulation over a sample of a trace.
+/// This cache represents a cache of `size_pages` over the whole trace. `rate` is the fraction of
+/// the pages that the sample contains.
 pub fn miniature_pages(size_pages: usize, rate: f64) -> usize {
     ((size_pages as f64 * rate).round() as usize).max(1)
 }
@@ -110,14 +111,14 @@ pub fn run_all(
         }
         work();
     });
-    // A poisoned lock means that a job has panicked, and the thread scope has already propagated
-    // the panic.
+    // A poisoned lock means that a job has panicked. The thread scope has already propagated the
+    // panic, so the poisoning needs no handling here.
     let outcomes = outcomes.into_inner().unwrap_or_default();
     outcomes.into_iter().collect()
 }
 
-/// Returns, for every access except trims, the position of the next access to the same page, which
-/// the optimal policy needs.
+/// Returns, for every access except trims, the position in the trace of the next access to the same
+/// page. The optimal policy needs these positions.
 fn future_of(accesses: &Accesses) -> Arc<[u32]> {
     let used = accesses.iter().filter(|(_, kind)| *kind != Kind::Trim);
     let pages: Vec<u32> = used.map(|(page, _)| page).collect();

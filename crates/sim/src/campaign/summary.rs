@@ -24,8 +24,8 @@ pub struct Told<'a> {
     pub disk_requests: u64,
     /// Finding, if there is one.
     pub finding: Option<&'a str>,
-    /// Whether it is by design that the seed has few operations. Such a seed does not affect the
-    /// minimum number of operations of all seeds.
+    /// Whether the seed has few operations by design. Such a seed does not affect the minimum
+    /// number of operations of all seeds.
     pub may_do_little: bool,
     /// Number of operations by kind.
     pub operations: &'a BTreeMap<String, u64>,
@@ -109,7 +109,8 @@ pub struct Summary {
     pub events: u64,
     /// Virtual time in milliseconds.
     pub virtual_ms: u64,
-    /// Minimum number of operations of a seed. Ignores seeds with few operations by design.
+    /// Minimum number of operations over the seeds. Seeds that have few operations by design are
+    /// not included.
     pub operations_min: Option<u64>,
     /// Number of operations by kind.
     pub operations: BTreeMap<String, Tally>,

@@ -63,11 +63,11 @@ pub struct Summary {
     pub least_gain: f64,
     /// Relative gain in the highest throughput at any load over that of the mirror of two SSDs.
     pub peak_gain_over_ssd_mirror: f64,
-    /// Relative change of the mean response time against the single SSD, averaged over the loads;
-    /// negative means faster.
+    /// Relative change of the mean response time, compared with the single SSD and averaged over
+    /// the loads; negative means a shorter response time.
     pub response_change: f64,
-    /// 99.9 % quantile of the response time, as a multiple of the single SSD's. The load is 80
-    /// writes/s, or the first load if the comparison does not contain 80 writes/s.
+    /// 99.9 % quantile of the response time, divided by the same quantile of the single SSD. The
+    /// load is 80 writes/s, or the first load if the comparison does not contain 80 writes/s.
     pub tail_share: f64,
     /// Maximum number of exposed bytes at any load.
     pub exposed_bytes_peak: u64,
@@ -194,7 +194,7 @@ impl Comparison {
 }
 
 /// One point of the sweep: a changed device, and the results of the paper's policies and of the
-/// default policy on it.
+/// default policy on this device.
 #[derive(Clone, Debug, Serialize)]
 pub struct SweepPoint {
     /// Description of the changed device.

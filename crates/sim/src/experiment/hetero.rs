@@ -53,8 +53,8 @@ pub struct Devices {
     pub hdd_overrides: String,
 }
 
-/// Size of the disk in the paper, 250 GB, as an override. The SSD of the paper has 32 GB, so the
-/// volume uses the outer eighth of the disk.
+/// Override that sets the size of the disk to 250 GB, as in the paper. The SSD of the paper has 32
+/// GB, so the volume uses only the outer eighth of the disk.
 const PAPERS_DISK: &str = "disk_bytes = 250000000000";
 
 impl Devices {
@@ -176,8 +176,8 @@ pub struct Outcome {
     pub exposed_bytes_end: u64,
     /// Number of mode switches per second, summed over the sides.
     pub mode_switches_per_s: f64,
-    /// Number of times that the written bytes would fill a side's log, for the side with the lowest
-    /// number; zero without logs.
+    /// Ratio of the bytes written to the log of a side to the length of this log, for the side with
+    /// the lowest ratio. Zero if there are no logs.
     pub log_rounds: f64,
     /// Status of the mirror at the end of the load.
     pub mirror: Option<MirrorStatus>,
@@ -218,7 +218,7 @@ pub fn run(devices: &Devices, scheme: &Scheme, load: Load) -> Result<Outcome, Ex
     let done = rt.block_on(drive(&rt, device, span_bytes, load, Rc::clone(&histogram)));
     let status = mirror.as_ref().map(Mirror::status);
     let log_rounds = mirror.as_ref().map_or(0.0, log_rounds);
-    // A mirror without a bound on its exposure may have a long backlog, so the run ends without
+    // A mirror without a bound on its exposure can have a long backlog, so the run ends without
     // draining it.
     rt.end();
     let histogram = histogram.borrow();
@@ -239,8 +239,8 @@ pub fn run(devices: &Devices, scheme: &Scheme, load: Load) -> Result<Outcome, Ex
     })
 }
 
-/// Returns the bytes written to a side's log divided by the length of the log, for the side with
-/// the lowest ratio; zero without logs.
+/// Returns the lowest ratio, over the sides, of two numbers: the bytes written to the log of the
+/// side, and the length of this log. Returns zero if there are no logs.
 fn log_rounds(mirror: &Mirror) -> f64 {
     #[derive(Default)]
     struct Logs {
@@ -286,7 +286,7 @@ fn build(
     let (sides, settings) = match scheme {
         Scheme::SingleSsd => return Ok((ssd(seed)?, None)),
         // With a bound of 0 bytes on the exposure, the mirror acknowledges a write only after both
-        // SSDs.
+        // SSDs have completed the write.
         Scheme::SsdMirror => (
             vec![ssd(seed)?, ssd(seed + 1_000)?],
             "exposure = { bytes = \"0B\" }".to_owned(),

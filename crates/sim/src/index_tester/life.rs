@@ -158,8 +158,9 @@ impl<'w, 'a> Program<'w, 'a> {
     }
 
     /// Checks that the index keeps its memory for nodes and changes within the bound. The bound
-    /// does not include changes that are being written. While the disk is full, and until the first
-    /// write after that, changes may exceed the bound, so the check is skipped.
+    /// does not include changes that are being written. Skips the check if the disk was full at the
+    /// last change, because the changes in memory can then exceed the bound. Also skips the check
+    /// if the index is read-only.
     fn check_memory(&self) -> Checked {
         let world = &*self.world;
         if world.was_full || world.is_read_only {

@@ -141,8 +141,8 @@ fn open(world: &mut World<'_>, log: &LogPlaces) -> Checked<Option<Db>> {
         return Err("verify calls whole what cannot be read".to_owned());
     }
     let hits = world.disk.hits();
-    // No later structure refers to the end of the log or to the newest superblock, so the index
-    // cannot detect their loss.
+    // No later structure refers to the end of the log or to the newest superblock. So if either of
+    // them is lost, the index cannot detect the loss.
     let is_in_log = |hit: &Hit| {
         hit.offset < log.front_end || log.ranges.iter().any(|range| range.contains(&hit.offset))
     };

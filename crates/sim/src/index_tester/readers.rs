@@ -284,7 +284,7 @@ impl Open {
     }
 }
 
-/// Returns true if the index is read-only, which an attempt to write an empty batch shows.
+/// Returns true if the index is read-only. Finds this out by an attempt to write an empty batch.
 fn is_read_only(db: &Db, world: &mut World<'_>) -> Checked<bool> {
     let failures = world.disk.counts().failures;
     let nothing = bimetal_index::Batch::new();

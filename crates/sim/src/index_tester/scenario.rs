@@ -12,7 +12,7 @@ use super::classes::{Class, Classes};
 /// Maximum length in bytes of a value of [`Class::HugeValues`]; a log of 16 MiB accepts such
 /// values.
 const HUGE_VALUE_BYTES_MAX: u64 = (1 << 20) + (1 << 19);
-/// Maximum log length in bytes that is assumed when the length of a long batch is drawn.
+/// Upper limit, in bytes, on the log length from which the length of a long batch is computed.
 const LONG_BATCH_LOG_BYTES: u64 = 1 << 20;
 
 /// A step of a program.
@@ -118,7 +118,7 @@ pub enum End {
 /// One life of a program.
 #[derive(Clone, Debug)]
 pub struct Life {
-    /// Number of steps; a fault may end the life earlier.
+    /// Number of steps; a fault can end the life earlier.
     pub steps: u64,
     /// End of the life.
     pub end: End,
@@ -130,8 +130,8 @@ pub struct Life {
     pub failure: Option<Failure>,
     /// Period in which the disk is full.
     pub full: Option<FullFor>,
-    /// Lost or misdirected operation: a number of disk operations, and the fault that hits the
-    /// first suitable operation after them.
+    /// Lost or misdirected operation. The number is a number of disk operations, and the fault hits
+    /// the first suitable operation after this number of operations.
     pub astray: Option<(u64, Astray)>,
     /// Whether the operation of `astray` must be in the segments, rather than in the log or a
     /// superblock.
@@ -139,11 +139,12 @@ pub struct Life {
     /// Bytes that change at rest after the life: the offset in units of 1/2^32 of the length of the
     /// disk, and the mask of the bits that flip.
     pub rot: Vec<(u32, u8)>,
-    /// Openings after this life that end with a power cut: for each opening, the number of the disk
-    /// operation at which the power is cut, counted from the start of the opening.
+    /// One element for each opening after this life that ends with a power cut: the number of the
+    /// disk operation at which the power is cut. Operations are counted from the start of the
+    /// opening.
     pub cuts_in_opening: Vec<u64>,
-    /// Openings after this life in which a disk operation fails: for each opening, the number of
-    /// this operation, counted from the start of the opening.
+    /// One element for each opening after this life in which a disk operation fails: the number of
+    /// the operation that fails. Operations are counted from the start of the opening.
     pub failures_in_opening: Vec<u64>,
 }
 

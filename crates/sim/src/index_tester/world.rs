@@ -32,8 +32,8 @@ pub struct World<'a> {
     pub(super) is_read_only: bool,
     /// Whether the disk is full, so that it cannot grow.
     pub(super) is_full: bool,
-    /// Whether the disk was full at the last change, so that changes may still be in memory for
-    /// lack of disk space.
+    /// Whether the disk was full at the last change. Changes can then still be in memory, because
+    /// the disk had no space for them.
     pub(super) was_full: bool,
     pub(super) operations: BTreeMap<String, u64>,
     reached: BTreeMap<String, u64>,
@@ -117,7 +117,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Returns true if bytes of the disk may differ from the bytes written.
+    /// Returns true if bytes of the disk can differ from the bytes written.
     pub fn is_disk_wrong(&self) -> bool {
         self.disk.counts().lost_sectors > self.at_start.lost_sectors || self.has_hits()
     }
@@ -167,8 +167,8 @@ impl<'a> World<'a> {
         let has_failed = self.disk.counts().failures > failures;
         let failed_before = self.disk.counts().failures > self.at_start.failures;
         let is_right = match error {
-            // Even a read-only index first checks the length of a batch, so this error may precede
-            // `ReadOnly`.
+            // Even a read-only index first checks the length of a batch. So it can return this
+            // error instead of `ReadOnly`.
             Error::BatchTooLong { bytes, max } => bytes > max,
             Error::ReadOnly { .. } => self.is_read_only || failed_before || self.is_disk_wrong(),
             _ if self.is_read_only => false,

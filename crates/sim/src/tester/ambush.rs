@@ -68,14 +68,15 @@ pub async fn lie_in_wait(world: Rc<World>, program: Rc<Program>, ambush: Ambush)
         }
     };
     boundaries.passing.until(has_come).await;
-    // If a life has several ambushes, only the ambush whose operation begins first strikes.
+    // If a life has several ambushes, only the ambush whose operation begins first kills the
+    // program or cuts the power.
     if program.ambush.get().is_none() {
         program.ambush.set(Some(ambush));
         boundaries.cut_after(ambush.boundaries);
     }
 }
 
-/// Starts a scrub of the volume after `after_ns`; the mirror may refuse the scrub.
+/// Starts a scrub of the volume after `after_ns`; the mirror can refuse the scrub.
 pub async fn scrub(world: Rc<World>, program: Rc<Program>, after_ns: u64) {
     world.rt.sleep(Duration::from_nanos(after_ns)).await;
     world.reach(match program.mirror.start_scrub() {

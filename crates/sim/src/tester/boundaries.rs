@@ -3,8 +3,7 @@
 //!
 //! The power can be cut at any boundary, and any operation can be made to fail, so that a run can
 //! be repeated once for each boundary and each operation. Boundaries are counted over all disks and
-//! all lives. This module does not decide the effect of a cut or a failure, which is up to the
-//! disks.
+//! all lives. This module only injects a power cut or a failure; the disks decide the effect.
 
 use std::cell::Cell;
 

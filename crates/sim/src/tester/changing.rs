@@ -155,7 +155,7 @@ impl Copies<'_> {
     }
 
     /// Scrubs all sides before the change, so that every corrupt block is found while another side
-    /// still has an intact copy. The change may remove the only other copy.
+    /// still has an intact copy. The change can remove the side with this intact copy.
     async fn scrub(&self, mirror: &Mirror) {
         let world = self.world;
         if mirror.start_scrub().is_err() {

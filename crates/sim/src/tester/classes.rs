@@ -16,11 +16,11 @@ pub enum Class {
     LongHangs,
     /// A side becomes absent and returns many times in a row.
     Flapping,
-    /// The program is killed while the disks keep their power. Requests in flight may be applied
+    /// The program is killed while the disks keep their power. Requests in flight can be applied
     /// later, but before the disks answer the next program.
     Kill,
     /// As [`Class::Kill`], but the disks answer the next program immediately, while requests of the
-    /// killed program may still be applied.
+    /// killed program can still be applied.
     Unfenced,
     /// Blocks change at rest (bit rot).
     Rot,
@@ -47,7 +47,7 @@ pub enum Class {
     /// Several lives in a row read without a load and are then killed. A value that a read has
     /// returned must not change in a later life.
     FirstAnswer,
-    /// The clients write more bytes than the smallest log holds while a side does not answer.
+    /// While a side does not answer, the clients write more bytes than the smallest log can hold.
     FullLog,
     /// A scrub runs, and the program crashes during the scrub.
     CrashInScrub,
@@ -138,7 +138,7 @@ impl FaultClass for Class {
         &Class::ALL
     }
 
-    /// Returns the classes that the mirror withstands, which are the default set.
+    /// Returns the default set: the classes that the mirror withstands.
     fn withstood() -> Vec<Class> {
         vec![
             Class::Torn,

@@ -227,9 +227,9 @@ fn stamps_of(
     Ok(found)
 }
 
-/// Returns true if `bytes` is filled with the stamp. If `bytes` ends at the end of a unit, `ends`
-/// is the length of the unit, and the last eight bytes must be the [tail](tail_of) of the stamp.
-/// Zeroes have no tail.
+/// Returns true if `bytes` is filled with the stamp. If `bytes` extends to the end of a unit,
+/// `ends` contains the length of the unit, and the last eight bytes must be the [tail](tail_of) of
+/// the stamp. A unit of zeroes has no tail.
 fn is_filled(bytes: &[u8], stamp: u64, ends: Option<usize>) -> bool {
     let ends = ends.filter(|_| stamp != ZEROES);
     let body = bytes.len() - ends.map_or(0, |_| 8);

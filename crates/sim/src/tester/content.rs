@@ -34,7 +34,7 @@ pub fn tail_of(stamp: u64, unit_bytes: usize) -> [u8; 8] {
 /// The tails of the zero stamp and of each stamp with one bit set, for units of one length.
 struct Tails {
     of_zero: u64,
-    /// For each bit of the stamp, the bits of the tail that change with it.
+    /// For each bit of the stamp, the bits of the tail that change if this bit changes.
     by_bit: [u64; 64],
 }
 

@@ -90,7 +90,7 @@ impl SideMap {
     }
 }
 
-/// The rule that decides which copies may be corrupted; see the module.
+/// The rule that decides which copies can be corrupted; see the module.
 pub struct Rule {
     sides: RefCell<Vec<SideMap>>,
     spared: Option<usize>,
@@ -98,8 +98,8 @@ pub struct Rule {
     unit_bytes: u64,
     volume: Rc<RefCell<Volume>>,
     hopeless: Cell<u64>,
-    /// Function that locates the newest content of a block of the volume on a side; `None` while no
-    /// program runs.
+    /// Function that returns the location, on a given side, of the newest content of a block of the
+    /// volume; `None` while no program runs.
     place_on: RefCell<Option<Rc<PlaceOn>>>,
 }
 
@@ -132,8 +132,8 @@ impl Rule {
         *self.sides.borrow_mut() = sides;
     }
 
-    /// Sets the function that locates the newest content of a block on a side. Without a function,
-    /// the rule uses the home location of the block.
+    /// Sets the function that returns the location of the newest content of a block on a given
+    /// side. Without this function, the rule uses the home location of the block.
     pub fn set_place_on(&self, place_on: Option<Rc<PlaceOn>>) {
         *self.place_on.borrow_mut() = place_on;
     }
@@ -146,9 +146,9 @@ impl Rule {
         }
     }
 
-    /// Returns true if the block at an offset on a side must stay intact. This holds for a copy of
-    /// the superblock if the other copy is missing, is corrupt or may become corrupt, and for the
-    /// second checkpoint slot, which is never corrupted.
+    /// Returns true if the rule must keep a block of a side intact. This applies to a copy of the
+    /// superblock if the other copy is missing, is corrupt or can become corrupt. It also applies
+    /// to the second checkpoint slot, which is never corrupted.
     fn is_last_copy(&self, side: &SideMap, place: u64) -> bool {
         let last = side.size_bytes() - BLOCK_BYTES;
         let is_gone = |place| {
@@ -173,8 +173,9 @@ impl Rule {
         self.sides.borrow()[index].clone()
     }
 
-    /// Returns the offset in the volume of the block whose home location is at this offset on a
-    /// side; `None` outside the used part of the volume.
+    /// Converts an offset on a side to an offset of the volume: returns the start of the block of
+    /// the volume whose home location contains the offset on the side. Returns `None` if the offset
+    /// is outside the used part of the volume.
     fn in_volume(&self, side: &SideMap, offset: u64) -> Option<u64> {
         let offset = offset.checked_sub(side.data_offset)?;
         (offset < self.span_bytes).then(|| offset - offset % BLOCK_BYTES)
@@ -214,8 +215,9 @@ impl Rule {
         })
     }
 
-    /// Returns true if the rule allows a read of a block on a disk to be misdirected now: the block
-    /// must belong to the volume, and the side without faults must hold its correct content.
+    /// Returns true if the rule allows a read of a block on a disk to be misdirected now. The block
+    /// must belong to the volume, and the side without faults must hold the correct content of the
+    /// block.
     pub fn may_misread(&self, side: usize, disk: usize, index: usize) -> bool {
         let sides = self.sides.borrow();
         let place = sides[side].on_side(disk, index as u64 * BLOCK_BYTES);
@@ -245,8 +247,8 @@ impl Rule {
     }
 
     /// Returns true if the volume is allowed to answer an operation on these bytes with an error.
-    /// Some copy is then corrupt, and the side without faults lacks the correct content of one of
-    /// the blocks, for example before its resync.
+    /// This is allowed if some copy is corrupt and the side without faults lacks the correct
+    /// content of one of the blocks, for example before the resync of this side.
     pub fn may_fail(&self, start: u64, end: u64) -> bool {
         let mut blocks = (start / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES)).map(|b| b * BLOCK_BYTES);
         let whole = |offset| {

@@ -9,7 +9,7 @@
 //! - **Volatile cache.** Every later read sees a completed write. The write survives a power cut if
 //!   it had FUA, or if a flush that arrived after the completion of the write has completed.
 //!   Otherwise a power cut leaves each block with any one of its versions since the last durable
-//!   one, independently of other blocks; with `torn`, each sector of 512 bytes may have a different
+//!   one, independently of other blocks; with `torn`, each sector of 512 bytes can have a different
 //!   version.
 //! - **Errors.** A read, a write or a flush fails: once, several times, or permanently. A failed
 //!   write may have changed any of its blocks.
@@ -28,12 +28,12 @@
 //!   With `flapping`, the disk becomes absent many times in a row.
 //! - **Power cut.** From one instant on, no request of the program reaches a medium.
 //! - **Death of the program alone** (`kill`). No later request of the program reaches a medium, but
-//!   requests in flight may still be applied, up to 5 s later. A disk answers the next program only
+//!   requests in flight can still be applied, up to 5 s later. A disk answers the next program only
 //!   after those requests have ended; with `unfenced`, it answers immediately.
 //! - **Corruption.** A block changes at rest (`rot`), a write is acknowledged but never applied
 //!   (`lost-writes`), a write changes blocks at another offset (`misdirected-writes`), or a read
 //!   returns blocks from another offset (`misdirected-reads`). The rule in
-//!   [`corruption`](super::corruption) decides which copies may be corrupted.
+//!   [`corruption`](super::corruption) decides which copies can be corrupted.
 //!
 //! A disk of the tester never acknowledges a flush that it has not performed, never tears a block
 //! without a power cut, and never continues a request whose future was dropped while its program
@@ -72,9 +72,9 @@ pub struct Around {
     pub findings: Rc<Findings>,
     /// I/O boundaries of the run.
     pub boundaries: Rc<Boundaries>,
-    /// Rule that decides which copies may be corrupted.
+    /// Rule that decides which copies can be corrupted.
     pub rule: Rc<Rule>,
-    /// Whether requests in flight may still be applied after their program was killed.
+    /// Whether requests in flight can still be applied after their program was killed.
     pub arrives_late: bool,
     /// Whether a disk answers a program only after the requests of the previous program have ended.
     pub fenced: bool,
@@ -105,15 +105,15 @@ pub struct Disk {
     place: DiskPosition,
     geometry: Geometry,
     platter: Rc<RefCell<Platter>>,
-    /// Copy of the platter that serves a dead program, so that the program sees a disk without
-    /// faults.
+    /// Copy of the platter that serves the requests of a dead program. On this copy, the dead
+    /// program sees a disk without faults.
     shadow: RefCell<Option<Rc<RefCell<Platter>>>>,
     switch: Rc<Switch>,
     latency: Latency,
     rng: RefCell<Rng>,
     /// Random stream that decides which writes a failed flush loses.
     losses: RefCell<Rng>,
-    /// Number of changes to the platter before this program used it.
+    /// Number of changes to the platter before this program began to use the platter.
     inherited: u64,
     writing: Rc<RefCell<RangeSet>>,
     queue: Rc<RefCell<BTreeMap<u64, Queued>>>,
@@ -121,7 +121,7 @@ pub struct Disk {
     around: Rc<Around>,
 }
 
-/// A range that is being written; no other write may overlap it.
+/// A range that is being written. No other write is allowed to overlap this range.
 struct Writing {
     map: Rc<RefCell<RangeSet>>,
     queue: Rc<RefCell<BTreeMap<u64, Queued>>>,
@@ -279,9 +279,9 @@ impl Disk {
         result
     }
 
-    /// Handles the arrival of a request. Applies a random part of a change immediately. Returns,
-    /// for each block of a change, whether the block was applied, and the number of changes to the
-    /// platter before this request. If the request is a flush, it makes that number of changes
+    /// Handles the arrival of a request. Applies a random part of a change immediately. Returns two
+    /// values: for each block of a change, whether the block was applied; and the number of changes
+    /// to the platter before this request. These earlier changes are the changes that a flush makes
     /// durable.
     fn arrive(&self, request: &Request) -> (Vec<bool>, u64) {
         let count = (request.len / BLOCK_BYTES) as usize;
@@ -367,8 +367,8 @@ impl Disk {
         }
     }
 
-    /// Applies the effect of a failed flush: a random part of the writes that are not durable is
-    /// lost.
+    /// Applies the effect of a failed flush: among the writes that are not durable, a random part
+    /// is lost.
     fn lose_unflushed(&self) {
         let mut rng = self.losses.borrow_mut();
         let chance = [0.0, 0.5, 1.0, 1.0][rng.below(4) as usize];

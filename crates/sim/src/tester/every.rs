@@ -52,12 +52,12 @@ impl Every {
 const SECOND_CUT_AFTER_MAX: u64 = 60;
 
 /// Runs a seed without faults, and then once for each boundary or operation, or for a random
-/// `sample` of the boundaries or operations. Calls `progress` after each run with the number of the
-/// boundary or operation, which is 0 for the run without faults, and the report. Stops at the first
-/// finding.
+/// `sample` of the boundaries or operations. After each run, calls `progress` with the number of
+/// the boundary or operation and with the report. The number is 0 for the run without faults. Stops
+/// at the first finding.
 ///
-/// Returns the number of boundaries or operations. Operations are numbered until a run in which no
-/// operation fails; the number of that run is not counted.
+/// Returns the number of boundaries or operations. They are numbered from 1. The last run is the
+/// first run in which no fault occurs; this run is not included in the returned number.
 pub fn every(
     seed: u64,
     every: Every,
@@ -86,7 +86,7 @@ pub fn every(
         Every::Fail(class) => untouched.by_class[class],
     };
     let chance = sample.map_or(1.0, |sample| sample as f64 / count.max(1) as f64);
-    // A failed operation changes the rest of its run, so a later run may have more operations than
+    // A failed operation changes the rest of its run, so a later run can have more operations than
     // the run without faults. The loop therefore ends with the first run in which no fault occurs.
     for number in 1.. {
         let second = 1 + rng.below(SECOND_CUT_AFTER_MAX);

@@ -11,14 +11,14 @@ use super::scenario::{
 };
 use super::switch::Astray;
 
-/// Minimum size in bytes of the loaded part of the volume if the load must fill a log. In a smaller
-/// part, a new write often replaces an older write that still waits for a side. The new write then
-/// takes no additional space in the log.
+/// Minimum size in bytes of the loaded part of the volume, for scenarios in which the load must
+/// fill a log. In a smaller part, a new write often replaces an older write that still waits for a
+/// side. The new write then takes no additional space in the log.
 const FULL_LOG_SPAN_BYTES: u64 = 1 << 20;
-/// Minimum size in bytes of the loaded part of the volume if the concurrent writes of many clients
-/// must exceed a log.
+/// Minimum size in bytes of the loaded part of the volume, for scenarios in which the concurrent
+/// writes of many clients must exceed the length of a log.
 const DEEP_QUEUE_SPAN_BYTES: u64 = 6 << 20;
-/// Maximum length in bytes of an operation if the load must fill a log.
+/// Maximum length in bytes of an operation, for scenarios in which the load must fill a log.
 const FILLING_BYTES_MAX: u64 = 256 << 10;
 
 /// Makes the additions of the enabled classes to the scenario, each with a chance of one third.
@@ -90,7 +90,7 @@ fn spare_a_side(scenario: &mut Scenario, rng: &mut Rng) {
     }
 }
 
-/// Adds a few faults of one kind to each life, on sides that may have faults.
+/// Adds a few faults of one kind to each life, on sides that can have faults.
 fn add_some(
     scenario: &mut Scenario,
     rng: &mut Rng,
@@ -233,8 +233,8 @@ fn add_deaths_in_opening(scenario: &mut Scenario, rng: &mut Rng) {
     }
 }
 
-/// Makes the clients write more bytes than the smallest log holds while a side is frozen, and
-/// raises the bounds of the mirror so that the side is not ejected meanwhile.
+/// While a side is frozen, makes the clients write more bytes than the smallest log can hold.
+/// Raises the bounds of the mirror so that the frozen side is not ejected meanwhile.
 fn fill_logs(scenario: &mut Scenario, rng: &mut Rng) {
     if !scenario.superblocks || scenario.extent == Extent::Small {
         return;

@@ -53,8 +53,8 @@ pub async fn start(world: Rc<World>, life: Life, program: Rc<Program>, tasks: Ta
     world.trace.event(&[6], || "every fault ends".to_owned());
 }
 
-/// Returns true if a side is healthy and no longer marked as inconsistent. Until then, the volume
-/// depends on the other sides.
+/// Returns true if a side is healthy and no longer marked as inconsistent. As long as the result is
+/// false, the volume depends on the other sides.
 fn counts(program: &Program, side: usize) -> bool {
     let mut statistics: Vec<(String, String, Statistic)> = Vec::new();
     program.mirror.statistics(&mut statistics);
@@ -101,7 +101,7 @@ async fn cause(world: Rc<World>, fault: Fault, switch: Rc<Switch>) {
         FaultKind::Slow(_) => switch.set_slowness(1),
         FaultKind::Errors { class, .. } => switch.set_error_chance(class, 0.0),
         FaultKind::Offline => switch.set_offline(false),
-        // These faults end after their number of operations, times or blocks.
+        // These faults end by themselves, after their number of operations, repetitions or blocks.
         FaultKind::FailNext { .. }
         | FaultKind::Flapping { .. }
         | FaultKind::Rot { .. }

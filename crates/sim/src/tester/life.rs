@@ -43,8 +43,8 @@ pub struct Disks {
 enum Ended {
     /// Closed without an error.
     Cleanly,
-    /// Closed with an error, or interrupted while opening or closing. It is unknown whether the
-    /// sides are marked as clean.
+    /// The volume was closed with an error, or the opening or the close was interrupted. It is
+    /// unknown whether the sides are marked as clean.
     Badly,
     /// Killed, or ended by a power cut.
     Killed,
@@ -210,8 +210,8 @@ impl Run {
                 probes::look_at_each(&world, &self.platters).await;
             }
         }
-        // The probe needs a superblock on every side of the volume. If only the foreign side had a
-        // superblock, the foreign side would be opened as the volume.
+        // The probe needs a superblock on every side of the volume. If only the foreign side (from
+        // another volume) had one, it would be opened as the volume.
         let others_are_there = world.blank.borrow().is_empty();
         if let Some(place) = scenario.foreign.filter(|_| number > 0 && others_are_there) {
             probes::boot_with_foreign(&world, &self.platters, place).await;
@@ -229,9 +229,9 @@ impl Run {
                 }
             );
             if let AtRest::Older { side } = what {
-                // The side that the older copy replaces can have been ahead of all other sides.
-                // Data that was flushed or intact only on the replaced side is then lost, and the
-                // older copy does not always reveal the loss.
+                // The side that the older copy replaces was possibly ahead of all other sides. Data
+                // that was flushed or intact only on the replaced side is then lost, and the older
+                // copy does not always reveal the loss.
                 let whole = self.whole.iter().all(|whole| *whole) && *last == Ended::Cleanly;
                 let whole = whole && !scenario.corrupts;
                 self.may_stay_shut = true;
@@ -246,8 +246,8 @@ impl Run {
             let (AtRest::SuperblockLost { side, .. }
             | AtRest::Older { side }
             | AtRest::Rot { side, .. }) = *what;
-            // After a clean close, a side can be in sync although the write of its clean mark
-            // failed. The event can then hit the only side that has a clean mark.
+            // After a clean close, a side can be in sync without a clean mark. The event can then
+            // hit the only side with a clean mark, so such a close is not treated as clean.
             let spared = world.scenario.steadfast;
             if *last == Ended::Cleanly && spared.is_none_or(|spared| spared == side) {
                 *last = Ended::Badly;
@@ -338,7 +338,8 @@ impl Run {
         match mirror {
             Ok(mirror) => Opened::Program(self.program_of(number, mirror, sides)),
             Err(why) => {
-                // Corruption of the last log entries makes the side look like an older copy.
+                // Corruption at the end of a log makes a side look like an older copy, so allow a
+                // refusal.
                 let shortened = world.scenario.corrupts && why.contains("an older copy");
                 if self.may_stay_shut || shortened {
                     world.reach("stayed shut");
@@ -461,7 +462,7 @@ impl Run {
     }
 
     /// Cuts the power: no later request of the program reaches the platters, and data that is not
-    /// durable may be lost.
+    /// durable can be lost.
     fn cut_power(&self, sides: &[SideStack]) {
         let world = &self.world;
         for disk in sides.iter().flat_map(|side| &side.disks) {
@@ -488,13 +489,13 @@ impl Run {
     }
 
     fn crash_model(&self) {
-        // After a finding, the model may be inconsistent, and later events do not matter.
+        // After a finding, the model can be inconsistent, and later events do not matter.
         if !self.world.findings.any() {
             self.world.volume.borrow_mut().crash();
         }
     }
 
-    /// Kills the program. The disks keep their power, and may still apply the requests in flight.
+    /// Kills the program. The disks keep their power, and can still apply the requests in flight.
     fn kill(&self, sides: &[SideStack]) {
         for disk in sides.iter().flat_map(|side| &side.disks) {
             disk.switch().die();
@@ -617,7 +618,7 @@ async fn read_all(world: &Rc<World>, program: &Rc<Program>) {
                 let rule = &world.around.rule;
                 let explained =
                     world.may_refuse(error) || rule.may_fail(start * unit_bytes, end * unit_bytes);
-                // If every side has faults, a fault may be the reason for the error.
+                // If every side has faults, a fault can be the reason for the error.
                 if explained || world.scenario.steadfast.is_none() {
                     return Ok(());
                 }
@@ -689,8 +690,8 @@ fn start_clients(world: &Rc<World>, program: &Program, life: usize, clients: &Ta
     }
 }
 
-/// Runs the periodic checks, often at first and then less often, because a run may last a
-/// millisecond or an hour.
+/// Runs the periodic checks. The interval between the checks is short at first and then becomes
+/// longer, because a run can last a millisecond or an hour.
 async fn look_regularly(world: Rc<World>) {
     let mut pause = Duration::from_millis(2);
     loop {
@@ -700,8 +701,8 @@ async fn look_regularly(world: Rc<World>) {
     }
 }
 
-/// After the load and the faults, waits until every side is in sync, the exposure is zero, and no
-/// scrub runs. Ignores sides with a permanent fault, and then the exposure too.
+/// After the load and the faults, waits until every side without a permanent fault is in sync and
+/// no scrub runs. If no side has a permanent fault, also waits until the exposure is zero.
 async fn drain(world: &Rc<World>, life: &Life, program: &Program) {
     if world.around.rule.any_hopeless() {
         // A block without an intact copy stays out of sync until it is written again.
@@ -755,7 +756,7 @@ async fn drain(world: &Rc<World>, life: &Life, program: &Program) {
 async fn stop(world: &Rc<World>, program: &Program) -> Ended {
     program.closing.set(true);
     let before = program.mirror.status();
-    // If every side has faults, all remaining sides may hang until the faults have ended.
+    // If every side has faults, the close can hang until the faults have ended, so wait longer.
     let now = world.rt.now();
     let calm_at = program
         .calm_at

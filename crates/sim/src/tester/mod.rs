@@ -84,11 +84,11 @@ pub fn run(seed: u64, options: Options) -> Report {
     run_scenario(&scenario, options)
 }
 
-/// Minimum number of client operations of a run; a run with fewer operations tests too little and
-/// counts as failed.
+/// Minimum number of client operations of a run. A run with fewer operations tests too little, so
+/// it is treated as failed.
 pub const OPERATIONS_MIN: u64 = 40;
 
-/// Runs a scenario, which may be drawn from a seed or built by a caller.
+/// Runs a scenario, which can be drawn from a seed or built by a caller.
 pub fn run_scenario(scenario: &Scenario, options: Options) -> Report {
     let mut report = run_once(scenario, options);
     check_operations(&mut report);

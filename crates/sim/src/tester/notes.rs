@@ -6,8 +6,8 @@ use bimetal_block::layers::mirror::MirrorStatus;
 
 use super::world::{Program, World};
 
-/// Records that a change has waited for space in a log, as the mirror's counters show. The periodic
-/// checks of the mirror's state may miss a short wait.
+/// Records that a change has waited for space in a log, according to the counters of the mirror.
+/// The periodic checks of the mirror's state can miss a short wait.
 pub(super) fn note_log(world: &World, program: &Program) {
     let mut statistics: Vec<(String, String, Statistic)> = Vec::new();
     program.mirror.statistics(&mut statistics);

@@ -16,7 +16,7 @@ use super::volume::Volume;
 pub enum How {
     /// An ordinary opening.
     Plain,
-    /// A read-only opening, even if data may be missing.
+    /// A read-only opening, which succeeds even if data is possibly missing.
     ReadOnly,
     /// A forced opening even if sides are missing, for a planted bug.
     Regardless,
@@ -39,14 +39,14 @@ pub struct Refusal {
     pub lost: Lost,
 }
 
-/// Data that a refusal reports as lost if the volume were opened anyway.
+/// Data that would be lost if the volume were opened anyway, according to a refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lost {
     /// The refusal does not report lost data.
     Unsaid,
     /// The lost data lies within these byte ranges of the volume.
     Ranges(Vec<Range<u64>>),
-    /// Any write with a number above this one may be lost.
+    /// Any write with a number above this one can be lost.
     UnknownAfter(u64),
 }
 
@@ -158,7 +158,8 @@ mod tests {
     use super::super::volume::ZEROES;
     use super::*;
 
-    /// Three units of 4 KiB are written and flushed, and the side holds only the first of them.
+    /// Three units of 4 KiB are written and flushed, and the side holds only the first unit. A
+    /// refusal must list the other two units as lost.
     #[test]
     fn a_list_must_contain_every_lost_unit() {
         let mut volume = Volume::new(3);

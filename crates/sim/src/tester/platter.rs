@@ -14,7 +14,7 @@ use bimetal_rt::{Payload, Rng, Rt};
 /// Content of a block; `None` means zeroes.
 pub type Block = Option<Payload>;
 
-/// Size in bytes of the sectors into which a power cut may tear a block.
+/// Size in bytes of the sectors into which a power cut can tear a block.
 const SECTOR_BYTES: usize = 512;
 
 #[derive(Clone)]
@@ -30,7 +30,7 @@ struct Version {
 #[derive(Clone)]
 pub struct Platter {
     blocks: Vec<Block>,
-    /// Versions of each block that may remain after a power cut: the durable version first, then
+    /// Versions of each block that can remain after a power cut: the durable version first, then
     /// the others from old to new.
     versions: BTreeMap<usize, Vec<Version>>,
     /// Blocks whose present content is corrupt: it differs from the content last written to the
@@ -41,7 +41,7 @@ pub struct Platter {
     writes: u64,
     zeroes: Payload,
     power_cuts: u64,
-    /// Number of requests of dead programs that may still be applied.
+    /// Number of requests of dead programs that can still be applied.
     old_requests: u64,
     arrived_late: u64,
     idle: Rc<Event>,
@@ -110,7 +110,7 @@ impl Platter {
 
     /// Returns a copy that a power cut can leave, and in which errors of the disk are visible. Each
     /// block has its newest correct version that is not durable, even if a faulty write has
-    /// replaced that version since. A block without such a version has its newest version.
+    /// replaced that version since then. A block without such a version has its newest version.
     pub fn revealing_copy(&self) -> Platter {
         let mut copy = self.fork();
         for (index, mut versions) in std::mem::take(&mut copy.versions) {
@@ -217,7 +217,7 @@ impl Platter {
         self.corrupt.contains(&index)
     }
 
-    /// Returns true if the block is corrupt, or may become corrupt by a power cut or by its
+    /// Returns true if the block is corrupt, or can become corrupt by a power cut or by its
     /// eviction from the cache.
     pub fn may_become_corrupt(&self, index: usize) -> bool {
         let versions = self.versions.get(&index);
@@ -305,9 +305,9 @@ impl Platter {
         self.hold(index, content, corrupt);
     }
 
-    /// Cuts the power. Each block keeps a random version from its durable version on; with `torn`,
-    /// each sector of a block may keep a different version. Requests in flight of dead programs are
-    /// dropped.
+    /// Cuts the power. Each block keeps a random version, which is its durable version or a later
+    /// one. If `torn` is true, each sector of a block can keep a different version. Requests in
+    /// flight of dead programs are dropped.
     pub fn cut_power(&mut self, rng: &mut Rng, torn: bool) -> Cut {
         self.power_cuts += 1;
         let mut cut = Cut::default();
@@ -366,7 +366,7 @@ impl Platter {
     }
 }
 
-/// A request of a dead program that may still be applied.
+/// A request of a dead program that can still be applied.
 pub struct OldRequest {
     power_cuts: u64,
 }

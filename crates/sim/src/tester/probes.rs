@@ -1,6 +1,6 @@
 //! Probes on copies of the sides between two lives. A probe opens the volume from each side alone,
-//! or with a foreign side in place of a side. The volume itself continues as if there had been no
-//! probe.
+//! or with a foreign side (a side of another volume) in place of a side. A probe does not affect
+//! the volume itself.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -212,8 +212,8 @@ pub struct Held {
     alone: Vec<Result<Stamps, String>>,
     /// For each side, whether it is a consistent member of the newest epoch that any side knows.
     count: Vec<bool>,
-    /// For each unit, whether a volume opened with all sides can read it. True for all units if the
-    /// volume does not open with all sides.
+    /// For each unit, whether a volume opened with all sides can read the unit. If the volume does
+    /// not open with all sides, this is true for all units, so that every unit must stay readable.
     given: Vec<bool>,
     /// For each side, whether its log or another of its metadata areas has a corrupt block.
     corrupt: Vec<bool>,
@@ -222,11 +222,12 @@ pub struct Held {
 /// Returns the content of each side alone and of all sides together, read from copies in their
 /// worst state after a power cut.
 ///
-/// If blocks can be corrupt, the result contains only content that two other copies also hold: a
-/// copy of the present content, and a copy that a power cut can leave. In these copies, a later log
-/// entry can prove that an earlier, corrupt entry is part of the log. A side whose log has lost a
-/// durable entry must be rebuilt from the other sides. The opening does not cause this loss, so the
-/// result excludes the lost content.
+/// If blocks can be corrupt, the result includes a unit of content only if the unit is also
+/// readable in two further copies: a copy of the present content, and a copy that a power cut can
+/// leave. In these further copies, a later log entry can prove that an earlier, corrupt entry is
+/// part of the log. The log of this side has then lost a durable entry, and the side must be
+/// rebuilt from the other sides. The opening does not cause this loss, so the result excludes the
+/// lost content.
 pub async fn held_by_each(world: &World, platters: &[Platters]) -> Held {
     let count = newest_epoch_members(world, platters).await;
     let mut held = held_by_copies(world, &copies(platters, Platter::worst_copy), &count).await;
@@ -412,8 +413,9 @@ pub async fn boot_alone(world: &World, platters: &[Platters]) {
     }
 }
 
-/// Opens the volume with a side of another volume in place of one of its own sides. The opening
-/// must fail or ignore the foreign side, and must never write to it.
+/// Opens the volume with a side of another volume (the foreign side) in place of one of its own
+/// sides. The opening must fail or ignore the foreign side, and must never write to the foreign
+/// side.
 pub async fn boot_with_foreign(world: &World, platters: &[Platters], place: usize) {
     let foreign = platters_of(&world.rt, &world.scenario);
     let others = sides_over(world, &foreign, &Rc::default());

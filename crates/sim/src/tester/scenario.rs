@@ -86,10 +86,11 @@ pub enum FaultKind {
         /// Number of blocks.
         blocks: u32,
     },
-    /// Writes are lost, or writes or reads are misdirected. The fault affects the next operations
-    /// for which the corruption rule allows it.
+    /// Operations are lost or misdirected: a write is lost, or a write or a read uses another
+    /// offset. The fault affects the next operations for which the corruption rule allows the
+    /// fault.
     Astray {
-        /// Whether a write is lost, or a write or a read misdirected.
+        /// Kind of the fault: a lost write, a misdirected write, or a misdirected read.
         how: Astray,
         /// Number of operations that are lost or misdirected.
         count: u32,
@@ -234,7 +235,7 @@ pub struct Scenario {
     pub corrupts: bool,
     /// Whether power cuts tear blocks.
     pub torn: bool,
-    /// Whether requests in flight may still be applied after their program was killed.
+    /// Whether requests in flight can still be applied after their program was killed.
     pub arrives_late: bool,
     /// Whether disks answer a program only after the requests of the previous program have ended.
     pub fenced: bool,
@@ -244,8 +245,8 @@ pub struct Scenario {
     /// Whether the content of each side alone, read from a copy, is compared before and after every
     /// opening.
     pub watches_openings: bool,
-    /// Side that a foreign side replaces in a probe on a copy before each life but the first;
-    /// `None` means no probe.
+    /// Side that a foreign side (a side of another volume) replaces in a probe, on a copy, before
+    /// each life but the first; `None` means no probe.
     pub foreign: Option<usize>,
     /// Change to the set of sides that is tested on a copy before each life but the first.
     pub changes_sides: Option<ChangeOfSides>,
@@ -291,11 +292,12 @@ pub struct MirrorSettings {
     pub exposure_age_ns: u64,
     /// Name of the policy: `bounded`, `paper` or `paper-wait-limit`.
     pub policy: &'static str,
-    /// Value of the key `wait_limit`, the factor of the paper: each other side is late if a write
-    /// takes longer on it than this multiple of the time on the first side.
+    /// Value of the key `wait_limit`, the factor of the paper. The time limit of the other sides
+    /// starts when the first side completes a write. The limit is this multiple of the time that
+    /// the first side needed for the write.
     pub wait_limit: Option<f64>,
-    /// Value of the key `limit_multiple`: a side is late if a write takes longer than this multiple
-    /// of a quantile of the side's own write times.
+    /// Value of the key `limit_multiple`. A side is late if a write takes longer than this multiple
+    /// of a quantile of the write times of this side.
     pub limit_multiple: Option<f64>,
     /// Whether a delayed side catches up in the order of offsets; `None` means the default of the
     /// policy.
@@ -482,7 +484,7 @@ fn draw_settings(rng: &mut Rng, profiles: bool) -> MirrorSettings {
         rng,
         &["bounded", "bounded", "bounded", "paper", "paper-wait-limit"],
     );
-    // With a device profile, a side without faults may legitimately complete no request for
+    // With a device profile, a side without faults can legitimately complete no request for
     // seconds: the emulated SSD of 2009 freezes for four seconds, and a full shingled disk cleans
     // for longer. The timeout must exceed these pauses.
     let absent_after_ns = if profiles {
@@ -526,7 +528,8 @@ fn draw_load(rng: &mut Rng, unit_bytes: u64) -> Load {
             _ => *weight,
         };
     }
-    // A load without writes reveals no bug, and a load without reads reveals few.
+    // A load without writes reveals no bug, and a load without reads reveals few bugs. So reads and
+    // writes always have a weight above zero.
     weights[1] += 5;
     weights[0] += 5;
     let clients = spread(rng, 1, 17) as usize;

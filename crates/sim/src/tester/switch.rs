@@ -155,8 +155,8 @@ impl Switch {
         self.fail_next.set(left);
     }
 
-    /// Requests that the next `count` operations for which the rule allows it are lost or
-    /// misdirected, as `how` says.
+    /// Makes the next `count` operations of the kind `how` be lost or misdirected. Operations for
+    /// which the rule does not allow this fault are skipped.
     pub fn astray_next(&self, how: Astray, count: u32) {
         let mut left = self.astray_next.get();
         left[how as usize] += count;
@@ -214,8 +214,8 @@ impl Switch {
         self.changed.until(answering).await;
     }
 
-    /// Decides whether an operation of this class fails now; with `surely`, it always fails. Counts
-    /// the failure.
+    /// Decides whether an operation of this class fails now. If `surely` is true, the operation
+    /// always fails. Counts the failure.
     pub(super) fn strikes(&self, class: usize, surely: bool, rng: &mut Rng) -> bool {
         let mut left = self.fail_next.get();
         let struck = if left[class] > 0 {

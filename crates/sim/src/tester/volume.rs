@@ -1,19 +1,21 @@
 //! The model of the volume, which decides whether the answer of a read is correct.
 //!
 //! Each unit of the volume (a block, or a sector under the layer of the atomic unit) is an atomic
-//! register, and every write gives the unit a unique value. For each value, `first_end` is the end
-//! of the first operation to end that wrote or read the value, and `last_start` is the start of the
-//! last operation to start. A history is linearizable exactly when no two values a, b have
-//! `a.first_end < b.last_start` and `b.first_end < a.last_start`: otherwise each of the two would
-//! have to precede the other. Source: Gibbons and Korach, "Testing shared memories" (SIAM J.
-//! Comput. 26, 1997), section 4. Times are numbers of events, so no two events have the same time.
+//! register, and every write gives the unit a unique value. For each value, `first_end` is the
+//! earliest end of an operation that wrote or read the value, and `last_start` is the latest start
+//! of such an operation. A history is linearizable exactly when no two values a, b have both
+//! `a.first_end < b.last_start` and `b.first_end < a.last_start`: with both relations, a would have
+//! to precede b, and b would have to precede a. Source: Gibbons and Korach, "Testing shared
+//! memories" (SIAM J. Comput. 26, 1997), section 4. Times are numbers of events, so no two events
+//! have the same time.
 //!
-//! A failed write ends when it fails: it has taken effect by then or never will, so a value that
-//! was read later cannot revert. A write whose client has abandoned it never ends. Zeroes are not
-//! unique: it is enough that one write of zeroes explains a read that returns zeroes.
+//! A failed write ends when it fails. By then, the write has either taken effect or it never takes
+//! effect. So if a later read returns the value of the failed write, the unit cannot revert to an
+//! older value. A write that its client has abandoned never ends. Zeroes are not unique: a read
+//! that returns zeroes is correct if any one write of zeroes explains it.
 //!
-//! After a crash, a unit may hold any value that is not certainly older than a durable value. The
-//! first read of the unit settles its value.
+//! After a crash, a unit is allowed to hold any value that is not certainly older than a durable
+//! value. The first read of the unit settles its value.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -70,7 +72,8 @@ pub struct Volume {
     units: Vec<Unit>,
     clock: u64,
     writes: u64,
-    /// Acknowledged writes that no flush has covered, each with its end, number and units.
+    /// Acknowledged writes that no flush has covered. Each entry consists of the time of the
+    /// acknowledgement, the number of the write, and the units of the write.
     unflushed: Vec<(u64, u64, Range<usize>)>,
     crashes: u64,
     /// Whether a value that was read after a crash must survive later crashes until it is
@@ -98,8 +101,8 @@ pub struct Writing {
     units: Range<usize>,
 }
 
-/// Number of values of a unit below which obsolete values are kept. A unit can have more values if
-/// they are not obsolete.
+/// Minimum number of values of a unit at which obsolete values are dropped. A unit can have more
+/// values, if they are not obsolete.
 const VALUES_MAX: usize = 64;
 
 impl Volume {
@@ -150,8 +153,8 @@ impl Volume {
     /// # Errors
     /// A unit whose content is older than the content of another unit allows.
     pub fn check_moment(&self, held: &[u64]) -> Result<(), String> {
-        // `moment` is the latest start of a change in the content. The content must include every
-        // change that ended before that time.
+        // `moment` is the latest start time of all changes that the content includes. The content
+        // must include every change that ended before `moment`.
         let shown = |stamp: u64| self.history.get(&(stamp >> 24)).filter(|_| stamp != ZEROES);
         let latest = held
             .iter()
@@ -332,7 +335,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Records a crash: all requests in flight end, and any write that was not durable may be lost.
+    /// Records a crash: all requests in flight end, and any write that was not durable can be lost.
     pub fn crash(&mut self) {
         let now = self.tick();
         self.crashes += 1;
@@ -345,7 +348,7 @@ impl Volume {
         }
     }
 
-    /// Returns true if a read of the unit that starts now may return this stamp.
+    /// Returns true if a read of the unit that starts now is allowed to return this stamp.
     pub fn allows(&self, unit: usize, stamp: u64) -> bool {
         let (start, end) = (self.clock + 1, self.clock + 2);
         self.units[unit]
@@ -420,9 +423,9 @@ impl Unit {
         }
     }
 
-    /// Drops values that no read may return any longer, because a newer durable value was written
-    /// before the oldest operation in flight started. Runs only if the number of values has doubled
-    /// since the last run.
+    /// Drops obsolete values, which no read is allowed to return any longer: a newer durable value
+    /// was written before the oldest operation in flight started. Runs only if the number of values
+    /// has doubled since the last run.
     fn forget_old(&mut self, oldest_start: u64) {
         if self.values.len() < self.forget_at {
             return;
@@ -442,8 +445,9 @@ impl Unit {
         self.forget_at = VALUES_MAX.max(2 * self.values.len());
     }
 
-    /// Settles a unit before a crash: if a value that an earlier crash left has been read, it
-    /// becomes durable, and the other values that the same crash left are dropped.
+    /// Settles a unit before a crash. If an earlier crash left several possible values and one of
+    /// them has been read since, the value that was read becomes durable, and the other values are
+    /// dropped.
     fn settle_answers(&mut self) {
         let read = |v: &Value| v.left_by > 0 && v.first_end < NEVER;
         let Some(at) = self.values.iter().position(read) else {

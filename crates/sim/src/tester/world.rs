@@ -260,18 +260,18 @@ impl World {
         self.reached.borrow().clone()
     }
 
-    /// Returns true if the mirror is configured to stop or to become read-only when degraded, and
-    /// the error is a consequence of that.
+    /// Returns true if the error is a consequence of the configuration of the mirror: to stop or to
+    /// become read-only when degraded.
     pub fn may_refuse(&self, error: IoError) -> bool {
         let refusal = matches!(error, IoError::ReadOnly | IoError::Offline);
         refusal && self.scenario.mirror.on_degraded != "continue"
     }
 
     /// Records an error that a client has received, and adds a finding if no correct volume returns
-    /// this error. It is a finding if one side has no faults, or if a failing operation is injected
-    /// and there was no crash. It is no finding if a degraded volume or corrupt copies can explain
-    /// the error; `could_fail` tells whether corrupt copies were a possible reason already at the
-    /// start of the operation.
+    /// this error. The error is a finding if one side has no faults, or if a failing operation is
+    /// injected and there was no crash. The error is no finding if a degraded volume or corrupt
+    /// copies can explain it. `could_fail` tells whether corrupt copies were already a possible
+    /// reason at the start of the operation.
     pub fn client_error(&self, error: IoError, op: Op, units: &Range<usize>, could_fail: bool) {
         self.reach("error told to a client");
         if self.may_refuse(error) {
@@ -324,9 +324,10 @@ impl World {
         let status = program.mirror.status();
         let early = status.acknowledged_early;
         // An increase of the count of early acknowledgements can be attributed to this operation
-        // only if each operation is a single write and every client waits for its answers. Through
-        // the layer of the atomic unit, an operation causes several writes; and a client that has
-        // abandoned a write does not see its acknowledgement.
+        // only under two conditions. First, each operation must be a single write, but through the
+        // layer of the atomic unit, an operation causes several writes. Second, every client must
+        // wait for its answers, because a client that has abandoned a write does not see the
+        // acknowledgement of the write.
         let one_each = self.scenario.unit_bytes == BLOCK_BYTES && self.scenario.load.leave == 0.0;
         if one_each && op.changes_content() && early > self.acknowledged_early.get() {
             self.check_early_acknowledgement(&status);
@@ -479,8 +480,8 @@ impl World {
         }
     }
 
-    /// Checks that the side without faults was not ejected by a timeout, because it always makes
-    /// progress.
+    /// Checks that the side without faults was not ejected by a timeout. The side without faults
+    /// always makes progress, so no timeout should affect this side.
     fn check_spared_side(&self, status: &MirrorStatus) {
         let spared = self.scenario.steadfast.map(|spared| &status.sides[spared]);
         let silent = spared.filter(|side| side.absent_reason == Some(IoError::Timeout));

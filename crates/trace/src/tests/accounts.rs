@@ -23,7 +23,8 @@ const NO_SECTORS: Is = Is::Ignored(Ignored::NoSectors);
 const NO_EVENT: Is = Is::Ignored(Ignored::NoEvent);
 const NO_DATA: Is = Is::Ignored(Ignored::NoData);
 
-/// The lines of a text format for the tests: lines that may come first, and lines that may follow.
+/// The lines of a text format for the tests: lines that can be the first line, and lines that can
+/// follow it.
 struct Text {
     format: Format,
     first: &'static [(&'static str, Is)],
@@ -202,7 +203,7 @@ proptest! {
     #[test]
     fn every_line_is_counted_as_what_it_is((format, lines) in lines(), ends_with_lf: bool) {
         let mut text = lines.iter().map(|(line, _)| *line).collect::<Vec<_>>().join("\n");
-        // An empty last line without a line end does not count as a line.
+        // An empty last line without a line end is not counted as a line.
         let has_end = ends_with_lf || lines.last().is_some_and(|(line, _)| line.is_empty());
         if has_end {
             text.push('\n');

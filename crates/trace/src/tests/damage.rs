@@ -13,8 +13,8 @@ fn text() -> Vec<u8> {
 /// `has_checksum` is true.
 fn raw_zstd(content: &[u8], has_checksum: bool) -> Vec<u8> {
     let length = content.len();
-    // The frame has a single segment, and optionally a checksum. The content size is stored as two
-    // bytes, minus 256.
+    // The frame has a single segment, and optionally a checksum. Two bytes of the header store the
+    // content size minus 256.
     let descriptor = 0x60 | u8::from(has_checksum) << 2;
     let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, descriptor];
     frame.extend(((length - 256) as u16).to_le_bytes());

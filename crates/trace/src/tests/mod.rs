@@ -71,7 +71,7 @@ fn compression_is_seen_in_the_content() {
         records("t", &noted, &Options::default()).expect("noted"),
         plain
     );
-    // A file may consist of several gzip members or zstd frames in sequence.
+    // A file can consist of several gzip members or zstd frames in sequence.
     let twice = [plain.clone(), plain].concat();
     for bytes in [gzip(text).repeat(2), zstd(text).repeat(2)] {
         assert_eq!(

@@ -1,7 +1,7 @@
 //! Rules about imports between modules. Modules of one folder never import each other in a cycle,
-//! not even through other modules, so that a folder can be read from the top down and taken apart.
-//! A module in a lower room (a tier of the modules of a folder) never imports a module of a higher
-//! room.
+//! not even through other modules, so that a folder can be read from the top down, and its modules
+//! can be separated. A module in a lower room (a tier of the modules of a folder) never imports a
+//! module of a higher room.
 
 mod modules;
 mod rooms;

@@ -151,7 +151,7 @@ impl Modules {
 
     /// Returns the module at which a path starts, and the rest of the path. Returns `None` if the
     /// path leads out of the crate. Also returns `None` if the path starts with an imported name;
-    /// the function then follows the import and adds its modules to `targets`.
+    /// the function then follows the import and adds the modules found to `targets`.
     fn start<'a>(
         &self,
         named: &'a Named,
@@ -175,8 +175,8 @@ impl Modules {
                             path,
                             ..known.clone()
                         };
-                        // If the path of the import starts with the imported name, the name is that
-                        // of an external crate: `use serde::de; use de::X`.
+                        // If the import leads to the same path again, as `use serde;` does, the
+                        // name is that of an external crate, and there is no module to follow.
                         if further.path != named.path {
                             self.follow(&further, steps - 1, targets);
                         }

@@ -14,7 +14,7 @@ const PAGE: &str = "ARCHITECTURE.md";
 pub struct Rooms {
     /// The folder, as `crate::module::module`.
     pub folder: &'static str,
-    /// The rooms from the top down, each as the list of its modules.
+    /// The rooms (tiers of modules) from the top down, each as the list of its modules.
     pub rooms: &'static [&'static [&'static str]],
 }
 
@@ -76,16 +76,16 @@ const ROOMS: &[Rooms] = &[
     },
 ];
 
-/// Complains about a module that imports a module of a higher room of its folder, about a module
-/// that is in no room, and about a difference between the table `ROOMS` and ARCHITECTURE.md.
+/// Complains about a module that imports a module of a higher room (tier) of its folder, about a
+/// module that is in no room, and about a difference between the table `ROOMS` and ARCHITECTURE.md.
 pub fn rooms_in_order(tree: &Tree) -> Vec<Complaint> {
     let mut complaints = rooms_upwards(tree, ROOMS);
     complaints.extend(rooms_of_page(tree, ROOMS));
     complaints
 }
 
-/// Complains about imports from a lower room to a higher one, about modules that are in no room,
-/// and about listed modules that do not exist.
+/// Complains about imports from a lower room (tier of modules) to a higher one, about modules that
+/// are in no room, and about listed modules that do not exist.
 pub fn rooms_upwards(tree: &Tree, table: &[Rooms]) -> Vec<Complaint> {
     table
         .iter()
@@ -166,7 +166,7 @@ pub fn rooms_of_page(tree: &Tree, table: &[Rooms]) -> Vec<Complaint> {
         .collect()
 }
 
-/// Returns the rooms of a folder as the text of the page lists them.
+/// Returns the rooms (tiers of modules) of a folder as the text of the page lists them.
 fn told_rooms(text: &str, folder: &str) -> Vec<Vec<String>> {
     let head = format!("Rooms of `{folder}`");
     let behind = text

@@ -164,8 +164,8 @@ impl Reader {
         }
     }
 
-    /// Moves past an attribute. Also moves past the item behind the attribute if the attribute is
-    /// `#[cfg(test)]` or `#[cfg(all(test, ..))]`.
+    /// Moves past an attribute. If the attribute is `#[cfg(test)]` or `#[cfg(all(test, ..))]`, also
+    /// moves past the item after it.
     fn attribute(&mut self) {
         let start = self.at;
         // The attribute `#![..]` applies to the enclosing item.

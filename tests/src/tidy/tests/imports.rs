@@ -5,8 +5,8 @@ use super::tells;
 use crate::tidy::imports::{Exception, Rooms, cycles_except, rooms_of_page, rooms_upwards};
 use crate::tidy::{Complaint, Tree};
 
-/// Applies the rule about import cycles without the exceptions of the tree, which do not occur in
-/// the samples.
+/// Applies the rule about import cycles without the tree's list of exceptions. The cycles of these
+/// exceptions do not occur in the samples, and an exception without its cycle is a complaint.
 fn no_circles(tree: &Tree) -> Vec<Complaint> {
     cycles_except(tree, &[])
 }
@@ -217,7 +217,8 @@ fn a_lower_room_that_imports_a_higher_one() {
         &[high(""), low("fn f() { crate::media::high::g() }"), lower],
         &right,
     );
-    // Wrong: the table lists a module that does not exist, or a module exists that is in no room.
+    // Wrong: the table of rooms (tiers of modules) lists a module that does not exist, or a module
+    // exists that is in no room.
     tells(rule, &[high(""), low("")], &right);
     let stray = ("crates/block/src/media/stray.rs", "");
     tells(rule, &[high(""), low(""), lower, stray], &right);

@@ -1,11 +1,11 @@
-//! Read-ahead: pages behind the requests of a sequential reader are read before the reader requests
-//! them.
+//! Read-ahead: the pages that follow the requests of a sequential reader are read before the reader
+//! requests them.
 //!
-//! [`bimetal_policy::readers`] selects the pages. Read-ahead runs beside the reader's request and
-//! is never part of it: the request does not wait for pages that only read-ahead needs, and a block
-//! that cannot be read fails only requests for that block. Read-ahead must never displace pages in
-//! use, so the number of concurrent reads ahead is bounded, and no page is read ahead while
-//! eviction is blocked.
+//! [`bimetal_policy::readers`] selects the pages. Read-ahead runs concurrently with the reader's
+//! request and is never part of it: the request does not wait for pages that only read-ahead needs,
+//! and a block that cannot be read fails only requests for that block. Read-ahead must never
+//! displace pages in use. Therefore the number of concurrent reads ahead is bounded, and no page is
+//! read ahead while eviction is blocked.
 
 use std::ops::Range;
 use std::rc::Rc;

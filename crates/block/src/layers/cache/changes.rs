@@ -41,7 +41,8 @@ impl Shared {
     /// When the limit on unwritten pages is reached and destaging them has failed.
     pub(super) async fn write_back(self: &Rc<Self>, request: Request) -> IoResult {
         let pages = (request.len / BLOCK_BYTES) as usize;
-        // While this write holds the turn, no other write checks for room.
+        // While this write holds the permit `_turn`, no other write checks the limit on unwritten
+        // pages.
         let _turn = self.until_there_is_room(pages).await?;
         let frames = self.framed(&request.payload);
         let now_ns = self.rt.now().as_ns();

@@ -82,7 +82,8 @@ impl Shared {
         (most.min(WRITE_BYTES_MAX) / BLOCK_BYTES).max(1)
     }
 
-    /// Writes the pages of a range that still have a version to be destaged.
+    /// Writes the pages in the range `pages`, except pages that no longer have a version to be
+    /// destaged.
     async fn write_part(self: &Rc<Self>, pages: Range<u64>) {
         let bytes = pages.start * BLOCK_BYTES..pages.end * BLOCK_BYTES;
         let _in_turn = self.below_lock.lock(bytes).await;
@@ -192,9 +193,9 @@ impl Shared {
         }
     }
 
-    /// Waits, in order of arrival, until the limit on unwritten pages permits `pages` more. The
-    /// caller holds the returned permit until it has stored its pages; then the permit is dropped
-    /// and the next write checks for room.
+    /// Waits, in order of arrival, until the limit on unwritten pages permits `pages` more
+    /// unwritten pages. The caller holds the returned permit until it has stored its pages. When
+    /// the permit is dropped, the next write checks the limit.
     ///
     /// # Errors
     /// If pages cannot be written, the reason of the failure.
@@ -211,8 +212,8 @@ impl Shared {
             };
             self.waits.room.until_some(room).await?;
             self.until_unchoked().await?;
-            // A flush that failed during the wait might have made pages unwritten again, so the
-            // room is checked again.
+            // A flush that failed during the wait might have made pages unwritten again. So the
+            // limit on unwritten pages is checked again.
             if let Some(room) = self.room_for(pages) {
                 return room.map(|()| turn);
             }

@@ -37,8 +37,8 @@ use crate::units::{Size, Time};
 
 /// Minimum size of a cache: enough for a policy with two buffers, and for evictions.
 const SIZE_BYTES_MIN: u64 = 64 * BLOCK_BYTES;
-/// Limits on the pages that are being destaged at a time: at most one in `LEAVING_SHARE` of all
-/// pages, and at most `LEAVING_BYTES_MAX`.
+/// Limits on the number of pages that are being destaged at a time: at most the part 1 /
+/// `LEAVING_SHARE` of all pages, and at most `LEAVING_BYTES_MAX` bytes.
 const LEAVING_SHARE: usize = 8;
 const LEAVING_BYTES_MAX: u64 = 64 << 20;
 /// Assumed cost in microseconds of reading a page, until the cost is measured on the device.
@@ -74,7 +74,8 @@ pub struct CacheConfig {
     /// Point at which a write completes.
     #[serde(default)]
     pub mode: Mode,
-    /// Maximum size of content that is only in memory; by default a quarter of `size`.
+    /// Maximum size of unwritten content, which is in memory and not yet on the device; by default
+    /// a quarter of `size`.
     pub dirty: Option<Size>,
     /// Maximum time that a page stays dirty before it is destaged.
     #[serde(default = "default_dirty_age")]
@@ -144,8 +145,8 @@ impl CacheConfig {
             return Err("`depth` must be 1 to 1024".to_owned());
         }
         let read_ahead = self.read_ahead.0;
-        // The read-ahead windows of several readers must not evict each other, even if two readers
-        // are mistaken for one.
+        // Pages read ahead for one reader must not evict pages read ahead for another reader, even
+        // if two readers are detected as one reader. So the size of one read-ahead is limited.
         if !read_ahead.is_multiple_of(BLOCK_BYTES) || read_ahead > self.size.0 / 8 {
             return Err(
                 "`read_ahead` must be whole blocks of 4 KiB, at most an eighth of `size`"
@@ -159,11 +160,11 @@ impl CacheConfig {
         self.granularity.as_deref().map(str::parse).transpose()
     }
 
-    /// Returns the write granularity for a device below with this geometry, used if the
-    /// configuration gives none. If the preferred request size of the device is at least a cluster,
-    /// the device executes shorter requests by reading or copying the rest, so they are expensive,
-    /// and the granularity is a block. For any other device, it is only known that writing adjacent
-    /// pages together costs less, and the granularity is a cluster.
+    /// Returns the write granularity for a device with the geometry `below`. This granularity is
+    /// used if the configuration gives none. If the preferred request size of the device is at
+    /// least a cluster, shorter writes are expensive, because the device reads or copies the rest
+    /// of the preferred size. The granularity is then a block. For any other device, the only known
+    /// fact is that writing adjacent pages together costs less. The granularity is then a cluster.
     fn granularity_over(&self, below: &Geometry) -> Granularity {
         if u64::from(below.preferred_bytes) >= self.cluster.0 {
             Granularity::Block
@@ -179,20 +180,20 @@ pub struct Cache {
     shared: Rc<Shared>,
 }
 
-/// The wait queues of requests, one for each kind of event. Memory for which writes and reads
-/// compete is granted in the order of arrival.
+/// The wait queues of requests, one for each kind of event. Writes and reads that compete for
+/// memory get it in the order of arrival.
 struct Waits {
-    /// The turn to wait for room. Only one write at a time has the turn; all other writes wait here
-    /// for it.
+    /// Permit for the wait until the cache can store more unwritten pages. There is only one
+    /// permit: one write holds it, and all other writes wait here for it.
     write_turn: Rc<Semaphore>,
-    /// Signals that there might be room for more unwritten pages. The write that has the turn waits
-    /// here.
+    /// Signals that the number of unwritten pages might permit another write. The write that holds
+    /// the permit `write_turn` waits here.
     room: Event,
-    /// Signals progress of destaging. Reads, and the write that has the turn, wait here while too
-    /// many pages are being destaged.
+    /// Signals progress of destaging. While too many pages are being destaged, reads wait here, and
+    /// so does the write that holds the permit `write_turn`.
     unchoked: WaitQueue,
-    /// Reads of a page that another request is already reading from the device (a fill), ordered by
-    /// the number of the fill.
+    /// Reads that need a page which another request is already reading from the device. Such a read
+    /// of one page is called a fill. The waiting reads are ordered by the number of the fill.
     filled: WaitQueue,
     /// Flushes that wait for destage jobs. Each flush is queued under a job number, and waits until
     /// all destage jobs with lower numbers have ended.

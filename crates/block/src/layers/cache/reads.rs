@@ -16,12 +16,14 @@ use crate::error::IoError;
 use crate::extents::ExtentList;
 use crate::request::{Extent, IoResult, Op, Origin, Reply, Request};
 
-/// Minimum number of pages in the first window of an extents request, which looks up pages window
-/// by window.
+/// Minimum number of pages in the first window of an extents request. A window is a part of the
+/// range; the cache looks up the pages of one window at a time.
 const WINDOW_PAGES_MIN: u64 = 16;
-/// Maximum number of pages in any window of an extents request.
+/// Maximum number of pages in a window of an extents request. A window is a part of the range; the
+/// cache looks up the pages of one window at a time.
 const WINDOW_PAGES_MAX: u64 = 1024;
-/// Maximum number of windows that the answer to one extents request covers.
+/// Maximum number of windows that one extents request processes. A window is a part of the range;
+/// the answer ends after the last window, even if the range is longer.
 const WINDOWS_MAX: usize = 64;
 
 /// State of a page that a read request needs.
@@ -29,14 +31,16 @@ const WINDOWS_MAX: usize = 64;
 enum Wanted {
     /// The page is in memory.
     Held,
-    /// Another request is reading the page, under this fill number.
+    /// Another request is reading the page. The value is the number of the fill, which is the read
+    /// of this page by that request.
     Awaited(u64),
-    /// The read request has to read the page itself, under this fill number.
+    /// The read request has to read the page itself. The value is the number of the fill, which is
+    /// this read of the page.
     Missing(u64),
 }
 
-/// A run of adjacent pages that is being read from the device. If it is dropped before the read has
-/// succeeded, the cache treats the read as failed.
+/// A run of adjacent pages that is being read from the device. If this value is dropped before the
+/// read has succeeded, the cache treats the read as failed.
 pub(super) struct Fill {
     pub(super) shared: Rc<Shared>,
     pub(super) first_page: u64,
@@ -110,8 +114,9 @@ impl Shared {
         IoFuture::new(async move { shared.read_rest(data, rest).await })
     }
 
-    /// Returns the runs of adjacent pages that this read has to read from the device, each as its
-    /// first page and the fill numbers of its pages.
+    /// Returns the runs of adjacent pages that this read has to read from the device. Each run
+    /// consists of its first page and the numbers of the fills of its pages. A fill is the read of
+    /// one page.
     fn fills_of(self: &Rc<Self>, first: u64, wanted: &[Wanted]) -> Vec<(u64, Vec<u64>)> {
         let mut runs: Vec<(u64, Vec<u64>)> = Vec::new();
         for (page, wanted) in (first..).zip(wanted) {
@@ -224,7 +229,7 @@ impl Shared {
         state.leaving_pages() > self.leaving_pages_max
     }
 
-    /// Waits, in order of arrival, until fewer pages are being destaged.
+    /// Waits, in order of arrival, until at most `leaving_pages_max` pages are being destaged.
     ///
     /// # Errors
     /// If too many pages are being destaged because pages cannot be written, the reason of the
@@ -286,9 +291,9 @@ impl Shared {
         Ok(extents.into_reply())
     }
 
-    /// Returns the end offset of the next window, and the unwritten pages in the window. The window
-    /// begins at the start of `range` and has at most `pages` pages. If the cache has no unwritten
-    /// page, the window is the whole range.
+    /// Returns the end offset of the next window (the part of `range` to process next), and the
+    /// unwritten pages in that window. The window begins at the start of `range` and has at most
+    /// `pages` pages. If the cache has no unwritten page, the window is the whole range.
     fn unwritten_from(&self, range: Range<u64>, pages: u64) -> (u64, Vec<u64>) {
         let state = self.state.borrow();
         if state.unwritten_pages() == 0 {

@@ -1,8 +1,9 @@
 //! State of the cache: the policy, the pages, and the destage jobs for the device below. This
 //! module does no I/O, and none of its calls waits.
 //!
-//! The policy and the pages are changed only in this module, and always together. A page's content
-//! must never be dropped while a version of it is neither held by the policy nor on the device.
+//! The policy and the pages are changed only in this module, and always together. The newest
+//! content of a page must stay in memory until it is on the device, even if the policy has already
+//! evicted the page.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -14,7 +15,8 @@ use bimetal_rt::turn::count_steps;
 use super::table::Table;
 use crate::error::IoError;
 
-/// A destage job: pages that are written to the device because of one decision.
+/// A destage job: the pages that one group of evictions, one cleaning of a cluster, or one retry of
+/// failed pages writes to the device.
 pub(super) struct Job {
     pub(super) number: u64,
     /// Pages in ascending order of their page numbers.
@@ -25,9 +27,11 @@ pub(super) struct Job {
 pub(super) enum Found {
     /// The page is in memory, with this content.
     Content(Buf),
-    /// Another request is reading the page from the device, under this fill number.
+    /// Another request is reading the page from the device. The value is the number of the fill,
+    /// which is the read of this page by that request.
     Filling(u64),
-    /// The caller has to read the page from the device, under this fill number.
+    /// The caller has to read the page from the device. The value is the number of the fill, which
+    /// is this read of the page.
     Missing(u64),
 }
 
@@ -100,8 +104,9 @@ pub(super) struct CacheState {
     retry: u64,
     pub(super) error: IoError,
     unflushed: Unflushed,
-    /// Set when a flush has failed and written pages that it should have made durable are no longer
-    /// in memory. While it is set, every flush fails with this error.
+    /// Set when a flush has failed and pages that the flush should have made durable are no longer
+    /// in memory, so that the cache cannot write them again. While this error is set, every flush
+    /// fails with it.
     pub(super) lost: Option<IoError>,
     pub(super) counts: CacheCounters,
 }
@@ -185,7 +190,8 @@ impl CacheState {
         (outcome, found)
     }
 
-    /// Returns the newest content of a page if it is in memory. The policy sees no access.
+    /// Returns the newest content of a page if it is in memory. The policy is not informed of the
+    /// lookup.
     pub(super) fn peek(&self, page: u64) -> Option<&Buf> {
         self.table[self.table.find(page)?].newest()
     }
@@ -196,7 +202,8 @@ impl CacheState {
         id.is_some_and(|id| self.table[id].filling.is_some())
     }
 
-    /// Returns true while the fill with this number is reading the page from the device.
+    /// Returns true while the fill with the number `fill` is reading the page from the device. A
+    /// fill is the read of one page.
     pub(super) fn is_filled_by(&self, page: u64, fill: u64) -> bool {
         let id = self.table.find(page);
         id.is_some_and(|id| self.table[id].filling == Some(fill))
@@ -250,8 +257,8 @@ impl CacheState {
         }
     }
 
-    /// Removes outdated entries of the dirty list, so that it stays about as long as the number of
-    /// dirty pages.
+    /// Removes outdated entries of the dirty list if the list has more than 64 entries plus two
+    /// entries for each dirty page. So the length of the list is limited.
     fn sweep_dirty(&mut self) {
         if self.dirty.len() > 64 + 2 * self.policy.occupancy().dirty {
             let mut dirty = std::mem::take(&mut self.dirty);
@@ -373,7 +380,7 @@ impl CacheState {
     }
 
     /// Starts destaging all dirty pages, and retries failed pages. All of these pages have been
-    /// written, or have failed, when all jobs below the returned number have ended.
+    /// written, or have failed, when all jobs with numbers below the returned number have ended.
     pub(super) fn clean_all(&mut self) -> u64 {
         while self.clean_oldest(u64::MAX) {}
         self.retry_failed();
@@ -535,7 +542,8 @@ impl CacheState {
         self.unflushed.epoch - 1
     }
 
-    /// Records that a flush of the device succeeded: all writes up to `epoch` are durable.
+    /// Records that a flush of the device succeeded. All writes of the flush epoch `epoch` and of
+    /// earlier epochs are durable.
     pub(super) fn flushed(&mut self, epoch: u64) {
         while let Some(entry) = self.unflushed.pop_up_to(epoch) {
             if self.is_unflushed_in(&entry) {
@@ -547,9 +555,9 @@ impl CacheState {
         }
     }
 
-    /// Records that a flush of the device failed, so that it is unknown whether writes up to
-    /// `epoch` are durable. Pages that are still in memory are queued to be written again; pages
-    /// that are not are lost.
+    /// Records that a flush of the device failed. It is then unknown whether writes of the flush
+    /// epoch `epoch` and of earlier epochs are durable. Pages that are still in memory are queued
+    /// to be written again. Pages that are no longer in memory are lost.
     pub(super) fn not_flushed(&mut self, epoch: u64, error: IoError) {
         self.error = error;
         if self.unflushed.gone_in > 0 {
@@ -593,8 +601,7 @@ impl CacheState {
         self.unflushed.held_pages + self.unflushed.gone_pages
     }
 
-    /// Returns the numbers of pages that the policy holds, and the policy's target for the write
-    /// buffer.
+    /// Returns how many pages the policy holds, and the target size of its write buffer.
     pub(super) fn occupancy(&self) -> bimetal_policy::replacement::Occupancy {
         self.policy.occupancy()
     }
@@ -710,7 +717,8 @@ mod tests {
             state.clean_all();
         }
         assert_eq!((state.jobs.len(), state.outstanding.len()), (1, 1));
-        // A job that the device has accepted but not completed is the running attempt.
+        // The job leaves the queue, as when the device has accepted the writes but not completed
+        // them. Until the job has ended, no further retry is queued.
         let hangs = state.next_job().expect("there is one");
         assert_eq!(hangs.pages.len(), 8);
         for _ in 0..100 {

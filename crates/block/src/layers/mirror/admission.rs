@@ -55,8 +55,8 @@ impl Drop for Taken {
 }
 
 impl Admission {
-    /// Creates the state with `next_number` as the first sequence number. With `serial`, only one
-    /// write is in flight at a time.
+    /// Creates the state of the admission with `next_number` as the first sequence number. With
+    /// `serial`, only one write is in flight at a time.
     pub(super) fn new(next_number: u64, serial: bool) -> Admission {
         Admission {
             ranges: RangeLock::new(),
@@ -171,7 +171,8 @@ mod tests {
 
     #[test]
     fn changes_have_room_up_to_the_bound_and_in_the_order_of_arrival() {
-        // The last change would fit beside the first two, but must wait behind the third change.
+        // The fourth change would fit beside the first two changes, but the third change arrived
+        // earlier and must be admitted first.
         let seen = admitted_of(&[2, 1, 3, 1]);
         let expected: [&[u64]; 4] = [&[2, 1], &[1, 3], &[3, 1], &[1]];
         assert_eq!(seen, expected);

@@ -34,8 +34,8 @@ const MARKED_WITHIN: Duration = Duration::from_secs(30);
 const FLUSH_RETRY_AFTER: Duration = Duration::from_millis(100);
 
 /// Guard of a store that has begun its work but does not belong to a side of the volume yet.
-/// Dropping the guard stops the store, since the operation may be cancelled while it waits for the
-/// superblocks.
+/// Dropping the guard stops the store: the operation that adds the side can be cancelled while it
+/// waits for the superblocks.
 struct Begun {
     rt: Rt,
     store: Option<Rc<Store>>,
@@ -325,7 +325,7 @@ impl Shared {
         let name = &side.name;
         // From now on, no flush must depend on this side. The changes that only this side has
         // flushed are made durable on another side. After that, the epoch that excludes this side
-        // may begin.
+        // is allowed to begin.
         let was_durable = side.durable.replace(false);
         let number = self.admission.next_number();
         for other in self.sides.iter().filter(|other| other.index != index) {

@@ -27,8 +27,8 @@ pub struct MirrorConfig {
     pub wait_limit: Option<f64>,
     /// Quantile, from 0 to 1, of a side's own write times from which its latency limit is computed.
     pub limit_quantile: Option<f64>,
-    /// Factor by which the quantile of `limit_quantile` is multiplied; a side beyond the product is
-    /// late.
+    /// Factor by which the quantile of `limit_quantile` is multiplied. A side is late when a write
+    /// takes longer than the product.
     pub limit_multiple: Option<f64>,
     /// Order in which a delayed side catches up: `sorted` or `fifo`.
     pub drain: Option<DrainName>,
@@ -47,7 +47,7 @@ pub struct MirrorConfig {
     #[serde(default)]
     pub acknowledge: Acknowledge,
     /// Sides whose content is lost together with the machine, such as the local disks of a cloud
-    /// machine. These sides never count for a flush.
+    /// machine. A flush never relies on these sides.
     #[serde(default)]
     pub ephemeral: Vec<String>,
     /// Length of the log on each side; fixed when the sides are formatted.

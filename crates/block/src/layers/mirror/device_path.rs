@@ -23,7 +23,8 @@ use crate::request::{IoResult, Request};
 /// Timeout of a request while the volume is being opened, since the sides are not monitored then.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Callback that returns true when a side is ejected because the path to it was interrupted.
+/// Callback that decides what happens to a side when the path to its device was interrupted. It
+/// returns true when the side must not be used before it has been opened again.
 pub(super) type Decide = Rc<dyn Fn() -> bool>;
 
 /// The path to the device of a side; see the module.
@@ -38,8 +39,9 @@ struct Passage {
     below: Rc<dyn Device>,
     /// Whether the volume is being opened.
     opening: Rc<Cell<bool>>,
-    /// The device's count of interruptions when the side was opened, or when one was last accepted;
-    /// `None` for a device that does not count them.
+    /// Number of interruptions that the device had counted when the side was opened, or when an
+    /// interruption was last accepted without cutting the path; `None` for a device that does not
+    /// count interruptions.
     known: Cell<Option<u64>>,
     /// True once the path is cut, so that every request is refused.
     cut: Cell<bool>,

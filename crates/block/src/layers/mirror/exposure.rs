@@ -14,8 +14,8 @@ use crate::range_set::RangeSet;
 pub(super) struct Exposure {
     ranges: RefCell<RangeSet>,
     bytes_peak: Cell<u64>,
-    /// Bound in bytes that the logs put on the exposure, since the log of a side must be able to
-    /// hold all content that the side lacks.
+    /// Bound in bytes that the logs put on the exposure (the acknowledged bytes that not all
+    /// healthy sides hold). The log of a side must be able to hold all content that the side lacks.
     bytes_max_by_logs: Cell<u64>,
     /// Writes that wait for room in the exposure, in the order in which they began to wait.
     pub(super) backpressured_writes: WaitQueue,

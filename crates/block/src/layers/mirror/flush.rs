@@ -1,9 +1,9 @@
 //! Flush: when a flush completes, every change acknowledged before the flush is durable.
 //!
 //! With logs, a flush completes when one durable side has all changes before the flush and has
-//! flushed them. The other sides follow at their own pace, marked as possibly behind, so a hanging
-//! side must never delay a flush. After a crash, bare devices cannot show which of them is ahead,
-//! so over bare devices a flush waits for all healthy sides.
+//! flushed them. The other sides follow at their own pace, and their superblocks say that a peer
+//! may be ahead. So a hanging side must never delay a flush. After a crash, bare devices cannot
+//! show which of them is ahead, so over bare devices a flush waits for all healthy sides.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -127,8 +127,8 @@ impl Shared {
     }
 
     /// Returns the sequence number below which a side flushes all changes next. If flushes wait,
-    /// this is the lowest number for which one of them waits, so that no flush waits for changes
-    /// that only later flushes cover. Otherwise, it is the highest requested number.
+    /// this is the lowest number for which a flush waits. So no flush waits for changes that are
+    /// needed only by later flushes. If no flush waits, it is the highest requested number.
     fn next_flush_of(&self, side: &Side) -> u64 {
         let durable = side.store().map_or(0, |store| store.complete_durable());
         let wanted = side.flush_wanted.get();
@@ -292,8 +292,8 @@ impl Shared {
         let mut outcome = Err(IoError::Offline);
         for index in counted_on {
             let side = &self.sides[index];
-            // If a side is ejected during its flush, the wait for it ends, since it may never
-            // answer.
+            // If a side is ejected during its flush, the wait for the flush ends, since the side
+            // might never answer.
             let ended = || !side.is_counted_on() || outcomes.borrow()[index].is_some();
             side.changed.until(ended).await;
             let flushed: Option<Result<(), IoError>> = outcomes.borrow()[index];
@@ -315,14 +315,14 @@ impl Shared {
         outcome
     }
 
-    /// Flushes one side. The flush counts as an operation in flight, so that a side that hangs in a
-    /// flush is detected.
+    /// Flushes one side. The flush is registered as an operation in flight, so that a side that
+    /// hangs in a flush is detected.
     pub(super) async fn flush_one(self: &Rc<Self>, index: usize) -> Result<(), IoError> {
         let side = &self.sides[index];
         let operation = side.start(self.rt.now());
         let result = match side.store() {
-            // With the sequence number 0, no entry has to be written that states a higher complete
-            // number.
+            // A flush with a higher number writes an additional log entry if no entry states that
+            // number yet. The number 0 never needs such an entry.
             Some(store) => store.flush(0).await,
             None => side.flush().await,
         };

@@ -1,6 +1,6 @@
 //! The flushes for which clients wait, each with its boundary: the sequence number below which it
-//! makes all changes durable. Also the sequence number below which all changes were flushed for a
-//! client.
+//! makes all changes durable. The module also records the sequence number below which all changes
+//! were flushed for a client.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

@@ -29,10 +29,10 @@ const COST_SEEKING_BYTES_MIN: u64 = 256 << 10;
 
 impl Side {
     /// Returns true when the side is to be given a change of a range. A side that is being rebuilt
-    /// is not given the change if the side lacks the whole range, because the rebuild copies the
-    /// content without a write to the log. The side is not given the change either if too many
-    /// bytes already wait for it. But a change that overlaps an older change in the queue of the
-    /// side is always given, so that the two apply in order.
+    /// is not given the change in two cases: the side lacks the whole range (the rebuild then
+    /// copies the content, without a write to the log), or too many bytes already wait for the
+    /// side. But a change that overlaps an older change in the queue of the side is always given,
+    /// so that the two apply in order.
     pub(super) fn takes(&self, range: &Range<u64>) -> bool {
         let is_passed = self.may_be_passed(range) && !self.follows(range);
         self.is_active() && !is_passed

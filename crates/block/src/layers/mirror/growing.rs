@@ -32,7 +32,8 @@ impl Shared {
                 cleared.map_err(|error| format!("side {}: {error}", side.name))?;
             }
         }
-        // A side that was ejected during the clearing could come back without having been cleared.
+        // A side that was ejected during the clearing could come back without having been cleared,
+        // so the check is repeated.
         self.everybody_counts(volume)?;
         let change = || {
             for store in self.sides.iter().filter_map(Side::store) {

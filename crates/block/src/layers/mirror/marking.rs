@@ -68,10 +68,11 @@ impl Shared {
             || others.all(|other| !volume.is_established(other) || volume.knows(other, index))
     }
 
-    /// Returns true when an epoch that excludes the ejected sides is allowed to begin. For this, a
-    /// member of the new epoch must durably have the changes that were flushed before the ejection,
-    /// unless no member can have all of them. The member must be a side whose content recovery
-    /// would use, as long as such a side can have the changes.
+    /// Returns true when an epoch that excludes the ejected sides is allowed to begin. Before that,
+    /// a member of the new epoch must durably have the changes that were flushed before the
+    /// ejection. This member must be a side whose content recovery would use. If no such side can
+    /// have these changes, any other member suffices. If no member can have all of them, the epoch
+    /// is allowed to begin without them.
     fn holds_what_was_flushed(&self) -> bool {
         let flushed = self.flushes.below();
         let members = || {
@@ -109,7 +110,7 @@ impl Shared {
             let gone = || !side.is_healthy();
             let held = || gone() || self.holds_what_was_flushed();
             while !held() {
-                // Requests the flush again, since the last one may have failed.
+                // Requests the flush again, since the flush requested before has possibly failed.
                 self.flush_before_epoch();
                 self.release_logs();
                 let moved = self.flushes.changed.until(held);
@@ -121,8 +122,8 @@ impl Shared {
                 break;
             }
             let (epoch, state) = (volume.epoch(), self.wanted_mark());
-            // The superblock write counts as an operation in flight, so that a side that hangs in
-            // it is detected.
+            // The superblock write is registered as an operation in flight, so that a side that
+            // hangs in it is detected.
             let operation = side.start(self.rt.now());
             let complete = side.store().map_or(0, |store| store.complete_durable());
             let written = volume.mark_one(index, state, complete).await;
@@ -168,8 +169,8 @@ impl Shared {
     }
 
     /// Returns true when the superblock of every healthy or joining side durably says that a peer
-    /// may be ahead of the side or that the side is being rebuilt, and no superblock write in
-    /// flight could end this. A joining side is marked as being rebuilt until its superblock is
+    /// may be ahead of the side, or that the side is being rebuilt, and no superblock write in
+    /// flight could change this. A joining side is marked as being rebuilt until its superblock is
     /// written again.
     pub(super) fn peers_know(&self) -> bool {
         let Some(volume) = &self.membership.superblocks else {

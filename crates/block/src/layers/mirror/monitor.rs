@@ -77,9 +77,10 @@ impl Shared {
         }
     }
 
-    /// Decides what happens to a side after the path to its device was interrupted, which means
-    /// that the mirror's knowledge of its content may be outdated. Returns true when the side must
-    /// not be used before it has been reopened. The last healthy side stays in use.
+    /// Decides what happens to a side after the path to its device was interrupted. After an
+    /// interruption, the mirror's knowledge of the content of the side is possibly outdated.
+    /// Returns true when the side must not be used before it has been reopened. The last healthy
+    /// side stays in use.
     fn is_cut_off(self: &Rc<Self>, index: usize) -> bool {
         let side = &self.sides[index];
         let was_active = side.is_active();

@@ -75,8 +75,8 @@ impl OutOfSync {
         self.added.notify();
     }
 
-    /// Records that the side was found corrupt in a range, which the side must also be recorded to
-    /// lack.
+    /// Records that the side was found corrupt in a range. The caller must also record that the
+    /// side lacks this range.
     pub(super) fn note_corrupt(&self, range: Range<u64>) {
         self.corrupt.borrow_mut().insert(range);
     }
@@ -124,7 +124,8 @@ impl OutOfSync {
         self.corrupt.borrow_mut().remove(range)
     }
 
-    /// Removes all ranges beyond the end of the volume, at `volume_bytes`.
+    /// Sequence number below which the side holds every change once this entry and all earlier
+    /// entries are in its log.
     pub(super) fn end_at(&self, volume_bytes: u64) {
         self.lacking.borrow_mut().remove(volume_bytes..u64::MAX);
     }
@@ -156,7 +157,7 @@ impl OutOfSync {
     }
 
     /// Returns true when the side lacks only ranges that were found corrupt on it. No flush waits
-    /// for the repair of such ranges: the repair may wait for a change that in turn waits for a
+    /// for the repair of such ranges: the repair might wait for a change that in turn waits for a
     /// flush of the side.
     pub(super) fn is_only_corrupt(&self) -> bool {
         let corrupt = self.corrupt.borrow();

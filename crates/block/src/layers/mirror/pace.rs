@@ -12,8 +12,9 @@ use bimetal_rt::{Instant, Rt};
 
 use crate::token_bucket::TokenBucket;
 
-/// Maximum time for which a piece of [`GIVE_WAY_BYTES`] waits until clients are silent; a smaller
-/// piece waits proportionally less.
+/// Maximum time for which a piece of [`GIVE_WAY_BYTES`] waits for clients to become silent. A piece
+/// is the part of the volume that a scrub reads in one step. A smaller piece waits proportionally
+/// less.
 pub(super) const GIVE_WAY_MAX: Duration = Duration::from_millis(100);
 const GIVE_WAY_BYTES: u64 = 1 << 20;
 /// Time after the end of the last client request from which clients are considered silent.
@@ -145,7 +146,8 @@ mod tests {
             for _ in 0..5 {
                 pace.turn(&clients, 1 << 20).await;
             }
-            // The first piece finds a full bucket; each later piece waits one second.
+            // The token bucket of the rate limit is full at the first piece, so that piece does not
+            // wait. Each later piece waits one second.
             assert_eq!(rt.now().as_ns(), 4_000_000_000);
         });
     }

@@ -16,8 +16,8 @@ const FLUSH_EVERY: Duration = Duration::from_millis(500);
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Shared {
-    /// Called when a change was admitted. Ends the idle state: the sides that are marked clean-idle
-    /// (no peer is ahead) are marked dirty again.
+    /// Ends the idle state of the volume after a change was admitted: the sides that are marked
+    /// clean-idle (no peer is ahead) are marked dirty again.
     pub(super) fn is_busy(self: &Rc<Self>) {
         if self.membership.idle.replace(false) {
             for index in self.healthy() {

@@ -1,6 +1,6 @@
-//! HM_READ: reads from the fastest side that has the newest content. Content that only a queue has
-//! is read from memory. After an error, the read is repeated on another side. A read must never
-//! return content older than an acknowledged write.
+//! HM_READ: reads from the fastest side that has the newest content. If only a queue has the
+//! content, it is read from memory. After an error, the read is repeated on another side. A read
+//! must never return content older than an acknowledged write.
 //!
 //! [`super::undecided`] explains when a read waits for a write, and why no returned content is ever
 //! reverted.
@@ -142,8 +142,9 @@ impl Shared {
     }
 
     /// Marks the blocks that the store of a side has found corrupt as out of sync, so that they are
-    /// copied from another side. A block that no other side has, or that no side could provide in
-    /// an earlier repair, is not marked: reads of this block keep failing, and may succeed later.
+    /// copied from another side. A block is not marked if no other side has it, or if no side could
+    /// provide it in an earlier repair. Reads of such a block still go to the side: they fail for
+    /// now, and can succeed later.
     pub(super) fn note_suspects(&self, index: usize) {
         let side = &self.sides[index];
         let Some(store) = side.store() else { return };
@@ -154,8 +155,8 @@ impl Shared {
             add(&side.counts.corrupt, 1);
             let elsewhere = |other: &&Side| other.index != index && other.is_current(&range);
             let hopeless = self.repair.is_lost(&range);
-            // If the set of ranges has no room for the block, the next read of the block finds it
-            // again.
+            // If the set of ranges has no room for the block, the block is not recorded now. The
+            // next read of the block finds it corrupt again.
             let noted = side.out_of_sync.has_room();
             if noted && !hopeless && self.sides.iter().any(|other| elsewhere(&other)) {
                 if side.out_of_sync.is_clear(&range) {
@@ -202,7 +203,7 @@ impl Shared {
         }
     }
 
-    /// Returns the active sides, the preferred side first and the others by index.
+    /// Returns the active sides: the preferred side first, and then the other sides by index.
     pub(super) fn read_order(&self) -> Vec<usize> {
         let mut order = vec![self.preference.side.get()];
         order.extend((0..self.sides.len()).filter(|&side| side != self.preference.side.get()));
@@ -302,8 +303,8 @@ impl Shared {
     }
 
     /// Sends a side a request that changes nothing, and waits for the answer. If another side is
-    /// healthy, the wait also ends when the side is ejected, or when the side has not answered for
-    /// the time after which a side is considered absent.
+    /// healthy, the wait also ends when the side is ejected, and when the side has not answered for
+    /// `absent_after`, the time after which a side is considered absent.
     pub(super) async fn ask(self: &Rc<Self>, index: usize, request: Request) -> IoResult {
         let side = &self.sides[index];
         let started = self.rt.now();

@@ -279,12 +279,12 @@ impl Shared {
     }
 
     /// Copies the out-of-sync parts of a range with one read that includes the gaps between them.
-    /// Returns false when this is impossible: no side has the whole range, or a part of it is a
-    /// hole or cannot be read.
+    /// Returns false when such a read is impossible: no side has the whole range, or a part of the
+    /// range is a hole or cannot be read.
     ///
-    /// Once a write directly to the home location is in flight, it needs no lock of the range; with
-    /// the lock, clients would wait for the slow side. Changes that clients make during such a
-    /// write stay out of sync.
+    /// If all writes go directly to home locations, the lock of the range is released once they are
+    /// in flight: with the lock, clients would wait for the slow side. Ranges that clients change
+    /// during such a write stay out of sync.
     async fn copy_together(
         self: &Rc<Self>,
         side: &Side,
@@ -525,10 +525,10 @@ impl Shared {
         Begun { straight, outcome }
     }
 
-    /// Runs `work` for a side to its end, even if the returned future is dropped. The work counts
-    /// as an operation in flight, so that a side that hangs in it is detected. Returns `None` when
-    /// the side is ejected before the work has ended; the effect of requests already sent to the
-    /// side may then be lost.
+    /// Runs `work` for a side to its end, even if the returned future is dropped. The work is
+    /// registered as an operation in flight, so that a side that hangs in it is detected. Returns
+    /// `None` when the side is ejected before the work has ended; the effect of requests already
+    /// sent to the side may then be lost.
     async fn done_by<T: 'static>(
         self: &Rc<Self>,
         side: &Side,
@@ -551,7 +551,8 @@ impl Shared {
             side.finish(operation, shared.rt.now());
             ended.set(Some(done));
             side.changed.notify();
-            // Changes admitted during the work may have waited for the side to become idle.
+            // Changes that were admitted during the work are possibly still queued, because they
+            // waited for the side to become idle.
             shared.pump(index);
         });
         outcome

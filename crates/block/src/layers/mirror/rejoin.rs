@@ -216,26 +216,27 @@ impl Shared {
         let found = candidate.inspect().await.map_err(|_| IoError::Medium)?;
         let found = found.ok_or(IoError::Offline)?;
         let known = volume.was_in_epoch_of(&found);
-        // A side that accepted writes while the others were absent has diverged (split brain),
+        // A side that accepted writes while the other sides were absent has diverged (split brain),
         // which is never resolved automatically.
         if !volume.misses(index, &found) || !known {
             return Err(IoError::Offline);
         }
-        // The superblock of the side may still have an older, smaller size of the volume.
+        // The superblock of the side may still have an older, smaller size of the volume, so the
+        // check uses the present size.
         let device_bytes = candidate.device.geometry().size_bytes;
         let _fits = found.reaching(volume.volume_bytes(), device_bytes)?;
         let on = store_device(&candidate.device, &found, &self.config);
         let store = Store::open(&self.rt, &on).await?;
         let had = side.store().map_or(0, |old| old.complete_durable());
-        // The side lacks everything in each of these cases: it is an outdated copy of itself; its
-        // log has lost unknown entries; it was missing when the volume was opened, and so was never
-        // compared with the other sides.
+        // The side lacks everything in each of these cases: its device holds an older state of the
+        // side than before; its log has lost unknown entries; it was missing when the volume was
+        // opened, and so was never compared with the other sides.
         let everything = store.found().damaged
             || before.is_none_or(|before| found.generation < before.generation)
             || store.found().complete_below < had;
-        // The side lacks the changes since the last epoch of which it was a member; an interrupted
-        // rebuild may have given it a newer history. For epochs older than the history of the
-        // volume, it is unknown whether the side was a member.
+        // The side lacks the changes since the last epoch in which it was a member, even if an
+        // interrupted rebuild has given it a newer history. If that epoch is older than the history
+        // of the volume, it is unknown whether the side was a member.
         let reaches_back = |epoch: &&Epoch| volume.knows_epoch(&epoch.id);
         let since = found.last_epoch().filter(reaches_back);
         let since = since.filter(|_| !everything);
@@ -263,8 +264,8 @@ impl Shared {
         if everything {
             lacks.insert(0..self.size_bytes());
         } else {
-            // Ranges of the invalid changes that the log has discarded at an earlier opening of the
-            // side or now. The log discards no valid changes.
+            // The call discards no valid change. It returns the ranges of the invalid changes that
+            // the log has discarded, either now or at an earlier opening of the side.
             let discarded = store.discard_from(u64::MAX, epoch);
             lacks.extend(self.lacks_by_logs(&store));
             if is_known {

@@ -22,7 +22,7 @@ pub(super) struct Repair {
     pub(super) following: WaitQueue,
     pub(super) scrub: Scrub,
     /// Ranges whose content no side could provide. Their repair is retried only after a side has
-    /// returned that may have the content.
+    /// returned, since that side possibly has the content.
     lost: RefCell<RangeSet>,
 }
 
@@ -54,7 +54,8 @@ impl Repair {
         self.lost.borrow_mut().remove(range);
     }
 
-    /// Removes all lost ranges, because a side has returned that may have their content.
+    /// Removes all lost ranges. Called when a side has returned, because that side possibly has the
+    /// content of these ranges.
     pub(super) fn forget_all_lost(&self) {
         self.lost.borrow_mut().clear();
     }

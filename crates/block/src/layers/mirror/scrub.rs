@@ -3,8 +3,8 @@
 //!
 //! The checksums decide whether a block is correct. A block without a known checksum is compared
 //! with the copies on the other sides, and then gets a checksum. A scrub must never repair from a
-//! copy that is not known to be better, never delay clients for long, and never report content as
-//! checked that it could not read.
+//! copy that is not known to be better, and never delay clients for long. If it could not read some
+//! content, it must never report that content as checked.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -217,7 +217,8 @@ impl Shared {
     }
 
     /// Waits for an operation of a side. Returns `Timeout` when the side is ejected, or when the
-    /// operation takes as long as it takes for a side to be considered absent.
+    /// operation takes longer than `absent_after`, the time after which a side is considered
+    /// absent.
     async fn unless_gone<T>(
         &self,
         index: usize,

@@ -18,11 +18,11 @@ use bimetal_rt::{Instant, Rt};
 
 use super::pace::Clients;
 
-/// Age of a burst (a group of pieces that rebuilds copy without a rest) from which no further piece
-/// joins it, if clients also have requests.
+/// Age of a burst (a group of pieces that rebuilds copy without a rest) from which the burst is
+/// closed: no further piece joins it, if clients also have requests.
 const BURST: Duration = Duration::from_millis(100);
-/// Maximum lag behind the minimum rebuild rate (the floor) that a rebuild makes up for, as a time.
-/// A longer lag is cut to this time.
+/// Maximum lag of a rebuild behind the minimum rebuild rate (the floor), as a time. A rebuild makes
+/// up for a lag of at most this time; a longer lag is cut to it.
 const LATE_MAX: Duration = Duration::from_secs(1);
 const NS_PER_S: u64 = 1_000_000_000;
 /// Minimum number of bytes charged for a piece, the unit that a rebuild copies in one step. It
@@ -149,7 +149,7 @@ impl Share {
     }
 
     /// Starts the accounting of a rebuild. A lag of earlier rebuilds behind the minimum rebuild
-    /// rate is dropped, so that the new rebuild does not start behind it.
+    /// rate is dropped, so that the new rebuild starts without a lag.
     pub(super) fn begin_rebuild(&self) {
         self.compute();
         self.ahead_bytes.set(self.ahead_bytes.get().max(0.0));

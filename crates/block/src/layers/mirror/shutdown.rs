@@ -49,7 +49,8 @@ impl Shared {
     }
 
     /// Marks the sides that hold everything as cleanly stopped. This succeeds when at least one
-    /// side is marked: the next opening then finds the other sides to be behind it.
+    /// side is marked: the next opening then knows that the sides without the mark may lack
+    /// changes.
     pub(super) async fn mark_clean(&self, volume: &Volume) -> Result<(), IoError> {
         // As always, the superblocks of sides that have just joined are written last.
         let (established, joining): (Vec<usize>, Vec<usize>) = self

@@ -323,8 +323,9 @@ impl Side {
         operation
     }
 
-    /// Records the end of an operation, successful or not, and returns its start record. The side
-    /// then stays stuck only if the oldest operation still in flight exceeds its limit as well.
+    /// Records the end of an operation, successful or not, and returns its start record. After
+    /// that, the side is stuck only if the oldest operation still in flight exceeds its limit as
+    /// well.
     pub(super) fn finish(&self, operation: u64, now: Instant) -> Started {
         let started = self.work.finish(operation, now);
         self.refresh_stuck(now);

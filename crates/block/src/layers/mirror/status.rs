@@ -154,8 +154,8 @@ impl Shared {
             operation: self.operation_of(side),
             absent_reason: side.life.get().absent_reason(),
             mode: match policy.mode() {
-                // A delayed side leaves its mode only at its next write, so an idle side is shown
-                // as in time.
+                // A delayed side changes to the mode `in time` only at its next write, so an idle
+                // side is shown as in time.
                 Mode::Delayed if !side.is_idle() => "delayed",
                 Mode::Delayed | Mode::InTime => "in time",
             },
@@ -208,8 +208,8 @@ impl Shared {
         }
     }
 
-    /// Returns the ranges of acknowledged content that only side `index` holds, which would be lost
-    /// with the side. A side that is not present is counted as lacking everything.
+    /// Returns the ranges of acknowledged content that only side `index` holds. This content would
+    /// be lost with the side. A side that is not present is treated as lacking everything.
     fn lost_if_gone(&self, index: usize) -> RangeSet {
         let own = self.lacked_by(index);
         let everything = 0..self.size_bytes();

@@ -1,10 +1,10 @@
 //! The superblocks of a volume in use. Whenever the set of sides that hold everything changes, the
 //! superblocks record the new set.
 //!
-//! A new epoch begins at every opening that finds fewer sides than the epoch before, whenever a
-//! side is ejected, and whenever a side joins. The members of an epoch are the sides that hold
-//! everything. An epoch must never be written to a side that is not a member of that epoch yet. A
-//! side that no longer holds everything must never remain a member of the current epoch.
+//! The members of an epoch are the sides that hold everything. A new epoch begins whenever a side
+//! is ejected, whenever a side joins, and at every opening that finds fewer sides than the previous
+//! epoch has members. An epoch must never be written to a side that is not a member of that epoch
+//! yet. A side that no longer holds everything must never remain a member of the current epoch.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -197,8 +197,9 @@ impl Volume {
         *self.table.borrow()
     }
 
-    /// Returns true when `found` is a superblock expected for side `index`: it belongs to the same
-    /// side as before or, if the side was missing, to a listed side that was not found yet.
+    /// Returns true when `found` is a superblock expected for side `index`. It must belong to the
+    /// side that had this index before. If that side was missing, the superblock must belong to a
+    /// listed side that was not found yet.
     pub(super) fn misses(&self, index: usize, found: &Superblock) -> bool {
         let is = |marked: &Marked| {
             let known = &marked.superblock;
@@ -297,8 +298,8 @@ impl Volume {
             .unwrap_or(false)
     }
 
-    /// Begins an epoch with these members, whose first change is `first_change`. The epoch is not
-    /// written to any side yet. Returns the number of the epoch.
+    /// Begins an epoch with the given members, in which `first_change` is the first change. The
+    /// epoch is not written to any side yet. Returns the number of the epoch.
     pub(super) fn begin_epoch(&self, members: &[usize], first_change: u64) -> u64 {
         let members = members.iter().map(|&index| 1u32 << self.place(index));
         let number = self.epoch() + 1;
@@ -315,7 +316,7 @@ impl Volume {
     }
 
     /// Records in the table the last epoch of each side. Called before a new epoch can push an old
-    /// one out of the history.
+    /// epoch out of the history.
     fn note_epochs_of_sides(&self) {
         let sides = self.sides.borrow();
         let current = |side: &Uuid| {
@@ -472,8 +473,8 @@ impl Volume {
         let (candidate, superblock) = side.ok_or(IoError::Offline)?;
         let wrong = candidate.wrong_copies(&superblock).await?;
         if wrong > 0 {
-            // Without a known spare copy, the write that repairs the wrong copies does not start
-            // with the only good copy.
+            // The spare copy is unknown now, so the next write of the superblock determines it
+            // again. Otherwise, that write could begin with the only good copy.
             let _unknown = self.of(index, |side| side.spare.set(None));
         }
         Ok(wrong)

@@ -25,8 +25,8 @@ use crate::request::{IoResult, Op, Reply, Request};
 
 /// Maximum length of a batch of merged writes.
 const BATCH_BYTES_MAX: u64 = 1 << 20;
-/// Half of the delay after a first error before a side is given another request. Every further
-/// consecutive error doubles the delay, up to [`ERRORS_IN_A_ROW_MAX`] errors.
+/// Half of the delay, in nanoseconds, between the first error of a side and the next request to the
+/// side. Every further consecutive error doubles the delay, up to [`ERRORS_IN_A_ROW_MAX`] errors.
 const RETRY_NS_MIN: u64 = 50_000_000;
 /// Number of consecutive errors after which a side is considered absent.
 const ERRORS_IN_A_ROW_MAX: u32 = 5;
@@ -46,7 +46,7 @@ struct Admitted {
 struct Held {
     _range: RangeGuard,
     _room: Taken,
-    /// Permit of the semaphore that serves one write at a time; `None` unless `serial` is
+    /// Permit of the semaphore that admits one write at a time; `None` unless `serial` is
     /// configured.
     _turn: Option<Permit>,
 }
@@ -66,10 +66,10 @@ impl Drop for Admitted {
 }
 
 impl Shared {
-    /// Stores a change on the sides and acknowledges it by the rules. A write larger than the bound
-    /// that the smallest log puts on the exposure is split into several changes. As a single
-    /// change, such a write would not be complete on any side before all of it is in the log, and
-    /// the log could destage none of it to make room for the rest.
+    /// Stores a change on the sides, and acknowledges it by the configured rules. A write larger
+    /// than the bound that the smallest log puts on the exposure is split into several changes. As
+    /// a single change, such a write would not be complete on any side before all of it is in the
+    /// log, and the log could destage none of it to make room for the rest.
     pub(super) async fn change(self: &Rc<Self>, request: Request) -> IoResult {
         let piece_bytes_max = self.exposure.bytes_max_by_logs() / BLOCK_BYTES * BLOCK_BYTES;
         let piece_bytes_max = piece_bytes_max.max(BLOCK_BYTES);
@@ -83,7 +83,8 @@ impl Shared {
             let piece = Request::write(request.offset + start, payload, request.flags);
             self.change_at_once(piece.from_origin(request.origin))
         });
-        // The write is answered only after every piece has ended, even if one of them has failed.
+        // The write is answered only after all changes into which it was split have ended, even if
+        // one of them has failed.
         let mut done = join_all(pieces).await.into_iter();
         done.try_for_each(|piece| piece.map(drop))?;
         Ok(Reply::Done)
@@ -137,8 +138,8 @@ impl Shared {
         }
     }
 
-    /// Returns the block digests of a payload, in the algorithm of the first side with a log; the
-    /// other sides mostly use the same algorithm.
+    /// Returns the block digests of a payload, computed with the algorithm of the first side with a
+    /// log. In most volumes, the other sides use the same algorithm.
     fn digests_of(&self, payload: &Payload) -> Option<Digests> {
         let mut stores = self.sides.iter().filter_map(|side| side.store());
         let made_by = stores.next()?.digest();
@@ -203,11 +204,11 @@ impl Shared {
         Ok(ticket)
     }
 
-    /// Returns the sides on which a new write is urgent, so that it overtakes the other waiting
-    /// changes. By this project's rules a write is urgent only when no side is in time; then it is
-    /// urgent on all active sides, and the first completion decides. By the paper's rules a write
-    /// is sent immediately to every side in time and, if there is no such side, to the side with
-    /// the fewest bytes in flight.
+    /// Returns the sides on which a new write is urgent. An urgent write overtakes the other
+    /// waiting changes. By this project's rules, a write is urgent only when no side is in time.
+    /// The write is then urgent on all active sides, and the first side that completes it decides
+    /// when it is done. By the paper's rules, a write is sent immediately to every side in time or,
+    /// if there is no such side, to the side with the fewest bytes in flight.
     fn sides_to_escalate(&self) -> Vec<usize> {
         let active = || self.sides.iter().filter(|side| side.is_active());
         let in_time: Vec<usize> = active()
@@ -264,8 +265,8 @@ impl Shared {
 
     /// Waits until every healthy or joining side has a write, or until the exposure has room for
     /// the write. Writes get room in the order in which they began to wait, so that small writes
-    /// cannot starve a large one. A write that all of these sides have needs no room and does not
-    /// wait behind other writes.
+    /// cannot starve a large write. A write that all of these sides have needs no room, and does
+    /// not wait for the room of other writes.
     ///
     /// The caller must add the write to the exposure before its next await.
     async fn until_it_may_be_acknowledged(&self, ticket: &Ticket) {
@@ -315,8 +316,8 @@ impl Shared {
         }
     }
 
-    /// Starts a background task for each side that still works on a write at the deadline of that
-    /// write, which marks the side as delayed.
+    /// Starts background tasks at the deadline of a write: one task for each side that still works
+    /// on the write. The task marks its side as delayed.
     async fn watch_late(self: Rc<Self>, ticket: Rc<Ticket>, deadline: Instant) {
         let left = deadline.since(self.rt.now());
         let all = ticket.changed.until(|| ticket.settled());
@@ -335,7 +336,7 @@ impl Shared {
     }
 
     /// Marks a side as delayed because of a late write, and waits until that write has ended. After
-    /// the last late write, the side may return to being in time.
+    /// the last late write has ended, the side can be in time again.
     async fn follow_late(self: Rc<Self>, ticket: Rc<Ticket>, index: usize) {
         let side = &self.sides[index];
         side.work.becomes_late();
@@ -581,8 +582,8 @@ impl Shared {
         }
     }
 
-    /// Makes the unacknowledged writes that wait on the side `slow`, and that no side has stored
-    /// yet, urgent on all other sides.
+    /// Makes writes urgent on all active sides other than `slow`. These are the unacknowledged
+    /// writes that the side `slow` has yet to store, and that no side has stored so far.
     pub(super) fn escalate_elsewhere(self: &Rc<Self>, slow: usize) {
         if self.is_paper() {
             return;

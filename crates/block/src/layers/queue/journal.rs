@@ -1,10 +1,10 @@
 //! A journal of the inputs and decisions of a queue, so that the decisions can be replayed in
 //! virtual time.
 //!
-//! The decisions of a queue depend only on its inputs and on the times at which it is asked for a
-//! request. A journal records both; [`replay`] gives the same inputs at the same times to a new
-//! queue, and compares its decisions with the recorded decisions. A journal must never hold more
-//! events than its maximum.
+//! The decisions of a queue depend only on its inputs and on the times at which the queue is asked
+//! for its next request. A journal records the inputs and these times. [`replay`] gives the same
+//! inputs at the same times to a new queue, and compares the decisions of the new queue with the
+//! recorded decisions. A journal must never hold more events than its maximum.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -88,7 +88,7 @@ impl Journal {
 /// First difference between a replay and the recorded decisions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Divergence {
-    /// Index of the recorded event that the replayed queue did not expect.
+    /// Index of the first recorded event at which the replayed queue decided differently.
     pub event: usize,
     /// Request that the replayed queue issued instead; `None` if it issued no request.
     pub instead: Option<Tag>,

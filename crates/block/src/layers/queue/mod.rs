@@ -157,8 +157,8 @@ impl Core {
         })
     }
 
-    /// Executes a request that fits into one piece. `continued` is true for every piece of a longer
-    /// request except the first.
+    /// Executes a request that is not longer than `piece_bytes`. `continued` is true if the request
+    /// is a piece of a longer request, but not the first piece.
     async fn run_piece(self: &Rc<Core>, request: Request, continued: bool) -> IoResult {
         let permit = match self.free.try_acquire(1) {
             Some(permit) => permit,
@@ -220,7 +220,8 @@ impl Core {
 
     /// Schedules the timer task for the given time, unless it will already wake up earlier.
     fn ask_again(&self, wake_at_ns: Option<u64>, now_ns: u64) {
-        // A wake-up time in the past without a decision must not keep the timer task spinning.
+        // The wake-up time is at least 1 ns in the future. Otherwise the timer task would run in an
+        // endless loop if the scheduler named a time in the past without issuing a request.
         let at_ns = wake_at_ns.map_or(NEVER_NS, |at_ns| at_ns.max(now_ns + 1));
         if at_ns < self.asked_at_ns.get() {
             self.asked_at_ns.set(at_ns);
@@ -243,7 +244,7 @@ impl Core {
         let (request, alone) = self.whole(tag);
         let under_way = self.below.submit(request);
         // `now_ns` is used only if the device answered without waiting. After a wait, the policy
-        // might have seen a later time.
+        // might already have received a later time, so the clock is read again.
         let now_ns = now_ns.filter(|_| matches!(under_way, IoFuture::Ready(_)));
         let answer = under_way.await;
         if alone {
@@ -316,8 +317,8 @@ impl Core {
         answers
     }
 
-    /// Completes a merged request: stores the answer of each of its bios, in ascending order of
-    /// their offsets.
+    /// Completes a merged request: stores an answer for each of its bios (the requests before
+    /// merging). `answers` gives the answers in ascending order of the offsets of the bios.
     fn complete(self: &Rc<Core>, tag: Tag, at_ns: u64, answers: impl Iterator<Item = IoResult>) {
         {
             let state = &mut *self.state.borrow_mut();

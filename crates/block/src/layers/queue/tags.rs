@@ -9,8 +9,8 @@ use crate::request::{IoResult, Request};
 
 /// Next step of the future of a request.
 pub(super) enum Turn {
-    /// The merged request that was started by the request of this future is issued: the future
-    /// executes it on the device.
+    /// The request of this future started a merged request, and the merged request has been issued.
+    /// The future now executes the merged request on the device.
     Carry,
     /// The answer is stored: the future takes the answer.
     Answered,
@@ -18,10 +18,11 @@ pub(super) enum Turn {
 
 /// Stage of a request that holds a tag.
 enum Stage {
-    /// Queued, alone or as part of a merged request that another request started.
+    /// Queued. A request that was merged into a request of another tag keeps this stage until its
+    /// answer is stored. Holds the waker of the request's future, once that future has been polled.
     Queued(Option<Waker>),
-    /// Issued: the merged request that this request started is about to be executed, or is being
-    /// executed.
+    /// Issued. The request started a merged request, and the merged request is about to be
+    /// executed, or is being executed.
     Issued,
     /// Answered.
     Answered(IoResult),
@@ -95,8 +96,8 @@ impl Tags {
         !place.abandoned
     }
 
-    /// Returns true if the merged request that `tag` has started was issued and is not answered
-    /// yet.
+    /// Returns true if the request of `tag` started a merged request that has been issued and has
+    /// no answer yet.
     pub(super) fn is_issued(&self, tag: Tag) -> bool {
         matches!(self.taken(tag).stage, Stage::Issued)
     }
@@ -147,8 +148,8 @@ impl Tags {
         }
     }
 
-    /// Returns an empty list of tags. The caller gives the list back with
-    /// [`put_list`](Self::put_list).
+    /// Returns an empty list of tags. The caller returns the list with
+    /// [`put_list`](Self::put_list), so that its memory is reused.
     pub(super) fn take_list(&mut self) -> Vec<Tag> {
         std::mem::take(&mut self.list)
     }

@@ -30,8 +30,8 @@ pub(super) fn run<S: Subtree + 'static>(
     shown: &Shown,
     open: impl AsyncFnOnce(&Rt) -> Result<S, OpenError>,
 ) {
-    // `last` is declared first, so it is dropped last, after the runtime. So no work remains when
-    // the requester sees that the mailbox is closed and joins the thread.
+    // `last` is declared before `rt`, so it is dropped after the runtime. Therefore no work remains
+    // on this thread when the requester sees that the mailbox is closed and joins the thread.
     let last = Last(told);
     let rt = match rt {
         Ok(rt) => rt,

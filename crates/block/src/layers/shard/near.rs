@@ -38,7 +38,8 @@ struct ShardState {
     send_batch: SendBatch<Asked>,
     places: Rc<Semaphore>,
     bytes: Rc<Semaphore>,
-    /// Permit for messages of the operator. At most one such message is in flight.
+    /// Permit for the message with which the operator accepts the data loss of a cache. At most one
+    /// such message is in flight.
     operations: Rc<Semaphore>,
     crossed: RefCell<Slab<Crossed>>,
     /// Number of requests that wait for their permits.
@@ -164,8 +165,9 @@ impl Near {
         std::future::poll_fn(|context| answer.poll(context)).await
     }
 
-    /// Sends the message that the operator accepts the data loss of the cache `name`. It takes
-    /// effect before requests that are submitted later. Returns false if the thread has ended.
+    /// Sends the message that the operator accepts the data loss of the cache `name`. The message
+    /// takes effect before requests that are submitted later. Returns false if the thread has
+    /// ended.
     pub(super) fn accept_loss(&self, name: &str) -> bool {
         let state = &self.state;
         if state.check_open().is_err() {
@@ -181,7 +183,7 @@ impl Near {
     }
 
     /// Closes the shard as described at the head of [the layer](super). A repeated close returns
-    /// the result of the first.
+    /// the result of the first close.
     pub(super) async fn close(&self) -> Result<(), IoError> {
         let state = &self.state;
         if state.phase.get() == Phase::Open {
@@ -326,7 +328,8 @@ impl ShardState {
 
     /// Applies the device state in an answer, then delivers the answer to the requester.
     fn take(&self, answered: Answered) {
-        // A later answer with newer values might have arrived before this answer. So both values
+        // Answers can overtake each other, so an answer with newer values might already have been
+        // applied. Therefore both values (the number of interruptions and the size of the device)
         // are only ever increased.
         self.interruptions
             .set(self.interruptions.get().max(answered.interruptions));

@@ -52,8 +52,8 @@ impl Draws {
         low + (self.unit() * (high - low + 1) as f64) as u64
     }
 
-    /// Returns true with the given probability. Draws no number if the probability is 0, so that a
-    /// model without the feature keeps its random sequence.
+    /// Returns true with the given probability. Draws no random number if the probability is 0, so
+    /// that a parameter of 0 does not change the random sequence of a model.
     pub(super) fn chance(&mut self, probability: f64) -> bool {
         probability > 0.0 && self.unit() < probability
     }
@@ -137,7 +137,7 @@ mod tests {
     }
 
     /// With 200,000 draws, the share below a true quantile has a standard error of at most
-    /// sqrt(0.25 / 200,000) = 0.0011; five of those is 0.0056.
+    /// sqrt(0.25 / 200,000) = 0.0011. The test permits five standard errors, which are 0.0056.
     #[test]
     fn lognormal_quantiles_are_the_distributions() {
         let freeze = Lognormal {

@@ -97,8 +97,9 @@ pub struct FlashParameters {
     pub log_share: f64,
     /// Whether the next block to program is the free block with the fewest erases.
     pub least_worn_first: bool,
-    /// For the page-mapped layer: a block that has this many fewer erases than the most worn block
-    /// is emptied, so that it is reused. 0 disables this static wear levelling.
+    /// For the page-mapped layer: threshold of static wear levelling. A block is emptied, so that
+    /// it is reused, if its number of erases is below that of the most worn block by more than this
+    /// value. 0 disables static wear levelling.
     pub wear_spread_erases: u32,
     /// For the page-mapped layer: number of free blocks on each die up to which idle cleaning
     /// continues.
@@ -379,7 +380,8 @@ impl Flash {
         candidates.into_iter().flatten().min()
     }
 
-    /// Returns the time at which background work continues; `None` if there is none.
+    /// Returns the time at which background work continues. Returns `None` if there is no
+    /// background work, or if the drive still executes commands or flash operations.
     fn background_ns(&self) -> Option<u64> {
         let quiet_since_ns = self.quiet_since_ns?;
         let waits = self.is_rested || self.schedule.pending() > 0;

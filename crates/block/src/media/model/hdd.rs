@@ -21,8 +21,9 @@ use super::{
     transfer_ns,
 };
 
-/// Number of queue depths in the table of rotational delays. A longer queue does not shorten the
-/// rotation further: the factor 1 / (1 + 0.13 log2 d) falls to its minimum 0.6 at d = 35.
+/// Number of queue depths in the table of rotational delays. The table covers every depth that
+/// shortens the rotation further: the factor 1 / (1 + 0.13 log2 d) falls to its minimum 0.6 at the
+/// depth d = 35.
 const ROTATION_DEPTHS: usize = 64;
 
 /// Parameters of a hard disk. docs/models.md gives the source of each default.
@@ -34,10 +35,11 @@ pub struct HddParameters {
     pub disk_bytes: u64,
     /// Fixed part of every seek, in ns.
     pub seek_base_ns: u64,
-    /// Coefficient of the seek time that grows with the square root of the distance, at full
-    /// stroke, in ns.
+    /// Part of the seek time that grows with the square root of the distance. The value is this
+    /// part for a seek over the full stroke, in ns.
     pub seek_sqrt_ns: u64,
-    /// Coefficient of the seek time that grows linearly with the distance, at full stroke, in ns.
+    /// Part of the seek time that grows linearly with the distance. The value is this part for a
+    /// seek over the full stroke, in ns.
     pub seek_linear_ns: u64,
     /// Settling time after every seek, in ns.
     pub settle_ns: u64,

@@ -88,8 +88,8 @@ pub trait TimingModel {
     fn advance_timed(&mut self, now_ns: u64, done: &mut Vec<(u64, u64)>);
 
     /// Returns the time in ns of the device's next event (a completion or an internal event), or
-    /// `None` if the device is idle and has no pending work. If completions are still to be
-    /// reported, the returned time can be earlier than the time of the last call.
+    /// `None` if the device is idle and has no pending work. If the device has completions that
+    /// were not reported yet, the returned time can be in the past.
     fn next_event_ns(&self) -> Option<u64>;
 
     /// Returns the counters since the device was created.
@@ -116,10 +116,11 @@ pub struct ModelCounters {
     /// SSD: number of freezes, which occur when the pre-erased pool is empty. Flash: number of
     /// writes that had to wait for cleaning.
     pub freezes: u64,
-    /// SSD: total modelled time of the freezes, in ns. Flash: total time for which the flash cells
-    /// were occupied by cleaning that delayed writes, in ns, added up over all dies.
+    /// SSD: total modelled time of the freezes, in ns. Flash: total time in ns for which cleaning
+    /// occupied the flash cells and thereby delayed writes, added up over all dies.
     pub frozen_ns: u64,
-    /// SSD: number of writes that stalled, each by itself.
+    /// SSD: number of writes that stalled. A stall affects one command; a freeze affects the whole
+    /// device.
     pub stalls: u64,
     /// SSD: total modelled time of the stalls, in ns.
     pub stalled_ns: u64,

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, VecDeque};
 /// Destination of a write on a shingled disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Placement {
-    /// The band that contains the write. The write is part of a run that writes the band from its
-    /// start, or the write is larger than the media cache.
+    /// The band that contains the write. This destination is chosen if the write is part of a run
+    /// that writes the band from its start, or if the write is larger than the media cache.
     Band,
     /// The media cache, to which the write is appended.
     MediaCache,
@@ -67,7 +67,8 @@ impl Shingles {
         }
     }
 
-    /// Records a write whose destination [`placement`](Self::placement) has returned.
+    /// Records a write to the destination `placement`, which [`placement`](Self::placement) has
+    /// returned for this write.
     pub(super) fn record(&mut self, offset: u64, len: u64, placement: Placement) {
         assert!(
             placement != Placement::AfterCleaning,

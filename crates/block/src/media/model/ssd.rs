@@ -40,8 +40,8 @@ pub struct SsdParameters {
     pub read_rate_bytes_per_s: u64,
     /// Fixed time of a write, in ns, in addition to its transfer.
     pub write_latency_ns: u64,
-    /// Rate of the data path for writes (when the SLC cache is full, if there is one), shared by
-    /// all commands in service.
+    /// Rate of the data path for writes that do not go to an SLC cache, shared by all commands in
+    /// service. On a device with an SLC cache, this rate applies when the cache is full.
     pub write_rate_bytes_per_s: u64,
     /// Time of a flush, in ns, after all earlier commands have finished. A FUA write takes this
     /// time in addition to its own time.
@@ -132,7 +132,7 @@ pub struct Ssd {
     path_free_ns: u64,
     frozen_until_ns: Option<u64>,
     /// Number of bytes that the write at the head of `others` still needs from the pool; `None`
-    /// until that write has been considered for the first time.
+    /// before the first attempt to take bytes for that write.
     head_needs_bytes: Option<u64>,
     idle_since_ns: u64,
     pool_bytes: u64,

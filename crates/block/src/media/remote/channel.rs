@@ -118,8 +118,8 @@ impl From<ProtocolError> for End {
 enum Condition {
     Online,
     Connecting,
-    /// Not restored before the deadline: requests fail immediately, while attempts to connect
-    /// continue.
+    /// The connection was not restored before the deadline. Requests fail immediately, while the
+    /// channel continues to attempt to connect.
     Offline,
 }
 

@@ -22,7 +22,8 @@ const ATTEMPT_MAX: Duration = Duration::from_secs(10);
 pub(super) struct Established {
     pub(super) stream: Stream,
     pub(super) session: ClientSession,
-    /// Bytes received after the end of the handshake. A server that waits for requests sends none.
+    /// Bytes received after the last byte of the handshake. Normally there are none, because a
+    /// server sends nothing until it has received a request.
     pub(super) early: Vec<u8>,
 }
 
@@ -104,8 +105,8 @@ async fn negotiate(
         if !out.is_empty() {
             let sent = stream.send(rt.pool().copy_of(&out).into()).await;
             out.clear();
-            // A server that has refused can close the connection before it receives the client's
-            // last message.
+            // A server that has refused the connection can close it before it receives the client's
+            // last message. So after a refusal, an error of the send is ignored.
             if !matches!(progress, ClientProgress::Refused(_)) {
                 sent?;
             }

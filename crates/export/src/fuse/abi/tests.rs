@@ -115,7 +115,8 @@ fn the_first_answer_names_the_limits() {
 
 #[test]
 fn reads_and_writes_name_a_range() {
-    // The fields in order: fh 5; offset; size; flags of the read; lock owner; flags; padding.
+    // The fields of `fuse_read_in` in order: `fh`, which is 5; `offset`; `size`; `read_flags`;
+    // `lock_owner`; `flags`; padding.
     let text =
         "0500000000000000 0010000000000001 00020000 00000000 0000000000000000 02800000 00000000";
     let place = range(0x0100_0000_0000_1000, 512);

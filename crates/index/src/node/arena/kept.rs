@@ -3,8 +3,8 @@
 //! A leaf that is rewritten frees its memory and allocates a range of the same or nearly the same
 //! length, many thousand times a second. Searching all free ranges for the best fit each time took
 //! a sixth of the time of a commit. [`Ranges`](super::Ranges) counts the cached ranges as
-//! allocated, so they can neither be merged with their neighbours nor allow their chunk to be
-//! unmapped. The cache must never hold more than a small, fixed amount of memory.
+//! allocated, so a cached range is not merged with its neighbours, and a chunk with a cached range
+//! is not unmapped. The cache must never hold more than a small, fixed amount of memory.
 
 use super::ranges::Range;
 

@@ -1,4 +1,4 @@
-//! Memory for images: blocks in chunks that the kernel may back with huge pages.
+//! Memory for images: blocks in chunks that the kernel can back with huge pages.
 //!
 //! A get descends from the root to a leaf, and the images on that path lie anywhere in the memory
 //! of an index. With many small pages, most accesses miss the TLB, and the processor walks its page
@@ -6,10 +6,10 @@
 //! provides huge pages only if the whole program asks for them. So images have an allocator of
 //! their own, one for all indexes of a process.
 //!
-//! This module may use `unsafe`: it owns raw memory. [`Ranges`] tracks the free ranges as numbers,
-//! outside the memory itself. Two blocks must never overlap. Bytes must not change from the time
-//! they are shared until the last holder is dropped. No chunk may be unmapped while it contains a
-//! block.
+//! This module is allowed to use `unsafe`, because it owns raw memory. [`Ranges`] tracks the free
+//! ranges as numbers, outside the memory itself. Two blocks must never overlap. Bytes must not
+//! change from the time they are shared until the last holder is dropped. A chunk must not be
+//! unmapped while it contains a block.
 
 mod kept;
 mod ranges;
@@ -33,8 +33,9 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 const UNITS_PER_PAGE: u32 = (HUGE_PAGE_BYTES / UNIT_BYTES) as u32;
 
-/// All memory for images. No thread waits while it holds this lock, and the state under the lock
-/// changes no answer, so tests of interleavings need not see it.
+/// All memory for images. A thread never waits for another event while it holds this lock. The
+/// result of an operation of the index does not depend on the state under the lock. So the tests of
+/// interleavings need not control this lock.
 static ARENA: Mutex<Arena> = Mutex::new(Arena {
     ranges: Ranges::new(),
     kept: Kept::new(),
@@ -166,8 +167,8 @@ impl Drop for Block {
     }
 }
 
-/// Reference-counted value with bytes behind it, in one block of the memory for images. Holders are
-/// counted as in [`Arc`](std::sync::Arc). The value and the bytes lie together because they are
+/// Reference-counted value with bytes after it, in one block of the memory for images. Holders are
+/// counted as in [`Arc`](std::sync::Arc). The value and the bytes are adjacent because they are
 /// read together, which also saves following a pointer.
 pub(super) struct Shared<T> {
     head: NonNull<Head<T>>,
@@ -184,7 +185,7 @@ struct Head<T> {
     block: Block,
 }
 
-// SAFETY: holders on several threads share the value by reference, and any of them may drop it, as
+// SAFETY: holders on several threads share the value by reference, and any of them can drop it, as
 // with `Arc`; the tail is only read until then.
 unsafe impl<T: Send + Sync> Send for Shared<T> {}
 // SAFETY: as for `Send`: the value is shared by reference, and the tail is only read.
@@ -194,7 +195,7 @@ unsafe impl<T: Send + Sync> Sync for Shared<T> {}
 const HOLDERS_MAX: u32 = i32::MAX as u32;
 
 impl<T> Shared<T> {
-    /// Copies `bytes` with `padding` zeroes behind them into a block, and calls `make` with the
+    /// Copies `bytes` with `padding` zeroes after them into a block, and calls `make` with the
     /// bytes and the padding for the value.
     ///
     /// # Errors
@@ -215,7 +216,7 @@ impl<T> Shared<T> {
         let tail_len = u32::try_from(len).expect("images are shorter than 4 GiB");
         let block = Block::of(size_of::<Head<T>>() + len);
         let start = block.start;
-        // SAFETY: the block has no other user, and has room for the head and `len` bytes behind it.
+        // SAFETY: the block has no other user, and has room for the head and `len` bytes after it.
         // `bytes` has another owner, so it cannot overlap the block.
         let tail = unsafe {
             let tail = start.add(size_of::<Head<T>>());
@@ -226,8 +227,8 @@ impl<T> Shared<T> {
         let value = make(tail)?;
         let head = start.cast::<Head<T>>();
         let holders = AtomicU32::new(1);
-        // SAFETY: the block is aligned to a unit, which is enough, and has room for the head, which
-        // does not overlap the tail.
+        // SAFETY: the start of the block is aligned to a unit, which suffices for the head. The
+        // block has room for the head, and the head does not overlap the tail.
         unsafe {
             head.write(Head {
                 holders,
@@ -248,11 +249,11 @@ impl<T> Shared<T> {
         unsafe { self.head.as_ref() }
     }
 
-    /// Returns the bytes behind the value, and the padding.
+    /// Returns the bytes after the value, and the padding.
     #[inline(always)]
     pub fn tail(&self) -> &[u8] {
         let len = self.head().tail_len as usize;
-        // SAFETY: `tail_len` bytes were written behind the head when it was made, and they never
+        // SAFETY: `tail_len` bytes were written after the head when it was made, and they never
         // change.
         unsafe {
             let tail = self.head.cast::<u8>().add(size_of::<Head<T>>());
@@ -260,9 +261,9 @@ impl<T> Shared<T> {
         }
     }
 
-    /// Prefetches the first cache lines of the value and of the bytes behind it, all of them
-    /// together. Otherwise a search would wait for each line before it knows which line it needs
-    /// next. If the lines are in the cache already, the call slows nothing down.
+    /// Prefetches the first cache lines of the value and of the bytes after it, without waiting for
+    /// one line before the next. Otherwise a search would wait for each line before it knows which
+    /// line it needs next. If the lines are in the cache already, the call slows nothing down.
     #[inline(always)]
     pub fn fetch_ahead(&self) {
         let start = self.head.as_ptr().cast::<u8>();
@@ -277,8 +278,8 @@ impl<T> Shared<T> {
     }
 }
 
-/// Number of cache lines to prefetch. With half as many, gets of records of 16+100 bytes were a
-/// tenth slower; with half as many again they were no faster.
+/// Number of cache lines to prefetch. With half this number, gets of records of 16+100 bytes were a
+/// tenth slower. With one and a half times this number, gets were no faster.
 const AHEAD_LINES: usize = 12;
 
 /// Hints to the processor that a cache line may be needed.
@@ -310,7 +311,8 @@ impl<T> Clone for Shared<T> {
         // order is enough.
         let before = self.head().holders.fetch_add(1, Ordering::Relaxed);
         if before > HOLDERS_MAX {
-            // A panic could be caught, and the count would continue to grow.
+            // A panic could be caught, and then the count would continue to grow. So the process is
+            // aborted.
             std::process::abort();
         }
         Shared {

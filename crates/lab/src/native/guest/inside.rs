@@ -19,8 +19,8 @@ use crate::native::{NativeError, Session, io_error};
 use crate::outcome::Outcome;
 use crate::settings::Settings;
 
-/// `HOSTFS_SUPER_MAGIC`: the type of the root file system in a guest, which no other system has as
-/// its root.
+/// `HOSTFS_SUPER_MAGIC`: the type of the root file system in a guest. No other system has a root
+/// file system of this type.
 const HOSTFS: u64 = 0x00c0_ffee;
 /// The second disk of the guest; User-Mode Linux reserves the first disk for a root file system.
 const DEVICE: &str = "/dev/ubdb";

@@ -1,5 +1,5 @@
 //! Runs in User-Mode Linux: a kernel that runs as a program, with drivers that the kernel of this
-//! machine may lack, such as ReiserFS and the original driver of ext2.
+//! machine possibly lacks, such as ReiserFS and the original driver of ext2.
 //!
 //! Each run boots a guest with a disk of its own. The guest starts this program as its first
 //! program, which executes the run with the code of the native backend. The guest sees the files of
@@ -189,7 +189,7 @@ fn check_path(path: &Path) -> Result<(), NativeError> {
     }
 }
 
-/// Folder of a run, which contains all files that the guest of the run may change. The folder is
+/// Folder of a run. It contains all files that the guest of the run can change. The folder is
 /// removed when this value is dropped.
 struct Folder(PathBuf);
 
@@ -234,8 +234,8 @@ impl Drop for Folder {
     }
 }
 
-/// Returns the last non-empty lines of the console, up to a kernel panic. The kernel prints only a
-/// stack trace after a panic, which is omitted.
+/// Returns the last non-empty lines of the console. Omits all lines after a kernel panic, because
+/// the kernel then prints only a stack trace.
 fn last_words(console: &str) -> String {
     let mut lines: Vec<&str> = console
         .lines()

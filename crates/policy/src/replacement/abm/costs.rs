@@ -102,8 +102,9 @@ impl Costs {
         (self.partial_us - self.partial_pages * self.cheapest_us).max(0.0)
     }
 
-    /// Returns true if writing a whole cluster, after reading its missing pages, costs less than
-    /// writing only the `pages` pages of it that are evicted.
+    /// Returns true if it costs less to write the whole cluster than to write only the `pages`
+    /// evicted pages of the cluster. The cost of the whole cluster includes the reads of its
+    /// missing pages.
     pub(super) fn padding_pays(&self, pages: usize) -> bool {
         let missing = f64::from(self.cluster_pages) - pages as f64;
         let whole_us = self.whole_us.unwrap_or(self.cheapest_us);

@@ -1,11 +1,11 @@
-//! Asymmetric buffer management: clean pages are held in a read buffer that evicts single pages in
-//! any order, dirty pages in a write buffer that evicts clusters. A pointer divides the capacity
+//! Asymmetric buffer management: clean pages are in a read buffer, which evicts single pages in any
+//! order. Dirty pages are in a write buffer, which evicts clusters. A pointer divides the capacity
 //! between the two buffers.
 //!
 //! Source: Jung, Kang and Cha, 2011. The rules, with the paper's section or letter:
 //!
-//! - When the cache is full, the buffer that exceeds its share evicts (3.1); each buffer may borrow
-//!   unused capacity from the other.
+//! - When the cache is full, the buffer that exceeds its share evicts (3.1); each buffer can borrow
+//!   unused capacity from the other buffer.
 //! - A clean page that is written moves to the write buffer (3.2, A).
 //! - When a cluster is written, only one of its frames is freed (B). Its other pages are clean then
 //!   and move to the evicted-first end of the read buffer (C).
@@ -13,8 +13,9 @@
 //!
 //! The paper leaves three points open. In this implementation, the freed page of a written cluster
 //! is the least recently used page. The number of evicted pages that a side remembers is at most
-//! the whole capacity minus the number of pages that the side holds. A page kept by rule C that is
-//! evicted later is remembered on the write side, unless it was read in the meantime.
+//! the whole capacity minus the number of pages that the side has in the cache. If a page that was
+//! kept by rule C is evicted later, it is remembered on the write side, unless it was read in the
+//! meantime.
 //!
 //! Padding is an addition, after BPLRU (Kim and Ahn, FAST 2008), used only where it costs less. A
 //! log-block layer eventually merges an erase block of which a part was written, and copies the
@@ -34,16 +35,17 @@ use super::{
 use crate::lists::{Links, List, grow};
 use pointer::Side;
 
-/// State of a page that is remembered in addition to the page's presence in one of the buffers.
+/// State that the policy stores for each page, in addition to the page's presence in one of the
+/// buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Memory {
     Nothing,
-    /// The page was written to the device, is held clean, and has not been read since the write
-    /// (rule C).
+    /// The page was written to the device, is in the cache as a clean page, and has not been read
+    /// since the write (rule C).
     Delayed,
-    /// The page is not held, and is remembered as evicted from the read buffer.
+    /// The page is not in the cache, and is remembered as evicted from the read buffer.
     ReadGhost,
-    /// The page is not held, and is remembered as evicted from the write buffer.
+    /// The page is not in the cache, and is remembered as evicted from the write buffer.
     WriteGhost,
 }
 
@@ -61,7 +63,7 @@ pub(super) struct Abm<R> {
     ghost_links: Links,
     read_ghosts: List,
     write_ghosts: List,
-    /// An empty set of dirty pages for calls to the read side, which holds only clean pages.
+    /// An empty set of dirty pages for calls to the read side, which has only clean pages.
     none_dirty: Dirty,
     leaving: Vec<PageId>,
     cluster: Vec<PageId>,
@@ -158,8 +160,8 @@ impl<R: Order> Abm<R> {
     }
 
     /// Evicts a cluster from the write buffer. All of its pages are written. The least recently
-    /// used page is then no longer held, and the other pages stay in the cache as clean pages
-    /// (rules B and C).
+    /// used page is then no longer in the cache, and the other pages stay in the cache as clean
+    /// pages (rules B and C).
     fn evict_write(&mut self, out: &mut Evictions) {
         let mut cluster = std::mem::take(&mut self.cluster);
         self.write.evict(&mut cluster);

@@ -41,7 +41,7 @@ pub(super) enum Side {
 /// of the range and so be undervalued.
 const STEPS_MIN: f64 = 32.0;
 
-/// The pointer, and the measured device costs by which it moves.
+/// The pointer, and the measured device costs that determine the steps of the pointer.
 #[derive(Clone, Debug)]
 pub struct Pointer {
     rule: PointerRule,
@@ -93,8 +93,8 @@ impl Pointer {
         &self.costs
     }
 
-    /// Returns the maximum number of evicted pages that a side remembers while it holds `held`
-    /// pages.
+    /// Returns the maximum number of evicted pages that a side remembers while it has `held` pages
+    /// in the cache.
     pub(super) fn ghosts_max(&self, held: usize) -> usize {
         let capacity = self.capacity as usize;
         match self.rule {
@@ -139,15 +139,17 @@ impl Pointer {
             (PointerRule::Fixed(_), _) => {}
             (PointerRule::Ghost, _) => self.go(towards),
             (_, Access::Read) => self.step(towards, self.costs.read_us()),
-            // Holding a clean page that is then overwritten would have saved no device time.
+            // The page was clean when the read side evicted it, and its content is now overwritten.
+            // Keeping the page in the cache for longer would have saved no device time.
             (_, Access::Write) if side == Side::Read => {}
             (PointerRule::Cost, Access::Write) => self.step(towards, self.costs.flush_us()),
             (PointerRule::Marginal, Access::Write) => self.step(towards, self.costs.page_us()),
         }
     }
 
-    /// Records a write to a page that was flushed and is still held. A larger write buffer would
-    /// have saved the flush of this page. The paper's rule considers only pages that were evicted.
+    /// Records a write to a page that was flushed and is still in the cache. A larger write buffer
+    /// would have saved the flush of this page. The paper's rule considers only pages that were
+    /// evicted.
     pub(super) fn flushed_too_early(&mut self) {
         if self.weighs_costs() {
             self.ghost_hit(Side::Write, Access::Write);

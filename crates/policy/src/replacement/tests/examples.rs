@@ -36,8 +36,9 @@ fn sieve_spares_a_used_page_where_it_stands() {
 
 #[test]
 fn two_q_lets_in_what_comes_back_after_it_left() {
-    // With 4 frames, the FIFO's share is 1 page, and 2 evicted pages are remembered. Pages 0 to 3
-    // fill the FIFO; page 4 evicts page 0, which is remembered.
+    // With 4 frames, the FIFO's share is 1 page, and 2 evicted pages are remembered. While frames
+    // are free, the FIFO can exceed its share, so pages 0 to 3 are all in the FIFO. Page 4 evicts
+    // page 0, which is then remembered.
     let mut two_q = driven("2q", 4);
     read_all(&mut two_q, &[0, 1, 2, 3]);
     assert_eq!(left_by_reading(&mut two_q, 4), [0]);
@@ -95,8 +96,9 @@ fn w_tinylfu_admits_by_frequency() {
         tiny.read(page);
     }
     assert_eq!(left_by_reading(&mut tiny, 100), [99]);
-    // Page 100 was also counted only once, so it is evicted next. Page 99 has then been counted
-    // three times, at two insertions and one comparison, so it replaces page 0.
+    // Page 100 was also counted only once, so page 100 is the next page to be evicted. Page 99 has
+    // then been counted three times, at two insertions and one comparison, so page 99 replaces
+    // page 0.
     assert_eq!(left_by_reading(&mut tiny, 99), [100]);
     assert_eq!(left_by_reading(&mut tiny, 101), [0]);
     assert_eq!(tiny.read(99), Outcome::Hit);
@@ -145,9 +147,9 @@ fn the_optimum_drops_what_is_used_last() {
 
 #[test]
 fn cf_lru_drops_clean_pages_of_its_window_first() {
-    // With 6 frames the window has 1 page (33 % rounded down). It contains only the dirty page 0,
-    // which is therefore evicted although younger pages are clean. With 12 frames the window has 3
-    // pages and contains the clean page 1.
+    // With 6 frames, the window has 1 page (33 % of 6, rounded down). The window contains only the
+    // dirty page 0, so page 0 is evicted although younger pages are clean. With 12 frames, the
+    // window has 3 pages and contains the clean page 1, so page 1 is evicted.
     let mut narrow = driven("cf-lru", 6);
     narrow.write(0);
     read_all(&mut narrow, &[1, 2, 3, 4, 5]);
@@ -200,8 +202,8 @@ fn fab_drops_the_block_with_most_pages() {
 
 #[test]
 fn clc_spares_the_recent_block_even_if_it_is_large() {
-    // One block, a tenth rounded up, is hot: block 2, which is the largest and was used last. Of
-    // the cold blocks, block 0 is the larger one.
+    // A tenth of the blocks, rounded up, is one block. This block is hot and is not evicted: block
+    // 2, which is the largest block and was used last. Of the cold blocks, block 0 is the largest.
     let mut clc = driven("clc", 6);
     read_all(&mut clc, &[0, 1, 4, 8, 9, 10]);
     let mut left = left_by_reading(&mut clc, 9);
@@ -306,8 +308,9 @@ fn abm_remembers_and_moves_its_pointer() {
 fn a_page_flushed_too_early_moves_only_the_pointer_that_weighs_costs() {
     // With 4 frames, 2 of them for writes, pages 0, 1 and 2 of one block are flushed together when
     // page 8 is accessed. Page 0 is evicted, and page 1 stays clean. If page 1 had stayed dirty
-    // until its next write, one flush would have been saved. A flush costs 200 us, a read 25 us, so
-    // the pointer would move by 8 pages, but only 2 pages remain.
+    // until its next write, one flush would have been saved. A flush costs 200 us and a read costs
+    // 25 us, so the pointer would move by 200 / 25 = 8 pages. But the pointer is at 2 of 4 pages,
+    // so it can move by only 2 pages.
     for (name, target) in [("abm-lru-fab", 2.0), ("abm-lru-fab-cost", 4.0)] {
         let mut abm = driven(name, 4);
         for page in [0, 1, 2, 4, 8] {
@@ -321,10 +324,11 @@ fn a_page_flushed_too_early_moves_only_the_pointer_that_weighs_costs() {
 
 #[test]
 fn a_cold_page_takes_the_cold_ones_of_its_block_along() {
-    // All 6 frames are for writes. Page 0 is used at time 1, page 1 at 2, and page 2, of the same
-    // block, at 6, which is the last access before room is needed. A quarter of the 5 accesses
-    // since the use of page 0 is 1, rounded down, and three times that sets the limit at time 1 +
-    // 3 = 4. So page 1 is cold and is evicted too, while page 2 is warm and stays dirty.
+    // All 6 frames are for writes. Page 0 is used at time 1, page 1 at time 2, and page 2, of the
+    // same block, at time 6, which is the last access before room is needed. A page is cold if its
+    // last use was not later than a limit. There are 5 accesses since the use of page 0. A quarter
+    // of 5, rounded down, is 1, and three times that is 3, so the limit is time 1 + 3 = 4. Page 1
+    // is therefore cold and is evicted with page 0. Page 2 is warm and stays dirty.
     let mut policy = driven("abm-lru-cold-fixed100", 6);
     for page in [0, 1, 4, 8, 12, 2] {
         policy.write(page);

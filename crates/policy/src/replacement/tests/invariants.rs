@@ -42,8 +42,8 @@ fn apply(driven: &mut Driven, event: Event) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Checks that every policy holds no more pages than it has frames, loses no dirty page, and
-    /// holds no page twice.
+    /// Checks that every policy keeps no more pages in the cache than it has frames, loses no dirty
+    /// page, and keeps no page twice.
     #[test]
     fn every_policy_keeps_the_contract(
         events in proptest::collection::vec(event(), 1..300),
@@ -60,8 +60,8 @@ proptest! {
                 prop_assert!(driven.held.len() <= capacity, "{name}");
             }
             driven.check(PAGES);
-            // After all pages have been discarded, no page is held or remembered, and ids may be
-            // reused.
+            // After all pages have been discarded, no page is in the cache or remembered, and ids
+            // are allowed to be reused.
             for page in 0..PAGES {
                 driven.remove(page);
                 prop_assert!(!driven.policy.remembers(page), "{name}: {page}");

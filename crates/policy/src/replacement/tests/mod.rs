@@ -53,7 +53,8 @@ pub(super) fn built(
     policy
 }
 
-/// A policy under test, and the sets of held and dirty pages that follow from its results.
+/// A policy under test, and the sets of pages in the cache and of dirty pages that follow from its
+/// results.
 pub(super) struct Driven {
     pub(super) policy: Box<dyn Replacement>,
     pub(super) held: BTreeSet<PageId>,

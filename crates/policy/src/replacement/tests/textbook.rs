@@ -11,7 +11,8 @@ struct Naive {
 }
 
 impl Naive {
-    /// Accesses `page`. Returns whether the page was held, and the page that was evicted, if any.
+    /// Accesses `page`. Returns whether the page was in the cache, and the page that was evicted,
+    /// if any.
     fn access(&mut self, page: PageId) -> (bool, Option<PageId>) {
         if let Some(at) = self.queue.iter().position(|(held, _)| *held == page) {
             match self.kind {

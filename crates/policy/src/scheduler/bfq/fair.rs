@@ -5,8 +5,8 @@
 //! present. A queue's virtual start is the current virtual time, or the virtual end of its last
 //! service. Its virtual finish is the virtual time at which it will have used its budget. Among the
 //! queues whose start has passed, the queue with the earliest finish is served next, so no queue
-//! waits longer than its share by more than one budget. A queue without requests still counts as
-//! present until virtual time has passed its finish, since it has been served ahead of its share
+//! waits longer than its share by more than one budget. A queue without requests is still treated
+//! as present until virtual time has passed its finish, since it has been served ahead of its share
 //! until then.
 //!
 //! Source: `block/bfq-wf2q.c` of Linux 6.1, for one group.
@@ -81,7 +81,7 @@ pub(super) struct Fair {
 }
 
 impl Fair {
-    /// Allocates the state of the queue `at`.
+    /// Allocates the state of the queue with index `at`.
     pub(super) fn know(&mut self, at: usize) {
         crate::lists::grow(&mut self.shares, at + 1, Share::default());
     }
@@ -90,12 +90,12 @@ impl Fair {
         &mut self.shares[at]
     }
 
-    /// Returns the budget of the queue `at`.
+    /// Returns the budget of the queue with index `at`.
     pub(super) fn budget(&self, at: usize) -> u64 {
         self.shares[at].budget
     }
 
-    /// Returns the unused part of the budget of the queue `at`, in sectors.
+    /// Returns the unused part of the budget of the queue with index `at`, in sectors.
     pub(super) fn left(&self, at: usize) -> u64 {
         self.shares[at].left()
     }
@@ -106,7 +106,7 @@ impl Fair {
         !self.classes[rank as usize].active.is_empty()
     }
 
-    /// Activates the queue `at`, which has requests again.
+    /// Activates the queue with index `at`, which has requests again.
     ///
     /// `shifted` is the raise factor of a queue that lost its turn only because it issues one
     /// request after another; such a queue starts at the virtual finish of its last service. If its
@@ -152,7 +152,7 @@ impl Fair {
         Some(at)
     }
 
-    /// Charges `sectors` served sectors to the queue `at`, and advances virtual time.
+    /// Charges `sectors` served sectors to the queue with index `at`, and advances virtual time.
     pub(super) fn serve(&mut self, at: usize, sectors: u64) {
         let share = &mut self.shares[at];
         share.service += sectors;
@@ -161,8 +161,8 @@ impl Fair {
         self.forget_passed(at);
     }
 
-    /// Ends the service of the queue `at`, which has more requests: returns it to the waiting
-    /// queues with a new weight and budget.
+    /// Ends the service of the queue with index `at`, which has more requests: returns it to the
+    /// waiting queues with a new weight and budget.
     pub(super) fn requeue(&mut self, at: usize, weight: u64, budget: u64) {
         let share = &mut self.shares[at];
         share.finish_after(share.service);
@@ -175,7 +175,7 @@ impl Fair {
         put(&mut class.active, share.finish, at);
     }
 
-    /// Ends the service of the queue `at`, which has no more requests.
+    /// Ends the service of the queue with index `at`, which has no more requests.
     pub(super) fn retire(&mut self, at: usize) {
         let share = &mut self.shares[at];
         share.finish_after(share.service);
@@ -187,7 +187,8 @@ impl Fair {
         }
     }
 
-    /// Forgets the idle queues whose virtual finish has passed, in the class of the queue `at`.
+    /// Forgets the idle queues whose virtual finish has passed, in the class of the queue with
+    /// index `at`.
     fn forget_passed(&mut self, at: usize) {
         let class = &mut self.classes[self.shares[at].rank as usize];
         while let Some((finish, first)) = class.idle.first().copied() {
@@ -199,7 +200,7 @@ impl Fair {
         }
     }
 
-    /// Forgets the queue `at` if it is idle, and `condition` holds for its state.
+    /// Forgets the queue with index `at` if it is idle, and `condition` holds for its state.
     fn forget_if(&mut self, at: usize, condition: impl Fn(&Share) -> bool) {
         let share = &mut self.shares[at];
         if !condition(share) {
@@ -254,9 +255,10 @@ mod tests {
         let mut fair = with(&[(20, 100), (10, 100)]);
         let served: Vec<usize> = (0..9).map(|_| serve_next(&mut fair, weight)).collect();
         assert_eq!(served.iter().filter(|at| **at == 0).count(), 6);
-        // The budgets span 5 units (queue 0) and 10 units (queue 1) of virtual time, which advances
-        // by 100/30 per budget. Queue 0 finishes first and is next eligible at 5. Virtual time is
-        // only 3.3 then, so queue 1 is served next, and after it queue 0 twice.
+        // A budget of 100 sectors spans 5 units of virtual time for queue 0 and 10 units for
+        // queue 1. Virtual time advances by 100 / 30 = 3.3 units for each served budget. Queue 0
+        // has the earlier finish and is served first. Its next virtual start is at 5. Virtual time
+        // is then only 3.3, so queue 1 is served next, and after it queue 0 is served twice.
         assert_eq!(served[..6], [0, 1, 0, 0, 1, 0]);
     }
 

@@ -1,11 +1,11 @@
 //! BFQ: every task has its own queue for its sync requests. The queues are served in budgets of
 //! sectors, in proportion to their weights, so that a task's share does not depend on the layout of
-//! its requests. The weight of a new queue is raised for a while, and so is that of a queue with
-//! soft real-time requests, such as a media player's.
+//! its requests. The weight of a new queue is raised for a while. The weight of a queue with soft
+//! real-time requests, such as those of a media player, is also raised.
 //!
 //! Source: `block/bfq-iosched.c` and `block/bfq-wf2q.c` of Linux 6.1, for one group. Not
 //! implemented: merging of queues whose requests interleave, bursts of new queues, request
-//! injection during a pause, and detection of queues that wake others.
+//! injection during a pause, and detection of queues that wake other queues.
 
 mod busy;
 mod fair;
@@ -55,9 +55,10 @@ const DEVICE_SAMPLES: u64 = 32;
 pub struct BfqParameters {
     /// Maximum time for which the device is kept idle for a queue (a pause); 0 disables pauses.
     pub slice_idle_ns: u64,
-    /// Age from which a sync request is dispatched first when its queue is served.
+    /// Expiry age of a sync request. Once in each service of a queue, the oldest request of the
+    /// queue is checked, and is dispatched next if it has expired.
     pub fifo_expire_sync_ns: u64,
-    /// Age from which an async request is dispatched first when its queue is served.
+    /// Expiry age of an async request. It has the same effect as the expiry age of a sync request.
     pub fifo_expire_async_ns: u64,
     /// Distance behind the head, in sectors, beyond which a request is left for the next sweep.
     pub back_seek_sectors_max: u64,
@@ -149,7 +150,7 @@ pub struct Bfq {
     waiting: usize,
     /// Number of requests on the list or with the device.
     under_way: usize,
-    /// The sector behind the last dispatched request.
+    /// The sector after the end of the last dispatched request.
     head_sector: u64,
 }
 
@@ -228,8 +229,8 @@ impl Bfq {
         self.flows[at].charge(r, || self.async_charge())
     }
 
-    /// Returns true if keeping the device idle for the queue `at` is worthwhile while the queue is
-    /// empty.
+    /// Returns true if keeping the device idle for the queue with index `at` is worthwhile while
+    /// the queue is empty.
     fn is_better_to_pause(&self, at: usize) -> bool {
         let flow = &self.flows[at];
         if self.parameters.strict_guarantees {
@@ -258,8 +259,8 @@ impl Bfq {
             || self.busy.len() == 1
     }
 
-    /// Returns true if the service of the queue `at` has reached its timeout. In a pause, also at
-    /// least a third of the queue's budget must be left.
+    /// Returns true if the service of the queue with index `at` has reached its timeout. In a
+    /// pause, also at least a third of the queue's budget must be left.
     fn may_time_out(&self, at: usize, now_ns: u64) -> bool {
         let budget = self.fair.budget(at);
         let is_due = now_ns >= self.flows[at].budget_until_ns;
@@ -338,8 +339,8 @@ impl Bfq {
         self.budgets = (self.budgets * 7 + 256) / 8;
         self.served = Some(at);
         self.served_since_ns = now_ns;
-        // A merge may have made the queue's next request longer than the budget granted to the
-        // queue.
+        // The budget was granted for the queue's next request. A merge might have made this request
+        // longer than the budget, so the budget is raised to the charge for the request.
         if let Some(charge) = self.charge(at, r) {
             let share = self.fair.share(at);
             share.budget = share.budget.max(charge);
@@ -354,8 +355,8 @@ impl Bfq {
         Some(at)
     }
 
-    /// Ends the service of the queue `at`. `paused` is true if the service ends with a pause in
-    /// which the queue made no request; the time of the pause is then not charged.
+    /// Ends the service of the queue with index `at`. `paused` is true if the service ends with a
+    /// pause in which the queue made no request; the time of the pause is then not charged.
     fn end_service(&mut self, at: usize, reason: Reason, paused: bool, r: &Requests, now_ns: u64) {
         self.charge_time(at, reason, paused, now_ns);
         let low_latency = self.parameters.low_latency;
@@ -395,9 +396,9 @@ impl Bfq {
         }
     }
 
-    /// Charges the queue `at` for time instead of sectors if the queue is slow, or if its service
-    /// timed out with much of the budget unused. Without this charge such a queue would get more
-    /// device time than others.
+    /// Charges the queue with index `at` for time instead of sectors if the queue is slow, or if
+    /// its service timed out with much of the budget unused. Without this charge such a queue would
+    /// get more device time than other queues.
     fn charge_time(&mut self, at: usize, reason: Reason, paused: bool, now_ns: u64) {
         let flow = &self.flows[at];
         let end_ns = match self.pause_ns {
@@ -438,7 +439,7 @@ impl Bfq {
         share.budget = share.budget.max(charged);
     }
 
-    /// Returns the next budget of the queue `at`, whose last service ended for `reason`.
+    /// Returns the next budget of the queue with index `at`, whose last service ended for `reason`.
     fn next_budget(&mut self, at: usize, reason: Reason) -> u64 {
         let (min, max) = (self.budget_min(), self.budget_max);
         let service = self.fair.share(at).service;
@@ -469,8 +470,8 @@ impl Bfq {
         if is_known { budget.min(max) } else { budget }
     }
 
-    /// Activates the queue `at`, which has a request again. Returns true if the queue continues
-    /// with the unused part of its last budget.
+    /// Activates the queue with index `at`, which has a request again. Returns true if the queue
+    /// continues with the unused part of its last budget.
     fn begin_asking(&mut self, at: usize, r: &Requests, now_ns: u64) -> bool {
         let in_time_ns = 3 * self.parameters.slice_idle_ns;
         let charge = self.charge(at, r).unwrap_or(0);
@@ -496,8 +497,9 @@ impl Bfq {
         comes_back
     }
 
-    /// Returns true if the queue `at`, which was just activated, preempts the queue being served.
-    /// `comes_back` is true if `at` continues with the unused part of its last budget.
+    /// Returns true if the queue with index `at`, which was just activated, preempts the queue
+    /// being served. `comes_back` is true if `at` continues with the unused part of its last
+    /// budget.
     fn preempts(&self, at: usize, comes_back: bool) -> bool {
         let Some(served) = self.served.filter(|served| *served != at) else {
             return false;
@@ -507,7 +509,7 @@ impl Bfq {
         comes_back || new.rank < old.rank || (new.rank == old.rank && new.weight() > old.weight())
     }
 
-    /// Ends the pause for the queue `at`, for which a request arrived.
+    /// Ends the pause for the queue with index `at`, for which a request arrived.
     fn resume(&mut self, at: usize, r: &Requests, now_ns: u64) {
         self.pause_ns = None;
         if now_ns >= self.flows[at].budget_until_ns {
@@ -515,8 +517,8 @@ impl Bfq {
         }
     }
 
-    /// Removes the request `tag` from the waiting requests of the queue `at`, and counts it as in
-    /// flight. The request has already been charged to the queue's budget.
+    /// Removes the request `tag` from the waiting requests of the queue with index `at`, and counts
+    /// it as in flight. The request has already been charged to the queue's budget.
     fn send_out(&mut self, at: usize, tag: Tag, r: &Requests, now_ns: u64) {
         let bio = r[tag].bio;
         let sectors = u64::from(bio.sectors);
@@ -541,8 +543,8 @@ impl Bfq {
         }
     }
 
-    /// Removes the request `tag` from the counters of the queue `at`; the request remains in the
-    /// queue's lane.
+    /// Removes the request `tag` from the counters of the queue with index `at`; the request
+    /// remains in the queue's lane.
     fn take_out(&mut self, tag: Tag, at: usize, r: &Requests, now_ns: u64) {
         let head = Head {
             sector: r[tag].bio.end_sector(),
@@ -563,8 +565,8 @@ impl Bfq {
         if device.seen == Some(true) || self.under_way + self.waiting <= DEVICE_QUEUES {
             return;
         }
-        // A low queue depth is no evidence while the scheduler itself keeps the device idle for a
-        // queue.
+        // While the scheduler itself keeps the device idle for a queue, a low queue depth does not
+        // show that the device has no internal queue. The sample is not used.
         if let Some(at) = self.served {
             let flow = &self.flows[at];
             let has_few = flow.under_way + flow.lane.len() < DEVICE_QUEUES;

@@ -24,8 +24,8 @@ const TICKS_NS: u64 = 16 * MS_NS;
 const RAISED_SECTORS_MAX: u64 = 120_000;
 
 impl Bfq {
-    /// Raises the weight of the queue `at` if the queue is new, has been idle for long, or behaves
-    /// like a media player.
+    /// Raises the weight of the queue with index `at` if the queue is new, has been idle for long,
+    /// or behaves like a media player.
     pub(super) fn raise_on_arrival(&mut self, at: usize, now_ns: u64) {
         let raised_ns = self.rate.raised_ns();
         let flow = &mut self.flows[at];
@@ -73,8 +73,8 @@ impl Bfq {
         }
     }
 
-    /// Ends the raise of the queue `at` if the time of the raise has passed, or if a new queue has
-    /// been served too many sectors.
+    /// Ends the raise of the queue with index `at` if the time of the raise has passed, or if a new
+    /// queue has been served too many sectors.
     pub(super) fn lower(&mut self, at: usize, now_ns: u64) {
         let raise = &self.flows[at].raise;
         if !raise.is_up() {
@@ -108,8 +108,8 @@ impl Bfq {
         }
     }
 
-    /// Sets the raise of the queue `at`, and updates the counters of busy queues if the queue is
-    /// busy.
+    /// Sets the raise of the queue with index `at`, and updates the counters of busy queues if the
+    /// queue is busy.
     pub(super) fn set_raise(&mut self, at: usize, raise: Raise) {
         let flow = &mut self.flows[at];
         if flow.is_busy {
@@ -123,7 +123,8 @@ impl Bfq {
 }
 
 /// Returns the time after which a new request shows that the task is a media player: the time until
-/// which a player at the maximum rate would consume the data served.
+/// which a player at the maximum rate would consume the data served. The returned time is at least
+/// `idle_ns` and four ticks after `now_ns`.
 pub(super) fn player_ns(flow: &Flow, idle_ns: u64, now_ns: u64) -> u64 {
     let used_ns = flow.busy_sectors * 1_000 * MS_NS / PLAYER_SECTORS_PER_S;
     (flow.busy_since_ns + used_ns).max(now_ns + idle_ns + TICKS_NS)

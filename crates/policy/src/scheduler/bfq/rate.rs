@@ -66,7 +66,7 @@ impl Rate {
 
     /// Records the dispatch of a request of `sectors` sectors while `under_way` other requests are
     /// at the device. `seeky` is true if the request is far from the previous one. Returns true if
-    /// the peak rate may have changed.
+    /// the peak rate has possibly changed.
     pub(super) fn dispatched(
         &mut self,
         sectors: u64,

@@ -11,8 +11,8 @@ pub(super) struct Raise {
     pub(super) sectors: u64,
     /// True when the queue behaves like a media player, with requests of a limited rate.
     pub(super) is_soft_real_time: bool,
-    /// Start of the queue's raise as a new queue, if the queue became a media player's during that
-    /// raise.
+    /// Start of the raise that the queue had as a new queue, if the queue was then recognised as
+    /// that of a media player while this raise lasted; otherwise `None`.
     pub(super) before_ns: Option<u64>,
 }
 

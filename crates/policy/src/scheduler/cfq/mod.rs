@@ -33,9 +33,10 @@ pub struct CfqParameters {
     /// Maximum number of requests that a queue dispatches in one round. Also its maximum number of
     /// requests in flight while other queues wait.
     pub quantum: u64,
-    /// Age from which a sync request is dispatched first in a slice.
+    /// Expiry age of a sync request. Once in each slice, the oldest request of the queue is
+    /// checked, and is dispatched first if it has expired.
     pub fifo_expire_sync_ns: u64,
-    /// Age from which an async request is dispatched first in a slice.
+    /// Expiry age of an async request. It has the same effect as the expiry age of a sync request.
     pub fifo_expire_async_ns: u64,
     /// Distance behind the head, in sectors, beyond which a request is left for the next sweep.
     pub back_seek_sectors_max: u64,
@@ -89,7 +90,7 @@ struct History {
     exited: bool,
     /// Time at which the task's most recent sync request completed.
     ended_ns: Option<u64>,
-    /// The sector behind the task's last sync request.
+    /// The sector after the end of the task's last sync request.
     end_sector: Option<u64>,
     think_ns: Mean,
     seek_sectors: Mean,
@@ -124,7 +125,7 @@ pub struct Cfq {
     /// True once the device has had more than [`DEVICE_QUEUES`] requests, which shows that it has
     /// an internal queue.
     device_queues: bool,
-    /// The sector behind the last issued request.
+    /// The sector after the end of the last issued request.
     head_sector: u64,
 }
 
@@ -174,8 +175,8 @@ impl Cfq {
         (flow.rank, flow.key_ns, at)
     }
 
-    /// Sets the position of the queue `at` in the order of slices. With `in_front`, the queue is
-    /// served before the other queues of its class, unless it is of the idle class.
+    /// Sets the position of the queue with index `at` in the order of slices. With `in_front`, the
+    /// queue is served before the other queues of its class, unless it is of the idle class.
     fn place(&mut self, at: usize, in_front: bool, now_ns: u64) {
         let flow = &self.flows[at];
         let key_ns = if flow.rank == Rank::Idle {
@@ -238,8 +239,8 @@ impl Cfq {
         Some(at)
     }
 
-    /// Returns true if the queue `at` must not dispatch now: because enough of its requests are in
-    /// flight, or because it is async and sync requests are in flight.
+    /// Returns true if the queue with index `at` must not dispatch now: because enough of its
+    /// requests are in flight, or because it is async and sync requests are in flight.
     fn is_held(&self, at: usize, round: usize) -> bool {
         let flow = &self.flows[at];
         let alone = self.busy.len() <= 1;
@@ -247,7 +248,7 @@ impl Cfq {
         full || (self.sync_under_way > 0 && !flow.sync)
     }
 
-    /// Dispatches one round of requests of the queue `at` to `list`.
+    /// Dispatches one round of requests of the queue with index `at` to `list`.
     fn dispatch_round(&mut self, at: usize, r: &Requests, now_ns: u64, list: &mut DispatchList) {
         let round = self.round(at);
         for _ in 0..round {
@@ -278,7 +279,8 @@ impl Cfq {
         }
     }
 
-    /// Returns the maximum number of requests that the queue `at` dispatches in one round.
+    /// Returns the maximum number of requests that the queue with index `at` dispatches in one
+    /// round.
     fn round(&self, at: usize) -> usize {
         let idle = self.flows[at].rank == Rank::Idle;
         if idle {
@@ -288,8 +290,8 @@ impl Cfq {
         }
     }
 
-    /// Removes the request `tag` from the counters of the queue `at`; the request remains in the
-    /// queue's lane.
+    /// Removes the request `tag` from the counters of the queue with index `at`; the request
+    /// remains in the queue's lane.
     fn take_out(&mut self, tag: Tag, at: usize, requests: &Requests) {
         let head = self.head();
         let flow = &mut self.flows[at];
@@ -327,7 +329,7 @@ impl Cfq {
         flow.may_idle &= flow.rank != Rank::Idle;
     }
 
-    /// Returns true if a new request of the queue `at` preempts the active queue.
+    /// Returns true if a new request of the queue with index `at` preempts the active queue.
     fn preempts(&self, at: usize, bio: &Bio, now_ns: u64) -> bool {
         let Some(active) = self.active else {
             return false;

@@ -59,7 +59,7 @@ fn a_task_that_does_not_go_on_costs_6_ms() {
 #[test]
 fn a_close_read_of_another_task_is_not_held_back() {
     // The head is at sector 108. A request is close if it is at most 8192 sectors ahead of the
-    // head, or at most half of that behind it.
+    // head, or at most 4096 sectors behind the head.
     for (start, close) in [(8300, true), (8301, false)] {
         let mut bench = anticipatory();
         bench.add(Bio::read(1, 100, 8));
@@ -115,9 +115,9 @@ fn a_task_that_thinks_longer_than_the_wait_is_not_waited_for() {
 
 #[test]
 fn where_nobody_follows_tasks_that_are_gone_there_is_no_wait() {
-    // Each wait in vain changes the share of exited tasks that no task follows from s to (7s + 256)
-    // / 8: 32, 60, 84, 105, 123, 139. The share exceeds one half (128) before the seventh exited
-    // task, so the disk does not wait for that task.
+    // Let s be the share of exited tasks after which no other task requests a nearby sector. Each
+    // wait in vain changes s to (7s + 256) / 8: 32, 60, 84, 105, 123, 139. Before the seventh
+    // exited task, the share exceeds one half (128), so the disk does not wait for that task.
     let mut bench = anticipatory();
     for round in 0..7u32 {
         let (gone, other) = (2 * round, 2 * round + 1);
@@ -137,9 +137,10 @@ fn where_nobody_follows_tasks_that_are_gone_there_is_no_wait() {
 
 #[test]
 fn the_head_goes_back_a_short_way_at_twice_the_cost() {
-    // From 1,000,008, a seek 60 sectors back costs 120 and a seek 100 sectors ahead costs 100, so
-    // the request ahead is next. From 1,000,116, 168 sectors back cost 336 and 984 ahead cost 984,
-    // so the request behind is next. Then only the third request remains.
+    // A backward seek costs twice its distance. With the head at 1,000,008, 60 sectors back cost
+    // 120 and 100 sectors ahead cost 100, so the request ahead is served next. With the head at
+    // 1,000,116, 168 sectors back cost 336 and 984 sectors ahead cost 984, so the request behind
+    // the head is served next. The third request is served last.
     let mut bench = without_waiting();
     bench.reads(&[1_000_000]);
     bench.next().unwrap();
@@ -179,8 +180,9 @@ fn a_batch_of_writes_has_12_and_twice_as_many_when_they_were_fast() {
     let expected: Vec<u64> = writes[1..12].to_vec();
     let served: Vec<u64> = (0..11).map(|_| serve(&mut bench)).collect();
     assert_eq!(served, expected);
-    // A batch of reads follows. Its first read completes 0 ms after the batch of writes began,
-    // which is less than a third of 125 ms, so the quota of writes doubles.
+    // A batch of reads follows. The duration of the batch of writes ends when the first of these
+    // reads completes, and is 0 ms. This is less than a third of 125 ms, so the quota of writes
+    // doubles.
     assert_eq!(serve(&mut bench), 100);
     bench.pass_ms(501);
     let served: Vec<u64> = (0..24).map(|_| serve(&mut bench)).collect();

@@ -55,8 +55,8 @@ fn a_queue_is_served_its_budget_and_then_another() {
 
 #[test]
 fn sectors_are_shared_by_weight() {
-    // Level 0 has 8 tenths of the weight, level 6 has 2 tenths: of 15 requests of equal length, 12
-    // and 3 are served.
+    // Level 0 has 8 tenths of the total weight, and level 6 has 2 tenths. So of 15 requests of
+    // equal length, 12 requests of level 0 and 3 requests of level 6 are served.
     let parameters = BfqParameters {
         max_budget_sectors: 768,
         slice_idle_ns: 0,
@@ -197,9 +197,10 @@ fn a_raise_is_over_after_its_time() {
 
 #[test]
 fn a_player_has_three_thousand_times_its_weight() {
-    // A media player consumes 8 sectors in 1.1 ms, at 7000 sectors per second. The earliest time
-    // for a player's next request is therefore given by the longest pause and four ticks: 24 ms
-    // after the service ends. After an earlier request, the queue keeps the raise of a new queue.
+    // A media player consumes 7000 sectors per second, so 8 sectors last for 1.1 ms. The pause of 8
+    // ms and four ticks of the kernel's clock, 16 ms, are longer, so they determine the limit: a
+    // request shows a media player if it arrives more than 24 ms after the service ended. If the
+    // request arrives earlier, the queue keeps the raise of a new queue.
     for (comes_ms, weight) in [(24, 1200), (25, 120_000)] {
         let mut bfq = Bfq::new(TAGS, BfqParameters::default());
         let mut requests = Requests::new(4);
@@ -225,11 +226,12 @@ fn a_player_has_three_thousand_times_its_weight() {
 
 #[test]
 fn writes_that_nobody_waits_for_count_three_times() {
-    // Both weights are 40. The budget of the writes is the charge of the first write, 1536; that of
-    // the reads is 1024, so the reads have the earlier finish and are served first: two requests
-    // of 512. The next budget of the reads is 1536, with a start at virtual time 1024/40 = 26.
-    // Virtual time is 1024/80 = 13 then, so one write is served. Virtual time is 32 after it, so
-    // three reads are next. The next write starts at 1536/40 = 38, the next reads at 64.
+    // Both queues have the weight 40. The budget of the writes is the charge for the first write,
+    // 1536 sectors. The budget of the reads is 1024 sectors. So the reads have the earlier finish
+    // and are served first: two requests of 512 sectors. The next budget of the reads, 1536
+    // sectors, starts at virtual time 1024/40 = 26. Virtual time is then 1024/80 = 13, so one write
+    // is served. Virtual time is then 32, so three reads are served. The next write starts at
+    // 1536/40 = 38 and the next read at 64, so the write is next.
     let parameters = BfqParameters {
         max_budget_sectors: 1536,
         slice_idle_ns: 0,

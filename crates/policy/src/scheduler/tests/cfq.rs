@@ -112,9 +112,9 @@ fn metadata_is_in_the_first_round_of_its_queue() {
 
 #[test]
 fn a_request_of_125_ms_goes_first_in_a_slice() {
-    // A round has a single request, so that the dispatch list does not sort. The slice that began
-    // at 0 ms is over, and the new slice checks the age of the oldest request: 100, which is far
-    // behind the head at 5,000,008.
+    // A round has a single request, so the dispatch list has nothing to sort. The slice that began
+    // at 0 ms is over. The new slice checks the age of the oldest request, which is at sector 100,
+    // far behind the head at sector 5,000,008.
     for (age_ms, expected) in [
         (124, [5_000_100, 5_000_200, 100]),
         (125, [100, 5_000_100, 5_000_200]),

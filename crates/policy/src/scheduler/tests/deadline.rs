@@ -102,7 +102,8 @@ fn without_front_merges_a_bio_in_front_is_a_request() {
     });
     bench.reads(&[100, 500]);
     // The read at 508 is appended to the request at 500, which is then the first merge candidate.
-    // The request at 100 is not this candidate, so the read at 92 is not merged with it.
+    // The read at 92 is not merged with the request at 100, because that request is not the first
+    // merge candidate.
     assert_eq!(bench.add(Bio::read(0, 508, 8)), Added::Back(1));
     assert_eq!(bench.add(Bio::read(0, 92, 8)), Added::New);
 }

@@ -15,8 +15,8 @@ fn sync_write(start_sector: u64, sectors: u32) -> Bio {
 
 #[test]
 fn reads_go_first_and_in_order_of_arrival() {
-    // The writes have been held long enough to be dispatched, but all reads are dispatched before
-    // them.
+    // The hold time of the writes has passed, so they can be dispatched. But all reads are
+    // dispatched before the writes.
     let mut bench = bench();
     bench.writes(&[500, 100]);
     bench.pass_ms(2);
@@ -101,9 +101,10 @@ fn what_is_waited_for_is_not_mixed_with_what_is_not() {
 
 #[test]
 fn while_anybody_reads_the_device_has_about_one_unit_of_writes() {
-    // A read is in flight. Unit 0 has writes of 200 and 48 sectors, units 1 and 2 have 8 sectors
-    // each. With the 248 sectors of unit 0 in flight, the batch of unit 1 begins. With 256 sectors
-    // in flight, the batch of unit 2 does not begin; with 56 sectors it does.
+    // A read is in flight. Unit 0 has writes of 200 and 48 sectors, and units 1 and 2 have one
+    // write of 8 sectors each. The batch of unit 1 begins while 200 + 48 = 248 sectors of writes
+    // are in flight. The batch of unit 2 does not begin while 248 + 8 = 256 sectors are in flight.
+    // It begins when the write of 200 sectors has completed, which leaves 56 sectors in flight.
     let mut bench = bench();
     bench.reads(&[5000]);
     bench.next().unwrap();
@@ -191,8 +192,9 @@ fn the_oldest_write_decides_which_unit_is_late() {
 
 #[test]
 fn a_write_that_absorbs_an_older_one_is_as_old() {
-    // The write 100..108 arrived at 0 ms, and 84..92 at 1 ms. The bio 92..100 merges both into one
-    // request, which is no longer held at 2 ms.
+    // The write 100..108 arrived at 0 ms, and the write 84..92 at 1 ms. The bio 92..100 merges both
+    // writes into one request. The hold time of this request has passed at 2 ms, so the request is
+    // dispatched although its unit is not full.
     let mut bench = bench();
     bench.writes(&[100]);
     bench.pass_ms(1);

@@ -144,9 +144,10 @@ fn what_was_seen_before_counts_in_one_congestion() {
 
 #[test]
 fn fewer_than_500_samples_wait_for_a_second() {
-    // Reads of 1 ms are in the 2nd quarter (bucket 1) of their target, which is kept as their
-    // percentile. Ten late writes complete at 212 ms. At 312 ms they are too few samples. The next
-    // write completes at 1312 ms, and at the adjustment at 1412 ms few samples suffice.
+    // Reads of 1 ms are in the 2nd quarter (bucket 1) of their target, and this percentile is kept
+    // for the reads. Ten late writes complete at 212 ms. At the adjustment at 312 ms, these samples
+    // are too few. The next write completes at 1312 ms. At the adjustment at 1412 ms, the wait for
+    // samples has ended, so few samples suffice.
     let mut bed = Bed::new();
     bed.five_hundred(READ, 2, 0, 1000);
     bed.round(WRITE, 10, [200_000, 200_000, 212_000]);

@@ -58,8 +58,8 @@ fn noop_joins_requests_only_with_their_neighbours_in_time() {
     let mut bench = noop();
     bench.reads(&[100, 116, 108]);
     assert_eq!(bench.queue.counts().reads.request_merges, 1);
-    // In the FIFO, the request at 300 is between the requests at 100 and at 116, so 100..116 and
-    // 116..124 are not merged.
+    // Noop merges a request only with its neighbours in the FIFO. In the FIFO, the request at 300
+    // is between the requests at 100 and at 116, so 100..116 and 116..124 are not merged.
     let mut bench = noop();
     bench.reads(&[100, 300, 116, 108]);
     assert_eq!(bench.queue.counts().reads.request_merges, 0);
@@ -158,7 +158,8 @@ fn the_sorted_list_is_one_sweep_that_wraps_and_does_not_pass_the_other_direction
     put(&mut list, 2, Bio::read(0, 900, 8));
     put(&mut list, 3, Bio::read(0, 500, 8));
     put(&mut list, 4, Bio::write(0, 600, 8));
-    // The read at 700 would be sorted before the read at 900, but a write is between them.
+    // In the sweep, the read at 700 would come before the read at 900. But the write at 600 is
+    // already at the end of the list, and a request never passes a request of the other direction.
     let requests_now = put(&mut list, 5, Bio::read(0, 700, 8));
     let order: Vec<Tag> = std::iter::from_fn(|| list.pop(&requests_now)).collect();
     assert_eq!(order, [3, 2, 1, 4, 5]);

@@ -15,10 +15,10 @@ fn of(priority: Priority, start_sector: u64) -> Bio {
 
 #[test]
 fn a_seek_does_not_end_a_batch() {
-    // All reads fit into one batch of 16. They are dispatched in ascending order from the oldest
-    // one, and at the end of the sweep in a new batch, again from the oldest one. Since a write
-    // waits, these are two batches of reads (`starved` is 0, then 1), and the third batch is that
-    // of the write.
+    // A batch can have 16 requests, so its size does not end a batch here. The first batch ascends
+    // from the oldest read, 300, to the highest read, 500. The second batch starts again from the
+    // oldest waiting read, which is then 100. A write waits, so these two batches are counted in
+    // `starved`, and the third batch is that of the write.
     let mut bench = mq_deadline();
     bench.reads(&[300, 500, 100, 400, 200]);
     bench.writes(&[1000]);

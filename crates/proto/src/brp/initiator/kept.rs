@@ -1,5 +1,6 @@
-//! Store of changes that a volatile target has answered and that no flush has covered yet. These
-//! changes are lost if the target dies, so the initiator keeps them in order to send them again.
+//! Store of the changes that a volatile target has answered and that no flush has covered yet. If
+//! the target dies, these changes are lost, so the initiator keeps them, in order, to send them
+//! again.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +15,8 @@ const OVERHEAD_BYTES: u64 = 64;
 pub(super) struct Change<D> {
     pub(super) request: Request,
     pub(super) data: D,
-    /// Number of changes that had been answered when this change was answered. A flush covers this
-    /// change if the flush was sent when at least this number of changes had been answered.
+    /// Total number of changes that had been answered when this change was answered. A flush covers
+    /// this change if at least this number of changes had been answered when the flush was sent.
     answered: u64,
 }
 
@@ -50,16 +51,17 @@ impl<D: Data> Kept<D> {
         self.changes.is_empty()
     }
 
-    /// Returns true when a change with this cost is allowed to be sent while changes with a total
-    /// cost of `admitted_bytes` are queued or in flight. If there are no other changes, a change is
-    /// always allowed to be sent.
+    /// Returns true if the store has room for a change with this cost, so that the change is
+    /// allowed to be sent. `admitted_bytes` is the total cost of the changes that are queued or in
+    /// flight. There is always room if no change is kept, queued or in flight, or if the store
+    /// never keeps changes.
     pub(super) fn has_room(&self, admitted_bytes: u64, cost_bytes: u64) -> bool {
         let used = self.bytes + admitted_bytes;
         !self.keeps() || used == 0 || used + cost_bytes <= self.bytes_max
     }
 
-    /// Returns true when more than half of the room is used. A flush that starts then can complete
-    /// before a change has to wait for room.
+    /// Returns true when more than half of the room in the store is used. A flush that starts now
+    /// can complete before a change has to wait for room.
     pub(super) fn is_half_full(&self) -> bool {
         self.bytes * 2 > self.bytes_max
     }
@@ -74,8 +76,8 @@ impl<D: Data> Kept<D> {
         self.changes.insert(order, change);
     }
 
-    /// Drops the changes that a successful flush has covered. `answered` is the number of changes
-    /// that had been answered when the flush was sent.
+    /// Drops the changes that a successful flush has covered. `answered` is the total number of
+    /// changes that had been answered when the flush was sent.
     pub(super) fn flushed(&mut self, answered: u64) {
         let bytes = &mut self.bytes;
         self.changes.retain(|_, change| {

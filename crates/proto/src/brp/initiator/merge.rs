@@ -6,37 +6,40 @@ use std::collections::VecDeque;
 
 use crate::brp::wire::{ENTRIES_MAX, feature};
 
-/// Minimum number of small requests that the adaptive mode merges; fewer requests get a frame each.
-/// A few requests gain little from a common head, and with a single frame for all of them one end
-/// would be idle while the other end works.
+/// Minimum number of small requests that the adaptive mode merges. Fewer requests get a frame each:
+/// a few requests gain little from a common head, and if all of them were in a single frame, one
+/// end would be idle while the other end works.
 const ADAPTIVE_MIN: usize = 8;
-/// Maximum number of requests in a frame of the adaptive mode when at most half of the requests are
-/// writes. Most data is then carried by results. With small frames, the target begins to send
-/// results while the next frame is on its way.
+/// Maximum number of requests in a frame of the adaptive mode if at most half of the requests are
+/// writes. The results of reads then carry most of the data. Because frames are small, the target
+/// begins to send results while the next frame is on its way.
 const ADAPTIVE_MAX: usize = 16;
-/// Minimum number of requests in a frame of the adaptive mode when most of the requests are writes,
-/// whose data is carried by the command. A frame takes half of the waiting requests, but at least
-/// this number, or all of them if there are fewer. Frames must not be small: copying the data into
-/// the link is the initiator's largest cost, and each further send wakes the target for little
-/// work. The other half of the requests lets both ends work at the same time.
+/// Lower bound of the maximum frame size, in requests, in the adaptive mode if most of the requests
+/// are writes, whose data the command carries. The maximum frame size is half of the number of
+/// waiting requests, but at least this number. The waiting requests are divided evenly into frames
+/// of at most this size. Frames must not be small: copying the data into the link is the
+/// initiator's largest cost, and each further send wakes the target for little work. A frame does
+/// not take all of many requests, so that both ends work at the same time.
 const ADAPTIVE_WRITES_MIN: usize = 32;
-/// Number of data bytes above which no further frame is added to a send.
+/// If a send has this number of data bytes or more, no further frame is added to it.
 const SEND_BYTES: u64 = 4 << 20;
 
-/// How requests are merged, and how the target is told to handle them.
+/// Way in which requests are merged, and in which the target is told to handle them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// BRP-1: one request per frame and send; the target handles requests one at a time.
+    /// BRP-1: one request per frame and one frame per send; the target handles requests one at a
+    /// time.
     Short,
-    /// BRP-2: one request per frame and send; the target handles requests concurrently.
+    /// BRP-2: one request per frame and one frame per send; the target handles requests
+    /// concurrently.
     Parallel,
     /// BRP-3T: all queued requests are merged.
     Merge {
         /// True when the target handles the requests of one frame one at a time.
         in_turn: bool,
     },
-    /// Requests are merged when the queue is long enough for merging to be worthwhile. The frame
-    /// size is chosen so that both ends stay busy.
+    /// Requests are merged if the queue is long enough for merging to be worthwhile. The frame size
+    /// is chosen so that both ends are busy at the same time.
     #[default]
     Adaptive,
 }
@@ -62,7 +65,8 @@ pub(super) struct Waiting {
     pub(super) tag: u32,
     pub(super) data_bytes: u32,
     pub(super) may_merge: bool,
-    /// True when the data travels with the request (a write), not with its result.
+    /// True for a write, whose data is sent with the request. The data of a read is sent with its
+    /// result.
     pub(super) carries_data: bool,
 }
 
@@ -120,7 +124,8 @@ pub(super) fn cut(
 fn frame(mode: Mode, merges: bool, small: usize, writes: usize) -> (usize, bool) {
     match mode {
         Mode::Short | Mode::Parallel => (1, false),
-        // A target that does not merge still benefits from fewer sends.
+        // A target without merging gets one request per frame. Several frames are still sent
+        // together, since fewer sends cost less.
         _ if !merges => (1, true),
         Mode::Merge { .. } => (small.clamp(1, ENTRIES_MAX), true),
         Mode::Adaptive if small < ADAPTIVE_MIN => (1, true),
@@ -144,7 +149,8 @@ mod tests {
         mixed_queue(small, 0)
     }
 
-    /// Creates a queue of small requests whose first `writes` are writes.
+    /// Creates a queue of `small` requests that can be merged. The first `writes` of them are
+    /// writes.
     fn mixed_queue(small: usize, writes: usize) -> VecDeque<Waiting> {
         let waiting = |tag| Waiting {
             tag,
@@ -188,12 +194,14 @@ mod tests {
         let adaptive = |writes, small| sends(Mode::Adaptive, mixed_queue(small, writes));
         assert_eq!(adaptive(32, 32), [[32]]);
         assert_eq!(adaptive(33, 33), [[17], [16]]);
-        // A frame takes half of the waiting requests, but at least 32.
+        // The maximum frame size is half of the number of waiting requests, but at least 32. The
+        // waiting requests are divided evenly into frames of at most this size.
         assert_eq!(adaptive(64, 64), [[32], [32]]);
         assert_eq!(adaptive(96, 96), [[48], [24], [24]]);
         assert_eq!(adaptive(128, 128), [[64], [32], [32]]);
         assert_eq!(adaptive(7, 7), [vec![1; 7]]);
-        // Exactly half of the requests are writes, which is not a majority.
+        // Half of the requests are writes. This is not the majority, so a frame has at most 16
+        // requests. With one write more, a frame can have 32 requests.
         assert_eq!(adaptive(16, 32), [[16], [16]]);
         assert_eq!(adaptive(17, 32), [[32]]);
         for depth in 8..=256 {

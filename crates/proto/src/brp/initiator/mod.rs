@@ -1,6 +1,6 @@
-//! A session at its initiator. The initiator decides which requests may be sent now and in which
-//! frames, and handles the requests when paths break and targets die (sections "Temporal merge" and
-//! "Sessions, fences and replay").
+//! A session at its initiator. The initiator decides which requests are allowed to be sent now and
+//! in which frames, and handles the requests when paths break and targets die (sections "Temporal
+//! merge" and "Sessions, fences and replay").
 //!
 //! The [`Initiator`] does no I/O. Its driver reports responses, and paths that come up or go down,
 //! and asks the initiator for the next send of a path. The initiator must never have two
@@ -26,8 +26,8 @@ use merge::{Waiting, cut};
 use overlap::Overlap;
 use table::Table;
 
-/// A request fails after this number of paths have broken with the request in flight, since the
-/// request itself might be the cause.
+/// Number of paths that must break while a request is in flight on them before the request fails.
+/// It fails since the request itself might be the reason why the paths break.
 const BREAKS_MAX: u32 = 8;
 
 /// Data of a request. The initiator passes the data on and never reads it.
@@ -41,11 +41,11 @@ pub trait Data: Clone + Default {
 pub enum Failure {
     /// The target answered with this status.
     Target(Status),
-    /// The target has died since the last flush, and changes that the target had answered are lost.
-    /// Exactly one flush fails with this error.
+    /// The target has died since the last flush, and answered changes are lost. Exactly one flush
+    /// fails with this error.
     Lost,
-    /// Several paths in turn broke with this request in flight. If the request is a change, it
-    /// might still take effect.
+    /// Several paths broke, one after the other, while this request was in flight on them. If the
+    /// request is a change, it might still take effect.
     Broken,
     /// The target did not become reachable again in time. If the request is a change, it might
     /// still take effect.
@@ -57,11 +57,12 @@ pub enum Failure {
 /// Reason why a reachable target cannot be used by this session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unusable {
-    /// The export offers less than the session relies on. The session is usable again if that is
-    /// reverted.
+    /// The export offers less than it did at the beginning of the session. The session is usable
+    /// again when the export offers the same as then.
     #[error("{0}")]
     Changed(Change),
-    /// All content of the export was lost with the target's process, permanently.
+    /// All content of the export was lost permanently, because it was in the memory of a target
+    /// process that has ended.
     #[error("the target has started anew and lost what the export held in memory")]
     Gone,
 }
@@ -129,9 +130,9 @@ enum RequestOrigin {
     Submitted,
     /// The request has failed for its caller, but might still be in progress at the target.
     Abandoned,
-    /// A change that was answered by a target which has died since.
+    /// A change that is sent again, because the target that answered it has died since.
     Replay,
-    /// A flush that the machine issues to make room for kept changes.
+    /// A flush that the initiator itself issues to make room in the store of kept changes.
     OwnFlush,
 }
 
@@ -142,7 +143,7 @@ struct Pending<D> {
     data: D,
     state: RequestState,
     origin: RequestOrigin,
-    /// For a flush that was sent: the number of changes that had been answered before.
+    /// For a flush that was sent: the number of changes that had been answered when it was sent.
     covers: u64,
     breaks: u32,
 }
@@ -169,8 +170,8 @@ pub struct Initiator<D> {
     welcome: Option<Welcome>,
     instances: u64,
     paths: BTreeMap<u32, PathState>,
-    /// Broken paths with requests that have not ended. The value is the path over which the fence
-    /// of the broken path was sent; `None` until the fence is sent.
+    /// Broken paths with requests that have not ended. The value is the number of the path over
+    /// which the fence of the broken path was sent, or `None` until the fence is sent.
     to_fence: BTreeMap<u32, Option<u32>>,
     table: Table<Pending<D>>,
     next_order: u64,
@@ -182,7 +183,8 @@ pub struct Initiator<D> {
     waiting: Overlap,
     /// Cost of the changes that are queued or in flight, in bytes.
     admitted_bytes: u64,
-    /// True while changes wait until a flush has made room for them.
+    /// True while at least one change waits until a flush has made room in the store of kept
+    /// changes.
     is_full: bool,
     kept: Kept<D>,
     replays: usize,
@@ -275,7 +277,7 @@ impl<D: Data> Initiator<D> {
     /// another request.
     ///
     /// # Panics
-    /// When no path has come up yet.
+    /// If no path has come up yet.
     pub fn submit(&mut self, request: Request, data: D) -> Result<u32, Failure> {
         let welcome = self.welcome.as_ref().expect("a session begins with a path");
         welcome.validate(&request).map_err(Failure::Target)?;
@@ -320,7 +322,7 @@ impl<D: Data> Initiator<D> {
             && !replays
             && self.is_kept()
             && (self.is_full || !self.kept.has_room(self.admitted_bytes, cost));
-        // A flush must also cover the answered changes that are being sent again.
+        // A flush waits while answered changes are being sent again, since it must also cover them.
         let too_early = request.op == Op::Flush && self.replays > 0;
         self.is_full |= no_room;
         if no_room
@@ -352,7 +354,8 @@ impl<D: Data> Initiator<D> {
         }
     }
 
-    /// Issues a flush when changes wait for room, or when the room is more than half used.
+    /// Issues a flush if changes wait for room in the store of kept changes, or if more than half
+    /// of the store is used.
     fn flush_for_room(&mut self) {
         let wanted = self.is_kept() && (self.is_full || self.kept.is_half_full());
         if !wanted || self.kept.is_empty() || self.own_flush || self.table.is_full() {
@@ -366,9 +369,9 @@ impl<D: Data> Initiator<D> {
         self.admit_or_hold(tag);
     }
 
-    /// Returns true when answered changes are kept, so that the data of a request is held beyond
-    /// its answer. If an export loses all its content with the target's process, keeping changes is
-    /// useless.
+    /// Returns true when answered changes are kept, so that the caller must keep the data of a
+    /// change valid after the answer. If an export loses all its content when the target's process
+    /// ends, changes are not kept, since they could not be used.
     pub fn is_kept(&self) -> bool {
         let worth_it = |w: Welcome| w.has(right::VOLATILE) && !w.has(right::EPHEMERAL);
         self.kept.keeps() && self.welcome.is_some_and(worth_it)
@@ -453,7 +456,8 @@ impl<D: Data> Initiator<D> {
 
     // Responses.
 
-    /// Returns the request that `completion` answers, after checking that they fit each other.
+    /// Returns the request that `completion` answers, after checking that the completion is valid
+    /// for this request.
     ///
     /// # Errors
     /// A violation of the protocol, after which the path must end.
@@ -537,13 +541,15 @@ impl<D: Data> Initiator<D> {
         Ok(())
     }
 
-    /// Handles the failure of a request that has no caller: a replay or the machine's own flush.
+    /// Handles the failure of a request without a caller: a change that was sent again after the
+    /// death of a target, or the initiator's own flush.
     fn did_not(&mut self, pending: &Pending<D>) {
         match pending.origin {
             RequestOrigin::Submitted | RequestOrigin::Abandoned => {}
             RequestOrigin::Replay => self.lost = true,
             RequestOrigin::OwnFlush => {
-                // The state of all changes answered since the last successful flush is unknown.
+                // The initiator's own flush has failed, so changes that were answered since the
+                // last successful flush might be lost.
                 self.own_flush = false;
                 self.note_lost();
             }
@@ -607,8 +613,9 @@ impl<D: Data> Initiator<D> {
         Ok(given_up)
     }
 
-    /// Handles the death of the target, which another instance has replaced. Every unanswered
-    /// request is sent again, preceded by the answered changes that were lost with the target.
+    /// Handles the death of the target, which has been replaced by another instance. Every
+    /// unanswered request, and every answered change that was lost with the target, is sent again,
+    /// in the order of submission.
     fn replay(&mut self, before: &Welcome, welcome: &Welcome) {
         self.instances += 1;
         self.welcome = Some(*welcome);
@@ -676,11 +683,11 @@ impl<D: Data> Initiator<D> {
         }
     }
 
-    /// Processes a message, received over path `on`, that the fenced path `number` has ended. The
-    /// unanswered requests of path `number` are sent again.
+    /// Processes the target's message that the fenced path `number` has ended. The message was
+    /// received over path `on`. The unanswered requests of path `number` are sent again.
     ///
     /// # Errors
-    /// When the fence of path `number` was not sent over path `on`.
+    /// If the fence of path `number` was not sent over path `on`.
     pub fn fenced(&mut self, on: u32, number: u32) -> Result<(), ProtocolError> {
         if self.to_fence.get(&number) != Some(&Some(on)) {
             return Err(ProtocolError::BadFence);
@@ -708,9 +715,9 @@ impl<D: Data> Initiator<D> {
         Ok(())
     }
 
-    /// Fails all submitted requests that have no answer, because the target was away for too long.
-    /// Answered changes are still kept, and paths with requests at the target are still fenced if
-    /// the target becomes reachable again.
+    /// Fails all submitted requests without an answer, because the target was unreachable for too
+    /// long. Answered changes are still kept. If the target becomes reachable again, paths with
+    /// requests in progress at the target are still fenced.
     pub fn give_up(&mut self) {
         let submitted: Vec<(u32, RequestState)> = self
             .table

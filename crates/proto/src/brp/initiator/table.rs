@@ -2,8 +2,8 @@
 
 /// Maximum number of requests in the table.
 pub(super) const REQUESTS_MAX: usize = 4096;
-/// Number of bits of a tag that hold the index of the request's slot. The other bits are
-/// incremented with each use of the slot, so that a tag is not reused soon.
+/// Number of bits of a tag that hold the index of the request's slot. The remaining bits hold a
+/// number that is incremented with each use of the slot, so that a tag is not reused soon.
 const PLACE_BITS: u32 = 12;
 const _: () = assert!(1 << PLACE_BITS == REQUESTS_MAX);
 
@@ -35,7 +35,7 @@ impl<T> Table<T> {
     /// Inserts the entry that `make` creates for a new tag, and returns the tag.
     ///
     /// # Panics
-    /// When the table is full.
+    /// If the table is full.
     pub(super) fn insert(&mut self, make: impl FnOnce(u32) -> T) -> u32 {
         let place = self.free.pop().unwrap_or_else(|| {
             assert!(self.places.len() < REQUESTS_MAX, "the table has a bound");

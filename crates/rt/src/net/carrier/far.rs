@@ -21,8 +21,8 @@ use crate::sync::Event;
 
 /// Runs the carrier's thread.
 pub(super) fn run(rt: io::Result<Rt>, orders: Receiver<(Number, Order)>, told: Sender<Told>) {
-    // Dropping `told` tells the other thread that this thread has ended, so `told` must be dropped
-    // after the runtime.
+    // Dropping `told` tells the other thread that this thread has ended. `told` must therefore be
+    // dropped after the runtime.
     let told = Arc::new(told);
     let began = rt.and_then(|rt| Ok((orders.listen(&rt)?, rt)));
     let (orders, rt) = match began {
@@ -34,10 +34,10 @@ pub(super) fn run(rt: io::Result<Rt>, orders: Receiver<(Number, Order)>, told: S
         }
     };
     let serving = || rt.block_on(serve(&rt, orders, &told));
-    // After a panic the state can be inconsistent, so the state is only dropped and never used
-    // again.
+    // After a panic the state might be inconsistent, so it is only dropped, and never used again.
     if catch_unwind(AssertUnwindSafe(serving)).is_err() {
-        // Tell the other thread first that no more reports will come.
+        // Close `told` before the runtime ends, so that the other thread learns first that no more
+        // reports will come.
         told.close();
         rt.end();
     }
@@ -61,7 +61,8 @@ async fn serve(rt: &Rt, mut orders: Messages<(Number, Order)>, told: &Arc<Sender
                         end.release();
                     }
                 }
-                // A connection gets no order before `Carry` or after `Release`.
+                // For every order between `Carry` and `Release`, the connection is in the table:
+                // the near end sends no order for it earlier or later.
                 order => ends[&number].take(order),
             }
         }
@@ -76,7 +77,8 @@ struct End {
     rt: Rt,
     number: Number,
     send_batch: Rc<SendBatch<Told>>,
-    /// The stream; `None` while a layer is being put on it, and permanently if that fails.
+    /// The stream; `None` while a layer is being put on it, and permanently if putting the layer on
+    /// it fails.
     stream: RefCell<Option<Rc<Stream>>>,
     receives: RefCell<VecDeque<usize>>,
     sends: RefCell<VecDeque<DetachedBuf>>,
@@ -120,13 +122,14 @@ impl End {
         self.send_batch.put(Told::Of(self.number, report));
     }
 
-    /// Returns the stream, or an error while a layer is being put on it or after that has failed.
+    /// Returns the stream. Returns an error while a layer is being put on the stream, or if putting
+    /// a layer on it has failed.
     fn stream(&self) -> io::Result<Rc<Stream>> {
         let stream = self.stream.borrow().clone();
         stream.ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
-    /// Executes the ordered receives until the stream ends or fails.
+    /// Executes the receives that the near end has ordered, until the stream ends or fails.
     async fn receive_all(&self) {
         let mut kept = None;
         loop {
@@ -141,8 +144,8 @@ impl End {
         }
     }
 
-    /// Makes one receive of at most `bytes` bytes. Reuses `kept`, the buffer of the previous
-    /// receive, if its size is `bytes`.
+    /// Receives at most `bytes` bytes with one call. `kept` is the buffer of the previous receive,
+    /// which is used again if its size is `bytes`.
     async fn receive(&self, bytes: usize, kept: &mut Option<BufMut>) -> io::Result<DetachedBuf> {
         let stream = self.stream()?;
         let fits = kept.take().filter(|buf| buf.len() == bytes);
@@ -170,8 +173,8 @@ impl End {
             .await
     }
 
-    /// Puts a layer on the stream and reports the result. If a receive or a send is in progress,
-    /// this fails and the connection loses its stream.
+    /// Puts a layer on the stream and reports the result. If a receive or a send is in progress on
+    /// the stream, this fails, and the connection has no stream from then on.
     fn raise(self: &Rc<End>, raising: Raising) {
         let stream = self.stream.take();
         let stream = stream.and_then(Rc::into_inner);
@@ -195,7 +198,8 @@ impl End {
         }
     }
 
-    /// Releases the connection, even while it is in use. Bytes that were already sent still arrive.
+    /// Releases the connection, even if a receive or a send is in progress on it. Bytes that the
+    /// socket has accepted before still arrive at the peer.
     fn release(&self) {
         self.shutdown();
         // Dropping the tasks abandons the receive and the send in progress, and a layer that is

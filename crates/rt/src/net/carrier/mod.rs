@@ -42,12 +42,13 @@ pub use near::{Carried, Carrier};
 
 /// Maximum number of bytes received at a time.
 pub const PIECE_BYTES: usize = 64 << 10;
-/// Maximum number of pieces of a connection, of [`PIECE_BYTES`] each, that are received before the
-/// protocol requests them.
+/// Maximum number of pieces of [`PIECE_BYTES`] each that a connection receives before the protocol
+/// requests their data.
 pub const AHEAD_MAX: usize = 4;
 /// Maximum number of bytes sent at a time.
 pub const SEND_BYTES: usize = 1 << 20;
-/// Maximum number of pieces of a payload that are copied and not yet sent.
+/// Maximum number of pieces of one payload that have been copied for the carrier's thread and whose
+/// send has not completed.
 pub const SENDS_MAX: usize = 2;
 
 /// Identifier of a connection of a carrier. Identifiers are never reused, so a report about a
@@ -63,7 +64,8 @@ enum Order {
     Send(DetachedBuf),
     Raise(Raising),
     Shutdown,
-    /// Removes the connection, since its near end has been dropped.
+    /// Removes the connection, since its near end (the handle on the protocol's thread) has been
+    /// dropped.
     Release,
 }
 

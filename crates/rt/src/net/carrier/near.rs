@@ -21,8 +21,8 @@ use crate::thread;
 /// connections. When the pool is full, buffers are allocated on the heap.
 const POOL_BYTES: usize = 16 << 20;
 
-/// A thread that carries connections. When a `Carrier` is dropped without being closed, the thread
-/// ends by itself.
+/// A thread that carries connections. If a `Carrier` is dropped without having been closed, the
+/// thread ends by itself.
 pub struct Carrier {
     shared: Rc<Shared>,
     tasks: RefCell<Vec<Task<()>>>,
@@ -46,13 +46,13 @@ struct CarrierState {
     /// Received pieces that have not been consumed completely, each with the number of its bytes
     /// that have been consumed.
     received: RefCell<VecDeque<(BufMut, usize)>>,
-    /// Number of receives that were ordered and have not completed.
+    /// Number of receives that were ordered from the carrier's thread and have not completed.
     ordered: Cell<usize>,
     reads_ahead: Cell<bool>,
     /// The end of the stream, or the error that broke it.
     ended: RefCell<Option<io::Result<()>>>,
     heard: Event,
-    /// Number of pieces whose send was ordered and has not completed.
+    /// Number of pieces of payloads that were ordered to be sent and whose send has not completed.
     sending: Cell<usize>,
     send_error: RefCell<Option<io::Error>>,
     raised: RefCell<Option<io::Result<()>>>,
@@ -68,11 +68,11 @@ pub struct Carried {
 }
 
 impl Carrier {
-    /// Starts a carrier's thread, which has the driver and the busy-polling time of `rt`. `name` is
-    /// the thread's name in the kernel.
+    /// Starts a carrier's thread, whose runtime has the same driver and the same busy-polling limit
+    /// as `rt`. `name` is the thread's name in the kernel.
     ///
     /// # Errors
-    /// When no thread, ring or socket can be created; `Unsupported` in virtual time.
+    /// If no thread, ring or socket can be created; `Unsupported` in virtual time.
     pub async fn start(rt: &Rt, name: &str) -> io::Result<Carrier> {
         let options = rt.uring_options().ok_or(io::ErrorKind::Unsupported)?;
         let options = UringOptions {
@@ -115,9 +115,9 @@ impl Carrier {
         !self.shared.is_over.get()
     }
 
-    /// Carries a connection on which no receive or send is in progress. Returns the stream
-    /// unchanged when it is no socket, when its descriptor cannot be duplicated, or when the thread
-    /// has ended.
+    /// Hands a connection, on which no receive or send is in progress, to the carrier's thread.
+    /// Returns the stream unchanged if it is no socket, if its descriptor cannot be duplicated, or
+    /// if the thread has ended.
     pub fn carry(&self, stream: Stream) -> Stream {
         let Kind::Socket(socket) = &stream.0 else {
             return stream;
@@ -155,14 +155,15 @@ impl Carrier {
             task.cancel().await;
         }
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread needs no handling: it has been printed, and the connections
-            // have failed.
+            // A panic of the thread needs no handling here: the panic message has been printed, and
+            // the connections of the thread have failed.
             let _ = thread.join();
         }
     }
 }
 
-/// Returns the thread's first message, the result of its start.
+/// Waits for the first message of the carrier's thread, and returns the result that it reports: the
+/// result of the thread's start.
 async fn began(from: &mut Messages<Told>) -> io::Result<()> {
     match from.next().await.and_then(|mut told| told.pop_front()) {
         Some(Told::Began(began)) => began,
@@ -220,8 +221,8 @@ impl CarrierState {
         self.sent.notify();
     }
 
-    /// Fails all waiting calls of the connection, since the carrier's thread has ended and reports
-    /// nothing more.
+    /// Fails all calls that wait on this connection, since the carrier's thread has ended and sends
+    /// no further reports.
     fn break_off(&self) {
         let gone = || io::Error::from(io::ErrorKind::ConnectionAborted);
         self.ended.borrow_mut().get_or_insert_with(|| Err(gone()));
@@ -232,7 +233,8 @@ impl CarrierState {
         self.sent.notify();
     }
 
-    /// Moves as many received bytes as fit to `out`, and returns their number.
+    /// Moves received bytes to `out` until `out` is full or no received byte is left. Returns the
+    /// number of moved bytes.
     fn move_to(&self, out: &mut [u8]) -> usize {
         let mut received = self.received.borrow_mut();
         let mut filled = 0;
@@ -249,9 +251,9 @@ impl CarrierState {
         filled
     }
 
-    /// Returns the end of the stream, or the error that broke it; `None` while the stream
-    /// continues. Call this only when all received bytes have been consumed. An error is returned
-    /// once; later calls return a normal end of the stream.
+    /// Returns `Some(Ok(()))` at the end of the stream, or the error that broke the stream; `None`
+    /// while the stream continues. Call this only when all received bytes have been consumed. The
+    /// error is returned once; later calls return a normal end of the stream.
     fn end(&self) -> Option<io::Result<()>> {
         let mut ended = self.ended.borrow_mut();
         let end = ended.as_mut()?;
@@ -264,8 +266,9 @@ impl Carried {
         self.shared.send_batch.put((self.number, order));
     }
 
-    /// Orders receives of `bytes` bytes each, until the number of ordered receives and of received
-    /// pieces that are not yet consumed is `count`. Orders nothing after the end of the stream.
+    /// Orders receives of at most `bytes` bytes each, until the number of receives in progress plus
+    /// the number of received pieces that are not consumed is `count`. Orders no receive after the
+    /// end of the stream.
     fn receive_ahead(&self, count: usize, bytes: usize) {
         let state = &self.state;
         let here = state.received.borrow().len() + state.ordered.get();
@@ -277,8 +280,9 @@ impl Carried {
         }
     }
 
-    /// Allows the carrier's thread to receive before data is requested: up to [`AHEAD_MAX`] pieces
-    /// of [`PIECE_BYTES`]. Call this when no more layers will be put on the connection.
+    /// Allows the carrier's thread to receive data before the protocol requests it: up to
+    /// [`AHEAD_MAX`] pieces of [`PIECE_BYTES`]. Call this when no more layers will be put on the
+    /// connection.
     pub fn read_ahead(&self) {
         self.state.reads_ahead.set(true);
         self.receive_ahead(AHEAD_MAX, PIECE_BYTES);
@@ -342,7 +346,7 @@ impl Carried {
     /// stream with the new layer and a value, and this function returns the value.
     ///
     /// # Errors
-    /// The errors of `raise`, which end the connection; `InvalidData` when received bytes have not
+    /// The errors of `raise`, which end the connection; `InvalidData` if received bytes have not
     /// been consumed or a receive is in progress.
     pub async fn raise<T: Send + 'static>(
         &self,

@@ -26,8 +26,8 @@ pub(super) const NEEDED: [u8; 14] = [
     opcode::AsyncCancel::CODE,
 ];
 
-/// Offset with which the kernel uses the file's own position. The drivers of message files ignore
-/// the position.
+/// Value of an offset that makes the kernel use the file's own position. The drivers of message
+/// files ignore the position.
 const NO_OFFSET: u64 = u64::MAX;
 
 impl Ring {

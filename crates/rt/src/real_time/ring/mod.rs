@@ -1,8 +1,8 @@
 //! The driver that uses one `io_uring` and normally enters it once per turn.
 //!
 //! The `user_data` of a submission is the key of its operation, and completions are matched to
-//! operations by this key alone. The driver must never hand the kernel an entry that points at
-//! memory which no slot owns.
+//! operations by this key alone. Every entry that the driver hands to the kernel must point only at
+//! memory that a slot owns.
 
 mod entry;
 
@@ -18,14 +18,15 @@ use super::driver::{Completion, Descriptor, Driver, Request};
 use super::{IN_FLIGHT_MAX, UringOptions};
 use crate::buf::BufPool;
 
-/// Number of entries of the submission queue. When a turn starts more operations, the ring is
-/// entered more often.
+/// Number of entries of the submission queue. If a turn starts more operations than this, the ring
+/// is entered more than once in the turn.
 const SUBMISSIONS: u32 = 1024;
 /// Number of queued operations that are submitted together, without waiting for the end of the
-/// turn. The kernel starts no operation of a batch before it has prepared all of them, and with a
-/// long batch a device that serves many requests in parallel is idle meanwhile. Compared with one
-/// batch per turn, random reads of 4 KiB at depth 32 from a virtual disk became a fifth faster,
-/// with less CPU per read (medians of 369 and 273 us).
+/// turn. The kernel prepares all operations of a batch before it starts any of them. A device that
+/// serves many requests in parallel is therefore idle while the kernel prepares a long batch.
+/// Compared with one batch per turn, random reads of 4 KiB at depth 32 from a virtual disk became a
+/// fifth faster, with less CPU per read (medians of 369 us with one batch per turn and 273 us with
+/// this limit).
 const SUBMIT_AT: usize = 4;
 /// Maximum number of registered files.
 const FIXED_FILES: u32 = 256;
@@ -36,8 +37,8 @@ const CANCEL: u64 = u64::MAX;
 pub(super) struct Ring {
     ring: RefCell<IoUring>,
     /// Address range of the region that is registered with the kernel. Buffers of other pools and
-    /// of the heap lie outside the range; an operation that used them as registered buffers would
-    /// fail (`EFAULT`).
+    /// of the heap are outside of the range. An operation that used such a buffer as a registered
+    /// buffer would fail (`EFAULT`).
     registered: Range<usize>,
     /// Free indexes of the table of registered files; empty when there is no table.
     free_places: RefCell<Vec<u32>>,
@@ -46,11 +47,12 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// Creates a ring, and registers the region of `pool` and a table of files if that is requested
-    /// and permitted. The second value is the error that prevented a registration, if any.
+    /// Creates a ring. If `options` request it, also registers the region of `pool` and a table of
+    /// files. The second value is the error with which the kernel refused a registration, if any;
+    /// the ring works without it.
     ///
     /// # Errors
-    /// The errors of `io_uring_setup(2)` and of the first operation; `Unsupported` when the kernel
+    /// The errors of `io_uring_setup(2)` and of the first operation; `Unsupported` if the kernel
     /// lacks a needed operation.
     pub(super) fn new(
         options: &UringOptions,
@@ -71,8 +73,8 @@ impl Ring {
         Ok((ring, refused))
     }
 
-    /// Registers the region of the pool and a table of files. Returns the first error with which
-    /// the kernel refused one of the two.
+    /// Registers the region of the pool and a table of files. If the kernel refuses one of the two
+    /// registrations, returns the error; if it refuses both, returns the first error.
     fn register_all(&mut self, pool: &BufPool) -> io::Result<Option<io::Error>> {
         let mut refused = None;
         let ring = self.ring.borrow();
@@ -94,8 +96,8 @@ impl Ring {
             limit => refused = refused.or(limit),
         }
         drop(ring);
-        // The lack of a feature in an old kernel is not reported, since no administrator could
-        // permit the feature.
+        // If a kernel is too old for a feature, this is not reported, since no setting of an
+        // administrator could enable the feature.
         Ok(refused.filter(|limit| limit.raw_os_error() != Some(libc::EINVAL)))
     }
 
@@ -133,9 +135,9 @@ impl Ring {
     fn entered(&self, result: io::Result<usize>) {
         match result {
             Ok(_) => {}
-            // ETIME: the deadline passed. EINTR: a signal arrived. EBUSY and EAGAIN: completions
-            // must be reaped first, or the kernel is short of memory; the entries stay queued for
-            // the next turn.
+            // ETIME: the deadline has passed. EINTR: a signal has arrived. EBUSY and EAGAIN:
+            // completions must be reaped first, or the kernel is short of memory. In all these
+            // cases the entries stay queued for the next turn.
             Err(e)
                 if matches!(
                     e.raw_os_error(),
@@ -246,7 +248,8 @@ fn new_ring() -> io::Result<IoUring> {
 fn must_work(ring: &mut IoUring) -> io::Result<()> {
     let mut probe = Probe::new();
     match ring.submitter().register_probe(&mut probe) {
-        // Linux 5.6 introduced the probe, together with some of the needed operations.
+        // A kernel without the probe lacks needed operations, too: Linux 5.6 introduced the probe
+        // and some of these operations.
         Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
             return Err(io::ErrorKind::Unsupported.into());
         }
@@ -265,8 +268,8 @@ fn must_work(ring: &mut IoUring) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns a refusal by a limit or by an old kernel as a value instead of an error, since
-/// registration is only an optimisation.
+/// Converts a refusal because of a limit or an old kernel to `Some(error)`, so that it is not an
+/// error of the caller: registration is only an optimisation.
 fn accept_limits(result: io::Result<()>) -> io::Result<Option<io::Error>> {
     match result {
         Ok(()) => Ok(None),

@@ -5,8 +5,8 @@ use std::os::fd::RawFd;
 
 use crate::real_time::driver::Request;
 
-/// Executes the request if that is possible without waiting. Returns the result, or `None` when the
-/// operation must wait until the file changes.
+/// Executes the request if that is possible without waiting. Returns the result, or `None` if the
+/// operation must wait until the kernel reports a change of the file.
 pub(super) fn attempt(fd: RawFd, request: &Request) -> Option<i32> {
     let mut watched = libc::pollfd {
         fd,
@@ -34,8 +34,9 @@ pub(super) fn attempt(fd: RawFd, request: &Request) -> Option<i32> {
 }
 
 fn call(fd: RawFd, request: &Request, watched: &mut libc::pollfd) -> isize {
-    // SAFETY: the slot of the operation owns the memory that the request refers to, and keeps it
-    // since no completion has been reported yet; `watched` lives through the call.
+    // SAFETY: the slot of the operation owns the memory that the request refers to. The slot keeps
+    // this memory until the completion is reported, which has not happened. `watched` lives through
+    // the call.
     unsafe {
         match *request {
             Request::Receive { start, len } => {

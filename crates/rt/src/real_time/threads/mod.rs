@@ -1,11 +1,11 @@
 //! The driver for systems without usable `io_uring`: `epoll(7)` for operations whose readiness the
 //! kernel reports, and a small pool of threads for operations on files.
 //!
-//! An operation on a socket or a message file is first tried with a system call that does not wait,
-//! and retried when the kernel reports a change of the file. Reads, writes and other operations on
-//! files and block devices have no such system call, so the threads of a [`pool`] execute them and
-//! wait. The driver must never poll repeatedly for an event that the kernel would report: an idle
-//! thread sleeps.
+//! An operation on a socket or a message file is first tried with a system call that does not wait.
+//! If it cannot complete, it is tried again when the kernel reports a change of the file. Reads,
+//! writes and other operations on files and block devices have no system call that does not wait,
+//! so the threads of a [`pool`] execute them. The driver must never poll repeatedly for an event
+//! that the kernel would report: an idle thread sleeps.
 
 mod attempt;
 mod pool;
@@ -82,13 +82,15 @@ impl Threads {
         self.ended.borrow_mut().push((key, result));
     }
 
-    /// Tries an operation. If it cannot complete now, queues it until its file changes.
+    /// Tries an operation. If the operation cannot complete now, queues it until the kernel reports
+    /// a change of its file.
     fn try_or_wait(&self, key: usize, file: &Descriptor, request: &Request) {
         if let Err(error) = make_nonblocking(file, request) {
             return self.end(key, negative(&error));
         }
         let fd = file.raw();
-        // An operation must not overtake another operation that waits for the same kind of change.
+        // Operations that wait for the same kind of change are executed in order, so a new
+        // operation must not be tried while another operation of its kind waits.
         let must_queue = self.files.borrow().get(&fd).is_some_and(|w| w.has(request));
         if !must_queue && let Some(result) = attempt(fd, request) {
             return self.end(key, result);
@@ -98,8 +100,9 @@ impl Threads {
         }
     }
 
-    /// Queues an operation until its file changes. The kernel reports each change once (`EPOLLET`),
-    /// so it also reports a change that occurred between the attempt and this call.
+    /// Queues an operation until the kernel reports a change of the operation's file. The kernel
+    /// reports each change once (`EPOLLET`), and it also reports a change that occurred between the
+    /// attempt to execute the operation and this call.
     fn wait_for(&self, key: usize, fd: RawFd, request: &Request) -> io::Result<()> {
         let mut files = self.files.borrow_mut();
         let is_new = !files.contains_key(&fd);
@@ -123,7 +126,7 @@ impl Threads {
     /// Retries the operations that waited for a change of a file.
     fn changed(&self, fd: RawFd, events: u32) {
         let mut files = self.files.borrow_mut();
-        // A file without an entry was closed while this event was pending.
+        // A file without an entry was closed while this event was pending. The event is ignored.
         let Some(waiting) = files.get_mut(&fd) else {
             return;
         };
@@ -237,7 +240,9 @@ impl Driver for Threads {
     }
 
     fn enter(&self, wait: bool, at_most: Option<Duration>) {
-        // A pool thread rings the doorbell only for a runtime that is about to sleep.
+        // The runtime can sleep if no operation is in the pool, or if the pool will ring the
+        // doorbell. A thread of the pool rings the doorbell only if the runtime has requested a
+        // ring before it sleeps.
         let may_sleep = wait && (self.in_pool.get() == 0 || self.pool.listen());
         self.probe(if may_sleep {
             at_most
@@ -276,7 +281,8 @@ impl Driver for Threads {
             return;
         };
         assert!(waiting.is_empty(), "a file outlives its operations");
-        // Without this call, a duplicate of the descriptor would keep the file watched.
+        // This call is necessary: if a duplicate of the descriptor is open, closing the descriptor
+        // alone does not end the watch.
         self.control(libc::EPOLL_CTL_DEL, fd, 0, 0)
             .expect("a watched file can be forgotten");
     }
@@ -305,7 +311,8 @@ fn negative(error: &io::Error) -> i32 {
     -error.raw_os_error().unwrap_or(libc::EIO)
 }
 
-/// Takes ownership of the descriptor that a system call returned, or returns its error.
+/// Takes ownership of the descriptor that a system call returned. If the system call failed,
+/// returns its error.
 ///
 /// # Safety
 /// No other code owns the descriptor.

@@ -19,9 +19,9 @@ use super::owned;
 use crate::real_time::begin_thread;
 use crate::real_time::driver::{Completion, Request};
 
-/// Number of threads of one runtime, and so the maximum number of file operations that its devices
-/// execute at a time. Drives reach most of their throughput at this queue depth, and each further
-/// thread costs a stack.
+/// Number of threads of one runtime, and therefore the maximum number of file operations that are
+/// executed at the same time. Drives reach most of their throughput at this queue depth, and each
+/// further thread costs a stack.
 pub const THREADS_MAX: usize = 16;
 /// Stack size of a thread. The stack is small, since a thread makes only one system call at a time
 /// and the stack might be locked into memory.
@@ -183,10 +183,10 @@ impl Pool {
         &self.shared.doorbell
     }
 
-    /// Hands an operation to a thread.
+    /// Queues an operation for the threads of the pool.
     ///
     /// # Errors
-    /// When there is no thread and none can be created.
+    /// If there is no thread and no thread can be created.
     pub(super) fn start(&self, job: Job) -> io::Result<()> {
         if self.threads.borrow().is_empty() {
             self.start_threads()?;
@@ -231,7 +231,7 @@ impl Pool {
         state.is_listening
     }
 
-    /// Cancels the request for a ring of the doorbell, which a runtime that is awake does not need.
+    /// Cancels the request for a ring of the doorbell. A runtime that is awake needs no ring.
     pub(super) fn stop_listening(&self) {
         self.shared.lock().is_listening = false;
     }
@@ -280,7 +280,8 @@ fn ring(doorbell: &OwnedFd) {
 mod tests {
     use super::*;
 
-    /// Waits for the doorbell; a lost ring fails the test instead of hanging it.
+    /// Waits until the doorbell is rung. If no ring comes in time, the test fails instead of
+    /// waiting forever.
     fn wait_for_doorbell(pool: &Pool) {
         let mut watched = libc::pollfd {
             fd: pool.doorbell().as_raw_fd(),

@@ -10,21 +10,21 @@ use crate::real_time::driver::Request;
 pub(super) struct Waiting {
     readers: VecDeque<(usize, Request)>,
     writers: VecDeque<(usize, Request)>,
-    /// True while the kernel also watches for room to write. The kernel watches for room only while
-    /// an operation waits for it; otherwise the kernel would report each time that a peer has read
-    /// data.
+    /// True while the kernel also watches whether the file accepts data (has room). The kernel
+    /// watches for room only while an operation waits for room; otherwise it would report each time
+    /// that a peer has read data.
     watches_room: bool,
 }
 
-/// Events after which the operations that wait for data are retried. The end of the stream and an
-/// error concern the operations that wait for data and those that wait for room.
+/// Events after which the operations that wait for data are retried. A hangup and an error are also
+/// among the events of `WRITE`, since they concern both kinds of operations.
 const READ: u32 = (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
 /// Events after which writers retry.
 const WRITE: u32 = (libc::EPOLLOUT | libc::EPOLLHUP | libc::EPOLLERR) as u32;
 
 impl Waiting {
-    /// Queues an operation; returns true when the kernel must be asked to watch for more events
-    /// than before.
+    /// Queues an operation. Returns true if the kernel must now watch for an additional event: for
+    /// room to write.
     pub(super) fn push(&mut self, key: usize, request: &Request) -> bool {
         if needs_room(request) {
             self.writers.push_back((key, *request));
@@ -65,8 +65,9 @@ impl Waiting {
         }
     }
 
-    /// Returns true when the kernel still watches for room although no operation waits for room.
-    /// Returns true only once for this state; the caller must then update the kernel's events.
+    /// Returns true if the kernel still watches for room although no operation waits for room any
+    /// more. The caller must then tell the kernel the new [`events`](Self::events). This state is
+    /// reported only once.
     pub(super) fn watches_in_vain(&mut self) -> bool {
         let in_vain = self.watches_room && self.writers.is_empty();
         if in_vain {
@@ -110,8 +111,8 @@ mod tests {
         message: std::ptr::null(),
     };
 
-    /// Returns the keys of the operations that `waiting` tries after `events`, if only the
-    /// operations in `ready` can complete.
+    /// Reports `events` to `waiting`, and returns the keys of the operations that it tries. Only
+    /// the operations in `ready` complete.
     fn tried(waiting: &mut Waiting, events: i32, ready: &[usize]) -> Vec<usize> {
         let mut tried = Vec::new();
         waiting.changed(events as u32, |key, _| {

@@ -203,8 +203,9 @@ impl Comparison {
         });
     }
 
-    /// Returns, for each load in operations per second, the service that the clients received from
-    /// a scheme with this area rule and kind of load.
+    /// Returns one entry for each load. An entry consists of the load in operations per second, and
+    /// of the throughput and response time that the clients received from the scheme under this
+    /// area rule and this kind of load.
     pub fn served(&self, area: Area, kind: Kind, scheme: Scheme) -> Vec<(u64, Served)> {
         let rows = self.rows.iter();
         let rows = rows.filter(|r| (r.area, r.kind, r.scheme) == (area, kind, scheme));
@@ -285,15 +286,16 @@ mod tests {
             seeds: 1,
         };
         let comparison = compare(&setting, &extent, |_, _| {}).unwrap();
-        // Three kinds of load with eight loads each, for four schemes and two area rules.
+        // There is one row for each combination of three kinds of load, eight loads, four schemes
+        // and two area rules.
         assert_eq!(comparison.rows.len(), 3 * 8 * 4 * 2);
         for area in Area::ALL {
             let programs = |scheme| {
                 let cost = comparison.cost(area, Kind::Update, scheme).unwrap();
                 cost.programs
             };
-            // A third of the updates program only a part of a page; the rest of the difference
-            // comes from cleaning.
+            // In a third of its updates, the paper's tree programs only a part of a page. The rest
+            // of its advantage over the ordinary B+-tree comes from cleaning.
             assert!(
                 programs(Scheme::Chctr) < programs(Scheme::BtrN) * 0.9,
                 "{area:?}"

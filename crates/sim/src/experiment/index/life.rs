@@ -1,12 +1,12 @@
 //! The life of one index under one scheme, and the flash operations that each operation of the
-//! index causes. The index is loaded and aged by updates. Then it serves searches, a mix, and
-//! updates.
+//! index causes. The index is loaded and aged by updates. Then it serves three loads: searches,
+//! mixed operations, and updates.
 //!
 //! For the schemes of the paper, only the I/O of nodes is charged: pages read for operations and
 //! cleaning, pages programmed with nodes, and one erase for each segment that is begun. The log,
-//! superblocks and checkpoints of the engine are not charged, because the paper does not have them.
-//! For the index with its own rules, all flash operations are charged. A wrong answer ends the
-//! experiment with an error.
+//! superblocks and checkpoints of the engine are not charged, because the schemes of the paper do
+//! not have them. For the index with its own rules, all flash operations are charged. A wrong
+//! answer ends the experiment with an error.
 
 use bimetal_index::storage::BLOCK_BYTES;
 use bimetal_index::{Batch, Db, Durability, Error, Statistics};
@@ -27,7 +27,7 @@ const COSTS: Costs = Costs {
 };
 /// Number of keys loaded in one batch.
 const LOAD_KEYS: usize = 5_000;
-/// Identifier of the index, of which each life has only one.
+/// Identifier of the index. Each life has only one index, so a constant is sufficient.
 const INDEX_ID: u64 = 1;
 
 /// A kind of load, which determines the operations.
@@ -330,9 +330,9 @@ mod tests {
 
     #[test]
     fn a_search_of_a_plain_tree_reads_a_page_on_each_level_and_does_nothing_else() {
-        // 60,000 keys fill 345 leaves of 174 keys, which is more than the 336 children of a root,
-        // so the first tree has three levels. They fill 246 leaves of 244 keys, so the second tree
-        // has two levels.
+        // In the first tree, the 60,000 keys fill 345 leaves of 174 keys. A root has only 336
+        // children, so the first tree has three levels. In the second tree, the keys fill 246
+        // leaves of 244 keys, so the second tree has two levels.
         for (scheme, levels) in [(Scheme::BtrN, 3), (Scheme::BtrF, 2)] {
             let mut life = life(scheme);
             let expected = Work {
@@ -376,8 +376,8 @@ mod tests {
             let programs = done.programs - work.programs;
             assert_eq!(charged.reads, done.reads - work.reads, "{scheme:?}");
             if scheme.is_papers() {
-                // In addition to nodes, the flash stores checkpoints and a log that is written in
-                // whole pages.
+                // The programs of the device also include checkpoints, and the log, which is
+                // written in whole pages. The charged programs include only nodes.
                 let nodes = now.segment_written_bytes - statistics.segment_written_bytes;
                 assert_eq!(charged.programs, nodes / BLOCK_BYTES as u64, "{scheme:?}");
                 assert!(charged.programs <= programs, "{scheme:?}");

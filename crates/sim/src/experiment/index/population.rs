@@ -61,7 +61,7 @@ impl Part {
     }
 }
 
-/// Returns a hash of the number (with the finaliser of MurmurHash3), which looks random.
+/// Returns a hash of the number that looks random, computed with the finaliser of MurmurHash3.
 fn scattered(number: u64) -> u64 {
     let mut mixed = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
     mixed = (mixed ^ (mixed >> 33)).wrapping_mul(0xFF51_AFD7_ED55_8CCD);
@@ -173,7 +173,7 @@ mod tests {
             balance += change;
         }
         // The number of hot updates is binomial(30,000, 2/3), with a standard deviation of 82. The
-        // standard deviation of the balance is 173.
+        // balance (insertions minus deletions) has a standard deviation of 173.
         assert!(hot.abs_diff(20_000) < 500, "{hot}");
         assert!(balance.abs() < 1000, "{balance}");
         assert_eq!(

@@ -9,8 +9,8 @@ use super::setting::{FIELD_BYTES, FILL_FULL, FILL_NORMAL, Setting};
 /// Number of segments of a cluster that is never full, for loading an index before the size of its
 /// area is known.
 const SEGMENTS_ANY: u32 = u32::MAX / 4;
-/// Divisor of the size of the data that gives the memory for buffered changes. The total memory is
-/// `MEMORY_PER_BUFFER` times the memory for buffered changes.
+/// Divisor of the size of the data. The quotient is the memory for buffered changes. The total
+/// memory is `MEMORY_PER_BUFFER` times the memory for buffered changes.
 const BUFFER_SHARE: u64 = 10;
 const MEMORY_PER_BUFFER: u64 = 4;
 /// Minimum of the total memory of an index, in bytes.
@@ -38,10 +38,11 @@ pub enum Scheme {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Area {
-    /// All schemes have the same area, which the ordinary B+-tree fills to
+    /// All schemes have the same area. The ordinary B+-tree fills this area to
     /// [`Setting::utilisation`].
     Same,
-    /// Each scheme has an area of its own, which its nodes fill to [`Setting::utilisation`].
+    /// Each scheme has an area of its own. The nodes of the scheme fill this area to
+    /// [`Setting::utilisation`].
     Own,
 }
 
@@ -74,7 +75,7 @@ impl Scheme {
     /// All schemes.
     pub const ALL: [Scheme; 4] = [Scheme::Chctr, Scheme::BtrN, Scheme::BtrF, Scheme::Ours];
 
-    /// Returns the name of the scheme, which is the name in the paper for the paper's schemes.
+    /// Returns the name of the scheme. For a scheme of the paper, this is the name in the paper.
     pub fn name(self) -> &'static str {
         match self {
             Scheme::Chctr => "CHCTR",

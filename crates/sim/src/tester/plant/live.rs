@@ -1,5 +1,5 @@
-//! Planted bugs of a mirror in use, which show while the volume is open or after the next power
-//! cut.
+//! Planted bugs of a mirror in use. Their effects become visible while the volume is open or after
+//! the next power cut.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -47,8 +47,8 @@ struct BadSide {
     rt: Rt,
     plant: Plant,
     below: Rc<dyn Device>,
-    /// Ranges of writes that were acknowledged but are applied later, so that a newer write may
-    /// overtake them.
+    /// Ranges of writes that were acknowledged but are applied later. A newer write can overtake
+    /// such a write.
     late: RefCell<RangeSet>,
     rng: RefCell<Rng>,
 }

@@ -1,5 +1,5 @@
 //! Planted bugs, which test the tester: each wraps a device and breaks one promise of the mirror.
-//! No planted bug is a path in production code. `live` wraps the mirror or a side in use;
+//! No planted bug is part of the production code. `live` wraps the mirror or a side in use;
 //! `recovery` wraps a side so that a later life finds a wrong state.
 
 mod live;
@@ -22,7 +22,8 @@ use super::stack::SideStack;
 pub enum Plant {
     /// A mirror that serves reads from a side that lacks acknowledged writes.
     ServesLagging,
-    /// A mirror that acknowledges writes early although the exposure has reached its bound.
+    /// A mirror that acknowledges a write early although the exposure has already reached its
+    /// bound.
     AcknowledgesBeyondBound,
     /// A side that applies some overlapping writes in the wrong order.
     AppliesOutOfOrder,
@@ -35,7 +36,8 @@ pub enum Plant {
     AcknowledgesBeforeStored,
     /// A side that acknowledges flushes without flushing (T2).
     LiesAboutFlush,
-    /// A side whose superblock never records the state `Dirty`, in which a peer may be ahead (T6).
+    /// A side whose superblock never records the state `Dirty`, in which another side can be ahead
+    /// of this side (T6).
     ForgetsActive,
     /// A side whose superblock never records that the side is being rebuilt (T6).
     ForgetsRebuild,

@@ -127,7 +127,8 @@ impl BadSide {
                 if self.plant != Plant::ForgetsMap {
                     return Ok(Reply::Done);
                 }
-                // A stored page of the bitmap must have valid checksums, but no marked regions.
+                // The bug stores a page of the bitmap that has valid checksums but no marked
+                // regions.
                 request.payload = self.empty_pages(&request);
             }
         }
@@ -221,8 +222,8 @@ impl BadSide {
         Ok(Reply::Data(shown))
     }
 
-    /// Records a superblock that was read. Returns the data to answer the read with, which some
-    /// bugs falsify.
+    /// Records a superblock that was read. Returns the data with which to answer the read. Some
+    /// bugs falsify this data.
     fn look(&self, data: Payload) -> Payload {
         let Ok(Some(mut superblock)) = Superblock::decode(&data.to_vec()) else {
             return data;
@@ -296,7 +297,8 @@ impl Entry {
         })
     }
 
-    /// Changes the checksums in the header of the entry so that they match a last block of zeroes.
+    /// Changes the checksums in the header of the entry so that they are correct for an entry whose
+    /// last block contains only zeroes.
     fn forge_last(&self, header: &mut [u8]) {
         let sums_at = ENTRY_RECORDS_AT + self.records * ENTRY_RECORD_BYTES;
         let last_at = sums_at + (self.blocks as usize - 1) * 4;

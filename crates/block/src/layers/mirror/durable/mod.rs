@@ -35,8 +35,8 @@ use crate::request::{BLOCK_BYTES, Extent, IoResult, Op, Reply, Request};
 
 /// Maximum number of bytes of changes kept in memory for one device.
 const UNFLUSHED_BYTES_MAX: u64 = 64 << 20;
-/// Divisor that limits the changes kept for one device to this fraction of the buffer memory, since
-/// clients need buffers as well.
+/// Fraction of the buffer memory, given as a divisor, to which the changes kept for one device are
+/// limited. Clients need buffers as well.
 const SHARE_OF_MEMORY: u64 = 4;
 /// Maximum number of changes that are written again in parallel.
 const WRITES_AGAIN_MAX: usize = 16;
@@ -66,8 +66,8 @@ pub(super) struct Durable {
     room: Rc<Semaphore>,
     /// Number of bytes of data in the admitted changes in flight.
     in_flight_bytes: Cell<u64>,
-    /// Numbers of changes in flight on the device, by the number of flushes that had failed before
-    /// the change began.
+    /// Changes in flight on the device. For each number of failed flushes, the map gives the number
+    /// of changes that began when this number of flushes had failed.
     in_flight: RefCell<BTreeMap<u64, usize>>,
     moved: Event,
     /// Number of completed changes, from which each completed change gets its number.
@@ -77,8 +77,8 @@ pub(super) struct Durable {
     failure: Cell<Option<Failure>>,
     /// True until a flush has succeeded since the device was opened.
     unproven: Cell<bool>,
-    /// Semaphore that admits one flush at a time: of two overlapping flushes, one could succeed
-    /// because the other has consumed the error.
+    /// Semaphore that admits one flush at a time. If two flushes overlapped, one flush could
+    /// succeed because the other flush has consumed the error.
     flushing: Rc<Semaphore>,
     /// Number of flushes begun, from which each flush gets its number.
     flushes: Cell<u64>,
@@ -132,8 +132,8 @@ impl Drop for InFlight<'_> {
     }
 }
 
-/// Guard of a flush that the device has not answered. Dropping it counts the flush as failed,
-/// unless it was disarmed.
+/// Guard of a flush that the device has not answered. Dropping the guard records the flush as
+/// failed, unless the guard was disarmed.
 struct Unanswered<'d>(Option<&'d Durable>);
 
 impl Drop for Unanswered<'_> {
@@ -178,8 +178,8 @@ impl Durable {
         }
     }
 
-    /// Drops all kept changes: the device may have been replaced, or be an older copy of itself, so
-    /// the changes must not be written to it again. No request must be in flight.
+    /// Drops all kept changes. The device may have been replaced, or may hold an older copy of its
+    /// content, so the changes must not be written to it again. No request must be in flight.
     pub(super) fn forget(&self) {
         *self.unflushed.borrow_mut() = Unflushed::default();
         self.failure.set(None);
@@ -189,8 +189,8 @@ impl Durable {
     }
 
     /// Prepares for reading the content of the device again. When this returns, everything written
-    /// to the device since the last call of [`forget`](Self::forget) is durable on it, as far as it
-    /// was kept.
+    /// to the device since the last call of [`forget`](Self::forget) is durable on it, except for
+    /// content of which no copy was kept.
     ///
     /// # Errors
     /// When a failure cannot be repaired now: content that was read could then still be lost.
@@ -207,7 +207,7 @@ impl Durable {
         }
     }
 
-    /// Reports the statistics of the device, as part of those of its side.
+    /// Reports the statistics of the device under `part`, together with the statistics of its side.
     pub(super) fn statistics(&self, part: &str, out: &mut dyn StatisticVisitor) {
         let unflushed_bytes = self.unflushed.borrow().data_bytes() as f64;
         out.statistic(part, "unflushed_bytes", Statistic::Gauge(unflushed_bytes));
@@ -243,8 +243,8 @@ impl Durable {
         outcome
     }
 
-    /// Flushes the device. If the flush fails, or an earlier failure is not repaired, writes all
-    /// changes that are not durable again and flushes the device once more.
+    /// Flushes the device. If the flush fails, or if an earlier failure is not repaired yet, all
+    /// changes that are not durable are written again, and the device is then flushed.
     async fn flush_and_rewrite(&self) -> Result<(), IoError> {
         self.note_interruption();
         if self.failure.get().is_none() && self.flush_below().await.is_ok() {
@@ -312,8 +312,8 @@ impl Durable {
         oldest.is_some_and(|failures_before| *failures_before < self.failures.get())
     }
 
-    /// Writes those parts of a range again that a failure may have dropped, unless newer changes
-    /// have replaced them.
+    /// Writes again the parts of a range that a failure may have dropped. Parts that newer changes
+    /// have replaced are not written.
     async fn write_again(&self, range: Range<u64>) -> Result<(), IoError> {
         let _range = self.ranges.lock(range.clone()).await;
         let failures = self.failures.get();
@@ -399,8 +399,8 @@ impl Durable {
             if self.failures.get() == failures {
                 return answer;
             }
-            // During the read, the content was dropped and written again, so the answer may be the
-            // content between these two events.
+            // The content was dropped and written again during the read, so the read is repeated.
+            // Its answer is possibly content from between these two events.
         }
     }
 
@@ -426,8 +426,8 @@ impl Durable {
         data
     }
 
-    /// Returns which parts of a range hold data. If a failed flush may have changed this, the whole
-    /// range is reported as data.
+    /// Returns which parts of a range hold data. If a failed flush possibly changed where the
+    /// device holds data, the whole range is reported as data.
     async fn extents(&self, request: Request) -> IoResult {
         let (range, len) = (request.offset..request.end(), request.len);
         let failures = self.failures.get();

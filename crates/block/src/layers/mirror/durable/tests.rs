@@ -29,7 +29,8 @@ struct Dropping {
     geometry: Geometry,
     cached: RefCell<Blocks>,
     durable: RefCell<Blocks>,
-    /// Numbers of the first and the last write of each block that is not durable.
+    /// Blocks that are not durable, each with the numbers of its first and its last write since the
+    /// block was last durable.
     dirty: RefCell<BTreeMap<u64, (u64, u64)>>,
     writes: Cell<u64>,
     flushes: Cell<u64>,
@@ -229,9 +230,9 @@ async fn client(rt: Rt, durable: Rc<Durable>, pasts: Rc<RefCell<Vec<Past>>>, num
     }
 }
 
-/// Whatever a failed flush drops, and whenever: after a successful flush, every block durably has
-/// the content from the start of that flush or newer content; and no read returns older content
-/// than that of the last write.
+/// After a successful flush, every block durably has the content from the start of that flush or
+/// newer content, no matter what failed flushes have dropped and when. No read returns content
+/// older than the content of the last write.
 #[test]
 fn a_flush_that_succeeds_covers_all_before_it_whatever_failed_flushes_have_dropped() {
     for (seed, fails, latency_us_max) in [(1, 0.0, 50), (2, 0.3, 5), (3, 0.3, 50), (4, 0.7, 500)] {
@@ -418,9 +419,9 @@ fn what_the_last_side_has_flushed_survives_a_power_cut_after_failed_flushes() {
     });
 }
 
-/// Performs `count` writes of `bytes`, up to 32 of them in flight, without a flush by the client,
-/// on the model of a device, with a bound on the kept bytes. Returns the virtual time in
-/// milliseconds, and the number of flushes.
+/// Performs `count` writes of `bytes` bytes each on the model of a device. Up to 32 writes are in
+/// flight, and the client requests no flush. The kept bytes are limited to `bytes_max`. Returns the
+/// virtual time in milliseconds, and the number of flushes.
 fn time_of_writes(
     (of, profile): (ModelType, &str),
     (count, bytes, random): (u64, u64, bool),

@@ -47,8 +47,8 @@ impl Change {
         Change { number, ..self }
     }
 
-    /// Returns the change with `failures_before` as the number of flushes that had failed before it
-    /// was last written.
+    /// Returns the change with `failures_before` as the number of flushes that had failed before
+    /// the change was last written.
     pub(super) fn begun_after(self, failures_before: u64) -> Change {
         Change {
             failures_before,
@@ -126,17 +126,17 @@ impl Unflushed {
     }
 
     /// Returns, in ascending order, the ranges of the kept changes that the most recent failed
-    /// flush may have dropped: the changes that were last written before it failed. `failures` is
-    /// the number of failed flushes so far.
+    /// flush possibly dropped. These are the changes whose last write began before that flush
+    /// failed. `failures` is the number of failed flushes so far.
     pub(super) fn suspects(&self, failures: u64) -> Vec<Range<u64>> {
         let suspect = |change: &Change| change.failures_before < failures;
         let suspects = self.changes.iter().filter(|(_, change)| suspect(change));
         suspects.map(|(range, _)| range).collect()
     }
 
-    /// Returns the kept changes in a range that the most recent failed flush may have dropped: the
-    /// changes that were last written before it failed. `failures` is the number of failed flushes
-    /// so far.
+    /// Returns the kept changes in a range that the most recent failed flush possibly dropped.
+    /// These are the changes whose last write began before that flush failed. `failures` is the
+    /// number of failed flushes so far.
     pub(super) fn suspects_in(
         &self,
         range: &Range<u64>,

@@ -1,20 +1,23 @@
-//! Epochs of a volume's own past: the epochs in its history, and epochs that were dropped from the
-//! history but that the table records as the last epoch of a side. A side in such an epoch is
-//! behind and has not diverged (T8). So an epoch in which this volume has not been must never be
-//! recorded.
+//! Epochs of a volume's own past: decides whether an epoch is in the past, and records the last
+//! epoch of each side in the table. The past is the epochs in the volume's history, and the epochs
+//! that were dropped from the history and that the table still records as the last epoch of a side.
+//! A side in such an epoch is behind and has not diverged (T8). So the table must never record an
+//! epoch that was not in the history of this volume.
 
 use crate::layers::mirror::superblock::{
     Acknowledged, Epoch, History, Listed, Table, Uuid, place_in,
 };
 
-/// Returns true if `epoch` is in the past of the volume with this history and table. A side in this
-/// epoch has then not run alone.
+/// Returns true if `epoch`, the current epoch of the side with the UUID `side`, is in the past of
+/// the volume with this history and table. The side has then not diverged from the volume.
 pub fn is_past(history: &History, table: &Table, side: &Uuid, epoch: &Epoch) -> bool {
     history.contains(&epoch.id) || remembered(history, table, side, epoch)
 }
 
-/// Returns true if the epoch was dropped from the history, and the table records it as the last
-/// epoch of the side with the UUID `side`. A new side in the same place has another UUID.
+/// Returns true if `epoch` might have been dropped from the history, and the table records it as
+/// the last epoch of the side with the UUID `side`. A new side that has the place of an earlier
+/// side in the table has another UUID, so the record of the earlier side is not used for the new
+/// side.
 fn remembered(history: &History, table: &Table, side: &Uuid, epoch: &Epoch) -> bool {
     let listed = place_in(table, side).and_then(|place| table[place]);
     history.may_have_dropped(epoch)
@@ -47,9 +50,10 @@ fn seen(history: &History, listed: &Listed, (durable, written): (Uuid, Uuid)) ->
     Acknowledged::one_of(ours(durable), ours(written))
 }
 
-/// Returns the record of the epochs of a side that is not present: its earlier record. If that
-/// record is empty, or if the side is a member of the current epoch, the last epoch of which the
-/// side was a member is added, because the side might have received it.
+/// Returns the record of the last epochs of a side that is not present. The result is the earlier
+/// record in the table. In two cases, the last epoch of which the side was a member is added,
+/// because the side might have received that epoch: if the earlier record is empty, and if the side
+/// is a member of the current epoch.
 fn unseen(history: &History, listed: &Listed, place: usize) -> Acknowledged {
     let mut epochs = history.epochs().iter().rev();
     let last = epochs.find(|epoch| epoch.has_member(place));

@@ -13,12 +13,12 @@
 //!   consistent side. If there is no such side, two sides each ran without the other: they have
 //!   diverged (split brain, T8). If a side's epoch might merely have been dropped from a full
 //!   history, and no table records it, the opening is refused too.
-//! - **Witnesses.** Three kinds of sides have no vote: inconsistent sides, because the start of
-//!   their rebuild has decided against their content; sides that the operator discards by naming
-//!   them in `rebuild`, which resolves a split; and sides whose logs have lost durable entries
-//!   ([`Seen::damaged`]). Their superblocks are still evidence. The voting sides are not the newest
-//!   if an inconsistent side has an epoch after theirs, or if a damaged side has a later epoch that
-//!   excludes them or a table that records an epoch for them that they lack.
+//! - **Sides without a vote.** Three kinds of sides do not vote: inconsistent sides, because the
+//!   start of their rebuild has decided against their content; sides that the operator discards by
+//!   naming them in `rebuild`, which resolves a split; and sides whose logs have lost durable
+//!   entries ([`Seen::damaged`]). Their superblocks are still evidence. The voting sides are not
+//!   the newest if an inconsistent side has an epoch after theirs, or if a damaged side has a later
+//!   epoch that excludes them or a table that records an epoch for them that they lack.
 //! - **Sources.** The logs of the sources together make the volume. Sources are the consistent
 //!   members of the newest epoch, in any state. A side whose superblock still has an earlier epoch
 //!   is a source if every later epoch has it as a member: the crash came before its superblock was
@@ -28,10 +28,10 @@
 //!   epoch is neither the newest nor recorded for it in the table of the side with the newest
 //!   history.
 //! - **Sides that might be ahead (T7).** A missing durable member of the newest epoch might have
-//!   acknowledged flushes that the sources lack. The same holds for the true side if an older copy
-//!   was found: a member that is neither a source nor about to join. No side is ahead of a source
-//!   that has the newest epoch and is clean or clean-idle. A non-durable side may be missing, but
-//!   not all durable members together: only durable sides make a flush valid. A damaged member
+//!   acknowledged flushes that the sources lack. The same holds for the true side of an older copy;
+//!   a found member that is neither a source nor about to join is an older copy. No side is ahead
+//!   of a source that has the newest epoch and is clean or clean-idle. Non-durable sides can be
+//!   missing, but not all durable members: only durable sides make a flush valid. A damaged member
 //!   might be ahead if it once had more complete changes than the sources. The only member of an
 //!   epoch starts alone, also after a crash (T6). The operator can [`Force`] the opening.
 //! - **Valid records.** If every side of the table is a source, every record in their logs is
@@ -47,9 +47,9 @@
 //!   and might be ahead. A side that the operator discards and that does not belong to the volume,
 //!   such as a new disk in the place of a dead one, is formatted ([`Plan::made`]) for the place of
 //!   a side that was not found, or for a free place.
-//! - **The size.** The side with the newest history has the newest size, for the same reason.
-//!   Another source with a smaller size is grown: no change was written beyond that size before
-//!   every member had the new size.
+//! - **The size.** The side with the newest history has the newest size, because every change of
+//!   the size comes with an epoch. Another source with a smaller size is grown: no change was
+//!   written beyond that size before every member had the new size.
 //! - **Sides that are behind.** A side lacks the regions changed since the last epoch of which it
 //!   was a member. Its own changes are valid only below the first change of any later epoch
 //!   ([`Behind::Since`]), and only as far as the sources are complete: unflushed changes that the
@@ -57,7 +57,7 @@
 //!   this for sides that come back later. A side lacks everything when its last epoch is unknown or
 //!   was dropped from the history, and when it should have been a member of an epoch between its
 //!   last one and the newest: it is then an older copy (or was lost while its superblock was
-//!   written). An older copy from the epoch in which the side was left is not recognizable.
+//!   written). An older copy from the epoch in which the side was left out is not recognizable.
 //!
 //! # Duties of the running volume
 //!
@@ -66,10 +66,10 @@
 //!   No change is admitted before every source is durably marked dirty in that epoch.
 //! - The changes that the sources lack of each other are durable on all of them before the first
 //!   source gets that epoch. Until then these changes are in log entries of the newest epoch. The
-//!   logs of the sources also durably state that they are complete: a source may be the only one of
-//!   the next opening, where only complete changes are valid. Then the opening uses up a sequence
-//!   number, like a change without content, and [`Seen::shared_below`] is the number after it. So
-//!   an older copy is not complete, and cannot bring back changes decided to be lost (T4).
+//!   logs of the sources also durably state that they are complete: a source might be the only
+//!   source of the next opening, where only complete changes are valid. Then the opening uses up a
+//!   sequence number, like a change without content, and [`Seen::shared_below`] is the number after
+//!   it. So an older copy is not complete, and cannot bring back changes decided to be lost (T4).
 //! - Every epoch comes with a table that records the last epoch of each side, as far as it is known
 //!   ([`remember`]), before the history drops that epoch.
 //! - An epoch that excludes a side begins only when every flushed change is durable on one durable
@@ -77,11 +77,11 @@
 //!   lacks is acknowledged.
 //! - A side is ejected only when its superblock names another healthy side as a member. Otherwise,
 //!   started alone, it would be the only member of the last epoch in its superblock.
-//! - A superblock with a new epoch records up to which change the side is now durably complete: at
+//! - A superblock with a new epoch records below which change the side is now durably complete: at
 //!   most the first change of that epoch, and never a number from a discarded history.
 //! - A side joins when everything copied to it is durable on every member, and is marked in its
-//!   dirty-region bitmap for the sides that are not members; the bitmap begins as that of the
-//!   source. The epoch is written to the other members first, and to the joining side last; until
+//!   dirty-region bitmap for the sides that are not members; the bitmap begins as a copy of the
+//!   source's. The epoch is written to the other members first, and to the joining side last; until
 //!   then, changes that only this side has flushed are not acknowledged, because an opening would
 //!   not take it as a source. Then the join uses up a sequence number before a log drops an entry.
 //! - The entries of a log carry their epoch. If a side did not get an epoch, its changes from the
@@ -123,16 +123,16 @@ pub enum Absence {
 pub struct Seen {
     /// The name of the side.
     pub name: String,
-    /// The superblock of the side, or the reason why it is not known.
+    /// The superblock of the side, or the reason why no superblock is known.
     pub found: Result<Superblock, Absence>,
     /// Sequence number below which the side has every change, according to its log; 0 if the log
     /// was not read.
     pub complete_below: u64,
     /// Sequence number below which every change was durable on every member of the epoch, according
-    /// to the log of the side; 0 when unknown.
+    /// to the log of the side; 0 if unknown.
     pub shared_below: u64,
-    /// Sequence number below which the log of the side may have dropped changes without a mark in
-    /// its dirty-region bitmap; 0 when there are no such changes.
+    /// Sequence number below which the log of the side might have dropped changes without a mark in
+    /// its dirty-region bitmap; 0 if there are no such changes.
     pub unmarked_below: u64,
     /// Number of the newest epoch in the log of the side; the superblock might not have this epoch
     /// yet. `None` if the reader of the log has already dropped the records of discarded histories.
@@ -162,7 +162,7 @@ impl Seen {
     }
 }
 
-/// Ways to force the opening of a volume although a side that may be ahead is missing.
+/// Ways to force the opening of a volume although a side that might be ahead is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Force {
     /// Opens the volume read-only. No side is written to.
@@ -217,7 +217,7 @@ pub struct Plan {
     /// come first.
     pub sources: Vec<usize>,
     /// Sources whose logs contain discarded records: the side, and the sequence number from which
-    /// its records are discarded. An epoch that the side did not get began there.
+    /// its records are discarded. An epoch that the side did not get began with this number.
     pub discards: Vec<(usize, u64)>,
     /// The sides that are present and must be rebuilt before they become members.
     pub behind: Vec<(usize, Behind)>,
@@ -229,9 +229,10 @@ pub struct Plan {
     pub members: u32,
     /// Sequence number below which the most complete source has every change.
     pub complete_below: u64,
-    /// Sequence number from which changes are discarded; `None` if every record is valid.
+    /// Sequence number below which changes are valid; changes from this number on are discarded.
+    /// `None` if every record is valid.
     pub counts_below: Option<u64>,
-    /// How the opening was forced; `None` when forcing was not necessary.
+    /// How the opening was forced; `None` if forcing was not necessary.
     pub forced: Option<Force>,
     /// The table of sides for the opened volume. The place of a side to be formatted is empty.
     pub table: Table,
@@ -319,8 +320,8 @@ impl Present<'_> {
     }
 
     /// Returns the sequence number below which the side once had every change of the history
-    /// `newest`, according to its log and superblock. Returns 0 if the side does not have the
-    /// newest epoch and was not a member of every epoch after its own.
+    /// `newest`, according to its log and superblock. If the side lacks the newest epoch, the
+    /// result is 0 unless the side is a member of every epoch after its own.
     fn had_below(&self, newest: &History) -> u64 {
         let had = self.complete_below().max(self.seen.shared_below);
         if self.superblock.history.contains(&newest.current().id) {
@@ -352,14 +353,14 @@ impl Present<'_> {
         acknowledged.is_unknown() || acknowledged.may_be(&self.current().id)
     }
 
-    /// Returns true when this side descends from the side `other`, or both are in the same epoch.
+    /// Returns true if this side descends from the side `other`, or both are in the same epoch.
     fn descends_from(&self, other: &Present<'_>) -> bool {
         let (own, side) = (self.superblock, &other.superblock.side);
         is_past(&own.history, &own.table, side, other.current())
     }
 
-    /// Returns true when the current epoch of the side is the newest, or every later epoch has the
-    /// side as a member.
+    /// Returns true if the current epoch of the side is the newest, or if the side is a member of
+    /// every later epoch.
     fn counts_in(&self, newest: &History) -> bool {
         let place = self.superblock.place();
         let after = newest.after(&self.current().id);
@@ -644,8 +645,8 @@ fn sources<'s>(
     })
 }
 
-/// Returns the sequence number from which changes of the side are discarded: the lowest first
-/// change of all epochs that are newer than the epochs in the side's log.
+/// Returns the sequence number from which changes of the side are discarded. This is the lowest of
+/// the first changes of all epochs that are newer than the newest epoch in the side's log.
 fn discard_from(side: &Present<'_>, newest: &History) -> Option<u64> {
     let acknowledged = side.seen.log_epoch?;
     let after = newest.after(&side.current().id)?;
@@ -702,8 +703,8 @@ fn may_be_ahead(
 }
 
 /// Returns true if a crash might have interrupted the joining of this side: the newest epoch began,
-/// but the side's superblock was not written. Such a side has no change that the other sides lack.
-/// It is marked as being rebuilt, and no log has dropped an entry in the newest epoch.
+/// but the side's superblock lacks that epoch and marks the side as being rebuilt, and no log has
+/// dropped an entry in that epoch. Such a side has no change that the other sides lack.
 fn is_about_to_join(side: &Present<'_>, sources: &[Present<'_>], newest: &History) -> bool {
     let shared = sources.iter().map(Present::shared_below).max().unwrap_or(0);
     side.superblock.state == SideState::Inconsistent
@@ -730,7 +731,7 @@ fn knows_a_later_epoch(present: &[Present<'_>], newest: &History) -> bool {
     })
 }
 
-/// Returns the sequence number from which changes are discarded; `None` if all are valid.
+/// Returns the sequence number below which changes are valid; `None` if all changes are valid.
 fn counts_below(
     sources: &[Present<'_>],
     newest: &History,

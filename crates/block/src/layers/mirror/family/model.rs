@@ -413,8 +413,9 @@ impl World {
             return false;
         }
         self.rebuild(run, source, side, behind);
-        // The content copied to the joining side is not in its log, so other sides could not get
-        // the content from there. Therefore all members store it first.
+        // The content that was copied to the joining side is not in the log of that side, so other
+        // sides could not get this content from that log. Therefore every member stores all content
+        // before the side joins.
         run.members.iter().for_each(|&index| self.store(run, index));
         run.behind.remove(&side);
         run.members.push(side);
@@ -460,8 +461,9 @@ impl World {
                     "side {side} is whole after {behind:?}"
                 );
             }
-            // The side gets all content. So does an older copy from the epoch in which the side was
-            // left out, because the volume cannot recognize it.
+            // A side that lacks everything gets all content. The model also copies all content to
+            // an older copy, because the volume cannot recognize an older copy from the epoch in
+            // which the side was left out.
             _ => disk.kept = run.content.clone(),
         }
         disk.map = map;
@@ -512,7 +514,8 @@ impl World {
             };
             self.lose_caches();
             // The changes that only the replaced side had are lost, so the oracle no longer expects
-            // them. A change is kept only if a side that has seen all epochs still has it.
+            // them. It expects a change only if a side that has seen all epochs still has the
+            // change.
             let disks = &self.disks;
             let elsewhere = |n: &u64, f: &Flushed| {
                 let mut newest = disks
@@ -633,8 +636,9 @@ impl World {
     fn check_flushed(&self, plan: &Plan, content: &Content, given_up: bool, present: u8) {
         let forced = plan.forced.is_some() || given_up;
         let sources = || plan.sources.iter().map(|&index| &self.disks[index]);
-        // An older copy can hide that the true side is missing, so flushed changes can then be lost
-        // unless all sides are present.
+        // A forced opening can lose flushed changes. An older copy can hide that the true side is
+        // missing, and flushed changes can then be lost too, unless all sides are present. In these
+        // cases there is nothing to check.
         let old_copy = self.disks.iter().any(|disk| disk.is_old_copy);
         if forced || old_copy && present != 7 {
             return;
@@ -644,9 +648,10 @@ impl World {
             .collect();
         let at_peace = sources().any(|disk| disk.superblock.state.is_complete());
         for (n, flushed) in &self.flushed {
-            // A flushed change can be lost if the sources cannot know that the epoch of the flush
-            // excluded them: one of them was left clean-idle, or they have since run in an epoch
-            // that the flush did not see.
+            // A flushed change is allowed to be lost if no source was in the epoch of the flush,
+            // and the sources cannot know that this epoch excluded them. They cannot know this if
+            // one of them is clean or clean-idle, or if they have been in an epoch that is not in
+            // the past of the run that made the flush.
             let left_out =
                 !seen.contains(&flushed.epoch) && (at_peace || !seen.is_subset(&flushed.seen));
             assert!(

@@ -10,9 +10,9 @@ use crate::units::show_unix_time;
 pub struct Split {
     /// Names of the two sides.
     pub sides: [String; 2],
-    /// Number of the last epoch that both sides shared, if it is still known. The sides may differ
-    /// in the regions that the dirty-region bitmap of either side marks as changed since that
-    /// epoch, and in the changes in their logs.
+    /// Number of the last epoch that both sides shared, if it is still known. The sides can differ
+    /// in two places: in the regions that the dirty-region bitmap of either side marks as changed
+    /// since that epoch, and in the ranges of the changes in their logs.
     pub since_epoch: Option<u64>,
 }
 
@@ -93,7 +93,7 @@ pub enum Refusal {
     FreshestMissing {
         /// Sides that are absent and may be ahead.
         missing: Vec<String>,
-        /// Sides of which only an older copy was found; the true side may be ahead of the copy.
+        /// Sides of which only an older copy was found; the true side might be ahead of the copy.
         older: Vec<String>,
         /// The present side that is complete up to `known_until`.
         known_from: String,

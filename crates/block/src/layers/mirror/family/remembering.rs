@@ -15,8 +15,8 @@ pub(super) fn remembered(consistent: &[Present<'_>], holder: &Present<'_>) -> Re
 }
 
 /// Returns the configured sides that a command has removed from the volume; they are not missing
-/// sides. An unreadable device is taken for such a side if sides have left and every side of the
-/// volume was found.
+/// sides. A side on an unreadable device is taken for a removed side if commands have removed sides
+/// and every side of the volume was found.
 pub(super) fn gone(seen: &[Seen], plan: &Plan) -> Vec<usize> {
     let is_made = |index: usize| plan.made.iter().any(|(made, _)| *made == index);
     let are_all_found = plan.table.iter().enumerate().all(|(place, listed)| {
@@ -29,8 +29,8 @@ pub(super) fn gone(seen: &[Seen], plan: &Plan) -> Vec<usize> {
     });
     let has_left = |index: usize| match &seen[index].found {
         Ok(found) => is_unlisted(&plan.table, seen, index) && plan.remembered.has_left(&found.side),
-        // A blank device is not such a side: the operator decides whether a new disk replaces a
-        // side.
+        // A blank device is never taken for a removed side. It can be a new disk, and the operator
+        // decides whether a new disk replaces a side.
         Err(Absence::NoVolume) => false,
         Err(_) => are_all_found && plan.remembered.left_count() > 0,
     };

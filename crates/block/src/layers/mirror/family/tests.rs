@@ -96,7 +96,8 @@ fn together() -> Epoch {
 }
 
 /// In this scenario Linux md loses 381 of 401 writes. The fast side had all writes and was flushed.
-/// Then the slow side, which lacks most of them, is started alone.
+/// Then the fast side is missing, and the slow side, which lacks most of the writes, is started
+/// alone.
 #[test]
 fn the_slow_side_alone_is_refused_until_it_is_known_to_be_complete() {
     let slow = |state, complete_below| at(complete_below, side(B, 2, state, &[together()]));
@@ -246,9 +247,9 @@ fn what_the_members_have_lost_counts_on_no_other_side() {
     assert_eq!(opened.behind, [(B, since)]);
 }
 
-/// As in the previous test, but the other side is absent when the only member is opened. The member
-/// lacks a change from 178 on, and the absent side might have this change when it returns. So the
-/// opening discards all changes from 178 on.
+/// The only member of the newest epoch has lost the unflushed changes from 178 on in a crash, and
+/// is opened while the other side is absent. The absent side might still have one of the lost
+/// changes when it returns. So the opening discards all changes from 178 on.
 #[test]
 fn what_a_member_has_lost_counts_on_no_side_that_comes_back_later() {
     let mut alone = at(
@@ -277,8 +278,8 @@ fn the_only_member_of_an_epoch_starts_alone_after_a_crash() {
     let alone = at(260, side(A, 2, SideState::Dirty, &of_a));
     let started = plan(&[alone.clone(), absent(B, Absence::Missing)]);
     assert_eq!((indices(&started), started.missing), (vec![A], vec![B]));
-    // Side B might have a change that side A received and lost in the crash. So the incomplete
-    // changes of side A are discarded.
+    // Side A has every change below 260. Side B might have a later change that side A received and
+    // lost in the crash. So all changes from 260 on are discarded.
     assert_eq!(started.counts_below, Some(260), "what is not complete");
     let out_of_sync = side(B, 2, SideState::Dirty, &[together()]);
     let started = plan(&[alone, out_of_sync.clone()]);
@@ -367,8 +368,8 @@ fn an_inconsistent_side_is_never_a_source() {
         let refused = decide(&alone, &[], force).expect_err("nothing to open");
         assert!(matches!(refused, Refusal::OnlyInconsistent { .. }));
     }
-    // The history of a side that is marked inconsistent records which changes the side lacks. It is
-    // used even if the newest epoch lists the side as a member.
+    // The history of a side that is marked inconsistent records which changes the side lacks. The
+    // decision uses this history even if the newest epoch lists the side as a member.
     let acknowledged = |behind: Behind| {
         let history = behind.history(&history(&of_a), B);
         Seen::of("b", Ok(superblock(B, 2, SideState::Inconsistent, history)))
@@ -581,8 +582,8 @@ fn a_side_without_a_superblock_can_be_given_up() {
     for state in [SideState::Clean, SideState::Dirty] {
         let whole = at(130, side(A, 2, state, &[together()]));
         let seen = [whole, absent(B, Absence::NoVolume)];
-        // Unless the operator discards side B, its blank device is not formatted. Side B is then
-        // treated as a missing side, which might be ahead.
+        // If the operator does not discard side B, the blank device of side B is not formatted.
+        // Side B is then treated as a missing side, and might be ahead.
         let missing = [seen[0].clone(), absent(B, Absence::Missing)];
         let decided = |seen: &[Seen]| decide(seen, &[], None);
         assert_eq!(decided(&seen), decided(&missing));

@@ -17,8 +17,8 @@ use crate::layers::mirror::store;
 use crate::layers::mirror::superblock::{Candidate, Epoch, FIRST_CHANGE, History, SideLayout};
 use crate::request::BLOCK_BYTES;
 
-/// Prepares sides, which have passed their checks and get the given layouts, for a volume with the
-/// content of the side at index `kept`.
+/// Prepares sides for a volume that gets the content of the side at index `kept`. The sides have
+/// passed their checks, and get the given layouts.
 ///
 /// # Errors
 /// When another side has no room for the content, in which case nothing has been written; or when a

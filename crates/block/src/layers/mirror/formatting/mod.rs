@@ -1,7 +1,8 @@
 //! Formatting: erasing and writing the superblocks of sides, and preparing their areas.
 //!
-//! A device that looks like a side without being one must never result. So the old superblocks are
-//! erased first, then the areas are emptied, and the new superblocks are written last.
+//! An interrupted formatting must never leave a device that looks like a side but is not a complete
+//! side. So the old superblocks are erased first, then the areas are emptied, and the new
+//! superblocks are written last.
 
 mod adopting;
 mod making;

@@ -39,14 +39,15 @@ pub async fn sides_elsewhere(rt: &Rt, sides: &[SideToOpen]) -> Vec<Uuid> {
     concerned.filter(|side| !is_here(side)).collect()
 }
 
-/// Returns true when the device holds the side with this identifier.
+/// Returns true if the device holds the side with this identifier.
 pub async fn holds_side(rt: &Rt, device: &Rc<dyn Device>, side: &Uuid) -> bool {
     let found = superblock_on(rt, device).await;
     found.is_some_and(|found| found.side == *side)
 }
 
-/// Reads the superblock on a device. Returns `None` when the device does not answer within the
-/// timeout of an opening, or the superblock is invalid; the side then counts as absent.
+/// Reads the superblock on a device. Returns `None` if the device does not answer within the
+/// timeout of an opening, or if the superblock is invalid. The side on the device is then treated
+/// as absent.
 async fn superblock_on(rt: &Rt, device: &Rc<dyn Device>) -> Option<Superblock> {
     let device_path = DevicePath::new(rt, Rc::clone(device), &Rc::new(Cell::new(true)));
     let candidate = Candidate {

@@ -1,12 +1,13 @@
 //! Giving all sources (the sides that make up the volume) the same changes before the volume is
 //! served.
 //!
-//! Until a source holds all valid changes, it must keep its state: it can be opened or forked alone
-//! up to its complete sequence number (T14). So the changes that it lacks are first appended to its
-//! log, and none of them is destaged before all of them are in the log. If the log has too little
-//! room, the complete changes of the source are destaged first. Changes that the source has stored
-//! out of order are dropped if another source also has them, and are given to the source again
-//! later.
+//! Until a source holds all valid changes, it must keep its state: it must still be possible to
+//! open or fork this source alone, with every change below its complete sequence number, which is
+//! the number below which it has every change (T14). So the changes that the source lacks are first
+//! appended to its log, and none of them is destaged before all of them are in the log. If the log
+//! has too little room, the complete changes of the source are destaged first. Changes that the
+//! source has stored out of order are dropped if another source also has them, and are given to the
+//! source again later.
 
 use std::ops::Range;
 
@@ -18,10 +19,11 @@ use crate::layers::mirror::family::Plan;
 use crate::range_set::RangeSet;
 use crate::request::Origin;
 
-/// Maximum number of bytes of two sides that are read and compared in one step.
+/// Maximum number of bytes that one step reads from each of two sides and compares.
 const PIECE_BYTES: u64 = 1 << 20;
-/// Limit on the bytes that an opening compares, because all requests wait meanwhile. If the log of
-/// the side is longer, the length of the log is the limit.
+/// Smallest value of the limit on the bytes that an opening compares. The limit is the length of
+/// the side's log, or this constant if the log is shorter. The limit is necessary because all
+/// requests wait during the comparison.
 const COMPARED_BYTES_MIN: u64 = 1 << 30;
 
 /// Changes that one source (a side that counts) lacks.
@@ -57,7 +59,8 @@ impl Attempt<'_> {
         Ok(all)
     }
 
-    /// Returns the changes that a source lacks; `None` when they do not fit into its log.
+    /// Returns the changes that a source lacks; `None` if they do not fit into its log, or if too
+    /// many bytes would have to be compared to find them.
     async fn lacked_by(
         &self,
         inspected: &[Inspected],
@@ -149,9 +152,9 @@ impl Attempt<'_> {
     }
 
     /// Durably gives each source the changes that it lacks. Each source is then complete, and its
-    /// log records this. The least complete source is processed first. It can destage its complete
-    /// changes to make room, because all other sources have these changes. Meanwhile the logs of
-    /// the other sources keep the changes that it lacks.
+    /// log records this. The least complete source is processed first. This source can destage its
+    /// complete changes to make room, because all other sources have these changes. Meanwhile the
+    /// logs of the other sources keep the changes that the least complete source lacks.
     pub(super) async fn make_equal(
         &self,
         inspected: &[Inspected],
@@ -193,7 +196,7 @@ impl Attempt<'_> {
     }
 }
 
-/// Returns true when the changes that a side lacks fit into its log.
+/// Returns true if the changes that a side lacks fit into its log.
 pub(super) fn takes(inspected: &[Inspected], side: usize, lacks: &Lacked) -> bool {
     let bytes = lacks.iter().map(|(range, _)| range.end - range.start).sum();
     store_of(inspected, side).takes(bytes, lacks.len() as u64)

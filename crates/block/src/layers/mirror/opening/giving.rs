@@ -133,7 +133,7 @@ impl Attempt<'_> {
         Ok(None)
     }
 
-    /// Reads a range from a side; `None` when the range is corrupt there.
+    /// Reads a range from a side; `None` if the range is corrupt on that side.
     async fn content(
         &self,
         inspected: &[Inspected],

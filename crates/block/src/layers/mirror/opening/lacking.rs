@@ -13,7 +13,8 @@ use crate::range_set::RangeSet;
 /// Maximum number of bytes that one request copies to the log of another side.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// The newest record of a range: its sequence number, and the side whose log has it.
+/// The newest known change of a range: the sequence number of the change, and the index of a side
+/// that has its content.
 #[derive(Clone, Copy)]
 pub(in super::super) struct Newest {
     pub(in super::super) number: u64,
@@ -42,13 +43,13 @@ pub(super) fn most_complete(inspected: &[Inspected], sides: &[usize]) -> usize {
     *most.expect("a plan has a source")
 }
 
-/// Ranges that a side lacks, each with its newest record and the side that has this record.
+/// Ranges that a side lacks. Each range comes with the newest known change of the range.
 pub(super) type Lacked = Vec<(Range<u64>, Newest)>;
 
-/// Returns the ranges that side `index` lacks: the changes in the logs of `sides` that the side
-/// does not have, and those of `ranges`, whose content is taken from the most complete side. The
-/// result is sorted by sequence number, because a log must destage an older change before a newer
-/// one.
+/// Returns the ranges in which side `index` lacks changes. The changes are looked up in the logs of
+/// `sides`. In `ranges` the log entries might have been dropped, so the content of `ranges` is
+/// taken from the most complete side. The result is sorted by sequence number, because a log must
+/// destage an older change before a newer one.
 pub(super) fn lacked(
     inspected: &[Inspected],
     sides: &[usize],
@@ -81,8 +82,8 @@ pub(super) fn regions_lacked(inspected: &[Inspected], sides: &[usize], index: us
     if store_of(inspected, index).complete() >= most {
         return regions;
     }
-    // The first change that the side lacks might be from an earlier epoch than the epoch in its
-    // superblock. The search starts at the earlier of the two.
+    // The first change that the side lacks can be from an earlier epoch than the epoch in the
+    // superblock of the side. The search starts at the earlier of these two epochs.
     let histories = sides
         .iter()
         .map(|&side| &superblock_of(inspected, side).history);
@@ -90,9 +91,10 @@ pub(super) fn regions_lacked(inspected: &[Inspected], sides: &[usize], index: us
     let newest = newest.expect("a plan has a source");
     let since = newest.epoch_of(store_of(inspected, index).complete());
     let epoch = since.min(superblock_of(inspected, index).history.current().number);
-    // If the log of another side still has all changes that this side lacks, the bitmap of that
-    // other side is not searched. This requires that this side has the newest epoch. Otherwise this
-    // side might be an older copy of the member for which the log was kept.
+    // The dirty-region bitmap of another side is not searched if the log of that other side still
+    // has all changes that this side lacks. This is safe only if this side has the newest epoch. A
+    // side without the newest epoch might be an older copy of the member for which the log kept
+    // changes, and might lack more than these changes.
     let own = store_of(inspected, index).complete();
     let is_acknowledged =
         superblock_of(inspected, index).history.current().id == newest.current().id;
@@ -109,7 +111,7 @@ pub(super) fn regions_lacked(inspected: &[Inspected], sides: &[usize], index: us
     regions
 }
 
-/// Returns the newest record of each range in the logs of the stores.
+/// Returns the newest change of each range, according to the logs of the stores.
 pub(in super::super) fn newest_among(stores: &[(usize, Rc<Store>)]) -> ExtentMap<Newest> {
     let mut all: Vec<(Range<u64>, Newest)> = Vec::new();
     for (side, store) in stores {
@@ -135,9 +137,9 @@ pub(super) fn newest_of(inspected: &[Inspected], sources: &[usize]) -> ExtentMap
     newest_among(&stores.collect::<Vec<_>>())
 }
 
-/// Returns the parts of the `newest` records that a side lacks. Only records with sequence numbers
-/// from `complete_below` on are examined. A part is lacking if the side's own log has no record of
-/// it with the same or a higher sequence number.
+/// Returns the parts of the ranges `newest` that a side lacks. Only changes with sequence numbers
+/// from `complete_below` on are examined. The side lacks a part of the range of a change if the
+/// side's own log has no record of the part with the same or a higher sequence number.
 pub(in super::super) fn lacking(
     store: &Store,
     newest: &ExtentMap<Newest>,

@@ -93,7 +93,7 @@ pub(super) struct Opened {
 /// A side of an opened volume.
 pub(super) struct OpenedSide {
     pub(super) name: String,
-    /// Path to the device; `None` when the device could not be opened.
+    /// Path to the device; `None` if the device could not be opened.
     pub(super) device_path: Option<Rc<DevicePath>>,
     pub(super) store: Option<Rc<Store>>,
     pub(super) life: Life,
@@ -256,8 +256,8 @@ impl Attempt<'_> {
         Ok(made)
     }
 
-    /// Applies the size of the volume to a side whose superblock may still have an older, smaller
-    /// size.
+    /// Applies the size of the volume to a side. The superblock of the side might still have an
+    /// older, smaller size.
     fn fit(&self, inspected: &[Inspected], index: usize, volume_bytes: u64) -> Result<(), Setback> {
         let device = self.sides[index].device();
         let device_bytes = device.map_or(0, |device| device.geometry().size_bytes);
@@ -293,8 +293,9 @@ impl Attempt<'_> {
                 made.out_of_sync[*index] = lacks;
                 made.lives[*index] = Life::Resyncing;
             } else {
-                // The volume does not keep the superblock of this side. If the side came back
-                // later, it would be unknown which of its changes must be discarded.
+                // Make the volume forget the superblock of this side. If the side came back later
+                // with this superblock, it would be unknown which changes of the side must be
+                // discarded.
                 made.volume.forget(*index);
             }
         }
@@ -343,8 +344,8 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    /// Awaits an operation on a side. An error becomes a setback of that side, so that the opening
-    /// is attempted again without it.
+    /// Returns the result of an operation on a side. An error becomes [`Setback::Side`], so that
+    /// the opening is attempted again without this side.
     async fn on_side<T>(
         &self,
         index: usize,
@@ -693,7 +694,7 @@ impl Attempt<'_> {
     }
 }
 
-/// Returns true when the device of a side was read and holds no side of any volume.
+/// Returns true if the device of a side was read and holds no side of any volume.
 fn is_blank(side: &Inspected) -> bool {
     side.seen.found == Err(Absence::NoVolume)
 }
@@ -745,11 +746,12 @@ pub(super) fn store_device(
     }
 }
 
-/// Returns the ranges in which changes may be lost if the volume is opened in spite of the refusal.
+/// Returns the ranges in which changes might be lost if the volume is opened in spite of the
+/// refusal.
 fn lost_ranges(inspected: &[Inspected], refusal: &family::Refusal) -> Vec<Range<u64>> {
     let mut lost = RangeSet::new();
     match refusal {
-        // A missing side may have changed any block since the other sides were last in use.
+        // A missing side might have changed any block since the other sides were last in use.
         family::Refusal::FreshestMissing { .. } => {
             let known = inspected
                 .iter()

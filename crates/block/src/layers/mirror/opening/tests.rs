@@ -163,7 +163,8 @@ async fn until_all_are_healthy(rt: &Rt, mirror: &Mirror) {
     }
 }
 
-/// Idle time after which a side begins to destage its log. The test must end the program before.
+/// Idle time after which a side begins to destage its log. The test must end the program before
+/// this time has passed.
 const IDLE_FOR_LESS_THAN: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// Returns two sides in this state: the log of the first side has lost a durable entry, the first
@@ -196,7 +197,8 @@ async fn rebuilt_after_a_damaged_log(rt: &Rt) -> Vec<Candidate> {
     let write = Request::write(0, full_of(rt, 4), crate::request::Flags::NONE);
     rebuilt.submit(write).await.expect("written");
     rebuilt.submit(Request::flush()).await.expect("flushed");
-    // The program is killed before the idle side destages its log, which would drop the entries.
+    // Wait until every side has all changes. The program must be killed before the idle side
+    // destages its log, because destaging drops the log entries.
     while rebuilt.status().exposed_bytes > 0 {
         assert!(
             rt.now() < opened_at + IDLE_FOR_LESS_THAN,

@@ -67,7 +67,7 @@ impl Groups {
     /// Removes a waiting part of the write `seq` from its group, and returns it.
     ///
     /// # Panics
-    /// When the part does not wait as a whole.
+    /// When `part` is not the whole range of a waiting part of this write.
     pub(super) fn take(&mut self, part: &Range<u64>, seq: u64) -> Waiting {
         let holds = |group: &ExtentMap<Waiting>| {
             let mut there = group.overlapping(part);
@@ -83,9 +83,10 @@ impl Groups {
         waiting
     }
 
-    /// Makes a part of a side with a log wait again, before all parts that the side was not given
-    /// yet. No newer write may replace this part; otherwise, more content than the log has room for
-    /// might have to be in the log before any of it could be destaged.
+    /// Makes a part wait again on a side with a log. The part is given to the side before all parts
+    /// that the side was not given yet. No newer write is allowed to replace this part. Otherwise,
+    /// the log might have to hold more content than it has room for before it could destage any of
+    /// that content.
     pub(super) fn put_back(&mut self, part: Range<u64>, waiting: Waiting) {
         let joins = self.first_failed && self.first().is_clear(&part);
         if !self.first().is_empty() && !joins {

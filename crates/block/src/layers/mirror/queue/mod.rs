@@ -92,7 +92,7 @@ pub(super) struct Batch {
 /// A write with parts that still wait or are in flight on this side.
 struct Outstanding {
     bytes: u64,
-    /// Number of remaining bytes of the write that the side was not given yet.
+    /// Number of bytes of the write that still wait to be given to the side.
     unsent: u64,
     ticket: Rc<Ticket>,
     /// Sequence number of the oldest write that this write stands for: its own number, or the
@@ -123,8 +123,9 @@ pub(super) struct SideQueue {
     flying: ExtentMap<Waiting>,
     outstanding: BTreeMap<u64, Outstanding>,
     origins: BTreeMap<u64, SourceWrite>,
-    /// Writes that stand for an older write, and of which no part waits any more. The map gives,
-    /// for the sequence number of each such write, that of the oldest write for which it stands.
+    /// Writes that have replaced an older write, and of which no part waits any more. The map
+    /// gives, for the sequence number of each such write, the sequence number of the oldest write
+    /// that it has replaced and for which it stands.
     ahead: BTreeMap<u64, u64>,
     /// Parts of admitted writes in the order of admission. Parts that no longer wait are skipped.
     order: VecDeque<(u64, Range<u64>)>,
@@ -200,7 +201,8 @@ impl SideQueue {
 
     /// Removes the waiting parts that a newer write has replaced. From now on, the newer write
     /// stands for the replaced writes: they are treated as stored only once the newer write is
-    /// stored. Returns the oldest write for which it stands; `None` when no part was replaced.
+    /// stored. Returns the oldest write for which the newer write stands; `None` when no part was
+    /// replaced.
     fn settle_replaced(
         &mut self,
         replaced: Vec<(Range<u64>, Waiting)>,
@@ -255,18 +257,19 @@ impl SideQueue {
     /// the side was given every write below it. Once these writes are stored, the content of the
     /// side equals the volume at that point.
     ///
-    /// A write that was given to the side before its turn is not below that point. An older write
-    /// that it replaced must not be below that point either, since the side was never given the
-    /// content of the older write.
+    /// A write that was given to the side before its turn can have replaced an older write, whose
+    /// content the side was never given. If the newer write is not below the point, the older write
+    /// must not be below it either.
     pub(super) fn given_below(&self, limit: u64) -> u64 {
         let mut unsent = self.origins.iter().filter(|(_, origin)| origin.unsent > 0);
         let below = unsent.next().map_or(limit, |(seq, _)| limit.min(*seq));
         self.moment_below(below)
     }
 
-    /// Returns the last consistent point, at most `below`, that does not depend on a write that was
-    /// given to the side before its turn. Such a write can move the point down. Another write then
-    /// turns out to have been given before its turn too, so the search repeats.
+    /// Returns the last consistent point, at most `below`. If a write at or above the point has
+    /// replaced an older write below the point, the side was never given the older write, so the
+    /// point moves down to the older write. More writes are then at or above the point, so the
+    /// check is repeated.
     fn moment_below(&self, mut below: u64) -> u64 {
         loop {
             let replaced = self.ahead.range(below..).map(|(_, origin)| *origin).min();
@@ -278,7 +281,7 @@ impl SideQueue {
     }
 
     /// Returns the sequence number of the oldest write for which the outstanding write `seq`
-    /// stands.
+    /// stands: `seq` itself, or the number of an older write that it has replaced.
     pub(super) fn stands_for(&self, seq: u64) -> u64 {
         self.outstanding[&seq].origin
     }
@@ -299,7 +302,8 @@ impl SideQueue {
         }
     }
 
-    /// Returns the oldest write for which the outstanding write `seq` stands.
+    /// Returns the oldest write for which the outstanding write `seq` stands: the write `seq`
+    /// itself, or an older write that it has replaced.
     fn origin_of(&self, seq: u64) -> Rc<Ticket> {
         Rc::clone(&self.origins[&self.outstanding[&seq].origin].ticket)
     }
@@ -323,8 +327,9 @@ impl SideQueue {
         }
     }
 
-    /// Drops the records in `ahead` that no later consistent point depends on. These are records of
-    /// writes below every outstanding write, unless a record of a newer write refers back to them.
+    /// Drops the records in `ahead` on which no later consistent point depends. These are records
+    /// of writes below every outstanding write. A record of such a write is kept if the record of a
+    /// newer write leads back to this write or to an older one.
     fn forget_ahead(&mut self) {
         let oldest = self.origins.keys().next().copied().unwrap_or(u64::MAX);
         if self.ahead.keys().next().is_some_and(|seq| *seq < oldest) {
@@ -382,7 +387,7 @@ impl SideQueue {
 
     /// Returns the next urgent part. By the paper's rules, this is the part of the oldest urgent
     /// write. By this project's rules, it is the next urgent part in the direction of the elevator,
-    /// since a good order matters most for a disk that serves all requests alone.
+    /// since the order of the positions matters most when one disk serves all requests alone.
     fn first_urgent(&self) -> Option<(u64, Range<u64>)> {
         let mut free = self.urgent.iter().filter_map(|ticket| {
             let part = self.first_free_of_all(ticket.seq, &ticket.range)?;
@@ -624,7 +629,7 @@ impl SideQueue {
         }
     }
 
-    /// Marks the writes in flight as failed on the side, but keeps their ranges in flight.
+    /// Marks the writes in flight as failed on the side. Their ranges remain recorded as in flight.
     pub(super) fn give_up_flying(&self, side: usize, error: IoError) {
         for (_, waiting) in self.flying.iter() {
             waiting.ticket.give_up(side, error);

@@ -33,7 +33,7 @@ fn give(queue: &mut SideQueue) -> (u64, Batch) {
     (batch.parts[0].1.ticket.seq, batch)
 }
 
-/// Write 1 is alone in the first group. Write 4 replaces write 3, which it overlaps, and is given
+/// Write 1 is alone in the first group. Write 4 overlaps write 3 and replaces it. Write 4 is given
 /// to the side before writes 2 and 5.
 #[test]
 fn what_came_early_takes_what_it_replaced_out_of_the_moment() {
@@ -52,8 +52,8 @@ fn what_came_early_takes_what_it_replaced_out_of_the_moment() {
     assert_eq!(queue.given_below(6), 2);
     let (seq, second) = give(&mut queue);
     assert_eq!(seq, 2);
-    // The side was not given write 5. With write 4 the side has all writes below 5; without write
-    // 4, the content of write 3 is lacking.
+    // The side was not given write 5. With write 4, the side has the content of all writes below 5.
+    // Without write 4, it lacks the content of write 3, which write 4 has replaced.
     assert_eq!(queue.given_below(6), 5);
     assert_eq!(queue.given_below(4), 3, "4 is not meant, so 3 is lacking");
     queue.stored(&early, 0, Instant::ZERO);

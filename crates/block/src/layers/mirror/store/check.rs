@@ -77,7 +77,8 @@ impl Store {
             Err(error) if error.is_of_a_block() => {}
             other => return other.map(|_| ()),
         }
-        // The part was possibly destaged during the first read. The lock prevents this from now on.
+        // The part was possibly destaged during the first read. The lock prevents destaging from
+        // now on.
         let _still = self.home.lock(part.clone()).await;
         for start in part.step_by(BLOCK_BYTES as usize) {
             match self

@@ -149,7 +149,8 @@ impl Checkpoint {
 pub(super) struct Found {
     /// The newest checkpoint.
     pub(super) newest: Checkpoint,
-    /// Index of the slot to write first next time: the one that may not hold the newest checkpoint.
+    /// Index of the slot to write first next time: the slot that may not hold the newest
+    /// checkpoint.
     pub(super) older_slot: usize,
 }
 
@@ -183,10 +184,11 @@ pub(super) async fn read(device: &Rc<dyn Device>, side: &Uuid) -> Result<Found, 
     newest.ok_or(error)
 }
 
-/// Returns the number of slots that do not hold `checkpoint`, which was written to both.
+/// Returns the number of slots that do not hold `checkpoint`, although it was written to both
+/// slots.
 ///
 /// # Errors
-/// Errors of the device, except an error of the blocks of a slot.
+/// Errors of the device. An error of the blocks of a slot is not returned: that slot is wrong.
 pub(super) async fn wrong_slots(
     device: &Rc<dyn Device>,
     side: &Uuid,
@@ -204,9 +206,9 @@ pub(super) async fn wrong_slots(
     Ok(wrong)
 }
 
-/// Durably writes a checkpoint to both slots, first to the one that may not hold the newest
-/// checkpoint. Log space that the checkpoint frees must not be reused before this returns: until
-/// then an opening may find the checkpoint in either slot.
+/// Durably writes a checkpoint to both slots. The first slot written is the slot that may not hold
+/// the newest checkpoint. Log space that the checkpoint frees must not be reused before this
+/// returns: until then, an opening may find the checkpoint in either slot.
 ///
 /// # Errors
 /// When the device fails. One slot is intact nevertheless, with this checkpoint or the previous

@@ -73,7 +73,7 @@ pub(super) struct Checksums {
     cached_pages_max: usize,
     cache: RefCell<Cache>,
     loading: RefCell<BTreeSet<u64>>,
-    /// Requests that wait for the end of the read of a page, by page number.
+    /// Requests that wait until a page was read, by the number of the page.
     loaded: WaitQueue,
     write_back: WriteBack,
     damaged: RefCell<BTreeMap<u64, PageError>>,
@@ -132,9 +132,9 @@ impl Checksums {
             .await
     }
 
-    /// Sets the written bits of the pages, for a side that did not write all pages when it was
-    /// formatted. In a page that was never written, the first `unknown_blocks` blocks of the data
-    /// area are unknown.
+    /// Sets the written bits of the pages, for a side on which formatting did not write all pages.
+    /// The first `unknown_blocks` blocks of the data area are unknown as long as their page was
+    /// never written.
     pub(super) fn with_written(self, written: WrittenIn, unknown_blocks: u64) -> Checksums {
         Checksums {
             unknown_blocks,
@@ -214,9 +214,9 @@ impl Checksums {
         Ok(kinds)
     }
 
-    /// Returns the common checksum entry of the first blocks of a range, and their number, if the
-    /// pages of these blocks were never written and are not in memory; `None` when this is not so
-    /// for the first page.
+    /// Returns the checksum entry that the first blocks of a range have in common, and the number
+    /// of these blocks. The pages of these blocks were never written and are not in memory. Returns
+    /// `None` when the page of the first block was written or is in memory.
     pub(super) fn untouched(&self, blocks: &Range<u64>) -> Option<(Expected, u64)> {
         let pages = Checksums::page_of(blocks.start)..blocks.end.div_ceil(PAGE_BLOCKS);
         let end_page = self.write_back.written().first_written(pages.clone());
@@ -318,8 +318,8 @@ impl Checksums {
         damaged.iter().map(|(page, why)| (*page, *why)).collect()
     }
 
-    /// Returns the first run of written pages in a range, with at most as many pages as one request
-    /// may read.
+    /// Returns the first run of written pages in a range. The run has at most the number of pages
+    /// that one request can read.
     fn written_run(&self, pages: Range<u64>) -> Range<u64> {
         let written = self.write_back.written();
         let start = written.first_written(pages.clone());
@@ -428,8 +428,9 @@ impl Checksums {
         show("checksum_damaged_pages", Statistic::Counter(damaged_pages));
     }
 
-    /// Passes the entries of the blocks to `each`, page by page in ascending order. A page that is
-    /// not in memory is read together with its successors before the page `load_end`.
+    /// Passes the entries of the blocks to `each`, page by page in ascending order. If a page is
+    /// not in memory, it is read together with the following pages that are before the page
+    /// `load_end`.
     async fn visit(
         &self,
         blocks: Range<u64>,
@@ -478,7 +479,8 @@ impl Checksums {
                 }
                 continue;
             }
-            // The pages loaded before were visited, so only now may they be evicted.
+            // The pages that were loaded before have been visited. Only now is it safe to evict
+            // them.
             self.trim();
             self.load(page..load_end).await?;
         }

@@ -2,10 +2,11 @@
 //! locations.
 //!
 //! The log keeps an entry while a member of the epoch lacks a change of the entry, and no later
-//! entry has that change. The exception is a full log that has waited for the member in vain. So
-//! after a crash at any time, the changes that a lagging member lacks are found in this log (T13,
-//! T14). The choice is made in slices, with a yield between two of them, so that a log of many
-//! small records does not block the thread.
+//! entry has that change. The exception is a full log that has waited too long for the member: it
+//! drops the entry. So after a crash at any time, the changes that a lagging member lacks are found
+//! in this log (T13, T14), except for changes that a full log had to drop. The choice is made in
+//! slices, with a yield between two of them, so that a log of many small records does not block the
+//! thread.
 
 use std::ops::Range;
 
@@ -34,8 +35,8 @@ pub(super) struct Chunk {
     pub(super) replaced_bytes: u64,
 }
 
-/// State of the log when a choice began. The values only grow over time, so that a condition on an
-/// entry that held when the choice began still holds when it ends.
+/// State of the log at the start of a choice. The values only grow over time: a condition that is
+/// true for an entry at the start of the choice is still true at the end of the choice.
 #[derive(Clone, Copy)]
 pub(super) struct Limits {
     /// Position below which the log is durable.
@@ -126,8 +127,8 @@ impl Store {
         }
     }
 
-    /// Returns true when a member of the epoch lacks a change of an entry that no later record of
-    /// the log replaces.
+    /// Returns true when an entry has a change that a member of the epoch lacks, and no later
+    /// record of the log replaces that change completely.
     pub(super) fn is_needed(&self, index: &Index, limits: &Limits, entry: &Entry) -> bool {
         let needed = |(range, record): &(Range<u64>, Logged)| {
             record.number >= limits.released_below
@@ -203,8 +204,8 @@ impl Store {
         Some(self.pieces_of(&newest, end, &limits).await)
     }
 
-    /// Returns a chunk of the entries before `end`, with the newest records of these entries
-    /// (`newest`) except for the parts that later records replace.
+    /// Returns a chunk of the entries before `end`. `newest` holds the newest records of these
+    /// entries. The chunk has these records without the parts that later records replace.
     async fn pieces_of(&self, newest: &Index, end: u64, limits: &Limits) -> Chunk {
         let mut chunk = Chunk {
             end,

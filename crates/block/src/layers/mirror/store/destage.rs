@@ -1,10 +1,10 @@
 //! Destaging: writes changes from the log to their home locations, a chunk of the oldest entries at
 //! a time, sorted and merged, and without the parts that newer changes have replaced.
 //!
-//! Only changes that are durable in the log and complete are destaged, so that the data area is
-//! never ahead of the state with which the side could be started. An entry is dropped when its
-//! records are durable at their home locations, with their checksums, and every other side has them
-//! or the dirty-region bitmap marks their regions.
+//! Only changes that are durable in the log and complete are destaged, so that the data area never
+//! has changes beyond the state with which the side could be started. An entry is dropped when its
+//! records are durable at their home locations, with their checksums, and when every other side has
+//! these records or the dirty-region bitmap marks their regions.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -192,7 +192,7 @@ impl Store {
                 let in_vain = self.rt.timeout(patience, moved).await.is_err();
                 drop(held_up);
                 // Without this limit, two full logs that wait for each other would wait forever.
-                // After `FAILED_PROBES_MAX` attempts in vain, the log drops changes that a member
+                // After `FAILED_PROBES_MAX` failed attempts, the log drops changes that a member
                 // lacks.
                 if in_vain && kept_full() {
                     failed_probes += 1;
@@ -273,8 +273,8 @@ impl Store {
             if self.regions.dirty() {
                 self.regions.write_back().await?;
             }
-            // The flush need not cover pages that are written from now on, so they are not
-            // included.
+            // Pages that are written from now on are possibly not covered by the flush, so the set
+            // does not include them.
             let fresh = self.written.as_ref().map(|written| written.fresh());
             self.device.submit(Request::flush()).await?;
             let mut taken = self.regions.verify().await?;
@@ -319,8 +319,8 @@ impl Store {
     }
 
     /// Returns true when two pieces are so close in the log that reading the gap between them costs
-    /// less than a second read. A side that reads content from another side reads little of its own
-    /// log, so it combines no reads.
+    /// less than a second read. Always false on a side that reads content from another side: such a
+    /// side reads little of its own log, so its reads are not combined.
     fn are_read_together(&self, one: &(Range<u64>, Logged), next: &(Range<u64>, Logged)) -> bool {
         let place = |(range, record): &(Range<u64>, Logged)| match record.content {
             Content::Data { position, .. } => {
@@ -517,12 +517,15 @@ impl Store {
         Ok(())
     }
 
-    /// Clears the home location of blocks that read as zeroes from now on. With checksums, the
-    /// entries record this, whatever the data area holds: the device may discard the content and
-    /// never has to write zeroes. Without checksums, the data area itself must read as zeroes. So
-    /// must an adopted disk, which is usable as the volume without this program after a clean stop.
-    /// If the space is to be kept, nothing is freed: the blocks are zeroed if the device supports
-    /// it, and otherwise left unchanged.
+    /// Clears the home location of blocks that read as zeroes from now on. On a side with
+    /// checksums, the checksum entries record this, whatever the data area holds: the device may
+    /// discard the content and never has to write zeroes. In two cases, the data area itself must
+    /// read as zeroes: on a side without checksums, and on an adopted disk, which is usable as the
+    /// volume without this program after a clean stop.
+    ///
+    /// If the space is to be kept, nothing is freed. The blocks are zeroed if the device guarantees
+    /// that discarded blocks read as zeroes, or if the data area itself must read as zeroes.
+    /// Otherwise the blocks are left unchanged.
     async fn forget_home(&self, offset: u64, len: u64, space: Space) -> Result<(), IoError> {
         let geometry = self.device.geometry();
         let home_decides = self.checksums.is_none() || geometry.content_offset_bytes.is_some();
@@ -608,8 +611,8 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A disk without an efficient way to write zeroes, which counts the bytes that it has to write
-    /// as zeroes.
+    /// A disk without an efficient way to write zeroes. It counts the bytes that it has to write as
+    /// zeroes.
     struct Disk {
         below: MemoryDevice,
         geometry: Geometry,

@@ -78,7 +78,7 @@ impl<'l> Dropping<'l> {
         }
     }
 
-    /// Removes the entries, with a yield after each of them where necessary.
+    /// Removes the entries one by one, and yields to other tasks in between where necessary.
     async fn in_turns(self) {
         while self.drop_first() {
             give_way().await;

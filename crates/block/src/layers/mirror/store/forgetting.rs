@@ -57,12 +57,12 @@ impl Store {
         self.log.forget_from(first);
     }
 
-    /// Discards every change with a sequence number of at least `first`: these changes are not
-    /// valid on a side whose last epoch as a member was `member_until`. Returns the ranges that the
-    /// side lacks as a result, including the ranges of changes discarded earlier. These ranges are
-    /// lacking because a discarded change may have replaced an older change that the side was never
-    /// given. The dirty-region bitmap records the ranges once the log has dropped the changes. Must
-    /// be called before the first incarnation of the log begins.
+    /// Discards every change with a sequence number of at least `first`. These changes are not
+    /// valid on this side, which was last a member in the epoch `member_until`. Returns the ranges
+    /// that the side lacks as a result, including the ranges of changes that were discarded
+    /// earlier. The side lacks such a range because a discarded change possibly replaced an older
+    /// change that the side was never given. The dirty-region bitmap records the ranges once the
+    /// log has dropped the changes. Must be called before the first incarnation of the log begins.
     pub(in super::super) fn discard_from(&self, first: u64, member_until: u64) -> Vec<Range<u64>> {
         self.forget_from(first);
         // For the epochs in which the side was a member, its bitmap marks the regions that other
@@ -129,7 +129,8 @@ impl Store {
     /// Returns the ranges of the discarded changes, cut to the volume.
     pub(in super::super) fn forgotten_ranges(&self) -> Vec<Range<u64>> {
         let mut forgotten = self.forgotten.borrow().clone();
-        // In a discarded part of its history, the volume may have been larger.
+        // The volume was possibly larger in a discarded part of its history, so ranges beyond its
+        // present end are removed.
         forgotten.remove(self.volume_bytes.get()..u64::MAX);
         forgotten.iter().collect()
     }

@@ -71,8 +71,8 @@ impl Store {
                 .map(|(_, blocks)| blocks)
                 .sum();
             block += clear;
-            // The blocks found to be clear can end at the end of their page or at the end of the
-            // range.
+            // If all blocks up to the end of the page were never written, `block` is now the first
+            // block of the next page, or `end`.
             let page_end = Checksums::blocks_of(Checksums::page_of(block)).end;
             let blocks = block..page_end.min(end);
             if clear == 0 {

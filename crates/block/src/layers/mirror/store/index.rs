@@ -72,8 +72,8 @@ pub(super) struct Entry {
     /// Number of records in the header of the entry on the device; some of these may have been
     /// discarded.
     pub(super) records_written: usize,
-    /// Sequence number below which the side holds every change, with the log up to and including
-    /// this entry.
+    /// Sequence number below which the side holds every change once this entry and all earlier
+    /// entries are in its log.
     pub(super) complete_below: u64,
     /// Time at which the entry was written, in seconds since 1970.
     pub(super) written_s: u64,
@@ -137,8 +137,8 @@ impl Entry {
 pub(super) struct Index {
     newest: ExtentMap<Logged>,
     entries: VecDeque<Entry>,
-    /// Positions from which the log is being read, with the number of readers of each. No space at
-    /// or after the lowest of them is reused.
+    /// Positions from which the log is being read, with the number of readers of each position. No
+    /// space at or after the lowest of these positions is reused.
     pins: BTreeMap<u64, u32>,
 }
 

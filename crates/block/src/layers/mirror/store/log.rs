@@ -2,7 +2,7 @@
 //! When the device is ready for the next write, all waiting changes go into one entry; no change
 //! waits in order to be merged. An entry is treated as stored only when all entries before it are
 //! stored, so that after a crash the log is a prefix of the entries reported as stored. The log
-//! must never overwrite an entry that is still needed, and never report an entry as stored that is
+//! must never overwrite an entry that is still needed, and never report as stored an entry that is
 //! not on the device.
 
 use std::cell::{Cell, RefCell};
@@ -25,15 +25,15 @@ use crate::layers::mirror::digest::BlockDigest;
 use crate::layers::mirror::superblock::Uuid;
 use crate::request::{Flags, Request};
 
-/// Maximum number of entries in flight: one that the device writes, and one queued behind it.
+/// Maximum number of entries in flight: one entry that the device writes, and one queued after it.
 const ENTRIES_IN_FLIGHT_MAX: usize = 2;
 
 /// Maximum number of bytes of the volume covered by the records without data in one entry.
 /// Destaging needs a checksum in memory for each block, so this bounds the memory for a discard.
 const BARE_BYTES_MAX: u64 = 256 << 20;
 
-/// Function that returns the sequence number below which the side was given every change, at most
-/// its argument. With all changes below this number, a log holds a consistent state of the volume.
+/// Function that returns a sequence number, at most its argument, below which the side was given
+/// every change. A log with all changes below it holds a consistent state of the volume.
 pub(in super::super) type GivenBelow = dyn Fn(u64) -> u64;
 
 /// Result of an append, set once it is known.
@@ -50,7 +50,7 @@ pub(super) struct Flying {
     pub(super) header: Header,
     /// Outcomes of the appends whose last part is in this entry; set when the entry is stored.
     last_parts: Vec<Outcome>,
-    /// Outcomes of all appends with a part in this entry; set when the entry fails.
+    /// Outcomes of all appends with a part in this entry. They are set if the entry fails.
     parts: Vec<Outcome>,
     outcome: Option<Result<(), IoError>>,
 }
@@ -130,7 +130,7 @@ pub(super) struct Log {
     /// Changes to append again (relog) under their old sequence numbers, before all pending
     /// changes. They make space, so they can use space that pending changes must leave free.
     pub(super) again: RefCell<VecDeque<Pending>>,
-    /// Values of `stands_for` of the pending appends, each with the number of these appends.
+    /// Number of pending appends for each value of their field `stands_for`.
     pending_numbers: RefCell<BTreeMap<u64, usize>>,
     pub(super) flying: RefCell<VecDeque<Flying>>,
     /// Whether an entry has failed, so that nothing is written before a new incarnation has begun.
@@ -333,7 +333,7 @@ impl Log {
     }
 
     /// Forms an entry without data that states up to which number the log is complete. The entry
-    /// precedes all waiting changes: they are newer, and may wait for space that it makes free.
+    /// precedes all waiting changes, which are newer and may wait for space that the entry frees.
     fn claim(self: &Rc<Self>) -> Outcome {
         let outcome = Outcome::default();
         if let Some(error) = self.halted.get() {
@@ -429,7 +429,7 @@ impl Log {
             }
             let Some((flying, data)) = self.form_entry(again) else {
                 if again {
-                    // Relogging frees space, so it must not wait for space. It is retried later.
+                    // Relogging frees space, so it fails instead of waiting. It is retried later.
                     self.fail_again(IoError::NoSpace);
                     continue;
                 }
@@ -571,7 +571,7 @@ impl Log {
         let ask = Rc::clone(&self.given_below.borrow());
         let pending = self.pending_numbers.borrow().keys().next().copied();
         let complete = ask(pending.unwrap_or(u64::MAX));
-        // Sequence numbers are used again after an error. The stated number must not decrease.
+        // The result must not decrease, although sequence numbers are used again after an error.
         complete.max(self.complete.get())
     }
 
@@ -642,7 +642,7 @@ impl Log {
         }
     }
 
-    /// Fails all waiting appends after an entry has failed: they must not overtake its changes.
+    /// Fails all waiting appends after an entry has failed: they must not be stored without it.
     fn fail_pending(&self, error: IoError) {
         let pending = std::mem::take(&mut *self.pending.borrow_mut());
         self.pending_numbers.borrow_mut().clear();
@@ -691,8 +691,8 @@ impl Log {
     }
 
     /// Makes all stored entries durable. If the log is complete up to the sequence number `number`,
-    /// the durable entries then state this. All changes that the caller needs must have been stored
-    /// before the call.
+    /// a durable entry states this after the call. All changes that the caller needs must have been
+    /// stored before the call.
     ///
     /// # Errors
     /// When the device fails; writes since the last successful flush are then in an unknown state.
@@ -755,10 +755,10 @@ impl Log {
         self.area.usable_bytes()
     }
 
-    /// Returns true when `bytes` in `records` records fit into the log after the waiting appends,
-    /// in full entries or entries of at least `records_per_entry` records. The space of complete
-    /// changes is treated as free, but no other change is assumed to be destaged. The gap before a
-    /// new incarnation is reserved.
+    /// Returns true when `bytes` in `records` records fit into the log after the waiting appends.
+    /// Each entry is assumed to be full or to have at least `records_per_entry` records. The space
+    /// of complete changes is treated as free, but no other change is assumed to be destaged. The
+    /// gap before a new incarnation is reserved.
     pub(super) fn takes(&self, bytes: u64, records: u64, records_per_entry: u64) -> bool {
         let complete = self.complete.get();
         let index = self.index.borrow();
@@ -768,8 +768,8 @@ impl Log {
         let pending = self.pending.borrow();
         let waits = |waiting: &Pending| waiting.append.data_bytes() + HEADER_BYTES;
         let waits_bytes: u64 = pending.iter().map(waits).sum();
-        // Extra headers: an entry can end before it is full, after each group of appends and at the
-        // end of the area.
+        // Extra headers, for entries that end before they are full: an entry ends after each group
+        // of appends, and at the end of the area.
         let full = bytes / (self.area.data_blocks_max * BLOCK_BYTES);
         let headers = (full + records.div_ceil(records_per_entry) + 4) * HEADER_BYTES;
         let all = stays_bytes + waits_bytes + bytes + headers + self.area.window();

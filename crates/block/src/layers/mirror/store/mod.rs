@@ -95,7 +95,8 @@ pub(super) struct StoreDevice {
 pub(super) struct StoreFound {
     /// Sequence number below which the side has every change.
     pub(super) complete_below: u64,
-    /// Lowest sequence number that is higher than that of every change that the side may have seen.
+    /// Lowest sequence number that is higher than the sequence numbers of all changes that the side
+    /// possibly received.
     pub(super) next_number: u64,
     /// Time at which the newest log entry was written, in seconds since 1970; `None` when there is
     /// none.
@@ -159,12 +160,12 @@ pub(super) struct Store {
     /// Callback that returns true while the destager should pause, because other sides lag and this
     /// side has more urgent work.
     held: RefCell<Rc<dyn Fn() -> bool>>,
-    /// Callback for when more changes have become durable on this side, and for when the log waits
-    /// until changes become durable on the other members.
+    /// Callback that is called in two cases: when more changes have become durable on this side,
+    /// and when the log waits until changes become durable on the other members.
     durability_moved: RefCell<Rc<dyn Fn()>>,
-    /// Whether the full log has waited in vain for the other members. It then drops the changes
-    /// that these members lack, and marks the regions of the dropped changes in the dirty-region
-    /// bitmap.
+    /// Whether the log drops changes that other members lack, and marks the regions of these
+    /// changes in the dirty-region bitmap. This is set when the log is full and has waited too long
+    /// for these members to make the changes durable.
     let_go: Cell<bool>,
     /// Function that reads content from another side that is cheaper to read; `None` when none was
     /// set.
@@ -196,8 +197,8 @@ pub(super) struct Store {
 
 /// Initializes the areas of a new side: an empty log, and no page of the bitmap or the checksums
 /// written, which means that no region was ever changed and no block ever written. With
-/// `has_content`, the data area keeps its content, which counts as change 1. The areas are durable
-/// when this returns. Little is written, whatever the size of the side.
+/// `has_content`, the data area keeps its content, which is treated as change 1. The areas are
+/// durable when this returns. Few bytes are written, regardless of the size of the side.
 ///
 /// # Errors
 /// Errors of the device; the content of the areas is then unknown.
@@ -235,8 +236,8 @@ fn backlog_share(usable_bytes: u64) -> u64 {
 }
 
 /// Returns the maximum number of bytes of changes by which a side with a log of `log_bytes` may
-/// lag, which bounds the exposure of its volume. The result assumes a device without a limit on the
-/// length of transfers; for other devices the maximum may be slightly higher.
+/// lag. This maximum also bounds the exposure of the volume. The result assumes a device without a
+/// limit on the length of transfers; for other devices, the maximum can be slightly higher.
 pub(super) fn backlog_bytes_max(log_bytes: u64) -> u64 {
     backlog_share(log::Area::new((0, log_bytes), u64::MAX).usable_bytes())
 }
@@ -481,9 +482,9 @@ impl Store {
         Ok(())
     }
 
-    /// Begins the rebuild of a side that is marked inconsistent: from now on its data area may be a
-    /// mixture of old and new content. The side has been no member since the epoch `member_until`;
-    /// with `None` it may lack everything.
+    /// Begins the rebuild of a side that is marked inconsistent: from now on, its data area can be
+    /// a mixture of old and new content. The side was last a member in the epoch `member_until`;
+    /// with `None`, it may lack everything.
     pub(super) fn begin_mixing(&self, member_until: Option<u64>) {
         // Where an earlier rebuild was interrupted, the data area may hold content that the
         // checksums do not describe.
@@ -515,10 +516,10 @@ impl Store {
         self.log.flush(number).await
     }
 
-    /// Makes the log durably state that the side holds every change below `number`, after an
-    /// opening has given the side all of these changes that are valid. If the side is started alone
-    /// later, only complete changes are valid, so content that readers get from now on must belong
-    /// to complete changes.
+    /// Makes the log durably state that the side holds every change below `number`. The opening
+    /// that calls this function must have given the side all of these changes that are valid. From
+    /// now on, readers can get the content of these changes. So the side must have them even if it
+    /// is started alone later, when only changes that are complete according to the log are valid.
     ///
     /// # Errors
     /// Errors of the device.
@@ -553,10 +554,11 @@ impl Store {
         self.log.takes(bytes, records, RECORDS_TOGETHER)
     }
 
-    /// Returns true when the log has space for a change that overtakes waiting changes. All waiting
-    /// changes, of the given bytes and parts, and all changes that may still join them must then
-    /// fit into the log, because none of them can be destaged before all of them are in the log.
-    /// Each part may need an entry of its own, since a side can be given one part at a time.
+    /// Returns true when the log has space for a change that overtakes waiting changes. None of the
+    /// waiting changes can be destaged before all of them are in the log. So the log must have
+    /// space for all of them, with the given number of bytes and parts, and for all changes that
+    /// can still join them. Each part may need an entry of its own, since a side can be given one
+    /// part at a time.
     pub(super) fn may_overtake(&self, waiting_bytes: u64, waiting_parts: u64) -> bool {
         let bytes = waiting_bytes.max(self.backlog_bytes_max());
         let parts = waiting_parts.max(self.backlog_bytes_max() / BLOCK_BYTES);

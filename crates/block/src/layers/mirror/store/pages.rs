@@ -76,8 +76,8 @@ pub(in crate::layers::mirror) struct Area {
     pub(in crate::layers::mirror) len: u64,
     /// UUID of the side.
     pub(in crate::layers::mirror) side: Uuid,
-    /// Number with which the first page is sealed. Pages of areas with other numbers have wrong
-    /// checksums in this area.
+    /// Number of the first page. The checksums of a page include its number, so the pages of an
+    /// area with other numbers have wrong checksums in this area.
     pub(in crate::layers::mirror) numbered_from: u64,
 }
 
@@ -324,8 +324,8 @@ pub(in crate::layers::mirror::store) struct WriteBack {
     written: WrittenIn,
 }
 
-/// A run of pages in flight. Unless the write succeeds, dropping this guard makes the pages due
-/// again.
+/// A run of pages in flight. Unless the write succeeds, dropping this guard records that the pages
+/// are again due to be written.
 struct InFlight<'a> {
     of: &'a WriteBack,
     run: Range<u64>,
@@ -447,8 +447,8 @@ impl WriteBack {
 
     /// Writes all pages that are due at the time of the call, in order; `fill` fills in the entries
     /// of each page in their newest version. The pages become durable with the next flush of the
-    /// device, which the caller must request. The future must run to completion: an abandoned write
-    /// may take effect after a later one.
+    /// device, which the caller must request. The future must run to completion: if a write is
+    /// abandoned, it might take effect after a later write of the same page.
     ///
     /// # Errors
     /// The first error of the device. Pages that were not written are still due.

@@ -1,10 +1,10 @@
 //! Detection of progress on the device of a side while its store uses it, and the end of all
 //! changes by a store.
 //!
-//! A side that is slow because its log is full and is being destaged still makes progress. So does
-//! a side whose full log waits for another member, although its device has no request. Reads do not
-//! count as progress, because a device may answer reads indefinitely without ever completing
-//! another write.
+//! A side whose log is full and is being destaged is slow, but makes progress. A side whose full
+//! log waits for another member is also treated as making progress, although its device has no
+//! request. A completed read is not progress, because a device can answer reads indefinitely
+//! without ever completing another write.
 //!
 //! A store that has ended must change nothing on the side: another store is opened on the same
 //! side, and a late destage or checkpoint of the ended store would overwrite content of the new

@@ -1,6 +1,6 @@
 //! Reading a log after a clean stop or any crash: its entries, the sequence number up to which it
-//! is complete, and the position of its next entry. Nothing is written, so this can be interrupted
-//! and repeated.
+//! is complete, and the position of its next entry. Reading writes nothing to the device, so it can
+//! be interrupted and repeated.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -109,9 +109,9 @@ impl Reader<'_> {
         Ok(true)
     }
 
-    /// Returns the position of the next valid entry after a damaged entry at the position `end`, if
-    /// that next entry or `durable_to` proves that the damaged entry had been durable. Searches one
-    /// in-flight window. Returns `None` when there is no such entry.
+    /// Searches for a valid entry in one in-flight window after a damaged entry at the position
+    /// `end`. Returns the position of the valid entry, if this entry or `durable_to` proves that
+    /// the damaged entry had been durable; otherwise `None`.
     async fn beyond(
         &mut self,
         side: &Uuid,
@@ -131,9 +131,9 @@ impl Reader<'_> {
     }
 }
 
-/// Reads the log of a side, whose maximum length is that of its `area`, and repeatedly calls `told`
-/// with the number of bytes read so far. The changes of an epoch are valid only below the sequence
-/// number that [`counts_below`](StoreDevice::counts_below) returns for the epoch.
+/// Reads the log of a side, which lies in `area`, and calls `told` repeatedly with the number of
+/// bytes read so far. [`counts_below`](StoreDevice::counts_below) returns a sequence number for
+/// each epoch. Only changes below this number are valid among the changes of that epoch.
 ///
 /// # Errors
 /// When the device cannot be read. `Corrupt` when no checkpoint is valid, so that the start of the
@@ -229,7 +229,8 @@ struct Walk<'c> {
 impl<'c> Walk<'c> {
     fn new(checkpoint: &'c Checkpoint) -> Walk<'c> {
         let mut discontinuities = checkpoint.discontinuities.iter().peekable();
-        // Each discontinuity record begins the incarnation that follows the previous one.
+        // Each discontinuity record begins the next incarnation. So the incarnation at the tail has
+        // the number before that of the first discontinuity record.
         let run = discontinuities
             .peek()
             .map_or(checkpoint.run, |discontinuity| discontinuity.run - 1);
@@ -280,8 +281,8 @@ impl Recovered {
         self.start.index.push(entry);
     }
 
-    /// Returns the lowest sequence number that is higher than that of every change that the side
-    /// may have seen.
+    /// Returns the lowest sequence number that is higher than the sequence numbers of all changes
+    /// that the side possibly received.
     pub(super) fn next_number(&self) -> u64 {
         let entries = self.start.index.entries().iter();
         let highest = entries.filter_map(Entry::highest).max();

@@ -94,8 +94,9 @@ impl Regions {
         let mut reads = std::pin::pin!(reads.buffered(READS_IN_FLIGHT_MAX));
         let mut marks = Marks::new(regions);
         // A page on the device that differs from its state in memory is due to be written. This
-        // matters for a damaged page, which can be valid when it is read later. The page must not
-        // have its old content then, since marks that memory already implies are not written again.
+        // matters for a damaged page, which can be valid when it is read later. If it then had its
+        // old content, it would lack marks: a mark that the state in memory already includes is not
+        // written again.
         let (mut damaged, mut due) = (Vec::new(), Vec::new());
         while let Some(read) = reads.next().await {
             let (run, payload) = read?;
@@ -160,7 +161,7 @@ impl Regions {
         changed
     }
 
-    /// Extends the map for a volume of `volume_bytes`. The added regions are recorded as never
+    /// Extends the bitmap for a volume of `volume_bytes`. The added regions are recorded as never
     /// changed.
     ///
     /// # Panics
@@ -243,11 +244,11 @@ impl Regions {
         Ok(found.is_ok_and(is_like) || self.write_back.is_due(page))
     }
 
-    /// Returns the ranges, in bytes, of the first `volume_bytes` of the volume that a side whose
-    /// newest epoch is `epoch` may lack, merged and in ascending order.
+    /// Returns the ranges of the volume, in bytes, that a side possibly lacks if its newest epoch
+    /// is `epoch`. The ranges are merged, in ascending order, and within the first `volume_bytes`.
     ///
     /// # Panics
-    /// When the map describes a smaller volume.
+    /// When the bitmap describes a smaller volume.
     pub(super) fn out_of_sync_since(&self, epoch: u64, volume_bytes: u64) -> Vec<Range<u64>> {
         let marks = self.marks.borrow();
         let regions = volume_bytes.div_ceil(REGION_BYTES);
@@ -257,7 +258,7 @@ impl Regions {
             marks.regions()
         );
         let mut out_of_sync: Vec<Range<u64>> = Vec::new();
-        // The limit is below `ALWAYS`, which must be above every epoch.
+        // An entry `ALWAYS` must be above every epoch, so the limit is below `ALWAYS`.
         for run in marks.above(epoch.min(ALWAYS - 1), regions) {
             let start = run.start * REGION_BYTES;
             let end = volume_bytes.min(run.end * REGION_BYTES);

@@ -16,9 +16,9 @@ use crate::request::Origin;
 
 impl Store {
     /// Durably appends the newest content of the oldest entries again, if the log keeps these
-    /// entries only for a lagging member. Returns true when content was moved. If most of the bytes
-    /// that were moved since the last progress of the member were still needed, moving would gain
-    /// no room: nothing is moved then, and the log waits for the member.
+    /// entries only for a lagging member. Returns true when content was moved. Nothing is moved if,
+    /// since the last progress of the member, most of the moved bytes were still needed: moving
+    /// would free no space, and the log waits for the member.
     ///
     /// # Errors
     /// Errors of the device.

@@ -33,8 +33,9 @@ impl Log {
         .await
     }
 
-    /// Begins an incarnation. If there is no space for it, `place` returns the discontinuity record
-    /// of an empty incarnation to reuse.
+    /// Begins an incarnation. If the log has no space for another incarnation, `place` is called.
+    /// It returns the discontinuity record of an empty incarnation, and the new incarnation reuses
+    /// that record.
     async fn begin_run_at(
         &self,
         place: impl FnOnce(&mut Vec<Discontinuity>, u64) -> Option<Discontinuity>,
@@ -98,8 +99,8 @@ impl Log {
         Ok(())
     }
 
-    /// Writes a checkpoint. Its sequence number is used up even if the write fails, since the
-    /// checkpoint may be on the device nevertheless.
+    /// Writes a checkpoint. Its sequence number is not used again, even if the write fails, since
+    /// the checkpoint may be on the device nevertheless.
     pub(super) async fn write_checkpoint(&self, next: &Checkpoint) -> Result<(), IoError> {
         self.checkpoint.borrow_mut().sequence = next.sequence;
         checkpoint::write(&self.rt, &self.device, &self.side, next, &self.older_slot).await

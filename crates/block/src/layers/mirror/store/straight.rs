@@ -2,10 +2,10 @@
 //!
 //! Through the log, each byte would be written twice and read once, a disk would seek between both
 //! places, and a rebuild would wait for space in a log full of client writes. While a side is
-//! rebuilt, its superblock says so and its data area may be a mixture of old and new content, so
-//! that the log has nothing to protect there. Before the side becomes a member, the content and its
-//! checksums must be durable. Until [`settle`](Store::settle) has made them durable, their ranges
-//! are recorded, and are treated as lacking again if the side fails.
+//! rebuilt, its superblock says so, and its data area may be a mixture of old and new content. The
+//! protection that the log gives is therefore not needed there. Before the side becomes a member,
+//! the content and its checksums must be durable. Until [`settle`](Store::settle) has made them
+//! durable, their ranges are recorded, and are treated as lacking again if the side fails.
 //!
 //! A straight write must never go to a range with a record in the log, since this older record
 //! would be destaged later.
@@ -38,7 +38,7 @@ const UNWRITTEN_PAGES_MAX: usize = 1024;
 const ANNOUNCED_BYTES: u64 = 16 * MAP_PAGE_COVERS_BYTES;
 /// Maximum interval between two checks whether the log can drop more entries.
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
-/// Number of checksum pages that are preloaded together, ahead of the copy.
+/// Number of checksum pages that are preloaded together, before the copy of a rebuild needs them.
 const PAGES_AHEAD: u64 = 64;
 
 /// Reason why the content of straight writes (writes of a rebuild that bypass the log) could not be
@@ -274,10 +274,11 @@ impl Store {
             .without_before(self.log.tail())
     }
 
-    /// Returns the ranges that the side holds and may lose, because they are not known to be
-    /// durable. These include logged changes with sequence numbers below `complete_durable`, since
-    /// a change that a rebuild logs has the number of an older change. The call also clears the
-    /// record of the ranges that a rebuild has written directly.
+    /// Returns the ranges whose content the side holds but is not known to hold durably, so that
+    /// the side may lose it. A logged change in these ranges can have a sequence number below
+    /// `complete_durable`, since a change that a rebuild logs has the number of an older change.
+    /// The call also clears the record of the ranges that the rebuild has written directly to home
+    /// locations.
     pub(in super::super) fn take_not_durable(&self) -> RangeSet {
         let mut ranges = self.straight.unsettled.take();
         ranges.extend(self.straight.settling.take().iter());

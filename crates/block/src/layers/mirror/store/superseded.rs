@@ -10,8 +10,8 @@ use std::ops::Range;
 
 use crate::range_set::RangeSet;
 
-/// Superseded ranges of log entries, by the position of the entry. Changes of the same ranges in
-/// later entries are valid.
+/// Superseded ranges of log entries, by the position of the entry. Only the changes of that entry
+/// are superseded: changes of the same ranges in later entries are valid.
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct Superseded {
     by_entry: BTreeMap<u64, RangeSet>,

@@ -321,8 +321,8 @@ fn what_is_not_complete_can_be_forgotten() {
     });
 }
 
-/// A device whose writes take 1 ms, 2 ms and so on, once this is switched on. The first of these
-/// writes fails.
+/// A device on which writes become slower and slower once `writes` is set. From then on, the first
+/// write takes 1 ms and fails, and each further write takes 1 ms longer than the write before it.
 struct FailsOnce {
     rt: Rt,
     below: Rc<dyn Device>,

@@ -32,8 +32,9 @@ use crate::request::Request;
 
 const PAGE_WORDS: usize = ENTRIES_BYTES / 8;
 const SECTOR_WORDS: usize = PAGE_WORDS / SECTORS;
-/// Numbers with which the first page of each of the two copies is sealed, chosen so that no page of
-/// the bitmap or the checksums can be mistaken for a page of a copy.
+/// Numbers of the first page of each of the two copies. The checksums of a page include its number.
+/// The numbers are chosen so that no page of the bitmap or the checksums can be mistaken for a page
+/// of a copy.
 const FIRST_PAGES: [u64; 2] = [1 << 62, 1 << 63];
 /// Maximum number of attempts to write the bits, when a page read back differs from the page
 /// written.
@@ -152,15 +153,15 @@ impl Written {
         self.damaged_sectors.get()
     }
 
-    /// Returns the pages that the device has written and whose bit is not set yet. After a flush
-    /// that begins after this call, and after the pages were read back, they can be passed to
-    /// [`settle`](Self::settle).
+    /// Returns the pages that the device has written, and whose bits are not set yet. The caller
+    /// must then flush the device and read these pages back. After that, the caller can pass the
+    /// pages to [`settle`](Self::settle).
     pub(super) fn fresh(&self) -> BTreeSet<u64> {
         self.fresh.borrow().clone()
     }
 
-    /// Sets the bits of those `durable_pages` that still need it, and makes all bits durable. The
-    /// future must run to completion.
+    /// Sets the bits of the pages in `durable_pages`, unless they are already set, and makes all
+    /// bits durable. The future must run to completion.
     ///
     /// # Errors
     /// Errors of the device; `Corrupt` when the device does not keep the written content. Bits that

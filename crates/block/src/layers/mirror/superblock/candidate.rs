@@ -79,7 +79,7 @@ impl Candidate {
     /// Returns the number of copies on the device that differ from `superblock` or cannot be read.
     ///
     /// # Errors
-    /// Errors of the device other than those of the copies' own blocks.
+    /// Errors of the device, except errors of the blocks of the copies.
     pub(in crate::layers::mirror) async fn wrong_copies(
         &self,
         superblock: &Superblock,
@@ -97,7 +97,8 @@ impl Candidate {
         Ok(wrong)
     }
 
-    /// Returns the index of the copy to overwrite first: the one that is not the newest valid copy.
+    /// Returns the index of the copy to overwrite first: the copy that is not the newest valid
+    /// copy.
     async fn spare_copy(&self) -> Result<usize, IoError> {
         // A read does not show whether the returned content is durable, so it is made durable
         // first.
@@ -120,10 +121,10 @@ impl Candidate {
         Ok(needed.map_or(0, |(index, _)| 1 - index))
     }
 
-    /// Writes both copies, with a flush after each. The copy to write first is that named by
-    /// `spare` or, if `spare` is empty, the one that is not the newest valid copy on the device. A
-    /// failed write may destroy the copy in its place, so while one copy is not known to be intact,
-    /// the other one must not be written.
+    /// Writes both copies, with a flush after each. If `spare` names a copy, that copy is written
+    /// first. Otherwise, the device is read, and the copy that is not the newest valid copy is
+    /// written first. A failed write may destroy the copy in its place. So while one copy is not
+    /// known to be intact, the other copy must not be written.
     ///
     /// # Errors
     /// The first error. One of the copies is intact nevertheless, and `spare` names the other copy.

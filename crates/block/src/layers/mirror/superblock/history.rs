@@ -7,7 +7,7 @@
 
 use super::{SIDES_MAX, Uuid};
 
-/// Maximum number of epochs in a history, for which a superblock has room.
+/// Maximum number of epochs in a history. A superblock has room for this number of epochs.
 pub const EPOCHS_MAX: usize = 64;
 
 /// A period in which the set of members (the sides that hold everything) stayed the same.
@@ -17,8 +17,8 @@ pub struct Epoch {
     pub number: u64,
     /// Random identifier of the epoch.
     pub id: Uuid,
-    /// Sequence number of the first change admitted in the epoch. It is lower than that of the
-    /// epoch before if changes were discarded or lost.
+    /// Sequence number of the first change admitted in the epoch. If changes were discarded or
+    /// lost, this number is lower than the first change of the epoch before.
     pub first_change: u64,
     /// Bit set of the members (the sides that hold everything) by their places in the table of
     /// sides.
@@ -112,8 +112,8 @@ impl History {
         self.0.push(epoch);
     }
 
-    /// Returns the epochs after the one with the identifier `id`: an empty slice if that is the
-    /// current epoch, `None` if it is not in the history.
+    /// Returns the epochs after the epoch with the identifier `id`. The slice is empty if that
+    /// epoch is the current epoch. Returns `None` if that epoch is not in the history.
     pub fn after(&self, id: &Uuid) -> Option<&[Epoch]> {
         let at = self.0.iter().position(|epoch| epoch.id == *id)?;
         Some(&self.0[at + 1..])
@@ -127,8 +127,8 @@ impl History {
         began.map_or(0, |epoch| epoch.number)
     }
 
-    /// Returns the epoch after the one with the identifier `id`; `None` unless both are in the
-    /// history.
+    /// Returns the epoch after the epoch with the identifier `id`; `None` unless both epochs are in
+    /// the history.
     pub fn next_after(&self, id: &Uuid) -> Option<&Epoch> {
         self.after(id)?.first()
     }

@@ -369,8 +369,9 @@ mod tests {
         }
     }
 
-    /// 100 MiB of existing content after a head: 105 MiB need one bitmap page and 27 checksum pages
-    /// (128 KiB).
+    /// A device with 100 MiB of existing content after a head, the free part of the device before
+    /// the content. With a head of 5 MiB, the 105 MiB need one bitmap page and 27 checksum pages
+    /// (108 KiB, rounded up to 128 KiB).
     #[test]
     fn content_that_is_there_stays_where_it_is() {
         let of = |head: u64, log_bytes| {

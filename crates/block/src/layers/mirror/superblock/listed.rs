@@ -2,7 +2,7 @@
 //!
 //! A history has room for a limited number of epochs, and a side can be absent for more epochs than
 //! that. The table must then still distinguish a side that was left behind from a side that ran
-//! alone. It must never record an epoch that is not of the volume's own past.
+//! alone. It must never record an epoch that does not belong to the volume's own past.
 
 use super::{SIDES_MAX, Uuid};
 
@@ -33,7 +33,7 @@ impl Listed {
 }
 
 /// Last known (acknowledged) epoch of a side. If a write of its superblock failed, the side has
-/// either the epoch before that write or the epoch of that write, so there are two fields.
+/// either the epoch from before that write or the epoch of that write, so there are two fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Acknowledged {
     before: Half,
@@ -44,7 +44,8 @@ impl Acknowledged {
     /// Length in bytes of an encoded record.
     pub(super) const BYTES: usize = 16;
 
-    /// Creates the record of a side that has one of the two epochs, as far as they are known.
+    /// Creates the record of a side whose last epoch is either `before` or `last`. `None` stands
+    /// for an epoch that is not known.
     pub fn one_of(before: Option<Uuid>, last: Option<Uuid>) -> Acknowledged {
         let half = |id: Option<Uuid>| id.map_or(NOTHING, |id| half_of(&id));
         Acknowledged {
@@ -53,7 +54,8 @@ impl Acknowledged {
         }
     }
 
-    /// Returns the record with the epoch `id` added as one that the side may have got since.
+    /// Returns this record with `id` as the last epoch: the side has possibly got the epoch `id`
+    /// since.
     pub fn perhaps_since(self, id: &Uuid) -> Acknowledged {
         let last = half_of(id);
         Acknowledged { last, ..self }
@@ -64,8 +66,7 @@ impl Acknowledged {
         *self == Acknowledged::default()
     }
 
-    /// Returns true when, according to the record, the epoch `id` may be the current epoch of the
-    /// side.
+    /// Returns true when the current epoch of the side is possibly `id`, according to this record.
     pub fn may_be(&self, id: &Uuid) -> bool {
         let half = half_of(id);
         half != NOTHING && [self.before, self.last].contains(&half)

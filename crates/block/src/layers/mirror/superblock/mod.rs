@@ -32,7 +32,8 @@ pub use remembered::{Leaving, Remembered, ScrubRecord};
 
 const MAGIC: [u8; 8] = *b"BIMETAL\0";
 
-/// Returns true when the first bytes of a device are those of a superblock, valid or not.
+/// Returns true when a device begins with the first bytes of a superblock, whether the superblock
+/// is valid or not. `head` holds the first bytes of the device.
 pub fn is_marked(head: &[u8]) -> bool {
     head.starts_with(&MAGIC)
 }
@@ -339,10 +340,10 @@ impl Block<'_> {
 }
 
 impl Superblock {
-    /// Returns the place of this side in the table.
+    /// Returns the place of this side, which is its index in the table of sides.
     ///
     /// # Panics
-    /// When the side is not in the table, which is never so for a decoded superblock.
+    /// When the table does not list the side. The table of a decoded superblock always does.
     pub fn place(&self) -> usize {
         let place = place_in(&self.table, &self.side);
         place.expect("a side is in its own table")

@@ -1,9 +1,10 @@
 //! Unfinished operations of a volume, as stored in every superblock: sides that are to leave, sides
 //! that a command has added, sides that have left by a command, and the progress of a scrub.
 //!
-//! The record belongs to the table of sides: fields that refer to places change with an epoch, as
-//! the table does. Zero bytes, which older programs wrote, mean that no operation is remembered.
-//! The record must never name a leaving side that has no place in the table.
+//! The record belongs to the table of sides: its fields that refer to places in the table change
+//! only with a new epoch, like the table itself. Zero bytes, which older programs wrote, mean that
+//! no operation is remembered. The record must never name a leaving side that has no place in the
+//! table.
 
 use super::{Block, Fields, SIDES_MAX, Table, Uuid};
 

@@ -11,7 +11,8 @@ fn damaged(seen: Seen) -> Seen {
 }
 
 /// A side whose log has lost entries is not a source, but its superblock is still evidence. So an
-/// older copy of another side is not accepted as the volume, although the only witness is damaged.
+/// older copy of another side is not accepted as the volume, although the only evidence against the
+/// copy comes from the damaged side.
 #[test]
 fn a_damaged_side_still_tells_that_the_other_is_an_older_copy() {
     let older = at(250, side(A, 2, SideState::Dirty, &[together()]));

@@ -41,7 +41,7 @@ impl Cache {
         }
     }
 
-    /// Adds pages that need no longer stay in memory to the clock again.
+    /// Adds pages to the clock again, once they no longer have to stay in memory.
     pub(super) fn rejoin(&mut self, due: &WriteBack) {
         for (page, cached) in &mut self.pages {
             if !cached.on_clock && !due.is_needed(*page) {

@@ -22,7 +22,8 @@ pub(in crate::layers::mirror::store) enum Expected {
     /// No side had the content when the side was rebuilt: reads fail until the block is written.
     Lost,
     /// The block has this digest. The digests 0, 1 and 2 are stored as 0xFFFFFFFF, 0xFFFFFFFE and
-    /// 0xFFFFFFFD, and are equivalent to these.
+    /// 0xFFFFFFFD, because the values 0, 1 and 2 of an entry are reserved. Each of the three
+    /// digests is treated as equal to the value stored for it.
     Digest(u32),
 }
 

@@ -48,9 +48,8 @@ fn entry_on_device(rig: &Rig, block: u64) -> u32 {
     u32::from_le_bytes(page[at..at + 4].try_into().unwrap())
 }
 
-/// In page 2, the first block has a known CRC, the second is unknown, and the next two have the
-/// CRCs 0 and
-/// 1. The other blocks were never written.
+/// In page 2, the first block has a known CRC, the second block is unknown, the third block has the
+/// CRC 0, and the fourth block has the CRC with the value 1. The other blocks were never written.
 #[test]
 fn a_page_is_as_the_format_page_draws_it() {
     let entries = [
@@ -111,7 +110,7 @@ fn a_page_that_is_not_believed_is_damaged() {
     }
 }
 
-/// A torn write leaves any mixture of old and new sectors, in which each entry is intact.
+/// A torn write leaves any mixture of old and new sectors. Each entry in such a page is intact.
 #[test]
 fn a_page_of_old_and_new_sectors_is_believed() {
     let values = |start: u32| (0..1008).map(move |entry| start + entry);

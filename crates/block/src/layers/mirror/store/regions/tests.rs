@@ -82,7 +82,7 @@ fn a_page_is_as_the_format_page_draws_it() {
     assert!(!map.dirty());
 }
 
-/// A torn write leaves any mixture of old and new sectors, in which each entry is intact.
+/// A torn write leaves any mixture of old and new sectors. Each entry in such a page is intact.
 #[test]
 fn a_page_of_old_and_new_sectors_is_believed() {
     let of_epoch = |epoch: u64| page_by_hand(&epoch.to_le_bytes().repeat(504), SIDE, 1);

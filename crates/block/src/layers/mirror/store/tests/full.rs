@@ -17,9 +17,9 @@ fn fill(rt: &Rt, store: &Store, next: &Cell<u64>, waiting: u64) -> Vec<Outcome> 
     (0..count).map(append).collect()
 }
 
-/// A change reaches the side without its log. Before that, the log lacks the change, so it cannot
-/// state a higher complete sequence number, and it fills up. The flush that frees space in the log
-/// must not wait for changes that wait for this space.
+/// The log lacks a change, so it cannot state a higher complete sequence number, and it fills up.
+/// Then the change reaches the side without its log. The flush that now frees space in the log must
+/// not wait for changes that wait for this space.
 #[test]
 fn a_flush_waits_for_no_change_that_waits_for_space() {
     let rt = rt();

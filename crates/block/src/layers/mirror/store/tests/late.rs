@@ -15,8 +15,9 @@ impl Written {
         }
     }
 
-    /// Checks that the log has the newest change of each block that a member complete below
-    /// `number` lacks, that no region is marked, and that every block reads as written.
+    /// Checks the log for a member that holds exactly the changes below `number`: the log must have
+    /// the newest change of each block that was changed since. Also checks that no region is
+    /// marked, and that every block reads as written.
     async fn check(&self, store: &Store, number: u64) {
         for (block, (last, _)) in (0u64..).zip(&self.0) {
             if *last >= number {
@@ -44,8 +45,8 @@ fn blocks_written_again_and_again_fill_no_log() {
         store.release(1, false);
         let mut written = Written(vec![(0, 0); (VOLUME_BYTES / BLOCK_BYTES) as usize]);
         for step in 0..6_000u64 {
-            // Each change takes two blocks of a log of 1,024 blocks. At first, every tenth change
-            // has a block of its own.
+            // Each change takes two blocks of a log of 1,024 blocks. Of the first 400 changes,
+            // every tenth is the only change of its block.
             let block = match step {
                 0..400 if step % 10 == 0 => 100 + step / 10,
                 _ => step % 7,
@@ -69,7 +70,7 @@ fn blocks_written_again_and_again_fill_no_log() {
     });
 }
 
-/// Random changes, with a lagging member that makes progress at random, and with stops in between.
+/// Performs random changes, with stops in between. A lagging member makes progress at random.
 #[test]
 fn a_late_member_finds_in_the_log_what_it_lacks() {
     let rt = rt();
@@ -170,9 +171,8 @@ impl Device for Hanging {
     }
 }
 
-/// While the full log of a side waits for a lagging member, the side still counts as making
-/// progress. A device that hangs during this wait is detected once the log has requests for it
-/// again.
+/// While the full log of a side waits for a lagging member, the side is treated as making progress.
+/// A device that hangs during this wait is detected once the log has requests for it again.
 #[test]
 fn a_side_that_waits_for_a_late_member_is_not_silent() {
     const PROBE: Duration = Duration::from_millis(10);

@@ -117,8 +117,8 @@ fn what_the_log_held_before_a_rebuild_is_not_found_again_after_it() {
     });
 }
 
-/// Announces a range of three blocks, whose changes in the log were discarded, and writes blocks of
-/// the byte 7 directly to its home location.
+/// Announces a range of three blocks, whose changes in the log were discarded. Then writes three
+/// blocks, filled with the byte 7, directly to the home location of the range.
 async fn bring(rt: &Rt, store: &Rc<Store>, range: Range<u64>) {
     let announced = store.announce(vec![range.clone()]);
     announced.await.expect("announced");

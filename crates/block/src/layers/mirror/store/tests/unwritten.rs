@@ -228,7 +228,8 @@ fn a_written_page_that_has_turned_to_zeroes_is_damaged() {
     });
 }
 
-/// A side from before written bits existed has no bits, so all of its pages are treated as written.
+/// A side that was formatted before written bits existed has no such bits, so all of its pages are
+/// treated as written.
 #[test]
 fn a_side_that_says_nothing_of_its_pages_has_all_of_them() {
     let rt = rt();
@@ -287,7 +288,8 @@ fn content_that_was_there_is_unknown_without_a_page() {
     });
 }
 
-/// Pages of written bits are sealed with other numbers than pages of the bitmap and the checksums.
+/// The checksums of a page include a number of the page. Pages of written bits have other numbers
+/// than pages of the bitmap and the checksums, so no page of one kind is valid as another kind.
 #[test]
 fn no_page_of_the_map_passes_for_bits() {
     let area = |numbered_from| Area {
