@@ -17,7 +17,7 @@ pub(crate) enum FreeBlocks {
 }
 
 impl FreeBlocks {
-    /// Creates a list of the blocks in `order`, all of which must be erased.
+    /// Creates a list of the blocks in `order`. Every block in it must already be erased.
     pub fn new(order: impl Iterator<Item = u32>, least_worn_first: bool, nand: &Nand) -> Self {
         let blocks: VecDeque<u32> = order.collect();
         if !least_worn_first {

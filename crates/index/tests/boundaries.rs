@@ -1,7 +1,7 @@
-//! Tests of one short life of an index, which uses every operation. The life is repeated once for
-//! each possible failure: a power cut at every call to the disk, and at every call of the following
-//! opening; every write lost, torn or misdirected; every block reverted to an earlier version; and
-//! no space at every growth.
+//! Tests that run one short workload, which uses every operation of an index, and repeat it once
+//! for each possible failure: a power cut at every disk call of the workload, and at every disk
+//! call of the opening after such a cut; every write lost, torn or misdirected; every block
+//! reverted to an earlier version; and no space at every growth.
 
 use crate::world;
 use crate::world::mishap::{Mishap, Mishaps};

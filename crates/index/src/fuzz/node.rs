@@ -1,5 +1,5 @@
-//! Arbitrary bytes as the image of a node, a blob or a patch: the bytes must be refused, or be
-//! readable like an image.
+//! Fuzzes the decoders of nodes, blobs and patches with arbitrary bytes: a decoder must refuse the
+//! bytes, or return a value that can be read like that of a valid image.
 
 use super::Input;
 use crate::node::{

@@ -81,9 +81,9 @@ pub(crate) fn head(bytes: &[u8]) -> u64 {
     }
 }
 
-/// Head and length of a prefix, kept beside the other fields that a search reads first. The prefix
-/// itself is in a cache line of its own. A search reads that line only if the head does not decide
-/// the comparison: if the prefix is longer than 8 bytes or the key is shorter than 8 bytes.
+/// The first 8 bytes (the [head]) and the length of a prefix, kept beside the other fields that a
+/// search reads first. The prefix itself is in a cache line of its own. A search reads that line
+/// only if the prefix is longer than 8 bytes, or the key shorter than 8 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Start {
     /// The [head] of the prefix.

@@ -118,8 +118,8 @@ impl Writer {
         Ok(*at != WritingBack::Done)
     }
 
-    /// Makes leaves apply range deletions that they lack, up to one step. Returns false if no leaf
-    /// lacks a range deletion.
+    /// Applies pending range deletions to leaves that lack them, to about `LEAVES_IN_STEP` leaves
+    /// in a call. Returns false if no leaf lacks a range deletion.
     pub(super) fn take_in_more(&mut self) -> Result<bool, Error> {
         for _ in 0..LEAVES_IN_STEP as usize / LEAVES_IN_TURN {
             if !self.take_in_some(LEAVES_IN_TURN)? {

@@ -123,9 +123,9 @@ async fn flap(rt: &Rt, switch: &Switch, times: u32, for_time: Duration) {
     }
 }
 
-/// Returns true if a fault of the side is permanent. Either the side has lost both copies of its
-/// superblock, or the scenario has a side without faults and a fault of this side in this life has
-/// no end.
+/// Returns true if the side is faulty permanently. This is the case if both copies of its
+/// superblock are lost. It is also the case if one of its faults in this life has no end, and the
+/// scenario keeps another side free of faults.
 pub fn lasts_for_ever(world: &World, life: &Life, side: usize) -> bool {
     if world.blank.borrow().contains(&side) {
         return true;

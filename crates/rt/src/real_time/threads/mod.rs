@@ -123,7 +123,8 @@ impl Threads {
         watched
     }
 
-    /// Retries the operations that waited for a change of a file.
+    /// Retries the operations that waited for the file descriptor `fd` to become ready, after the
+    /// poller has reported `events` for it.
     fn changed(&self, fd: RawFd, events: u32) {
         let mut files = self.files.borrow_mut();
         // A file without an entry was closed while this event was pending. The event is ignored.
@@ -142,7 +143,8 @@ impl Threads {
         }
     }
 
-    /// Waits for changes of files, for at most `at_most`; `None` means without a limit.
+    /// Polls the registered file descriptors for readiness, and blocks for at most `at_most`;
+    /// `None` means without a limit.
     fn probe(&self, at_most: Option<Duration>) {
         // `epoll_pwait2(2)`, which takes nanoseconds (Linux 5.11), cannot be used: this driver is
         // used under system call filters, which do not know that call and reject it.

@@ -55,7 +55,8 @@ impl Kind {
         }
     }
 
-    /// Returns the loads of the paper for this kind, in operations per second.
+    /// Returns the offered rates of requests, in operations per second, that the CHC-Tree paper
+    /// uses for this kind of load.
     pub fn loads_per_s(self) -> impl Iterator<Item = u64> {
         let (first, last, step) = match self {
             Kind::Search => (1500, 5000, 500),
