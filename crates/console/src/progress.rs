@@ -3,9 +3,6 @@
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// Creates a progress bar for `length` runs.
-///
-/// # Panics
-/// Never: the template is a constant.
 pub fn progress_bar(length: u64) -> ProgressBar {
     let bar = ProgressBar::new(length);
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len}  {elapsed}  eta {eta}  {msg}");

@@ -64,18 +64,16 @@ pub fn crate_direction(tree: &Tree) -> Vec<Complaint> {
 fn table(page: &str) -> Vec<Row<'_>> {
     let lines = page.lines().skip_while(|line| !line.starts_with(HEADING));
     let rows = lines.skip(2).take_while(|line| line.starts_with('|'));
-    let row = |line: &'_ str| -> Option<(usize, usize)> {
-        let second = line[1..].find('|')? + 1;
-        let third = line[second + 1..].find('|')? + second + 1;
-        Some((second, third))
-    };
     rows.filter_map(|line| {
-        let (second, third) = row(line)?;
-        let dependencies = line[second + 1..third].split(',').map(str::trim);
-        let dependencies = dependencies.map(|name| name.trim_matches('`').to_owned());
+        let mut cells = line.trim_matches('|').split('|');
+        let (name, dependencies) = (cells.next()?, cells.next()?);
+        let dependencies = dependencies
+            .split(',')
+            .map(|name| name.trim().trim_matches('`'));
+        let dependencies = dependencies.filter(|name| !name.is_empty());
         Some(Row {
-            name: line[1..second].trim().trim_matches('`'),
-            dependencies: dependencies.filter(|name| !name.is_empty()).collect(),
+            name: name.trim().trim_matches('`'),
+            dependencies: dependencies.map(str::to_owned).collect(),
         })
     })
     .collect()
