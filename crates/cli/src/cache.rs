@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use bimetal_control as control;
 use serde_json::json;
 
 use crate::config::Config;
-use crate::control;
 use crate::statistics;
 use bimetal_console::stderr::say;
 use bimetal_console::table::{Align, Table};

@@ -9,10 +9,10 @@ use anyhow::Result;
 use bimetal_block::graph::Graph;
 use bimetal_block::layers::mirror::superblock::BlockDigest;
 use bimetal_block::units::show_size;
+use bimetal_control as control;
 use serde_json::{Map, Value, json};
 
 use crate::config::Config;
-use crate::control;
 use crate::facts::{self, AllFacts};
 use crate::terminal::{Terminal, Tone};
 

@@ -4,10 +4,11 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use bimetal_control as control;
 use serde_json::json;
 
 use crate::config::Config;
-use crate::control::{self, VolumeArgs};
+use crate::volume::VolumeArgs;
 
 /// Arguments of the verb `grow`.
 #[derive(clap::Args)]

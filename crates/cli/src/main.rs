@@ -13,7 +13,6 @@ mod cache;
 mod cgroup;
 mod check;
 mod config;
-mod control;
 mod demo;
 mod exports;
 mod exposure;
@@ -43,6 +42,7 @@ mod statistics;
 mod status;
 mod terminal;
 mod tls;
+mod volume;
 
 use std::process::ExitCode;
 

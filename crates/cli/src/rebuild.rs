@@ -6,10 +6,11 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use bimetal_block::units::show_size;
+use bimetal_control as control;
 use serde_json::{Value, json};
 
 use crate::config::Config;
-use crate::control::{self, VolumeArgs};
+use crate::volume::VolumeArgs;
 
 /// Arguments of the verb `rebuild`.
 #[derive(clap::Args)]

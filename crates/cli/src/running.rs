@@ -11,6 +11,8 @@ use anyhow::{Result, anyhow, bail};
 use bimetal_block::graph::{Node, OpenOptions, Stack};
 use bimetal_block::layers::mirror::sides_line;
 use bimetal_block::{BLOCK_BYTES, Device, IoError, Statistic};
+use bimetal_control::record;
+use bimetal_control::{Answer, Control};
 use bimetal_export::fuse::{MountOptions, Mounted};
 use bimetal_export::ublk::{AttachOptions, Attachment};
 use bimetal_export::{Server, StartError};
@@ -21,12 +23,10 @@ use serde_json::{Value, json};
 
 use crate::alerts;
 use crate::config::Config;
-use crate::control::{Answer, Control};
 use crate::exposure;
 use crate::local::Local;
 use crate::operation::Operation;
 use crate::operations;
-use crate::record;
 use crate::shown::{Attached, Shown};
 use bimetal_console::stderr::say;
 
@@ -86,7 +86,7 @@ impl Running {
             }
             Err(error) => {
                 shown.server.stop().await;
-                Err(undo(&shown.stack, error).await)
+                Err(undo(&shown.stack, error.into()).await)
             }
         }
     }

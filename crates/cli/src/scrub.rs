@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use bimetal_block::units::show_size;
+use bimetal_control as control;
 use serde_json::{Value, json};
 
 use crate::config::Config;
-use crate::control::{self, VolumeArgs};
+use crate::volume::VolumeArgs;
 
 /// Interval at which the client polls the state of the scrub.
 const ASK_EVERY: Duration = Duration::from_millis(200);

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 use bimetal_block::units::show_size;
+use bimetal_control as control;
 use serde_json::{Map, Value, json};
 
 use crate::config::Config;
-use crate::control;
 use crate::statistics;
 use crate::terminal::{Picture, Terminal, Tone};
 use bimetal_console::stderr::say;

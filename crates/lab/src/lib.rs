@@ -9,6 +9,7 @@
 //! is a median with an interval. This crate must never contain a second implementation of a policy,
 //! a layer or a model.
 
+pub mod cache;
 pub mod cell;
 pub mod compare;
 pub mod device;

@@ -1,5 +1,5 @@
-//! I/O traces: the record type, readers of common formats, splitting into pages, and this project's
-//! compact format.
+//! I/O traces: the record type, readers of common formats, splitting into pages, this project's
+//! compact format, and the writer of trace files.
 //!
 //! Readers stream: memory does not grow with the length of a trace. No content of a file can cause
 //! a panic, or an allocation whose size is not bounded. An invalid record is either an error with
@@ -17,6 +17,7 @@ mod format;
 mod input;
 mod interner;
 mod layouts;
+mod output;
 mod reader;
 mod sample;
 mod stack_distance;
@@ -29,6 +30,7 @@ pub use compact::CompactWriter;
 pub use error::{Full, Position, TraceError};
 pub use format::{Format, UnknownFormat};
 pub use interner::Interner;
+pub use output::TraceFile;
 pub use reader::{Options, Reader, SkipBad};
 pub use sample::{InvalidRate, Sample};
 pub use stack_distance::StackDistances;

@@ -5,25 +5,27 @@
 
 use std::fmt::Write;
 
-use super::{Args, Compared, KeyArg, Row};
-use bimetal_lab::plot::{COLOURS, Mark, Plot, STYLE, Series, escaped, short};
 use bimetal_sim::cache::{Ftl, Outcome};
+use bimetal_trace::Key;
+
+use super::{Compared, Comparison, Row};
+use crate::plot::{COLOURS, Mark, Plot, STYLE, Series, escaped, short};
 
 /// Returns the complete HTML page.
-pub(super) fn html(args: &Args, compared: &[Compared]) -> String {
-    let policies: Vec<&str> = args.policy.iter().map(|policy| policy.name()).collect();
+pub(super) fn html(comparison: &Comparison) -> String {
+    let policies: Vec<&str> = comparison.policies.iter().map(|p| p.name()).collect();
     let page = Page {
-        args,
+        of: comparison,
         base: policies.iter().position(|p| *p == "lru").unwrap_or(0),
         policies,
-        unit: match args.key {
-            KeyArg::Page => "pages",
-            KeyArg::Record => "objects",
+        unit: match comparison.key {
+            Key::Page { .. } => "pages",
+            Key::Record => "objects",
         },
     };
     let mut out = page.head();
-    page.verdict(&mut out, compared);
-    for of in compared {
+    page.verdict(&mut out);
+    for of in &comparison.traces {
         page.trace(&mut out, of);
     }
     out.push_str("</main></body></html>\n");
@@ -31,7 +33,7 @@ pub(super) fn html(args: &Args, compared: &[Compared]) -> String {
 }
 
 struct Page<'a> {
-    args: &'a Args,
+    of: &'a Comparison,
     policies: Vec<&'a str>,
     /// Index of the policy with which the other policies are compared.
     base: usize,
@@ -45,7 +47,9 @@ type Measure<'m> = &'m dyn Fn(&Outcome, &Outcome) -> Option<f64>;
 
 impl Page<'_> {
     fn head(&self) -> String {
-        let args = self.args;
+        let Comparison {
+            costs, block_pages, ..
+        } = self.of;
         let mut highlight = String::new();
         for style in 0..self.policies.len() {
             put(
@@ -53,7 +57,7 @@ impl Page<'_> {
                 format_args!("main:has(.s{style}:hover) .series:not(.s{style}){{opacity:.15}}"),
             );
         }
-        let words: Vec<String> = std::env::args().map(|word| quoted(&word)).collect();
+        let words: Vec<String> = self.of.command.iter().map(|word| quoted(word)).collect();
         format!(
             "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
              <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
@@ -64,10 +68,10 @@ impl Page<'_> {
              plot.</p>\n",
             escaped(&words.join(" ")),
             env!("CARGO_PKG_VERSION"),
-            args.read_us,
-            args.program_us,
-            args.block_pages,
-            args.erase_us,
+            costs.read_us,
+            costs.program_us,
+            block_pages,
+            costs.erase_us,
         )
     }
 
@@ -77,8 +81,9 @@ impl Page<'_> {
 
     /// Writes a summary: for each policy and device, the geometric mean over all traces and sizes
     /// of the device time relative to the base policy.
-    fn verdict(&self, out: &mut String, compared: &[Compared]) {
-        let runs = compared.len() * self.args.size.len();
+    fn verdict(&self, out: &mut String) {
+        let compared = &self.of.traces;
+        let runs = compared.len() * self.of.sizes.len();
         // With a single trace and a single size there is only one value, which the first plot
         // shows. A mean is not needed.
         if self.policies.len() < 2 || runs < 2 {
@@ -91,14 +96,14 @@ impl Page<'_> {
                  these {runs}.</p><div class=\"wide\"><table><thead><tr><th>policy</th>{}</tr></thead><tbody>",
                 escaped(self.base()),
                 counted(compared.len(), "trace"),
-                counted(self.args.size.len(), "size"),
-                cells("th", self.args.ftl.iter().map(|ftl| format!("ftl {ftl}")))
+                counted(self.of.sizes.len(), "size"),
+                cells("th", self.of.ftls.iter().map(|ftl| format!("ftl {ftl}")))
             ),
         );
         let table: Vec<Vec<Option<(f64, f64)>>> = (0..self.policies.len())
             .map(|policy| {
-                let of_ftl = |ftl| mean_and_worst(&self.ratios(compared, policy, ftl));
-                (0..self.args.ftl.len()).map(of_ftl).collect()
+                let of_ftl = |ftl| mean_and_worst(&self.ratios(policy, ftl));
+                (0..self.of.ftls.len()).map(of_ftl).collect()
             })
             .collect();
         for (policy, means) in table.iter().enumerate() {
@@ -127,10 +132,10 @@ impl Page<'_> {
 
     /// Returns the ratios of the device time of a policy to the device time of the base policy, for
     /// all traces and sizes for which this ratio exists.
-    fn ratios(&self, compared: &[Compared], policy: usize, ftl: usize) -> Vec<f64> {
+    fn ratios(&self, policy: usize, ftl: usize) -> Vec<f64> {
         let mut ratios = Vec::new();
-        for of in compared {
-            for size in 0..self.args.size.len() {
+        for of in &self.of.traces {
+            for size in 0..self.of.sizes.len() {
                 let row = self.row(of, ftl, size, policy);
                 let base = self.row(of, ftl, size, self.base);
                 ratios.extend(relative_time(&row.outcome, &base.outcome));
@@ -142,7 +147,7 @@ impl Page<'_> {
     /// Returns the run with the given device, size and policy. The runs of a trace are ordered by
     /// device, then size, then policy.
     fn row<'c>(&self, of: &'c Compared, ftl: usize, size: usize, policy: usize) -> &'c Row {
-        &of.rows[(ftl * self.args.size.len() + size) * self.policies.len() + policy]
+        &of.rows[(ftl * self.of.sizes.len() + size) * self.policies.len() + policy]
     }
 
     fn trace(&self, out: &mut String, of: &Compared) {
@@ -151,20 +156,16 @@ impl Page<'_> {
             0 => String::new(),
             trims => format!(", {trims} trims"),
         };
-        let pages = match self.args.key {
-            KeyArg::Page => {
-                let bytes = of.footprint_pages as f64 * self.args.read.page_bytes() as f64;
-                format!(
-                    "pages of {} bytes, {}B",
-                    self.args.read.page_bytes(),
-                    short(bytes)
-                )
+        let pages = match self.of.key {
+            Key::Page { page_bytes } => {
+                let bytes = of.footprint_pages as f64 * page_bytes as f64;
+                format!("pages of {page_bytes} bytes, {}B", short(bytes))
             }
-            KeyArg::Record => "objects".to_owned(),
+            Key::Record => "objects".to_owned(),
         };
-        let sample = match self.args.sample {
-            None => String::new(),
-            Some(rate) => format!(
+        let sample = match self.of.sample_rate {
+            whole if whole >= 1.0 => String::new(),
+            rate => format!(
                 " <strong>Estimated from {rate} of the pages, with {} of the accesses.</strong>",
                 of.sampled_accesses
             ),
@@ -185,7 +186,7 @@ impl Page<'_> {
     }
 
     fn plots(&self, out: &mut String, of: &Compared) {
-        for (number, ftl) in self.args.ftl.iter().enumerate() {
+        for (number, ftl) in self.of.ftls.iter().enumerate() {
             let label = format!("device time, share of {}", self.base());
             let caption = format!("Device time over ftl {ftl}");
             self.plot(
@@ -196,9 +197,9 @@ impl Page<'_> {
                 &relative_time,
             );
         }
-        let over = match self.args.ftl.len() {
+        let over = match self.of.ftls.len() {
             1 => String::new(),
-            _ => format!(" (over ftl {})", self.args.ftl[0]),
+            _ => format!(" (over ftl {})", self.of.ftls[0]),
         };
         let ratio: Measure<'_> = &|outcome, _| Some(outcome.miss_ratio());
         let label = "misses, share of accesses";
@@ -209,7 +210,7 @@ impl Page<'_> {
             (&format!("Miss ratio{over}"), label, None),
             ratio,
         );
-        for (number, ftl) in self.args.ftl.iter().enumerate() {
+        for (number, ftl) in self.of.ftls.iter().enumerate() {
             if *ftl == Ftl::None || of.counts[1] == 0 {
                 continue;
             }
@@ -237,7 +238,7 @@ impl Page<'_> {
         (caption, y_label, reference): (&str, &str, Option<f64>),
         measure: Measure<'_>,
     ) {
-        let mut sizes: Vec<usize> = (0..self.args.size.len()).collect();
+        let mut sizes: Vec<usize> = (0..self.of.sizes.len()).collect();
         let pages = |size: usize| self.row(of, ftl, size, 0).job.size_pages;
         sizes.sort_by_key(|size| pages(*size));
         sizes.dedup_by_key(|size| pages(*size));
@@ -314,8 +315,8 @@ impl Page<'_> {
                 cells("th", headings.iter().map(|heading| (*heading).to_owned()))
             ),
         );
-        for (ftl, name) in self.args.ftl.iter().enumerate() {
-            for size in 0..self.args.size.len() {
+        for (ftl, name) in self.of.ftls.iter().enumerate() {
+            for size in 0..self.of.sizes.len() {
                 out.push_str("<tbody>");
                 self.group(out, of, (ftl, &name.to_string()), size);
                 out.push_str("</tbody>\n");
@@ -411,24 +412,18 @@ fn quoted(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bimetal_sim::cache::Job;
-    use clap::Parser;
-
-    #[derive(clap::Parser)]
-    struct Command {
-        #[command(flatten)]
-        args: Args,
-    }
+    use bimetal_policy::replacement::Spec;
+    use bimetal_sim::cache::{CacheSize, Costs, Job};
 
     /// Returns the page for the policies `lru` and `arc` and the sizes 10 and 20. On a simulated
     /// flash device, `arc` takes half the device time of `lru`.
     fn page() -> String {
-        let words = "x --trace t --policy lru,arc --size 10,20 --ftl none,page";
-        let args = Command::parse_from(words.split(' ')).args;
+        let policies: Vec<Spec> = ["lru", "arc"].map(|name| name.parse().unwrap()).to_vec();
+        let ftls: Vec<Ftl> = ["none", "page"].map(|name| name.parse().unwrap()).to_vec();
         let mut rows = Vec::new();
-        for ftl in &args.ftl {
+        for ftl in &ftls {
             for size_pages in [10, 20] {
-                for policy in &args.policy {
+                for policy in &policies {
                     let fast = policy.name() == "arc" && *ftl != Ftl::None;
                     let job = Job {
                         policy: policy.clone(),
@@ -454,7 +449,19 @@ mod tests {
             sampled_accesses: 100,
             rows,
         };
-        html(&args, &[compared])
+        html(&Comparison {
+            command: vec!["bimetal-lab".to_owned()],
+            policies,
+            sizes: ["10", "20"]
+                .map(|size| size.parse::<CacheSize>().unwrap())
+                .to_vec(),
+            ftls,
+            key: Key::Page { page_bytes: 4096 },
+            block_pages: 64,
+            costs: Costs::default(),
+            sample_rate: 1.0,
+            traces: vec![compared],
+        })
     }
 
     #[test]

@@ -1,9 +1,6 @@
 //! `bimetal-lab cache`: simulates replacement policies on traces, and prints the results as a table
 //! or as records, or writes them as a page with plots.
 
-mod page;
-mod records;
-
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,9 +8,11 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use bimetal_console::progress::progress_bar;
 use bimetal_console::stderr::say;
+use bimetal_console::table::{Align, Table};
+use bimetal_lab::cache::{Compared, Comparison, Row};
 use bimetal_policy::replacement::Spec;
 use bimetal_sim::cache::{
-    CacheSize, Costs, Ftl, Geometry, Grid, Job, Outcome, Over, jobs, miniature_pages, run_all,
+    CacheSize, Costs, Ftl, Geometry, Grid, Job, Over, jobs, miniature_pages, run_all,
 };
 use bimetal_trace::{Accesses, Key, Reader, Sample};
 
@@ -116,53 +115,66 @@ fn parse_cost(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "expected microseconds, 0 or more".to_owned())
 }
 
-/// Results of all runs over one trace.
-struct Compared {
-    /// Name of the trace file.
-    trace: String,
-    /// Format of the trace file.
-    format: &'static str,
-    /// Number of reads, writes and trims.
-    counts: [u64; 3],
-    /// Number of distinct pages. It is an estimate if the trace is sampled.
-    footprint_pages: usize,
-    /// Number of reads and writes in the sample.
-    sampled_accesses: u64,
-    rows: Vec<Row>,
-}
-
-/// A run and its outcome.
-struct Row {
-    job: Job,
-    outcome: Outcome,
-}
-
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     check_sample(args)?;
-    let compared = (args.traces.iter())
+    let traces = (args.traces.iter())
         .map(|path| run_trace(args, path))
         .collect::<Result<Vec<Compared>>>()?;
-    let rate = args.sample.unwrap_or(1.0);
+    let comparison = Comparison {
+        command: std::env::args().collect(),
+        policies: args.policy.clone(),
+        sizes: args.size.clone(),
+        ftls: args.ftl.clone(),
+        key: args.unit(),
+        block_pages: args.block_pages,
+        costs: args.costs(),
+        sample_rate: args.sample.unwrap_or(1.0),
+        traces,
+    };
     let mut out = std::io::stdout().lock();
     if args.json {
-        let all = records::all(&compared, rate);
+        let all = comparison.records();
         writeln!(out, "{}", serde_json::to_string_pretty(&all)?)?;
     } else if args.csv {
-        records::print_csv(&mut out, &compared, rate)?;
+        comparison.write_csv(&mut out)?;
     } else {
-        for line in records::table(&compared).lines() {
+        for line in table(&comparison).lines() {
             writeln!(out, "{line}")?;
         }
-        if rate < 1.0 {
-            writeln!(out, "estimates from {rate} of the pages")?;
+        if comparison.sample_rate < 1.0 {
+            writeln!(
+                out,
+                "estimates from {} of the pages",
+                comparison.sample_rate
+            )?;
         }
     }
     if let Some(path) = &args.html {
-        let page = page::html(args, &compared);
-        std::fs::write(path, page).with_context(|| path.display().to_string())?;
+        std::fs::write(path, comparison.html()).with_context(|| path.display().to_string())?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+impl Args {
+    /// Returns the unit of an access.
+    fn unit(&self) -> Key {
+        match self.key {
+            KeyArg::Page => Key::Page {
+                page_bytes: self.read.page_bytes(),
+            },
+            KeyArg::Record => Key::Record,
+        }
+    }
+
+    /// Returns the times of the flash operations.
+    fn costs(&self) -> Costs {
+        Costs {
+            read_us: self.read_us,
+            program_us: self.program_us,
+            erase_us: self.erase_us,
+        }
+    }
 }
 
 /// Refuses a sample together with a simulated flash device. The cost of an erase block depends on
@@ -212,13 +224,11 @@ fn warn_of_few_pages(trace: &str, jobs: &[Job], rate: f64, sampled_pages: usize)
 }
 
 fn run_trace(args: &Args, path: &std::path::Path) -> Result<Compared> {
-    let (key, unit_bytes, block_pages) = match args.key {
-        KeyArg::Page => {
-            let page_bytes = args.read.page_bytes();
-            (Key::Page { page_bytes }, page_bytes, args.block_pages)
-        }
+    let key = args.unit();
+    let (unit_bytes, block_pages) = match key {
+        Key::Page { page_bytes } => (page_bytes, args.block_pages),
         // Each object is an erase block of its own, because adjacent object names are not related.
-        KeyArg::Record => (Key::Record, 1, 1),
+        Key::Record => (1, 1),
     };
     let mut reader = Reader::open(path, &args.read.options(unit_bytes))?;
     let rate = args.sample.unwrap_or(1.0);
@@ -233,11 +243,6 @@ fn run_trace(args: &Args, path: &std::path::Path) -> Result<Compared> {
     }
     let geometry = Geometry::new(accesses.pages(), block_pages)
         .with_context(|| format!("{}: more pages than a device can have", path.display()))?;
-    let costs = Costs {
-        read_us: args.read_us,
-        program_us: args.program_us,
-        erase_us: args.erase_us,
-    };
     let grid = Grid {
         policies: args.policy.clone(),
         sizes: args.size.clone(),
@@ -256,7 +261,7 @@ fn run_trace(args: &Args, path: &std::path::Path) -> Result<Compared> {
     let over = Over {
         accesses: &accesses,
         geometry: &geometry,
-        costs,
+        costs: args.costs(),
         as_tables: args.key == KeyArg::Record || reader.format().only_counts_blocks(),
         rate,
     };
@@ -272,4 +277,35 @@ fn run_trace(args: &Args, path: &std::path::Path) -> Result<Compared> {
         sampled_accesses: accesses.len(),
         rows: runs.map(|(job, outcome)| Row { job, outcome }).collect(),
     })
+}
+
+/// Formats the runs for a terminal.
+fn table(comparison: &Comparison) -> Table {
+    let mut table = Table::new(&[
+        ("device s", Align::Right),
+        ("policy", Align::Left),
+        ("pages", Align::Right),
+        ("ftl", Align::Left),
+        ("miss ratio", Align::Right),
+        ("host writes", Align::Right),
+        ("programs", Align::Right),
+        ("erases", Align::Right),
+        ("WA", Align::Right),
+        ("trace", Align::Left),
+    ]);
+    for (of, Row { job, outcome: o }) in comparison.runs() {
+        table.row(vec![
+            format!("{:.3}", o.device_time_us / 1e6),
+            job.policy.name().to_owned(),
+            job.size_pages.to_string(),
+            job.ftl.to_string(),
+            format!("{:.4}", o.miss_ratio()),
+            o.host_writes.to_string(),
+            o.work.programs.to_string(),
+            o.work.erases.to_string(),
+            format!("{:.3}", o.write_amplification()),
+            of.trace.clone(),
+        ]);
+    }
+    table
 }

@@ -1,5 +1,4 @@
-//! The control socket: each request is one line of JSON, and each answer is one line of JSON.
-//! docs/control.md describes the protocol.
+//! The server end of the control socket.
 //!
 //! The control socket is served by the same runtime as the volumes. It costs nothing while no
 //! client sends requests, and it answers as long as the volumes are served. It must never wait for
@@ -7,18 +6,18 @@
 
 use std::cell::RefCell;
 use std::fs;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io;
 use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail};
 use bimetal_rt::net::{Address, Listener, Stream};
 use bimetal_rt::sync::TaskGroup;
 use bimetal_rt::{Rt, Task};
 use serde_json::{Value, json};
+
+use crate::client::{AskError, ask};
 
 /// Maximum length of a request line in bytes, including its newline.
 const LINE_BYTES_MAX: usize = 64 << 10;
@@ -26,47 +25,52 @@ const LINE_BYTES_MAX: usize = 64 << 10;
 const CONNECTIONS_MAX: usize = 16;
 /// Time after which a connection without requests is closed.
 const IDLE_MAX: Duration = Duration::from_secs(30);
-/// Time for which a client waits for an answer.
-const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-
-/// Maximum length of an answer in bytes.
-const ANSWER_BYTES_MAX: u64 = 64 << 20;
-
-/// Interval at which a client polls whether an operation has ended.
-const ASK_EVERY: Duration = Duration::from_millis(100);
-
-/// Arguments that select a volume of a running server.
-#[derive(clap::Args)]
-pub(crate) struct VolumeArgs {
-    /// The configuration that the server was started with
-    #[arg(value_name = "FILE")]
-    pub(crate) file: PathBuf,
-    /// The mirror, by its name in the configuration
-    #[arg(value_name = "VOLUME")]
-    pub(crate) volume: String,
-}
 
 /// Function that answers a request.
-pub(crate) type Answer = Rc<dyn Fn(&Value) -> Value>;
+pub type Answer = Rc<dyn Fn(&Value) -> Value>;
+
+/// Error: the control socket could not be created.
+#[derive(Debug, thiserror::Error)]
+#[error("control socket {}: {reason}", path.display())]
+pub struct StartError {
+    path: PathBuf,
+    reason: Reason,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Reason {
+    #[error("something else than a socket is there; set `control` in [server] to another path")]
+    NotASocket,
+    #[error("another server answers there; stop it first")]
+    Answers,
+    #[error("another server hangs there; end it first")]
+    Hangs,
+    #[error("{0}")]
+    Socket(io::Error),
+}
 
 /// A listening control socket.
-pub(crate) struct Control {
+pub struct Control {
     path: PathBuf,
     accepting: Task<()>,
     connections: Rc<TaskGroup>,
 }
 
 impl Control {
-    /// Creates the control socket at `path`, accessible only to the owner of the process. If the
-    /// socket of a dead server exists at `path`, it is replaced.
+    /// Creates the control socket at `path`, accessible only to the owner of the process, and
+    /// answers each request with `answer`. If the socket of a dead server exists at `path`, it is
+    /// replaced.
     ///
     /// # Errors
     /// If another server answers at `path`, if a file of another kind exists there, or if the
     /// socket cannot be created.
-    pub(crate) fn start(rt: &Rt, path: &Path, answer: Answer) -> Result<Control> {
-        let place = || format!("control socket {}", path.display());
-        refuse_used(path).with_context(place)?;
-        let listener = bind_private(rt, path).with_context(place)?;
+    pub fn start(rt: &Rt, path: &Path, answer: Answer) -> Result<Control, StartError> {
+        let fail = |reason| StartError {
+            path: path.to_owned(),
+            reason,
+        };
+        refuse_used(path).map_err(fail)?;
+        let listener = bind_private(rt, path).map_err(|error| fail(Reason::Socket(error)))?;
         let connections = Rc::new(TaskGroup::new(rt));
         let accepting = rt.spawn(accept(
             rt.clone(),
@@ -82,7 +86,7 @@ impl Control {
     }
 
     /// Closes every connection and removes the socket.
-    pub(crate) async fn stop(self) {
+    pub async fn stop(self) {
         self.accepting.cancel().await;
         self.connections.cancel().await;
         // It is not an error if the file has already been removed.
@@ -91,26 +95,21 @@ impl Control {
 }
 
 /// Returns an error if `path` is in use: if a server answers there, or the file is not a socket.
-fn refuse_used(path: &Path) -> Result<()> {
+fn refuse_used(path: &Path) -> Result<(), Reason> {
     let Ok(found) = fs::symlink_metadata(path) else {
         return Ok(());
     };
     if !found.file_type().is_socket() {
-        bail!("something else than a socket is there; set `control` in [server] to another path");
+        return Err(Reason::NotASocket);
     }
     // A connection to a socket can succeed although its server is dead, because the socket of a
     // killed server disappears a little later than the process. The check therefore sends a request
     // and waits for the answer.
     match ask(path, &json!({ "verb": "status" })) {
-        Ok(_) => bail!("another server answers there; stop it first"),
-        Err(error) if is_timeout(&error) => bail!("another server hangs there; end it first"),
+        Ok(_) => Err(Reason::Answers),
+        Err(AskError::TimedOut { .. }) => Err(Reason::Hangs),
         Err(_) => Ok(()),
     }
-}
-
-fn is_timeout(error: &anyhow::Error) -> bool {
-    let error = error.downcast_ref::<io::Error>();
-    error.is_some_and(|e| e.kind() == io::ErrorKind::TimedOut)
 }
 
 /// Creates the socket and replaces the socket that a dead server has left. Only the owner can
@@ -203,93 +202,6 @@ fn answer_line(line: &[u8], answer: &Answer) -> Value {
         Ok(request) => answer(&request),
         Err(error) => json!({ "error": format!("the request is not JSON: {error}") }),
     }
-}
-
-/// Sends a request over the control socket at `path`, and returns the server's answer.
-///
-/// # Errors
-/// If the server cannot be reached, does not answer in time, or refuses the request.
-pub(crate) fn ask(path: &Path, request: &Value) -> Result<Value> {
-    Asker::connect(path)?.ask(request)
-}
-
-/// A client's connection to a control socket, for several requests one after another.
-pub(crate) struct Asker {
-    answers: BufReader<UnixStream>,
-}
-
-impl Asker {
-    /// Connects to the control socket at `path`.
-    ///
-    /// # Errors
-    /// If the server cannot be reached.
-    pub(crate) fn connect(path: &Path) -> Result<Asker> {
-        let stream = UnixStream::connect(path)?;
-        stream.set_read_timeout(Some(ANSWER_WITHIN))?;
-        stream.set_write_timeout(Some(ANSWER_WITHIN))?;
-        Ok(Asker {
-            answers: BufReader::new(stream),
-        })
-    }
-
-    /// Sends a request and returns the answer of the server.
-    ///
-    /// # Errors
-    /// If the server does not answer in time, or refuses the request.
-    pub(crate) fn ask(&mut self, request: &Value) -> Result<Value> {
-        let question = format!("{request}\n");
-        // The failure is not reported as an I/O error, because `main` treats a broken pipe as the
-        // end of the reader of standard output.
-        let asked = self.answers.get_mut().write_all(question.as_bytes());
-        asked.map_err(|error| anyhow!("the server does not listen any more: {error}"))?;
-        let mut line = String::new();
-        // The length of an answer depends on the number of devices. The bound only guards against a
-        // faulty server.
-        let mut answers = (&mut self.answers).take(ANSWER_BYTES_MAX);
-        answers.read_line(&mut line).map_err(|e| match e.kind() {
-            io::ErrorKind::WouldBlock => io::Error::new(
-                io::ErrorKind::TimedOut,
-                format!("no answer within {} s", ANSWER_WITHIN.as_secs()),
-            ),
-            _ => e,
-        })?;
-        if line.is_empty() {
-            bail!("the server has closed the connection");
-        }
-        let answer: Value = serde_json::from_str(&line).context("the answer is not JSON")?;
-        if let Some(error) = answer["error"].as_str() {
-            bail!("the server refused: {error}");
-        }
-        Ok(answer)
-    }
-}
-
-/// Starts an operation through the control socket at `path`, and waits until the operation has
-/// ended. Returns the server's description of the outcome.
-///
-/// # Errors
-/// If the server cannot be reached or refuses the request, or if the operation fails.
-pub(crate) fn carry_out(path: &Path, request: &Value) -> Result<Value> {
-    let asked = |request: &Value| -> Result<Value> { Ok(ask(path, request)?["operation"].take()) };
-    let mut operation = asked(request)?;
-    while operation["state"] == "running" {
-        pause(ASK_EVERY);
-        operation = asked(&json!({ "verb": "operation" }))?;
-    }
-    if operation["state"] != "done" {
-        let word = |key: &str| operation[key].as_str().unwrap_or_default();
-        bail!("could not {}: {}", word("description"), word("reason"));
-    }
-    Ok(operation)
-}
-
-/// Sleeps before the server is polled again.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a client without a runtime: nothing else waits on this thread"
-)]
-pub(crate) fn pause(time: Duration) {
-    std::thread::sleep(time);
 }
 
 #[cfg(test)]
