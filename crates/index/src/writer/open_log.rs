@@ -37,6 +37,8 @@ pub(crate) struct OpenLog {
     log: Log,
     /// The newest superblock.
     superblock: Superblock,
+    /// The superblock that was read at the opening, until it is known to be durable.
+    read: Option<Superblock>,
     /// Sequence number of the last batch accepted.
     seq: Seq,
     /// Log position at which this incarnation of the log began; `u64::MAX` until the replay has
@@ -55,6 +57,7 @@ impl OpenLog {
         OpenLog {
             log,
             seq: superblock.seq_at_tail,
+            read: Some(superblock.clone()),
             superblock,
             opened_at: u64::MAX,
             refused_at: None,
@@ -186,8 +189,18 @@ impl OpenLog {
         Ok(())
     }
 
-    /// Writes the current superblock with the next generation.
+    /// Writes the current superblock with the next generation, in the place of the older of the two
+    /// superblocks.
+    ///
+    /// The superblock that was read at the opening is written again first, to its own place. After
+    /// a failed write of an earlier incarnation it may be in the page cache only. The older
+    /// superblock would then be the only durable one, and a power cut while it is overwritten would
+    /// leave none.
     fn write_superblock(&mut self, storage: &dyn Storage) -> Result<(), Error> {
+        if let Some(read) = &self.read {
+            read.write(storage)?;
+            self.read = None;
+        }
         self.superblock.generation += 1;
         self.superblock.write(storage)
     }
@@ -298,6 +311,7 @@ mod tests {
     use super::*;
     use crate::layout::Geometry;
     use crate::storage::BLOCK_BYTES;
+    use crate::storage::StorageError;
     use crate::storage::memory::MemoryStorage;
 
     /// The superblock of a new index: segments of 1 MiB, and 240 log blocks before the first
@@ -482,5 +496,85 @@ mod tests {
         log.note_refused(10);
         assert!(log.was_refused(10));
         assert!(!log.was_refused(11));
+    }
+
+    /// A device below a page cache, which has only the superblocks.
+    struct Cached {
+        /// Content that reads return.
+        cache: MemoryStorage,
+        /// Content that survives a power cut.
+        device: MemoryStorage,
+        /// Fault of the durable writes.
+        fault: Fault,
+    }
+
+    enum Fault {
+        /// The durable write at this offset fails, and its data is only in the cache. No later sync
+        /// writes it, as after a failed write-back on Linux.
+        UnwrittenAt(u64),
+        /// The power is cut in the durable write at this offset, whose block is garbage then.
+        TornAt(u64),
+    }
+
+    impl Storage for Cached {
+        fn len_bytes(&self) -> u64 {
+            self.cache.len_bytes()
+        }
+
+        fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), StorageError> {
+            self.cache.read(offset, buffer)
+        }
+
+        fn write(&self, offset: u64, data: &[u8]) -> Result<(), StorageError> {
+            self.cache.write(offset, data)
+        }
+
+        fn write_durable(&self, offset: u64, data: &[u8]) -> Result<(), StorageError> {
+            self.cache.write(offset, data)?;
+            match self.fault {
+                Fault::UnwrittenAt(lost) if lost == offset => Err(StorageError::Failed(5)),
+                Fault::TornAt(torn) if torn == offset => {
+                    self.device.write(offset, &vec![0xa5; data.len()])?;
+                    Err(StorageError::Failed(5))
+                }
+                _ => self.device.write(offset, data),
+            }
+        }
+
+        fn sync(&self) -> Result<(), StorageError> {
+            Ok(())
+        }
+
+        fn resize(&self, len_bytes: u64) -> Result<(), StorageError> {
+            self.cache.resize(len_bytes)
+        }
+    }
+
+    /// A superblock that was read may be in the page cache alone, after a failed write. The only
+    /// superblock that is certainly on the device is then the other one, and it must not be
+    /// overwritten before the one that was read is durable.
+    #[test]
+    fn a_superblock_that_was_read_is_made_durable_before_the_other_is_overwritten() {
+        let old = superblock();
+        let blank = || MemoryStorage::with_content(vec![0; 6 << 20]);
+        let mut storage = Cached {
+            cache: blank(),
+            device: blank(),
+            // The place of generation 2.
+            fault: Fault::UnwrittenAt(0),
+        };
+        old.write(&storage.cache).expect("it is in the cache");
+        old.write(&storage.device).expect("it is on the device");
+        let begun = OpenLog::new(old).begin(&storage);
+        assert!(begun.is_err(), "generation 2 is in the cache only");
+        let read = superblocks(&storage.cache).remove(0);
+        assert_eq!(read.generation, 2);
+        // Generation 3 takes the place of generation 1.
+        storage.fault = Fault::TornAt(BLOCK_BYTES as u64);
+        let begun = OpenLog::new(read).begin(&storage);
+        assert!(begun.is_err(), "the power is cut");
+        let left = superblocks(&storage.device);
+        let generations: Vec<u64> = left.iter().map(|left| left.generation).collect();
+        assert_eq!(generations, [2], "superblocks after the power cut");
     }
 }
