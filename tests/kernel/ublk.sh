@@ -44,7 +44,7 @@ modprobe ublk_drv || fail "no module ublk_drv"
 echo 'nobody:x:65534:65534::/:/bin/sh' >> /etc/passwd
 chmod 666 /tmp/vol.img
 su nobody -c 'bimetal attach /tmp/vol.toml vol' > /tmp/attach.log 2>&1 && fail "attached without rights"
-grep -q 'no rights to /dev/ublk-control' /tmp/attach.log || fail "no word about rights"
+grep -q 'no permission for /dev/ublk-control' /tmp/attach.log || fail "no word about rights"
 echo "what is missing is said"
 
 attach
@@ -154,7 +154,7 @@ kill -TERM "$server"
 wait_until 30 has_ended "$server" || fail "a server over a stuck volume does not end"
 wait "$server"
 [ $? = 1 ] || fail "giving up has another status than 1"
-grep -q "not stopped within 2 s: requests on device vol have no answer" /tmp/attach.log ||
+grep -q "not stopped within 2 s: requests on device vol are unanswered" /tmp/attach.log ||
     fail "no word about the stuck volume"
 wait_until 20 has_ended "$writer" || fail "who wrote to a stuck volume hangs"
 wait_until 20 is_gone || fail "$disk of a stuck volume is still there"

@@ -96,14 +96,16 @@ fn refuse_used(path: &Path) -> Result<()> {
         return Ok(());
     };
     if !found.file_type().is_socket() {
-        bail!("something else than a socket is there; set `control` in [server] to another path");
+        bail!("the path exists and is not a socket; set `control` in [server] to another path");
     }
     // A connection to a socket can succeed although its server is dead, because the socket of a
     // killed server disappears a little later than the process. The check therefore sends a request
     // and waits for the answer.
     match ask(path, &json!({ "verb": "status" })) {
-        Ok(_) => bail!("another server answers there; stop it first"),
-        Err(error) if is_timeout(&error) => bail!("another server hangs there; end it first"),
+        Ok(_) => bail!("another server answers at this socket; stop it first"),
+        Err(error) if is_timeout(&error) => {
+            bail!("another server has this socket and does not answer; kill it first")
+        }
         Err(_) => Ok(()),
     }
 }
@@ -146,7 +148,7 @@ async fn converse(rt: Rt, stream: Stream, answer: Answer) {
         let (reply, go_on) = match line {
             Ok(line) => (answer_line(&line, &answer), true),
             Err(LineTooLong) => (
-                json!({ "error": format!("a request is at most {LINE_BYTES_MAX} bytes") }),
+                json!({ "error": format!("a request has at most {LINE_BYTES_MAX} bytes") }),
                 false,
             ),
         };
@@ -241,7 +243,7 @@ impl Asker {
         // The failure is not reported as an I/O error, because `main` treats a broken pipe as the
         // end of the reader of standard output.
         let asked = self.answers.get_mut().write_all(question.as_bytes());
-        asked.map_err(|error| anyhow!("the server does not listen any more: {error}"))?;
+        asked.map_err(|error| anyhow!("the server no longer listens: {error}"))?;
         let mut line = String::new();
         // The length of an answer depends on the number of devices. The bound only guards against a
         // faulty server.
@@ -258,7 +260,7 @@ impl Asker {
         }
         let answer: Value = serde_json::from_str(&line).context("the answer is not JSON")?;
         if let Some(error) = answer["error"].as_str() {
-            bail!("the server refused: {error}");
+            bail!("the server refused the request: {error}");
         }
         Ok(answer)
     }

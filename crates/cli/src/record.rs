@@ -67,7 +67,8 @@ fn answer_for(stack: &Stack, request: &Value) -> Result<Value, String> {
     let tap = stack.tap(device);
     let tap = tap.ok_or_else(|| match stack.shard_of(device) {
         Some(shard) => format!(
-            "device `{device}` is on the thread of the shard `{shard}`; what reaches the shard can be recorded"
+            "device `{device}` is on the thread of the shard `{shard}`; record the device \
+            `{shard}` instead"
         ),
         None => format!("device `{device}` is not open"),
     })?;
@@ -86,7 +87,8 @@ fn answer_for(stack: &Stack, request: &Value) -> Result<Value, String> {
 
 fn gone(number: u64) -> String {
     format!(
-        "recording {number} is gone: it is over, or nothing was taken from it for {} s",
+        "recording {number} no longer exists: it has ended, or no requests were fetched from it \
+        for {} s",
         LEASE.as_secs()
     )
 }
@@ -196,7 +198,8 @@ fn report(seen: &Seen, args: &Args) -> Result<()> {
     }
     if seen.dropped > 0 {
         say(format_args!(
-            "bimetal: {}: {} requests came faster than they could be taken, and are missing",
+            "bimetal: {}: {} requests arrived faster than they could be recorded, and are missing \
+            from the trace",
             args.out.display(),
             seen.dropped
         ));
@@ -252,7 +255,8 @@ impl Recorder {
     fn take(&mut self, to: &mut Writer, seen: &mut Seen) -> Result<Answered> {
         let answer = self.ask("take")?;
         let text = answer["requests"].as_str().unwrap_or_default();
-        let records = from_text(text).context("the server sent something else than requests")?;
+        let records =
+            from_text(text).context("the server sent data that is not a list of requests")?;
         for record in &records {
             to.push(record)?;
             seen.written[record.op as usize] += 1;
@@ -275,7 +279,7 @@ fn record(mut recorder: Recorder, to: &mut Writer, args: &Args) -> Result<Seen> 
         ..UringOptions::default()
     })?;
     rt.block_on(async {
-        let signals = Signals::termination(&rt).context("cannot take over signals")?;
+        let signals = Signals::termination(&rt).context("cannot set up signal handling")?;
         let lasting = args.seconds.map(|n| Duration::from_secs(u64::from(n)));
         let over = pin!(async {
             let time = pin!(rt.sleep(lasting.unwrap_or(WITHOUT_END)));
