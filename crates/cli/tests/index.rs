@@ -403,7 +403,7 @@ fn an_index_that_is_open_elsewhere_is_refused_and_it_is_said_by_whom() {
     let words = [
         "l.index",
         &me,
-        "no other program can open it",
+        "only while no other program has it open",
         "when that program has closed it",
     ];
     for verb in verbs(&index) {

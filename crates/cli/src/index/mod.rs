@@ -132,8 +132,8 @@ fn could_not_open(path: &Path, kind: ErrorKind, reason: &str) -> anyhow::Error {
     let path = path.display();
     match kind {
         ErrorKind::Busy => anyhow!(
-            "{path}: {reason}; while one program has an index open for writing, no other program \
-            can open it; try again when that program has closed it"
+            "{path}: {reason}; a program can write an index only while no other program has it \
+             open; try again when that program has closed it"
         ),
         ErrorKind::Missing => {
             anyhow!("{path}: there is no such file; `bimetal index load` creates an index")
