@@ -1,14 +1,14 @@
-# The commands a person needs. Everything runs on one machine and leaves nothing behind but target/.
+# The usual commands. Everything runs on one machine and leaves only the folder target/ behind.
 #
 #   make demo    build, and show a demo volume under load with a live table
-#   make test    everything that must pass before a change goes in (the same as CI)
-#   make check   the lints, rules and unit tests of what has changed (under three minutes)
-#   make lint    formatting and lints alone
+#   make test    everything that must pass before a change is merged (the same as CI)
+#   make check   the lints, rules and unit tests of changed packages (under three minutes)
+#   make lint    formatting and lints only
 #   make asan    the runtime's tests under AddressSanitizer (needs a nightly toolchain)
 #   make install-capi PREFIX=/usr/local   the C library, its header and its pkg-config file
-#   make kernel-bench   tests in a guest with a kernel of its own (QEMU; says why it cannot run)
-#   make kernel-peers   BRP beside SRP, iSER and NVMe there (four minutes)
-#   make bench   NBD speed against nbdkit and qemu-nbd (about an hour; BENCH_ARGS=--quick: minutes)
+#   make kernel-bench   tests in a guest with its own kernel (QEMU, if available)
+#   make kernel-peers   BRP compared with SRP, iSER and NVMe in the guest (four minutes)
+#   make bench   NBD speed compared with nbdkit and qemu-nbd (an hour; BENCH_ARGS=--quick: minutes)
 
 CARGO ?= cargo
 BENCH_ARGS ?=

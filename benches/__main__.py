@@ -1,4 +1,4 @@
-"""The one program of all benchmarks: python3 benches SUBCOMMAND ..."""
+"""The program that runs all benchmarks: python3 benches SUBCOMMAND ..."""
 
 import argparse
 import signal
@@ -21,7 +21,7 @@ class All(Command):
     about = """Runs every benchmark, one after the other.
 
 Those whose peers are missing are skipped, with the reason. Each of them goes on where its records
-end. With --page the tables of docs/ are made anew afterwards.
+end. With --page the tables in docs/ are updated afterwards.
 
     python3 benches all --quick --only nbd,stack
     python3 benches all --page"""
@@ -49,10 +49,10 @@ end. With --page the tables of docs/ are made anew afterwards.
         return 0
 
     def run_one(self, name, quick):
-        """Runs one suite with its defaults; returns whether it came to its end."""
+        """Runs one suite with its defaults; returns whether it completed."""
         print(f"\n== {name}", flush=True)
         suite = self.suites[name]
-        # The command in the records is the one that repeats the figures by itself.
+        # The records contain the command that reproduces the figures.
         sys.argv[1:] = [name, *(["--quick"] if quick else [])]
         try:
             return suite.run(parsed(suite, sys.argv[2:])) == 0
@@ -98,7 +98,7 @@ def listed(known):
 def main():
     """Runs the subcommand that is named; returns the exit status."""
     known = commands()
-    # What was started and mounted is ended and unmounted after this signal too.
+    # This signal must also end the started programs and remove the mounts.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
     if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
         print(listed(known))
@@ -110,7 +110,7 @@ def main():
     try:
         return command.run(parsed(command, sys.argv[2:]))
     except KeyboardInterrupt:
-        print("\ninterrupted; the same command goes on from here", file=sys.stderr)
+        print("\ninterrupted; the same command continues from here", file=sys.stderr)
         return 130
 
 

@@ -1,10 +1,10 @@
 #!/bin/sh
-# The checks of what has changed, in under three minutes on two cores after a build: format, the
-# rules of the tree, the lints and the unit tests of the packages with changed files.
+# Checks the changes, in under three minutes on two cores after a build: format, the rules of the
+# tree, and the lints and unit tests of the packages with changed files.
 #
 # Usage: scripts/check.sh [BASE]   (as `make check` calls it)
-# What has changed is told from BASE; without it, from where this branch left `main`, or from the
-# last commit. CARGO names cargo. `make test` is what must pass before a change goes in.
+# The changes are those since BASE; without it, since this branch left `main`, or since the last
+# commit. CARGO names cargo. `make test` must pass before a change is merged.
 set -eu
 cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}

@@ -1,10 +1,10 @@
 #!/bin/sh
-# Builds the C library and puts it, its header and its pkg-config file under a prefix.
+# Builds the C library and installs it, its header and its pkg-config file under a prefix.
 #
 # Usage: scripts/install-capi.sh PREFIX   (as `make install-capi PREFIX=...` calls it)
-# DESTDIR is put before the prefix of what is written, CARGO names cargo, CARGO_TARGET_DIR the place
-# of what is built, and CAPI_PROFILE the build profile: `capi`, or `dev` for tests. CAPI_BUILT names
-# a folder in which both libraries are already: then nothing is built.
+# DESTDIR is prepended to the paths of the written files, CARGO names cargo, CARGO_TARGET_DIR the
+# build folder, and CAPI_PROFILE the build profile: `capi`, or `dev` for tests. If CAPI_BUILT names
+# a folder that contains both libraries already, nothing is built.
 set -eu
 
 prefix=${1:?"usage: $0 PREFIX"}

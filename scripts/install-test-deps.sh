@@ -1,9 +1,8 @@
 #!/bin/sh
-# Installs the Debian packages that the black-box tests and the benchmark need, where missing.
+# Installs the missing Debian packages that the black-box tests and the benchmarks need.
 #
 # Usage: scripts/install-test-deps.sh
-# Works as root, or through sudo otherwise. Does nothing, and needs no network, when every tool is
-# there already.
+# Runs as root, or through sudo. Does nothing, and needs no network, if all tools are installed.
 set -eu
 
 # tool:package, one for each program that a test or a benchmark starts
@@ -19,7 +18,7 @@ fallocate:util-linux setpriv:util-linux unshare:util-linux blockdev:util-linux
 git:git tar:tar cmp:diffutils find:findutils timeout:coreutils python3:python3
 "
 
-# The tools of system administration are not on every user's PATH.
+# The tools for system administration are not in the PATH of every user.
 PATH="$PATH:/usr/sbin:/sbin"
 
 as_root=""
@@ -27,8 +26,8 @@ if [ "$(id -u)" -ne 0 ]; then
     as_root="sudo"
 fi
 
-# The kernel bench and the tests in User-Mode Linux say why they cannot run, so what they need is
-# only tried.
+# The kernel bench and the tests in User-Mode Linux print a reason if they cannot run, so a failure
+# to install their packages is not an error.
 for pair in qemu-system-x86_64:qemu-system-x86 linux.uml:user-mode-linux mkreiserfs:reiserfsprogs; do
     tool=${pair%%:*}
     package=${pair#*:}
@@ -48,13 +47,13 @@ if [ -z "$lacking" ]; then
     exit 0
 fi
 
-# A fresh machine has no package lists, and without them nothing is known about any package.
+# A fresh machine has no package lists, which apt-get needs to find packages.
 $as_root apt-get update -qq
 packages=""
 for pair in $lacking; do
     tool=${pair%%:*}
     package=${pair#*:}
-    # nbdfuse is part of libnbd-bin where no package of its own name exists.
+    # If there is no package nbdfuse, the program is part of libnbd-bin.
     if [ "$tool" = nbdfuse ] && ! apt-cache show nbdfuse >/dev/null 2>&1; then
         package=libnbd-bin
     fi

@@ -1,16 +1,16 @@
 #!/bin/sh
-# Everything that must pass before a change goes in, one step after another, each with its time.
+# Everything that must pass before a change is merged, one step after the other, each with its time.
 #
 # Usage: scripts/test.sh   (as `make test` and CI call it)
-# CARGO names cargo. One build profile for all steps (dev, which optimises a little), because
-# building is what costs; only the sanitizer needs a build of its own, of one crate.
+# CARGO names cargo. All steps use one build profile (dev, which optimises a little), because builds
+# take most of the time; only the sanitizer needs a separate build, of one crate.
 set -eu
 cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}
-# Incremental state only costs time and disk in a build that starts from nothing.
+# Incremental state only costs time and disk space in a build from scratch.
 if [ -n "${CI:-}" ]; then
     export CARGO_INCREMENTAL=0
-    # A panic says where it was without them, and every test binary has to be linked with them.
+    # No debug information: a panic has its location without it, and linking is faster.
     export CARGO_PROFILE_DEV_DEBUG=none
 fi
 began=$(date +%s)
@@ -21,8 +21,8 @@ case ${CARGO_TARGET_DIR:-target} in
     *) BIMETAL_BIN=$PWD/${CARGO_TARGET_DIR:-target}/debug/bimetal ;;
 esac
 export BIMETAL_BIN
-# The C library is built with it; alone, cargo would build most of the tree anew with fewer
-# features.
+# The C library is built together with it, because a separate build would rebuild most of the tree
+# with fewer features.
 export BIMETAL_CAPI="${BIMETAL_BIN%/bimetal}"
 
 step() {
@@ -43,29 +43,29 @@ documentation() {
     RUSTDOCFLAGS="-D warnings" $cargo doc --workspace --no-deps --locked --quiet
 }
 step "documentation" documentation
-# Without the examples, which the lints have compiled: nothing runs them, and each is as long to
+# Without the examples, which the lints have compiled: no test runs them, and each takes as long to
 # link as a program.
 step "build" $cargo build --workspace --lib --bins --tests --locked $rdma
-# The only crate that is another one without the feature.
+# The only crate whose code differs without the feature.
 step "without RDMA" $cargo test -p bimetal-rdma --locked --lib --quiet
 kernel_bench() {
     status=0
     scripts/kernel-bench --program "$BIMETAL_BIN" tests/kernel/nbd.sh \
         tests/kernel/ublk.sh tests/kernel/ublk-mirror.sh tests/kernel/rdma.sh || status=$?
-    # 77: it cannot run here, and has said why.
+    # 77: it cannot run here, and has printed the reason.
     [ "$status" = 77 ] || return "$status"
 }
 step "kernel bench" kernel_bench
 step "address sanitizer" scripts/asan.sh
 interleavings() {
-    # A build of its own: the locks of the index are others there.
+    # A separate build, in which the index has other locks.
     (cd interleavings && $cargo test --locked --quiet)
 }
 step "interleavings" interleavings
 step "examples in the documentation" $cargo test --workspace --locked $rdma --doc --quiet
 threads_driver() {
-    # Whole files of tests once more, on the driver for where io_uring is forbidden. The workspace
-    # is named so that nothing is built anew.
+    # Whole files of tests again, with the driver for systems without io_uring. The workspace is
+    # named so that nothing is rebuilt.
     export BIMETAL_DRIVER=threads
     again="$cargo test --workspace --locked $rdma --quiet"
     $again --lib -- real_time:: mailbox:: &&
@@ -76,6 +76,6 @@ threads_driver() {
     return $status
 }
 step "tests on the threads driver" threads_driver
-# No step line after this one: cargo's own result lines close the output.
+# No step line follows: the output ends with cargo's result lines.
 echo "== tests"
 exec $cargo test --workspace --locked $rdma --no-fail-fast --lib --bins --tests

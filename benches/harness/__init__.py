@@ -1,1 +1,1 @@
-"""What all benchmarks share: records, rounds, judging, tables, servers and the pages."""
+"""The parts that all benchmarks share: records, rounds, judging, tables, servers and the pages."""

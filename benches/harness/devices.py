@@ -1,4 +1,4 @@
-"""Loop devices, mounts and memory groups, which are taken away at the end."""
+"""Loop devices, mounts and memory groups, which are removed at the end."""
 
 import contextlib
 import os
@@ -12,12 +12,12 @@ GROUPS_V2 = pathlib.Path("/sys/fs/cgroup")
 
 
 def attach(file, *options):
-    """Makes a loop device over a file and returns its path."""
+    """Creates a loop device over a file and returns its path."""
     return processes.run(["losetup", "--find", "--show", *options, file]).strip()
 
 
 def detach(file):
-    """Takes all loop devices over a file away."""
+    """Removes all loop devices over a file."""
     listed = ["losetup", "--list", "--noheadings", "--output", "NAME", "--associated", file]
     for device in processes.run(listed).split():
         processes.run(["losetup", "--detach", device])
@@ -48,39 +48,40 @@ def mounted(device, folder, *options):
         yield folder
     finally:
         with processes.undisturbed():
-            # What an interrupted load has started may need a moment to end.
+            # Programs that an interrupted load has started may need a moment to end.
             processes.wait_until(f"{folder} is not mounted", lambda: unmount(folder), step_s=0.1)
 
 
 def unmount(folder):
-    """Unmounts a folder, unless it is in use; returns whether it is not mounted any more."""
+    """Unmounts a folder, unless it is in use; returns whether it is unmounted."""
     if folder.is_mount():
         subprocess.run(["umount", folder], check=False, stderr=subprocess.DEVNULL)
     return not folder.is_mount()
 
 
 def sparse(path, size_bytes):
-    """Makes a file of holes and returns its path."""
+    """Creates a sparse file and returns its path."""
     with open(path, "wb") as file:
         file.truncate(size_bytes)
     return path
 
 
 def allocated(path, size_bytes):
-    """Makes a file that has its space and returns its path."""
+    """Creates a file with allocated space and returns its path."""
     with open(path, "wb") as file:
         os.posix_fallocate(file.fileno(), 0, size_bytes)
     return path
 
 
 class MemoryGroup:
-    """A limit on the memory of programs, the kernel's cache of their files included.
+    """A limit on the memory of programs, including the kernel's cache of their files.
 
-    It uses control groups of version 1 where the memory controller is there, else version 2.
+    It uses control groups of version 1 if the memory controller is available there, otherwise
+    version 2.
     """
 
     def __init__(self, name, limit_bytes):
-        """Makes the group."""
+        """Creates the group."""
         root, limit = GROUPS_V1, "memory.limit_in_bytes"
         if not (root / limit).exists():
             root, limit = GROUPS_V2, "memory.max"
@@ -90,13 +91,13 @@ class MemoryGroup:
         (self.folder / limit).write_text(str(limit_bytes), encoding="ascii")
 
     def join(self):
-        """Puts the calling process in; for `preexec_fn`."""
+        """Moves the calling process into the group; for `preexec_fn`."""
         (self.folder / "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
 
     def remove(self, empty=False):
-        """Takes the group away when its programs have ended.
+        """Removes the group after its programs have ended.
 
-        What the group still holds of caches goes to the root, unless `empty` gives that up first.
+        Cached pages of the group are charged to the root group, unless `empty` drops them first.
         """
         if empty and (self.folder / "memory.force_empty").exists():
             (self.folder / "memory.force_empty").write_text("0", encoding="ascii")
@@ -104,7 +105,7 @@ class MemoryGroup:
 
 
 def memory_groups_v1_missing():
-    """Returns why a group of version 1 cannot be made, or `None`."""
+    """Returns why a group of version 1 cannot be created, or `None`."""
     if not (GROUPS_V1 / "memory.limit_in_bytes").exists():
         return "no memory controller of control groups, version 1"
     return None

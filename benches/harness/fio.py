@@ -21,14 +21,14 @@ def io_uring(image):
 
 
 def run(options, form="json"):
-    """Runs fio and returns what it says of its one job. An option given later has precedence."""
+    """Runs fio and returns its report on the one job. An option given later has precedence."""
     command = ["fio", "--name=cell", "--randrepeat=0", f"--output-format={form}", *options]
     return processes.run_json(command, within_s=WITHIN_S)["jobs"][0]
 
 
 def spread_over(engine, conns, depth, rw, size_mib, extra):
-    """Runs 4 KiB requests over several connections, each on a part of its own; `depth` is their
-    sum. Returns what fio says of all of them together."""
+    """Runs 4 KiB requests over several connections, each on its own part of the device; `depth` is
+    the total. Returns fio's report on all of them together."""
     part_mib = size_mib // conns
     return run([*engine, f"--rw={rw}", "--bs=4k", f"--iodepth={depth // conns}",
                 f"--numjobs={conns}", f"--size={part_mib}m", f"--offset_increment={part_mib}m",
@@ -36,17 +36,17 @@ def spread_over(engine, conns, depth, rw, size_mib, extra):
 
 
 def fill(engine, size_mib):
-    """Writes the whole device, so that every page is there before anything is measured."""
+    """Writes the whole device, so that every page is allocated before the measurements."""
     spread_over(engine, 1, 16, "write", size_mib, ["--bs=1m"])
 
 
 def side(job, rw):
-    """Returns the part of a job that is about its reads or its writes."""
+    """Returns the part of a report that describes reads or writes."""
     return job["write" if rw == "randwrite" else "read"]
 
 
 class Background:
-    """A run of fio beside something else."""
+    """A run of fio in the background."""
 
     def __init__(self, options):
         """Starts it."""
@@ -63,13 +63,13 @@ class Background:
             self.process.wait()
 
     def interrupt(self):
-        """Tells it to stop."""
+        """Asks it to stop."""
         self.process.terminate()
 
     def ended(self):
-        """Waits for its end and returns what it says of its writes."""
+        """Waits for its end and returns its report on writes."""
         text, _ = self.process.communicate(timeout=WITHIN_S)
-        # It ends with 128 when it was told to stop.
+        # Its exit status is 128 if it was asked to stop.
         if self.process.returncode not in (0, 128):
             raise SystemExit(f"fio ends with {self.process.returncode}: {text[-500:]}")
         return processes.json.loads(text[text.index("{"):])["jobs"][0]["write"]

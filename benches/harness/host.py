@@ -1,4 +1,4 @@
-"""Where and with what a measurement is made: commit, program, machine and priority."""
+"""Context of a measurement: commit, program, machine and priority."""
 
 import dataclasses
 import hashlib
@@ -36,7 +36,7 @@ def commit():
         head = _git("rev-parse", "HEAD")
         return head, bool(_git("status", "--porcelain", "--untracked-files=no"))
     except (OSError, subprocess.CalledProcessError):
-        # An unpacked archive has no history; its figures are still figures.
+        # An unpacked archive has no history, but its figures are valid.
         return "unknown", True
 
 
@@ -46,20 +46,20 @@ def _git(*words):
 
 
 def described_binary(path):
-    """Returns the path of a program as it was given, and the hash of its content."""
+    """Returns the path of a program as given, and the hash of its content."""
     with open(path, "rb") as file:
         return {"path": str(path), "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
 
 def described_host():
-    """Returns what the machine is."""
+    """Returns a description of the machine."""
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {"cpu": _processor(), "cores": os.cpu_count(), "memory_bytes": memory_bytes,
             "kernel": platform.release()}
 
 
 def _processor():
-    """Returns the name of the processor, which some architectures do not tell."""
+    """Returns the name of the processor, which some architectures do not report."""
     for line in pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()

@@ -1,7 +1,7 @@
 """Medians, ratios within the round, and bars.
 
-A ratio is taken between two subjects in the same round, and the median of these ratios is what
-counts. The ratio of two medians would compare measurements of different times.
+A ratio is taken between two subjects in the same round, and the median of these ratios is judged.
+The ratio of two medians would compare measurements that were made at different times.
 """
 
 import dataclasses
@@ -10,14 +10,14 @@ from typing import Callable
 
 from harness import records
 
-# A part of a round that is measured several times; it is no axis of a table.
+# Key of a repetition within a round; it is not an axis of a table.
 TURN = "turn"
 
 
 def value_of(values, figure):
     """Returns a figure of a measurement: a name of its values, or a function of all of them.
 
-    It is `None` where a value that it needs is not there, which is so of some subjects.
+    It is `None` if a value that it needs is missing, as for some subjects.
     """
     if not callable(figure):
         return values.get(figure)
@@ -52,7 +52,8 @@ class Summary:
         return list(dict.fromkeys(s for key in keys for s in self._found.get(key, {})))
 
     def rounds(self):
-        """Returns the fewest and the most rounds of a subject in a cell, once where equal."""
+        """Returns the smallest and the largest number of rounds of a subject in a cell, once if
+        equal."""
         counts = {len({turn for turn, _ in found}) for by_subject in self._found.values()
                   for found in by_subject.values()}
         return sorted({min(counts, default=0), max(counts, default=0)})
@@ -88,17 +89,17 @@ class Summary:
         return statistics.median(ratios) if ratios else None
 
     def failures(self):
-        """Returns what could not be measured, each once."""
+        """Returns the measurements that were not possible, each once."""
         return list(dict.fromkeys(f"{one['subject']}: {one['values']['failed']}"
                                   for one in self.records if "failed" in one["values"]))
 
 
 @dataclasses.dataclass
 class Bar:
-    """What is asked: the worst ratio of some cells is at least, or at most, a limit.
+    """A requirement: the worst ratio of some cells is at least, or at most, a limit.
 
-    Without a base it is the figure itself that is judged. With `in_nine_of_ten` it is the ratio
-    that nine rounds of ten reach, in place of the median.
+    Without a base, the figure itself is judged. With `in_nine_of_ten`, the ratio that nine of ten
+    rounds reach is judged instead of the median.
     """
 
     text: str
@@ -119,7 +120,7 @@ class Bar:
         return ratios[len(ratios) // 10] if self.in_nine_of_ten else statistics.median(ratios)
 
     def judge(self, summary, place_name):
-        """Returns the verdict, or `None` where nothing was measured."""
+        """Returns the verdict, or `None` if nothing was measured."""
         found = [(value, f"{base + ', ' if base else ''}{place_name(cell)}")
                  for cell in summary.cells() if self.applies(cell) for base in self.bases
                  if (value := self.reached(summary, cell, base)) is not None]

@@ -33,17 +33,18 @@ def add(parser, suite):
 
 
 def records_file(name):
-    """Returns where the records of a benchmark lie unless `--out` says otherwise."""
+    """Returns the default path of the records of a benchmark."""
     return pathlib.Path("target/bench") / f"{name}.jsonl"
 
 
 def words(text):
-    """Returns the parts between commas."""
+    """Returns the comma-separated parts."""
     return [word for word in text.split(",") if word]
 
 
 def settle(args, suite):
-    """Fills in what was not given: of a short run with `--quick`, else the defaults."""
+    """Sets the options that were not given: to the values of a short run with `--quick`, otherwise
+    to the defaults."""
     values = {"binary": "target/release/bimetal", **suite.defaults}
     if args.quick:
         values.update(suite.quick)

@@ -1,8 +1,8 @@
-"""Tables in pages, made anew from records.
+"""Tables in pages, generated from records.
 
 A table stands between the markers `<!-- bench: NAME [VARIANT] [TABLE] -->` and `<!-- end -->`. It
-is replaced where records have figures for it; every other one keeps its text, and so does
-everything outside the markers.
+is replaced if the records have figures for it. All other tables, and all text outside the markers,
+stay unchanged.
 """
 
 import pathlib
@@ -18,7 +18,8 @@ COLUMNS = 100
 
 
 def replaced(text, tables):
-    """Returns a page with the named tables put in, and the names of those put in and of those kept.
+    """Returns a page with the named tables inserted, and the names of the inserted and of the kept
+    tables.
 
     `tables` has the lines of each table by its name.
     """
@@ -37,8 +38,8 @@ def replaced(text, tables):
 
 
 def newest(suite, made):
-    """Returns the records that stand in a table together: those of the program, host and priority
-    of the latest run, and of each place of the table only those of its latest conditions."""
+    """Returns the records for one table: those of the program, host and priority of the latest run,
+    and for each place in the table only those of its latest conditions."""
     def conditions(one):
         return records.cell_key(one["cell"], (*suite.axes, "turn"))
 
@@ -50,7 +51,7 @@ def newest(suite, made):
 
 
 def provenance(summary):
-    """Returns the paragraph that says where the figures come from."""
+    """Returns the paragraph on the origin of the figures."""
     found = summary.records
     commands = "; ".join(f"`{one}`" for one in dict.fromkeys(made["command"] for made in found))
     commit = " and ".join(dict.fromkeys(
@@ -78,7 +79,7 @@ def tables_of(suite, made):
 
 
 class Page(Command):
-    """Puts figures into the pages."""
+    """Inserts figures into the pages."""
 
     name, group = "page", "all of them"
     line = "put the figures of records into the tables of docs/"
@@ -114,7 +115,7 @@ names others.
 
 
 def put_into_pages(found):
-    """Puts tables into all pages and says what was done; returns the exit status."""
+    """Inserts tables into all pages and prints the changes; returns the exit status."""
     placed = set()
     for path in sorted((host.ROOT / "docs").rglob("*.md")):
         before = path.read_text(encoding="utf-8")

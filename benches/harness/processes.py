@@ -28,8 +28,8 @@ def run(command, within_s=WITHIN_S, statuses=(0,), **options):
 
 @contextlib.contextmanager
 def undisturbed():
-    """Puts Ctrl-C off until the end of a block: half a cleanup would leave a mount under a folder
-    that is about to be removed."""
+    """Delays Ctrl-C until the end of a block: an interrupted cleanup would leave a mount in a
+    folder that is about to be removed."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield
@@ -38,7 +38,7 @@ def undisturbed():
 
 
 def run_json(command, **options):
-    """Runs a program and returns its JSON, before which other words may stand."""
+    """Runs a program and returns its JSON output, which other lines may precede."""
     text = run(command, **options)
     starts = [at for at in (text.find("{"), text.find("[")) if at >= 0]
     return json.loads(text[min(starts, default=0):])
@@ -47,8 +47,8 @@ def run_json(command, **options):
 def run_measured(command):
     """Runs a program; returns its output, CPU seconds, elapsed seconds and peak memory in MB.
 
-    time(1) starts it, because the peak that the kernel tells of a child contains the memory of the
-    process that has started it.
+    time(1) starts the program, because the peak that the kernel reports for a child includes the
+    memory of the process that has started it.
     """
     with tempfile.NamedTemporaryFile("w+") as usage:
         text = run(["/usr/bin/time", "-o", usage.name, "-f", "%U %S %e %M", *command])
@@ -68,12 +68,12 @@ def missing(*programs):
 
 
 def not_root():
-    """Returns why devices and mounts cannot be made, or `None`."""
+    """Returns why devices and mounts cannot be created, or `None`."""
     return "it needs root" if os.geteuid() != 0 else None
 
 
 def wait_until(what, is_so, within_s=60, step_s=0.02):
-    """Waits until `is_so()` returns something true, and returns that."""
+    """Waits until `is_so()` returns a true value, and returns that value."""
     end = time.monotonic() + within_s
     while not (found := is_so()):
         if time.monotonic() > end:
@@ -103,10 +103,10 @@ def scratch(name, place=None):
 
 
 class Process:
-    """A program that runs in the background in a folder, where its log lies.
+    """A program that runs in the background in a folder, which also contains its log.
 
-    It is in a process group of its own, so that Ctrl-C reaches this program alone, which then ends
-    everything in order: what is mounted before the server behind it.
+    It has its own process group, so that Ctrl-C reaches only this program, which then ends
+    everything in order: mounts before the servers behind them.
     """
 
     def __init__(self, name, command, folder, stdout=None, stdin=subprocess.DEVNULL):
@@ -118,7 +118,7 @@ class Process:
                 stderr=log, text=True, process_group=0)
 
     def fail(self, text):
-        """Ends the program and this one, with the end of the log."""
+        """Ends the program and this process, with the last lines of the log as the message."""
         self.process.kill()
         self.process.wait()
         log = self.log.read_text(encoding="utf-8", errors="replace")
@@ -131,11 +131,12 @@ class Process:
             self.fail(f"printed {found!r} in place of {line!r}")
 
     def await_socket(self, socket, within_s=20):
-        """Waits until the program has made its socket."""
+        """Waits until the program has created its socket."""
         self._await(f"listens at {socket}", lambda: os.path.exists(socket), within_s)
 
     def await_ports(self, *ports, within_s=30):
-        """Waits until each port has a listener: TCP has no file that says so."""
+        """Waits until each port has a listener; unlike a UNIX socket, TCP has no file to wait
+        for."""
         self._await(f"listens at {ports}", lambda: set(ports) <= listening_ports(), within_s)
 
     def _await(self, what, is_so, within_s):
@@ -148,9 +149,9 @@ class Process:
     def cpu_s(self):
         """Returns the user and system time of the process so far (proc(5), fields 14 to 17).
 
-        Threads that have ended are in it, which matters: nbdkit has threads for each connection.
-        The kernel scales the two so that their sum is the scheduler's exact run time; what is lost
-        is the last tick (10 ms).
+        Threads that have ended are included, which matters because nbdkit has threads for each
+        connection. The kernel scales the two so that their sum is the scheduler's exact run time;
+        only the last tick (10 ms) is lost.
         """
         stat = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text(encoding="utf-8")
         ticks = stat.rsplit(")", 1)[1].split()[11:15]
@@ -172,16 +173,16 @@ class Process:
         return int(found[0][1]) << 10
 
     def forget_peak(self):
-        """Begins a new peak of the resident memory."""
+        """Resets the peak of the resident memory."""
         pathlib.Path(f"/proc/{self.process.pid}/clear_refs").write_text("5", encoding="utf-8")
 
     def kill(self):
-        """Ends the program without letting it do anything."""
+        """Kills the program."""
         self.process.kill()
         self.process.wait()
 
     def stop(self, within_s=120, cleanly=False):
-        """Ends the program; `cleanly` asks that it ends by itself with status 0."""
+        """Ends the program; `cleanly` requires that it exits with status 0."""
         if self.process.poll() is not None:
             return
         self.process.terminate()

@@ -2,7 +2,7 @@
 
 from harness import options
 
-# The words that name these verbs of the lab's program.
+# The command-line names of these verbs of the lab's program.
 SIM_CACHE = ("cache",)
 TRACE = ("trace",)
 
@@ -23,5 +23,5 @@ def lab_missing(args):
 
 
 def volatile_disk(args):
-    """Returns the absolute path of the disk of the tests, which is built beside the program."""
+    """Returns the absolute path of the tests' emulated disk, which is built beside the program."""
     return (args.disk or args.binary.with_name("volatile-disk")).resolve()

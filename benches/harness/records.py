@@ -1,8 +1,8 @@
-"""The form in which measurements are kept: JSON Lines, one object a measurement.
+"""Format of stored measurements: JSON Lines, with one object for each measurement.
 
 A record has the keys `form`, `bench`, `command`, `commit`, `dirty`, `binary`, `host`, `priority`,
-`time`, `round`, `cell`, `subject` and `values`. The cell says what was measured, under which
-conditions; the values have their units last in their names.
+`time`, `round`, `cell`, `subject` and `values`. The cell describes the measurement and its
+conditions; the name of each value ends with its unit.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ FORM = 1
 
 
 def record(bench, context, which, values):
-    """Returns a record of now; `which` is (round, cell, subject)."""
+    """Returns a record with the current time; `which` is (round, cell, subject)."""
     turn, cell, subject = which
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     return {"form": FORM, "bench": bench, **dataclasses.asdict(context), "time": now,
@@ -23,9 +23,9 @@ def record(bench, context, which, values):
 
 
 def load(path):
-    """Returns the records of a file, none where there is no file.
+    """Returns the records of a file, or none if the file does not exist.
 
-    A line that an interruption cut off is left out, and so is a record of another form.
+    Lines that an interruption has truncated, and records of another format, are ignored.
     """
     path, found = pathlib.Path(path), []
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
@@ -43,12 +43,12 @@ class Store:
     """The file of one benchmark, to which records are added."""
 
     def __init__(self, path):
-        """Opens nothing yet; the folder of the file is made."""
+        """Creates the folder of the file, but does not open the file."""
         self.path = pathlib.Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
 
     def add(self, made):
-        """Appends a record, on a line of its own even behind a piece of a line."""
+        """Appends a record, on its own line even after a truncated line."""
         with open(self.path, "a+b") as file:
             if file.seek(0, 2) > 0:
                 file.seek(-1, 2)
@@ -57,10 +57,10 @@ class Store:
             file.write(json.dumps(made).encode() + b"\n")
 
     def comparable(self, bench, context):
-        """Returns the records of this benchmark that the same program gave on the same host.
+        """Returns the records of this benchmark that the same program produced on the same host.
 
-        A record of another priority is not comparable either: a median over both would be
-        neither's.
+        A record of another priority is not comparable either: a median over both would describe
+        neither.
         """
         this = run_key(dataclasses.asdict(context))
         return [made for made in load(self.path)

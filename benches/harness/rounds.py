@@ -1,7 +1,7 @@
 """Rounds: every subject is measured in every round, and the subjects take turns.
 
-Whatever else the machine does then falls on all subjects alike, and a ratio is taken between
-measurements that were made close to each other.
+Other load on the machine then affects all subjects alike, and ratios compare measurements that were
+made close to each other.
 """
 
 import contextlib
@@ -19,10 +19,10 @@ QUIET_S = 2
 class Group:
     """Cells that are measured with the same servers.
 
-    `open` returns a context manager, which starts what the cells need, gives the function
+    `open` returns a context manager, which starts the servers of the cells, provides the function
     `measure(cell, subject, turn)`, and ends everything. That function returns the values of one
-    measurement, or `None` where there is nothing to measure. `applies(turn, cell, subject)` says
-    which combinations exist.
+    measurement, or `None` if there is nothing to measure. `applies(turn, cell, subject)` returns
+    whether a combination exists.
     """
 
     cells: list[dict]
@@ -53,7 +53,7 @@ def plan(group, rounds, known):
 
 
 class Progress:
-    """Lines on stderr that say how far a run is, once it has lasted for two seconds."""
+    """Lines on stderr that show the progress of a run after its first two seconds."""
 
     def __init__(self, total, out=None):
         """Expects `total` measurements."""
@@ -61,7 +61,7 @@ class Progress:
         self.out = out or sys.stderr
 
     def step(self, text):
-        """Notes that one more measurement is done."""
+        """Counts one more measurement."""
         self.done += 1
         passed_s = time.monotonic() - self.began
         if passed_s < QUIET_S:
@@ -72,10 +72,10 @@ class Progress:
 
 
 def run(groups, rounds, known, keep, described, within_s=None):
-    """Measures what is missing and gives each result to `keep(turn, cell, subject, values)`.
+    """Makes the missing measurements and passes each result to `keep(turn, cell, subject, values)`.
 
     `described(cell, subject, values)` returns the text of a line of progress. Raises `TimeIsUp`
-    after `within_s` seconds; what was measured until then is kept.
+    after `within_s` seconds; earlier measurements are kept.
     """
     end = time.monotonic() + within_s if within_s else None
     planned = [(group, plan(group, rounds, known)) for group in groups]
@@ -86,7 +86,7 @@ def run(groups, rounds, known, keep, described, within_s=None):
         with contextlib.ExitStack() as stack:
             opening = time.monotonic()
             measure = stack.enter_context(group.open())
-            # Starting and filling the servers says nothing about the measurements to come.
+            # The time to start and fill the servers does not predict the time of the measurements.
             progress.began += time.monotonic() - opening
             for turn, cell, subject in missing:
                 if end is not None and time.monotonic() > end:

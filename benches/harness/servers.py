@@ -21,9 +21,9 @@ class Bimetal(processes.Process):
     """A running `bimetal serve`, with its configuration in a folder."""
 
     def __init__(self, binary, folder, text, name="bimetal", formatted=(), socket="vol.sock"):
-        """Writes the configuration, formats it where `formatted` is not `None`, and serves it.
+        """Writes the configuration, formats the sides if `formatted` is not `None`, and serves it.
 
-        Returns when the server says that it is ready. `socket` is the one that `uri` names.
+        Returns when the server is ready. `uri` returns the address of `socket`.
         """
         self.binary, self.config = binary, folder / f"{name}.toml"
         self.socket = folder / socket
@@ -42,12 +42,12 @@ class Bimetal(processes.Process):
         return processes.run([self.binary, verb, self.config, *words])
 
     def status(self):
-        """Returns the live figures. A degraded volume is an answer as well, with status 1."""
+        """Returns the live figures. A degraded volume is a valid answer, with status 1."""
         words = [self.binary, "status", self.config, "--json"]
         return json.loads(processes.run(words, statuses=(0, 1)))
 
     def device(self, name="vol"):
-        """Returns what the server says of a device."""
+        """Returns the status of a device from the server."""
         return self.status()["devices"][name]
 
 
@@ -58,20 +58,20 @@ def memory(binary, folder, size_mib, name="bimetal", driver="uring"):
 
 
 def file(binary, folder, image, size_mib, name="bimetal", driver="uring"):
-    """Starts bimetal with a file past the page cache, exported by NBD."""
+    """Starts bimetal with a file that is accessed by direct I/O, exported by NBD."""
     device = f'[device.vol]\ntype = "file"\npath = "{image}"\nsize = "{size_mib}MiB"\n'
     return one_device(binary, folder, device, name, driver)
 
 
 def one_device(binary, folder, device, name, driver):
-    """Starts bimetal with the device `vol`, at a socket called by `name`."""
+    """Starts bimetal with the device `vol`, at a socket named after `name`."""
     text = (f'{device}\n{export("vol", "vol", f"unix:{folder}/{name}.sock")}\n'
             f'[server]\ndriver = "{driver}"\n')
     return Bimetal(binary, folder, text, name, formatted=None, socket=f"{name}.sock")
 
 
 class Peer(processes.Process):
-    """A server of others, at a UNIX socket."""
+    """A server of another project, at a UNIX socket."""
 
     def __init__(self, name, command, folder, socket, export_name=""):
         """Starts it and waits until it listens."""

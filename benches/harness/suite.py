@@ -1,8 +1,8 @@
-"""What a benchmark is, and how one is run.
+"""Definition of a benchmark, and the code that runs it.
 
-A module of `suites` has one class of `Suite` and the object `SUITE`. The docstring of the module is
-what `--help` shows. The class says which cells and subjects there are, how one measurement is made,
-and which tables and bars the figures give; everything else is here.
+A module of `suites` has one class of `Suite` and the object `SUITE`. `--help` shows the docstring
+of the module. The class defines the cells and subjects, how one measurement is made, and the tables
+and bars of the figures; everything else is in this module.
 """
 
 import json
@@ -22,25 +22,25 @@ class Command:
 
     @property
     def about(self):
-        """Returns what `--help` shows: the docstring of the module."""
+        """Returns the text of `--help`: the docstring of the module."""
         return sys.modules[type(self).__module__].__doc__
 
     def add_options(self, parser):
-        """Adds options of its own to a parser."""
+        """Adds the suite's own options to a parser."""
 
     def run(self, args):
-        """Does it and returns the exit status."""
+        """Runs the subcommand and returns the exit status."""
         raise NotImplementedError
 
 
 class Suite(Command):
     """A benchmark. A suite overrides what differs from the defaults here."""
 
-    # Values of the common options, usually and with --quick. A suite that has no use for --seconds
-    # or --dir leaves it out.
+    # Values of the common options, by default and with --quick. A suite without a use for --seconds
+    # or --dir omits it.
     defaults = {"rounds": 3, "seconds": 1.0}
     quick = {"rounds": 2, "seconds": 0.5}
-    # The keys of a cell that tell the rows of a table apart; the others are conditions.
+    # The keys of a cell that distinguish the rows of a table; the others are conditions.
     axes = ()
     # The values that a line of progress shows.
     headline = ()
@@ -48,11 +48,11 @@ class Suite(Command):
     how_to_build = "cargo build --release -p bimetal-cli"
 
     def missing(self, _args):
-        """Returns why it cannot be run here, or `None`."""
+        """Returns why the suite cannot be run here, or `None`."""
         return None
 
     def groups(self, args):
-        """Returns what is measured, as a list of `Group`."""
+        """Returns the measurements, as a list of `Group`."""
         raise NotImplementedError
 
     def tables(self, summary):
@@ -64,7 +64,7 @@ class Suite(Command):
         return tuple(cell[axis] for axis in self.axes)
 
     def place_name(self, cell):
-        """Returns the name of a cell, as `--only` takes it."""
+        """Returns the name of a cell, as in `--only`."""
         return ":".join(str(cell[axis]) for axis in self.axes)
 
     def summary(self, made):
@@ -83,7 +83,7 @@ class Suite(Command):
         return found
 
     def run(self, args):
-        """Measures what is missing, then shows all of it."""
+        """Makes the missing measurements, then shows all results."""
         options.settle(args, self)
         store = records.Store(args.out)
         if args.report:
@@ -99,7 +99,7 @@ class Suite(Command):
         return status or self.show(args, groups, store.comparable(self.name, context))
 
     def measure_missing(self, args, groups, store, context):
-        """Measures what is missing; returns 3 where the time was up before the end."""
+        """Makes the missing measurements; returns 3 if the time was up before the end."""
         known = store.comparable(self.name, context)
 
         def keep(*which_and_values):
@@ -109,7 +109,7 @@ class Suite(Command):
         try:
             rounds.run(groups, args.rounds, known, keep, self.described, args.within)
         except rounds.TimeIsUp:
-            print("the time is up; the same command goes on from here", file=sys.stderr)
+            print("the time is up; the same command continues from here", file=sys.stderr)
             return 3
         return 0
 
@@ -120,7 +120,7 @@ class Suite(Command):
         return f"{self.place_name(cell)} {subject}: {', '.join(shown) or values.get('failed', '')}"
 
     def show(self, args, groups, known):
-        """Prints tables and verdicts of the cells that were asked for; returns the status."""
+        """Prints tables and verdicts of the requested cells; returns the status."""
         asked = {records.cell_key(cell) for group in groups for cell in group.cells}
         subjects = {subject for group in groups for subject in group.subjects}
         summary = self.summary(made for made in known if made["subject"] in subjects
@@ -137,13 +137,14 @@ class Suite(Command):
         return 1 if args.check and not all(one["met"] for one in judged) else 0
 
 
-# Options that say where the program and the records lie or what is printed, not what is measured.
+# Options for the paths of the program and of the records and for the output, not for the
+# measurement.
 ASIDE = {"--binary": 1, "--out": 1, "--within": 1, "--fresh": 0, "--report": 0, "--markdown": 0,
          "--json": 0, "--check": 0}
 
 
 def command_line(words):
-    """Returns the command that measures the same, from the words behind `benches`."""
+    """Returns the command that repeats the measurement, from the arguments after `benches`."""
     kept, words = [], list(words)
     while words:
         name, equals, _ = (word := words.pop(0)).partition("=")
@@ -155,7 +156,7 @@ def command_line(words):
 
 
 def heading(summary):
-    """Returns what stands at the head of every table: rounds and priority."""
+    """Returns the heading of every table: rounds and priority."""
     counts = summary.rounds()
     priorities = sorted({made["priority"] for made in summary.records})
     return (f"medians of {' to '.join(map(str, counts))} round{'' if counts == [1] else 's'},"
@@ -163,7 +164,7 @@ def heading(summary):
 
 
 def print_tables(suite, summary, markdown):
-    """Prints the tables of a suite, then what could not be measured."""
+    """Prints the tables of a suite, then the measurements that were not possible."""
     for table in suite.tables(summary).values():
         print(f"\n{table.title}: {heading(summary)}")
         if markdown:

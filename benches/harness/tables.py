@@ -5,14 +5,14 @@ import dataclasses
 
 @dataclasses.dataclass
 class Table:
-    """A head and rows of text; `title` says what the table shows."""
+    """A heading and rows of text; `title` describes the table."""
 
     title: str
     head: list[str]
     rows: list[list[str]]
 
     def text(self):
-        """Returns the lines for a terminal: words to the left, numbers to the right."""
+        """Returns the lines for a terminal: words aligned left, numbers aligned right."""
         lines = [[str(cell) for cell in row] for row in [self.head, *self.rows]]
         widths = [max(len(row[at]) for row in lines) for at in range(len(self.head))]
         words = [not all(is_number(row[at]) for row in lines[1:]) for at in range(len(widths))]
@@ -33,12 +33,12 @@ class Table:
 
 
 def is_number(text):
-    """Returns whether a cell of a table stands to the right."""
+    """Returns whether a cell of a table is aligned right."""
     return text == "-" or text.lstrip("-")[:1].isdigit()
 
 
 def number(value, form=None):
-    """Returns a number as text, by default with as many digits as mean something; `-` for none."""
+    """Returns a number as text, by default with its significant digits; `-` for no number."""
     if value is None:
         return "-"
     if form:

@@ -1,9 +1,10 @@
 """The database load of `live_cache`: a bank in SQLite.
 
-A transaction reads the balance of an account, takes from it, gives to another and notes that in a
-history; 80 % of the accounts drawn are among the first 20 %. SQLite keeps a log of changes (WAL),
-which it copies to the tables when it has 1,000 pages, and next to nothing in memory of its own. All
-draws are seeded. No money may come or go, which is how a database is checked afterwards.
+A transaction reads the balance of an account, moves money from it to another account, and records
+that in a history; 80 % of the accounts drawn are among the first 20 %. SQLite has a log of changes
+(WAL), which it copies to the tables when the log has 1,000 pages, and almost no memory of its own.
+All random numbers are seeded. The sum of all money must not change, which is how a database is
+checked afterwards.
 
 This module imports nothing of the harness, because it runs in a small memory group.
 """
@@ -28,7 +29,7 @@ def account(draws):
 
 
 def connect(path, sync):
-    """The database, with next to no cache of its own."""
+    """The database, with almost no cache of its own."""
     db = sqlite3.connect(path, isolation_level=None)
     db.execute("pragma journal_mode = wal")
     db.execute(f"pragma synchronous = {sync}")
@@ -48,7 +49,7 @@ def transact(db, draws, number):
 
 
 def warm(path, sync, first, count):
-    """Reads accounts, then runs transactions, of which nothing is told."""
+    """Reads accounts, then runs transactions, without printing anything."""
     draws, db = random.Random(SEED), connect(path, sync)
     for _ in range(WARMING):
         db.execute("select balance from accounts where id = ?", (account(draws),)).fetchone()
@@ -57,7 +58,8 @@ def warm(path, sync, first, count):
 
 
 def load(path, sync, first, count):
-    """Runs transactions, then brings all to the drive; prints the length of each and of all."""
+    """Runs transactions, then flushes everything to the drive; prints the duration of each and of
+    all."""
     draws = random.Random(SEED + first)
     db, times_s, began = connect(path, sync), [], time.monotonic()
     for number in range(first, first + count):
@@ -83,7 +85,7 @@ def make(path):
 
 
 def check(path, transactions):
-    """Checks the tables, which no program has open: no money and no history is missing."""
+    """Checks the tables while no program has them open: no money and no history may be missing."""
     db = sqlite3.connect(f"file:{path}?immutable=1", uri=True)
     found = [db.execute(question).fetchone()[0] for question in
              ("pragma integrity_check", "select sum(balance) from accounts",
@@ -94,6 +96,6 @@ def check(path, transactions):
 
 
 def command():
-    """Runs `warm` or `load` as the command line says: WHAT DATABASE SYNC FIRST COUNT."""
+    """Runs `warm` or `load` as given on the command line: WHAT DATABASE SYNC FIRST COUNT."""
     what, path, sync, first, count = sys.argv[1:]
     {"warm": warm, "load": load}[what](path, sync, int(first), int(count))

@@ -1,15 +1,15 @@
-"""Block status over NBD: what asking for many extents takes, and what it does to another client.
+"""Block status over NBD: the time of queries for many extents, and their effect on another client.
 
 `map`: a mirror of two files, and a sparse file behind qemu-nbd, each with a block of data in every
-second block, 20,000 extents in all. `qemu-img map` asks for them one by one (`REQ_ONE`). It is run
-right after the writes, when the content is in the logs, and when all of it is at home. Asked is at
-most twice the time of qemu-nbd.
+second block, 20,000 extents in all. `qemu-img map` queries them one by one (`REQ_ONE`). It is run
+directly after the writes, when the content is in the logs, and again when all of it is destaged.
+The requirement is at most twice the time of qemu-nbd.
 
-`storm`: the same mirror with 600,000 extents and `memory = "64MiB"`. A client keeps 64 requests
-with `REQ_ONE` under way, from extent to extent and round again, while fio reads 4 KiB at random at
-depth 1 over another connection; before that, fio reads alone. Asked are a p99.9 of these reads
-below 5 ms, and that the server's resident memory grows by less than `memory` meanwhile. One request
-without `REQ_ONE` for all of the volume follows.
+`storm`: the same mirror with 600,000 extents and `memory = "64MiB"`. A client has 64 requests with
+`REQ_ONE` in flight, from extent to extent and then from the start again, while fio reads 4 KiB at
+random at depth 1 over another connection; before that, fio reads alone. The requirements are a
+p99.9 of these reads below 5 ms, and that the server's resident memory grows by less than `memory`
+meanwhile. One request without `REQ_ONE` for the whole volume follows.
 
 It needs 3 GiB in --dir.
 
@@ -61,7 +61,7 @@ class Client:
         self.socket.close()
 
     def option(self, number, data):
-        """Asks for an option and takes the replies up to the acknowledgement."""
+        """Requests an option and receives the replies up to the acknowledgement."""
         self.socket.sendall(b"IHAVEOPT" + struct.pack(">II", number, len(data)) + data)
         while True:
             _, _, kind, length = struct.unpack(">QIII", self.file.read(20))
@@ -72,12 +72,12 @@ class Client:
                 raise SystemExit(f"the server refuses option {number}: {kind:#x}")
 
     def send(self, command, offset, length, flags=0, data=b""):
-        """Sends a request, of which the cookie is the offset."""
+        """Sends a request whose cookie is the offset."""
         head = (0x25609513, flags, command, offset, offset, length)
         self.socket.sendall(struct.pack(">IHHQQI", *head) + data)
 
     def reply(self):
-        """Takes a reply of one chunk or none and returns its payload."""
+        """Receives a reply of one chunk or none and returns its payload."""
         magic, = struct.unpack(">I", self.file.read(4))
         if magic == 0x67446698:
             error, _ = struct.unpack(">IQ", self.file.read(12))
@@ -90,7 +90,7 @@ class Client:
         return payload
 
     def extents(self, offset, length, flags=0):
-        """Returns the lengths of the extents that one reply tells."""
+        """Returns the lengths of the extents in one reply."""
         self.send(BLOCK_STATUS, offset, length, flags)
         return [length for length, _ in struct.iter_unpack(">II", self.reply()[4:])]
 
@@ -110,7 +110,7 @@ class Client:
 
 
 def size_bytes(extents):
-    """Returns the size of a file for that many extents."""
+    """Returns the size of a file with that number of extents."""
     return extents * BLOCK * 5 // 4 + (2 << 30)
 
 
@@ -127,12 +127,12 @@ def mirror(args, folder, extents):
 
 
 def logged_bytes(server):
-    """Returns what is in the logs of both sides."""
+    """Returns the number of bytes in the logs of both sides."""
     return sum(server.device()["parts"][side]["logged_bytes"] for side in ("a", "b"))
 
 
 def until_home(server):
-    """Waits until nothing is in the logs any more."""
+    """Waits until the logs are empty."""
     processes.wait_until("the logs are brought home", lambda: logged_bytes(server) == 0, 900, 0.5)
 
 
@@ -144,7 +144,7 @@ def fill(server, extents):
 
 @contextlib.contextmanager
 def map_session(args, in_log):
-    """Both servers, filled; the content of ours is in its logs, or at home."""
+    """Both servers, filled; the content of ours is in its logs, or destaged."""
     with processes.scratch("block-status", args.dir) as folder, contextlib.ExitStack() as stack:
         ours = stack.enter_context(mirror(args, folder, MAP_EXTENTS))
         image = devices.sparse(folder / "image", size_bytes(MAP_EXTENTS))
@@ -164,7 +164,7 @@ def map_session(args, in_log):
 
 
 def map_once(server):
-    """Returns how long `qemu-img map` takes."""
+    """Returns the duration of `qemu-img map`."""
     began = time.monotonic()
     uri = servers.nbd_uri(server.socket, "vol")
     shown = processes.run(["qemu-img", "map", "-f", "raw", "--output", "json", uri])
@@ -186,7 +186,7 @@ def reads(server, seconds):
 
 
 def ask_on(server, over, counted):
-    """Keeps requests for one extent under way until it is over."""
+    """Keeps requests for one extent in flight until the end of the measurement."""
     end, position, under_way = STORM_EXTENTS * BLOCK, 0, 0
     with Client(server.socket) as client:
         while not over.is_set():
@@ -199,7 +199,7 @@ def ask_on(server, over, counted):
 
 @contextlib.contextmanager
 def storm_session(args):
-    """The mirror, filled and at home."""
+    """The mirror, filled and destaged."""
     with (processes.scratch("block-status", args.dir) as folder,
           mirror(args, folder, STORM_EXTENTS) as server):
         fill(server, STORM_EXTENTS)
@@ -210,7 +210,7 @@ def storm_session(args):
 
 
 def storm(server, seconds):
-    """Returns what the reads are beside the storm, and what this costs the server."""
+    """Returns the figures of the reads during the storm, and the cost for the server."""
     before = server.resident_bytes()
     server.forget_peak()
     over, counted = threading.Event(), [0]
@@ -263,7 +263,7 @@ class BlockStatus(Suite):
         groups = [Group([map_cell(state)], ["bimetal", "qemu-nbd"],
                         lambda in_log=state == "logged": map_session(args, in_log))
                   for state in ("logged", "home")]
-        # The storm is measured once, as it always was: filling the volume is what takes long.
+        # The storm is measured once, because filling the volume takes long.
         groups.append(Group(storms, ["bimetal"], lambda: storm_session(args), rounds=1))
         for group in groups:
             group.cells = [cell for cell in group.cells if cell in asked]

@@ -1,4 +1,5 @@
-"""BRP beside its floor, its peers and its own modes: 4 KiB at random on a memory device.
+"""BRP compared with a minimal server, its peers and its own modes: 4 KiB at random on a memory
+device.
 
 Measured are operations a second, median latency and server CPU time over UNIX sockets and TCP at
 depth 1 to 128, of these subjects:
@@ -18,7 +19,7 @@ The programs in C are built beforehand, in a folder that holds their sources:
     gcc -O2 -o DIR/nblast nblast.c -lpthread
     chrt -r 1 python3 benches brp --floor DIR --rounds 3 --seconds 0.4
 
-Without --floor the subjects that need them are left out.
+Without --floor, the subjects that need them are omitted.
 """
 
 import contextlib
@@ -38,7 +39,7 @@ SERVED_BY = {**{mode: "bimetal" for mode in (*MODES, FOUR)}, "floor": "mini", "f
              "nbdkit": "nbdkit", "nbdkit-fio": "nbdkit", "ping-pong": None}
 NEEDS_FLOOR = ("floor", "floor-one", "ping-pong", "nbdkit")
 CPU = "server_cpu_us_per_op"
-# The order of the page, with what a column is called there.
+# The order on the page, with the titles of the columns.
 SHOWN = [("adaptive", "ours"), ("floor", "floor"), ("nbdkit", "nbdkit, batching"),
          ("nbdkit-fio", "nbdkit, fio"), ("short", "BRP-1"), ("parallel", "BRP-2"),
          ("merge-in-turn", "BRP-3T, in turn"), ("merge", "BRP-3T"), (FOUR, "ours, 4 connections"),
@@ -100,7 +101,7 @@ def bench(name, cell, binary, folder):
 
 
 def blast(name, cell, floor, folder):
-    """The same of the client in C that batches."""
+    """The same for the batching client in C."""
     server = SERVED_BY[name]
     address = (f"unix:{folder}/{server}.sock" if cell["transport"] == "unix"
                else f"tcp:{PORTS[server]}")
@@ -111,7 +112,7 @@ def blast(name, cell, floor, folder):
 
 
 def by_fio(cell, folder):
-    """The same of fio at nbdkit."""
+    """The same for fio with nbdkit."""
     uri = (servers.nbd_uri(folder / "nbdkit.sock") if cell["transport"] == "unix"
            else f"nbd://127.0.0.1:{PORTS['nbdkit']}/")
     extra = ["--time_based", f"--runtime={cell['seconds']}"]
@@ -122,7 +123,7 @@ def by_fio(cell, folder):
 
 
 def ping_pong(cell, floor):
-    """The same of bare bytes."""
+    """The same for the bare ping-pong."""
     text = processes.run([floor / "pp", cell["transport"], "uring", cell["depth"], cell["seconds"],
                           "read" if cell["rw"] == "randread" else "write"])
     words = dict(word.split("=", 1) for word in text.split() if "=" in word)
@@ -132,7 +133,7 @@ def ping_pong(cell, floor):
 
 
 def start_peers(args, folder, names, stack):
-    """Starts the servers of others; returns them by (name, transport)."""
+    """Starts the servers of other projects; returns them by (name, transport)."""
     found = {}
     for transport in TRANSPORTS:
         unix = transport == "unix"
@@ -200,7 +201,7 @@ class Brp(Suite):
 
     @contextlib.contextmanager
     def session(self, args, subjects):
-        """All servers, with every page there."""
+        """All servers, with every page allocated."""
         names = {SERVED_BY[subject] for subject in subjects}
         with processes.scratch("brp") as folder, contextlib.ExitStack() as stack:
             bimetal = stack.enter_context(serve(args, folder))

@@ -1,7 +1,7 @@
 """The paper's figure 7 from the records of `brp`: BRP-1, BRP-2, BRP-3T and ours, by depth.
 
 Small multiples, UNIX and TCP beside each other, reads above writes, all on one scale. The figure
-says of itself what it shows, since it may be looked at alone.
+contains its own description, because it may be viewed without the page.
 
     python3 benches brp-figure > docs/figures/brp-modes.svg
 """
@@ -13,7 +13,7 @@ from harness import options, page, records
 from harness.suite import Command
 from suites import brp
 
-# The line of ours stands out, and no two are told apart by colour alone: each is named at its end.
+# Our line stands out, and colour alone never distinguishes two lines: each has its name at its end.
 LINES = [
     ("short", "BRP-1", "#999999"),
     ("parallel", "BRP-2", "#56b4e9"),
@@ -37,13 +37,14 @@ def series(summary, transport, load, name):
 
 
 def round_up(value):
-    """The next number that reads well on an axis."""
+    """The next round number for an axis."""
     step = 10 ** math.floor(math.log10(value))
     return next(step * part for part in (1, 2, 2.5, 4, 5, 6, 8, 10) if step * part >= value)
 
 
 def apart(wanted):
-    """Moves names at the ends of lines down until none is on another; wanted: (y, name, colour)."""
+    """Moves the names at the ends of lines down until none overlaps another; wanted: (y, name,
+    colour)."""
     placed, last = [], -math.inf
     for y, name, colour in sorted(wanted):
         last = max(y, last + NAME_PX)

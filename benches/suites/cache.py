@@ -1,9 +1,10 @@
-"""Cache simulation of a trace: whole processes of bimetal beside libCacheSim.
+"""Cache simulation of a trace: whole processes of bimetal compared with libCacheSim.
 
 Measured are requests per CPU second and resident memory, decoding included. libCacheSim comes from
 PyPI (`pip install libcachesim`). Its process reads the same accesses as oracleGeneral, its fastest
-input, which is written from `lis` text first; the start of its interpreter is taken off. CPU time
-is compared, not elapsed time, since both use one thread and the machine may be shared.
+input, which is first written from `lis` text; the start time of its interpreter is subtracted. The
+comparison uses CPU time and not elapsed time, because both programs have one thread and the machine
+may be shared.
 
     python3 benches cache --trace arc-P3.lis.zst --size 65536 --rounds 3
 """

@@ -3,8 +3,8 @@
 A point is a trace at a size, a share of the pages that it touches. All figures come from the cache
 simulation. The tables have, for every device, the geometric mean and the extremes over all points,
 and a row for every point. The usual points were fixed before the default policy was tuned: the nine
-shipped traces that tell reads from writes, at 1, 5 and 20 %. `--only` and `--without` choose
-traces, to choose on one half and report on the other.
+shipped traces that distinguish reads from writes, at 1, 5 and 20 %. `--only` and `--without` select
+traces, so that one half can be used for tuning and the other for the report.
 
     python3 benches cache-points --traces DIR --ftl page --policy abm-lru-clc,bimetal
 """
@@ -86,7 +86,7 @@ class CachePoints(Suite):
 
     @contextlib.contextmanager
     def session(self, args, traces, policies):
-        """Nothing to start. All policies of a cell come from one run, which decodes once."""
+        """Nothing to start. One run, which decodes the trace once, gives all policies of a cell."""
         found, of = {}, None
 
         def measure(cell, policy, _turn):

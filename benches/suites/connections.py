@@ -1,11 +1,12 @@
-"""What threads for connections take off the server's thread, with TLS and without, beside nbdkit.
+"""The work that threads for connections take from the server's thread, with and without TLS,
+compared with nbdkit.
 
-nbdcopy reads a memory device as a whole over NBD on TCP, by four connections, with requests of
-4 KiB at depth 64 and of 256 KiB at depth 16, in the clear and with TLS 1.3. The number behind
-`bimetal` is its `connection_threads`; nbdkit has threads for each connection. Measured are MiB a
-second, and CPU seconds for each GiB, of the whole server and of its busiest thread: what the
-busiest thread needs bounds what a machine with enough cores can serve. The certificates are made by
-the commands of docs/tls.md.
+nbdcopy reads a whole memory device by NBD over TCP, on four connections, with requests of 4 KiB at
+depth 64 and of 256 KiB at depth 16, unencrypted and with TLS 1.3. The number behind `bimetal` is
+its `connection_threads`; nbdkit has threads for each connection. Measured are MiB a second, and CPU
+seconds for each GiB, of the whole server and of its busiest thread: the time of the busiest thread
+limits the rate of a machine with enough cores. The certificates are created by the commands in
+docs/tls.md.
 
     python3 benches connections --rounds 3
 """
@@ -26,7 +27,7 @@ SHAPES = ((4096, 64), (262144, 16))
 
 
 class Listening(processes.Process):
-    """A server at ports of TCP, one in the clear and one with TLS."""
+    """A server at TCP ports, one unencrypted and one with TLS."""
 
     def __init__(self, name, command, folder, ports, clear_name):
         super().__init__(name.replace(" ", "-"), command, folder,
@@ -39,7 +40,8 @@ class Listening(processes.Process):
 
 
 def certificates(folder):
-    """Makes an authority, a server and a client, by the names that each program wants."""
+    """Creates certificates of an authority, a server and a client, with the file names that each
+    program needs."""
     text = (host.ROOT / "docs" / "tls.md").read_text(encoding="utf-8")
     commands = re.search(r"```sh\n(.*?)```", text, re.DOTALL).group(1)
     processes.run(["sh", "-ec", commands], cwd=folder)
@@ -50,10 +52,10 @@ def certificates(folder):
 
 
 def start(number, name, args, folder):
-    """Starts a server; each has ports of its own."""
+    """Starts a server; each has its own ports."""
     port = args.port + 4 * number
     if name == "nbdkit":
-        # It speaks both ways at one port.
+        # It accepts both at one port.
         command = ["nbdkit", "-f", "-e", "vol", "--tls=on", f"--tls-certificates={folder}",
                    "-p", port, "-i", "127.0.0.1", "memory", f"{args.size_mib}M"]
         return Listening(name, command, folder, (port, port), "vol")
@@ -70,7 +72,7 @@ def start(number, name, args, folder):
 
 
 def copy(server, cell):
-    """Reads the whole device and returns how long that took."""
+    """Reads the whole device and returns the duration."""
     began = time.monotonic()
     processes.run(["nbdcopy", f"--connections={CONNS}", f"--requests={cell['depth'] // CONNS}",
                    f"--request-size={cell['request_bytes']}", "--allocated",
@@ -83,7 +85,8 @@ def measure(server, cell):
     before, whole_s = server.threads_s(), server.cpu_s()
     elapsed_s = copy(server, cell)
     after, whole_s = server.threads_s(), server.cpu_s() - whole_s
-    # Threads that a connection had are gone, and in the whole; those that stay are told apart.
+    # Threads of closed connections count only in the total; remaining threads are counted
+    # separately.
     stayed = [after[thread] - before[thread] for thread in after if thread in before]
     busiest_s = max(stayed) if stayed and max(stayed) > whole_s / 100 else None
     gib = cell["size_mib"] / 1024
@@ -131,7 +134,7 @@ class Connections(Suite):
             running = {name: stack.enter_context(start(number, name, args, folder))
                        for number, name in enumerate(SUBJECTS)}
             for server in running.values():
-                # Every page is there before anything is measured.
+                # Every page is allocated before the measurements.
                 processes.run(["nbdcopy", image, server.uris["clear"]])
             image.unlink()
             yield lambda cell, subject, _turn: measure(running[subject], cell)

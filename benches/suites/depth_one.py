@@ -3,9 +3,9 @@
 Measured are 4 KiB random reads from a memory device over a UNIX socket: of bimetal (`nbd`) and
 nbdkit by fio's nbd engine, of bimetal by BRP, and of a bare ping-pong of the same sizes between two
 processes, whose server sleeps (`pp-sleep`) or busy-polls (`pp-poll`). Each round measures all of
-them first alone and then beside one process that computes. The servers run all the time: what one
-run has taught the server is there in the next one. Last comes the server's CPU time without a
-client, with a silent one, and at 100 operations a second.
+them first alone and then beside one process that computes. The servers run all the time, so the
+server keeps what it has adapted to in earlier runs. The last measurement is the server's CPU time
+without a client, with an idle client, and at 100 operations a second.
 
 It must run at ordinary priority and refuses any other. The process that computes has the priority
 of the others.
@@ -34,7 +34,8 @@ CPU = "cpu_percent"
 
 
 def receive(end, count, polls):
-    """Receives this many bytes, busy-polling or asleep; false when the other end has closed."""
+    """Receives this number of bytes, busy-polling or asleep; returns false if the peer has
+    closed."""
     left = count
     while left:
         try:
@@ -83,7 +84,8 @@ def idle_share(seconds=0.5):
 
 
 def wait_until_idle(within_s):
-    """Waits until nothing else runs, no longer than this; says so where it did not come to that."""
+    """Waits until nothing else runs, for at most this time; prints a line if the machine stays
+    busy."""
     end = time.monotonic() + within_s
     while idle_share() < 0.95:
         if time.monotonic() > end:
@@ -99,7 +101,7 @@ class Neighbour:
         self.idle_within_s, self.half, self.process = idle_within_s, None, None
 
     def enter(self, half, busy):
-        """Begins a half of a round, unless it is the one that is under way."""
+        """Begins a half of a round, unless that half is already running."""
         if half == self.half:
             return
         self.leave()
@@ -110,7 +112,7 @@ class Neighbour:
             self.process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
 
     def leave(self):
-        """Ends the process, where there is one."""
+        """Ends the process, if there is one."""
         if self.process:
             self.process.send_signal(signal.SIGKILL)
             self.process.wait()
@@ -157,7 +159,7 @@ class DepthOne(Suite):
         args.idle_seconds = args.idle_seconds or 5.0
         cells = [{"beside": beside, "seconds": args.seconds, "size_mib": args.size_mib}
                  for beside in ("quiet", "busy")]
-        # In the last round only: it is about a server that has been running.
+        # In the last round only, because it measures a server that has been running for a while.
         cells += [{"beside": beside, "seconds": args.idle_seconds, "size_mib": args.size_mib}
                   for beside in IDLE]
         cells = options.chosen(cells, args.only, self.axes)
@@ -226,7 +228,7 @@ def rate(subject, cell, targets, args, brp_folder):
 
 
 def idle_percent(target, cell):
-    """Returns the server's CPU time in percent of one core, where little is asked."""
+    """Returns the server's CPU time in percent of one core, at low load."""
     seconds = cell["seconds"]
     before, began = target.cpu_s(), time.monotonic()
     if cell["beside"] == "no client":

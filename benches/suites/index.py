@@ -1,17 +1,19 @@
-"""The index beside other engines: LMDB, redb, SQLite, fjall, canopydb, RocksDB, and a bare log.
+"""The index compared with other engines: LMDB, redb, SQLite, fjall, canopydb, RocksDB, and a bare
+log.
 
-Every measurement is a process of its own (`index-bench`: one engine does one thing). All of it is
-on a loop device of its own, over a fully written image with ext4, and bytes, reads and flushes are
-those that the device counts. Durable commits are each engine's own with a full sync. The tables say
-how many times better ours is (over 1: ours is), and for bytes, reads and flushes their number.
-Operations a second of a mix are reckoned from the medians of its gets and commits, because a mean
-is what else the machine was doing. `--before PROGRAM` is an earlier index-bench, whose index is one
-more subject.
+Every measurement is a separate process (`index-bench`: one engine and one task). All data is on a
+separate loop device with ext4, over a fully written image; bytes, reads and flushes are counted by
+that device. Durable commits are each engine's own with a full sync. The tables show how many times
+better ours is (ours is better above 1), and for bytes, reads and flushes their number. The rate of
+a mix is computed from the medians of its gets and commits, because a mean would contain other
+activity of the machine. `--before PROGRAM` names an earlier index-bench, whose index is an
+additional subject.
 
 A round is a load, then gets and scans, then updates, mixes, and a kill with a reopening. `--beyond`
-is data of ten times the cache instead: the process is in a memory group of the cache and 120 MiB,
-and the file system is mounted anew after the load. Cells that mostly wait for the device take
-several short turns a round, because its speed may change from one cell to the next.
+uses data of ten times the size of the cache instead: the process is in a memory group of the cache
+and 120 MiB, and the file system is remounted after the load. Cells that mostly wait for the device
+are measured in several short turns in each round, because the speed of the device may change from
+one cell to the next.
 
     cargo build --release --manifest-path benches/index/Cargo.toml --features rocksdb
     sudo python3 benches index --keys 1000000 --shape 8+8 --rounds 3
@@ -31,12 +33,13 @@ from harness.suite import Group, Suite
 OURS, FLOOR, BEFORE = "ours", "floor", "before"
 ENGINES = [FLOOR, OURS, BEFORE, "lmdb", "redb", "sqlite", "fjall", "canopydb", "rocksdb"]
 PEERS = tuple(ENGINES[3:])
-# In this order: those that read come before those after which not every loaded id is there.
+# In this order: cells that read come before cells that remove loaded ids.
 CELLS = ["load", "get", "get-zipf", "get-alone", "scan", "update1", "update100", "mix1", "mix100",
          "threads8", "kill", "reopen"]
-# What waits for the device, whose speed may change by the minute: several short turns a round.
+# Cells that wait for the device, whose speed may change within minutes: several short turns in each
+# round.
 TURNED_CELLS = ["update1", "mix1", "threads8"]
-# It has no group commit, which is all that eight threads are about.
+# It has no group commit, which is the purpose of eight threads.
 FLOOR_CELLS = ["update1", "update100", "mix1", "mix100"]
 BEYOND_CELLS = ["load", "get", "update100", "mix100"]
 COUNTS = {"get": 1_000_000, "get-zipf": 1_000_000, "get-alone": 500_000, "scan": 100_000,
@@ -63,7 +66,7 @@ class Disk:
             processes.run(["dd", "if=/dev/zero", f"of={unfinished}", "bs=1M",
                            f"count={size_bytes >> 20}", "conv=fsync", "status=none"],
                           within_s=None)
-            # Nothing of the file system may be left for later, when others are measured.
+            # The file system must not have pending work when other engines are measured.
             processes.run(["mkfs.ext4", "-q", "-F", "-E",
                            "lazy_itable_init=0,lazy_journal_init=0,nodiscard", unfinished])
             unfinished.rename(self.image)
@@ -77,12 +80,12 @@ class Disk:
         processes.run(["mount", "-o", "noatime", self.device, self.mount])
 
     def remount(self):
-        """Takes everything of it out of the kernel's cache."""
+        """Removes its data from the kernel's cache."""
         processes.run(["umount", self.mount])
         self.enter()
 
     def leave(self):
-        """Takes it down, also what a run that was killed has left."""
+        """Removes the disk, including the remains of a killed run."""
         if self.mount.is_mount():
             processes.run(["umount", self.mount])
         devices.detach(self.image)
@@ -106,8 +109,8 @@ def counted(name, per, settled=False):
 
 
 def write_amplification(r, shape):
-    """Bytes written, with what was left to other threads, by bytes of the keys and values of puts
-    and the keys of deletes."""
+    """Bytes written, including those by other threads, divided by the bytes of the keys and values
+    of puts and of the keys of deletes."""
     key, value = RECORD[shape]
     puts = 0.5 if "get" in r else 1.0
     return r["device_settled"]["written_bytes"] / (r["records_written"] * (key + puts * value))
@@ -121,8 +124,8 @@ def space(r, _):
     return (sum(r["files"].values()) - apart) / r["user_bytes"]
 
 
-# By the name of the value: its cell, what to print, whether more is better, or None for a count
-# that is printed as it is, and how it follows from what `index-bench` says and the shape.
+# For each value: its cell, its title, whether more is better (None for a count that is printed
+# unchanged), and how it is computed from the output of `index-bench` and the shape.
 FIGURES = {
     "get_ns": ("get", "get, in cache", False, lambda r, _: r["get"]["p50_ns"]),
     "get_zipf_ns": ("get-zipf", "get, Zipf", False, lambda r, _: r["get"]["p50_ns"]),
@@ -154,12 +157,12 @@ FIGURES = {
     "written_by_user_bytes": ("mix100", "bytes written by user bytes, batches of 100", None,
                               write_amplification),
 }
-# The bare log looks nothing up.
+# The bare log has no lookups.
 NOT_OF_THE_FLOOR = ("mix100_get_ns", "get_ns")
 
 
 def values_of(said, cell, engine):
-    """Returns the figures of a measurement, and all that `index-bench` has said of it."""
+    """Returns the figures of a measurement, and the whole output of `index-bench`."""
     if "failed" in said:
         return said
     found = {name: figure(said, cell["shape"]) for name, (of, _, _, figure) in FIGURES.items()
@@ -179,21 +182,21 @@ def cache_bytes(cell):
     record_bytes = sum(RECORD[cell["shape"]])
     if cell["variant"] == "beyond":
         return cell["keys"] * record_bytes // 10
-    # Twice the records, so that all of them are in it.
+    # Twice the size of the records, so that all of them fit.
     return max(256 << 20, cell["keys"] * record_bytes * 2)
 
 
 def seed_of(number, cell):
-    """Returns what the choices of a cell are drawn from.
+    """Returns the seed of the random choices of a cell.
 
-    No two cells change the same records in the same way: an engine that compares would have nothing
-    to write the second time.
+    No two cells change the same records in the same way, because an engine that compares values
+    would have nothing to write the second time.
     """
     return (number + 1) * 10_000 + CELLS.index(cell["cell"]) * 100 + cell.get("turn", 0)
 
 
 def run_cell(args, disk, cell, engine, seed):
-    """Runs one cell and returns what `index-bench` says of it."""
+    """Runs one cell and returns the output of `index-bench`."""
     beyond, name = cell["variant"] == "beyond", cell["cell"]
     count = BEYOND_GETS if beyond and name == "get" else COUNTS.get(name, 1)
     is_ours = engine in (OURS, BEFORE)
@@ -217,7 +220,7 @@ def run_cell(args, disk, cell, engine, seed):
     finally:
         if group:
             group.remove(empty=True)
-    # The one that kills itself has said everything before.
+    # The cell that kills its own process has printed everything before that.
     if done.returncode == (-9 if name == "kill" else 0):
         return json.loads(done.stdout)
     said = done.stderr.strip().splitlines()[:1]
@@ -225,13 +228,14 @@ def run_cell(args, disk, cell, engine, seed):
 
 
 class Rounds:
-    """What is on the disk: the records that each engine has loaded in a round of a point."""
+    """Content of the disk: the records that each engine has loaded in a round of a point."""
 
     def __init__(self, args, disk):
         self.args, self.disk, self.at, self.unloaded = args, disk, None, set()
 
     def measure(self, cell, engine, number):
-        """Returns the values of one cell of one engine, or `None` where it cannot be had."""
+        """Returns the values of one cell of one engine, or `None` if the engine does not support
+        it."""
         point = (number, cell["shape"], cell["keys"])
         if self.at not in (None, point):
             self.clear()
@@ -243,7 +247,7 @@ class Rounds:
         if loaded and "failed" in loaded:
             self.unloaded.add(engine)
         if cell["cell"] == "load":
-            # A load that was made for a cell that had to be run again is not a second one.
+            # A load for a cell that is repeated is not a second load.
             said = loaded or {"failed": "load: loaded before, and not taken down"}
             return values_of(said, cell, engine)
         if engine in self.unloaded:
@@ -254,7 +258,7 @@ class Rounds:
                          cell, engine)
 
     def load(self, cell, engine, number):
-        """Makes the records of a round, where an interrupted run has not left them."""
+        """Loads the records of a round, unless an interrupted run has left them."""
         folder = self.disk.mount / engine
         if engine == FLOOR:
             folder.mkdir(exist_ok=True)
@@ -272,7 +276,7 @@ class Rounds:
         return said
 
     def clear(self):
-        """Removes what a round has made; the bare log is as good as new."""
+        """Removes the files of a round; the bare log needs no removal."""
         for folder in self.disk.mount.iterdir():
             if folder.is_dir() and folder.name not in ("lost+found", FLOOR):
                 shutil.rmtree(folder)
@@ -381,8 +385,9 @@ class Index(Suite):
 
     @contextlib.contextmanager
     def session(self, args, cells):
-        """The disk, which is kept when the run is interrupted: what was loaded is still good."""
-        # LMDB and redb take up to eight times the user bytes, and all engines are there at once.
+        """The disk, which is kept after an interruption, because the loaded data is still valid."""
+        # LMDB and redb need up to eight times the user bytes, and all engines are on the disk
+        # together.
         largest = max(cell["keys"] * sum(RECORD[cell["shape"]]) for cell in cells)
         disk = Disk(args.dir, args.image_bytes or (4 << 30) + 24 * largest)
         try:

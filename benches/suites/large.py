@@ -1,12 +1,13 @@
-"""What the size of a volume costs: a mirror of two sparse files, of each size in turn.
+"""The cost of the size of a volume: a mirror of two sparse files, for each size in turn.
 
-Measured are how long `format` takes and what it writes on both files together (the space that the
-file system has given them), and the first open, from the start of `serve` to `ready`. Then one
-block is written at the start and one at the end of the volume and flushed, and the server is
-killed. Measured are the next open, the resident memory of that server with `memory = "16MiB"` and
-its peak, and how long `scrub` takes and what it reads of both sides by its own account.
+Measured are the duration of `format` and the bytes that it writes to both files together (their
+allocated space), and the first open, from the start of `serve` to `ready`. Then one block is
+written at the start and one at the end of the volume and flushed, and the server is killed.
+Measured are the next open, the resident memory of that server with `memory = "16MiB"` and its peak,
+and the duration of `scrub` and the bytes that it reports to have read from both sides.
 
-The file system of --dir must allow files of that size: ext4 stops at 16 TiB, XFS and btrfs do not.
+The file system of --dir must allow files of that size: the limit of ext4 is 16 TiB, those of XFS
+and btrfs are higher.
 
     python3 benches large --sizes 1GiB,1TiB --dir A_BTRFS_OR_XFS
 """
@@ -48,7 +49,7 @@ def configuration(folder, size):
 
 
 def timed(values, name, block):
-    """Notes how long a block takes and returns what it gives."""
+    """Records the duration of a call and returns its result."""
     began = time.monotonic()
     found = block()
     values[name] = time.monotonic() - began
@@ -105,7 +106,7 @@ class Large(Suite):
 
     @contextlib.contextmanager
     def session(self, args):
-        """Every measurement has files of its own."""
+        """Every measurement has its own files."""
         def one_size(cell, _subject, _turn):
             with processes.scratch("large", args.dir) as folder:
                 return measure(folder, programs.server(args), cell["size"])

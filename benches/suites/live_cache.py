@@ -1,17 +1,18 @@
-"""What the cache is worth to a database: SQLite on ext4 on an emulated SSD of 2009.
+"""The benefit of the cache for a database: SQLite on ext4 on an emulated SSD of 2009.
 
-It is served by NBD and mounted here, without a cache, with LRU and with the default policy. The
-drive is `flash-2009`, full and overwritten once at random before time begins, in two forms: mapped
-by pages, and by log blocks (FAST), where the cache is told so (`granularity = "block"`, `cluster`
-its erase block of 512 KiB). The data lies in memory (a tmpfs), so that only the model takes time.
-The file system and the database are made once, on the bare file, and every run gets a copy of it.
+It is served by NBD and mounted on this machine, without a cache, with LRU and with the default
+policy. The drive is `flash-2009`, filled and overwritten once at random before the measurement, in
+two forms: page-mapped, and with log blocks (FAST), for which the cache is configured (`granularity
+= "block"`, `cluster` of one erase block, 512 KiB). The data is in memory (a tmpfs), so that only
+the model takes time. The file system and the database are created once, on the bare file, and every
+run uses a copy of it.
 
 The load is that of suites/bank.py, durable when SQLite copies its log to the tables (`normal`) or
-after each transaction (`full`). A memory group bounds it and the kernel's cache of its files, so
-that what is read again reaches our cache. Reads and a quarter as many transactions warm the caches
-up before anything is counted; figures and times end with everything on the drive. After every run
-the file below is checked by itself: fsck finds nothing, SQLite finds nothing, no money and no
-history is missing.
+after each transaction (`full`). A memory group limits its memory and the kernel's cache of its
+files, so that repeated reads reach our cache. Reads and a quarter as many transactions warm up the
+caches before the measurement; figures and times include the final flush to the drive. After every
+run, the file below the volume is checked without the cache: fsck and SQLite must find no error, and
+no money and no history may be missing.
 
 It needs root, nbdfuse, loop devices and the memory controller of control groups.
 
@@ -34,7 +35,7 @@ DISK_MIB = 1024
 CACHE_MIB = 32
 GROUP_MIB = 20
 SLOW_S = 0.1
-# Transactions that are measured, so that a run takes 10 to 30 s.
+# Number of measured transactions, so that a run takes 10 to 30 s.
 TRANSACTIONS = {("page", "normal"): 5000, ("page", "full"): 2000,
                 ("fast", "normal"): 500, ("fast", "full"): 100}
 MEMBERS = {"none": None,
@@ -94,7 +95,7 @@ def fused(folder, uri):
 
 
 def make_image(folder):
-    """Makes the file system with the database, on a bare file."""
+    """Creates the file system with the database, on a bare file."""
     image = devices.sparse(folder / "made.img", DISK_MIB * MIB)
     processes.run(["mkfs.ext4", "-q", "-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard",
                    image])
@@ -115,7 +116,7 @@ def figures(server):
 
 
 def check(image, folder, transactions):
-    """Checks that the file by itself is a clean file system with all money and all history."""
+    """Checks that the file alone is a clean file system with all money and all history."""
     processes.run(["e2fsck", "-fn", image])
     with (devices.looped(image, "--read-only") as device,
           devices.mounted(device, folder / "mnt", "-o", "ro") as mount):

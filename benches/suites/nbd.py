@@ -1,15 +1,16 @@
-"""NBD over a UNIX socket: 4 KiB random reads and writes on a memory device, beside other servers.
+"""NBD over a UNIX socket: 4 KiB random reads and writes on a memory device, compared with other
+servers.
 
 Measured are operations a second and the server's CPU time, by fio's nbd engine, for bimetal (a
 `memory` device), nbdkit (its memory plugin) and qemu-nbd (a file on tmpfs). The depth is the sum
 over one or four connections. The servers run side by side and idle while another is measured. CPU
 time is that of the whole process, ended threads and children included.
 
-`--servers bimetal,threads` measures bimetal beside itself without io_uring (`driver = "threads"`).
+`--servers bimetal,threads` compares bimetal with and without io_uring (`driver = "threads"`).
 
-With `--file FOLDER` the device is a file there, past the page cache. bimetal and qemu-nbd each
-serve one of their own, and fio reads and writes a third one itself, by io_uring with registered
-buffers (`raw`). The depths are those at which a device is kept busy.
+With `--file FOLDER` the device is a file in that folder, accessed by direct I/O. bimetal and
+qemu-nbd each serve their own file, and fio reads and writes a third file directly, by io_uring with
+registered buffers (`raw`). The depths are large enough to keep a device busy.
 
     python3 benches nbd --rounds 3 --seconds 1.2
     python3 benches nbd --file /var/tmp --only 1:32:randread
@@ -23,7 +24,7 @@ from harness.judging import Bar
 from harness.suite import Group, Suite
 
 SERVERS = ("bimetal", "nbdkit", "qemu-nbd")
-# The driver of each server that is ours.
+# The driver of each of our servers.
 OURS = {"bimetal": "uring", "threads": "threads"}
 FILE_SERVERS = ("bimetal", "qemu-nbd", "raw")
 DEPTHS, FILE_DEPTHS = (1, 16, 64, 128), (32, 64, 128)
@@ -49,13 +50,13 @@ BARS = [
 
 
 class Target:
-    """A server with its device, or a file without a server, to which fio does the same."""
+    """A server with its device, or a file without a server, with the same load of fio."""
 
     def __init__(self, engine, server=None):
         self.engine, self.server = engine, server
 
     def cpu_s(self):
-        """Returns the server's CPU time, of which a bare file has none."""
+        """Returns the server's CPU time, which is none for a bare file."""
         return self.server.cpu_s() if self.server else 0.0
 
 
@@ -109,11 +110,11 @@ class Nbd(Suite):
         parser.add_argument("--size-mib", type=int, default=1024, help="of the device")
         parser.add_argument("--tmpfs", default="/dev/shm", help="folder of qemu-nbd's file")
         parser.add_argument("--file", type=pathlib.Path, metavar="FOLDER",
-                            help="measure a file in this folder, past the page cache")
+                            help="measure a file in this folder, with direct I/O")
         parser.add_argument("--servers", type=options.words, help="servers, between commas")
 
     def servers(self, args):
-        """Returns the servers that were asked for."""
+        """Returns the requested servers."""
         return args.servers or list(FILE_SERVERS if args.file else SERVERS)
 
     def missing(self, args):

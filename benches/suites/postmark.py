@@ -1,13 +1,13 @@
-"""What Debian's `postmark` makes of a device, beside the lab's own load of that name.
+"""Requests of Debian's `postmark` on a device, compared with the lab's own load of that name.
 
 The device and its settings are those of contrib/lab/native.toml (SS, mq-deadline): a loop device
-over a file of 2 GiB in memory that takes 4 requests at a time, 64 MiB of memory, and each limit in
-turn on what may be dirty of the device. Counted are bios (requests and merges) and requests, by the
-statistics of the device, from just before the program to the end of a sync behind it. What the
-kernel says the limit is, just before and just behind a run, is in the table as well.
+over a file of 2 GiB in memory with a depth of 4 requests, 64 MiB of memory, and each limit in turn
+on the dirty pages of the device. Bios (requests and merges) and requests are counted by the
+statistics of the device, from directly before the program to the end of a sync after it. The table
+also has the limit that the kernel reports directly before and after a run.
 
-It needs root, postmark, e2fsprogs, util-linux, and control groups of version 1. Everything is put
-back at the end.
+It needs root, postmark, e2fsprogs, util-linux, and control groups of version 1. All changes are
+undone at the end.
 
     sudo python3 benches postmark --only ext4 --seeds 1,2,42
 """
@@ -26,8 +26,8 @@ SEEDS = "1,2,3,4,5,42"
 
 
 def limit_dirty(bdi, limit_bytes):
-    """Sets the limit, last of all, since the kernel keeps it as a part of what may be dirty at this
-    moment."""
+    """Sets the limit after all other settings, because the kernel stores it as a share of the
+    present limit on dirty memory."""
     (bdi / "strict_limit").write_text("1")
     (bdi / "min_ratio_fine").write_text("0")
     (bdi / "max_bytes").write_text(str(limit_bytes))
@@ -35,9 +35,11 @@ def limit_dirty(bdi, limit_bytes):
 
 
 def set_up(device, file_system):
-    """Gives the device the settings of the experiment and a new file system; returns its folder."""
+    """Applies the settings of the experiment to the device and creates a file system; returns its
+    folder."""
     folder = pathlib.Path("/sys/block") / pathlib.Path(device).name
-    # Without a scheduler the number of requests is the depth of the device, which it keeps.
+    # Without a scheduler, the number of requests is the depth of the device, which cannot be
+    # changed.
     for name, value in (("scheduler", "none"), ("nr_requests", "4"), ("scheduler", "mq-deadline"),
                         ("wbt_lat_usec", "0"), ("write_cache", "write back"),
                         ("read_ahead_kb", "128")):
@@ -47,7 +49,7 @@ def set_up(device, file_system):
 
 
 def counted(folder):
-    """Returns bios and requests so far, of both directions."""
+    """Returns bios and requests so far, for both directions."""
     fields = [int(field) for field in (folder / "stat").read_text().split()]
     issued = fields[0] + fields[4]
     return issued + fields[1] + fields[5], issued
@@ -85,7 +87,7 @@ class Postmark(Suite):
 
     name, group = "postmark", "devices"
     line = "what postmark makes of a device, for the lab's load of that name"
-    # It is postmark itself that is measured.
+    # The suite measures postmark itself.
     defaults = {"rounds": 1, "dir": "/dev/shm", "binary": "/usr/bin/postmark"}
     how_to_build = "apt-get install postmark"
     quick = {"seeds": ["42"], "limits": ["6710886"]}
@@ -109,7 +111,7 @@ class Postmark(Suite):
 
     @contextlib.contextmanager
     def session(self, args):
-        """The file of the device, whose space is there."""
+        """The file of the device, with allocated space."""
         with processes.scratch("postmark", args.dir) as folder:
             backing = folder / "disk"
             processes.run(["fallocate", "--length", "2GiB", backing])

@@ -1,7 +1,7 @@
-"""A side that comes back whole under writing clients: how fast, and what the clients see of it.
+"""The rebuild of a side under writing clients: its rate, and its effect on the clients.
 
-A mirror of two files is served by NBD, degraded, and written in full; then the other side comes
-back and is rebuilt while fio writes 4 KiB at random places:
+A mirror of two files is served by NBD, degraded, and written in full; then the other side returns
+and is rebuilt while fio writes 4 KiB at random offsets:
 
     files       both sides are plain files, and a client writes 200 times a second
     disk        one side is an emulated hdd-7200 over its file, with a log so short that these
@@ -9,14 +9,14 @@ back and is rebuilt while fio writes 4 KiB at random places:
     full        the same disk, and a client that writes all it can, 16 requests at once
     scattered   files; only 4,096 blocks of 4 KiB far from each other are missing, and nobody writes
 
-In the same round the slower device is written in sequence past the mirror, four pieces of 1 MiB at
-once, and the client writes to the whole mirror without a rebuild. Asked are a half of the
-sequential rate on files and a quarter on the disk; the floor of 20 MiB/s (or half of what the disk
-does in sequence, if that is less) under the client that writes all it can; half of the client's
-rate beside a rebuild, and its longest write no longer by more than 250 ms.
+In the same round the slower device is written sequentially without the mirror, with four requests
+of 1 MiB in flight, and the client writes to the complete mirror without a rebuild. The requirements
+are half of the sequential rate on files and a quarter on the disk; the floor of 20 MiB/s (or half
+of the disk's sequential rate, if that is less) with the client that writes at full rate; half of
+the client's rate during a rebuild, and at most 250 ms more for its longest write.
 
-A rebuild reads one side and writes the other. Where both files are on one disk, as they are without
---fast-dir, that disk does both at once, and writes alone in sequence.
+A rebuild reads one side and writes the other. Where both files are on one disk, as without
+--fast-dir, that disk does both at the same time, but only writes in the sequential measurement.
 
     python3 benches rebuild --only files,scattered --rounds 1
 """
@@ -44,12 +44,12 @@ IN_SEQUENCE = ["--rw=write", "--bs=1M", "--iodepth=4"]
 
 
 def share(values):
-    """Returns the rate of the rebuild as a part of the sequential one."""
+    """Returns the rate of the rebuild as a share of the sequential rate."""
     return values["rebuild_bytes_per_s"] / values["sequential_bytes_per_s"]
 
 
 def of_the_floor(values):
-    """Returns the rate of the rebuild as a part of what it has under any load."""
+    """Returns the rate of the rebuild as a share of the guaranteed minimum."""
     return values["rebuild_bytes_per_s"] / min(FLOOR_BYTES_PER_S,
                                                values["sequential_bytes_per_s"] / 2)
 
@@ -72,7 +72,7 @@ def configuration(folder, fast_folder, case, size):
 
 
 class Volume:
-    """The mirror, served, with a side that can be taken away."""
+    """The served mirror, with a side that can be removed and returned."""
 
     def __init__(self, stack, folder, binary, case, text):
         self.stack, self.folder, self.binary = stack, folder, binary
@@ -90,11 +90,11 @@ class Volume:
         self.server.stop(PATIENCE_S, cleanly=True)
 
     def side(self):
-        """Returns the figures of the side that comes back."""
+        """Returns the figures of the returned side."""
         return self.server.device()["parts"]["b"]
 
     def wait_whole(self):
-        """Waits until the side is whole and returns its figures."""
+        """Waits until the side is complete and returns its figures."""
         def whole():
             side = self.side()
             return side if side["health"] == "healthy" else None
@@ -106,26 +106,26 @@ class Volume:
         return self.stack.enter_context(fio.Background([*fio.nbd(uri), *arguments]))
 
     def client(self, seconds):
-        """Starts the client of the case, for at most so long."""
+        """Starts the client of the case, for at most this time."""
         paced = [f"--rate_iops={self.case['rate']}"] if self.case["rate"] else []
         return self.fio("vol", "--rw=randwrite", "--bs=4k", f"--iodepth={self.case['depth']}",
                         "--time_based", f"--runtime={seconds}", *paced)
 
     def lose(self):
-        """Takes the slower side away and goes on without it."""
+        """Removes the slower side and serves without it."""
         self.stop()
         self.slow.rename(self.slow.with_suffix(".away"))
         self.serve()
 
     def give_back(self):
-        """Brings it back: the rebuild begins when this returns."""
+        """Returns the side to the mirror: the rebuild begins when this call returns."""
         self.stop()
         self.slow.with_suffix(".away").rename(self.slow)
         self.serve()
 
 
 def client_figures(write, when):
-    """Returns what the client has seen."""
+    """Returns the figures of the client."""
     return {f"{when}_writes_per_s": write["iops"],
             f"{when}_longest_ms": write["clat_ns"]["max"] / 1e6}
 
@@ -160,7 +160,7 @@ def measure(volume, case, alone_s):
     values.update({
         "whole_s": whole_s, "copied_bytes": side["resynced_bytes"],
         "rebuild_bytes_per_s": side["resynced_bytes"] / whole_s,
-        # What the client writes goes to the log as content and a header of the same length.
+        # A write of the client occupies the log with its content and a header of the same length.
         "load_log_rounds": 2 * load_bytes_per_s * whole_s / log_bytes,
         "log_rounds": (side["log_written_bytes"] - before["log_written_bytes"]) / log_bytes})
     volume.stop()
@@ -217,7 +217,7 @@ class Rebuild(Suite):
 
     @contextlib.contextmanager
     def session(self, args):
-        """Every measurement has folders and a server of its own."""
+        """Every measurement has its own folders and its own server."""
         def one_round(cell, _subject, _turn):
             with processes.scratch("rebuild", args.dir) as folder, \
                     processes.scratch("rebuild", args.fast_dir or args.dir) as fast_folder, \

@@ -1,10 +1,10 @@
-"""What the cache simulation is wrong by with `--sample`, against the full runs.
+"""The error of the cache simulation with `--sample`, compared with full runs.
 
 For every trace there are sizes of 1, 2, 5, 10, 20 and 50 % of its distinct pages; the error is the
 absolute difference of miss ratios. `plain` is the mean error without the correction for hot pages.
-Times are those of whole processes, decoding included, on one thread. The second table has the
-errors at all rates together, by the pages that stood for a cache: those of the small cache, or all
-of the sample if they are fewer.
+Times are those of whole processes, including decoding, on one thread. The second table has the
+errors at all rates together, by the number of pages that represent a cache: those of the small
+cache, or all of the sample if they are fewer.
 
     python3 benches sample-error --rates 0.5,0.1,0.01 TRACE...
 """
@@ -22,7 +22,7 @@ POLICIES = "lru,arc,lirs,s3-fifo,w-tinylfu,clc,abm-lru-clc,bimetal"
 
 
 class Full:
-    """The full run of a trace, which is made when it is first needed."""
+    """The full run of a trace, executed at its first use."""
 
     def __init__(self, args, trace):
         self.args, self.trace, self.known = args, trace, None
@@ -49,7 +49,7 @@ class Full:
 
     def compare(self, rate):
         """Returns the values of one rate. A point has its policy, the pages of the small cache, the
-        pages that stood for it, its error, and what that were without the correction."""
+        pages that represent it, its error, and the error without the correction."""
         sizes, right, full_s = self.get()
         sampled, sampled_s = self.simulate(sizes, "--sample", rate)
         points = []
@@ -109,7 +109,7 @@ class SampleError(Suite):
 
 
 def rows_of(rate, made):
-    """Returns the rows of one rate: of the policies that look at pages and at blocks."""
+    """Returns the rows of one rate: of the policies for pages and for blocks."""
     full_s, sampled_s = (sum(one["values"][name] for one in made)
                          for name in ("full_cpu_s", "cpu_s"))
     found = {"page": [], "block": []}

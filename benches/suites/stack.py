@@ -1,8 +1,9 @@
-"""What the layers cost: a file under stripe, passthrough and stats, beside fio on the same file.
+"""The cost of the layers: a file under stripe, passthrough and stats, compared with fio on the same
+file.
 
-`bimetal bench` drives the stack, and the file alone, in process, and fio has io_uring with direct
-I/O, fixed buffers and registered files; 4 KiB at random, depth 32. Passthrough stands for the
-queue. Asked is that the stack has 0.90 of fio's operations a second.
+`bimetal bench` drives the stack, and the file alone, in process; fio uses io_uring with direct I/O,
+fixed buffers and registered files; 4 KiB at random, depth 32. Passthrough stands for the queue. The
+requirement is 0.90 of fio's operations a second.
 
     python3 benches stack --rounds 7 --seconds 3
 """
@@ -37,7 +38,7 @@ below = "stripe"
 
 
 def make_file(path):
-    """Makes a file that is really allocated: reads of holes would measure nothing."""
+    """Creates a file with allocated space, because reads of holes do not reach the device."""
     block = os.urandom(1 << 20)
     with open(path, "wb") as file:
         for _ in range(SIZE_BYTES // len(block)):

@@ -1,25 +1,26 @@
-"""What a slow or frozen side costs a mirror, and what trust costs when both sides are well.
+"""The cost of a slow or frozen side for a mirror, and the cost of checksums with two healthy sides.
 
-`throttle`: two loop devices a mirror, over files on one disk, and one of the two limited to 100
-operations a second by the kernel's own throttle (the blkio controller of cgroups, version 1). 4 KiB
-random writes at depth 1, at most 12,000 of them, which is 47 MiB and so less than the default bound
-of the exposure: ours by fio's nbd engine, btrfs raid1 by O_DIRECT into a file written before. Asked
-are 20 times the writes a second of btrfs, and a tenth of its p99.9.
+`throttle`: each mirror has two loop devices, over files on one disk, of which one is limited to 100
+operations a second by the kernel's throttle (the blkio controller of cgroups, version 1). 4 KiB
+random writes at depth 1, at most 12,000 of them, which is 47 MiB and therefore less than the
+default bound of the exposure: ours by fio's nbd engine, btrfs raid1 by O_DIRECT to an existing
+file. The requirements are 20 times the writes a second of btrfs, and a tenth of its p99.9.
 
 `freeze`: two disks of the tests (`volatile-disk`), each operation delayed by a millisecond. 4 KiB
-random writes at depth 1, each followed by a flush, for 20 s, while one of the disks answers nothing
-for 2 s of every 10. Asked is a p99.9 of at most twice that of the other disk alone. A client that
-waits for each answer asks little while it waits, so a freeze of 2 s would be one operation of
-thousands. What is judged is therefore the p99.9 of a client that asks every 5 ms (`steady`),
-reckoned from fio's histogram.
+random writes at depth 1, each followed by a flush, for 20 s, while one of the disks does not answer
+for 2 s of every 10. The requirement is a p99.9 of at most twice that of the other disk alone. A
+client that waits for each answer sends nothing while it waits, so a freeze of 2 s would affect only
+one operation of thousands. The judged value is therefore the p99.9 of a client that sends a request
+every 5 ms (`steady`), computed from fio's histogram.
 
 `cost`: two sides of 2,500 operations and 100 MB a second each, over files. 4 KiB random writes at
-depth 32 in process, for so long that the logs of 32 MiB go round several times: a side alone, the
-mirror without checksums, and with them. Asked are 0.8 of the side, and 0.8 of that again.
+depth 32 in process, for so long that the logs of 32 MiB wrap around several times: a side alone,
+the mirror without checksums, and the mirror with checksums. The requirements are 0.8 of the side
+alone, and 0.8 of the mirror without checksums.
 
 `resync`: once, 100 random writes on 8 GiB, each flushed, with one side frozen; then the power of
-both sides is cut and the server killed. Asked is that no more is copied afterwards than what was
-exposed and one region of 1 MiB.
+both sides is cut and the server killed. The requirement is that afterwards no more is copied than
+the exposed data and one region of 1 MiB.
 
     cargo build --release -p bimetal-cli -p bimetal-tests
     sudo python3 benches trust --rounds 3 --only cost
@@ -102,12 +103,12 @@ def sides_of(kind, fast, slow, log, exported="vol"):
 
 
 def is_drained(figures):
-    """Returns whether both sides have everything."""
+    """Returns whether both sides are complete."""
     return not figures["exposed_bytes"] and not figures["degraded"]
 
 
 def drain(server):
-    """Waits until both sides have everything."""
+    """Waits until both sides are complete."""
     processes.wait_until("the volume has drained",
                          lambda: is_drained(server.device()["statistics"]), 300, 0.1)
 
@@ -121,8 +122,8 @@ class Loop:
             encoding="ascii").strip()
 
     def limit(self, iops):
-        """Sets a limit of operations a second, or none with 0, for all in the root group: programs
-        and the kernel's own threads alike."""
+        """Sets a limit of operations a second (0 for none) for the root group, which includes
+        programs and the kernel's threads."""
         for kind in ("read", "write"):
             file = BLKIO / f"blkio.throttle.{kind}_iops_device"
             file.write_text(f"{self.number} {iops}", encoding="ascii")
@@ -144,7 +145,8 @@ class Ours:
         drain(self.server)
 
     def backpressured_writes(self):
-        """Returns how many writes have waited for both sides: they ended the exposure."""
+        """Returns the number of writes that waited for both sides, because the exposure was at its
+        bound."""
         return self.server.device()["statistics"]["backpressured_writes"]
 
 
@@ -164,12 +166,12 @@ class Btrfs:
         processes.run(["sync", "-f", self.mount])
 
     def backpressured_writes(self):
-        """Nothing waits so."""
+        """Always 0: btrfs has no bound of the exposure."""
         return 0
 
 
 def loops_of(stack, folder):
-    """Makes the two loop devices of a mirror."""
+    """Creates the two loop devices of a mirror."""
     folder.mkdir()
     found = []
     for side in ("fast", "slow"):
@@ -179,15 +181,16 @@ def loops_of(stack, folder):
 
 
 def latencies(kinds):
-    """Returns the figures of what was waited for in turn; their sum is at least that of both."""
+    """Returns the figures of operations that were waited for one after the other; their sum is at
+    least that of both."""
     return {"p999_ms": sum(kind["percentile"][fio.P999] for kind in kinds) / 1e6,
             "steady_p999_ms": sum(steady_p999_ns(kind["bins"]) for kind in kinds) / 1e6,
             "max_ms": sum(kind["max"] for kind in kinds) / 1e6}
 
 
 def steady_p999_ns(bins):
-    """Returns p99.9 of a histogram as a client sees it that asks every 5 ms: an answer that took
-    longer kept the questions waiting that were due meanwhile."""
+    """Returns the p99.9 that a client with a request every 5 ms would see: a slower answer also
+    delays the requests that are due in the meantime."""
     counts = {}
     for latency_ns, count in bins.items():
         left_ns = int(latency_ns)
@@ -217,7 +220,7 @@ def throttle(args):
 
 
 def throttled(mirror, iops):
-    """Returns the values of one run, with the second device limited meanwhile."""
+    """Returns the values of one run, during which the second device is limited."""
     mirror.settle()
     before = mirror.backpressured_writes()
     mirror.loops[1].limit(iops)
@@ -233,7 +236,7 @@ def throttled(mirror, iops):
 
 
 class Disk(processes.Process):
-    """A disk of the tests, which takes commands on its standard input."""
+    """An emulated disk of the tests, which accepts commands on its standard input."""
 
     def __init__(self, binary, folder, name, size_bytes=DISK_BYTES):
         self.socket = folder / f"{name}.sock"
@@ -244,13 +247,13 @@ class Disk(processes.Process):
         self.tell("delay 1")
 
     def tell(self, command):
-        """Gives a command and waits for its answer."""
+        """Sends a command and waits for its answer."""
         self.process.stdin.write(command + "\n")
         self.process.stdin.flush()
         self.expect("ok")
 
     def stop(self, within_s=20, cleanly=False):
-        """Ends the disk, which does so when it cannot be told anything any more."""
+        """Ends the disk, which exits at the end of its standard input."""
         self.process.stdin.close()
         self.process.wait(within_s)
 
@@ -265,7 +268,7 @@ def freezing(disk, ended):
         wait_s = FREEZE_EVERY_S - FREEZE_S
 
 
-# What is exported of each subject, and the index of the disk that freezes.
+# The exported device of each subject, and the index of the disk that freezes.
 FREEZE_SUBJECTS = {"fast alone": ("fast", None), "slow alone": ("slow", None),
                    "mirror": ("vol", None), "mirror, fast freezes": ("vol", 0),
                    "mirror, slow freezes": ("vol", 1)}
@@ -307,7 +310,7 @@ COST_SUBJECTS = {"side alone": None, "no checksums": "false", "mirror": "true"}
 
 @contextlib.contextmanager
 def cost(args):
-    """A folder; every run makes its own sides."""
+    """A folder; every run creates its own sides."""
     with processes.scratch("trust", args.dir) as folder:
         yield lambda cell, subject, _turn: cost_run(
             programs.server(args), folder, cell["seconds"], COST_SUBJECTS[subject])
@@ -321,7 +324,7 @@ def cost_run(binary, folder, seconds, checksums):
                       encoding="ascii")
     images = [folder / "fast.img", folder / "slow.img"]
     for image in images:
-        # Space that was never used costs the file system more than what was.
+        # The file system writes unused space more slowly than used space.
         processes.run(["fallocate", "--length", "512MiB", image])
         processes.run(["dd", "if=/dev/zero", f"of={image}", "bs=1M", "count=512",
                        "conv=notrunc,fsync"])
@@ -339,14 +342,14 @@ def cost_run(binary, folder, seconds, checksums):
 
 @contextlib.contextmanager
 def resync(args):
-    """A folder; the one run makes its own disks."""
+    """A folder; the only run creates its own disks."""
     with processes.scratch("trust", args.dir) as folder:
         yield lambda *_: resync_run(args, folder)
 
 
 def resync_run(args, folder):
-    """Returns what is copied after a power cut while a side is behind: to its log by the opening,
-    and home by a rebuild."""
+    """Returns the bytes that are copied after a power cut while a side lags: to its log by the
+    opening, and to home locations by a rebuild."""
     with contextlib.ExitStack() as stack:
         disks = [stack.enter_context(Disk(programs.volatile_disk(args), folder, name, RESYNC_BYTES))
                  for name in ("fast", "slow")]

@@ -1,8 +1,8 @@
 /*
  * An external engine of fio for BRP volumes, on libbimetal_brp.
  *
- * Every job opens a session of its own. fio's commit hands over what was queued in one call, so a job with
- * iodepth_batch above 1 sends its batches merged. See docs/capi.md.
+ * Every job opens its own session. The commit of fio submits all queued requests in one call, so a
+ * job with iodepth_batch above 1 sends its batches merged. See docs/capi.md.
  */
 #include <errno.h>
 #include <stddef.h>
@@ -14,7 +14,7 @@
 #include "optgroup.h"
 
 struct brp_options {
-    void *unused; /* fio takes an option at offset 0 for none */
+    void *unused; /* fio treats an option at offset 0 as absent */
     char *uri;
 };
 
@@ -33,9 +33,9 @@ static struct fio_option options[] = {
 
 struct brp_job {
     struct brp_session *session;
-    struct brp_request *queued; /* not committed; room for the job's depth */
+    struct brp_request *queued; /* queued but not committed; capacity is the job's depth */
     unsigned int queued_count;
-    struct brp_completion *reaped; /* of the last getevents */
+    struct brp_completion *reaped; /* completions of the last getevents */
 };
 
 static struct brp_session *open_session(struct thread_data *td)
@@ -53,7 +53,7 @@ static struct brp_session *open_session(struct thread_data *td)
     return session;
 }
 
-/* Runs before fio forks, so the session is only there for the size. */
+/* Runs before fio forks, so its session is used only to read the size. */
 static int brp_setup(struct thread_data *td)
 {
     struct brp_volume volume;
@@ -140,7 +140,7 @@ static enum fio_q_status brp_queue(struct thread_data *td, struct io_u *io_u)
     return FIO_Q_QUEUED;
 }
 
-/* fio reckons latencies from what an engine says here: requests leave with the commit, not before. */
+/* fio computes latencies from these times: requests are sent by the commit, not earlier. */
 static void stamp(struct thread_data *td, const struct brp_request *requests, unsigned int count)
 {
     struct timespec now;
@@ -156,7 +156,7 @@ static void stamp(struct thread_data *td, const struct brp_request *requests, un
         td->last_issue = now;
 }
 
-/* fio keeps at most its depth under way, so the library always has room if the depth is within its bound. */
+/* fio has at most `iodepth` requests in flight, so the library accepts all if that is in bounds. */
 static int brp_commit(struct thread_data *td)
 {
     struct brp_job *job = td->io_ops_data;
@@ -189,7 +189,7 @@ static struct io_u *brp_event(struct thread_data *td, int event)
     return io_u;
 }
 
-/* The volume is no file: there is nothing to open or to drop from a cache. */
+/* The volume is not a file: there is nothing to open and no cache to invalidate. */
 static int brp_no_file(struct thread_data *td, struct fio_file *file)
 {
     (void)td;

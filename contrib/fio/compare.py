@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Compares this engine over BRP with fio's own nbd engine, on one volume in memory that one server offers both ways.
+"""Compares this engine over BRP with fio's own nbd engine, on one volume in memory that one server
+exports by both protocols.
 
 Usage: contrib/fio/compare.py --binary target/release/bimetal --engine contrib/fio/brp.so [--rounds N] [--seconds N]
 
-Both take turns in every round; what is printed is the median over the rounds, as a table for docs/capi.md. fio must have
-been built with libnbd. Both engines are given the same options, batches of up to 16 included.
+The engines take turns in every round. The output has the medians over the rounds, as a table for
+docs/capi.md. fio must have been built with libnbd. Both engines have the same options, including
+batches of up to 16.
 """
 
 import argparse
@@ -41,11 +43,11 @@ def measured(engine, kind, depth, seconds):
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     if run.returncode != 0:
         sys.exit(f"{' '.join(command)}\n{run.stdout}{run.stderr}")
-    # Messages may stand before the report.
+    # Messages may precede the report.
     job = json.loads(run.stdout[run.stdout.index("{"):])["jobs"][0]
     side = job["read" if kind == "randread" else "write"]
-    # Of the whole time from fio's decision on: the nbd engine sends before what fio counts as
-    # completion latency.
+    # The total latency, from fio's decision on, because the nbd engine sends requests before the
+    # period that fio counts as completion latency.
     return side["iops"], side["lat_ns"]["mean"] / 1000
 
 

@@ -1,6 +1,7 @@
-# What the tests of the kernel bench share; sourced by them. A failure ends the test with status 1.
+# Functions for the tests of the kernel bench, which source this file. A failure ends the test with
+# status 1.
 
-# fail TEXT: says what is wrong and ends the test.
+# fail TEXT: prints the text and ends the test.
 fail() {
     echo "FAILED: $1"
     for log in /tmp/*.log; do
@@ -9,7 +10,7 @@ fail() {
     exit 1
 }
 
-# wait_until SECONDS COMMAND...: looks ten times a second until COMMAND succeeds; fails after
+# wait_until SECONDS COMMAND...: runs COMMAND ten times a second until it succeeds; fails after
 # SECONDS.
 wait_until() {
     looks=$(($1 * 10))
@@ -21,29 +22,29 @@ wait_until() {
     done
 }
 
-# start_server LOG WORDS...: starts bimetal with these words; returns when it is ready. Its process
-# is $server.
+# start_server LOG WORDS...: starts bimetal with these arguments; returns when it is ready. Its
+# process is $server.
 start_server() {
     log=/tmp/$1.log
     shift
-    # Emptied here and not in the background, where what an earlier server has said might be read
-    # first.
+    # The log is emptied here and not in the background, because otherwise output of an earlier
+    # server could be read.
     : > "$log"
     bimetal "$@" >> "$log" 2>&1 &
     server=$!
     wait_until 60 grep -q '^ready$' "$log" || fail "bimetal $* is not ready"
 }
 
-# attach_volume FILE [OPTIONS]: attaches the device `vol`; its block device is $disk then. The
-# kernel gives a number back only when the last who had the device open is gone, so it may be
-# another one each time.
+# attach_volume FILE [OPTIONS]: attaches the device `vol` and sets $disk to its block device. The
+# kernel reuses a number only after the last process has closed the device, so the number may differ
+# each time.
 attach_volume() {
     start_server attach attach "$1" vol $2 $3
-    disk=$(grep '^/dev/ublkb[0-9]*$' /tmp/attach.log) || fail "attach does not say where"
-    [ -b "$disk" ] || fail "$disk is no block device"
+    disk=$(grep '^/dev/ublkb[0-9]*$' /tmp/attach.log) || fail "attach does not print the block device"
+    [ -b "$disk" ] || fail "$disk is not a block device"
 }
 
-# has_ended PID: true when the process is gone, or a zombie that nobody has waited for yet.
+# has_ended PID: true if the process has ended, also as a zombie that is not reaped yet.
 has_ended() {
     ! grep -q '^State:[[:space:]]*[^Z]' "/proc/$1/status"
 }
@@ -55,7 +56,7 @@ stop_server() {
     wait "$server" || fail "the server ended with status $?"
 }
 
-# write_and_compare DISK: writes 4 MiB of random bytes past the page cache, reads them back,
+# write_and_compare DISK: writes 4 MiB of random bytes by direct I/O, reads them back, and
 # compares.
 write_and_compare() {
     dd if=/dev/urandom of=/tmp/pattern bs=64k count=64 2> /dev/null
@@ -65,7 +66,7 @@ write_and_compare() {
     rm /tmp/back
 }
 
-# file_system_on DISK: makes ext4, keeps a file on it over an umount, and checks it.
+# file_system_on DISK: creates ext4, checks that a file on it survives an umount, and runs fsck.
 file_system_on() {
     mkdir -p /tmp/mnt
     mkfs.ext4 -q -F "$1" > /tmp/mkfs.log 2>&1 || fail "mkfs.ext4 on $1"

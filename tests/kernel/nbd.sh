@@ -1,4 +1,4 @@
-# The kernel's NBD client on `bimetal serve`: data, a file system, and an orderly end.
+# The kernel's NBD client with `bimetal serve`: data, a file system, and an orderly stop.
 # kernel-bench: modules nbd ext4 crc32c_generic
 # kernel-bench: programs nbd-client:nbd-client mkfs.ext4:e2fsprogs e2fsck:e2fsprogs
 # kernel-bench: files common.sh

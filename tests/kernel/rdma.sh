@@ -1,5 +1,5 @@
-# BRP over RDMA, on soft RoCE: what is refused, data through the kernel's NBD client, SIGKILL of the
-# target, and how many messages a request costs.
+# BRP over RDMA, on soft RoCE: refusals, data through the kernel's NBD client, SIGKILL of the
+# target, and the number of messages for a request.
 # kernel-bench: modules rdma_rxe ib_uverbs rdma_ucm dummy crc32_generic nbd
 # kernel-bench: programs rdma:iproute2 nbd-client:nbd-client
 # kernel-bench: packages librdmacm1 libibverbs1 ibverbs-providers libnl-3-200 libnl-route-3-200
@@ -28,7 +28,7 @@ export_of /tmp/open.toml ""
 export_of /tmp/vol.toml "unprotected = true"
 truncate -s 32M /tmp/vol.img
 
-# Without a device, what is missing is said.
+# Without a device, the error names the missing part.
 bimetal serve /tmp/vol.toml > /tmp/serve.log 2>&1 && fail "served without a device"
 grep -qi 'rdma' /tmp/serve.log || fail "no word about RDMA"
 
@@ -66,7 +66,7 @@ address = "rdma:$target"
 mode = "merge"
 END
 
-# load DEPTH OPERATIONS PATTERN: a load of 4 KiB, and what the target's device had to do for it.
+# load DEPTH OPERATIONS PATTERN: a load of 4 KiB, and the work of the target's device for it.
 load() {
     before="$(count rdma_sends) $(count rdma_receives) $(count rdma_completions) $(count commands) $(count sends)"
     bimetal bench /tmp/far.toml --device far --rw "$3" --depth "$1" --ops "$2" --size 16MiB --destroy-data \
@@ -78,7 +78,7 @@ load() {
             name, receives / $11, sends / $11, done / $11
         printf "%s: for each command %.3f messages, for each send of results %.3f\n", \
             name, receives / commands, sends / replies
-        # Greeting, goodbye and credits alone are the rest.
+        # The other messages are greeting, goodbye and credits.
         exit receives <= 1.25 * commands + 6 && sends <= 1.25 * replies + 6 ? 0 : 1
     }' || fail "a command or a send takes more than one message and a quarter"
 }
@@ -86,7 +86,7 @@ load 1 200 randwrite
 load 32 1000 randwrite
 load 32 1000 randread
 
-# An NBD client of the kernel on a proxy, and SIGKILL of the target while it writes.
+# The kernel's NBD client on a proxy, and SIGKILL of the target during its writes.
 modprobe nbd nbds_max=1 || fail "no module nbd"
 start_server proxy proxy rdma:$target --export vol --listen unix:/tmp/far.sock
 proxy=$server

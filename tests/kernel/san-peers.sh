@@ -1,9 +1,9 @@
-# BRP over RDMA and TCP beside the block protocols of the kernel, on one device in memory: SRP,
-# iSER, NVMe/RDMA and NVMe/TCP. Data is compared on each; then 4 KiB at random, one table. The
-# processor is emulated and system calls cost some twelve times what they cost on it, so a target in
-# user space is at a disadvantage: times are shown, and held against nothing. Packets and
-# completions for a request are counted, and BRP has to have fewer than SRP. Not one of the tests of
-# CI: it takes some minutes. DEPTHS and REQUESTS may be changed below.
+# Compares BRP over RDMA and TCP with the block protocols of the kernel, on one device in memory:
+# SRP, iSER, NVMe/RDMA and NVMe/TCP. Checks the data on each, and then prints one table for 4 KiB at
+# random. The processor is emulated, and system calls take about twelve times as long as on a real
+# one, so a target in user space is at a disadvantage: times are printed but not judged. Packets and
+# completions for each request are counted, and BRP must have fewer than SRP. This is not a test of
+# CI, because it takes some minutes. DEPTHS and REQUESTS can be changed below.
 # kernel-bench: modules rdma_rxe ib_uverbs rdma_ucm dummy crc32_generic brd ublk_drv sd_mod crc32c_generic
 # kernel-bench: modules target_core_mod target_core_iblock ib_srpt ib_srp iscsi_target_mod ib_isert ib_iser
 # kernel-bench: modules nvmet nvmet_tcp nvmet_rdma nvme_tcp nvme_rdma
@@ -25,14 +25,14 @@ done
 modprobe brd rd_nr=1 rd_size=65536 || fail "no module brd"
 mount -t configfs configfs $config 2> /dev/null
 mount -t tracefs tracefs $tracing || fail "no tracing"
-# A message of 4 KiB and its head are one packet.
+# A message of 4 KiB and its header fit into one packet.
 ip link add d0 type dummy && ip link set d0 mtu 9000 && ip addr add $ip/24 dev d0 && ip link set d0 up \
     || fail "no dummy device"
 rdma link add rxe0 type rxe netdev d0 || fail "no soft RoCE"
 echo 'hist:keys=cq_id:vals=rc' > $tracing/events/rdma_core/cq_poll/trigger || fail "no count of completions"
 
-# Packets that the RDMA device or the loopback device has sent so far, both ends of a connection
-# together.
+# Packets that the RDMA device or the loopback device has sent so far, for both ends of a
+# connection.
 packets() {
     case $1 in
         *rdma* | srp | iser) cat /sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts ;;
@@ -40,8 +40,8 @@ packets() {
     esac
 }
 
-# Completions of RDMA so far at both ends: the kernel's, or those of BRP, whose every message has
-# one at each end.
+# Completions of RDMA so far at both ends: those of the kernel, or those of BRP, where every message
+# has one at each end.
 completions() {
     case $1 in
         brp/rdma) bimetal status --json /tmp/target.toml | tr ',{}' '\n\n\n' \
@@ -51,7 +51,7 @@ completions() {
     esac
 }
 
-# measure NAME DISK: compares data, and puts the lines of one way to the device into the table.
+# measure NAME DISK: checks the data, and adds the lines of one protocol to the table.
 measure() {
     write_and_compare "$2"
     for load in randread randwrite; do
@@ -124,7 +124,7 @@ measure iser "/dev/$disk"
 over_iser --logout || fail "no iSER logout"
 wait_until 30 no_disk || fail "the disk over iSER stays"
 
-# NVMe over both.
+# NVMe over both transports.
 subsystem=$config/nvmet/subsystems/ram0
 mkdir $subsystem && echo 1 > $subsystem/attr_allow_any_host && mkdir $subsystem/namespaces/1 \
     && echo /dev/ram0 > $subsystem/namespaces/1/device_path && echo 1 > $subsystem/namespaces/1/enable \
@@ -152,7 +152,7 @@ over_nvme() {
 over_nvme rdma $ip 1
 over_nvme tcp 127.0.0.1 2
 
-# BRP over both, as a block device of this kernel.
+# BRP over both transports, as a block device of this kernel.
 cat > /tmp/target.toml << END
 [server]
 memory = "64MiB"
@@ -201,7 +201,7 @@ awk '{
     printf "%-10s %-9s %4d %8d %8d %8.2f", $1, $2, $3, $4, $5, ($8 - $6) / $10
     if ($1 ~ /tcp/) printf "        -\n"; else printf " %8.2f\n", ($9 - $7) / $10
 }' /tmp/cells
-# From where requests wait for one another on, BRP has to have less to send and to look at than SRP.
+# At depths at which requests queue, BRP must have fewer packets and completions than SRP.
 awk '$3 >= 4 && ($1 == "srp" || $1 == "brp/rdma") {
     packets[$1, $2, $3] = $8 - $6; completions[$1, $2, $3] = $9 - $7; cells[$2, $3]
 }

@@ -1,5 +1,5 @@
-# A mirror as a block device of the machine, with the server's memory locked: a file system keeps
-# what was synced over SIGKILL, and each side of a cleanly stopped mirror has all of it.
+# A mirror as a block device of the machine, with the server's memory locked: synced files survive
+# SIGKILL, and each side of a cleanly stopped mirror has all of them.
 # kernel-bench: modules ublk_drv ext4 crc32c_generic
 # kernel-bench: programs mkfs.ext4:e2fsprogs e2fsck:e2fsprogs
 # kernel-bench: files common.sh

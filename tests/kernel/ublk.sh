@@ -1,4 +1,4 @@
-# `bimetal attach`: a volume as a block device of the machine, and every way in which that ends.
+# `bimetal attach`: a volume as a block device of the machine, and all the ways in which it ends.
 # kernel-bench: modules ublk_drv ext4 crc32c_generic
 # kernel-bench: programs mkfs.ext4:e2fsprogs e2fsck:e2fsprogs
 # kernel-bench: files common.sh
@@ -35,16 +35,16 @@ is_gone() {
     ! [ -e "$disk" ]
 }
 
-# Without the driver, the reason and what to do.
+# Without the driver, the error names the reason and the remedy.
 bimetal attach /tmp/vol.toml vol > /tmp/attach.log 2>&1 && fail "attached without a driver"
 grep -q 'modprobe ublk_drv' /tmp/attach.log || fail "no word about the driver"
 modprobe ublk_drv || fail "no module ublk_drv"
 
-# Nor without rights.
+# The same without permission.
 echo 'nobody:x:65534:65534::/:/bin/sh' >> /etc/passwd
 chmod 666 /tmp/vol.img
 su nobody -c 'bimetal attach /tmp/vol.toml vol' > /tmp/attach.log 2>&1 && fail "attached without rights"
-grep -q 'no rights to /dev/ublk-control' /tmp/attach.log || fail "no word about rights"
+grep -q 'no permission for /dev/ublk-control' /tmp/attach.log || fail "no word about rights"
 echo "what is missing is said"
 
 attach
@@ -55,7 +55,7 @@ attach
 write_and_compare $disk
 echo "data is what was written"
 
-# One sector in the middle of a block leaves the others as they are.
+# A write of one sector in the middle of a block does not change the other sectors.
 dd if=/tmp/pattern of=$disk bs=512 seek=2051 count=1 oflag=direct 2> /dev/null || fail "no sector"
 dd if=/tmp/pattern of=/tmp/pattern bs=512 seek=3 count=1 conv=notrunc 2> /dev/null
 dd if=$disk bs=64k skip=16 count=64 iflag=direct 2> /dev/null | cmp - /tmp/pattern ||
@@ -75,7 +75,7 @@ file_system_on $disk
 [ "$(count requests_failed)" = 0 ] && [ "$(count requests_refused)" = 0 ] || fail "failed requests"
 echo "a file system keeps its file"
 
-# SIGTERM while a file system is mounted saves what was written, says so, and does not hang.
+# SIGTERM while a file system is mounted flushes its data, prints a warning, and does not hang.
 mount -t ext4 $disk /tmp/mnt || fail "cannot mount"
 cp /tmp/pattern /tmp/mnt/unsynced
 stop_server
@@ -89,7 +89,7 @@ attach
 mount -t ext4 $disk /tmp/mnt || fail "cannot mount after SIGTERM"
 cmp /tmp/pattern /tmp/mnt/unsynced || fail "what was written before SIGTERM is lost"
 
-# SIGKILL: requests fail, nobody waits for ever, and what remains can be taken away.
+# SIGKILL: requests fail, no process waits forever, and the device can be removed.
 (while cp /tmp/pattern /tmp/mnt/flood && sync; do :; done) > /tmp/flood.log 2>&1 &
 flood=$!
 before=$(count writes)
@@ -112,7 +112,7 @@ e2fsck -fp $disk > /tmp/e2fsck.log 2>&1
 mount -t ext4 $disk /tmp/mnt || fail "cannot mount after SIGKILL"
 cmp /tmp/pattern /tmp/mnt/unsynced || fail "an old file is lost by SIGKILL"
 umount /tmp/mnt
-# Taken away from outside: the server ends by itself.
+# If another process removes the device, the server ends by itself.
 bimetal detach $disk || fail "cannot detach"
 wait_until 20 has_ended "$server" || fail "the server does not end when its device is taken away"
 wait "$server" || fail "the server ended with status $?"
@@ -127,7 +127,8 @@ dd if=/tmp/pattern of=$disk bs=64k count=1 oflag=direct > /tmp/dd.log 2>&1 && fa
 stop_server
 echo "a read-only device takes no writes"
 
-# A volume that does not answer: the stop is given up after its deadline, and nobody waits for ever.
+# A volume that does not answer: the stop is abandoned after its deadline, and no process waits
+# forever.
 cat > /tmp/stuck.toml << 'END'
 [server]
 memory = "64MiB"
@@ -154,7 +155,7 @@ kill -TERM "$server"
 wait_until 30 has_ended "$server" || fail "a server over a stuck volume does not end"
 wait "$server"
 [ $? = 1 ] || fail "giving up has another status than 1"
-grep -q "not stopped within 2 s: requests on device vol have no answer" /tmp/attach.log ||
+grep -q "not stopped within 2 s: requests on device vol are unanswered" /tmp/attach.log ||
     fail "no word about the stuck volume"
 wait_until 20 has_ended "$writer" || fail "who wrote to a stuck volume hangs"
 wait_until 20 is_gone || fail "$disk of a stuck volume is still there"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Executes a program under a seccomp filter that answers some system calls with an error.
+"""Executes a program under a seccomp filter that makes some system calls fail.
 
 Usage: deny-calls.py ERROR CALL,CALL... PROGRAM [ARGUMENT...]
 ERROR is the name of an error, such as EPERM; each CALL is io_uring_setup, io_uring_enter or
@@ -32,7 +32,7 @@ class Program(ctypes.Structure):
 
 def main():
     error, calls, command = sys.argv[1], sys.argv[2].split(","), sys.argv[3:]
-    # The first word of a filter's input is the number of the call.
+    # The first word of a filter's input is the number of the system call.
     instructions = [Instruction(LOAD_WORD, 0, 0, 0)]
     for call in calls:
         instructions.append(Instruction(JUMP_IF_EQUAL, 0, 1, NUMBERS[call]))

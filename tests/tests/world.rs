@@ -184,10 +184,7 @@ fn a_limit_of_open_files_is_named_with_what_is_needed() {
     assert!(said.contains("may be needed"), "{said}");
     let connect = |_| std::os::unix::net::UnixStream::connect(volume.socket());
     let clients: Vec<_> = (0..40).map(connect).collect();
-    says(
-        &server,
-        &["a client was turned away", "RLIMIT_NOFILE, is 40"],
-    );
+    says(&server, &["a client was refused", "RLIMIT_NOFILE, is 40"]);
     drop(clients);
     server.stop();
 }
@@ -200,7 +197,7 @@ fn memory_is_fitted_to_the_cgroup() {
     let volume = Volume::mirror("fit", 64 * MIB);
     let server = Server::start_under(&group.wrapper(), volume.config());
     let said = says(&server, &["memory cgroup", "allows 128 MiB", "memory.max"]);
-    assert!(said.contains("in place of 128 MiB"), "{said}");
+    assert!(said.contains("instead of 128 MiB"), "{said}");
     let load = Load::start(volume.socket(), 4);
     let end = Deadline::in_s(2);
     eventually(30, "writes for a while", || end.passed().then_some(()));
@@ -251,7 +248,7 @@ fn a_full_disk_is_named_and_comes_back_with_room() {
     let line = said.lines().find(|line| line.contains("is absent"));
     let line = line.expect("it was just there");
     assert!(
-        line.contains("no space left") && line.contains("make room"),
+        line.contains("no space left") && line.contains("free space"),
         "{said}"
     );
     assert!(said.contains("No space left on device"), "{said}");
@@ -260,7 +257,7 @@ fn a_full_disk_is_named_and_comes_back_with_room() {
     eventually(60, "the side is whole again", || {
         (volume.health("b") == "healthy").then_some(())
     });
-    says(&server, &["side b: has everything again"]);
+    says(&server, &["side b: is complete again"]);
     drop(wire);
     server.stop();
 }
@@ -358,10 +355,7 @@ fn a_far_side_that_comes_back_as_another_one_is_told_and_taken_when_it_is_right(
         eventually(60, "the side is whole again", || {
             (volume.health("b") == "healthy").then_some(())
         });
-        says(
-            &server,
-            &["connected again", "side b: has everything again"],
-        );
+        says(&server, &["connected again", "side b: is complete again"]);
 
         far.comes_back(|file| {
             let file = std::fs::File::options().write(true).open(file);

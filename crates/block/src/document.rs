@@ -187,7 +187,7 @@ fn with_new_name(message: String) -> String {
         .iter()
         .find(|(old, _)| message.starts_with(&format!("unknown field `{old}`")));
     match renamed {
-        Some((old, new)) => format!("`{old}` is called `{new}` now"),
+        Some((old, new)) => format!("`{old}` is now called `{new}`"),
         None => message,
     }
 }

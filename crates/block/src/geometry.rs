@@ -78,9 +78,9 @@ impl Geometry {
         }
         let (tail, all) = (self.tail_bytes, self.size_bytes + self.tail_bytes);
         Err(OpenError::new(format!(
-            "has {all} bytes, which is no multiple of 4 KiB, and its last {tail} bytes could not be \
-             reached; make it larger or smaller, or set `drop_tail = true` on its medium if nothing is \
-             there (a GPT has its copy at the end)"
+            "has {all} bytes, which is not a multiple of 4 KiB, so its last {tail} bytes would be \
+            unreachable; resize it, or set `drop_tail = true` on its medium if these bytes hold no \
+            data (a GPT has its backup at the end)"
         )))
     }
 

@@ -732,7 +732,7 @@ fn mistakes_in_the_configuration_are_named() {
         ("size = \"1MiB\"\npolicy = \"lur\"", "no policy `lur`"),
         (
             "size = \"1MiB\"\npolicy = \"belady\"",
-            "must know the future",
+            "needs to know future accesses",
         ),
         ("size = \"1MiB\"\nmode = \"back\"", "write-back"),
         ("size = \"1MiB\"\ndirty = \"2MiB\"", "at most `size`"),

@@ -153,7 +153,7 @@ async fn grows(rt: &Rt, way: Way) {
     assert_eq!(old.size_bytes, old_bytes);
     assert_content(&mirror, old_bytes, "grown").await;
     let no_more = mirror.grow().await.unwrap_err();
-    assert!(no_more.contains("and no more"), "{no_more}");
+    assert!(no_more.contains("has room for only"), "{no_more}");
     put(rt, &mirror, new_bytes - BLOCK, 0x77).await;
     let zeroes = Request::without_data(
         Op::WriteZeroes,
@@ -254,7 +254,7 @@ fn a_volume_grows_only_when_all_sides_are_whole_and_have_room() {
         let sides = Sides::made(&rt, Way::SmallerLeft).await;
         let alone = sides.open_alone(&rt, 0).await;
         let refused = alone.grow().await.unwrap_err();
-        assert!(refused.contains("all sides must be whole"), "{refused}");
+        assert!(refused.contains("all sides must be healthy"), "{refused}");
         alone.close().await.expect("closed");
         let rebuild = rebuilding("two");
         let both = [&sides.0[0], &sides.0[1]];

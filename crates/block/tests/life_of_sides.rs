@@ -190,7 +190,7 @@ impl Sequence {
                 self.grown += 1;
                 self.note_size();
             }
-            Err(why) => assert!(why.contains("and no more"), "{why}"),
+            Err(why) => assert!(why.contains("has room for only"), "{why}"),
         }
     }
 

@@ -122,7 +122,7 @@ fn full_sides_are_told_to_be_full_and_nothing_is_forced() {
             set_full(&full);
             let refused = open(&rt, &sides).await.err().expect("there is no space");
             assert!(
-                refused.contains("ENOSPC") && refused.contains("make room"),
+                refused.contains("ENOSPC") && refused.contains("free space"),
                 "{refused}"
             );
             assert!(!refused.contains("--force-open"), "{refused}");
@@ -270,7 +270,7 @@ fn a_side_alone_is_refused_while_the_other_may_be_ahead_and_opens_once_nobody_is
             let refused = open_some(&rt, &sides, &[alone], &OpenOptions::default()).await;
             let refused = refused.err().expect("its peer may be ahead");
             let other = format!("side{}", 1 - alone);
-            let says = refused.contains(&other) && refused.contains("nothing is known after");
+            let says = refused.contains(&other) && refused.contains("the last known change is");
             assert!(says && refused.contains("  0+"), "{refused}");
         }
         // After some idle time every side of an open volume records durably that no other side is

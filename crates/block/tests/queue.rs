@@ -315,7 +315,7 @@ fn what_cannot_work_is_refused_in_words() {
             "parameters = { read_expire = 10 }",
             "parameter `read_expire`: a time is expected",
         ),
-        ("depth = 0", "a `depth` of 0 lets nothing pass"),
+        ("depth = 0", "`depth` must be at least 1"),
         ("tags = 0", "`tags` must be 1 to 65536"),
         (
             "request_max = '1000B'",

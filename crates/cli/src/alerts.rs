@@ -109,7 +109,7 @@ fn changes(volume: &str, before: &mut Before, now: &MirrorStatus) -> Vec<Event> 
     let unrepairable = now.scrub.as_ref().map_or(0, |scrub| scrub.unrepairable);
     let lost = now.lost_reads + unrepairable;
     if lost > before.lost {
-        let message = "blocks are wrong on every side; what was in them is lost".to_owned();
+        let message = "some blocks are corrupt on every side; their content is lost".to_owned();
         tell("corruption-unrepairable", "", message);
     }
     before.lost = lost;
@@ -143,12 +143,15 @@ fn changes_of_side(before: &mut SideBefore, now: &SideStatus) -> Vec<(&'static s
             if was == "absent" {
                 events.push(("side-back", "is back".to_owned()));
             }
-            events.push(("side-rebuilt", "has everything again".to_owned()));
+            events.push(("side-rebuilt", "is complete again".to_owned()));
         }
         _ => events.push(("side-back", "is being rebuilt".to_owned())),
     }
     if now.corrupt_blocks > before.corrupt_blocks {
-        let message = format!("{} blocks were found wrong so far", now.corrupt_blocks);
+        let message = format!(
+            "{} corrupt blocks have been found so far",
+            now.corrupt_blocks
+        );
         events.push(("corruption-found", message));
     }
     before.corrupt_blocks = now.corrupt_blocks;
@@ -159,7 +162,8 @@ fn changes_of_side(before: &mut SideBefore, now: &SideStatus) -> Vec<(&'static s
     };
     if before.full_looks == FULL_LOOKS {
         let seconds = (LOOK_EVERY * FULL_LOOKS).as_secs();
-        let message = format!("its log has been full for {seconds} s: it sets the pace");
+        let message =
+            format!("its log has been full for {seconds} s, so writes wait for this side");
         events.push(("log-full", message));
     }
     events
@@ -168,22 +172,24 @@ fn changes_of_side(before: &mut SideBefore, now: &SideStatus) -> Vec<(&'static s
 /// Returns the reason why a side was ejected, with advice for the operator.
 fn absent_reason(error: IoError) -> String {
     let advice = match error {
-        IoError::NoSpace => "make room on what it is on (ENOSPC)",
-        IoError::Medium => "the kernel's log says more; if it stays, replace the side (EIO)",
-        IoError::Corrupt => "it held something else than what was written; if it stays, replace it",
-        IoError::Offline => "its device is not there; bring it back, or replace the side",
-        IoError::Timeout => {
-            "it completed nothing for the time of `absent_after`, or fails with ETIMEDOUT"
+        IoError::NoSpace => "free space on the file system or pool below it (ENOSPC)",
+        IoError::Medium => "see the kernel log; if the error persists, replace the side (EIO)",
+        IoError::Corrupt => {
+            "it returned other data than was written; if this repeats, replace the side"
         }
-        IoError::Transport => "look at the server that it is on and the way to it",
+        IoError::Offline => "its device is missing; reconnect it, or replace the side",
+        IoError::Timeout => {
+            "it completed no request within `absent_after`, or requests fail with ETIMEDOUT"
+        }
+        IoError::Transport => "check its server and the network path to it",
         IoError::ReadOnly => "its device has become read-only (EROFS or EPERM)",
         IoError::Resource => "the machine or its memory cgroup is short of memory (ENOMEM)",
         IoError::Misaligned | IoError::OutOfRange | IoError::Unsupported => {
-            "its device has refused what it took before"
+            "its device rejects requests that it accepted before"
         }
         IoError::Closed => "its device was closed",
     };
-    format!(": {error}: {advice}; it is tried again every second, and then given what it lacks")
+    format!(": {error}: {advice}; it is retried every second, and then resynchronized")
 }
 
 /// Queue of events that wait to be reported.
@@ -233,7 +239,9 @@ impl Teller {
         match thread.spawn(move || tell(&from, command.as_deref())) {
             Ok(_) => Some(Teller(to)),
             Err(error) => {
-                say(format_args!("bimetal: warning: no alerts: {error}"));
+                say(format_args!(
+                    "bimetal: warning: alerts are off, because their thread cannot start: {error}"
+                ));
                 None
             }
         }
@@ -299,10 +307,10 @@ fn run(command: &str, event: &Event, line: &str) -> Result<(), String> {
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .spawn();
-    let mut child = started.map_err(|error| format!("cannot be run: {error}"))?;
+    let mut child = started.map_err(|error| format!("cannot be started: {error}"))?;
     let status = wait(&mut child).map_err(|error| format!("cannot be waited for: {error}"))?;
     match status {
-        None => Err(format!("was ended after {} s", COMMAND_MAX.as_secs())),
+        None => Err(format!("was killed after {} s", COMMAND_MAX.as_secs())),
         Some(status) if !status.success() => Err(format!("failed: {status}")),
         Some(_) => Ok(()),
     }

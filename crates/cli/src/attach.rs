@@ -76,7 +76,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 async fn serve(rt: &Rt, config: Config, args: &Args) -> Result<(), Failure> {
     // Handle signals before opening the devices: a signal during the open must stop them cleanly.
     let signals = Signals::of_server(rt)
-        .context("cannot take over signals")
+        .context("cannot set up signal handling")
         .map_err(Failure::NotStarted)?;
     let lock_memory = config.server.memory_to_lock();
     let deadline = config.server.stop_deadline;
@@ -118,8 +118,8 @@ async fn until_over(signals: &Signals, block: &Attachment) -> Result<()> {
         Either::Left((waited, _)) => {
             for place in mounts_of(&block.path()) {
                 say(format_args!(
-                    "bimetal: warning: {} is mounted on {place}: what was written there is saved now, \
-                     and from now on every access to it fails; `umount {place}`",
+                    "bimetal: warning: {} is still mounted on {place}: the data written there is \
+                    flushed now, and every later access fails; run `umount {place}`",
                     block.path()
                 ));
             }

@@ -75,7 +75,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let device = config.device(&args.device)?;
     if args.rw.writes() && !args.destroy_data {
         bail!(
-            "device {device}: --rw {} overwrites its data; add --destroy-data if that is meant",
+            "device {device}: --rw {} overwrites its data; add --destroy-data to allow that",
             name_of(args.rw)
         );
     }
@@ -118,8 +118,8 @@ async fn measure(rt: &Rt, config: &Config, name: &str, args: &Args) -> Result<Me
     }
     if outcome.stuck {
         bail!(
-            "device {name}: takes no time at all in virtual time, so --time never ends; \
-             use --ops, or put a timing model into the stack"
+            "device {name}: requests take no virtual time, so --time would never elapse; use \
+            --ops, or add a timing model to the stack"
         );
     }
     Ok(Measured {
@@ -141,13 +141,13 @@ fn load_of(name: &str, geometry: &Geometry, args: &Args) -> Result<Load> {
     let longest = u64::from(geometry.transfer_bytes_max);
     ensure!(
         bytes <= longest,
-        "device {name}: --bs is more than the {} it takes at once",
+        "device {name}: --bs is larger than its maximum request of {}",
         show_size(longest)
     );
     let region_bytes = args.size.map_or(geometry.size_bytes, |size| size.0);
     ensure!(
         region_bytes <= geometry.size_bytes,
-        "device {name}: --size is more than its {}",
+        "device {name}: --size is larger than the device, which has {}",
         show_size(geometry.size_bytes)
     );
     ensure!(
@@ -241,8 +241,8 @@ pub(crate) fn check_virtual(config: &Config, device: &str) -> Result<()> {
         let node = &config.graph.nodes()[name];
         if node.children().is_empty() && !matches!(node.kind(), "memory" | "null") {
             bail!(
-                "device {name}: a {} exists in real time only; --virtual needs memory or null \
-                 media, with timing models over them",
+                "device {name}: the type {} works in real time only; --virtual needs memory or \
+                null media, with timing models over them",
                 node.kind()
             );
         }

@@ -56,7 +56,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     if answer["accepted"] == false {
         say(format_args!(
-            "bimetal: cache {} has lost nothing",
+            "bimetal: cache {} has lost no data",
             args.device
         ));
         return Ok(ExitCode::FAILURE);

@@ -271,9 +271,8 @@ fn fit(asked_for: Option<u64>, default_bytes: u64, limit: Option<u64>) -> Fitted
     let (all, wanted) = (show_size(all), show_size(wanted));
     if asked_for.is_some() {
         let line = format!(
-            "`memory` in [server] is {wanted}, and the memory cgroup of this process allows {all} \
-             in all: the kernel may end the server without a word; at most {} fit, or raise \
-             memory.max",
+            "`memory` in [server] is {wanted}, but the memory cgroup of this process allows {all} \
+            in total, so the kernel may kill the server; set at most {}, or raise memory.max",
             show_size(room)
         );
         return Fitted {
@@ -284,8 +283,8 @@ fn fit(asked_for: Option<u64>, default_bytes: u64, limit: Option<u64>) -> Fitted
     // A quarter is left for the page cache and for unforeseen use.
     let memory_bytes = (((room / 4 * 3) >> 20) << 20).max(MEMORY_BYTES_MIN);
     let line = format!(
-        "the memory cgroup of this process allows {all} in all: `memory` is {} in place of {wanted}; \
-         raise memory.max for more",
+        "the memory cgroup of this process allows {all} in total, so `memory` is {} instead of \
+        {wanted}; raise memory.max to use more",
         show_size(memory_bytes)
     );
     Fitted {

@@ -15,8 +15,9 @@ pub(crate) fn reduced(config: &MirrorConfig, by_logs_bytes: u64) -> Option<Strin
     let is_reduced = wanted_bytes != u64::MAX && by_logs_bytes < wanted_bytes;
     is_reduced.then(|| {
         format!(
-            "the exposure is at most {}, not {} (`exposure.bytes`): what one side lacks must fit \
-             into a quarter of the smallest log (`format --log` makes longer ones)",
+            "the exposure is limited to {} instead of {} (`exposure.bytes`): the changes that a \
+            side lacks must fit into a quarter of the smallest log (`format --log` creates longer \
+            logs)",
             show_size(by_logs_bytes),
             show_size(wanted_bytes)
         )

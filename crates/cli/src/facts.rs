@@ -98,7 +98,7 @@ fn of_device(graph: &Graph, name: &str, is_used: bool, all: &mut AllFacts) -> Re
                     Some(_) => "`bimetal format` or `side add` creates it",
                     None => "create it, or give it a `size`",
                 };
-                let next = format!("its file is not there, and no export uses it; {how}");
+                let next = format!("its file does not exist, and no export uses the device; {how}");
                 facts.more.insert("path".into(), json!(file.path));
                 facts.more.insert("state".into(), json!(MISSING));
                 facts.more.insert("next".into(), json!(next));
@@ -106,7 +106,7 @@ fn of_device(graph: &Graph, name: &str, is_used: bool, all: &mut AllFacts) -> Re
             }
             facts = of_file(file).map_err(|error| match file.size {
                 Some(_) if !file.path.exists() => {
-                    error.context("`bimetal format` creates files that are missing")
+                    error.context("`bimetal format` creates missing files")
                 }
                 _ => error,
             })?;
@@ -232,7 +232,9 @@ pub(crate) fn hear_server(config: &Config, status: Option<&Value>, all: &mut All
             (Some(device), Some(status)) => {
                 let state = device["statistics"]["state"].as_str().unwrap_or("open");
                 let pid = &status["pid"];
-                let next = format!("a server with pid {pid} serves it; `bimetal status` shows it");
+                let next = format!(
+                    "the server with pid {pid} serves it; `bimetal status` shows its state"
+                );
                 (format!("in use, {state}"), next)
             }
             _ => {
@@ -282,7 +284,7 @@ fn what_is_lost(graph: &Graph, sides: &[String], all: &AllFacts) -> Option<Strin
     let held: Vec<String> = held.collect();
     (!held.is_empty()).then(|| {
         let held = held.join(", ");
-        format!("`bimetal format` refuses it, unless with --force: {held}, which would be lost")
+        format!("`bimetal format` refuses it without --force: {held}, which would be lost")
     })
 }
 
@@ -299,21 +301,21 @@ const SPLIT: &str = "split";
 
 /// State of a cleanly stopped volume with out-of-sync sides. It can be opened from its newest sides
 /// alone.
-const OUT_OF_SYNC_SIDES: &str = "clean, with stale sides";
+const OUT_OF_SYNC_SIDES: &str = "clean, with out-of-sync sides";
 
 /// Returns an explanation for the operator of how `serve` will treat a volume in this state; `None`
 /// for a state that needs none.
 fn what_comes_next(state: &str) -> Option<&'static str> {
     match state {
         ACTIVE => Some(
-            "if no server runs, it was killed or lost its power: \
-             `bimetal serve` recovers everything that was flushed",
+            "if no server is running, the last one was killed or lost power; `bimetal serve` \
+            recovers all flushed data",
         ),
         SPLIT => Some(
-            "`bimetal serve` refuses it: choose the side that counts, \
-             and give up the other one with --rebuild SIDE",
+            "`bimetal serve` refuses it: choose the side to keep, and rebuild the other one with \
+            `--rebuild SIDE`",
         ),
-        OUT_OF_SYNC_SIDES => Some("`bimetal serve` gives the stale sides what they lack"),
+        OUT_OF_SYNC_SIDES => Some("`bimetal serve` resynchronizes the out-of-sync sides"),
         _ => None,
     }
 }

@@ -86,8 +86,8 @@ impl Worker {
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
-            .context("cannot run this program once more")?;
-        let stderr = child.stderr.take().context("a process without output")?;
+            .context("cannot start this program again")?;
+        let stderr = child.stderr.take().context("the process has no output")?;
         let (sender, ended) = channel();
         let wait = move || {
             let mut lines = BufReader::new(stderr).split(b'\n');

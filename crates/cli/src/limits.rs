@@ -27,7 +27,7 @@ pub(crate) fn start_server(config: &Config) -> Result<Rt> {
     check_file_sizes(config)?;
     if let Err(error) = raise_open_files() {
         say(format_args!(
-            "bimetal: warning: the limit of open files stays as it is: {error}"
+            "bimetal: warning: the limit of open files cannot be raised: {error}"
         ));
     }
     let files = ProcessLimit::OpenFiles.value();
@@ -79,8 +79,8 @@ fn too_few_files(config: &Config, limit: Option<u64>) -> Option<String> {
     let needed = FILES_BESIDES + devices + clients.sum::<u64>();
     let limit = limit.filter(|limit| *limit < needed)?;
     Some(format!(
-        "{}; {needed} may be needed with all clients that the exports take, and those beyond are \
-         turned away",
+        "{}; {needed} may be needed with all clients that the exports allow, and further clients \
+        are refused",
         ProcessLimit::OpenFiles.words(limit)
     ))
 }

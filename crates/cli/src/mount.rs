@@ -140,7 +140,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 async fn serve(rt: &Rt, config: Config, args: &Args, mount: &MountOptions) -> Result<(), Failure> {
     // Handle signals before opening the devices: a signal during the open must stop them cleanly.
     let signals = Signals::of_server(rt)
-        .context("cannot take over signals")
+        .context("cannot set up signal handling")
         .map_err(Failure::NotStarted)?;
     let lock_memory = config.server.memory_to_lock();
     let deadline = config.server.stop_deadline;
@@ -202,7 +202,7 @@ async fn loop_over(rt: &Rt, file: &Mounted, args: &Args, sector: u32) -> Result<
     }
     let path = itself::run(rt, words).await?;
     if path.is_empty() {
-        bail!("no loop device was made");
+        bail!("no loop device was created");
     }
     Ok(path)
 }
@@ -215,7 +215,7 @@ async fn until_over(signals: &Signals, file: &Mounted) -> Result<()> {
         Either::Left((waited, _)) => waited.map(|_| ()).context("cannot wait for signals"),
         Either::Right(_) => {
             say(format_args!(
-                "bimetal: {} is mounted no more; stopping",
+                "bimetal: {} is no longer mounted; stopping",
                 file.folder().display()
             ));
             Ok(())
@@ -237,23 +237,25 @@ pub(crate) fn run_unmount(args: &UnmountArgs) -> Result<ExitCode> {
         // The child is killed when its blocked kernel call returns, and does nothing after that.
         worker.kill();
         if !fuse::is_mounted(&args.folder) {
-            bail!("{folder} is unmounted, but that has not come to its end within {seconds} s");
+            bail!("{folder} is unmounted, but the unmount has not completed within {seconds} s");
         }
         bail!(
-            "{folder} is still mounted: its volume has not answered within {seconds} s, and nothing is given \
-             up; `bimetal unmount --force {folder}` gives up what it does not answer"
+            "{folder} is still mounted: its volume has not answered within {seconds} s, and no \
+            request was abandoned; `bimetal unmount --force {folder}` fails the requests that the \
+            volume does not answer"
         );
     }
     say(format_args!(
-        "bimetal: warning: the volume in {folder} has not answered within {seconds} s: what it has not \
-         answered fails now, and what of that was written is lost"
+        "bimetal: warning: the volume in {folder} has not answered within {seconds} s: its \
+        unanswered requests fail now, and the data of unanswered writes is lost"
     ));
     fuse::abort(&args.folder)?;
     match worker.ended_within(within)? {
         // The exit status shows that data was lost or that requests were abandoned.
         Some(_) => Ok(ExitCode::FAILURE),
         None => bail!(
-            "{folder}: every request on it has failed, but what uses it has not let it go within {seconds} s"
+            "{folder}: all its requests have failed, but the process that uses it has not released \
+            it within {seconds} s"
         ),
     }
 }
@@ -272,7 +274,7 @@ pub(crate) fn run_make_loop(args: &LoopArgs) -> Result<ExitCode> {
         block_bytes: args.block_size,
         read_only: args.read_only,
     };
-    let device = loop_device::make(&args.file, options).context("cannot make a loop device")?;
+    let device = loop_device::make(&args.file, options).context("cannot create a loop device")?;
     writeln!(std::io::stdout(), "{}", device.display())?;
     Ok(ExitCode::SUCCESS)
 }

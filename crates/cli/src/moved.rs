@@ -64,7 +64,7 @@ fn line(name: &str, sub: &str) -> String {
             .then(|| format!("bimetal-lab trace {sub}")),
     };
     match now {
-        Some(now) => format!("`bimetal {name} {sub}` is `{now}` now"),
+        Some(now) => format!("`bimetal {name} {sub}` is now `{now}`"),
         None => format!(
             "`bimetal {name}` has moved to the program `bimetal-lab`; see `bimetal-lab --help`"
         ),

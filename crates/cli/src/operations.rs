@@ -168,14 +168,15 @@ pub(crate) fn grow(shown: &Rc<Shown>, request: &Value) -> Value {
         Err(refused) => return refused,
     };
     if let Some(above) = fixed_above(&shown.config.graph, name) {
-        let why = format!("{name} is a part of {above}, which cannot become larger in use");
+        let why = format!("{name} is a part of {above}, which cannot grow while it is in use");
         return refusal(&why);
     }
     let (does, name, mirror) = (format!("grow {name}"), name.to_owned(), mirror.clone());
     begin(shown, does, async move {
         let size_bytes = mirror.grow().await?;
         Ok(format!(
-            "{name} has {} ({size_bytes} bytes); clients that are connected see it when they connect again",
+            "{name} has {} ({size_bytes} bytes); connected clients see the new size when they \
+            reconnect",
             show_size(size_bytes)
         ))
     })
@@ -276,12 +277,12 @@ async fn make(
 /// lists the sides of the volume.
 fn what_to_edit(config: &Config, name: &str, mirror: &Mirror) -> String {
     let Some(Node::Mirror(named)) = config.graph.nodes().get(name) else {
-        return format!("the configuration has no mirror {name} any more");
+        return format!("the configuration no longer has a mirror {name}");
     };
     match mirror.sides_to_name(&named.sides) {
         None => String::new(),
         Some(sides) => format!(
-            "the volume remembers it, whenever the server stops; write into [device.{name}]: {}",
+            "the volume remembers the change across restarts; write into [device.{name}]: {}",
             sides_line(&sides)
         ),
     }

@@ -109,15 +109,18 @@ impl Found {
         lines.push(String::new());
         lines.push(match unit {
             BLOCK_BYTES => format!(
-                "{device} takes single pages well: nothing is gained by writing neighbours along"
+                "{device} is efficient with single-page writes: writing neighbouring pages \
+                together gains nothing"
             ),
             _ => format!(
-                "{device} wants writes of {} or more: dirty neighbours should be written together",
+                "{device} needs writes of {} or more: neighbouring dirty pages should be written \
+                together",
                 show_size(unit)
             ),
         });
         lines.push(format!(
-            "reading a page takes {:.0} us, writing one {:.0} us with {DEPTH} at once",
+            "reading a page takes {:.0} us, writing a page {:.0} us, with {DEPTH} requests in \
+            flight",
             self.read_us,
             self.page_us()
         ));
@@ -139,7 +142,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let device = config.device(&args.device)?;
     if !args.destroy_data {
         bail!(
-            "device {device}: a probe overwrites its first {}; add --destroy-data if that is meant",
+            "device {device}: a probe overwrites its first {}; add --destroy-data to allow that",
             show_size(args.size.0)
         );
     }
@@ -195,7 +198,7 @@ async fn probe(rt: &Rt, top: &Rc<dyn Device>, name: &str, args: &Args) -> Result
     let most = most.min(region_bytes / UNITS_MIN);
     ensure!(
         most >= BLOCK_BYTES,
-        "device {name}: {} are too few to probe, at least {} are needed",
+        "device {name}: {} is too small to probe, at least {} is needed",
         show_size(region_bytes),
         show_size(BLOCK_BYTES * UNITS_MIN)
     );
@@ -251,7 +254,7 @@ async fn drive(rt: &Rt, top: &Rc<dyn Device>, name: &str, load: Load) -> Result<
     }
     ensure!(
         !outcome.stuck,
-        "device {name}: takes no time at all in virtual time; put a timing model into the stack"
+        "device {name}: requests take no virtual time; add a timing model to the stack"
     );
     Ok(outcome)
 }

@@ -94,7 +94,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 async fn serve(rt: &Rt, args: &Args, medium: &BrpConfig) -> Result<()> {
-    let signals = Signals::of_server(rt).context("cannot take over signals")?;
+    let signals = Signals::of_server(rt).context("cannot set up signal handling")?;
     let device = Rc::new(BrpDevice::open(rt, medium).await?);
     device.geometry().check_whole()?;
     let export = ExportConfig::new(args.name(), "far", args.listen.clone());
@@ -121,6 +121,6 @@ async fn serve(rt: &Rt, args: &Args, medium: &BrpConfig) -> Result<()> {
     device
         .close()
         .await
-        .context("what clients have written may not be durable")?;
+        .context("the writes of clients may not be durable")?;
     waited.map(|_| ())
 }

@@ -77,7 +77,7 @@ fn record(recording: Recording, to: &mut TraceFile, args: &Args) -> Result<Recor
         ..UringOptions::default()
     })?;
     rt.block_on(async {
-        let signals = Signals::termination(&rt).context("cannot take over signals")?;
+        let signals = Signals::termination(&rt).context("cannot set up signal handling")?;
         let lasting = args.seconds.map(|n| Duration::from_secs(u64::from(n)));
         let over = pin!(async {
             let time = pin!(rt.sleep(lasting.unwrap_or(WITHOUT_END)));
@@ -114,7 +114,8 @@ fn report(recorded: &Recorded, args: &Args) -> Result<()> {
     }
     if recorded.dropped > 0 {
         say(format_args!(
-            "bimetal: {}: {} requests came faster than they could be taken, and are missing",
+            "bimetal: {}: {} requests arrived faster than they could be recorded, and are missing \
+             from the trace",
             args.out.display(),
             recorded.dropped
         ));

@@ -186,18 +186,18 @@ impl Running {
             let operations: Vec<String> = status.operations.iter().map(|o| o.words()).collect();
             let doing = match operations.join(", ") {
                 none if none.is_empty() => String::new(),
-                words => format!(" when its operations are over ({words})"),
+                words => format!(" after its operations are complete ({words})"),
             };
             let describe = unknown.first().map_or(String::new(), |side| {
                 format!(
-                    "; describe the device of side {side} as [device.NAME], or give that side up \
-                     with `bimetal side remove {} {name} {side}`",
+                    "; add a section [device.NAME] for the device of side {side}, or remove that \
+                    side with `bimetal side remove {} {name} {side}`",
                     self.shown.config.path.display()
                 )
             });
             say(format_args!(
-                "bimetal: warning: device {name}: the configuration names other sides than the \
-                 volume has{doing}; write into [device.{name}]: {}{describe}",
+                "bimetal: warning: device {name}: the sides in the configuration differ from the \
+                sides of the volume{doing}; write into [device.{name}]: {}{describe}",
                 sides_line(&sides)
             ));
         }
@@ -271,7 +271,7 @@ async fn give_up(shown: &Shown, config: &Path, deadline: Duration, signals: &Sig
             std::future::pending::<()>().await;
         }
         say(format_args!(
-            "bimetal: still stopping: {}; another signal abandons it, and then {}",
+            "bimetal: still stopping: {}; another signal abandons the stop, and then {}",
             shown.left_to_do(),
             shown.afterwards()
         ));
@@ -281,7 +281,7 @@ async fn give_up(shown: &Shown, config: &Path, deadline: Duration, signals: &Sig
     });
     let why = match select(patience, insisting).await {
         Either::Left(_) => format!("within {} s", deadline.as_secs_f64()),
-        Either::Right(_) => "before it was told to end".to_owned(),
+        Either::Right(_) => "before the third signal".to_owned(),
     };
     format!(
         "{}: not stopped {why}: {}; {}",

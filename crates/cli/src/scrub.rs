@@ -90,7 +90,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 fn to_line(scrub: &Value) -> String {
     let count = |key: &str| scrub[key].as_u64().unwrap_or(0);
     let mut line = format!(
-        "{}: {} read in {:.0} s, up to {}; found wrong {}, repaired {}, wrong on every side {}",
+        "{}: {} read in {:.0} s, up to {}; corrupt {}, repaired {}, corrupt on every side {}",
         scrub["state"].as_str().unwrap_or("?"),
         show_size(count("read_bytes")),
         scrub["seconds"].as_f64().unwrap_or(0.0),

@@ -65,8 +65,8 @@ impl OpenArgs {
 /// Reports the progress of opening a mirror, if this takes long.
 fn tell_progress(progress: &mirror::OpeningProgress) {
     let (step, of) = match progress.step {
-        OpeningStep::ReadingLog => ("its log is being read", "of at most"),
-        OpeningStep::Giving => ("it is given what it lacks", "of"),
+        OpeningStep::ReadingLog => ("reading its log", "of at most"),
+        OpeningStep::Giving => ("copying the changes that it lacks", "of"),
     };
     let (done, all) = (
         show_size(progress.done_bytes),
@@ -118,7 +118,7 @@ pub(crate) fn conclude(served: Result<(), Failure>) -> Result<ExitCode> {
 async fn serve(rt: &Rt, config: Config, options: &OpenOptions) -> Result<(), Failure> {
     // Handle signals before opening the devices: a signal during the open must stop them cleanly.
     let signals = Signals::of_server(rt)
-        .context("cannot take over signals")
+        .context("cannot set up signal handling")
         .map_err(Failure::NotStarted)?;
     let lock_memory = config.server.memory_to_lock();
     let deadline = config.server.stop_deadline;
@@ -158,9 +158,9 @@ pub(crate) fn lock_into_memory(heap_bytes: usize) {
     .collect();
     if !reasons.is_empty() {
         say(format_args!(
-            "bimetal: warning: a volume mounted on this machine may deadlock it when memory is \
-             short ({}); this needs CAP_IPC_LOCK and CAP_SYS_RESOURCE, or set \
-             `lock_memory = false` in [server]",
+            "bimetal: warning: a volume mounted on this machine may deadlock the machine when \
+            memory is short ({}); grant CAP_IPC_LOCK and CAP_SYS_RESOURCE, or set `lock_memory = \
+            false` in [server]",
             reasons.join(", ")
         ));
     }

@@ -139,7 +139,7 @@ impl Shown {
     /// Returns a description of the work for which a slow stop is waiting.
     pub(crate) fn left_to_do(&self) -> String {
         if let Some(device) = self.stack.closing() {
-            return format!("device {device} still drains");
+            return format!("device {device} is still draining");
         }
         let mut seen: Vec<(String, String, Statistic)> = Vec::new();
         self.server.statistics(&mut seen);
@@ -156,16 +156,16 @@ impl Shown {
         let devices = devices.chain(attached.iter().map(|attached| attached.device.as_str()));
         let devices: BTreeSet<&str> = devices.collect();
         let devices: Vec<&str> = devices.into_iter().collect();
-        format!("requests on device {} have no answer", devices.join(", "))
+        format!("requests on device {} are unanswered", devices.join(", "))
     }
 
     /// Returns a description, for the operator, of the consequences of abandoning a stop.
     pub(crate) fn afterwards(&self) -> &'static str {
         let is_mirror = |node: &Node| matches!(node, Node::Mirror(_));
         if self.config.graph.nodes().values().any(is_mirror) {
-            "the next `serve` recovers what was flushed"
+            "the next `serve` recovers all flushed data"
         } else {
-            "what was not flushed may be lost"
+            "data that was not flushed may be lost"
         }
     }
 }

@@ -80,7 +80,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     } else {
         writeln!(
             out,
-            "begun: {}; `bimetal status` shows how the rebuild goes",
+            "started: {}; `bimetal status` shows the progress of the rebuild",
             word("description")
         )?;
     }

@@ -90,7 +90,7 @@ fn a_missing_file_of_a_device_that_no_export_uses_is_said_and_no_mistake() {
     let tree = stdout_of(&["check", arg(&config)]);
     let said = tree
         .lines()
-        .filter(|line| line.contains("no export uses it"));
+        .filter(|line| line.contains("no export uses the device"));
     assert_eq!(said.count(), 2, "{tree}");
     let report: Value =
         serde_json::from_str(&stdout_of(&["check", arg(&config), "--json"])).unwrap();

@@ -215,7 +215,7 @@ fn assert_load_refused(name: &str, content: &[u8], options: &[&str], words: &[&s
 
 #[test]
 fn a_bad_record_has_its_place_and_what_was_before_it_is_there() {
-    let one = ["1 record before it went into"];
+    let one = ["before that: 1 record"];
     let none = ["nothing was loaded"];
     let refused = |name: &str, content: &[u8], options: &[&str], words: &[&str]| {
         let (said, left) = match name.starts_with('1') {
@@ -361,7 +361,7 @@ fn what_is_no_index_is_refused_and_left_as_it_is() {
     assert_refused(
         &["index", "create", arg(&created)],
         1,
-        &["something is there"],
+        &["already has content"],
     );
 }
 
@@ -403,8 +403,8 @@ fn an_index_that_is_open_elsewhere_is_refused_and_it_is_said_by_whom() {
     let words = [
         "l.index",
         &me,
-        "no other can read or write",
-        "when that has ended",
+        "only while no other program has it open",
+        "when that program has closed it",
     ];
     for verb in verbs(&index) {
         assert_refused(&verb, 1, &words);
@@ -452,7 +452,7 @@ fn a_new_index_is_made_where_nothing_is() {
     ];
     assert!(stdout_of(&args).contains("an empty index"));
     assert_eq!(scan(&index, &[]), "");
-    assert_refused(&args, 1, &["c.index", "something is there already"]);
+    assert_refused(&args, 1, &["c.index", "the file already has content"]);
     let other = dir.path("d.index");
     let wrong = ["index", "create", arg(&other), "--log-bytes", "1KiB"];
     assert_refused(&wrong, 1, &["--log-bytes", "256 KiB"]);

@@ -80,11 +80,7 @@ fn an_index_takes_a_whole_block_device() {
     assert_eq!(scan(path, &[]), "a,1\nb,2\n");
     assert!(stdout_of(&["index", "verify", &device.0]).contains("whole"));
     stdout_of(&["index", "compact", &device.0]);
-    assert_refused(
-        &create,
-        1,
-        &["something is on this device", "--destroy-data"],
-    );
+    assert_refused(&create, 1, &["the device holds data", "--destroy-data"]);
     // A load that does not fit is refused, and the existing records remain.
     let many: String = (0..9000)
         .map(|n| format!("{n:06},{}\n", "v".repeat(900)))
@@ -114,7 +110,7 @@ fn an_index_on_a_device_of_a_configuration() {
     let lengths = ["--log-bytes", "1MiB", "--segment-bytes", "64KiB"];
     assert!(said("create", &lengths).contains("an empty index"));
     let again = [&["index", "create"], &on[..], &lengths[..]].concat();
-    assert_refused(&again, 1, &["something is on this device"]);
+    assert_refused(&again, 1, &["the device holds data"]);
     let loaded = said("load", &[&[arg(&file)], &form[..]].concat());
     assert!(loaded.starts_with("vol: 2,000 records"), "{loaded}");
     assert_eq!(said("get", &["1234", "--key", "u64"]), "value 1234\n");

@@ -93,7 +93,7 @@ fn sides_that_each_ran_alone_are_split() {
     let force = ["serve", arg(&config), "--force-open", "fork"];
     assert_refused(&force, 1, &words);
     let unknown = ["serve", arg(&config), "--rebuild", "c"];
-    assert_refused(&unknown, 1, &["c is to be rebuilt", "no side of that name"]);
+    assert_refused(&unknown, 1, &["cannot rebuild c", "no side with that name"]);
     // After the operator has chosen a side, the sides are one volume again.
     let served = Served::start_with(&config, &["--rebuild", "b"]);
     eventually_healthy(&config);
@@ -136,7 +136,7 @@ fn a_mirror_that_was_killed_recovers_by_itself() {
     assert_eq!(devices["vol"]["state"], "in use, open");
     assert_eq!(devices["a"]["state"], "in use, healthy");
     let next = devices["vol"]["next"].as_str().unwrap();
-    assert!(next.contains("a server with pid "), "{next}");
+    assert!(next.contains("the server with pid "), "{next}");
     assert!(stdout_of(&["check", arg(&config)]).contains(next));
     let status: Value =
         serde_json::from_str(&stdout_of(&["status", arg(&config), "--json"])).unwrap();
@@ -180,8 +180,8 @@ fn a_mirror_that_was_killed_wants_all_its_sides() {
     // The whole volume may have changed on the missing side.
     let bytes = std::fs::metadata(dir.path("a.img")).unwrap().len();
     let words = [
-        "b is not there",
-        "nothing is known after change",
+        "b is missing",
+        "the last known change is",
         "b.img",
         "--force-open fork",
     ];
@@ -253,7 +253,7 @@ fn a_reduced_exposure_is_said() {
     for said in [formatted, checked, served] {
         let lines = said
             .lines()
-            .filter(|line| line.contains("the exposure is at most "));
+            .filter(|line| line.contains("the exposure is limited to "));
         let lines: Vec<&str> = lines.collect();
         assert_eq!(lines.len(), 1, "{said}");
         assert!(lines[0].contains("not 64 MiB"), "{said}");

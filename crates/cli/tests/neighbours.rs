@@ -209,7 +209,7 @@ fn a_new_side_is_not_taken_from_a_file_system_unasked() {
     // The server must not keep the refused device open, so that its owner can use it.
     tool(&["e2fsck", "-n", arg(&c)]);
     let said = stdout_of(&["side", "add", file, "vol", "c", "--force"]);
-    assert!(said.starts_with("begun: add c to vol"), "{said}");
+    assert!(said.starts_with("started: add c to vol"), "{said}");
 }
 
 #[test]

@@ -60,7 +60,7 @@ fn a_scrub_is_asked_for_and_told() {
         .unwrap();
     side.write_all_at(&[0xEE; 4096], 192 << 10).unwrap();
     let said = stdout_of(&["scrub", file, "vol", "--wait"]);
-    assert!(said.contains("found wrong 1, repaired 1,"), "{said}");
+    assert!(said.contains("corrupt 1, repaired 1,"), "{said}");
     let said = stdout_of(&["scrub", file, "vol", "--show"]);
     assert!(said.starts_with("done: "), "{said}");
     assert_eq!(served.end("TERM").0, Some(0));
@@ -81,7 +81,7 @@ fn a_side_is_replaced_and_the_command_is_told() {
     let refused = ["could not", "no side x; there are: a, b"];
     assert_refused(&["side", "remove", file, "vol", "x"], 1, &refused);
     let said = stdout_of(&["side", "replace", file, "vol", "b", "c"]);
-    assert!(said.starts_with("begun: replace b of vol by c"), "{said}");
+    assert!(said.starts_with("started: replace b of vol by c"), "{said}");
     let edit = "write into [device.vol]: sides = [\"a\", \"c\"]\n";
     assert!(said.contains(edit), "{said}");
     until(&config, "replaced", |status| {
@@ -93,7 +93,7 @@ fn a_side_is_replaced_and_the_command_is_told() {
     });
     let (status, said) = served.end("TERM");
     assert_eq!(status, Some(0), "{said}");
-    assert!(said.contains("vol: side c: has everything again"), "{said}");
+    assert!(said.contains("vol: side c: is complete again"), "{said}");
     let edited = text.replace("[\"a\", \"b\"]", "[\"a\", \"c\"]");
     dir.text("c.toml", &edited);
     let served = Served::start(&config);
@@ -183,7 +183,7 @@ fn a_volume_grows_with_its_sides() {
     stdout_of(&["format", arg(&config)]);
     let file = arg(&config);
     let served = Served::start(&config);
-    let (full, unknown) = (["side a has room for", "and no more"], ["no mirror `x`"]);
+    let (full, unknown) = (["side a has room for", "only"], ["no mirror `x`"]);
     assert_refused(&["grow", file, "vol"], 1, &full);
     assert_refused(&["grow", file, "x"], 1, &unknown);
     let socket = dir.path("vol.sock");

@@ -120,7 +120,7 @@ fn serve_with(dir: &Scratch, connection_threads: usize) {
     // The operator gets reports about the refused clients, and no other reports.
     let (status, said) = served.end("TERM");
     assert_eq!(status, Some(0), "{said}");
-    let is_acknowledged = |line: &str| line.contains("a client was turned away: TLS");
+    let is_acknowledged = |line: &str| line.contains("a client was refused: TLS");
     assert!(
         !said.is_empty() && said.lines().all(is_acknowledged),
         "{said}"
@@ -169,7 +169,7 @@ fn what_is_wrong_is_said_before_anything_listens() {
         assert_refused(
             &[verb, arg(&open)],
             1,
-            &["export.vol", "only TLS", "required"],
+            &["export.vol", "requires TLS", "required"],
         );
     }
 }

@@ -15,22 +15,22 @@ pub enum ConnectError {
     #[error("{0}")]
     Io(#[from] io::Error),
     /// The peer does not speak BRP, or violates the protocol.
-    #[error("not a sound BRP target: {0}")]
+    #[error("the peer is not a valid BRP target: {0}")]
     Protocol(#[from] ProtocolError),
     /// The target refused the connection.
-    #[error("the target refused: {}", Escaped(&.0.words))]
+    #[error("the target refused the connection: {}", Escaped(&.0.words))]
     Refused(Refusal),
     /// The target is no longer usable by this session.
     #[error("{0}")]
     Unusable(#[from] Unusable),
     /// The target did not answer in time.
-    #[error("no answer in time")]
+    #[error("the target did not answer in time")]
     Silent,
 }
 
 /// Reason why a session fails all requests.
 #[derive(Debug, thiserror::Error)]
-#[error("{target}: given up after {} s: {cause}", patience.as_secs_f64())]
+#[error("{target}: no connection within {} s: {cause}", patience.as_secs_f64())]
 pub struct Final {
     /// The export, and the addresses of its target.
     pub target: String,
@@ -52,7 +52,7 @@ pub enum Error {
     Lost,
     /// Several paths broke, one after the other, while this request was in flight on them. If the
     /// request is a change, it is unknown whether it took effect.
-    #[error("every path broke under this request")]
+    #[error("every connection failed during this request")]
     Broken,
     /// The target did not become reachable again in time. If the request is a change, it is unknown
     /// whether it took effect.
@@ -62,7 +62,7 @@ pub enum Error {
     #[error("{0}")]
     Unusable(Unusable),
     /// A write has more data than the target accepts in one request; nothing was sent.
-    #[error("the write is longer than the target takes at once")]
+    #[error("the write is longer than the target accepts in one request")]
     TooLong,
     /// The session was closed.
     #[error("the session is closed")]

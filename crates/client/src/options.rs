@@ -88,7 +88,7 @@ impl Options {
         let is_tcp = |address: &Address| matches!(address, Address::Tcp(_));
         if self.tls.is_some() && !self.addresses.iter().all(is_tcp) {
             return Err(OptionsError(
-                "TLS is for TCP, not for a UNIX socket nor RDMA",
+                "TLS is possible over TCP only, not over a UNIX socket or RDMA",
             ));
         }
         if self.export.len() > NAME_BYTES_MAX || self.export.contains('\0') {
@@ -101,7 +101,7 @@ impl Options {
         }
         if self.patience.is_zero() {
             return Err(OptionsError(
-                "a target must be waited for: the patience is longer than 0",
+                "the time to wait for a target must be longer than 0",
             ));
         }
         Ok(())

@@ -63,8 +63,8 @@ impl Opened {
             shared.tell(
                 "connection-changed",
                 format_args!(
-                    "the export has grown from {was} bytes to {is}; what is new is used from the next \
-                     start on"
+                    "the export has grown from {was} bytes to {is}; the added space is used after \
+                    the next start"
                 ),
             );
         }
@@ -92,11 +92,11 @@ enum End {
     Left,
     #[error("{0}")]
     Io(#[from] io::Error),
-    #[error("the target breached the protocol: {0}")]
+    #[error("the target violated the protocol: {0}")]
     Protocol(#[from] ProtocolError),
-    #[error("the target is about to end, or data was damaged on the way")]
+    #[error("the target is stopping, or data was corrupted in transit")]
     Unwilling,
-    #[error("another instance of the target is there")]
+    #[error("another instance of the target answers")]
     GivenUp,
 }
 
@@ -136,7 +136,7 @@ pub(crate) async fn run(shared: Rc<Shared>, index: usize, first: Option<Opened>)
         }
         shared.tell(
             "connection-lost",
-            format_args!("a connection broke ({end}); requests wait for another one"),
+            format_args!("a connection failed ({end}); requests wait for another connection"),
         );
         *shared.cause.borrow_mut() = end.to_string();
         shared.paths_broken.set(shared.paths_broken.get() + 1);
@@ -171,8 +171,8 @@ async fn reconnect(shared: &Rc<Shared>, index: usize) -> Option<Opened> {
                     shared.tell(
                         "connection-refused",
                         format_args!(
-                            "the server is there, but cannot be used as before: {why}; undo that, \
-                             or start this server anew"
+                            "the server is reachable, but cannot be used as before: {why}; undo \
+                            that change, or restart this server"
                         ),
                     );
                     why.into()

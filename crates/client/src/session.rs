@@ -186,7 +186,7 @@ impl Session {
             changed: Event::new(),
             trouble: Event::new(),
             given_up: RefCell::default(),
-            cause: RefCell::new("no path yet".to_owned()),
+            cause: RefCell::new("no connection yet".to_owned()),
             over: RefCell::default(),
             closing: Cell::new(false),
             paths: Cell::new(0),
@@ -319,7 +319,8 @@ impl Session {
     /// Fails every unanswered request and every later request, as if the target had been
     /// unreachable for longer than the patience.
     pub(crate) fn give_up(&self) {
-        *self.shared.cause.borrow_mut() = "no answer to what was asked before the end".to_owned();
+        *self.shared.cause.borrow_mut() =
+            "the target did not answer the requests before the end".to_owned();
         self.shared.give_up();
     }
 

@@ -152,7 +152,7 @@ impl Shared {
     pub(crate) fn end(&self, why: Unusable) {
         self.tell(
             "connection-refused",
-            format_args!("{why}: requests fail until this server is started anew"),
+            format_args!("{why}: requests fail until this server is restarted"),
         );
         *self.over.borrow_mut() = Some(Error::Unusable(why));
         self.initiator.borrow_mut().give_up();
@@ -167,8 +167,8 @@ impl Shared {
         let patience = self.options.patience.as_secs_f64();
         let cause = self.cause.borrow();
         let offline = format_args!(
-            "not connected after {patience} s ({cause}); requests fail until it is, and it is \
-             tried again all the time"
+            "not connected after {patience} s ({cause}); requests fail until a connection \
+            succeeds; attempts continue"
         );
         self.tell("connection-offline", offline);
         drop(cause);

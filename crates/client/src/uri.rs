@@ -38,7 +38,7 @@ impl Options {
             inet("tcp", rest)?
         } else {
             return Err(OptionsError(
-                "a URI begins with brp://, brps://, brp+rdma:// or brp+unix:///",
+                "a URI must begin with brp://, brps://, brp+rdma:// or brp+unix:///",
             ));
         };
         options.tls = encrypted.then(no_files);
@@ -49,13 +49,13 @@ impl Options {
             .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
         {
             if seen.contains(&key) {
-                return Err(OptionsError("an option of a URI stands there once"));
+                return Err(OptionsError("an option may appear only once in a URI"));
             }
             seen.push(key);
             options.set(key, &decoded(value)?)?;
         }
         if options.tls.as_ref().is_some_and(|tls| !is_complete(tls)) {
-            return Err(OptionsError("brps:// needs ca, cert and key"));
+            return Err(OptionsError("brps:// requires ca, cert and key"));
         }
         options.check()?;
         Ok(options)
@@ -70,7 +70,7 @@ impl Options {
                 self.crc = match value {
                     "0" => false,
                     "1" => true,
-                    _ => return Err(OptionsError("crc is 0 or 1")),
+                    _ => return Err(OptionsError("crc must be 0 or 1")),
                 }
             }
             "patience_s" => self.patience = Duration::from_secs(number(value)?.into()),
@@ -91,7 +91,7 @@ impl Options {
 
 impl Options {
     fn tls(&mut self) -> Result<&mut TlsOptions, OptionsError> {
-        let wrong = OptionsError("ca, cert, key and tls_name are for brps://");
+        let wrong = OptionsError("ca, cert, key and tls_name are options of brps:// only");
         self.tls.as_mut().ok_or(wrong)
     }
 }
@@ -117,7 +117,7 @@ fn unix(path: &str) -> Result<Address, OptionsError> {
     let path = decoded(path)?;
     if !path.starts_with('/') || path.contains('\0') {
         return Err(OptionsError(
-            "the path of a socket begins with / and has no NUL",
+            "the path of a socket must begin with / and contain no NUL",
         ));
     }
     Ok(Address::Unix(PathBuf::from(path)))
@@ -128,7 +128,9 @@ fn inet(kind: &str, place: &str) -> Result<Options, OptionsError> {
     let (address, export) = place.split_once('/').unwrap_or((place, ""));
     let address: Result<Address, String> = format!("{kind}:{address}").parse();
     let address = address.map_err(|_| {
-        OptionsError("a URI wants ADDRESS:PORT: a number or localhost, names are not resolved")
+        OptionsError(
+            "a URI needs ADDRESS:PORT with a numeric address or localhost; names are not resolved",
+        )
     })?;
     Ok(Options {
         export: decoded(export)?,
@@ -137,7 +139,7 @@ fn inet(kind: &str, place: &str) -> Result<Options, OptionsError> {
 }
 
 fn number(text: &str) -> Result<u32, OptionsError> {
-    let wrong = OptionsError("connections and patience_s are whole numbers");
+    let wrong = OptionsError("connections and patience_s must be whole numbers");
     text.parse().map_err(|_| wrong)
 }
 

@@ -28,7 +28,7 @@ pub enum AskError {
     #[error("{0}")]
     NotConnected(io::Error),
     /// The request could not be sent.
-    #[error("the server does not listen any more: {0}")]
+    #[error("the server no longer listens: {0}")]
     NotSent(io::Error),
     /// The server has not answered in time.
     #[error("no answer within {within_s} s")]
@@ -46,7 +46,7 @@ pub enum AskError {
     #[error("{0}")]
     BadAnswer(String),
     /// The server has answered that it refuses the request.
-    #[error("the server refused: {0}")]
+    #[error("the server refused the request: {0}")]
     Refused(String),
     /// The requested operation was started, but has failed.
     #[error("could not {description}: {reason}")]

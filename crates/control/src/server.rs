@@ -39,11 +39,11 @@ pub struct StartError {
 
 #[derive(Debug, thiserror::Error)]
 enum Reason {
-    #[error("something else than a socket is there; set `control` in [server] to another path")]
+    #[error("the path exists and is not a socket; set `control` in [server] to another path")]
     NotASocket,
-    #[error("another server answers there; stop it first")]
+    #[error("another server answers at this socket; stop it first")]
     Answers,
-    #[error("another server hangs there; end it first")]
+    #[error("another server has this socket and does not answer; kill it first")]
     Hangs,
     #[error("{0}")]
     Socket(io::Error),
@@ -145,7 +145,7 @@ async fn converse(rt: Rt, stream: Stream, answer: Answer) {
         let (reply, go_on) = match line {
             Ok(line) => (answer_line(&line, &answer), true),
             Err(LineTooLong) => (
-                json!({ "error": format!("a request is at most {LINE_BYTES_MAX} bytes") }),
+                json!({ "error": format!("a request has at most {LINE_BYTES_MAX} bytes") }),
                 false,
             ),
         };

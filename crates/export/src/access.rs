@@ -93,7 +93,7 @@ impl Display for Client {
             Client::Certified(names) => {
                 write!(f, "the certificate of {}", Escaped(&names.join(", ")))
             }
-            Client::Unknown => f.write_str("who is not known"),
+            Client::Unknown => f.write_str("an unidentified client"),
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::access::{Rights, Rule, Who};
 const CONNECTIONS_MAX_DEFAULT: u32 = 64;
 
 /// Error message for an RDMA address with a protocol other than BRP.
-pub(crate) const ONLY_BRP: &str = "over RDMA only BRP is served";
+pub(crate) const ONLY_BRP: &str = "only BRP is possible over RDMA";
 
 /// Protocol that an export is served by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -157,7 +157,10 @@ impl ExportConfig {
             let own = (export.protocol, export.tls.is_some());
             let first = *spoken.entry(export.listen.to_string()).or_insert(own);
             if first.0 != own.0 {
-                let message = format!("another protocol is spoken at {}", export.listen);
+                let message = format!(
+                    "another export at {} has a different protocol",
+                    export.listen
+                );
                 return Err(section.error(message));
             }
             if first.1 != own.1 {
@@ -221,18 +224,19 @@ fn read_one(
     if keys.unprotected && !matches!(listen, Address::Rdma(_)) {
         return Err(section.error_at(
             "unprotected",
-            "`unprotected` is for RDMA alone; over TCP there is TLS",
+            "`unprotected` is possible with RDMA only; use TLS over TCP",
         ));
     }
     let tls = match (keys.tls, &listen) {
         (Tls::Off, _) => None,
         (Tls::Required, Address::Unix(_)) => {
-            return Err(
-                section.error_at("tls", "TLS is for TCP; a UNIX socket is this machine's own")
-            );
+            return Err(section.error_at(
+                "tls",
+                "TLS is possible over TCP only; a UNIX socket is local to this machine",
+            ));
         }
         (Tls::Required, Address::Rdma(_)) => {
-            return Err(section.error_at("tls", "TLS is for TCP; over RDMA there is none"));
+            return Err(section.error_at("tls", "TLS is possible over TCP only, not over RDMA"));
         }
         (Tls::Required, Address::Tcp(_)) => {
             let missing = "there is no section [tls] with `ca`, `cert` and `key`";
@@ -272,12 +276,12 @@ fn read_one(
 /// Error message for a TCP address that other machines can reach without protection (see
 /// [`is_open`]).
 pub(crate) const OPEN: &str =
-    "beyond the loopback address only TLS is served: set `tls = \"required\"`";
+    "an address other than loopback requires TLS: set `tls = \"required\"`";
 
 /// Error message for an RDMA address that other machines can reach, if the configuration does not
 /// permit this (see [`is_open`]).
-pub(crate) const OPEN_RDMA: &str = "RDMA has no TLS: beyond the loopback address whoever reaches the \
-     fabric could read and change everything; set `unprotected = true` if that may be";
+pub(crate) const OPEN_RDMA: &str = "RDMA has no TLS: on an address other than loopback, every \
+     machine on the fabric could read and change all data; set `unprotected = true` to allow that";
 
 /// Whether a client from another machine could eavesdrop at the address or connect to it without
 /// protection, although the configuration does not explicitly permit this.
@@ -296,15 +300,15 @@ fn mistake_in(rules: Option<&[Rule]>, listen: &Address, tls: bool) -> Option<&'s
     let is_unix = matches!(listen, Address::Unix(_));
     let mut mistakes = rules.iter().filter_map(|rule| match &rule.who {
         Who::User(_) | Who::Group(_) if !is_unix => {
-            Some("`uid` and `gid` are known only of clients on a UNIX socket")
+            Some("`uid` and `gid` are known only for clients on a UNIX socket")
         }
-        Who::Name(_) if !tls => Some("`name` is known only of clients with a certificate"),
+        Who::Name(_) if !tls => Some("`name` is known only for clients with a certificate"),
         _ => None,
     });
     let nobody = || {
         rules
             .is_empty()
-            .then_some("without a rule nobody is served")
+            .then_some("without a rule, no client is served")
     };
     mistakes.next().or_else(nobody)
 }
@@ -452,14 +456,14 @@ mod tests {
             (
                 "device = \"a\"\nprotocol = \"brp\"\nlisten = \"rdma:127.0.0.1:9\"\n\
                  tls = \"required\"\n",
-                "over RDMA there is none",
+                "not over RDMA",
             ),
             (
                 "device = \"a\"\nprotocol = \"brp\"\nlisten = \"tcp:192.0.2.1:9\"\n\
                  unprotected = true\n",
-                "for RDMA alone",
+                "with RDMA only",
             ),
-            (&format!("{good}unprotected = true\n"), "for RDMA alone"),
+            (&format!("{good}unprotected = true\n"), "with RDMA only"),
             (&format!("{good}connections_max = 0\n"), "at least 1"),
             (&format!("{good}readonly = true\n"), "readonly"),
             (&format!("{good}clients = []\n"), "nobody"),
@@ -496,6 +500,6 @@ mod tests {
         assert!(read(&two).unwrap_err().contains("both the default"));
         let brp = good.replace("nbd", "brp");
         let two = format!("[export.a]\n{good}[export.b]\n{brp}");
-        assert!(read(&two).unwrap_err().contains("another protocol"));
+        assert!(read(&two).unwrap_err().contains("a different protocol"));
     }
 }

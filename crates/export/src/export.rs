@@ -98,7 +98,7 @@ impl Served {
         let counters = &self.counters;
         if counters.connections.get() >= self.config.connections_max {
             self.refuse(format_args!(
-                "it has its {} connections (`connections_max`)",
+                "the export has its maximum of {} connections (`connections_max`)",
                 self.config.connections_max
             ));
             return None;
@@ -114,7 +114,7 @@ impl Served {
         self.notices.post(
             &format!("export {name} at {address}"),
             "client-refused",
-            format_args!("a client was turned away: {why}"),
+            format_args!("a client was refused: {why}"),
         );
     }
 

@@ -83,7 +83,7 @@ pub enum StartError {
         error: TlsError,
     },
     /// A thread for connections could not be started.
-    #[error("a thread for connections: {0}")]
+    #[error("cannot start a thread for connections: {0}")]
     Thread(#[from] io::Error),
 }
 
@@ -153,7 +153,7 @@ impl Portal {
         if guests.len() == self.guests_max()
             && let Some(longest) = guests.pop_front()
         {
-            self.exports[0].refuse("it had not chosen an export, and others wait");
+            self.exports[0].refuse("it had not selected an export, and other clients were waiting");
             longest.must_leave.set(true);
             longest.changed.notify();
         }
@@ -235,7 +235,7 @@ impl Portal {
         let client = Client::Certified(names);
         let exports = shown_to(&client, &self.exports);
         if exports.is_empty() {
-            first.refuse(format_args!("`clients` lets {client} see nothing"));
+            first.refuse(format_args!("`clients` gives {client} no access"));
             return Err(End::Broken);
         }
         Ok((stream, exports))
@@ -347,7 +347,7 @@ fn share_socket(path: &Path) -> io::Result<()> {
     let found = rustix::fs::fstat(&file)?;
     let is_socket = FileType::from_raw_mode(found.st_mode) == FileType::Socket;
     if !is_socket || found.st_uid != rustix::process::geteuid().as_raw() {
-        let words = "the socket has been replaced by something else";
+        let words = "the socket was replaced by another file";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, words));
     }
     // `fchmod(2)` fails on a descriptor that was opened with `O_PATH`, so the mode is changed

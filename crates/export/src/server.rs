@@ -326,7 +326,7 @@ async fn accept(state: Rc<ServerState>, portal: Rc<Portal>, listener: Listening)
                     turn_away(
                         &portal,
                         &stream,
-                        format_args!("nobody knows who it is: {error}"),
+                        format_args!("its process cannot be identified: {error}"),
                     );
                 }
             },
@@ -362,7 +362,7 @@ fn admit(state: &Rc<ServerState>, portal: &Rc<Portal>, stream: Stream, client: &
         return turn_away(portal, &stream, "the server is stopping");
     }
     if exports.as_ref().is_some_and(Vec::is_empty) {
-        let why = format_args!("`clients` lets {client} see nothing");
+        let why = format_args!("`clients` gives {client} no access");
         return turn_away(portal, &stream, why);
     }
     let session = session(state, portal, Cut::new(stream), exports);

@@ -316,7 +316,7 @@ fn who_may_see_nothing_is_told_nothing() {
             let told = rt.notices().take(rt.now());
             let lines: Vec<String> = told.iter().map(ToString::to_string).collect();
             assert!(
-                matches!(&lines[..], [line] if line.contains("lets user 1002 see nothing")),
+                matches!(&lines[..], [line] if line.contains("gives user 1002 no access")),
                 "{lines:?}"
             );
             server.stop().await;

@@ -545,7 +545,7 @@ fn closing_waits_for_a_target_that_stands_still_no_longer_than_it_may_be_away() 
         assert!(closed.is_ok(), "closing has a limit");
         assert!(rt.now() >= began + patience, "a slow target has its time");
         match reading.await {
-            Err(Error::Unreachable(why)) => assert!(why.cause.contains("no answer"), "{why}"),
+            Err(Error::Unreachable(why)) => assert!(why.cause.contains("did not answer"), "{why}"),
             other => panic!("{other:?}"),
         }
         server.stop().await;

@@ -87,7 +87,7 @@ pub(crate) enum End {
 impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            End::OnlyRead => "it was opened only to be read",
+            End::OnlyRead => "it was opened for reading only",
             End::Closed => "it was closed",
             End::Abandoned => "it was abandoned",
             End::Failed(error) => error,
@@ -160,7 +160,7 @@ impl Shared {
         catch_unwind(AssertUnwindSafe(act)).inspect_err(|panic| {
             let text = panic.downcast_ref::<String>().map(String::as_str);
             let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-            self.tree.poison(text.unwrap_or("it did not say why"));
+            self.tree.poison(text.unwrap_or("the panic has no message"));
         })
     }
 

@@ -11,12 +11,12 @@ pub(crate) fn create(storage: &dyn Storage, geometry: Geometry) -> Result<(), Er
     let len_bytes = geometry.segments_offset();
     if storage.len_bytes() < len_bytes {
         let grown = storage.resize(len_bytes);
-        grown.at("making the storage as long as the log", len_bytes)?;
+        grown.at("extending the storage for the log", len_bytes)?;
     }
     let zeroes = Aligned::zeroed(2 * BLOCK_BYTES);
     storage
         .write_durable(0, &zeroes)
-        .at("removing what was there", 0)?;
+        .at("erasing the previous content", 0)?;
     let superblock = Superblock {
         geometry,
         generation: 1,
@@ -31,9 +31,7 @@ pub(crate) fn create(storage: &dyn Storage, geometry: Geometry) -> Result<(), Er
         rings: Rings::of_one(Ring::front(&geometry, 0)),
     };
     prepare_log(storage, geometry)?;
-    storage
-        .sync()
-        .at("making the storage as long as the log", 0)?;
+    storage.sync().at("extending the storage for the log", 0)?;
     superblock.write(storage)
 }
 
@@ -65,7 +63,7 @@ pub(crate) fn is_blank(storage: &dyn Storage) -> Result<bool, Error> {
     let len_bytes = storage.len_bytes().min(BLANK_BYTES) as usize;
     let mut beginning = Aligned::zeroed(len_bytes / BLOCK_BYTES * BLOCK_BYTES);
     let read = storage.read(0, &mut beginning);
-    read.at("reading what is there", 0)?;
+    read.at("reading the present content", 0)?;
     Ok(beginning.iter().all(|byte| *byte == 0))
 }
 
@@ -93,7 +91,7 @@ pub fn is_unfinished(storage: &dyn Storage) -> Result<bool, Error> {
         let read = &mut piece[..len.min(len_bytes - offset) as usize];
         storage
             .read(offset, read)
-            .at("reading what is there", offset)?;
+            .at("reading the present content", offset)?;
         if read.iter().any(|byte| *byte != 0) {
             return Ok(false);
         }

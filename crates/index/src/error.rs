@@ -31,7 +31,7 @@ pub enum Error {
         reason: String,
     },
     /// The index was written by a later version of this program.
-    #[error("the format has version {found}; this program knows {known}")]
+    #[error("the format has version {found}, but this program supports version {known}")]
     Version {
         /// Version of the format that was found.
         found: u32,
@@ -48,7 +48,7 @@ pub enum Error {
         offset: u64,
     },
     /// The key is too long ([`KEY_BYTES_MAX`](crate::KEY_BYTES_MAX)).
-    #[error("a key of {bytes} bytes: at most {max} are possible")]
+    #[error("the key has {bytes} bytes, but at most {max} are possible")]
     KeyTooLong {
         /// Length of the key.
         bytes: usize,
@@ -56,7 +56,10 @@ pub enum Error {
         max: usize,
     },
     /// The value is too long for the segments of this index ([`Limits`](crate::Limits)).
-    #[error("a value of {bytes} bytes: with the segments of this index at most {max} are possible")]
+    #[error(
+        "the value has {bytes} bytes, but at most {max} are possible with the segments of this \
+        index"
+    )]
     ValueTooLong {
         /// Length of the value.
         bytes: usize,
@@ -64,7 +67,9 @@ pub enum Error {
         max: usize,
     },
     /// The batch is too long for the log of this index ([`Limits`](crate::Limits)).
-    #[error("a batch of {bytes} bytes: with the log of this index at most {max} are possible")]
+    #[error(
+        "the batch has {bytes} bytes, but at most {max} are possible with the log of this index"
+    )]
     BatchTooLong {
         /// Length of the batch.
         bytes: usize,
@@ -82,14 +87,14 @@ pub enum Error {
     /// A thread panicked while it changed the index, so the memory of the index may be in any
     /// state. Neither reads nor writes continue; the storage is as after a crash. Open the index
     /// anew.
-    #[error("a thread panicked while it changed the index, which must be opened anew: {reason}")]
+    #[error("a thread panicked while it changed the index, which must be reopened: {reason}")]
     Poisoned {
         /// Message of the panic.
         reason: String,
     },
     /// A key that the transaction has written, or has read for update, was written by another
     /// transaction or batch since the transaction began.
-    #[error("another transaction was faster")]
+    #[error("another transaction has changed the same keys")]
     Conflict,
     /// The snapshot is older than allowed, or versions that it needs have been dropped because
     /// their keys have too many versions.

@@ -274,7 +274,7 @@ fn not_an_index(blocks: &[u8]) -> Error {
     let reason = if blocks.iter().all(|byte| *byte == 0) {
         "it begins with zeroes"
     } else {
-        "it begins with something else"
+        "it begins with other content"
     };
     Error::NotAnIndex {
         reason: reason.to_owned(),

@@ -108,7 +108,8 @@ impl Options {
                 return Ok(());
             }
             let reason = format!(
-                "{value} bytes, where segments of {segment_bytes} bytes take {least} to {most}"
+                "{value} bytes is impossible: with segments of {segment_bytes} bytes, {least} to \
+                {most} are possible"
             );
             Err(refused(option, &reason))
         };

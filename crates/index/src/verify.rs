@@ -124,13 +124,13 @@ impl Walk<'_> {
                 first.segment() == second.segment() && first.at() + first.bytes() > second.at();
             if overlap {
                 let offset = self.offset(second);
-                self.problem(format!("nodes {a} and {b} share bytes"), offset);
+                self.problem(format!("nodes {a} and {b} overlap"), offset);
             }
         }
         for (location, id) in &places {
             if self.superblock.checkpoint.contains(&location.segment()) {
                 let offset = self.offset(*location);
-                self.problem(format!("node {id} is where the checkpoint is"), offset);
+                self.problem(format!("node {id} overlaps the checkpoint"), offset);
             }
         }
         self.found.live_bytes = places
@@ -143,16 +143,22 @@ impl Walk<'_> {
     /// exist or was visited before.
     fn see(&mut self, id: NodeId, whose: &str) -> Option<Location> {
         let Some(location) = self.stored.locations.get(id as usize).copied() else {
-            self.problem(format!("{whose} names node {id}, which does not exist"), 0);
+            self.problem(
+                format!("{whose} refers to node {id}, which does not exist"),
+                0,
+            );
             return None;
         };
         if location.is_nowhere() {
-            self.problem(format!("{whose} names node {id}, which is nowhere"), 0);
+            self.problem(
+                format!("{whose} refers to node {id}, which has no location"),
+                0,
+            );
             return None;
         }
         if std::mem::replace(&mut self.is_seen[id as usize], true) {
             let offset = self.offset(location);
-            self.problem(format!("node {id} is named more than once"), offset);
+            self.problem(format!("node {id} is referred to more than once"), offset);
             return None;
         }
         let seen = self.found.leaves + self.found.inner_nodes + self.found.blobs;
@@ -188,10 +194,7 @@ impl Walk<'_> {
         let offset = self.offset(location);
         match self.read_node(id, location, level) {
             Ok(image) if image.is_patch() => {
-                self.problem(
-                    format!("node {id}: a patch where its image belongs"),
-                    offset,
-                );
+                self.problem(format!("node {id}: a patch in place of its image"), offset);
             }
             Ok(image) if image.level() == 0 => {
                 self.found.leaves += 1;
@@ -220,7 +223,7 @@ impl Walk<'_> {
             .map_err(|e| format!("node {id}: {e}"))?;
         if image.node() != id {
             return Err(format!(
-                "node {} is where node {id} should be",
+                "node {} is in the place of node {id}",
                 image.node()
             ));
         }
@@ -236,13 +239,13 @@ impl Walk<'_> {
         let is_as_in_the_tree =
             |range: KeyRange| *range.from == *from.unwrap_or_default() && range.to.as_deref() == to;
         if !image.range().is_none_or(is_as_in_the_tree) {
-            self.problem(format!("leaf {id} says that it is for other keys"), offset);
+            self.problem(format!("leaf {id} records another range of keys"), offset);
         }
         for patch in self.stored.patches.get(&id).cloned().unwrap_or_default() {
             let at = self.offset(patch.location);
             match self.read_node(id, patch.location, Some(0)) {
                 Ok(image) if !image.is_patch() => {
-                    self.problem(format!("node {id}: no patch where one belongs"), at);
+                    self.problem(format!("node {id}: its patch is missing"), at);
                 }
                 Ok(image) => {
                     self.found.patches += 1;
@@ -266,7 +269,7 @@ impl Walk<'_> {
                 let is_in =
                     from.is_none_or(|from| from <= &key[..]) && to.is_none_or(|to| &key[..] < to);
                 if !is_in {
-                    self.problem(format!("leaf {id} has a key that is not its own"), offset);
+                    self.problem(format!("leaf {id} has a key outside its range"), offset);
                 }
             }
         }
@@ -279,7 +282,7 @@ impl Walk<'_> {
 
     fn check_blob(&mut self, leaf: NodeId, reference: &[u8], offset: u64) {
         let Some(reference) = Reference::decode(reference) else {
-            return self.problem(format!("leaf {leaf} has a reference that is none"), offset);
+            return self.problem(format!("leaf {leaf} has an invalid reference"), offset);
         };
         self.found.blobs += 1;
         let (mut bytes, mut crc) = (0, 0);
@@ -299,7 +302,7 @@ impl Walk<'_> {
             }
         }
         if (bytes, crc) != (reference.bytes, reference.crc) {
-            self.problem(format!("a value of leaf {leaf} is not what it was"), offset);
+            self.problem(format!("a value of leaf {leaf} is corrupt"), offset);
         }
     }
 
@@ -308,7 +311,7 @@ impl Walk<'_> {
         let read = parse_blob(&image, self.generations.seal_of(location))
             .map_err(|e| format!("blob {blob}: {e}"))?;
         if read.node != blob {
-            return Err(format!("blob {} is where {blob} should be", read.node));
+            return Err(format!("blob {} is in the place of blob {blob}", read.node));
         }
         Ok(read.content.to_vec())
     }
@@ -349,7 +352,7 @@ impl Walk<'_> {
             let location = self.stored.locations[id];
             if !self.is_seen[id] && !location.is_nowhere() {
                 let offset = self.offset(location);
-                self.problem(format!("nothing leads to node {id}"), offset);
+                self.problem(format!("no node refers to node {id}"), offset);
             }
         }
     }

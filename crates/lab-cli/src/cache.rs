@@ -186,8 +186,8 @@ fn check_sample(args: &Args) -> Result<()> {
     }
     if let Some(ftl) = args.ftl.iter().find(|ftl| **ftl != Ftl::None) {
         bail!(
-            "--sample cannot be used with --ftl {ftl}: a sample of the pages says nothing certain of \
-             cleaning and merges; leave --sample out, or use --ftl none"
+            "--sample cannot be used with --ftl {ftl}: cleaning and merges cannot be estimated \
+            from a sample of the pages; omit --sample, or use --ftl none"
         );
     }
     if args.policy.iter().any(|policy| policy.name() == "bplru") {
@@ -213,13 +213,14 @@ fn warn_of_few_pages(trace: &str, jobs: &[Job], rate: f64, sampled_pages: usize)
     let enough = rate * SIMULATED_PAGES_MIN as f64 / simulated_pages.max(1) as f64;
     let advice = if enough < 1.0 {
         // The suggested rate is rounded up to the next percent.
-        format!("take --sample {} or more", (enough * 100.0).ceil() / 100.0)
+        format!("use --sample {} or more", (enough * 100.0).ceil() / 100.0)
     } else {
-        "leave --sample out".to_owned()
+        "omit --sample".to_owned()
     };
     say(format_args!(
-        "bimetal-lab: warning: {trace}: a cache of {size_pages} pages is estimated from {simulated_pages} pages, \
-         and from fewer than {SIMULATED_PAGES_MIN} the error may be larger than what is compared; {advice}"
+        "bimetal-lab: warning: {trace}: a cache of {size_pages} pages is estimated from \
+        {simulated_pages} pages; with fewer than {SIMULATED_PAGES_MIN} pages, the error may exceed \
+        the differences that are compared; {advice}"
     ));
 }
 

@@ -23,7 +23,7 @@ const EXAMPLES: &str = "\
 First steps:
   bimetal-lab run contrib/lab/quick.toml       which scheduler and file system, in a minute
   bimetal-lab cache --trace FILE --html FILE   which replacement policy suits a trace
-  bimetal-lab mirror --seconds 60              a mirror beside the paper's
+  bimetal-lab mirror --seconds 60              a mirror compared with the paper's
   bimetal-lab tester swarm --seeds 0..100      faults that bimetal must withstand
 
 The server is another program: bimetal --help";

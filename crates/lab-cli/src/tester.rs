@@ -477,7 +477,7 @@ fn run_every(args: &EveryArgs) -> Result<ExitCode> {
         let runs = summary.seeds;
         writeln!(
             out,
-            "{runs} runs at {boundaries} boundaries, {} found something",
+            "{runs} runs at {boundaries} boundaries, {} with findings",
             findings.len()
         )?;
     }

@@ -222,7 +222,7 @@ fn what_a_killed_run_has_left_is_put_back() {
                 said.contains("/dev/loop") && said.contains("backing"),
                 "{said}"
             );
-            assert_eq!(stdout_of(&["restore"]), "nothing is left to put back\n");
+            assert_eq!(stdout_of(&["restore"]), "nothing is left to restore\n");
         } else {
             assert_eq!(status.code(), Some(1));
         }
@@ -248,7 +248,7 @@ fn what_a_killed_run_has_left_is_put_back() {
     let output = bimetal(&["run", arg(&small)]);
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(
-        output.status.success() && said.contains("put back after a run that was killed: "),
+        output.status.success() && said.contains("restored after a killed run: "),
         "{said}"
     );
     assert_nothing_is_left(&folder);
@@ -374,10 +374,7 @@ fn settings_of_a_given_device_are_put_back() {
     // The file system is created again, because the killed run may have overwritten it.
     run("mkfs.ext4", &["-q", "-F", arg(&given.0)]);
     run("mount", &[arg(&given.0), arg(&place)]);
-    let refusal = format!(
-        "it is mounted at {}; a run would write over it",
-        arg(&place)
-    );
+    let refusal = format!("it is mounted at {}; a run would overwrite it", arg(&place));
     let again = scratch.text("again.toml", &of("type = \"postmark\"\nfiles = 51"));
     assert_refused(&["run", arg(&again)], 1, &[arg(&given.0), &refusal]);
     run("umount", &[arg(&place)]);
@@ -401,7 +398,7 @@ fn what_cannot_be_run_is_one_line_and_changes_nothing() {
         (
             "\"64MiB\"\ndepth",
             "\"8TiB\"\ndepth",
-            "bytes are free, and a file of 8796093022208 is to be made",
+            "bytes are free, but the file needs 8796093022208 bytes",
         ),
         (
             "type = \"loop\"",

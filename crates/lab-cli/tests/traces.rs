@@ -180,7 +180,7 @@ fn a_sample_that_says_little_is_warned_of() {
         assert!(few.contains(words), "{few}");
     }
     let hopeless = said("90", &["--sample", "0.5"]);
-    assert!(hopeless.contains("leave --sample out"), "{hopeless}");
+    assert!(hopeless.contains("omit --sample"), "{hopeless}");
     // A larger cache does not help, because the sample has only about 30 pages.
     let short = said("100000", &["--sample", "0.001"]);
     assert!(short.contains("warning"), "{short}");
@@ -213,7 +213,7 @@ fn bad_input_is_one_line_with_the_place() {
     );
     let noise = scratch.text("noise", "what is\nthis\n");
     let noise = noise.to_str().expect("a plain path");
-    failed(&["cache", "--trace", noise], 1, "format is not recognised");
+    failed(&["cache", "--trace", noise], 1, "format is not recognized");
     let empty = scratch.text("empty", "");
     failed(
         &["cache", "--trace", empty.to_str().expect("plain")],
@@ -253,7 +253,7 @@ fn a_reader_says_what_it_does_not_take_for_a_request() {
     assert_eq!(
         text(&output.stderr),
         format!(
-            "{about}no events Q: its events D are taken for the requests\n\
+            "{about}the trace has no events Q, so its events D are used as the requests\n\
              {about}not requests, of 3 lines: 1 other events; 1 no events\n"
         )
     );
@@ -269,7 +269,7 @@ fn a_reader_says_what_it_does_not_take_for_a_request() {
     let columns = ["--columns", "-,op,offset_sectors"];
     let (output, about) = summary("heading", "who,what,where\nx,read,8\n", &columns);
     assert_eq!(json(&output)["requests"]["read"], 1);
-    let heading = format!("{about}line 1 is taken for a heading: `who,what,where`\n");
+    let heading = format!("{about}line 1 is treated as a heading: `who,what,where`\n");
     assert_eq!(text(&output.stderr), heading);
     let (output, about) = summary("data", "x,peek,8\nx,read,8\n", &columns);
     assert_eq!(output.status.code(), Some(1));

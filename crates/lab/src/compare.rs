@@ -80,14 +80,15 @@ pub fn compare(a: &Summary, b: &Summary, rules: &[Rule]) -> Result<Vec<Compared>
         }
     }
     if all.is_empty() {
-        return Err("the two have no cell in common".to_owned());
+        return Err("the two folders have no cell in common".to_owned());
     }
     let unknown = figures
         .iter()
         .find(|figure| !all.iter().any(|of| of.figure == **figure));
     match unknown {
         Some(figure) => Err(format!(
-            "no figure `{figure}`; there are value, bios, issued, flushes, seeks, and those of the load"
+            "unknown figure `{figure}`, expected value, bios, issued, flushes, seeks or a figure \
+            of the load"
         )),
         None => Ok(all),
     }

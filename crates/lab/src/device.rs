@@ -122,7 +122,7 @@ impl StackSettings {
                 let known: Vec<&str> = graph.nodes().keys().map(String::as_str).collect();
                 let (top, known) = (&self.top, known.join(", "));
                 Err(format!(
-                    "`top` is no device `{top}`, expected one of {known}"
+                    "`top` names no known device: `{top}`, expected one of {known}"
                 ))
             }
         }

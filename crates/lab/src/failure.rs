@@ -63,7 +63,10 @@ pub enum NativeError {
         error: io::Error,
     },
     /// A setting was written but reads back a different value.
-    #[error("{} did not take: `{wanted}` was wanted, and it reads `{found}`", path.display())]
+    #[error(
+        "{} was not applied: `{wanted}` was written, but `{found}` was read back",
+        path.display()
+    )]
     NotTaken {
         /// File of the setting.
         path: PathBuf,
@@ -74,7 +77,8 @@ pub enum NativeError {
     },
     /// A setting could not be restored.
     #[error(
-        "not everything could be put back; what is left stands in {FOLDER}/journal.json, and `bimetal-lab restore` tries again: {0}"
+        "not all changes could be undone; the rest is listed in {FOLDER}/journal.json, and \
+        `bimetal-lab restore` tries again: {0}"
     )]
     NotPutBack(Box<NativeError>),
 }

@@ -370,7 +370,7 @@ impl Reader<'_> {
             for value in values {
                 let name = value.get_ref().clone();
                 if names.contains(&name) {
-                    let why = format!("`{name}` stands twice on the axis `{axis}`");
+                    let why = format!("`{name}` appears twice on the axis `{axis}`");
                     return Err(self.source.error(value.span(), why));
                 }
                 self.check_name(axis, &name)
@@ -531,7 +531,7 @@ impl Reader<'_> {
 fn check_ours(workload: &Resolved) -> Result<(), String> {
     match workload {
         Resolved::Tool(_) => Err(
-            "the load is a program's, which makes calls of a kernel (`backend = \"native\"` or `\"uml\"`)"
+            "the load runs a program, which needs a kernel (`backend = \"native\"` or `\"uml\"`)"
                 .to_owned(),
         ),
         _ => Ok(()),
@@ -541,13 +541,19 @@ fn check_ours(workload: &Resolved) -> Result<(), String> {
 /// Checks that a real device has either a file system or a load on the device itself, but not both
 /// or neither.
 fn check_place(settings: &Settings) -> Result<(), String> {
-    match (settings.workload.is_raw(), settings.file_system == NO_FILE_SYSTEM) {
+    match (
+        settings.workload.is_raw(),
+        settings.file_system == NO_FILE_SYSTEM,
+    ) {
         (true, false) => Err(
-            "the load is on the device itself: `file_system` must be `none` for it (`[[skip]]` leaves others out)"
+            "the load is on the device itself: `file_system` must be `none` for it (`[[skip]]` \
+            excludes others)"
                 .to_owned(),
         ),
         (false, true) => Err(
-            "the load needs files: `file_system` must not be `none` for it (`[[skip]]` leaves that out)".to_owned(),
+            "the load needs files: `file_system` must not be `none` for it (`[[skip]]` excludes \
+            that)"
+                .to_owned(),
         ),
         _ => Ok(()),
     }

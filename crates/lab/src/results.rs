@@ -28,7 +28,7 @@ pub enum ResultsError {
         source: io::Error,
     },
     /// A file of results has unexpected content.
-    #[error("{}: {why}; remove it to have that run made again", path.display())]
+    #[error("{}: {why}; remove it to repeat the run", path.display())]
     Content {
         /// Path of the file.
         path: PathBuf,
@@ -184,7 +184,7 @@ impl Results {
             serde_json::from_str(&text).map_err(|error| content(error.to_string()))?;
         if outcome.schema != SCHEMA || outcome.settings != job.cell.settings {
             return Err(content(
-                "it is of other settings than its name says".to_owned(),
+                "its settings differ from those in its name".to_owned(),
             ));
         }
         // When the run was made, the plan possibly had other names for the same settings. Use the
@@ -246,7 +246,8 @@ impl Results {
         if all.is_empty() {
             return Err(ResultsError::Nothing {
                 path: self.folder.clone(),
-                why: "no run of the plan has been made; `bimetal-lab run` makes them".to_owned(),
+                why: "no run of the plan has been executed; `bimetal-lab run` executes them"
+                    .to_owned(),
             });
         }
         Ok(all)

@@ -41,7 +41,7 @@ impl SchedulerSettings {
             let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_".contains(c);
             if name.is_empty() || !name.chars().all(plain) {
                 return Err(format!(
-                    "`{name}` is no name of a scheduler or of a parameter"
+                    "`{name}` cannot be the name of a scheduler or of a parameter"
                 ));
             }
         }

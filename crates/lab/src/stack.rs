@@ -40,7 +40,7 @@ pub async fn run(
     stop: impl Future<Output = ()>,
 ) -> Result<Outcome, RunError> {
     let DeviceSettings::Stack(of) = &settings.device else {
-        let why = "the device is none of our stack's".to_owned();
+        let why = "the device is not a device of the stack".to_owned();
         return Err(RunError::Settings(why));
     };
     let kernel = kernel_release()?;

@@ -196,12 +196,12 @@ fn a_mistake_about_a_machine_has_its_place() {
         (
             "overwrite = true\n",
             "",
-            "x.toml:18:1: every run writes over all of /dev/sdx; say `overwrite = true` if that is meant",
+            "x.toml:18:1: every run overwrites all of /dev/sdx; set `overwrite = true` to allow that",
         ),
         (
             "folder = \"/dev/shm\"\nsize = \"1GiB\"",
             "file = \"/tmp/x\"",
-            "x.toml:12:1: every run writes over all of /tmp/x; say `overwrite = true` if that is meant",
+            "x.toml:12:1: every run overwrites all of /tmp/x; set `overwrite = true` to allow that",
         ),
         (
             "folder = \"/dev/shm\"\n",
@@ -231,17 +231,17 @@ fn a_mistake_about_a_machine_has_its_place() {
         (
             "\"none\", \"quick\"",
             "\"none\", \"../x\"",
-            "x.toml:8:22: `../x` is no name of a scheduler or of a parameter",
+            "x.toml:8:22: `../x` cannot be the name of a scheduler or of a parameter",
         ),
         (
             "\"ext4\", \"btrfs\"",
             "\"ext4\", \"none\"",
-            "x.toml:27:1: the load needs files: `file_system` must not be `none` for it (`[[skip]]` leaves that out)",
+            "x.toml:27:1: the load needs files: `file_system` must not be `none` for it (`[[skip]]` excludes that)",
         ),
         (
             "type = \"postmark\"\nload = \"SS\"",
             "type = \"sweep\"",
-            "x.toml:27:1: the load is on the device itself: `file_system` must be `none` for it (`[[skip]]` leaves others out)",
+            "x.toml:27:1: the load is on the device itself: `file_system` must be `none` for it (`[[skip]]` excludes others)",
         ),
         (
             "repeats = 2",
@@ -251,7 +251,7 @@ fn a_mistake_about_a_machine_has_its_place() {
         (
             "type = \"loop\"\nfolder = \"/dev/shm\"",
             "type = \"hdd\"",
-            "x.toml:12:1: a device of type `hdd` needs `backend = \"virtual\"`, and this is `native`",
+            "x.toml:12:1: a device of type `hdd` needs `backend = \"virtual\"`, but this is `native`",
         ),
     ] {
         let line = wrong(old, new);
@@ -261,7 +261,7 @@ fn a_mistake_about_a_machine_has_its_place() {
     let line = plan(&modelled).unwrap_err();
     assert!(
         line.ends_with(
-            "a device of type `block` needs `backend = \"native\"`, and this is `virtual`"
+            "a device of type `block` needs `backend = \"native\"`, but this is `virtual`"
         ),
         "{line}"
     );
@@ -455,7 +455,7 @@ fn a_program_needs_a_load_of_ours_and_a_kernel() {
     for (of, why) in [
         ("mail", "backend = \"native\""),
         ("male", "there is no [workload.male]"),
-        ("program", "a load of our own"),
+        ("program", "a built-in load"),
     ] {
         let error = with(of).unwrap_err();
         // The error has the position of the section of the external program.

@@ -83,7 +83,7 @@ fn what_cannot_be_is_refused_in_words() {
     let why = refused(Path::new("nowhere.txt"), "");
     assert!(why.starts_with("nowhere.txt: No such file"), "{why}");
     let why = refused(&file.0, "crc32c = \"00000000\"");
-    assert!(why.contains("another file than was meant"), "{why}");
+    assert!(why.contains("not the expected file"), "{why}");
     let wrong = File::new("wrong", "WriteX 1 0 8\n");
     let why = refused(&wrong.0, "");
     assert!(

@@ -106,7 +106,7 @@ fn another_trace_and_none_are_refused() {
         .unwrap_err()
         .to_string();
     assert!(
-        error.contains("another file than was meant") && error.contains(&sum),
+        error.contains("not the expected file") && error.contains(&sum),
         "{error}"
     );
     let error = replay(Path::new("/nowhere/x.csv"), "")

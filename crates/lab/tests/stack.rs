@@ -129,12 +129,12 @@ fn a_mistake_about_a_stack_has_its_place() {
         (
             "top = \"top\"",
             "top = \"tip\"",
-            "`top` is no device `tip`, expected one of data, top",
+            "`top` names no known device: `tip`, expected one of data, top",
         ),
         (
             "overwrite = true",
             "overwrite = false",
-            "say `overwrite = true` if that is meant",
+            "set `overwrite = true` to allow that",
         ),
         ("below = \"data\"", "below = \"date\"", "date"),
         (
@@ -151,7 +151,7 @@ fn a_mistake_about_a_stack_has_its_place() {
         (
             "backend = \"stack\"",
             "",
-            "a device of type `stack` needs `backend = \"stack\"`, and this is `virtual`",
+            "a device of type `stack` needs `backend = \"stack\"`, but this is `virtual`",
         ),
         (
             "\"ext3\"",

@@ -28,20 +28,20 @@ pub const RESERVE: u16 = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Breach {
     /// A message came without the immediate word.
-    #[error("a message came without its immediate word")]
+    #[error("a message arrived without its immediate word")]
     NoWord,
     /// The immediate word has undefined bits set.
     #[error("the immediate word {0:#010x} has bits without a meaning")]
     UnknownBits(u32),
     /// More credits were given back than had been used.
-    #[error("{0} credits were given back, more than had been used")]
+    #[error("{0} credits were returned, more than had been used")]
     TooManyCredits(u16),
     /// Data came without a credit for it.
-    #[error("data came without a credit for it")]
+    #[error("data arrived without a credit")]
     NoCredit,
     /// A message without data gave back less than half of the credits (the permissions to send
     /// messages with data).
-    #[error("a message without data gave back only {0} credits")]
+    #[error("a message without data returned only {0} credits")]
     IdleMessage(u16),
     /// A message was longer than its receive buffer.
     #[error("a message of {0} bytes is longer than its buffer")]

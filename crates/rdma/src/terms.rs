@@ -30,19 +30,19 @@ pub struct Terms {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadTerms {
     /// The terms are too short.
-    #[error("the other end sent {0} bytes of private data and not 12")]
+    #[error("the peer sent {0} bytes of private data instead of 12")]
     Short(usize),
     /// The other end does not speak this protocol.
-    #[error("the other end does not speak BRP over RDMA")]
+    #[error("the peer does not speak BRP over RDMA")]
     Magic,
     /// The other end speaks another version.
-    #[error("the other end speaks version {0} of BRP over RDMA, this one version 1")]
+    #[error("the peer speaks version {0} of BRP over RDMA, but this program speaks version 1")]
     Version(u16),
     /// Credits outside of 2 to 1024.
-    #[error("the other end offers {0} credits, which are to be 2 to 1024")]
+    #[error("the peer offers {0} credits, but 2 to 1024 are allowed")]
     Credits(u16),
     /// A buffer outside of 4096 bytes to 16 MiB.
-    #[error("the other end offers buffers of {0} bytes, which are to be 4096 to 16 MiB")]
+    #[error("the peer offers buffers of {0} bytes, but 4 KiB to 16 MiB are allowed")]
     BufferBytes(u32),
 }
 

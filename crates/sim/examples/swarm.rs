@@ -62,7 +62,7 @@ fn run_every(seeds: std::ops::Range<u64>, what: Every, sample: Option<u64>, opti
         });
         println!("seed {seed}: {count} times");
     }
-    println!("{runs} runs, {found} found something");
+    println!("{runs} runs, {found} with findings");
     exit(i32::from(found > 0))
 }
 

@@ -51,7 +51,7 @@ pub enum TlsError {
         path: PathBuf,
     },
     /// A file contains no item of the expected kind.
-    #[error("{}: there is no {what} in PEM form in it", path.display())]
+    #[error("{}: the file contains no {what} in PEM form", path.display())]
     Nothing {
         /// The file.
         path: PathBuf,
@@ -91,7 +91,7 @@ pub enum TlsError {
         days: u64,
     },
     /// The certificate is for a different use.
-    #[error("{}: the certificate is not made for a {end}", path.display())]
+    #[error("{}: the certificate is not valid for a {end}", path.display())]
     OtherUse {
         /// The file.
         path: PathBuf,
@@ -99,7 +99,7 @@ pub enum TlsError {
         end: &'static str,
     },
     /// The server name is neither a DNS name nor an IP address.
-    #[error("`{0}` is no name of a server")]
+    #[error("`{0}` is not a valid server name")]
     Name(String),
 }
 

@@ -92,7 +92,7 @@ impl Columns {
         }
         length_is_possible(record.length_bytes)?;
         let end = record.offset_bytes.checked_add(record.length_bytes);
-        end.ok_or("an end past all numbers")?;
+        end.ok_or("the end of the request overflows")?;
         Ok(Parsed::Record(record))
     }
 

@@ -202,7 +202,7 @@ impl Chunk {
             };
         }
         self.left -= 1;
-        let record = self.decode().ok_or("a record that means nothing")?;
+        let record = self.decode().ok_or("an invalid record")?;
         self.previous.follow(&record);
         Ok(Some(record))
     }

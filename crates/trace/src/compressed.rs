@@ -124,7 +124,7 @@ impl Zstd {
         let (input, decoder) = frame.into_parts();
         match decoder.get_checksum_from_data() {
             Some(stored) if decoder.get_calculated_checksum() != Some(stored) => {
-                return Err(self.damaged("its content does not have its checksum"));
+                return Err(self.damaged("its content does not match its checksum"));
             }
             Some(_) => {}
             None => self.unchecked.add(),
@@ -133,7 +133,7 @@ impl Zstd {
         let said_bytes = decoder.content_size();
         if said_bytes > 0 && said_bytes != self.content_bytes {
             let found = self.content_bytes;
-            let what = format!("its content has {found} bytes, and its head says {said_bytes}");
+            let what = format!("its content has {found} bytes, but its header says {said_bytes}");
             return Err(self.damaged(what));
         }
         self.passed_bytes += decoder.bytes_read_from_source();

@@ -66,7 +66,7 @@ pub enum TraceError {
         skipped: u64,
     },
     /// The format can be recognised neither from the name nor from the content of the file.
-    #[error("{file}: the format is not recognised; say it with --format ({formats})")]
+    #[error("{file}: the format is not recognized; select it with --format ({formats})")]
     UnknownFormat {
         /// Name of the file.
         file: String,
@@ -108,7 +108,7 @@ impl fmt::Display for Full {
         };
         write!(
             f,
-            "{what}; take larger pages (--page-bytes), or count records (--key record)"
+            "{what}; use larger pages (--page-bytes), or count records (--key record)"
         )
     }
 }

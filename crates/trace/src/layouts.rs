@@ -69,7 +69,7 @@ pub(crate) fn number(fields: Fields<'_, '_>, name: &str) -> Result<u64, What> {
 /// Parses the next field as a time, which can have a fraction, and returns the time in nanoseconds.
 pub(crate) fn time(fields: Fields<'_, '_>, unit_ns: u64) -> Result<u64, What> {
     let text = field(fields, "time")?;
-    time_of(text, unit_ns).ok_or_else(|| format!("time {} is not one", shown(text)))
+    time_of(text, unit_ns).ok_or_else(|| format!("{} is not a time", shown(text)))
 }
 
 pub(crate) fn time_of(text: &[u8], unit_ns: u64) -> Option<u64> {
@@ -301,7 +301,7 @@ fn blocks(first: u64, count: u64, unit: u64) -> Result<Parsed, What> {
         .checked_add(count)
         .and_then(|end| end.checked_mul(unit));
     if end.is_none() {
-        return Err(format!("block {first} is too large a number"));
+        return Err(format!("block number {first} is too large"));
     }
     let first = Record {
         time_ns: 0,
@@ -369,7 +369,7 @@ pub(crate) fn fio(
         action if FIO_NO_DATA.contains(&action) => {
             return Ok(Parsed::Ignored(Ignored::NoData));
         }
-        other => return Err(format!("action {} is not one of fio's", shown(other))),
+        other => return Err(format!("{} is not an action of fio", shown(other))),
     };
     let offset = number(fields, "offset")?;
     let length = number(fields, "length")?;
@@ -438,7 +438,8 @@ pub(crate) fn vscsi(record: &[u8], version: u8) -> Result<Parsed, What> {
 pub(crate) fn oracle_general(record: &[u8], unit: u64) -> Result<Parsed, What> {
     let time_ns = u64::from(u32_at(record, 0)) * 1_000_000_000;
     let object = u64_at(record, 4);
-    let offset = bytes(object, unit, "object")
-        .map_err(|_| format!("object {object} is no page number; count records (--key record)"))?;
+    let offset = bytes(object, unit, "object").map_err(|_| {
+        format!("object {object} is not a page number; count records (--key record)")
+    })?;
     placed(time_ns, Op::Read, 0, offset, unit)
 }

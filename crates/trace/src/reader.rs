@@ -227,12 +227,12 @@ impl Reader {
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if let Some((number, start)) = &self.heading {
-            notes.push(format!("line {number} is taken for a heading: {start}"));
+            notes.push(format!("line {number} is treated as a heading: {start}"));
         }
         if let Some(event) = self.event.filter(|event| !event.is_usual()) {
             let name = event.name();
             notes.push(format!(
-                "no events Q: its events {name} are taken for the requests"
+                "the trace has no events Q, so its events {name} are used as the requests"
             ));
         }
         let ignored = self.tally.to_string();
@@ -245,7 +245,7 @@ impl Reader {
         if self.unchecked.count() > 0 {
             let frames = self.unchecked.count();
             notes.push(format!(
-                "compressed without a checksum ({frames} parts): damage may have gone unnoticed"
+                "compressed without a checksum ({frames} parts): damage may be undetected"
             ));
         }
         notes
@@ -493,7 +493,7 @@ impl Reader {
         let head: [u8; HEAD_BYTES] = match self.input.take(HEAD_BYTES) {
             Ok(bytes) => match bytes.try_into() {
                 Ok(head) => head,
-                Err(_) => return Err(self.damaged("it ends without the mark of its end")),
+                Err(_) => return Err(self.damaged("it ends without an end mark")),
             },
             Err(error) => return Err(self.damaged(&error.to_string())),
         };
@@ -512,7 +512,7 @@ impl Reader {
             }
             return match self.input.take(1) {
                 Ok([]) => Ok(false),
-                Ok(_) => Err(self.damaged("bytes after the mark of its end")),
+                Ok(_) => Err(self.damaged("bytes after the end mark")),
                 Err(error) => Err(self.damaged(&error.to_string())),
             };
         }

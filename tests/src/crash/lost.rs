@@ -33,7 +33,7 @@ impl Lost {
 }
 
 /// Parses a refusal of `serve`: either lines of the form `  OFFSET+LENGTH` in bytes, or a message
-/// with the words `nothing is known after`.
+/// with the words `the last known change is`.
 ///
 /// # Panics
 /// If `outcome` is not a refusal, reports no loss, or contains a range that does not parse.
@@ -54,7 +54,7 @@ pub fn lost(outcome: &Outcome) -> Lost {
     };
     let ranges = lines.map(|line| range(line).unwrap_or_else(|| panic!("{line:?}: {outcome}")));
     let ranges: Vec<Range<u64>> = ranges.collect();
-    if ranges.is_empty() && outcome.stderr.contains("nothing is known after") {
+    if ranges.is_empty() && outcome.stderr.contains("the last known change is") {
         return Lost::Unknown;
     }
     assert!(!ranges.is_empty(), "a refusal names the loss: {outcome}");
@@ -84,7 +84,7 @@ mod tests {
         );
         assert!(found.covers(0..12288) && found.covers(40960..40961));
         assert!(!found.covers(0..12289) && !found.covers(36864..45056));
-        let found = lost(&refusal("bimetal: nothing is known after change 7\n"));
+        let found = lost(&refusal("bimetal: the last known change is 7\n"));
         assert_eq!(found, Lost::Unknown);
         assert!(found.covers(0..u64::MAX));
     }

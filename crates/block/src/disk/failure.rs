@@ -35,7 +35,7 @@ const KNOWN: [(i32, &str, &str); 10] = [
     (
         5,
         "EIO",
-        "the kernel's log says more; if it stays, replace the device",
+        "see the kernel log; if the error persists, replace the device",
     ),
     (6, "ENXIO", "the device is gone"),
     (
@@ -48,13 +48,17 @@ const KNOWN: [(i32, &str, &str); 10] = [
     (
         28,
         "ENOSPC",
-        "make room on the file system, or in the pool, that the device is on",
+        "free space on the file system, or in the pool, that the device is on",
     ),
-    (30, "EROFS", "what the device is on has become read-only"),
+    (
+        30,
+        "EROFS",
+        "the file system or device below it has become read-only",
+    ),
     (
         52,
         "EBADE",
-        "the device holds a reservation of another machine",
+        "another machine holds a reservation on the device",
     ),
     (
         110,
@@ -76,7 +80,7 @@ mod tests {
             full.starts_with("ENOSPC: No space left on device"),
             "{full}"
         );
-        assert!(full.contains("make room"), "{full}");
+        assert!(full.contains("free space"), "{full}");
         assert!(words(122).contains("quota"));
         assert!(words(5).starts_with("EIO: Input/output error"));
         // An error without an entry is described in the kernel's words.

@@ -79,7 +79,7 @@ pub(crate) fn in_words(locker: Option<&Locker>) -> String {
             )
         }
         Some(locker) => format!(
-            "process {}, which has ended, but the kernel still waits for what it had under way",
+            "process {}, which has ended, but whose last requests the kernel has not completed yet",
             locker.pid
         ),
         None => "another process".to_owned(),

@@ -187,7 +187,7 @@ pub(super) async fn erase(
             let zero = Request::without_data(Op::WriteZeroes, start, len, Flags::NONE);
             device.submit(zero).await.map_err(|error| {
                 OpenError::new(format!(
-                    "removing what marks it as {}: {error}",
+                    "cannot erase the signature of {}: {error}",
                     mark.format
                 ))
                 .of(name)

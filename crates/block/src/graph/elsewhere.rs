@@ -42,7 +42,7 @@ impl Stack {
             }
             sides.push(found.unwrap_or_else(|| {
                 let name = superblock::short_uuid(&side);
-                let words = "no device of the configuration that nothing else uses holds it";
+                let words = "no unused device of the configuration holds it";
                 let why = OpenError::new(words);
                 missing.push((name.clone(), why.clone()));
                 SideToOpen {

@@ -140,7 +140,8 @@ fn check_parents(
                 && !shared.contains(child)
             {
                 let message = format!(
-                    "device `{child}` is used by `{other}` and by `{name}`; set `shared = true` on it if that is meant"
+                    "device `{child}` is used by `{other}` and by `{name}`; set `shared = true` on \
+                    it to allow that"
                 );
                 return Err((child.to_owned(), message));
             }
@@ -169,7 +170,7 @@ fn sort(nodes: &BTreeMap<String, Node>) -> Result<Vec<String>, (String, String)>
                     .filter(|n| !placed.contains(n))
                     .collect();
                 let message = format!(
-                    "devices refer to each other in a circle: {}",
+                    "devices refer to each other in a cycle: {}",
                     stuck.join(", ")
                 );
                 return Err((stuck[0].to_owned(), message));
@@ -524,7 +525,7 @@ mod tests {
             ),
             (
                 "[device.a]\ntype = \"passthrough\"\nbelow = \"a\"\n",
-                "in a circle: a",
+                "in a cycle: a",
             ),
             (
                 "[device.a]\ntype = \"floppy\"\n",

@@ -302,7 +302,7 @@ fn whole_blocks(size: Size) -> Result<(), String> {
         Ok(())
     } else {
         Err(format!(
-            "size {} bytes is not a multiple of 4 KiB, and at least that",
+            "size {} bytes is not a multiple of 4 KiB above 0",
             size.0
         ))
     }

@@ -194,7 +194,7 @@ impl Graph {
             for name in &below {
                 let why = match &self.nodes[*name] {
                     Node::Mirror(_) => "a mirror is operated from the thread of the server",
-                    Node::Adopted(_) => "an adopted disk has to be a side of its mirror itself",
+                    Node::Adopted(_) => "an adopted disk must be a direct side of its mirror",
                     _ => continue,
                 };
                 let message = format!(

@@ -127,7 +127,7 @@ impl Adopted {
         let layout = AdoptedLayout::of(of_data.size_bytes, of_metadata.size_bytes);
         let layout = layout.ok_or_else(|| {
             OpenError::new(format!(
-                "its metadata device has {}, and needs more than {}",
+                "its metadata device has {}, but needs more than {}",
                 show_size(of_metadata.size_bytes),
                 show_size(HEAD_ALIGNMENT)
             ))

@@ -46,7 +46,7 @@ impl RateConfig {
             .into_iter()
             .chain([self.requests_per_s, self.burst_requests]);
         if limits.flatten().any(|limit| limit == 0) {
-            return Err("a limit of 0 lets nothing pass".to_owned());
+            return Err("a limit of 0 would block all requests".to_owned());
         }
         if self.burst_bytes.is_some() && self.bytes_per_s.is_none() {
             return Err("`burst_bytes` needs `bytes_per_s`".to_owned());

@@ -171,7 +171,7 @@ impl FileConfig {
         let uses = usage::of(&self.path, system).map_err(|error| self.error(error))?;
         if let Some(words) = usage::in_words(&uses) {
             return Err(self.error(format!(
-                "in use: {words}; end that first (--force does not overrule it)"
+                "in use: {words}; stop that first (--force does not override it)"
             )));
         }
         let size_bytes = self.size_now(&found).map_err(|error| self.error(error))?;
@@ -215,8 +215,8 @@ impl FileConfig {
         }
         if limits.zoned.as_deref() == Some("host-managed") {
             return Err(self.error(
-                "is a zoned disk of the host-managed kind, which takes writes in order only; \
-                 `zoned = false` overrules what the kernel says",
+                "is a host-managed zoned disk, which accepts only sequential writes; `zoned = \
+                false` overrides what the kernel reports",
             ));
         }
         let sector = limits.logical_bytes.filter(|_| limits.is_device);
@@ -301,8 +301,8 @@ impl FileDevice {
                 }
                 Err(Busy::Claimed) => {
                     return Err(config.error(
-                        "in use by another process or by the kernel (it is claimed: a server, \
-                         a mount elsewhere, a tool at work)",
+                        "in use by another process or by the kernel (claimed by a server, a mount \
+                        elsewhere or a tool)",
                     ));
                 }
             }

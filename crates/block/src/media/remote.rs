@@ -100,10 +100,10 @@ impl RemoteConfig {
             return Err("`export` is longer than 4096 bytes or contains NUL".to_owned());
         }
         if matches!(self.address, Address::Rdma(_)) {
-            return Err("NBD is not spoken over RDMA; BRP is (`type = \"brp\"`)".to_owned());
+            return Err("NBD is not possible over RDMA; use BRP (`type = \"brp\"`)".to_owned());
         }
         if self.tls.is_some() && !matches!(self.address, Address::Tcp(_)) {
-            return Err("`tls` is for TCP, not for a UNIX socket".to_owned());
+            return Err("`tls` is possible over TCP only, not over a UNIX socket".to_owned());
         }
         if self.connections == 0 || self.connections > CONNECTIONS_MAX {
             return Err(format!("`connections` must be 1 to {CONNECTIONS_MAX}"));
@@ -471,7 +471,8 @@ fn geometry(session: &ClientSession) -> Result<Geometry, String> {
     let transfer_bytes_max = longest_bytes - longest_bytes % BLOCK_BYTES as u32;
     if whole.size_bytes == 0 || u64::from(transfer_bytes_max) < BLOCK_BYTES {
         return Err(
-            "the export is smaller than a block of 4096 bytes, or takes no such".to_owned(),
+            "the export is smaller than a block of 4096 bytes, or accepts no requests of that size"
+                .to_owned(),
         );
     }
     Ok(Geometry {

@@ -115,12 +115,11 @@ fn configuration(seed: u64) -> String {
         )
     };
     format!(
-        "# What `bimetal demo` runs: one SSD alone, one disk alone, and a mirror of such a pair.\n\n\
-         {}{}\
-         [device.vol]\ntype = \"mirror\"\nsides = [\"fast\", \"slow\"]\n\
-         exposure = {{ bytes = \"40MiB\", age = \"5s\" }}\n\
-         log = \"192MiB\"                 # four times the exposure, and a little\n\n\
-         [export.vol]\ndevice = \"vol\"\nprotocol = \"nbd\"\nlisten = \"unix:vol.sock\"\n",
+        "# What `bimetal demo` runs: one SSD alone, one disk alone, and a mirror of such a \
+        pair.\n\n{}{}[device.vol]\ntype = \"mirror\"\nsides = [\"fast\", \"slow\"]\nexposure = {{ \
+        bytes = \"40MiB\", age = \"5s\" }}\nlog = \"192MiB\"                 # a little more than \
+        four times the exposure\n\n[export.vol]\ndevice = \"vol\"\nprotocol = \"nbd\"\nlisten = \
+        \"unix:vol.sock\"\n",
         pair("ssd", "hdd"),
         pair("fast", "slow"),
     )
@@ -129,7 +128,7 @@ fn configuration(seed: u64) -> String {
 /// Serves the configuration, runs the load, shows the progress, and stops everything cleanly.
 /// Returns the targets with their results.
 async fn show(rt: &Rt, config: Config, args: &Args, screen: &Screen) -> Result<Vec<Rc<Target>>> {
-    let signals = Signals::termination(rt).context("cannot take over signals")?;
+    let signals = Signals::termination(rt).context("cannot set up signal handling")?;
     let deadline = config.server.stop_deadline;
     let roots = ["ssd", "hdd", "vol"];
     let running = Running::start(rt, config, &roots, &OpenOptions::default()).await?;
@@ -155,7 +154,7 @@ async fn show(rt: &Rt, config: Config, args: &Args, screen: &Screen) -> Result<V
     let told = match screen.says_more() {
         true => writeln!(
             std::io::stdout(),
-            "Stopping: every delayed write goes to its side."
+            "Stopping: the delayed writes are written to their side."
         ),
         false => Ok(()),
     };
@@ -218,7 +217,7 @@ impl Folder {
             fs::DirBuilder::new()
                 .mode(0o700)
                 .create(&path)
-                .with_context(|| format!("cannot make {}; use --dir", path.display()))?;
+                .with_context(|| format!("cannot create {}; use --dir", path.display()))?;
             return Ok(Folder { path, keep: false });
         };
         fs::create_dir_all(wanted.unwrap_or(path))
@@ -226,7 +225,7 @@ impl Folder {
         let mut found = fs::read_dir(path).with_context(|| path.display().to_string())?;
         ensure!(
             found.next().is_none(),
-            "{}: not empty; the demo wants a directory for itself",
+            "{}: not empty; the demo needs an empty directory",
             path.display()
         );
         Ok(Folder {

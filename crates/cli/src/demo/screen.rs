@@ -172,7 +172,7 @@ impl Screen {
 
     fn load(&self) -> String {
         format!(
-            "{} writes/s of 10..500 KB and some reads, for each the same",
+            "{} writes/s of 10..500 KB and some reads, the same for each stack",
             self.writes_per_s
         )
     }
@@ -319,7 +319,8 @@ fn failures(targets: &[Rc<Target>]) -> Vec<String> {
         }
         if counts.rejected > 0 {
             lines.push(format!(
-                "{}: {} requests were not sent, too many waited: the load is more than it can take",
+                "{}: {} requests were not sent, because too many were waiting: the load is above \
+                its capacity",
                 target.title, counts.rejected
             ));
         }

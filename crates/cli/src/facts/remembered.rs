@@ -45,8 +45,8 @@ pub(super) fn tell(graph: &Graph, all: &mut AllFacts) -> Result<()> {
             more.insert("state".into(), json!(UNLISTED));
             if !newest.remembered.has_left(&found.side) {
                 let next = format!(
-                    "`bimetal serve FILE --rebuild {side}` makes it a side again; else take it out \
-                     of `sides`"
+                    "`bimetal serve FILE --rebuild {side}` makes it a side again; otherwise remove \
+                    it from `sides`"
                 );
                 more.insert("next".into(), json!(next));
             }
@@ -125,7 +125,7 @@ fn sentence(
     let agree = names_all && staying.len() == configured.len();
     let differ = !agree && (concerned || remembered.left_count() > 0);
     let goes_on = (!operations.is_empty())
-        .then(|| format!("goes on wherever it is served: {}", operations.join(", ")));
+        .then(|| format!("the next `serve` resumes: {}", operations.join(", ")));
     let write = differ.then(|| format!("write into [device.{mirror}]: {}", sides_line(&staying)));
     let parts: Vec<String> = goes_on.into_iter().chain(write).collect();
     (!parts.is_empty()).then(|| parts.join("; "))

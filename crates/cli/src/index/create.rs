@@ -96,7 +96,7 @@ fn check_is_unfinished(path: &Path) -> Result<()> {
     let storage = storage.map_err(|error| unopened(path, &error))?;
     match is_unfinished(&storage) {
         Ok(true) => Ok(()),
-        Ok(false) => bail!("{}: something is there already", path.display()),
+        Ok(false) => bail!("{}: the file already has content", path.display()),
         Err(error) => Err(failed(path, &error)),
     }
 }
@@ -110,7 +110,8 @@ fn check_is_empty(path: &Path, storage: &dyn Storage, destroys_data: bool) -> Re
         .map_err(|error| anyhow!("{}: {error}", path.display()))?;
     if !destroys_data && start.iter().any(|byte| *byte != 0) {
         bail!(
-            "{}: something is on this device; --destroy-data makes an index there all the same",
+            "{}: the device holds data; --destroy-data creates an index anyway, and the data is \
+            lost",
             path.display()
         );
     }

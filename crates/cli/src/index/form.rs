@@ -79,7 +79,7 @@ impl Form {
         let eight = bytes.try_into().map(u64::from_be_bytes);
         eight.map_err(|_| {
             let (count, what) = (bytes.len(), excerpt(bytes));
-            format!("{what} has {count} bytes, and a u64 has 8")
+            format!("{what} has {count} bytes, but a u64 has 8")
         })
     }
 }
@@ -87,11 +87,16 @@ impl Form {
 fn number(field: &[u8]) -> Result<u64, String> {
     let text = std::str::from_utf8(field).ok();
     let number = text.and_then(|text| text.trim().parse().ok());
-    number.ok_or_else(|| format!("{} is no number from 0 to 2^64-1", excerpt(field)))
+    number.ok_or_else(|| format!("{} is not a number from 0 to 2^64-1", excerpt(field)))
 }
 
 fn read_hex(field: &[u8], bytes: &mut Vec<u8>) -> Result<(), String> {
-    let refused = || format!("{} is not hexadecimal, two digits a byte", excerpt(field));
+    let refused = || {
+        format!(
+            "{} is not hexadecimal with two digits for each byte",
+            excerpt(field)
+        )
+    };
     let digit = |c: u8| (c as char).to_digit(16).map(|digit| digit as u8);
     let digits = field.trim_ascii();
     let digits = digits.strip_prefix(b"0x").unwrap_or(digits);

@@ -60,7 +60,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         line.clear();
         form.show(&value, &mut line).map_err(|why| {
             let (index, named) = (args.index.display(), excerpt(named.as_bytes()));
-            anyhow!("{index}: the value of {named}: {why}; --hex shows any")
+            anyhow!("{index}: the value of {named}: {why}; --hex prints any value")
         })?;
         line.push(b'\n');
         out.write_all(&line)?;

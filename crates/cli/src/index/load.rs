@@ -63,7 +63,7 @@ pub(crate) struct Args {
 fn parse_delimiter(text: &str) -> Result<u8, String> {
     match text.as_bytes() {
         b"tab" | b"\\t" => Ok(b'\t'),
-        [b'"' | b'\n' | b'\r'] => Err("it has a meaning of its own in CSV".to_owned()),
+        [b'"' | b'\n' | b'\r'] => Err("it has a special meaning in CSV".to_owned()),
         [one] if one.is_ascii() => Ok(*one),
         _ => Err("expected one ASCII character or `tab`".to_owned()),
     }
@@ -98,7 +98,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         progress.bar().set_message("writing changes into nodes");
         db.write_back().map_err(|error| {
             let loaded = show_records(loaded);
-            failed(&args.index, &error).context(format!("{loaded} are loaded and durable"))
+            failed(&args.index, &error).context(format!("loaded and durable: {loaded}"))
         })?;
     }
     let seconds = progress.seconds();
@@ -152,7 +152,7 @@ impl Input {
         };
         let Some((format, delimiter)) = args.format.map(|f| (f, b',')).or_else(|| by_name(path))
         else {
-            bail!("{name}: no ending of a name says how records stand in it; give --format");
+            bail!("{name}: the name has no extension of a known format; use --format");
         };
         let mut input = Input {
             name,
@@ -228,8 +228,8 @@ fn check_geometry(args: &Args, db: &Db) -> Result<()> {
             && asked != has
         {
             bail!(
-                "{path}: it was made with {}, which cannot change; leave out --{flag}, or load into a \
-                 new index",
+                "{path}: it was created with {}, which cannot be changed; omit --{flag}, or load \
+                into a new index",
                 show_size(has)
             );
         }
@@ -242,7 +242,8 @@ fn check_geometry(args: &Args, db: &Db) -> Result<()> {
 fn too_long(bytes: usize, max: usize, option: &str) -> String {
     let (bytes, max) = (show_size(bytes as u64), show_size(max as u64));
     format!(
-        "a record of {bytes}: at most {max} are possible; make the index with a longer {option}"
+        "a record has {bytes}, but at most {max} are possible; create the index with a larger \
+        {option}"
     )
 }
 
@@ -379,12 +380,12 @@ impl<'a> Loading<'a> {
         let loaded = show_records(self.loaded);
         if let Err(error) = self.db.sync() {
             let why = ended.map_or_else(|| failed(&self.args.index, &error), |ended| ended.why);
-            bail!("{why:#}; {loaded} went in before, and it is not known which of them are kept");
+            bail!("{why:#}; loaded before, and possibly not durable: {loaded}");
         }
         match ended {
             None => Ok(self.loaded),
             Some(ended) if self.loaded == 0 => bail!("{:#}; nothing was loaded", ended.why),
-            Some(ended) => bail!("{:#}; {loaded} before it went into {index}", ended.why),
+            Some(ended) => bail!("{:#}; loaded into {index} before that: {loaded}", ended.why),
         }
     }
 }

@@ -132,11 +132,11 @@ fn could_not_open(path: &Path, kind: ErrorKind, reason: &str) -> anyhow::Error {
     let path = path.display();
     match kind {
         ErrorKind::Busy => anyhow!(
-            "{path}: {reason}, and while one program writes an index no other can read or write \
-             it; ask that one, or try again when that has ended"
+            "{path}: {reason}; a program can write an index only while no other program has it \
+             open; try again when that program has closed it"
         ),
         ErrorKind::Missing => {
-            anyhow!("{path}: there is no such file; `bimetal index load` makes an index")
+            anyhow!("{path}: there is no such file; `bimetal index load` creates an index")
         }
         _ => anyhow!("{path}: {reason}"),
     }
@@ -149,17 +149,19 @@ fn failed(path: &Path, error: &Error) -> anyhow::Error {
     match error {
         Error::Damaged { .. } => {
             anyhow!(
-                "{path}: {error}; `bimetal index verify` lists what is wrong, and `rebuild` saves \
-                 what is left"
+                "{path}: {error}; `bimetal index verify` lists the damage, and `bimetal index \
+                rebuild` saves the readable parts"
             )
         }
         Error::NotAnIndex { .. } => {
-            anyhow!("{path}: {error}; `bimetal index create` makes one on a device")
+            anyhow!("{path}: {error}; `bimetal index create` creates an index on a device")
         }
         Error::Full { .. } => {
-            anyhow!("{path}: {error}; make room on the file system, or take a larger device")
+            anyhow!("{path}: {error}; free space on the file system, or use a larger device")
         }
-        Error::Version { .. } => anyhow!("{path}: {error}; take the program that wrote it"),
+        Error::Version { .. } => {
+            anyhow!("{path}: {error}; use the version of bimetal that wrote it")
+        }
         Error::Option { option, reason } => {
             // An option of the engine has the name of the command-line option, plus a unit.
             let flag = match *option {

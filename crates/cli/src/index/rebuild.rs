@@ -53,7 +53,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let storage = args.open.place.storage_to_read(&args.index)?;
     if args.new.exists() {
         bail!(
-            "{}: it exists; a rebuild makes a new file",
+            "{}: the file exists already; a rebuild creates a new file",
             args.new.display()
         );
     }
@@ -63,7 +63,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let progress = Progress::start(Unit::Parts, "");
     let mut tell = |step: RebuildStep, done: u64, all: u64| {
         progress.bar().set_message(match step {
-            RebuildStep::Finding => "looking for what it is",
+            RebuildStep::Finding => "identifying the index",
             RebuildStep::Reading => "reading segments",
             RebuildStep::Writing => "writing leaves",
             RebuildStep::Changing => "adding changes",
@@ -80,7 +80,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         let _ = std::fs::remove_file(&args.new);
         match error {
             Error::NotAnIndex { .. } if args.id.is_none() => {
-                anyhow!("{}: {error}; --id says which", args.index.display())
+                anyhow!(
+                    "{}: {error}; select the index with --id",
+                    args.index.display()
+                )
             }
             error => failed(&args.index, &error),
         }
@@ -165,20 +168,20 @@ fn print(out: &mut impl Write, args: &Args, rebuilt: &Rebuilt) -> io::Result<()>
         0 => writeln!(out, "{new}: {keys} keys, nothing is known to be lost")?,
         1 => writeln!(
             out,
-            "{new}: {keys} keys; of 1 range something is lost or may be"
+            "{new}: {keys} keys; records are lost or possibly lost in 1 range"
         )?,
         count => {
             let count = show_count(count);
             writeln!(
                 out,
-                "{new}: {keys} keys; of {count} ranges something is lost or may be"
+                "{new}: {keys} keys; records are lost or possibly lost in {count} ranges"
             )?;
         }
     }
     if !rebuilt.is_proven {
         writeln!(
             out,
-            "no superblock is left, or nothing of the log: more may be lost than can be seen"
+            "no superblock or no part of the log is readable, so more may be lost than is listed"
         )?;
     }
     let form = args.key.unwrap_or_else(|| form_of(&rebuilt.lost));
@@ -213,7 +216,11 @@ fn print(out: &mut impl Write, args: &Args, rebuilt: &Rebuilt) -> io::Result<()>
         "made of",
         &[
             ("segments", show_count(rebuilt.segments), ""),
-            ("leaves", show_count(rebuilt.leaves), "older ones too"),
+            (
+                "leaves",
+                show_count(rebuilt.leaves),
+                "including older images",
+            ),
             ("patches", show_count(rebuilt.patches), ""),
             ("frames of the log", show_count(rebuilt.log_frames), ""),
             ("last batch", show_count(rebuilt.last_batch), ""),

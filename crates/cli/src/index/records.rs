@@ -243,7 +243,7 @@ impl<R: BufRead> Records for Csv<R> {
         if self.fields.len() != 2 {
             let (count, delimiter) = (self.fields.len(), self.reading.delimiter);
             return Err(Bad::Record(format!(
-                "expected two columns, key and value, between them `{}`, and found {count}",
+                "expected two columns, key and value, separated by `{}`, but found {count}",
                 delimiter.escape_ascii()
             )));
         }
@@ -274,7 +274,7 @@ impl<R: BufRead> Binary<R> {
         if read < length {
             let end = self.next_offset;
             return Err(Bad::Record(format!(
-                "the file ends within it, at byte {end}"
+                "the file ends within the record, at byte {end}"
             )));
         }
         Ok(())
@@ -297,8 +297,8 @@ impl<R: BufRead> Records for Binary<R> {
         let [key_bytes, value_bytes] = lengths;
         if key_bytes as usize > KEY_BYTES_MAX {
             return Err(Bad::Record(format!(
-                "a key of {key_bytes} bytes: at most {KEY_BYTES_MAX} are possible, if the file is \
-                 of the format binary at all"
+                "the key has {key_bytes} bytes, but at most {KEY_BYTES_MAX} are possible; is the \
+                file in the format binary?"
             )));
         }
         self.take(key_bytes, &mut record.key)?;
@@ -361,7 +361,7 @@ impl<R: BufRead> Lines<R> {
         if line.len() as u64 > self.bytes_max {
             let max = self.bytes_max;
             return Err(Bad::Record(format!(
-                "a line of more than {max} bytes: too long for a key"
+                "the line has more than {max} bytes, which is too long for a key"
             )));
         }
         Ok(Some(line))
@@ -554,7 +554,7 @@ mod tests {
             assert!(why.contains(&format!("byte {len}")), "{why}");
         }
         let (_, bad) = read_as(Format::Binary, READING, b"\x01\x10\0\0\xFF\xFF\xFF\xFFk");
-        assert!(bad.is_some_and(|(_, why)| why.contains("a key of 4097 bytes")));
+        assert!(bad.is_some_and(|(_, why)| why.contains("the key has 4097 bytes")));
         let (_, bad) = read_as(Format::Binary, READING, b"\x01\0\0\0\xFF\xFF\xFF\xFFkv");
         assert!(bad.is_some_and(|(_, why)| why.contains("ends within")));
     }

@@ -108,7 +108,7 @@ fn write_rows(
         writer.write(key, value).map_err(|refused| match refused {
             Refused::Output(error) => anyhow::Error::from(error),
             Refused::Form(why) => anyhow!(
-                "{}: record {count}: {why}; --key hex and --value hex show any",
+                "{}: record {count}: {why}; --key hex and --value hex print any bytes",
                 args.index.display()
             ),
         })?;
@@ -133,7 +133,7 @@ impl Bounds {
         let form = args.key.unwrap_or(Form::Text);
         if let Some(prefix) = &args.prefix {
             if form == Form::U64 {
-                bail!("--prefix: a number has none; give --from and --to");
+                bail!("--prefix: a number has no prefix; use --from and --to");
             }
             let from = read_key(form, prefix)?;
             return Ok(Bounds {
@@ -215,7 +215,7 @@ impl Looks {
             (false, false) => return,
         };
         say(format_args!(
-            "bimetal: {}: {what} are not text and come as hex; load them with {options}",
+            "bimetal: {}: {what} are not text and are printed as hex; load them with {options}",
             args.index.display()
         ));
     }
@@ -306,7 +306,7 @@ fn json_value(form: Form, bytes: &[u8]) -> Result<serde_json::Value, String> {
     let text = String::from_utf8(field);
     let text = text.map_err(|_| {
         let what = super::form::excerpt(bytes);
-        format!("{what} is not UTF-8, which JSON needs")
+        format!("{what} is not UTF-8, which JSON requires")
     })?;
     Ok(json!(text))
 }

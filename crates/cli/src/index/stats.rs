@@ -163,7 +163,7 @@ fn print(
             (
                 "needed",
                 show_size(statistics.log_used_bytes),
-                "read when it is opened",
+                "read when the index is opened",
             ),
             ("whole", show_size(statistics.log_bytes), ""),
         ],
@@ -245,10 +245,10 @@ fn done(statistics: &Statistics) -> Vec<(&'static str, String, &'static str)> {
             "",
         ),
         ("patches written", show_count(maintenance.patches), ""),
-        ("leaves cut", show_count(maintenance.splits), ""),
-        ("leaves joined", show_count(maintenance.joins), ""),
+        ("leaves split", show_count(maintenance.splits), ""),
+        ("leaves merged", show_count(maintenance.joins), ""),
         ("long values written", show_count(maintenance.blobs), ""),
-        ("leaves logged again", show_count(maintenance.relogged), ""),
+        ("leaves relogged", show_count(maintenance.relogged), ""),
         (
             "segments cleaned",
             show_count(maintenance.cleaned_segments),

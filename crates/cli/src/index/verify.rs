@@ -108,15 +108,15 @@ fn print(out: &mut impl Write, path: &Path, verified: &Verified) -> io::Result<(
     }
     write_group(
         out,
-        "looked at",
+        "checked",
         &[
             ("inner nodes", show_count(verified.inner_nodes), ""),
             ("leaves", show_count(verified.leaves), ""),
-            ("patches of them", show_count(verified.patches), ""),
+            ("their patches", show_count(verified.patches), ""),
             (
                 "rows in them",
                 show_count(verified.rows),
-                "and what the log has",
+                "including rows in the log",
             ),
             ("parts of long values", show_count(verified.blobs), ""),
             (

@@ -127,7 +127,7 @@ impl Recording {
         let answer = self.ask("take")?;
         let text = answer["requests"].as_str().unwrap_or_default();
         let records = from_text(text).ok_or_else(|| {
-            AskError::BadAnswer("the server sent something else than requests".to_owned())
+            AskError::BadAnswer("the server sent data that is not a list of requests".to_owned())
         })?;
         for record in &records {
             write(record).map_err(RecordError::Write)?;

@@ -20,7 +20,8 @@ fn answer_for(stack: &Stack, request: &Value) -> Result<Value, String> {
     let tap = stack.tap(device);
     let tap = tap.ok_or_else(|| match stack.shard_of(device) {
         Some(shard) => format!(
-            "device `{device}` is on the thread of the shard `{shard}`; what reaches the shard can be recorded"
+            "device `{device}` is on the thread of the shard `{shard}`; record the device \
+             `{shard}` instead"
         ),
         None => format!("device `{device}` is not open"),
     })?;
@@ -39,7 +40,8 @@ fn answer_for(stack: &Stack, request: &Value) -> Result<Value, String> {
 
 fn gone(number: u64) -> String {
     format!(
-        "recording {number} is gone: it is over, or nothing was taken from it for {} s",
+        "recording {number} no longer exists: it has ended, or no requests were fetched from it \
+         for {} s",
         LEASE.as_secs()
     )
 }

@@ -148,10 +148,13 @@ impl Greeting<'_> {
         let mut exports = self.exports.iter();
         let is_it = |s: &&Shown| hello.name.is_empty() || s.export.config.name == hello.name;
         let shown = exports.find(is_it).ok_or_else(|| {
-            Refusal::new(RefusalCode::UnknownExport, "there is no such export here")
+            Refusal::new(
+                RefusalCode::UnknownExport,
+                "there is no export with this name",
+            )
         })?;
         let connected = shown.export.connect().ok_or_else(|| {
-            let words = "the export has all the connections it may have";
+            let words = "the export has reached its maximum of connections";
             Refusal::new(RefusalCode::Full, words)
         })?;
         let path = self.target.open(hello.session, hello.path)?;

@@ -154,7 +154,9 @@ pub fn make(path: &Path, options: LoopOptions) -> io::Result<PathBuf> {
             Err(error) => return Err(of(&device.display(), error.into())),
         }
     }
-    Err(io::Error::other("no loop device stays free"))
+    Err(io::Error::other(
+        "every free loop device was taken by another process",
+    ))
 }
 
 /// Adds the path or the description of the failed step to an error.

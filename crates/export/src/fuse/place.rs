@@ -36,17 +36,17 @@ const TABLE_PATH: &str = "/proc/self/mountinfo";
 pub enum MountError {
     /// The kernel has no FUSE.
     #[error(
-        "{DEVICE_PATH} is not there: this needs a kernel with FUSE; load it with `modprobe fuse`"
+        "{DEVICE_PATH} does not exist: a kernel with FUSE is needed; load FUSE with `modprobe fuse`"
     )]
     NoDriver,
     /// The user may not mount.
     #[error(
-        "no rights to mount: this needs root (CAP_SYS_ADMIN), or the program {FUSERMOUNT} (Debian's \
-         package fuse3) and a folder of your own"
+        "no permission to mount: root (CAP_SYS_ADMIN) is needed, or the program {FUSERMOUNT} \
+        (Debian package fuse3) and a folder that you own"
     )]
     NoRights,
     /// `fusermount3` failed to mount, and reported the reason.
-    #[error("{FUSERMOUNT} has not mounted {}: {why}", folder.display())]
+    #[error("{FUSERMOUNT} could not mount {}: {why}", folder.display())]
     Refused {
         /// The folder.
         folder: PathBuf,
@@ -58,7 +58,7 @@ pub enum MountError {
     OldKernel,
     /// The mount on the folder is dead: its server no longer runs.
     #[error(
-        "{}: the server of what is mounted there is gone; take it away with `bimetal unmount {}`",
+        "{}: the server of this mount has ended; remove the mount with `bimetal unmount {}`",
         .0.display(), .0.display()
     )]
     Dead(PathBuf),
@@ -66,7 +66,7 @@ pub enum MountError {
     #[error("{}: not empty: an empty folder is needed", .0.display())]
     NotEmpty(PathBuf),
     /// The name of the device cannot be a file name.
-    #[error("`{0}` is no name of a file")]
+    #[error("`{0}` cannot be the name of a file")]
     Name(String),
     /// A file or the folder could not be used.
     #[error("{}: {error}", path.display())]
@@ -82,7 +82,7 @@ pub enum MountError {
 #[derive(Debug, thiserror::Error)]
 pub enum UnmountError {
     /// The folder has no mount that `bimetal mount` has created.
-    #[error("{}: nothing that `bimetal mount` has made is mounted there", .0.display())]
+    #[error("{}: this is not a mount of `bimetal mount`", .0.display())]
     Missing(PathBuf),
     /// The file is in use; nothing was changed.
     #[error("{} is in use: {by}", folder.display())]
@@ -94,7 +94,7 @@ pub enum UnmountError {
     },
     /// The folder is unmounted, but some written data has not reached the volume.
     #[error(
-        "{} is unmounted, but {what} could not be saved: what was written there last may be lost",
+        "{} is unmounted, but {what} could not be flushed: the last writes to it may be lost",
         folder.display()
     )]
     NotSaved {
@@ -104,7 +104,7 @@ pub enum UnmountError {
         what: String,
     },
     /// `fusermount3` failed to unmount, and reported the reason.
-    #[error("{FUSERMOUNT} has not unmounted {}: {why}", folder.display())]
+    #[error("{FUSERMOUNT} could not unmount {}: {why}", folder.display())]
     Refused {
         /// The folder.
         folder: PathBuf,
@@ -256,7 +256,7 @@ fn mount_by_program(folder: &Path, facts: &MountFacts<'_>) -> Result<OwnedFd, Mo
     }
     received(&ours)
         .map_err(failed)?
-        .ok_or_else(|| refused("it gave no file".to_owned()))
+        .ok_or_else(|| refused("it returned no file descriptor".to_owned()))
 }
 
 /// Returns the message of `fusermount3` without the program's name before it.
@@ -392,10 +392,10 @@ fn refuse_in_use(
             error,
         })?;
         let by = match mounts.first() {
-            Some(place) => format!("{path} is mounted on {place}; `umount {place}` first"),
+            Some(place) => format!("{path} is mounted on {place}; run `umount {place}` first"),
             None if !unclaimed => format!("{path} is part of another device"),
             None if !device.is_ours && !dead => {
-                format!("{path} is a loop device over it; `losetup -d {path}` first")
+                format!("{path} is a loop device over it; run `losetup -d {path}` first")
             }
             None => continue,
         };
@@ -413,18 +413,18 @@ fn save(device: &LoopDevice, table: &[u8], warn: &mut dyn FnMut(String)) -> Vec<
     let path = device.path().display();
     for place in mounts_of(table, device.path()) {
         warn(format!(
-            "{path} is mounted on {place}: what was written there is saved now, and with the end of the \
-             server every access to it fails; `umount {place}`"
+            "{path} is still mounted on {place}: the data written there is flushed now, and every \
+            access fails after the server has ended; run `umount {place}`"
         ));
         let folder = PathBuf::from(std::ffi::OsString::from_vec(unescaped(place.as_bytes())));
         let synced = std::fs::File::open(&folder).and_then(|open| Ok(rustix::fs::syncfs(&open)?));
         if let Err(error) = synced {
-            warn(format!("{place} could not be saved: {error}"));
+            warn(format!("{place} could not be flushed: {error}"));
             unsaved.push(place.clone());
         }
     }
     if let Err(error) = device.sync() {
-        warn(format!("{path} could not be saved: {error}"));
+        warn(format!("{path} could not be flushed: {error}"));
         unsaved.push(path.to_string());
     }
     unsaved
@@ -460,7 +460,7 @@ fn files_are_open(folder: &Path) -> UnmountError {
     UnmountError::InUse {
         folder: folder.to_owned(),
         by: format!(
-            "somebody has the file or the folder open; `fuser -vm {}` shows who",
+            "a process has the file or the folder open; `fuser -vm {}` shows which",
             folder.display()
         ),
     }

@@ -72,8 +72,9 @@ impl Room {
 
     fn tell_full(&self) {
         let message = format!(
-            "the device has answered nothing for {} s, and no more can wait than the {} that do: further requests \
-             fail until it answers; `bimetal status` shows which side is late",
+            "the device has answered no request for {} s, and the maximum of {} requests are \
+            waiting: further requests fail until it answers; `bimetal status` shows which side is \
+            slow",
             PATIENCE.as_secs(),
             show_size(ROOM_BYTES)
         );

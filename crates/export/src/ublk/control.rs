@@ -35,20 +35,22 @@ mod errno {
 pub enum AttachError {
     /// The driver is not loaded.
     #[error(
-        "{CONTROL_PATH} is not there: this needs a kernel with the driver ublk_drv, Linux 6.4 or newer; \
-         load it with `modprobe ublk_drv`"
+        "{CONTROL_PATH} does not exist: the driver ublk_drv of Linux 6.4 or newer is needed; load \
+        it with `modprobe ublk_drv`"
     )]
     NoDriver,
     /// The user has no permission.
-    #[error("no rights to {CONTROL_PATH}: a block device is made by root (CAP_SYS_ADMIN)")]
+    #[error("no permission for {CONTROL_PATH}: creating a block device needs root (CAP_SYS_ADMIN)")]
     NoRights,
     /// `io_uring` lacks the commands that the driver needs.
-    #[error("this kernel's io_uring takes no commands for drivers: Linux 6.4 or newer is needed")]
+    #[error(
+        "this kernel's io_uring does not support commands for drivers: Linux 6.4 or newer is needed"
+    )]
     NoCommands,
     /// The runtime does not use `io_uring`.
     #[error(
-        "ublk is spoken to through io_uring alone, and the driver in use is \"threads\": export \
-         the device by NBD, or mount it"
+        "ublk needs io_uring, but the driver in use is \"threads\": export the device by NBD, or \
+        mount it"
     )]
     NoRing,
     /// The driver is too old for our commands.
@@ -61,7 +63,9 @@ pub enum AttachError {
     #[error("there is no {0}")]
     Missing(String),
     /// The size of the volume is zero or not a multiple of the sector size.
-    #[error("a volume of {0} bytes is no block device: whole sectors of 512 bytes are needed")]
+    #[error(
+        "a volume of {0} bytes cannot be a block device: the size must be a multiple of 512 bytes"
+    )]
     Size(u64),
     /// A file of the device could not be used.
     #[error("{}: {error}", path.display())]

@@ -218,7 +218,7 @@ fn checked(descriptor: &Descriptor, size_bytes: u64, buffer_bytes: usize) -> Opt
 
 fn unexpected(answer: usize) -> io::Error {
     io::Error::other(format!(
-        "the driver answered {answer}, which nobody asked for"
+        "the driver returned the unexpected result {answer}"
     ))
 }
 

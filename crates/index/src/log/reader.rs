@@ -191,7 +191,7 @@ impl<'a> Reader<'a> {
             let is_newer = header.generation > self.generation;
             if (beyond || is_newer) && self.is_whole(position, &header)? {
                 let what = match is_newer {
-                    true => "the newest superblock: the log knows of a later one".to_owned(),
+                    true => "the newest superblock (the log refers to a newer one)".to_owned(),
                     false => self.lost_log(header.durable_below),
                 };
                 return Err(self.lost(what));
@@ -202,7 +202,7 @@ impl<'a> Reader<'a> {
 
     fn lost_log(&self, durable: u64) -> String {
         let end = self.position;
-        format!("the log, which was durable up to block {durable} and ends at {end}")
+        format!("the log, which was durable up to block {durable} but ends at {end}")
     }
 
     fn lost(&self, what: String) -> Error {

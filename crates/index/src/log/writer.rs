@@ -169,7 +169,7 @@ impl Log {
             self.first_seq = seq;
             self.is_relogged = false;
         }
-        assert!(!self.is_relogged, "batches and carried records are apart");
+        assert!(!self.is_relogged, "batches and relogged records are apart");
         self.push(operations);
         self.push(end);
     }
@@ -181,7 +181,7 @@ impl Log {
             self.first_seq = seq;
             self.is_relogged = true;
         }
-        assert!(self.is_relogged, "batches and carried records are apart");
+        assert!(self.is_relogged, "batches and relogged records are apart");
         self.push(operations);
     }
 

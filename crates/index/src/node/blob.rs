@@ -65,7 +65,7 @@ pub fn parse_blob(bytes: &[u8], meant: impl Into<Seal>) -> Result<Blob<'_>, Imag
     let image = &bytes[HEADER_BYTES..header.len_bytes as usize];
     let content = image
         .get(..header.values.len as usize)
-        .ok_or(ImageError::Malformed("content beyond the end"))?;
+        .ok_or(ImageError::Malformed("content beyond the end of the image"))?;
     Ok(Blob {
         node: header.node,
         lsn: header.lsn,

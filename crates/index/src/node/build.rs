@@ -445,7 +445,7 @@ impl Builder {
         if let Some(range) = &self.range {
             range.append(self.ends(), &mut out);
         }
-        assert_eq!(out.len(), len, "the columns are as long as was reckoned");
+        assert_eq!(out.len(), len, "the columns have the computed length");
         out.resize(len_bytes, 0);
         out
     }

@@ -24,7 +24,9 @@ impl Sections<'_> {
         let at = self.at;
         let len = count.saturating_mul(each);
         if len > self.end - at {
-            return Err(ImageError::Malformed("a column beyond the end"));
+            return Err(ImageError::Malformed(
+                "a column beyond the end of the image",
+            ));
         }
         self.at += len;
         Ok(at)
@@ -362,7 +364,7 @@ fn ascending(bytes: &[u8], bounds: &Ints, rows: usize, max: u64) -> Result<u64, 
     if fine {
         Ok(last)
     } else {
-        Err(ImageError::Malformed("boundaries that are no boundaries"))
+        Err(ImageError::Malformed("invalid boundaries"))
     }
 }
 

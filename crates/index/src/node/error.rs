@@ -29,7 +29,8 @@ pub enum ImageError {
     /// The image was sealed for another generation of its segment: it was left over from an earlier
     /// use of the segment.
     #[error(
-        "the image was left by another filling of its segment: it names {found:08x}, not {expected:08x}"
+        "the image belongs to another generation of its segment: it has {found:08x}, not \
+        {expected:08x}"
     )]
     Generation {
         /// Generation tag that the image was sealed for.

@@ -141,7 +141,7 @@ impl Header {
             return Err(ImageError::Version(bytes[8]));
         }
         if bytes[11] & !(HAS_SEQS | HAS_KINDS | HAS_RANGE) != 0 {
-            return Err(ImageError::Malformed("a flag that is not known"));
+            return Err(ImageError::Malformed("an unknown flag"));
         }
         let header = Self {
             sort: match bytes[9] {

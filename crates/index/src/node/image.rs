@@ -233,7 +233,7 @@ impl Image {
             return malformed("rows out of order");
         }
         if header.has_range && (self.0.is_patch || self.0.level > 0) {
-            return malformed("a range of something else than a leaf");
+            return malformed("a range in an image that is not a leaf");
         }
         self.read_range().map(|_| ())
     }

@@ -59,7 +59,7 @@ impl KeyRange {
 
     /// Parses a range from the start of `bytes` and checks that it contains all rows.
     pub(super) fn parse(bytes: &[u8], ends: Ends<'_>) -> Result<KeyRange, ImageError> {
-        let malformed = ImageError::Malformed("a range that cannot be");
+        let malformed = ImageError::Malformed("an impossible range");
         let (fixed, rest) = bytes.split_first_chunk::<FIXED_BYTES>().ok_or(malformed)?;
         let number = |at: usize| usize::from(u16::from_le_bytes([fixed[at], fixed[at + 1]]));
         let has_end = number(6) != usize::from(NO_END);

@@ -238,7 +238,7 @@ impl Frames {
     ) -> Result<(), Error> {
         for frame in &self.all {
             let bytes = self.read(storage, frame).ok_or_else(|| Error::Damaged {
-                what: "a frame of the log, which was whole before".to_owned(),
+                what: "a frame of the log, which was intact before".to_owned(),
                 offset: frame.offset(&self.geometry),
             })?;
             take(&frame.frame(&self.geometry, &bytes))?;

@@ -201,9 +201,9 @@ fn lacks_end(
     let (durable, end) = (durable.max().unwrap_or(0), frames.end());
     let (last, image) = (frames.last_seq(), survey.last_lsn());
     let what = if end < durable {
-        format!("the log was durable up to block {durable}, and ends at {end}")
+        format!("the log was durable up to block {durable}, but ends at {end}")
     } else if last < image {
-        format!("the log ends with batch {last}, and images have batch {image}")
+        format!("the log ends with batch {last}, but images contain batch {image}")
     } else {
         return false;
     };

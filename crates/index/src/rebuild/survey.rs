@@ -93,9 +93,9 @@ pub(super) fn geometry(
     let ids: Vec<String> = found.keys().map(|id| format!("{id:016x}")).collect();
     let reason = match (found.pop_first(), ids.len()) {
         (Some((_, geometry)), 1) => return Ok(geometry),
-        (None, _) => "neither a head of a segment nor a frame of a log was found".to_owned(),
+        (None, _) => "no header of a segment and no frame of a log was found".to_owned(),
         _ => format!(
-            "parts of several were found, with the ids {}",
+            "parts of several indexes were found, with the ids {}",
             ids.join(", ")
         ),
     };

@@ -538,7 +538,7 @@ impl Segments {
                 len_bytes: storage.len_bytes(),
             },
             source => Error::Storage {
-                action: "making the storage longer",
+                action: "extending the storage",
                 offset: len_bytes,
                 source,
             },
@@ -599,7 +599,7 @@ impl Segments {
         let len_bytes = self.geometry.segment_offset(count as u32);
         storage
             .resize(len_bytes)
-            .at("making the storage shorter", len_bytes)?;
+            .at("shortening the storage", len_bytes)?;
         self.all.truncate(count);
         self.free -= cut;
         Ok(())

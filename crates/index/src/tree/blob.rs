@@ -130,7 +130,10 @@ impl Tree {
         let meant = spot.seal();
         match parse_blob(&bytes, meant) {
             Ok(read) if read.node == blob => Ok(Some(read.content.to_vec())),
-            Ok(read) => Err(damaged(format!("blob {blob}, where blob {} is", read.node))),
+            Ok(read) => Err(damaged(format!(
+                "blob {blob}, in whose place blob {} is",
+                read.node
+            ))),
             Err(error) => match Image::parse(&bytes, meant) {
                 Ok(image) if image.node() == blob => Ok(None),
                 _ => Err(damaged(format!("blob {blob}: {error}"))),

@@ -50,7 +50,7 @@ impl Tree {
         }
         let location = slot.node.read().location;
         Err(Error::Damaged {
-            what: format!("node {id}, which cannot be read where it is said to be"),
+            what: format!("node {id}, which cannot be read at its recorded location"),
             offset: self.offset(location),
         })
     }
@@ -164,7 +164,7 @@ impl Tree {
             .map_err(|error| damaged(format!("node {id}: {error}")))?;
         if image.node() != id {
             return Err(damaged(format!(
-                "node {id}, where node {} is",
+                "node {id}, in whose place node {} is",
                 image.node()
             )));
         }
@@ -187,7 +187,7 @@ impl Tree {
         let offset = self.offset(spot.location);
         if image.is_patch() {
             return Err(Error::Damaged {
-                what: format!("node {id}: a patch where its image belongs"),
+                what: format!("node {id}: a patch in place of its image"),
                 offset,
             });
         }
@@ -208,7 +208,7 @@ impl Tree {
         }
         let id = image.node();
         Err(Error::Damaged {
-            what: format!("node {id}, which names nodes twice or that do not exist"),
+            what: format!("node {id}, which refers to nodes twice or to nodes that do not exist"),
             offset,
         })
     }

@@ -487,7 +487,7 @@ impl Tree {
 
 fn wrong_level(id: NodeId) -> Error {
     Error::Damaged {
-        what: format!("node {id}, which is not of the level that it should have"),
+        what: format!("node {id}, which has a wrong level"),
         offset: 0,
     }
 }

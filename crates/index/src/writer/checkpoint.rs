@@ -477,7 +477,7 @@ pub(crate) fn take_up(
     let opening = superblock.opening + 1;
     let mut segments = crate::segments::Segments::new(geometry, count, opening, generations);
     let crowded = |segment: u32| Error::Damaged {
-        what: format!("the checkpoint, which names too much in segment {segment}"),
+        what: format!("the checkpoint, which lists too many bytes in segment {segment}"),
         offset: geometry.segment_offset(segment),
     };
     for segment in &superblock.checkpoint {
@@ -489,7 +489,7 @@ pub(crate) fn take_up(
         let taken = ring.segments(&geometry);
         if !segments.take_up_log(taken.clone()) {
             return Err(Error::Damaged {
-                what: format!("the superblock, which says that the log is in segments {taken:?}"),
+                what: format!("the superblock, which places the log in segments {taken:?}"),
                 offset: 0,
             });
         }

@@ -45,7 +45,7 @@ impl Writer {
                 // The storage can have become longer. A superblock must not name a segment beyond
                 // the durable end of the storage, so the storage is synced first.
                 let synced = sync(&*storage);
-                synced.at("making the storage longer", 0)?;
+                synced.at("extending the storage", 0)?;
                 self.go_on_in(RingLocation::Segments(first), blocks)?;
                 Ok(true)
             }

@@ -38,7 +38,7 @@ pub(crate) fn restore() -> Result<ExitCode> {
         writeln!(out, "put back: {name}")?;
     }
     if names.is_empty() {
-        writeln!(out, "nothing is left to put back")?;
+        writeln!(out, "nothing is left to restore")?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -50,7 +50,7 @@ pub(crate) fn restore_what_is_left() -> Result<()> {
         return Ok(());
     }
     for name in native::restore()? {
-        say(format!("put back after a run that was killed: {name}"));
+        say(format!("restored after a killed run: {name}"));
     }
     Ok(())
 }
@@ -85,14 +85,14 @@ pub(crate) fn run(plan: &Plan, folder: &Path, threads: Option<u16>) -> Result<Re
         // After a signal, the error of the interrupted run is reported only if the run has left
         // changes on the machine.
         (true, Err(error)) if native::is_left_to_us() => return Err(error),
-        (true, _) => bail!("interrupted; everything is put back, and the same command goes on"),
+        (true, _) => bail!("interrupted; all changes are undone, and the same command continues"),
     }
     Ok(results)
 }
 
 /// Executes the missing runs of a plan, each in a guest.
 pub(crate) fn run_in_guests(plan: &Plan, folder: &Path, threads: Option<u16>) -> Result<Results> {
-    let program = std::env::current_exe().context("where this program is")?;
+    let program = std::env::current_exe().context("cannot find the path of this program")?;
     guest::check(plan, &program)?;
     let results = alone_on_this_machine(plan, folder, threads, guest::kernel_release)?;
     let (signal, outcome) = until_signal(|stop| {
@@ -103,7 +103,7 @@ pub(crate) fn run_in_guests(plan: &Plan, folder: &Path, threads: Option<u16>) ->
         })
     })?;
     if signal {
-        bail!("interrupted; the guest is gone, and the same command goes on");
+        bail!("interrupted; the guest has ended, and the same command continues");
     }
     outcome.map(|()| results)
 }
@@ -121,7 +121,7 @@ fn until_signal(
     .context("cannot start the runtime")?;
     // Signals are blocked before the thread starts, because the thread inherits the set of blocked
     // signals.
-    let signals = Signals::termination(&rt).context("cannot take over signals")?;
+    let signals = Signals::termination(&rt).context("cannot set up signal handling")?;
     let stop = Arc::new(AtomicBool::new(false));
     let (done, heard) = mailbox().context("a mailbox")?;
     let mut heard = heard.listen(&rt).context("a mailbox")?;
@@ -146,7 +146,7 @@ fn until_signal(
         (working.join(), signal)
     });
     let outcome = outcome.map_err(|_| {
-        anyhow!("the runs have ended in a panic; `bimetal-lab restore` puts back what is changed")
+        anyhow!("the runs have panicked; `bimetal-lab restore` undoes their changes")
     })?;
     Ok((signal, outcome))
 }
@@ -184,7 +184,8 @@ fn check_kernel(made: &[Outcome], folder: &Path, now: &str) -> Result<()> {
     for machine in machines {
         if machine.kernel != now {
             bail!(
-                "{}: its runs were made with Linux {}, and this is {now}; choose another folder with `--out`",
+                "{}: its runs were made with Linux {}, but this is {now}; choose another folder \
+                with `--out`",
                 folder.display(),
                 machine.kernel
             );

@@ -27,7 +27,7 @@ pub(crate) fn run(plan: &Plan, folder: &Path, threads: Option<u16>) -> Result<Re
     let outcome = one_by_one(plan, &results, &mut made, run_alone);
     match outcome {
         Err(error) if is_interrupted(&error) => {
-            bail!("interrupted; the devices are closed, and the same command goes on")
+            bail!("interrupted; the devices are closed, and the same command continues")
         }
         outcome => outcome.map(|()| results),
     }
@@ -51,7 +51,7 @@ fn run_alone(job: &Job<'_>) -> Result<Outcome, RunError> {
         ..UringOptions::default()
     })
     .map_err(failed("cannot set up io_uring"))?;
-    let signals = Signals::termination(&rt).map_err(failed("cannot take over signals"))?;
+    let signals = Signals::termination(&rt).map_err(failed("cannot set up signal handling"))?;
     let stop = async {
         // If waiting for a signal fails, the run stops in the same way as after a signal.
         let _ = signals.next().await;

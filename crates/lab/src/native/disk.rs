@@ -60,7 +60,7 @@ impl Disk {
         let folder = fs::canonicalize(&link).map_err(|source| io_error(&link, source))?;
         if folder.join("partition").exists() {
             return Err(refused(
-                "it is a partition, and settings are of the whole device; name that",
+                "it is a partition, but settings apply to whole devices; name the whole device",
             ));
         }
         Ok(Disk {
@@ -127,7 +127,7 @@ impl Disk {
         match exclusive {
             Ok(_) => Ok(()),
             Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
-                self.in_use("somebody has it for himself (EBUSY)")
+                self.in_use("it is in exclusive use (EBUSY)")
             }
             Err(source) => Err(io_error(&self.path, source)),
         }
@@ -136,7 +136,7 @@ impl Disk {
     fn in_use(&self, why: &str) -> Result<(), NativeError> {
         let path = self.path.display();
         Err(NativeError::Refused(format!(
-            "{path}: {why}; a run would write over it"
+            "{path}: {why}; a run would overwrite it"
         )))
     }
 }

@@ -192,7 +192,7 @@ pub(super) fn check_program(
     match folders.iter().any(|folder| folder.join(program).is_file()) {
         true => Ok(()),
         false => Err(NativeError::Refused(format!(
-            "{program} is missing, which makes {what}; it is in the package {package}"
+            "{program}, which creates {what}, is missing; install the package {package}"
         ))),
     }
 }
@@ -275,7 +275,7 @@ mod tests {
             .unwrap_err();
         assert_eq!(
             error.to_string(),
-            "mkfs.xfs is missing, which makes xfs; it is in the package xfsprogs"
+            "mkfs.xfs, which creates xfs, is missing; install the package xfsprogs"
         );
     }
 

@@ -34,6 +34,6 @@ fn make_node(control: &File, backing: &Path, journal: &mut Journal) -> Result<u3
         }
     }
     Err(NativeError::Refused(
-        "there is no free number for a loop device".to_owned(),
+        "there is no free loop device".to_owned(),
     ))
 }

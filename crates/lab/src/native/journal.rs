@@ -157,7 +157,7 @@ impl Journal {
         let lock = File::create(&lock_path).map_err(|source| io_error(&lock_path, source))?;
         if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             return Err(NativeError::Refused(format!(
-                "{}: another `bimetal-lab` is changing this machine; let it end first",
+                "{}: another `bimetal-lab` is changing this machine; wait until it has ended",
                 lock_path.display()
             )));
         }
@@ -165,7 +165,10 @@ impl Journal {
         let changes = match fs::read_to_string(&path) {
             Ok(text) => serde_json::from_str(&text).map_err(|error| {
                 let path = path.display();
-                NativeError::Refused(format!("{path}: not a journal of changes ({error}); put back by hand what it names, and remove it"))
+                NativeError::Refused(format!(
+                    "{path}: not a journal of changes ({error}); undo the changes that it names by \
+                    hand, and remove it"
+                ))
             })?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(source) => return Err(io_error(&path, source)),

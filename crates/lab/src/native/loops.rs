@@ -62,7 +62,7 @@ pub(super) fn configure(number: u32, backing: &Path) -> Result<Loop, NativeError
         .custom_flags(libc::O_DIRECT)
         .open(backing)
         .map_err(|source| NativeError::Io {
-            what: format!("{}, past the page cache", backing.display()),
+            what: format!("{}, bypassing the page cache", backing.display()),
             error: source,
         })?;
     sys::loop_configure(&file, &direct).map_err(|source| io_error(&path, source))?;

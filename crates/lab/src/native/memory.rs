@@ -37,7 +37,11 @@ impl Groups {
         };
         let groups = Groups::of(&text("/proc/self/mountinfo")?, &text("/proc/self/cgroup")?);
         let missing = || {
-            NativeError::Refused("`memory` needs control groups with the memory controller, which are not mounted here; leave it out".to_owned())
+            NativeError::Refused(
+                "`memory` needs control groups with the memory controller, which are not mounted \
+                here; omit `memory`"
+                    .to_owned(),
+            )
         };
         let groups = groups.ok_or_else(missing)?;
         if groups.limit == "memory.max" {

@@ -129,7 +129,7 @@ fn check_backing(backing: &Backing) -> Result<(), NativeError> {
             match free >= *size_bytes {
                 true => Ok(()),
                 false => Err(NativeError::Refused(format!(
-                    "{}: {free} bytes are free, and a file of {size_bytes} is to be made",
+                    "{}: only {free} bytes are free, but the file needs {size_bytes} bytes",
                     path.display()
                 ))),
             }
@@ -151,7 +151,7 @@ fn device_of(settings: &Settings) -> Result<&NativeDevice, NativeError> {
     match &settings.device {
         DeviceSettings::Native(device) => Ok(device),
         _ => Err(NativeError::Refused(
-            "the device is none of this machine's".to_owned(),
+            "the device is not a device of this machine".to_owned(),
         )),
     }
 }
@@ -268,7 +268,7 @@ impl Session {
             check_backing(backing)?;
             if path.exists() {
                 return Err(NativeError::Refused(format!(
-                    "{}: it is there already, and not made by this run",
+                    "{}: it exists already, and was not created by this run",
                     path.display()
                 )));
             }

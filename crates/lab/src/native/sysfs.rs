@@ -111,7 +111,7 @@ mod tests {
         let error = verify(Path::new("/proc/sys/kernel/ostype"), "Linus").unwrap_err();
         assert_eq!(
             error.to_string(),
-            "/proc/sys/kernel/ostype did not take: `Linus` was wanted, and it reads `Linux`"
+            "/proc/sys/kernel/ostype was not applied: `Linus` was written, but `Linux` was read back"
         );
     }
 }

@@ -60,7 +60,7 @@ fn run_step(step: &Step, scene: &Scene<'_>) -> Result<Printed, RunError> {
     Err(RunError::Native(NativeError::Refused(format!(
         "{} ended with {status}: {}",
         step.program,
-        said.unwrap_or_else(|| "it said nothing".to_owned())
+        said.unwrap_or_else(|| "it printed nothing".to_owned())
     ))))
 }
 
@@ -158,7 +158,7 @@ impl Output {
         self.bytes.extend_from_slice(&piece[..count]);
         self.seen.push((self.bytes.len(), now_ns));
         match self.bytes.len() > PRINTED_BYTES_MAX {
-            true => Err(io::Error::other("it prints without end")),
+            true => Err(io::Error::other("it prints too much")),
             false => Ok(()),
         }
     }

@@ -92,7 +92,7 @@ impl FileDevice {
     pub(super) fn settings(&self, backend: Backend) -> Result<DeviceSettings, String> {
         if self.of.backend() != backend {
             return Err(format!(
-                "a device of type `{}` needs `backend = \"{}\"`, and this is `{}`",
+                "a device of type `{}` needs `backend = \"{}\"`, but this is `{}`",
                 self.of.name(),
                 self.of.backend().name(),
                 backend.name()
@@ -164,7 +164,8 @@ impl FileDevice {
         let top = self.top.clone().ok_or("missing field `top`")?;
         if !self.overwrite {
             return Err(format!(
-                "every run writes over what the device `{top}` has; say `overwrite = true` if that is meant"
+                "every run overwrites the content of the device `{top}`; set `overwrite = true` to \
+                allow that"
             ));
         }
         let settings = StackSettings {
@@ -205,7 +206,7 @@ impl FileDevice {
                 size_bytes: self.size_bytes()?,
             },
             (None, Some(_)) if self.size.is_some() => {
-                return Err("a `file` has a size of its own; leave out `size`".to_owned());
+                return Err("a `file` has its own size; omit `size`".to_owned());
             }
             (None, Some(file)) => {
                 self.check_overwrite(file)?;
@@ -227,7 +228,7 @@ impl FileDevice {
         match self.overwrite {
             true => Ok(()),
             false => Err(format!(
-                "every run writes over all of {}; say `overwrite = true` if that is meant",
+                "every run overwrites all of {}; set `overwrite = true` to allow that",
                 path.display()
             )),
         }

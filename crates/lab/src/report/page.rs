@@ -93,32 +93,31 @@ impl<'s> Page<'s> {
             Backend::Stack => format!("in real time on our stack (Linux {kernel})"),
             Backend::Native => format!("on this machine (Linux {kernel})"),
             Backend::Uml => format!(
-                "in User-Mode Linux {kernel} (counts say something there and times do not, for a system call costs ten \
-                 times what it does elsewhere)"
+                "in User-Mode Linux {kernel} (counts are meaningful there but times are not, \
+                because a system call takes ten times as long as elsewhere)"
             ),
         };
         let baseline: Vec<String> = summary.baseline.values().cloned().collect();
         let compared = match baseline.is_empty() {
             true => String::new(),
             false => format!(
-                " Ratios are to {}, seed by seed; * marks those that every seed has to the same side, of five or more.",
+                " Ratios are to {}, seed by seed; * marks those in which all seeds, at least five, \
+                agree on the direction.",
                 escaped(&baseline.join(", "))
             ),
         };
         let late = match summary.cells.iter().filter(|cell| cell.is_late()).count() {
             0 => String::new(),
             late => format!(
-                " <strong>In {late} cells, marked !, an emulated device was behind its model by more than a twentieth of \
-                 its latency: they show this machine as much as the model.</strong>"
+                " <strong>In {late} cells, marked !, an emulated device was behind its model by \
+                more than a twentieth of its latency: they reflect this machine as much as the \
+                model.</strong>"
             ),
         };
         format!(
-            "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
-             <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
-             <title>{0}</title>\n<style>\n{STYLE}{highlight}</style></head><body><main>\n<h1>{0}</h1>\n\
-             <p>bimetal {1}, plan {2}, {place}: {made} runs of {3} cells.{missing} Bars are medians over \
-             seeds, with the interval of 95 %; ~ marks those that are wider than the plan asks.{compared}</p>\n\
-             <p>In all cells: {4}.{late}</p>\n",
+            "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta \
+            name=\"viewport\" \
+            content=\"width=device-width,initial-scale=1\"><title>{0}</title>\n<style>\n{STYLE}{highlight}</style></head><body><main>\n<h1>{0}</h1>\n<p>bimetal {1}, plan {2}, {place}: {made} runs of {3} cells.{missing} Bars are medians over seeds, with the interval of 95 %; ~ marks intervals that are wider than the plan requires.{compared}</p>\n<p>In all cells: {4}.{late}</p>\n",
             escaped(&summary.name),
             env!("CARGO_PKG_VERSION"),
             &summary.id[..12],
@@ -136,7 +135,7 @@ impl<'s> Page<'s> {
             }
         }
         match words.is_empty() {
-            true => "nothing is the same".to_owned(),
+            true => "no setting is the same".to_owned(),
             false => words.join(", "),
         }
     }
@@ -352,10 +351,11 @@ impl<'s> Page<'s> {
             ""
         };
         *out += &format!(
-            "<h2>Latency over time</h2>\n<details{open}><summary>{} maps</summary>\n<p>Of bios, from the file system until \
-             they come back, in the run of the first seed; the darker, the more, by factors. The numbers are medians over \
-             seeds. A device from which nothing comes for longer than the broken line counts as frozen. Directions of fewer \
-             than {MAPPED_MIN} bios are left out.</p>\n<div class=\"plots\">{}</div></details>\n",
+            "<h2>Latency over time</h2>\n<details{open}><summary>{} maps</summary>\n<p>Of bios, \
+            from the file system until they come back, in the run of the first seed; the darker, \
+            the more, by factors. The numbers are medians over seeds. A device that completes \
+            nothing for longer than the broken line counts as frozen. Directions of fewer than \
+            {MAPPED_MIN} bios are left out.</p>\n<div class=\"plots\">{}</div></details>\n",
             drawings.len(),
             drawings.concat()
         );
@@ -390,8 +390,8 @@ impl<'s> Page<'s> {
             return;
         }
         out.push_str(
-            "<h2>Cross-checks</h2>\n<p>The same loads by programs of others, on the same device: medians, and ours to theirs.</p>\n\
-             <div class=\"wide\"><table><thead><tr>",
+            "<h2>Cross-checks</h2>\n<p>The same loads by other programs, on the same device: \
+            medians, and the ratio of ours to theirs.</p>\n<div class=\"wide\"><table><thead><tr>",
         );
         let headings = [
             "load", "program", "unit", "ours", "theirs", "ratio", "bios", "theirs", "ratio",

@@ -56,7 +56,7 @@ impl Clients {
             return Err("`time` must be 1 s to 100,000 s".to_owned());
         }
         if self.crc32c.is_some() && self.script.is_none() {
-            return Err("`crc32c` is that of a `script`, and there is none".to_owned());
+            return Err("`crc32c` is the checksum of a `script`, but there is none".to_owned());
         }
         sum::check_digits(self.crc32c.as_deref())
     }

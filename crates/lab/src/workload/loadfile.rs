@@ -105,7 +105,7 @@ impl<'a> Words<'a> {
 
     fn number(&mut self, what: &str) -> Result<i64, String> {
         let word = self.word(what)?;
-        number(word).ok_or_else(|| format!("{what} is no number: `{word}`"))
+        number(word).ok_or_else(|| format!("{what} is not a number: `{word}`"))
     }
 
     fn count(&mut self, what: &str) -> Result<u64, String> {
@@ -191,7 +191,7 @@ impl Parser {
             "WRITEX" | "READX" | "WRITE" => moved(call == "READX", words)?,
             "RMDIR" | "FIND_FIRST" | "LOCKX" | "UNLOCKX" | "SLEEP" => Call::Ask,
             _ if call.starts_with("QUERY_") || call.starts_with("SET_") => Call::Ask,
-            _ => return Err(format!("no call `{call}` is known")),
+            _ => return Err(format!("the call `{call}` is unknown")),
         })
     }
 
@@ -204,7 +204,7 @@ impl Parser {
             return Ok(Call::MakeDirectory(name));
         }
         if disposition > OVERWRITE_IF {
-            return Err(format!("no disposition {disposition} is known"));
+            return Err(format!("the disposition {disposition} is unknown"));
         }
         // A negative handle means that the recorded open failed, because the file did not exist.
         if handle < 0 {
@@ -540,13 +540,16 @@ mod tests {
         for (text, why) in [
             ("Close 1\nFoo 1", "line 2: no call `FOO` is known"),
             ("WriteX 1 0 8", "line 1: the size that was moved is missing"),
-            ("WriteX 1 x 8 8", "line 1: the offset is no number: `x`"),
+            ("WriteX 1 x 8 8", "line 1: the offset is not a number: `x`"),
             ("WriteX 1 -4 8 8", "line 1: the offset is negative"),
             (
                 "ReadX 1 0 99999999 99999999",
                 "line 1: 99999999 bytes at 0, of 16777216 at 1073741824 at most",
             ),
-            ("NTCreateX a 0x40 9 1", "line 1: no disposition 9 is known"),
+            (
+                "NTCreateX a 0x40 9 1",
+                "line 1: the disposition 9 is unknown",
+            ),
             ("1.5", "line 1: a time without a call"),
             ("Close 1", "it reads and writes nothing"),
         ] {

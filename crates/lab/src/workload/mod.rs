@@ -195,7 +195,7 @@ impl Workload {
         match self {
             Workload::Tool { of } => match named(of) {
                 Some(Workload::Tool { .. }) => Err(format!(
-                    "`of` must be a load of our own, and `{of}` is none"
+                    "`of` must name a built-in load, but `{of}` is not one"
                 )),
                 Some(load) => Ok(Resolved::Tool(Tool::new(load.resolved(scale, named)?)?)),
                 None => Err(format!("there is no [workload.{of}]")),
@@ -350,7 +350,7 @@ impl Resolved {
             Resolved::Replay(load) => load.run(world).await,
             Resolved::Clients(load) => load.run(world).await,
             Resolved::Tool(_) => Err(LoadError::Io {
-                what: "a program on files that are no kernel's".to_owned(),
+                what: "a program on files outside a kernel".to_owned(),
                 error: std::io::ErrorKind::Unsupported.into(),
             }),
         }

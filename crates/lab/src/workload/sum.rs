@@ -33,7 +33,7 @@ pub(super) fn check(path: &Path, wanted: Option<&str>) -> Result<(), LoadError> 
     match wanted == found {
         true => Ok(()),
         false => Err(LoadError::Trace(format!(
-            "{}: another file than was meant: its CRC-32C is {found}, not {wanted}",
+            "{}: this is not the expected file: its CRC-32C is {found}, not {wanted}",
             path.display()
         ))),
     }

@@ -70,13 +70,13 @@ impl Tool {
                     .to_owned(),
             ),
             Resolved::Clients(load) if load.script.is_none() => {
-                Err("dbench does what a load file says: its load needs a `script`".to_owned())
+                Err("dbench executes a load file: its load needs a `script`".to_owned())
             }
             Resolved::Requests(load) if load.steady => {
                 Err("fio makes one round: its load must not be `steady`".to_owned())
             }
             Resolved::Stream(load) if load.bytes < BONNIE_BYTES_MIN => {
-                Err("bonnie++ takes files of 4 MiB and more".to_owned())
+                Err("bonnie++ needs files of at least 4 MiB".to_owned())
             }
             Resolved::Postmark(_)
             | Resolved::Clients(_)
@@ -214,7 +214,7 @@ impl Tool {
             }
             (Resolved::Stream(_), [printed]) => bonnie(&printed.text),
             (Resolved::Requests(_), [printed]) => fio(&printed.text),
-            _ => Err("so many outputs were not expected".to_owned()),
+            _ => Err("the number of outputs was not expected".to_owned()),
         }
     }
 }

@@ -76,7 +76,8 @@ impl CmChannel {
         let raw = NonNull::new(raw).ok_or_else(|| {
             let error = io::Error::last_os_error();
             let words = format!(
-                "no RDMA on this machine: {error}; is there a device (rdma link), and the module rdma_ucm?"
+                "RDMA is not available on this machine: {error}; check for a device (rdma link) \
+                and for the module rdma_ucm"
             );
             io::Error::new(io::ErrorKind::Unsupported, words)
         })?;
@@ -193,7 +194,7 @@ impl CmId {
         let create = channel.library.rdma_create_id;
         // SAFETY: the channel is alive, and only this call writes to the pointer.
         let result = unsafe { create(channel.raw.as_ptr(), &raw mut raw, ptr::null_mut(), PS_TCP) };
-        checked(result, "cannot make an RDMA identifier")?;
+        checked(result, "cannot create an RDMA identifier")?;
         let raw = NonNull::new(raw).expect("a call that succeeds gives an identifier");
         Ok(CmId {
             channel: Rc::clone(channel),
@@ -309,7 +310,7 @@ impl CmId {
         // SAFETY: the identifier and both channels are alive, and every event of the identifier has
         // been acknowledged, since `next` acknowledges each event.
         let result = unsafe { migrate(self.raw.as_ptr(), channel.raw.as_ptr()) };
-        checked(result, "cannot take a connection over")?;
+        checked(result, "cannot move a connection to its own event channel")?;
         self.channel = channel;
         Ok(self)
     }

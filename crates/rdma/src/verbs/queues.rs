@@ -156,19 +156,19 @@ impl Queues {
         // registration has ended.
         unsafe {
             parts.pd = (library.ibv_alloc_pd)(context);
-            let pd = made(parts.pd, "cannot make a protection domain")?;
+            let pd = made(parts.pd, "cannot create a protection domain")?;
             let (start, bytes) = (region.start.as_ptr().cast(), region.layout.size());
             parts.mr = (library.ibv_reg_mr)(parts.pd, start, bytes, abi::ACCESS_LOCAL_WRITE);
             let mr = made(parts.mr, &format!("cannot register {bytes} bytes"))?;
             parts.channel = (library.ibv_create_comp_channel)(context);
-            let channel = made(parts.channel, "cannot make a completion channel")?;
+            let channel = made(parts.channel, "cannot create a completion channel")?;
             let entries = i32::from(depths.receives + depths.sends + depths.idle_sends);
             let none = ptr::null_mut();
             parts.cq = (library.ibv_create_cq)(context, entries, none, parts.channel, 0);
-            let cq = made(parts.cq, "cannot make a completion queue")?;
+            let cq = made(parts.cq, "cannot create a completion queue")?;
             let mut init = qp_init(parts.cq, depths);
             if (library.rdma_create_qp)(raw_id, parts.pd, &raw mut init) != 0 {
-                return Err(last_error("cannot make a queue pair"));
+                return Err(last_error("cannot create a queue pair"));
             }
             let qp = NonNull::new((*raw_id).qp).expect("it has just been made");
             // From here on, `Queues` releases all resources.
@@ -216,7 +216,7 @@ impl Queues {
             let notify = (*(*cq).context).ops.req_notify_cq;
             notify(cq, i32::from(receives_alone))
         };
-        posted(result, "cannot ask for a notice")
+        posted(result, "cannot request a completion notification")
     }
 
     /// Takes a notification; returns false when there is none.
@@ -254,7 +254,8 @@ impl Queues {
             let poll = (*(*cq).context).ops.poll_cq;
             poll(cq, POLLED as i32, entries.as_mut_ptr())
         };
-        let count = usize::try_from(count).map_err(|_| last_error("cannot look at completions"))?;
+        let count =
+            usize::try_from(count).map_err(|_| last_error("cannot poll for completions"))?;
         for entry in &entries[..count] {
             let done = self.done(entry);
             each(done);

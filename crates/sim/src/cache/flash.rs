@@ -174,8 +174,8 @@ impl fmt::Display for UnknownFtl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "no flash translation layer `{}`; there are none, page, block, bast and fast, and shares \
-             in percent such as page:7 (spare flash) and fast:5 (log blocks)",
+            "unknown flash translation layer `{}`, expected none, page, block, bast or fast, or \
+            one with a share in percent, such as page:7 (spare flash) or fast:5 (log blocks)",
             self.0
         )
     }

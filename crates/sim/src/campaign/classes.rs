@@ -67,7 +67,8 @@ impl<C: FaultClass> ClassSet<C> {
                 "all" => ClassSet::all(),
                 name => {
                     let class = C::all().iter().find(|class| class.name() == name);
-                    let class = class.ok_or_else(|| format!("`{name}` is no class of faults"))?;
+                    let class =
+                        class.ok_or_else(|| format!("`{name}` is not a class of faults"))?;
                     [*class].into_iter().collect()
                 }
             };

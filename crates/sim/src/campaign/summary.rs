@@ -190,7 +190,7 @@ impl Summary {
         );
         line_to(&mut text, &line);
         let fewest = self.operations_min.unwrap_or(0);
-        let line = format!("at least {fewest} operations in each seed that may not do less");
+        let line = format!("at least {fewest} operations in each seed that has a minimum");
         line_to(&mut text, &line);
         for (title, tallies) in [
             ("operations", &self.operations),

@@ -175,7 +175,7 @@ impl<'w, 'a> Program<'w, 'a> {
         match used <= bound {
             true => Ok(()),
             false => Err(format!(
-                "{used} bytes of memory are used, {} of them for changes; {bound} may be",
+                "{used} bytes of memory are used, {} of them for changes; the bound is {bound}",
                 self.db.statistics().delta_bytes
             )),
         }

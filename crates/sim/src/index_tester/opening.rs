@@ -121,7 +121,10 @@ fn open(world: &mut World<'_>, log: &LogPlaces) -> Checked<Option<Db>> {
     let verified = verify(&world.disk, &mut |_, _| {});
     let is_said_to_be_whole = matches!(&verified, Ok(verified) if verified.problems_found == 0);
     if !has_hits && !is_said_to_be_whole {
-        return Err(format!("what is found is not whole: {}", told(&verified)));
+        return Err(format!(
+            "the content that is found is not intact: {}",
+            told(&verified)
+        ));
     }
     let db = match Db::open(world.disk.clone(), &world.scenario.options) {
         Ok(db) => db,
@@ -130,7 +133,7 @@ fn open(world: &mut World<'_>, log: &LogPlaces) -> Checked<Option<Db>> {
         {
             world.reach("stayed shut");
             return match is_said_to_be_whole {
-                true => Err("verify calls whole what cannot be opened".to_owned()),
+                true => Err("verify finds no problem in an index that cannot be opened".to_owned()),
                 false => Ok(None),
             };
         }
@@ -138,7 +141,7 @@ fn open(world: &mut World<'_>, log: &LogPlaces) -> Checked<Option<Db>> {
     };
     let (found, is_all) = look_through(world, &db)?;
     if !is_all && is_said_to_be_whole {
-        return Err("verify calls whole what cannot be read".to_owned());
+        return Err("verify finds no problem in an index that cannot be read".to_owned());
     }
     let hits = world.disk.hits();
     // No later structure refers to the end of the log or to the newest superblock. So if either of

@@ -261,12 +261,12 @@ impl Open {
                 world.reach("transactions in conflict");
                 return Ok(());
             }
-            Err(Error::Conflict) => return Err("a conflict with nobody".to_owned()),
+            Err(Error::Conflict) => return Err("a conflict without another writer".to_owned()),
             Err(error @ Error::SnapshotTooOld) => {
                 world.reach("transactions that took too long");
                 return world.judge_read(error, failures, self.since);
             }
-            Ok(()) if must_conflict => return Err("it did not see what others wrote".to_owned()),
+            Ok(()) if must_conflict => return Err("it did not see the writes of others".to_owned()),
             Err(Error::Storage { .. } | Error::Damaged { .. }) if !is_read_only(db, world)? => {
                 // The index refused the commit because a read error kept it from checking whether
                 // another writer has changed a key.

@@ -159,7 +159,7 @@ impl<'a> World<'a> {
     pub fn judge_write(&mut self, answer: &Result<(), Error>, failures: u64) -> Checked {
         let error = match answer {
             Ok(()) if self.is_read_only => {
-                return Err("it takes writes after one has failed".to_owned());
+                return Err("it accepts writes after one has failed".to_owned());
             }
             Ok(()) => return Ok(()),
             Err(error) => error,

@@ -397,7 +397,7 @@ impl Unit {
             return Err(format!(
                 "read {}, which {}",
                 name_of(stamp),
-                "nobody wrote there or was overwritten long ago"
+                "no write there, or overwritten long ago"
             ));
         };
         let older = &self.values[..first];

@@ -486,7 +486,7 @@ impl World {
         let spared = self.scenario.steadfast.map(|spared| &status.sides[spared]);
         let silent = spared.filter(|side| side.absent_reason == Some(IoError::Timeout));
         if let Some(side) = silent {
-            let what = "was given up for its silence, and has no faults";
+            let what = "was ejected because it did not answer, although it has no faults";
             self.findings
                 .add(format!("{} {what}: {status:?}", side.name));
         }

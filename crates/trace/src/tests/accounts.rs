@@ -277,10 +277,7 @@ fn records_of_binary_formats_are_counted() {
     compact.extend(compact.clone());
     let error = records("t", &compact, &in_format(Format::Compact));
     let message = error.expect_err("two in one").to_string();
-    assert!(
-        message.ends_with("bytes after the mark of its end"),
-        "{message}"
-    );
+    assert!(message.ends_with("bytes after the end mark"), "{message}");
 }
 
 #[test]
@@ -310,7 +307,8 @@ fn a_text_of_blkparse_is_read_by_the_first_event_that_it_has() {
             times.push(record.time_ns);
         }
         assert_eq!(times, expected, "{events:?}");
-        let note = format!("no events Q: its events {taken} are taken for the requests");
+        let note =
+            format!("the trace has no events Q, so its events {taken} are used as the requests");
         assert_eq!(reader.notes().contains(&note), taken != "Q", "{events:?}");
     }
     for none in [&text(&["G", "P"])[..], b"CPU3 (8,0):\n"] {
@@ -345,6 +343,6 @@ fn msr_with_a_heading_is_recognised_and_the_heading_is_said() {
     assert_eq!(reader.next_record().expect("well formed"), None);
     assert_eq!(
         reader.notes(),
-        ["line 1 is taken for a heading: `Timestamp,Hostname,DiskN`"]
+        ["line 1 is treated as a heading: `Timestamp,Hostname,DiskN`"]
     );
 }

@@ -86,7 +86,7 @@ fn a_wrong_checksum_is_told_with_the_file_and_the_place_of_its_frame() {
     let error = records("a.zst", &[first, second].concat(), &in_format(Format::Lirs));
     let message = error.expect_err("the second is damaged").to_string();
     assert!(message.starts_with("a.zst: "), "{message}");
-    let place = format!("the zstd frame at byte {at}: its content does not have its checksum");
+    let place = format!("the zstd frame at byte {at}: its content does not match its checksum");
     assert!(message.ends_with(&place), "{message}");
 }
 
@@ -100,7 +100,7 @@ fn content_without_a_checksum_is_said() {
     };
     let without = raw_zstd(&text, false);
     let said = notes(&without);
-    let expected = "compressed without a checksum (1 parts): damage may have gone unnoticed";
+    let expected = "compressed without a checksum (1 parts): damage may be undetected";
     assert_eq!(said, [expected]);
     // The length is also checked in a frame without a checksum: here the frame header states one
     // byte too many.

@@ -122,7 +122,10 @@ impl CacheConfig {
     pub fn check(&self) -> Result<(), String> {
         let spec = Spec::from_str(&self.policy).map_err(|error| error.to_string())?;
         if spec.needs_future() {
-            return Err(format!("policy `{}` must know the future", self.policy));
+            return Err(format!(
+                "policy `{}` needs to know future accesses, so it works in simulations only",
+                self.policy
+            ));
         }
         self.granularity().map_err(|error| error.to_string())?;
         if self.size.0 < SIZE_BYTES_MIN {

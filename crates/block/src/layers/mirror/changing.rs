@@ -87,7 +87,9 @@ impl Shared {
         }
         let replaced = replaced.map(|name| self.place_to_leave(name)).transpose()?;
         if self.sides.len() == NUMBERS_MAX {
-            return Err("too many sides have come and gone; restart the server".to_owned());
+            return Err(
+                "too many sides have been added and removed; restart the server".to_owned(),
+            );
         }
         let durable = !self.config.ephemeral.contains(&candidate.name);
         // Like every side, the new side is accessed through a device path.
@@ -228,7 +230,7 @@ impl Shared {
         }
         let leaving = self.place_to_leave(replaced)?;
         if leaving == place {
-            return Err(format!("{name} cannot take its own place"));
+            return Err(format!("{name} cannot replace itself"));
         }
         let once_complete = Some(Leaving::OnceComplete(place));
         if remembered.leaving(leaving) == once_complete {
@@ -243,8 +245,9 @@ impl Shared {
         let index = self.side_named(name)?;
         self.place_of_side(index).ok_or_else(|| {
             format!(
-                "several sides are not there, and nothing tells which of them {name} is: \
-                 `side add` the new one, and `side remove` {name} when it is whole"
+                "several sides are missing, and it is unknown which of them is {name}: add the new \
+                side with `side add`, and remove {name} with `side remove` when the new side is \
+                complete"
             )
         })
     }
@@ -312,7 +315,7 @@ impl Shared {
             return Ok(());
         }
         let name = &self.sides[index].name;
-        Err(format!("{name} is the last durable side that is whole"))
+        Err(format!("{name} is the last durable side that is complete"))
     }
 
     async fn let_go(
@@ -340,7 +343,7 @@ impl Shared {
         {
             side.durable.set(was_durable);
             return Err(format!(
-                "no other side has everything that is on {name}, within {} s",
+                "no other side has received all the data of {name} within {} s",
                 MARKED_WITHIN.as_secs()
             ));
         }
@@ -365,7 +368,8 @@ impl Shared {
         let left_alone = self.rt.timeout(MARKED_WITHIN, left_alone).await;
         if left_alone.is_err() {
             return Err(format!(
-                "{name} has left the volume, but its device does not answer and may still be used"
+                "{name} was removed from the volume, but its device does not answer and may still \
+                be in use"
             ));
         }
         self.release_logs();

@@ -233,7 +233,7 @@ impl MirrorConfig {
     pub fn check(&self) -> Result<(), String> {
         if self.sides.len() < 2 {
             return Err(format!(
-                "`sides` names {} device, a mirror has at least two",
+                "`sides` names {} device, but a mirror needs at least two",
                 self.sides.len()
             ));
         }
@@ -265,7 +265,8 @@ impl MirrorConfig {
         }
         if self.sides.iter().all(|side| self.ephemeral.contains(side)) {
             return Err(
-                "`ephemeral` names all sides: nothing would outlive the machine".to_owned(),
+                "`ephemeral` names all sides, so no data would survive a restart of the machine"
+                    .to_owned(),
             );
         }
         if self.resync_rate.is_some() {

@@ -52,11 +52,11 @@ impl Shared {
         let sides = self.sides.iter();
         let rooms = sides.filter_map(|side| Some((volume.volume_bytes_max(side.index)?, side)));
         let smallest = rooms.min_by_key(|(room, _)| *room);
-        let (room, side) = smallest.ok_or("no side is there")?;
+        let (room, side) = smallest.ok_or("no side is present")?;
         let volume_bytes = room - room % BLOCK_BYTES;
         if volume_bytes <= self.size_bytes() {
             return Err(format!(
-                "side {} has room for {} and no more",
+                "side {} has room for only {}",
                 side.name,
                 show_size(room)
             ));
@@ -70,14 +70,14 @@ impl Shared {
         let mut present = self.sides.iter();
         if let Some(side) = present.find(|side| !side.is_healthy()) {
             return Err(format!(
-                "side {} is {}: all sides must be whole",
+                "side {} is {}: all sides must be healthy",
                 side.name,
                 side.life.get().name()
             ));
         }
         match volume.is_whole_table() {
             true => Ok(()),
-            false => Err("a side of the volume is missing: all sides must be whole".to_owned()),
+            false => Err("a side of the volume is missing: all sides must be healthy".to_owned()),
         }
     }
 }

@@ -91,7 +91,7 @@ impl QueueConfig {
             return Err("`request_max` must be a multiple of 4 KiB, of 32 MiB at most".to_owned());
         }
         if self.depth == 0 {
-            return Err("a `depth` of 0 lets nothing pass".to_owned());
+            return Err("`depth` must be at least 1".to_owned());
         }
         if !(1..=TAGS_MAX).contains(&self.tags) {
             return Err(format!("`tags` must be 1 to {TAGS_MAX}"));

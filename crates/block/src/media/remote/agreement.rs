@@ -30,27 +30,25 @@ pub(super) fn changes(
     }
     if is.min_block_bytes > told.block_bytes || is.max_payload_bytes < told.transfer_bytes_max {
         return Err(format!(
-            "the export now takes requests of {} to {} bytes, and those of {} to {} are needed",
+            "the export now accepts requests of {} to {} bytes, but {} to {} bytes are needed",
             is.min_block_bytes, is.max_payload_bytes, told.block_bytes, told.transfer_bytes_max
         ));
     }
     if was.offers(offer::SEND_FLUSH) && !is.offers(offer::SEND_FLUSH) {
-        return Err(
-            "the server makes nothing durable any more (no NBD_FLAG_SEND_FLUSH)".to_owned(),
-        );
+        return Err("the server no longer supports flushes (no NBD_FLAG_SEND_FLUSH)".to_owned());
     }
     let mut found = Vec::new();
     if is.size_bytes > was.size_bytes {
         found.push(format!(
-            "the export has grown from {} to {}; what is new is used from the next start on",
+            "the export has grown from {} to {}; the added space is used after the next start",
             show_size(was.size_bytes),
             show_size(is.size_bytes)
         ));
     }
     for (flag, name, without) in OFFERS {
         match (was.offers(flag), is.offers(flag)) {
-            (true, false) => found.push(format!("the server offers no {name} any more: {without}")),
-            (false, true) => found.push(format!("the server offers {name} now")),
+            (true, false) => found.push(format!("the server no longer offers {name}: {without}")),
+            (false, true) => found.push(format!("the server now offers {name}")),
             _ => {}
         }
     }
@@ -64,8 +62,8 @@ const OFFERS: [(u16, &str, &str); 4] = [
         "flush for several connections",
         "one connection is used",
     ),
-    (offer::SEND_FUA, "FUA", "flushes take its place"),
-    (offer::SEND_TRIM, "trim", "discards are passed over"),
+    (offer::SEND_FUA, "FUA", "flushes are used instead"),
+    (offer::SEND_TRIM, "trim", "discards are ignored"),
     (
         offer::SEND_WRITE_ZEROES,
         "write-zeroes",

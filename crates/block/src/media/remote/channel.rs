@@ -110,7 +110,7 @@ impl From<io::Error> for End {
 
 impl From<ProtocolError> for End {
     fn from(error: ProtocolError) -> End {
-        End::Broken(format!("the server broke the protocol: {error}"))
+        End::Broken(format!("the server violated the protocol: {error}"))
     }
 }
 
@@ -317,7 +317,8 @@ pub(super) async fn run(shared: Rc<Shared>, channel: Rc<Channel>, first: Option<
         broke_at = Some(shared.rt.now());
         if !shared.is_spare(&channel) {
             let patience = shared.reconnect.as_secs_f64();
-            let waits = format_args!("the connection broke ({why}); requests wait {patience} s");
+            let waits =
+                format_args!("the connection failed ({why}); requests wait for {patience} s");
             shared.tell("connection-lost", waits);
         }
         if channel.replies.get() == replies && channel.requests() > 0 {
@@ -374,8 +375,8 @@ async fn reconnect(
             channel.fail_all(IoError::Transport);
             let patience = shared.reconnect.as_secs_f64();
             let offline = format_args!(
-                "not connected after {patience} s ({why}); requests fail until it is, and it is \
-                 tried again all the time"
+                "not connected after {patience} s ({why}); requests fail until a connection \
+                succeeds; attempts continue"
             );
             shared.tell("connection-offline", offline);
         }
@@ -409,8 +410,8 @@ async fn attempt(shared: &Shared, within: Duration) -> Result<Established, Strin
             shared.tell(
                 "connection-refused",
                 format_args!(
-                    "the server is there, but cannot be used as before: {why}; undo that, or \
-                     start this server anew"
+                    "the server is reachable, but cannot be used as before: {why}; undo that \
+                    change, or restart this server"
                 ),
             );
             Err(why)
@@ -447,7 +448,7 @@ async fn send(shared: &Shared, channel: &Channel, stream: &Stream) -> End {
             .until(|| !channel.unsent.borrow().is_empty() || is_closed() || must_leave())
             .await;
         if must_leave() {
-            return broken("another connection is the only one now");
+            return broken("only one connection is possible now, and another one is used");
         }
         if is_closed() {
             let bye = nbd::Request {
@@ -499,7 +500,7 @@ impl Input<'_> {
         let (result, buf) = self.stream.recv(buf, self.end).await;
         self.buf = Some(buf);
         match result? {
-            0 => Err(broken("the server has closed it")),
+            0 => Err(broken("the server has closed the connection")),
             count => {
                 self.end += count;
                 Ok(())
@@ -562,7 +563,7 @@ async fn reply(
     header: &ReplyHeader,
 ) -> Result<(), End> {
     let taken = Taken::new(channel, header.cookie);
-    let mut taken = taken.ok_or_else(|| broken("an answer to nothing that was asked"))?;
+    let mut taken = taken.ok_or_else(|| broken("an answer that matches no request"))?;
     let call = taken.call.as_mut().expect("it was just taken");
     message(session, call, input, header).await?;
     if header.done {

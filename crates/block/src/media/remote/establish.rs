@@ -32,13 +32,13 @@ pub(super) struct Established {
 pub(super) enum Failure {
     #[error("{0}")]
     Io(#[from] io::Error),
-    #[error("not a sound NBD server: {0}")]
+    #[error("the peer is not a valid NBD server: {0}")]
     Protocol(#[from] ProtocolError),
-    #[error("the server refused: {}", words(.0))]
+    #[error("the server refused the connection: {}", words(.0))]
     Refused(Refusal),
-    #[error("something was said outside of TLS that belongs inside")]
+    #[error("the server sent data outside of TLS that must be inside")]
     OutsideTls,
-    #[error("no answer in time")]
+    #[error("the server did not answer in time")]
     Silent,
 }
 

@@ -34,8 +34,7 @@ pub fn run_inside(folder: &Path) -> Result<(), NativeError> {
     let root = rustix::fs::statfs("/").map_err(|e| io_error(Path::new("/"), e.into()))?;
     if std::process::id() != 1 || root.f_type as u64 != HOSTFS {
         return Err(NativeError::Refused(
-            "this is the first program of a guest in User-Mode Linux, and of nothing else"
-                .to_owned(),
+            "this verb works only as the first program of a guest in User-Mode Linux".to_owned(),
         ));
     }
     let answer = match mount_all().and_then(|()| make(folder)) {

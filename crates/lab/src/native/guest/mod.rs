@@ -87,7 +87,7 @@ pub fn kernel_release() -> Result<String, NativeError> {
     match text.lines().next().map(str::trim) {
         Some(release) if !release.is_empty() => Ok(release.to_owned()),
         _ => Err(NativeError::Refused(format!(
-            "{PROGRAM} does not say its version"
+            "{PROGRAM} does not print its version"
         ))),
     }
 }
@@ -161,7 +161,7 @@ fn disk_of(settings: &Settings) -> Result<&GuestDisk, NativeError> {
     match &settings.device {
         DeviceSettings::Guest(disk) => Ok(disk),
         _ => Err(NativeError::Refused(
-            "the device is none of a guest's".to_owned(),
+            "the device is not a device of a guest".to_owned(),
         )),
     }
 }
@@ -184,7 +184,7 @@ fn check_path(path: &Path) -> Result<(), NativeError> {
     match path.to_str().is_some_and(|text| text.chars().all(is_plain)) {
         true => Ok(()),
         false => Err(NativeError::Refused(format!(
-            "{shown}: User-Mode Linux takes no path with a space, a comma or a quote"
+            "{shown}: User-Mode Linux accepts no path with a space, a comma or a quotation mark"
         ))),
     }
 }
@@ -264,7 +264,7 @@ fn why_no_answer(status: &str, console: &str) -> String {
         );
     }
     let said = last_words(console);
-    format!("the guest gave no answer ({status}); its last words: {said}")
+    format!("the guest gave no answer ({status}); its last output: {said}")
 }
 
 #[cfg(test)]
@@ -286,7 +286,7 @@ mod tests {
         assert!(check_path(Path::new("/var/tmp/a-b_c.d")).is_ok());
         for bad in ["/tmp/a b", "/tmp/a,b", "/tmp/a\"b", "/tmp/a\nb"] {
             let error = check_path(Path::new(bad)).unwrap_err().to_string();
-            assert!(error.contains("takes no path"), "{error}");
+            assert!(error.contains("accepts no path"), "{error}");
         }
     }
 

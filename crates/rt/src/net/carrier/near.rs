@@ -168,7 +168,7 @@ async fn began(from: &mut Messages<Told>) -> io::Result<()> {
     match from.next().await.and_then(|mut told| told.pop_front()) {
         Some(Told::Began(began)) => began,
         Some(Told::Of(..)) => unreachable!("nothing was ordered before"),
-        None => Err(io::Error::other("it died at once")),
+        None => Err(io::Error::other("the thread ended at its start")),
     }
 }
 

@@ -21,7 +21,8 @@ pub struct Split {
 pub enum Refusal {
     /// The sides belong to different volumes.
     #[error(
-        "side {side}: foreign: it belongs to volume {volume}, but side {other} to volume {other_volume}"
+        "side {side}: foreign: it belongs to volume {volume}, but side {other} belongs to volume \
+        {other_volume}"
     )]
     Foreign {
         /// Name of the side that does not belong to the volume of `other`.
@@ -34,7 +35,7 @@ pub enum Refusal {
         other_volume: String,
     },
     /// Two devices hold superblocks of the same side.
-    #[error("side {side}: is the same side as {twin} (a copy of it?)")]
+    #[error("side {side}: is the same side as {twin} (is one a copy of the other?)")]
     SameSideTwice {
         /// Name of the second device.
         side: String,
@@ -43,15 +44,15 @@ pub enum Refusal {
     },
     /// A device was never formatted, or both copies of its superblock were overwritten.
     #[error(
-        "side {side}: holds no volume; prepare the sides with `bimetal format`, or have this one \
-         made anew from the others with `bimetal serve FILE --rebuild {side}`"
+        "side {side}: holds no volume; prepare the sides with `bimetal format`, or rebuild this \
+        side from the others with `bimetal serve FILE --rebuild {side}`"
     )]
     NotAVolume {
         /// Name of the side.
         side: String,
     },
     /// The superblock copies of a device are invalid.
-    #[error("side {side}: {why}; `serve --rebuild {side}` does without it")]
+    #[error("side {side}: {why}; `serve --rebuild {side}` rebuilds it from the other sides")]
     DamagedSuperblock {
         /// Name of the side.
         side: String,
@@ -59,14 +60,15 @@ pub enum Refusal {
         why: String,
     },
     /// The list of sides to rebuild contains a name that no side has.
-    #[error("{side} is to be rebuilt, but there is no side of that name")]
+    #[error("cannot rebuild {side}: there is no side with that name")]
     UnknownSide {
         /// The unknown name.
         side: String,
     },
     /// The sides in the configuration do not match the sides of the volume.
     #[error(
-        "the volume has {formatted} sides, the configuration names {configured}; name all that count"
+        "the volume has {formatted} sides, but the configuration names {configured}; name all \
+        sides of the volume"
     )]
     WrongNumberOfSides {
         /// Number of sides of the volume.
@@ -83,9 +85,9 @@ pub enum Refusal {
     /// A side that is missing, or present only as an older copy, might have acknowledged changes
     /// that the present sides lack (T7).
     #[error(
-        "{}, which may have newer changes; nothing is known after change {} \
-         ({known_from}, last written {}); bring it back, or `serve --force-open read-only` shows what \
-         is known, and `serve --force-open fork` goes on from there",
+        "{}, and may have newer changes; the last known change is {} (on {known_from}, last \
+        written {}); reconnect it, or inspect the known state with `serve --force-open read-only`, \
+        or continue from that state with `serve --force-open fork`",
         show_ahead(missing, older),
         known_until.saturating_sub(1),
         show_unix_time(*written_s)
@@ -104,7 +106,7 @@ pub enum Refusal {
     },
     /// Sides have diverged, because each ran without the other (T8).
     #[error(
-        "split: {}; choose the side that counts, and `serve --rebuild SIDE` makes the other one anew",
+        "split: {}; choose the side to keep, and rebuild the other one with `serve --rebuild SIDE`",
         show_splits(splits)
     )]
     SplitBrain {
@@ -113,7 +115,8 @@ pub enum Refusal {
     },
     /// No present side holds a consistent state of the volume.
     #[error(
-        "no side holds the volume: {} can only be rebuilt, from another one{}",
+        "no side holds a consistent state of the volume: {} can only be rebuilt from another \
+        side{}",
         sides.join(", "),
         show_missing(missing)
     )]
@@ -126,8 +129,8 @@ pub enum Refusal {
     /// A side was absent for more epochs than the other sides remember. It is unknown whether the
     /// side ran alone meanwhile.
     #[error(
-        "side {side}: its epoch {epoch} is too old for the other sides to remember; \
-         `serve --rebuild {side}` makes it anew"
+        "side {side}: its epoch {epoch} is too old for the other sides to remember; rebuild it \
+        with `serve --rebuild {side}`"
     )]
     HistoryTooOld {
         /// Name of the side.
@@ -158,8 +161,9 @@ fn show_volume(side: &Present<'_>) -> String {
 }
 
 fn show_ahead(missing: &[String], older: &[String]) -> String {
-    let missing = (!missing.is_empty()).then(|| format!("{} not there", are(missing)));
-    let older = (!older.is_empty()).then(|| format!("{} there as an older copy", are(older)));
+    let missing = (!missing.is_empty()).then(|| format!("{} missing", are(missing)));
+    let older =
+        (!older.is_empty()).then(|| format!("{} present only as an older copy", are(older)));
     let both: Vec<String> = missing.into_iter().chain(older).collect();
     both.join(", and ")
 }
@@ -186,7 +190,7 @@ fn show_missing(missing: &[String]) -> String {
     if missing.is_empty() {
         return String::new();
     }
-    format!("; bring back {}", missing.join(", "))
+    format!("; reconnect {}", missing.join(", "))
 }
 
 impl Refusal {

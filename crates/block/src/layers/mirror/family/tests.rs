@@ -112,8 +112,8 @@ fn the_slow_side_alone_is_refused_until_it_is_known_to_be_complete() {
     };
     assert_eq!(refused, expected);
     let said = refused.to_string();
-    assert!(said.contains("a is not there"), "{said}");
-    assert!(said.contains("nothing is known after change 119"), "{said}");
+    assert!(said.contains("a is missing"), "{said}");
+    assert!(said.contains("the last known change is 119"), "{said}");
     assert!(said.contains("2020-01-01 00:00:00 UTC"), "{said}");
     for state in [SideState::CleanIdle, SideState::Clean] {
         let plan = plan(&[gone(), slow(state, 501)]);
@@ -443,7 +443,10 @@ fn an_older_copy_of_a_side_is_made_anew() {
     );
     let refused = refusal(&[active.clone(), older(SideState::Dirty, 299)]);
     let said = refused.to_string();
-    assert!(said.contains("b is there as an older copy"), "{said}");
+    assert!(
+        said.contains("b is present only as an older copy"),
+        "{said}"
+    );
     // If a peer has more changes than a clean side, the clean side is an older copy: it would have
     // been marked dirty before the peer received more changes.
     active.shared_below = 0;
@@ -486,7 +489,7 @@ fn a_copy_from_before_a_side_was_a_member_again_is_made_anew() {
     assert!(
         refusal(&seen)
             .to_string()
-            .contains("b is there as an older copy")
+            .contains("b is present only as an older copy")
     );
     let forced = decide(&seen, &[], Some(Force::Fork)).unwrap();
     assert_eq!(forced.behind, [(B, Behind::Everything)]);
@@ -497,7 +500,7 @@ fn a_copy_from_before_a_side_was_a_member_again_is_made_anew() {
     assert!(
         refusal(&seen)
             .to_string()
-            .contains("b is there as an older copy")
+            .contains("b is present only as an older copy")
     );
 }
 

@@ -83,12 +83,12 @@ pub(super) fn kept_side(
     let side = &sides[kept];
     if side.device.geometry().content_offset_bytes.is_none() {
         return Err(side.error(
-            "is no device of type \"adopted\": a side keeps more than its data, \
-             and on the disk itself there is no room for that",
+            "is not a device of type \"adopted\": a side also has metadata, and the disk itself \
+            has no room for it",
         ));
     }
     if formatting.flags(adopted).not_durable {
-        return Err(side.error("is ephemeral, and would be all there is of the volume at first"));
+        return Err(side.error("is ephemeral, and would at first be the only copy of the volume"));
     }
     Ok(Some(kept))
 }

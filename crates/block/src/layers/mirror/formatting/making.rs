@@ -215,7 +215,7 @@ pub(super) fn check_room(
         return Ok(());
     }
     Err(side.error(&format!(
-        "has room for {} of data, the volume has {}: it must be at least {} large",
+        "has room for {} of data, but the volume has {}: the side needs at least {}",
         show_size(layout.data.1),
         show_size(volume_bytes),
         show_size(device_bytes_for(volume_bytes, asked))
@@ -253,7 +253,7 @@ pub(super) async fn check_formattable(
     let adopted = formatting.adopt.as_ref() == Some(&side.name);
     if has_content && !adopted && !formatting.force {
         return Err(side.error(&format!(
-            "has content that would be lost: `format --adopt {}` keeps it, --force gives it up",
+            "has content that would be lost: `format --adopt {}` keeps it, --force overwrites it",
             side.name
         )));
     }

@@ -422,7 +422,7 @@ impl Attempt<'_> {
         }
         for side in inspected.iter().filter(|side| side.seen.damaged) {
             message.push_str(&format!(
-                "; the log of {} has lost entries that had been durable",
+                "; the log of {} has lost durable entries",
                 side.seen.name
             ));
         }
@@ -437,7 +437,7 @@ impl Attempt<'_> {
         }
         let lost = lost_ranges(inspected, refusal);
         if !lost.is_empty() {
-            message.push_str("\nwhat may be lost, as OFFSET+LENGTH in bytes:");
+            message.push_str("\nranges that may be lost, as OFFSET+LENGTH in bytes:");
         }
         for range in lost {
             message.push_str(&format!("\n  {}+{}", range.start, range.end - range.start));
@@ -453,9 +453,9 @@ impl Attempt<'_> {
         let full: Vec<&str> = full.map(|(side, _)| side.name.as_str()).collect();
         (!full.is_empty()).then(|| {
             format!(
-                "side {}: no space is left on what it is on (ENOSPC), and opening the volume takes \
-                 some; make room there and start again: nothing is lost meanwhile, and nothing \
-                 needs to be forced",
+                "side {}: no space is left below its device (ENOSPC), and opening the volume needs \
+                some; free space there and start again: no data is lost, and no forced opening is \
+                needed",
                 full.join(", side ")
             )
         })
@@ -702,14 +702,14 @@ fn is_blank(side: &Inspected) -> bool {
 fn blank_in_words(name: &str) -> String {
     format!(
         "the device of {name} holds no side of a volume; if it is a new disk in the place of a \
-         side, `bimetal serve FILE --rebuild {name}` makes it that side"
+        side, rebuild that side with `bimetal serve FILE --rebuild {name}`"
     )
 }
 
 fn unlisted_in_words(name: &str) -> String {
     format!(
-        "the device of {name} holds a side that the volume does not have any more: `bimetal serve \
-         FILE --rebuild {name}` makes it one again; else take \"{name}\" out of `sides`"
+        "the device of {name} holds a side that was removed from the volume: `bimetal serve FILE \
+        --rebuild {name}` adds it again; otherwise remove \"{name}\" from `sides`"
     )
 }
 

@@ -136,7 +136,10 @@ fn a_log_that_ends_before_what_its_superblock_says_has_lost_its_end() {
         claim_complete(&rt, &sides[0], 1_000).await;
         let refused = open_some(&rt, &sides, |_| true, None).await;
         let why = refused.err().expect("nobody has what it had");
-        assert!(why.contains("the log of side0 has lost entries"), "{why}");
+        assert!(
+            why.contains("the log of side0 has lost durable entries"),
+            "{why}"
+        );
     });
 }
 

@@ -58,7 +58,7 @@ impl History {
             let follows = at == 0 || epochs[at - 1].number.checked_add(1) == Some(epoch.number);
             let twice = epochs[..at].iter().any(|before| before.id == epoch.id);
             if !follows || twice || epoch.number == 0 || epoch.number == u64::MAX {
-                return Err(format!("its epoch {} cannot be there", epoch.number));
+                return Err(format!("its epoch {} is impossible", epoch.number));
             }
         }
         Ok(History(epochs))

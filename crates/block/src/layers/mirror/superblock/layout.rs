@@ -57,7 +57,7 @@ pub enum LayoutError {
     },
     /// The areas needed for later growth leave no room for data.
     #[error(
-        "on {} there is no room for data beside what it takes to grow to {}",
+        "a device of {} has no room for data beside the metadata for growth to {}",
         show_size(*device_bytes), show_size(*grow_to_bytes)
     )]
     GrowTo {
@@ -68,7 +68,7 @@ pub enum LayoutError {
     },
     /// The areas do not fit before the existing content of the device.
     #[error(
-        "{} before the data are too little; the metadata device needs {} and 4 KiB",
+        "the {} before the data are not enough; the metadata device needs {} and 4 KiB",
         show_size(*head_bytes), show_size(*needed_bytes)
     )]
     HeadTooSmall {

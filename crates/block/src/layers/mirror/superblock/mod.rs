@@ -314,17 +314,17 @@ impl Block<'_> {
         let used: Vec<Uuid> = table.iter().flatten().map(|listed| listed.side).collect();
         if used.is_empty() || used.len() != self.u32_at(76) as usize {
             return Err(format!(
-                "it says {} sides and names {}",
+                "it records {} sides but lists {}",
                 self.u32_at(76),
                 used.len()
             ));
         }
         let twice = |at: usize| used[..at].contains(&used[at]);
         if (0..used.len()).any(twice) {
-            return Err("it names a side twice".to_owned());
+            return Err("it lists a side twice".to_owned());
         }
         if place_in(&table, &self.uuid_at(56)) != Some(self.u32_at(72) as usize) {
-            return Err("it is not at its place in the table of sides".to_owned());
+            return Err("its own entry in the table of sides is at another place".to_owned());
         }
         Ok(table)
     }
@@ -495,8 +495,8 @@ impl Superblock {
         let content = device.content_offset_bytes.unwrap_or(self.layout.data.0);
         if content != self.layout.data.0 {
             return Err(format!(
-                "its data began {} behind its start when it was formatted, and begin {} behind it now: \
-                 its metadata device had another size",
+                "its data area began at offset {} when it was formatted, but begins at {} now: its \
+                metadata device had another size",
                 show_size(self.layout.data.0),
                 show_size(content)
             ));
