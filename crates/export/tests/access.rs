@@ -12,7 +12,6 @@ use bimetal_client::{Connector, Error, Options, RefusalCode, Session, Status, ri
 use bimetal_export::{Client, ExportConfig, Protocol, Rights, Rule, Server, Who};
 use bimetal_proto::brp::inbound::ToInitiator;
 use bimetal_proto::brp::{Hello, InitiatorInbound, Outbound, Purpose};
-use bimetal_rt::Rt;
 use bimetal_rt::net::{Peer, PipeOptions, Stream};
 
 const ALICE: u32 = 1000;
@@ -40,7 +39,8 @@ fn rule(who: Who, rights: Rights) -> Rule {
 
 /// Creates a server with three exports: Alice may write `alone` and `both`, the staff may read
 /// `both`, and `plain` has no rules. `alone` is the default export because its name is the first.
-fn server(rt: &Rt, protocol: Protocol) -> Server {
+fn served(protocol: Protocol) -> Served {
+    let rt = virtual_rt();
     let alice = rule(Who::User(ALICE), Rights::ReadWrite);
     let staff = rule(Who::Group(STAFF), Rights::ReadOnly);
     let exports = [
@@ -54,15 +54,16 @@ fn server(rt: &Rt, protocol: Protocol) -> Server {
             clients,
             ..ExportConfig::new(name, name, address())
         };
-        let device: Rc<dyn Device> = Rc::new(MemoryDevice::new(rt, SIZE));
+        let device: Rc<dyn Device> = Rc::new(MemoryDevice::new(&rt, SIZE));
         (config, device)
     });
-    Server::new(rt, exports.to_vec())
+    let server = Server::new(&rt, exports.to_vec());
+    Served { rt, server }
 }
 
-fn stream(rt: &Rt, server: &Server, client: &Client) -> Stream {
-    let (ours, theirs) = Stream::pair(rt, PipeOptions::default());
-    server.serve_client(&address(), theirs, client);
+fn stream(served: &Served, client: &Client) -> Stream {
+    let (ours, theirs) = Stream::pair(&served.rt, PipeOptions::default());
+    served.server.serve_client(&address(), theirs, client);
     ours
 }
 
@@ -77,8 +78,8 @@ fn named(name: &str) -> Vec<u8> {
     .concat()
 }
 
-async fn nbd(rt: &Rt, server: &Server, client: &Client) -> Raw {
-    let mut raw = Raw::over(rt, stream(rt, server, client));
+async fn nbd(served: &Served, client: &Client) -> Raw {
+    let mut raw = Raw::over(&served.rt, stream(served, client));
     assert_eq!(raw.take(18).await, b"NBDMAGICIHAVEOPT\0\x03");
     raw.send(&[0, 0, 0, 3]).await;
     raw
@@ -99,26 +100,21 @@ async fn nbd_names(raw: &mut Raw) -> Vec<String> {
 
 #[test]
 fn nbd_shows_each_client_what_it_may_use() {
-    let rt = virtual_rt();
-    let server = server(&rt, Protocol::Nbd);
-    rt.block_on(async {
-        let mut alice = nbd(&rt, &server, &user(ALICE)).await;
+    served(Protocol::Nbd).run(async |served| {
+        let mut alice = nbd(served, &user(ALICE)).await;
         assert_eq!(nbd_names(&mut alice).await, ["alone", "both"]);
-        let mut bob = nbd(&rt, &server, &user(BOB)).await;
+        let mut bob = nbd(served, &user(BOB)).await;
         assert_eq!(nbd_names(&mut bob).await, ["both"]);
-        let mut nobody = nbd(&rt, &server, &Client::Unknown).await;
+        let mut nobody = nbd(served, &Client::Unknown).await;
         assert_eq!(nbd_names(&mut nobody).await, ["plain"]);
-        server.stop().await;
+        served.stop().await;
     });
-    assert_clean(&rt);
 }
 
 #[test]
 fn nbd_answers_for_a_hidden_export_as_for_one_that_does_not_exist() {
-    let rt = virtual_rt();
-    let server = server(&rt, Protocol::Nbd);
-    rt.block_on(async {
-        let mut bob = nbd(&rt, &server, &user(BOB)).await;
+    served(Protocol::Nbd).run(async |served| {
+        let mut bob = nbd(served, &user(BOB)).await;
         bob.option(8, &[]).await;
         assert_eq!(bob.reply().await.0, 1);
         // The options INFO and GO, and the two metadata options. The data of these options has the
@@ -139,27 +135,24 @@ fn nbd_answers_for_a_hidden_export_as_for_one_that_does_not_exist() {
         }
         // The server cannot answer EXPORT_NAME (1) with an error, so it ends the connection.
         for name in [&b"alone"[..], b"never"] {
-            let mut bob = nbd(&rt, &server, &user(BOB)).await;
+            let mut bob = nbd(served, &user(BOB)).await;
             bob.option(1, name).await;
             assert!(bob.at_end().await);
         }
-        server.stop().await;
+        served.stop().await;
     });
-    assert_clean(&rt);
 }
 
 #[test]
 fn nbd_lets_a_reader_read_and_answers_changes_with_eperm() {
-    let rt = virtual_rt();
-    let server = server(&rt, Protocol::Nbd);
-    rt.block_on(async {
-        let mut alice = nbd(&rt, &server, &user(ALICE)).await;
+    served(Protocol::Nbd).run(async |served| {
+        let mut alice = nbd(served, &user(ALICE)).await;
         alice.option(1, b"both").await;
         assert_eq!(alice.take(10).await[9] & 2, 0, "READ_ONLY is bit 1");
         alice.write(0, 1, 0, &[7; 4096]).await;
         alice.expect(1, 0).await;
 
-        let mut bob = nbd(&rt, &server, &user(BOB)).await;
+        let mut bob = nbd(served, &user(BOB)).await;
         // Bob's default export is the first export that Bob may see.
         bob.option(1, b"").await;
         assert_eq!(bob.take(10).await[9] & 2, 2);
@@ -172,34 +165,34 @@ fn nbd_lets_a_reader_read_and_answers_changes_with_eperm() {
         assert_eq!(bob.read(0, 4096).await, [7; 4096]);
         bob.request(0, FLUSH, 4, 0, 0).await;
         bob.expect(4, 0).await;
-        server.stop().await;
+        served.stop().await;
     });
-    assert_clean(&rt);
 }
 
-fn connector(rt: &Rt, server: &Server, client: Client) -> Connector {
-    let (rt, server) = (rt.clone(), server.clone());
+fn connector(served: &Served, client: Client) -> Connector {
+    let served = served.clone();
     Rc::new(move || {
-        let ours = stream(&rt, &server, &client);
+        let ours = stream(&served, &client);
         let connected: Pin<Box<dyn Future<Output = io::Result<Stream>>>> =
             Box::pin(async move { Ok(ours) });
         connected
     })
 }
 
-async fn session(rt: &Rt, server: &Server, client: Client, name: &str) -> Session {
+async fn session(served: &Served, client: Client, name: &str) -> Session {
     let options = Options {
         export: name.to_owned(),
         ..Options::new(address())
     };
-    let connectors = vec![connector(rt, server, client)];
-    Session::over(rt, connectors, options).await.unwrap()
+    let connectors = vec![connector(served, client)];
+    Session::over(&served.rt, connectors, options)
+        .await
+        .unwrap()
 }
 
 /// Returns all messages of a target in answer to one `HELLO`, decoded and as bytes.
 async fn answers(
-    rt: &Rt,
-    server: &Server,
+    served: &Served,
     client: &Client,
     purpose: Purpose,
     name: &str,
@@ -215,7 +208,7 @@ async fn answers(
     };
     let (mut bytes, mut outbound) = (Vec::new(), Outbound::new());
     hello.encode(&mut outbound, &mut bytes);
-    let mut raw = Raw::over(rt, stream(rt, server, client));
+    let mut raw = Raw::over(&served.rt, stream(served, client));
     raw.send(&bytes).await;
     let bytes = raw.take(usize::MAX).await;
     let (mut inbound, mut rest, mut messages) = (InitiatorInbound::new(0), &bytes[..], Vec::new());
@@ -229,15 +222,13 @@ async fn answers(
 
 #[test]
 fn brp_shows_each_client_what_it_may_use() {
-    let rt = virtual_rt();
-    let server = server(&rt, Protocol::Brp);
-    rt.block_on(async {
+    served(Protocol::Brp).run(async |served| {
         for (client, names) in [
             (user(ALICE), &[("alone", false), ("both", false)][..]),
             (user(BOB), &[("both", true)]),
             (Client::Unknown, &[("plain", false)]),
         ] {
-            let (messages, _) = answers(&rt, &server, &client, Purpose::List, "").await;
+            let (messages, _) = answers(served, &client, Purpose::List, "").await;
             let (end, listed) = messages.split_last().unwrap();
             assert_eq!(*end, ToInitiator::ListEnd);
             let listed: Vec<_> = listed
@@ -252,60 +243,55 @@ fn brp_shows_each_client_what_it_may_use() {
                 .collect();
             assert_eq!(listed, names);
         }
-        server.stop().await;
+        served.stop().await;
     });
-    assert_clean(&rt);
 }
 
 #[test]
 fn brp_answers_for_a_hidden_export_as_for_one_that_does_not_exist() {
-    let rt = virtual_rt();
-    let server = server(&rt, Protocol::Brp);
-    rt.block_on(async {
+    served(Protocol::Brp).run(async |served| {
         let bob = user(BOB);
-        let (refused, bytes) = answers(&rt, &server, &bob, Purpose::Open, "never").await;
+        let (refused, bytes) = answers(served, &bob, Purpose::Open, "never").await;
         assert!(
             matches!(&refused[..], [ToInitiator::Refused(why)] if why.code == RefusalCode::UnknownExport)
         );
         for name in ["alone", "plain"] {
-            let hidden = answers(&rt, &server, &bob, Purpose::Open, name).await;
+            let hidden = answers(served, &bob, Purpose::Open, name).await;
             assert_eq!(hidden.1, bytes, "byte by byte");
         }
-        server.stop().await;
+        served.stop().await;
     });
-    assert_clean(&rt);
 }
 
 #[test]
 fn brp_lets_a_reader_read_and_refuses_changes() {
-    let rt = virtual_rt();
-    let server = server(&rt, Protocol::Brp);
-    rt.block_on(async {
-        let alice = session(&rt, &server, user(ALICE), "both").await;
-        alice.write(0, rt.pool().copy_of(&[7; 4096])).await.unwrap();
-        let bob = session(&rt, &server, user(BOB), "").await;
+    served(Protocol::Brp).run(async |served| {
+        let alice = session(served, user(ALICE), "both").await;
+        alice
+            .write(0, served.rt.pool().copy_of(&[7; 4096]))
+            .await
+            .unwrap();
+        let bob = session(served, user(BOB), "").await;
         assert_eq!(bob.export().rights & right::READ_ONLY, right::READ_ONLY);
-        let refused = bob.write(0, rt.pool().copy_of(&[8; 4096])).await;
+        let refused = bob.write(0, served.rt.pool().copy_of(&[8; 4096])).await;
         assert!(matches!(refused, Err(Error::Target(Status::ReadOnly))));
         assert_eq!(bob.read(0, 4096).await.unwrap().to_vec(), [7; 4096]);
         bob.flush().await.unwrap();
         alice.close().await;
         bob.close().await;
-        server.stop().await;
+        served.stop().await;
     });
-    assert_clean(&rt);
 }
 
 #[test]
 fn who_may_see_nothing_is_told_nothing() {
     for protocol in [Protocol::Nbd, Protocol::Brp] {
-        let rt = virtual_rt();
-        let server = server(&rt, protocol);
-        rt.block_on(async {
-            let mut stranger = Raw::over(&rt, stream(&rt, &server, &user(1002)));
+        served(protocol).run(async |served| {
+            let stranger = stream(served, &user(1002));
+            let mut stranger = Raw::over(&served.rt, stranger);
             assert!(stranger.at_end().await);
             let mut statistics: Vec<(String, String, bimetal_block::Statistic)> = Vec::new();
-            server.statistics(&mut statistics);
+            served.server.statistics(&mut statistics);
             let refused = statistics.iter().find(|(part, name, _)| {
                 (part.as_str(), name.as_str()) == ("alone", "connections_refused")
             });
@@ -313,14 +299,13 @@ fn who_may_see_nothing_is_told_nothing() {
                 refused,
                 Some((_, _, bimetal_block::Statistic::Counter(1)))
             ));
-            let told = rt.notices().take(rt.now());
+            let told = served.rt.notices().take(served.rt.now());
             let lines: Vec<String> = told.iter().map(ToString::to_string).collect();
             assert!(
                 matches!(&lines[..], [line] if line.contains("gives user 1002 no access")),
                 "{lines:?}"
             );
-            server.stop().await;
+            served.stop().await;
         });
-        assert_clean(&rt);
     }
 }

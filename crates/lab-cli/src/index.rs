@@ -11,15 +11,14 @@ use bimetal_sim::experiment::index::{
 };
 use serde_json::json;
 
+use crate::options::ExperimentArgs;
 use crate::output::{percent, print_lines};
 
 /// Arguments of the verb `bimetal-lab index`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Number of seeds; the results are medians over all seeds
-    #[arg(long, value_name = "N", default_value = "3",
-          value_parser = clap::value_parser!(u64).range(1..=100))]
-    seeds: u64,
+    #[command(flatten)]
+    experiment: ExperimentArgs,
     /// Number of keys to load
     #[arg(long, value_name = "N", default_value = "1000000",
           value_parser = clap::value_parser!(u64).range(100_000..=100_000_000))]
@@ -45,9 +44,6 @@ pub(crate) struct Args {
     /// Vary one parameter at a time instead, to see which parameters matter
     #[arg(long)]
     sweep: bool,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
 }
 
 /// Definition of the size of the flash area of a scheme.
@@ -83,7 +79,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     };
     let mut out = std::io::stdout().lock();
     if args.sweep {
-        let points = sweep(&setting, args.seeds, progress);
+        let points = sweep(&setting, args.experiment.seeds, progress);
         bar.finish_and_clear();
         return print_sweep(&mut out, &points?, args);
     }
@@ -94,11 +90,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let extent = Extent {
         schemes: Scheme::ALL.to_vec(),
         areas,
-        seeds: args.seeds,
+        seeds: args.experiment.seeds,
     };
     let comparison = compare(&setting, &extent, progress);
     bar.finish_and_clear();
-    print_comparison(&mut out, &comparison?, args.json)
+    print_comparison(&mut out, &comparison?, args.experiment.json)
 }
 
 fn print_comparison(
@@ -225,15 +221,15 @@ fn gains_table<'g>(first: &str, gains: impl Iterator<Item = (&'g str, &'g Gain)>
 }
 
 fn print_sweep(out: &mut impl Write, points: &[SweepPoint], args: &Args) -> Result<ExitCode> {
-    if args.json {
-        let all = json!({ "version": 1, "seeds": args.seeds, "points": points });
+    if args.experiment.json {
+        let all = json!({ "version": 1, "seeds": args.experiment.seeds, "points": points });
         writeln!(out, "{}", serde_json::to_string_pretty(&all)?)?;
         return Ok(ExitCode::SUCCESS);
     }
     writeln!(
         out,
         "One parameter changed at a time, all schemes with the same area, medians of {} seeds.",
-        args.seeds
+        args.experiment.seeds
     )?;
     writeln!(out)?;
     let named = points.iter().flat_map(|point| {

@@ -10,6 +10,7 @@ mod cache;
 mod experiments;
 mod index;
 mod mirror;
+mod options;
 mod output;
 mod tester;
 mod trace;

@@ -15,6 +15,7 @@ use bimetal_sim::experiment::comparison::{
 use bimetal_sim::experiment::hetero::{Devices, Scheme, schemes};
 use serde_json::json;
 
+use crate::options::ExperimentArgs;
 use crate::output::{percent, print_lines};
 
 /// Arguments of the verb `mirror`.
@@ -24,10 +25,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value = "300",
           value_parser = clap::value_parser!(u64).range(1..=100_000))]
     seconds: u64,
-    /// Number of seeds; the results are medians over all seeds
-    #[arg(long, value_name = "N", default_value = "3",
-          value_parser = clap::value_parser!(u64).range(1..=100))]
-    seeds: u64,
+    #[command(flatten)]
+    experiment: ExperimentArgs,
     /// Loads in writes per second [default: the loads of the paper, or for qlc loads near the
     /// capacity of the SSD]
     #[arg(long, value_name = "N,...", value_delimiter = ',',
@@ -52,9 +51,6 @@ pub(crate) struct Args {
     /// With --log: size of the part of the volume to which the load writes
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1GiB")]
     span: Size,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
 }
 
 /// Runs the verb.
@@ -62,7 +58,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let extent = Extent {
         writes_per_s: args.loads.clone(),
         seconds: args.seconds,
-        seeds: args.seeds,
+        seeds: args.experiment.seeds,
     };
     let chosen = |all: &[Pair]| {
         let is_chosen = |pair: &&Pair| args.pair.is_empty() || args.pair.contains(pair);
@@ -70,15 +66,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         all.map(|pair| pair.under(&extent)).collect::<Vec<_>>()
     };
     match (&args.log, args.sweep) {
-        (None, false) => hetero(&chosen(&PAPERS_PAIRS), &schemes(), args.json),
-        (None, true) => sweep_all(&or_loads(&extent, &WRITES_PER_S), args.json),
+        (None, false) => hetero(&chosen(&PAPERS_PAIRS), &schemes(), args.experiment.json),
+        (None, true) => sweep_all(&or_loads(&extent, &WRITES_PER_S), args.experiment.json),
         (Some(log), is_sweep) => {
             let pairs = if is_sweep {
                 pairs_for_logs_changed(&extent)
             } else {
                 chosen(&PAIRS_FOR_LOGS)
             };
-            hetero(&pairs, &[logged(log.0, args.span.0)], args.json)
+            hetero(&pairs, &[logged(log.0, args.span.0)], args.experiment.json)
         }
     }
 }

@@ -2,6 +2,7 @@
 //! opened from a configuration.
 
 pub mod sides;
+pub mod volume;
 
 use std::path::Path;
 use std::rc::Rc;

@@ -8,8 +8,9 @@ use bimetal_block::graph::OpenError;
 use bimetal_block::layers::mirror::superblock::Candidate;
 use bimetal_block::layers::mirror::{Mirror, MirrorConfig, OpenOptions, ScrubStatus, SideToOpen};
 use bimetal_block::media::memory::MemoryDevice;
-use bimetal_block::{Device, Geometry, IoError, IoFuture, Request};
+use bimetal_block::{Device, Geometry, IoError, IoFuture, Op, Request};
 use bimetal_rt::Rt;
+use bimetal_rt::sync::Event;
 
 use super::write;
 
@@ -54,6 +55,76 @@ impl Powered {
         Rc::new(Powered {
             below: Rc::clone(below),
             power: Rc::clone(power),
+        })
+    }
+}
+
+/// Whether a device stalls before or after the write of its superblock takes effect.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Stall {
+    Before,
+    After,
+}
+
+/// A device that can stall. After the test has armed it, it stalls at the next write of its
+/// superblock: it answers neither this write nor any later request until the test frees it.
+pub struct Stalling {
+    below: Rc<dyn Device>,
+    stall: Stall,
+    is_armed: Cell<bool>,
+    is_stalled: Cell<bool>,
+    freed: Event,
+}
+
+impl Stalling {
+    pub fn over(below: Rc<dyn Device>, stall: Stall) -> Stalling {
+        Stalling {
+            below,
+            stall,
+            is_armed: Cell::new(false),
+            is_stalled: Cell::new(false),
+            freed: Event::new(),
+        }
+    }
+
+    pub fn arm(&self) {
+        self.is_armed.set(true);
+    }
+
+    pub fn is_stalled(&self) -> bool {
+        self.is_stalled.get()
+    }
+
+    pub fn free(&self) {
+        self.is_armed.set(false);
+        self.is_stalled.set(false);
+        self.freed.notify();
+    }
+
+    async fn until_free(&self) {
+        self.freed.until(|| !self.is_stalled.get()).await;
+    }
+}
+
+impl Device for Stalling {
+    fn geometry(&self) -> &Geometry {
+        self.below.geometry()
+    }
+
+    fn submit(&self, request: Request) -> IoFuture<'_> {
+        let copies = [0, self.geometry().size_bytes - BLOCK];
+        let of_superblock = request.op == Op::Write && copies.contains(&request.offset);
+        IoFuture::new(async move {
+            self.until_free().await;
+            if of_superblock && self.is_armed.replace(false) {
+                self.is_stalled.set(true);
+            }
+            if self.stall == Stall::Before {
+                self.until_free().await;
+            }
+            let answer = self.below.submit(request).await;
+            self.until_free().await;
+            answer
         })
     }
 }
@@ -115,7 +186,21 @@ pub async fn open_without(
     missing: &[usize],
     options: &OpenOptions,
 ) -> Result<Mirror, OpenError> {
-    let config = MirrorConfig::of(sides.iter().map(|side| side.name.clone()).collect());
+    let config = MirrorConfig::of(Vec::new());
+    open_with(rt, &config, sides, missing, options).await
+}
+
+/// Opens a volume whose sides with the indices `missing` cannot be found, with the configuration
+/// `config` for the sides `sides`.
+pub async fn open_with(
+    rt: &Rt,
+    config: &MirrorConfig,
+    sides: &[&Candidate],
+    missing: &[usize],
+    options: &OpenOptions,
+) -> Result<Mirror, OpenError> {
+    let mut config = config.clone();
+    config.sides = sides.iter().map(|side| side.name.clone()).collect();
     let side = |(index, side): (usize, &&Candidate)| SideToOpen {
         name: side.name.clone(),
         device: there(side, !missing.contains(&index)),

@@ -90,6 +90,81 @@ impl Device for Slow {
     }
 }
 
+/// A server in virtual time, with the runtime that it runs on.
+#[derive(Clone)]
+pub struct Served {
+    pub rt: Rt,
+    pub server: Server,
+}
+
+impl Served {
+    /// A server with the export `vol` over memory.
+    pub fn memory() -> Served {
+        Served::memory_as(|_| ())
+    }
+
+    /// A server with the export `vol` over memory, whose configuration `change` has changed.
+    pub fn memory_as(change: impl FnOnce(&mut ExportConfig)) -> Served {
+        let rt = virtual_rt();
+        let mut config = ExportConfig::new("vol", "dev", address());
+        change(&mut config);
+        let device: Rc<dyn Device> = Rc::new(MemoryDevice::new(&rt, SIZE));
+        let server = Server::new(&rt, vec![(config, device)]);
+        Served { rt, server }
+    }
+
+    /// A server with the export `vol` over a device that delays every request by `delay`, and that
+    /// device.
+    pub fn slow(delay: Duration) -> (Served, Rc<Slow>) {
+        let rt = virtual_rt();
+        let slow = Slow::new(&rt, delay);
+        let server = server(&rt, slow.clone());
+        (Served { rt, server }, slow)
+    }
+
+    /// Runs a test, which stops the server, and asserts that the server then holds no resources.
+    pub fn run(self, test: impl AsyncFnOnce(&Served)) {
+        self.rt.block_on(test(&self));
+        let Served { rt, server } = self;
+        drop(server);
+        assert_clean(&rt);
+    }
+
+    /// Stops the server. Clients that are still connected are disconnected.
+    pub async fn stop(&self) {
+        self.server.stop().await;
+    }
+
+    /// Connects a client, which has not sent anything.
+    pub fn connect(&self) -> Raw {
+        connect(&self.rt, &self.server)
+    }
+
+    /// Connects a client, and enters the transmission phase without structured replies.
+    pub async fn enter(&self) -> Raw {
+        let mut client = self.connect();
+        client.enter().await;
+        client
+    }
+
+    /// Returns a counter of the only export.
+    pub fn statistic(&self, name: &str) -> u64 {
+        statistic(&self.server, name)
+    }
+
+    /// Waits until the server has `count` connections, at most for two minutes.
+    pub async fn until_connections(&self, count: usize) {
+        let reached = async {
+            while self.server.connections() != count {
+                self.rt.sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let limit = Duration::from_secs(120);
+        let reached = self.rt.timeout(limit, reached).await;
+        reached.unwrap_or_else(|_| panic!("{} connections", self.server.connections()));
+    }
+}
+
 /// Creates a server with one export over `device`.
 pub fn server(rt: &Rt, device: Rc<dyn Device>) -> Server {
     let config = ExportConfig::new("vol", "dev", address());
@@ -249,6 +324,37 @@ impl Raw {
     /// Receives a reply, which must be a simple reply with this error and cookie.
     pub async fn expect(&mut self, cookie: u64, error: u32) {
         assert_eq!(self.answer().await, Answer::Simple { error, cookie });
+    }
+
+    /// Receives a simple reply without an error, and returns its cookie.
+    pub async fn success(&mut self) -> u64 {
+        match self.answer().await {
+            Answer::Simple { error: 0, cookie } => cookie,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Receives the only chunk of a structured reply, which must have this type and payload.
+    pub async fn expect_chunk(&mut self, cookie: u64, kind: u16, payload: &[u8]) {
+        let chunk = Answer::Chunk {
+            flags: 1,
+            kind,
+            cookie,
+            payload: payload.to_vec(),
+        };
+        assert_eq!(self.answer().await, chunk);
+    }
+
+    /// Sends a request without data, and receives its simple reply, which must have no error.
+    pub async fn call(&mut self, command: u16, cookie: u64, offset: u64, len: u32) {
+        self.request(0, command, cookie, offset, len).await;
+        self.expect(cookie, 0).await;
+    }
+
+    /// Writes with a simple reply, which must have no error.
+    pub async fn store(&mut self, cookie: u64, offset: u64, data: &[u8]) {
+        self.write(0, cookie, offset, data).await;
+        self.expect(cookie, 0).await;
     }
 
     /// Reads with simple replies.
