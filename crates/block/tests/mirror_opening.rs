@@ -97,9 +97,9 @@ fn fillable(side: &Candidate) -> (Candidate, Rc<Cell<bool>>) {
     (Candidate { name, device }, is_full)
 }
 
-/// A volume with full sides must not open, and the error must advise to free space. It must not
-/// advise a forced opening, which would lose data of a side. Once there is free space, the volume
-/// opens with all sides.
+/// When the storage behind a side is full (`ENOSPC`), the volume must not open, and the error must
+/// advise to free space. It must not advise a forced opening, which would lose data of a side. Once
+/// there is free space, the volume opens with all sides.
 #[test]
 fn full_sides_are_told_to_be_full_and_nothing_is_forced() {
     let rt = virtual_rt(6);
@@ -478,8 +478,8 @@ fn a_forced_opening_shows_the_last_moment_that_is_known_or_goes_on_from_it() {
             .await
             .expect("written");
         fork.close().await.expect("closed");
-        // The side that was missing at the fork returns, and is resynchronized with the content of
-        // the fork.
+        // The side that was missing when the volume was forced open returns. It is resynchronized
+        // with the content of the side that was opened.
         let both = open(&rt, &sides)
             .await
             .expect("one descends from the other");

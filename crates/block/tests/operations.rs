@@ -242,8 +242,8 @@ fn a_scrub_finds_what_is_wrong_in_a_header_of_the_log() {
             put(&rt, &mirror, at * MIB, at as u8).await;
             mirror.submit(Request::flush()).await.expect("flushed");
         }
-        // Each of these writes is a separate log entry, so its header is in the block directly
-        // before it.
+        // Each of these writes is a separate log entry, so the header of the entry is in the block
+        // directly before the data.
         for at in [7, 9] {
             let place = mirror.place_on(1, at * MIB).expect("it has a place");
             assert_ne!(place, volume.home(1, at * MIB).await, "it is in the log");
@@ -411,7 +411,8 @@ fn a_rebuild_copies_what_was_written_and_says_how_far_it_is() {
             ceiling: Some(Rate(MIB)),
         };
         volume.fill(6).await;
-        // Old content that the side still holds at other blocks must not become visible again.
+        // Side 1 holds old content of a block that is then zeroed while the side is absent. The
+        // rebuild must not make this old content visible again.
         let alone = volume.home(1, 20 * MIB).await;
         let mirror = volume.open().await;
         put(&rt, &mirror, 20 * MIB, 3).await;

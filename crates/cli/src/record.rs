@@ -158,8 +158,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let recorder = match recorder {
         Ok(recorder) => recorder,
         Err(error) => {
-            // The file is empty, so it is removed. The first error is reported, and not an error of
-            // the removal.
+            // The file is empty, so it is removed. The error of the recording is returned; an error
+            // of the removal is ignored.
             let _ = std::fs::remove_file(&args.out);
             return Err(error);
         }

@@ -22,7 +22,8 @@ fn simple_replies_carry_every_command() {
     let server = server(&rt, memory(&rt));
     rt.block_on(async {
         let mut client = connect(&rt, &server);
-        // HAS_FLAGS, SEND_FLUSH, SEND_FUA, SEND_TRIM, SEND_WRITE_ZEROES, CAN_MULTI_CONN.
+        // The bits are HAS_FLAGS, SEND_FLUSH, SEND_FUA, SEND_TRIM, SEND_WRITE_ZEROES and
+        // CAN_MULTI_CONN.
         let flags = 1 | 1 << 2 | 1 << 3 | 1 << 5 | 1 << 6 | 1 << 8;
         assert_eq!(client.enter().await, (SIZE, flags));
         client.write(0, 1, 4096, &[7; 8192]).await;
@@ -263,7 +264,8 @@ fn a_malformed_message_ends_its_connection_alone() {
             client.send(&bad).await;
             assert!(client.at_end().await);
         }
-        // Handshakes with unknown flags, with a wrong magic, and for an export that does not exist.
+        // The server closes the connection after unknown flags, a wrong magic, or the name of an
+        // export that does not exist.
         let flags = [0, 0, 0, 3];
         for bad in [
             vec![0xff; 4],
@@ -477,7 +479,8 @@ fn a_flush_covers_the_writes_of_other_connections() {
         assert_eq!(b.read(0, 4096).await, [1; 4096]);
         server.stop().await;
     });
-    // The same device received the write and, after its completion, the flush.
+    // The device received the write of one connection and, after its completion, the flush of the
+    // other connection.
     let ops: Vec<Op> = slow.seen.borrow().iter().map(|r| r.op).collect();
     assert_eq!(ops, [Op::Write, Op::Flush, Op::Read]);
 }

@@ -81,7 +81,7 @@ pub enum Refusal {
         missing: Vec<String>,
     },
     /// A side that is missing, or present only as an older copy, might have acknowledged changes
-    /// that the present sides lack (T7).
+    /// that the present sides lack (promise T7 in `docs/trust.md`).
     #[error(
         "{}, which may have newer changes; nothing is known after change {} \
          ({known_from}, last written {}); bring it back, or `serve --force-open read-only` shows what \
