@@ -1,5 +1,5 @@
-//! Fuzzes the image of a node of the index, a blob or a patch with arbitrary bytes: the bytes are
-//! refused, or can be read like an image.
+//! Fuzzes the decoders of node images, blobs and patches with arbitrary bytes: a decoder must
+//! refuse the bytes, or return a value that can be read like that of a valid image.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Fuzzes descriptions of columns: each is refused with a reason, or usable on any text. The first
-//! line is the description, the rest the text.
+//! Fuzzes descriptions of columns. Each description must be refused with a reason, or be usable on
+//! any text. The first line of the input is the description, and the other lines are the text.
 
 #![no_main]
 

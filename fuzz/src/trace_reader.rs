@@ -12,7 +12,8 @@ const PAGE_BYTES: u64 = 4096;
 /// record of a few bytes can cover a million pages.
 const PAGES_MAX: u64 = 1 << 16;
 
-/// Returns the number of pages that a record touches, computed by division.
+/// Returns the number of pages that a record touches. Computes it by division, independently of the
+/// library under test.
 fn pages_of(record: &Record) -> u64 {
     let last = record.offset_bytes + (record.length_bytes - 1);
     last / PAGE_BYTES - record.offset_bytes / PAGE_BYTES + 1

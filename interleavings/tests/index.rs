@@ -124,7 +124,8 @@ impl Storage for SlowDisk {
         if thread::current().id() == self.writer {
             return self.disk.read(offset, buffer);
         }
-        // The content that a read returns can be the content at any moment during the call.
+        // A read may return the content of any moment during the call. So the disk is read either
+        // before or after the wait for changes.
         let is_early = shuttle::rand::thread_rng().gen_bool(0.5);
         if !is_early {
             self.wait_for_changes();
@@ -354,7 +355,8 @@ fn batches_are_whole(options: fn() -> Options) {
 /// id of the second part is reused for a part of a newer value, or the location of the first part
 /// for another part. The reader must find a newer value, and no damage.
 fn long_values_are_found() {
-    // A part of a value has at most 32 KiB, and a batch has at most an eighth of the log.
+    // A part of a value has at most 32 KiB, so this value has two parts. A batch has at most an
+    // eighth of the log, so the log has 1 MiB.
     const VALUE_BYTES: usize = 40_000;
     const ROUNDS: u8 = 6;
     let options = Options {
@@ -430,7 +432,7 @@ fn leaves_are_found() {
     }
 }
 
-/// Number of keys, enough for more leaves than apply a deletion immediately.
+/// Number of keys. They fill more leaves than a range deletion is applied to immediately.
 const MANY_KEYS: u16 = 300;
 
 /// A range of many leaves is deleted and rewritten while leaves apply the deletion: a reader sees

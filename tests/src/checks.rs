@@ -126,6 +126,7 @@ pub fn qemu_img_convert_and_compare(uri: &str, dir: &Scratch, image: &Path) {
 pub fn qemu_io(uri: &str, commands: &[&str]) -> Outcome {
     let outcome = run_qemu_io(uri, commands);
     // qemu-io continues after a failed command, and some versions nevertheless exit with status 0.
+    // So the output is searched for error messages.
     let failed = ["failed", "error", "Input/output", "Invalid"];
     let bad = failed
         .iter()
@@ -170,8 +171,7 @@ pub fn qemu_io_commands(uri: &str) {
         ],
     );
     qemu_io(uri, &["read -P 0x11 0 32k", "read -P 0x22 96k 32k"]);
-    // Write-zeroes that are allowed to create a hole (-u), and write-zeroes that must keep the
-    // space allocated.
+    // One write-zeroes is allowed to create a hole (-u); the other must keep the space allocated.
     qemu_io(
         uri,
         &[

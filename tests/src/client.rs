@@ -171,7 +171,7 @@ fn tail(text: &str) -> &str {
     &text[start..]
 }
 
-/// Returns whether a variable belongs to the description of this test's package that cargo gives.
+/// Returns whether cargo sets this variable to describe the package of the running test.
 fn is_of_a_package(variable: &OsStr) -> bool {
     let name = variable.to_string_lossy();
     let is_one = ["OUT_DIR", "CARGO_CRATE_NAME", "CARGO_PRIMARY_PACKAGE"].contains(&&*name);

@@ -1,8 +1,8 @@
 //! Waits for a condition, never for a fixed time.
 //!
-//! Only this module of the tests reads the clock. A deadline turns a hang into a failure with a
-//! name, and must not be used to measure time. (An emulated slow disk computes its delays with the
-//! same clock, and no test asserts anything about these delays.)
+//! Only this module of the tests reads the clock. A deadline turns a hang into a test failure that
+//! names the condition, and must not be used to measure time. (An emulated slow disk computes its
+//! delays with the same clock, and no test asserts anything about these delays.)
 
 use std::time::{Duration, Instant};
 

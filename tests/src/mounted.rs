@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 pub struct Mounted {
     /// The folder on which the volume is mounted.
     pub folder: PathBuf,
-    /// Path that the server printed: the path of the volume's file, or the path of the loop device
-    /// over this file.
+    /// Path that the server printed when it mounted the volume: the path of the volume's file or,
+    /// if the volume is served as a loop device, the path of that device.
     pub path: PathBuf,
     server: Option<Server>,
 }

@@ -46,8 +46,8 @@ fn refused(volume: &Volume, verb: &str, words: &[&str]) -> Outcome {
     outcome
 }
 
-/// Asserts that the verbs `check`, `format` and `serve` refuse a configuration with a mistake, with
-/// each of `words` in the message.
+/// Asserts that each of the verbs `check`, `format` and `serve` refuses the configuration `text`,
+/// which has a mistake, with a message that contains all of `words`.
 fn mistake(name: &str, text: &str, words: &[&str]) {
     let volume = Volume::from_toml(name, text);
     for side in ["a.img", "b.img"] {

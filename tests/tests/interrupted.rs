@@ -33,7 +33,7 @@ fn content(piece: u64) -> Vec<u8> {
     (piece + 1).to_le_bytes().repeat(PIECE_BYTES as usize / 8)
 }
 
-/// Returns a stopped volume that holds the content of all pieces.
+/// Returns a stopped volume to which the content of each of the `PIECES` pieces was written.
 fn filled(name: &str) -> Volume {
     let volume = Volume::from_toml(name, &toml("\"a\", \"b\""));
     for image in ["a.img", "b.img"] {
@@ -127,7 +127,8 @@ fn a_replacement_that_is_killed_goes_on_by_itself() {
     assert!(check.contains("replace b by c"), "{check}");
     assert!(check.contains(line), "{check}");
 
-    // Repeating the same command is not an error, and the operation finishes.
+    // Repeating the command of the interrupted replacement is not an error, and the replacement
+    // finishes.
     let server = volume.serve();
     side(&volume, &["replace", "b", "c"]);
     until_complete(&volume, &["a", "c"]);
@@ -148,8 +149,8 @@ fn a_replacement_that_is_killed_goes_on_by_itself() {
     server.stop();
 }
 
-/// A mirror at some place in a configuration. It has the side `stays` and the side `b`, which the
-/// test replaces by `c`.
+/// A mirror at one of several possible positions in a configuration. It has the side `stays` and
+/// the side `b`, which the test replaces by `c`.
 struct Place {
     /// Part of the configuration that follows the file devices. In this text, the word `SIDES`
     /// stands for the list of sides.

@@ -40,7 +40,8 @@ fn disturb(stand: &Stand, random: &mut Random) {
     }
 }
 
-/// Runs a load up to the moment of the crash. The error is the description of a broken promise.
+/// Runs a load up to the moment of the crash. The error describes the durability guarantee that the
+/// server has violated.
 fn load(
     stand: &Stand,
     model: &mut Model,
@@ -291,7 +292,8 @@ fn canary_fio_finds_flushes_that_do_nothing() {
     stand.disks.iter().for_each(|disk| disk.lie());
     let mut random = Random::new(1003);
     let words = found_within(5, |number| fio_round(&mut stand, &mut random, number));
-    // The loss shows as data that fio did not write, or the server found it and refused the volume.
+    // fio reports the loss as data that it did not write, unless the server has detected the loss
+    // and refused the volume.
     let known = ["verify", REFUSED];
     assert!(known.iter().any(|w| words.contains(w)), "{words}");
 }

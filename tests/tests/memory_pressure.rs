@@ -20,9 +20,9 @@ use bimetal_tests::server::{Server, uri};
 use bimetal_tests::volume::{MIB, Volume, mirror_toml};
 use std::path::Path;
 
-/// Limit of the group in bytes; the writer dirties `WRITTEN_BYTES` in the group. At its start the
-/// server locks all memory that it will ever need (about 150 MiB with default pools). The memory of
-/// the server and the memory of the writer must fit into the limit together.
+/// Memory limit, in bytes, of the control group that the server and the writer share; the writer
+/// dirties `WRITTEN_BYTES` in the group. At its start the server locks all memory that it will ever
+/// need (about 150 MiB with default pools). The memory of both must fit into the limit together.
 const LIMIT_BYTES: u64 = 256 * MIB;
 const WRITTEN_BYTES: u64 = 4 * LIMIT_BYTES;
 
@@ -146,9 +146,9 @@ fn writing_needs_no_memory_after_start() {
     server.stop();
 }
 
-/// Runs the same load as the first test in the group, but over nbdkit, which is outside of the
-/// group. This shows that the deadlock which the first test looks for is not an effect of the
-/// machine itself.
+/// Runs the load of this file's first test in the memory group, but over nbdkit, which is outside
+/// of the group. This shows that the deadlock which the first test looks for is not an effect of
+/// the machine itself.
 #[test]
 fn the_pressure_is_real_and_a_server_outside_the_group_stands_it() {
     let dir = Scratch::new("pressure-peer");

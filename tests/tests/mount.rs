@@ -547,8 +547,9 @@ fn wait_until_callers_wait(count: usize) {
     });
 }
 
-/// The memory for waiting writes is bounded. While the device completes no request, writes beyond
-/// the bound fail without an effect and with a message, so that they do not block other requests.
+/// The memory for waiting writes is bounded. While the device completes no request, further writes
+/// above the bound fail: they have no effect, are reported, and do not block other requests such as
+/// `stat`.
 #[test]
 fn a_stat_is_answered_however_many_writes_wait() {
     let volume = standing_still("mount-full", "write");
@@ -662,8 +663,8 @@ fn unmount_of_a_frozen_volume_ends() {
     assert!(open.sync_all().is_err(), "it is gone");
     drop(open);
     wait_until_gone(&device);
-    // The server exits with status 1, because the frozen server does not answer the requests of the
-    // volume's medium either.
+    // The server of the mount exits with status 1: its volume is on a remote server that is frozen,
+    // so the requests to that server are not answered either.
     assert_eq!(mounted.server().ended(), Some(1));
     freezing.end();
 }

@@ -391,7 +391,7 @@ fn join(dir: &Scratch, joined: &Path) {
     std::fs::write(joined, bytes).expect("the joined stripe");
 }
 
-/// The server behind which a side is dies under load and is started again.
+/// The server that exports the device of a side dies under load and is started again.
 #[test]
 fn a_remote_side_dies_and_comes_back() {
     let device = "[device.vol]\ntype = \"file\"\npath = \"b.img\"\n";
@@ -433,8 +433,8 @@ fn a_remote_side_dies_and_comes_back() {
     server.stop();
     far_server.stop();
 
-    // The content of a side identifies the side, not its location. So the local file and the file
-    // behind the remote device, moved to one machine, are the sides of the same volume.
+    // A side is identified by its content, not by its location. So the local file and the file
+    // behind the remote device, when both are on one machine, are the sides of the same volume.
     let both = Volume::from_toml("both", &mirror_toml());
     for (from, side) in [(&volume, "a.img"), (&far, "b.img")] {
         std::fs::rename(from.dir().file(side), both.dir().file(side)).expect("move a side");

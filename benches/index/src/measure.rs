@@ -2,9 +2,9 @@
 //!
 //! Bytes, reads and flushes come from the block counters of the device, which only this run uses.
 //! The counters of the process are not used: for a change of one block they count a whole large
-//! page. A cell must never count I/O that was done before the first mark (the start of the
-//! measurement). It must never omit I/O that is still in flight at the last mark (the end of the
-//! measurement).
+//! page. A cell (one measurement) must never count I/O that was done before its first mark, where
+//! the measurement starts. It must never omit I/O that is still in flight at its last mark, where
+//! the measurement ends.
 
 use anyhow::{Context, Result};
 use hdrhistogram::Histogram;
@@ -138,8 +138,8 @@ impl Device {
         Ok(Device { stat, folder })
     }
 
-    /// Writes out the dirty data of the file system, so that I/O for data written before a mark is
-    /// counted before that mark.
+    /// Writes out the dirty data of the file system. This is done before the I/O counters are read,
+    /// so that the I/O for all data written earlier is already in the counters.
     pub fn drain(&self) -> Result<()> {
         rustix::fs::syncfs(&self.folder).context("syncfs")
     }

@@ -143,7 +143,8 @@ impl Zipf {
         }
     }
 
-    /// Returns a random number below `count`. The frequent numbers are spread over the whole range.
+    /// Returns a random number below `count` from a Zipf distribution. The frequent numbers are not
+    /// next to each other but spread over the whole range.
     pub fn draw(&self, draw: &mut Draw) -> u64 {
         let u = draw.unit();
         let scaled = u * self.zeta;

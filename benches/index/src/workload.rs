@@ -136,7 +136,7 @@ fn entries<const N: usize>(entries: [(&str, Value); N]) -> Found {
 }
 
 /// State of the clocks and of the device's counters at the moment when the measurement of a cell
-/// begins.
+/// (the work of one process with one engine) begins.
 struct Mark {
     wall_ns: u64,
     cpu_ns: u64,
@@ -194,8 +194,8 @@ impl<'a> Session<'a> {
             self.engine.write(&self.changes, Durability::Relaxed)?;
             done += LOAD_BATCH as u64;
         }
-        // The first durable commit also makes the relaxed (not yet durable) updates durable, so its
-        // cost must not be measured.
+        // The first durable commit also makes the relaxed (not yet durable) updates durable. It is
+        // made here, before the measurement, so that its cost is not measured.
         self.draw_updates(1);
         self.engine.write(&self.changes, Durability::Durable)
     }

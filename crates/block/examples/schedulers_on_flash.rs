@@ -66,7 +66,8 @@ impl Client {
         }
     }
 
-    /// Writes runs of pages, all pages of a run together, with a pause after each run.
+    /// Writes runs of pages: starts the writes of all pages of a run at once, and sleeps for about
+    /// `rest` after each run.
     async fn write(self, rest: Duration) {
         let mut rng = self.rt.rng(&format!("client {}", self.task));
         let runs = self.top.geometry().size_bytes / 4096 / RUN_PAGES;

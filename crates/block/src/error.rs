@@ -109,7 +109,7 @@ impl IoError {
 }
 
 impl From<io::Error> for IoError {
-    /// Maps an error of the kernel to the error to which a layer can react.
+    /// Maps an error of the kernel to the error that tells layers how to react.
     fn from(error: io::Error) -> IoError {
         match error.raw_os_error() {
             // A file that would exceed its maximum size is reported as a lack of space.

@@ -135,7 +135,8 @@ mod tests {
     #[test]
     fn a_block_that_holds_both_counts_as_data() {
         let mut list = ExtentList::new(EXTENTS_MAX);
-        // A hole up to the middle of block 1, data up to the middle of block 2, a hole after it.
+        // Adds a hole up to the middle of block 1, then data up to the middle of block 2, then a
+        // hole up to the end.
         list.push_until(6144, 5 * BLOCK_BYTES, false);
         list.push_until(9216, 5 * BLOCK_BYTES, true);
         list.push_until(5 * BLOCK_BYTES, 5 * BLOCK_BYTES, false);

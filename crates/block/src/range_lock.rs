@@ -46,14 +46,13 @@ impl Cut for Number {
 /// A request that has been admitted and has not yet left.
 struct Admitted {
     range: Range<u64>,
-    /// Number of bytes of the range for which an earlier request has not left. The request has the
-    /// lock when this number is 0.
+    /// Number of bytes of the range for which an earlier request is still admitted. The request has
+    /// the lock when this number is 0.
     blocked_bytes: u64,
     /// Number of bytes of the range that have no later request.
     last_bytes: u64,
-    /// Parts of the range that had an earlier request when this request was admitted. Each part is
-    /// mapped to the direct predecessor of this request in that part. A predecessor might have left
-    /// since then.
+    /// For each part of the range, the last earlier request that overlapped the part when this
+    /// request was admitted. That request might have left since then.
     before: ExtentMap<Number>,
     /// Parts of the range that have a later request. Each part is mapped to the direct successor of
     /// this request in that part.
@@ -207,8 +206,8 @@ impl Order {
         earlier
     }
 
-    /// Removes from the map `last` the byte ranges in which a leaving request is the last request
-    /// of the queue. Returns these ranges.
+    /// Removes from the map `last` (the last request of the queue for each byte range) the ranges
+    /// whose last request is the leaving request `number`. Returns these ranges.
     fn take_last(&mut self, number: Number, left: &Admitted) -> Vec<Range<u64>> {
         let mut bytes = left.last_bytes;
         let mut parts = Vec::new();

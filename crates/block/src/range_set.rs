@@ -25,8 +25,9 @@ const TB: u64 = 1_000_000_000_000;
 /// Gap limit of the first pass of a bounded set. A pass joins two neighbouring ranges if the gap
 /// between them is smaller than its gap limit.
 const GAP_BYTES_MIN: u64 = 1 << 20;
-/// Largest gap limit of a pass. This limit is larger than any volume, so a pass with this limit
-/// joins ranges over every gap.
+/// Maximum of the gap limit. A pass over the set joins two neighbouring ranges if the gap between
+/// them is smaller than this limit. The maximum is larger than any volume, so a pass with it joins
+/// ranges over every gap.
 const GAP_BYTES_MAX: u64 = 1 << 62;
 /// Number of ranges that a bounded set examines in one step, so that an insertion does not take
 /// long.
@@ -94,7 +95,7 @@ impl RangeSet {
         self.bytes
     }
 
-    /// Returns the number of ranges. Adjacent ranges are a single range.
+    /// Returns the number of ranges. Adjacent ranges count as one.
     pub fn len(&self) -> usize {
         self.ranges.len()
     }
@@ -396,7 +397,8 @@ mod tests {
         }
     }
 
-    /// The set joins over gaps of 1 MiB or more only if joining over smaller gaps does not suffice.
+    /// A set that must become smaller joins ranges across small gaps first. It joins across gaps of
+    /// 1 MiB or more only if the smaller gaps do not suffice.
     #[test]
     fn it_joins_over_small_gaps_first() {
         let mut set = RangeSet::bounded(1024);

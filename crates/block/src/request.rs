@@ -92,7 +92,7 @@ impl<T> std::ops::IndexMut<Op> for PerOp<T> {
 pub struct Flags {
     /// Force unit access: the change is durable when the request completes.
     pub fua: bool,
-    /// Keeps the space of the range allocated in a write-zeroes (NBD's `NO_HOLE`).
+    /// Makes a write-zeroes keep the space of its range allocated (NBD's `NO_HOLE`).
     pub keep_allocated: bool,
 }
 

@@ -39,7 +39,7 @@ impl TokenBucket {
     }
 
     /// Returns the earliest time, not before `now_ns`, at which `tokens` tokens can be taken. If
-    /// `tokens` is more than the bucket holds, this is the time at which the bucket is full.
+    /// `tokens` is more than the bucket can hold, this is the time at which the bucket is full.
     pub fn ready_ns(&mut self, now_ns: u64, tokens: u64) -> u64 {
         self.refill(now_ns);
         let wanted = (i128::from(tokens) * i128::from(NS_PER_S)).min(self.capacity);

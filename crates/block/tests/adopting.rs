@@ -20,7 +20,7 @@ const BLOCK: u64 = 4096;
 const MIB: u64 = 1 << 20;
 const DISK_BYTES: u64 = 3 * MIB + 5 * BLOCK;
 
-/// A disk with content, the device for its metadata (`notes`), and the other side.
+/// A disk with content, the device for its metadata (`notes`), and the other side of the mirror.
 struct Disks {
     disk: Rc<dyn Device>,
     notes: Rc<dyn Device>,
@@ -213,8 +213,8 @@ fn what_cannot_be_adopted_is_refused_and_untouched() {
     });
 }
 
-/// If the metadata device had another size, the disk would begin at another offset of the side, and
-/// reads would not return the disk's content.
+/// A metadata device of another size must be refused: the disk would begin at another offset of the
+/// side, and reads would not return the content of the disk.
 #[test]
 fn another_size_of_the_metadata_is_noticed() {
     let rt = virtual_rt(3);

@@ -208,7 +208,8 @@ fn cache(rt: &Rt, below: &Rc<Platter>, config: &CacheConfig) -> (Rc<Cache>, Rc<d
     (cache, device)
 }
 
-/// Configuration with which the cache destages no page because of its age.
+/// Configuration with which no page becomes so old during a test that its age makes the cache
+/// destage it.
 const LAZY: &str = "dirty_age = \"1000s\"\n";
 
 #[test]
@@ -231,8 +232,8 @@ fn what_is_held_is_answered_at_once() {
     });
 }
 
-/// Promise 2: a flush and FUA make data durable. In the mode `write-through`, a write leaves no
-/// dirty page behind.
+/// Promise 2 in docs/layers/cache.md: a flush and FUA make data durable. In the mode
+/// `write-through`, a write leaves no dirty page behind.
 #[test]
 fn a_flush_and_fua_make_durable() {
     let rt = virtual_rt(2);
@@ -271,8 +272,8 @@ fn a_flush_and_fua_make_durable() {
     });
 }
 
-/// Promise 3: if writing back a page fails, no flush succeeds on any connection until that page has
-/// been written.
+/// Promise 3 of the cache: if writing back a page fails, no flush succeeds on any connection until
+/// that page has been written.
 #[test]
 fn a_failed_write_below_fails_every_flush_until_it_is_written() {
     let rt = virtual_rt(3);
@@ -310,8 +311,8 @@ fn a_failed_write_below_fails_every_flush_until_it_is_written() {
     });
 }
 
-/// Promise 3 while no client makes requests: failed pages are retried, and a newer version of a
-/// page replaces the failed one.
+/// Promise 3 of the cache (see docs/layers/cache.md), while no client makes requests: failed pages
+/// are retried, and a newer version of a page replaces the failed one.
 #[test]
 fn what_failed_is_tried_again_and_may_be_replaced() {
     let rt = virtual_rt(4);
@@ -334,8 +335,8 @@ fn what_failed_is_tried_again_and_may_be_replaced() {
     });
 }
 
-/// Promise 4: data that a failed flush has lost are written again or reported as lost. On a failed
-/// flush, the device of this test loses all data that no flush has covered.
+/// Promise 4 of the cache: data that a failed flush has lost are written again or reported as lost.
+/// On a failed flush, the device of this test loses all data that no earlier flush has covered.
 #[test]
 fn what_a_failed_flush_has_lost_is_written_again_or_reported_for_ever() {
     let rt = virtual_rt(5);
@@ -387,8 +388,8 @@ fn what_a_failed_flush_has_lost_is_written_again_or_reported_for_ever() {
     });
 }
 
-/// Promise 5: as long as the device accepts writes, the data that are only in memory are bounded in
-/// size and in age.
+/// Promise 5 of the cache: as long as the device accepts writes, the data that are only in memory
+/// are bounded in size and in age.
 #[test]
 fn what_is_in_memory_only_is_bounded_in_bytes_and_in_time() {
     let rt = virtual_rt(6);
@@ -462,8 +463,8 @@ fn random_clients_read_what_they_wrote_under_every_policy() {
     }
 }
 
-/// Runs a client that uses only its own pages: every eighth run of five pages. `truth` holds the
-/// last stamp of each page.
+/// Runs a client. The pages are divided into runs of five, and the client uses only every eighth
+/// run. `truth` holds the last stamp of each page.
 async fn live(rt: &Rt, top: &Rc<dyn Device>, client: u64, truth: &RefCell<Vec<u64>>) {
     let mut rng = rt.rng(&format!("client {client}"));
     for step in 0..120 {

@@ -126,7 +126,8 @@ const KINDS: &[(&str, &str)] = &[
     ("stats", "[device.top]\ntype = 'stats'\nbelow = 'a'"),
 ];
 
-/// Kinds of devices that have threads of their own, so that they are tested in real time.
+/// Kinds of devices that have threads of their own. For this reason they are tested in real time,
+/// not in virtual time.
 const THREADED: &[(&str, &str)] = &[
     ("shard", "[device.top]\ntype = 'shard'\nbelow = 'a'"),
     (

@@ -68,8 +68,9 @@ fn an_older_change_in_the_log_does_not_count_after_a_rebuild_that_was_cut_short(
         let mirror = opened.expect("it opens");
         let place = 8 * MIB;
 
-        // The older change is the last entry in the log of the second side. Writes to the second
-        // side are slow, so the entries are destaged late and the older change stays in the log.
+        // The older of the two changes to `place` is the last entry in the log of the second side.
+        // Writes to the second side are slow, so the entries are destaged late and the older change
+        // stays in the log.
         let filler = write(&rt, 4 * MIB, 2 * MIB as usize, 9);
         mirror.submit(filler).await.expect("taken");
         put(&rt, &mirror, place, 1).await;

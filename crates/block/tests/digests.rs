@@ -155,7 +155,8 @@ fn sides_of_older_and_newer_programs_live_together() {
             let mirror = sides.open(&rt).await;
             fill(&rt, &mirror, 1).await;
             mirror.submit(Request::flush()).await.expect("flushed");
-            // The volume is not closed while all writes are in the logs, as at a power cut.
+            // The volume is dropped without a close, as at a power cut, while all writes are still
+            // in the logs.
             drop(mirror);
             let mirror = sides.open(&rt).await;
             assert_eq!(versions(&mirror).await, [1; BLOCKS as usize]);

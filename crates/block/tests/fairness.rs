@@ -64,8 +64,8 @@ fn cache(rt: &Rt, below: Stack) -> Stack {
     Rc::new(Cache::new(rt, below, &config).expect("there is memory"))
 }
 
-/// Returns a mirror without logs of two sides of different speed. Its bound of exposed bytes is
-/// low, so that writes wait.
+/// Returns a mirror of two sides that have no logs and differ in speed. The bound on exposed bytes
+/// is low, so that writes wait.
 fn mirror(rt: &Rt) -> Stack {
     let mut config = mirror_config();
     config.exposure.bytes = Size(64 * BLOCK);

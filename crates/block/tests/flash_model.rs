@@ -1,5 +1,5 @@
-//! The timing of the flash drive model, compared with times computed by hand from its parameters,
-//! and the causes of its freezes.
+//! Tests of the model of a flash drive: its timing, compared with times computed by hand from its
+//! parameters, and the causes of its freezes.
 
 use bimetal_block::media::model::{
     Command, CommandKind, ModelError, ModelType, Parameters, TimingModel,
@@ -236,8 +236,8 @@ fn freezes_come_from_cleaning() {
     // of the blocks that are being filled.
     assert!((counters.flash_programs / 16).abs_diff(counters.flash_erases) <= 2);
     assert!(counters.freezes > 1000);
-    // Most writes do not wait for cleaning. The slowest write waits at least for an erase and the
-    // copies before it.
+    // Most writes do not wait for cleaning. The slowest write waits at least for an erase and for
+    // the page copies that precede the erase.
     assert_eq!(slow[slow.len() / 2], 118_192);
     assert!(*slow.last().expect("writes") > MS + 118_192);
 }

@@ -76,7 +76,8 @@ fn a_full_log_never_waits_for_a_flush_that_nobody_asks_for() {
             (16, 64 << 10, true),
         ] {
             let rt = virtual_rt(depth);
-            // Even a disk that seeks for every request writes 64 KiB five times a second.
+            // The limit is generous: even a disk that seeks for every request writes five requests
+            // of 64 KiB each second.
             let limit = Duration::from_secs(2 * WRITTEN_BYTES / (64 << 10) / 5);
             let what = format!("{kinds:?}, depth {depth}, {request_bytes} bytes, {random}");
             let run = async {

@@ -168,7 +168,7 @@ async fn grows(rt: &Rt, way: Way) {
     let mirror = sides.open(rt).await;
     assert_eq!(byte_at(&mirror, new_bytes - BLOCK).await, Ok(0x77));
     mirror.close().await.expect("closed");
-    // The second side alone receives a write beyond the old end. Then the other side returns and is
+    // The second side alone receives a write beyond the old end. Then the first side returns and is
     // resynchronized.
     let alone = sides.open_alone(rt, 1).await;
     put(rt, &alone, new_bytes - 3 * MIB, 0x78).await;

@@ -57,8 +57,8 @@ async fn open(rt: &Rt, sides: &[Candidate]) -> Mirror {
     opened.unwrap_or_else(|error| panic!("it opens: {error}"))
 }
 
-/// Clears 1 MiB of a mirror with the operation `op` and the flags `flags`, and destages the zeroes
-/// by the event `way`. The mirror holds content before. Returns the discards and write-zeroes that
+/// Clears 1 MiB of a mirror that holds content, with the operation `op` and the flags `flags`. The
+/// event `way` then makes the mirror destage the zeroes. Returns the discards and write-zeroes that
 /// each of the two sides received.
 fn asked(op: Op, flags: Flags, discard_zeroes: bool, way: Way) -> [Vec<Asked>; 2] {
     let rt = virtual_rt(1);

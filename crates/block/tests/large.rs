@@ -197,8 +197,8 @@ fn a_scrub_reads_what_was_written() {
         mirror.close().await.expect("closed");
         let mirror = open(&rt, &sides).await;
         counts.take();
-        // After two writes, the scrub also reads two pages of checksums, and one block in each of
-        // two MiB.
+        // Apart from the bits, the scrub after two writes reads two pages of checksums, and one
+        // block in each of two MiB.
         assert!(scrub(&rt, &mirror).await < bits + 64 * BLOCK);
         assert!(counts.take()[0] < bits + 128 * BLOCK);
         assert_eq!(byte_at(&mirror, end).await, Ok(7));

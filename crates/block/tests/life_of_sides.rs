@@ -276,7 +276,8 @@ impl Sequence {
     }
 }
 
-/// Runs a sequence, and returns the number of times that the volume has grown.
+/// Runs a random sequence of writes and operations on the sides of a volume. Returns the number of
+/// times that the volume has grown.
 async fn run(rt: &Rt, seed: u64) -> u64 {
     let mut sequence = Sequence::begin(rt, seed).await;
     let mut done = Vec::new();

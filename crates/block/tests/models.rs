@@ -252,7 +252,8 @@ fn a_flush_waits_for_what_came_before() {
     let mut ssd = model("nvme-tlc", "stall_probability = 0.0", 1 << 40);
     ssd.submit(0, write(1, 0, 2_000_000));
     ssd.submit(0, command(2, CommandKind::Flush, 0, 0));
-    // The first command takes 20 us and 1 ms, the second only another 0.5 ms for its data.
+    // The first command takes 20 us of latency and 1 ms for its data. The second command, a flush,
+    // starts when the first has completed, and takes 0.5 ms.
     assert_eq!(run_dry(&mut ssd), [(1, 1_020_000), (2, 1_520_000)]);
     let durable = Command {
         fua: true,
@@ -366,8 +367,9 @@ fn a_random_access_pays_for_seek_and_rotation() {
 fn a_part_of_a_larger_disk_seeks_less() {
     let mut part = model("hdd-7200-qd1", "disk_bytes = 256000000000", 32_000_000_000);
     let done_ns = time_one(&mut part, 0, read(1, 16_000_000_000, 0));
-    // The seek takes 1 ms of base and settle time, and 15.4 ms x sqrt(1/16) of travel over 1/16 of
-    // the full stroke, which is 4.85 ms. The rotational delay is less than a revolution.
+    // The seek covers 1/16 of the full stroke: 1 ms of base and settle time, and 15.4 ms x
+    // sqrt(1/16) = 3.85 ms of travel, together 4.85 ms. The rotational delay is less than a
+    // revolution.
     assert!(
         (4_850_000..=4_850_000 + 8_333_334).contains(&done_ns),
         "{done_ns}"

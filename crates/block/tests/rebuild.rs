@@ -185,8 +185,8 @@ impl Volume {
     }
 }
 
-/// Returns the sorted offsets of random blocks of 4 KiB, in total 16 MiB less the blocks that were
-/// drawn twice.
+/// Returns the sorted offsets of 4096 random blocks of 4 KiB, 16 MiB in total. A block that was
+/// drawn twice is listed once.
 fn scattered(rng: &mut Rng, size_bytes: u64) -> Vec<u64> {
     let mut places: Vec<u64> = (0..4096)
         .map(|_| rng.below(size_bytes / BLOCK) * BLOCK)

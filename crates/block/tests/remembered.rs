@@ -473,7 +473,8 @@ fn a_scrub_goes_on_after_any_stop() {
     });
 }
 
-/// Cuts the power at every change while a scrub runs. The scrub must complete after that.
+/// Runs a scrub once for each number of changes from 0 to 59, and cuts the power after this number
+/// of changes. When the volume is opened again, the scrub must complete.
 #[test]
 fn a_scrub_that_is_cut_short_anywhere_comes_to_its_end() {
     for changes in 0..60 {

@@ -352,8 +352,8 @@ fn what_was_asked_of_a_thread_that_dies_fails() {
         let mut asked: Vec<Request> = (0..count)
             .map(|at| Request::read(at * BLOCK, BLOCK))
             .collect();
-        // One of the requests makes the thread panic. Every other request waits for the gate on the
-        // thread, or for a permit to be sent to the thread.
+        // One of the requests makes the thread panic. At that time every other request either waits
+        // on the thread, for the gate, or still waits for a permit to be sent to the thread.
         asked[REQUESTS_MAX as usize - 1] = Request::read(TRAP, BLOCK);
         let answers = join_all(asked.into_iter().map(|request| rig.shard.submit(request))).await;
         assert_eq!(answers.len() as u64, count);
@@ -525,7 +525,8 @@ fn files_are_written_by_the_threads_of_a_stripe() {
     let content = images
         .each_ref()
         .map(|image| std::fs::read(&image.0).unwrap());
-    // Unit k of the volume is unit k / 2 of file k % 2. A MiB has 16 units.
+    // The volume is striped in units of 64 KiB: unit k is unit k / 2 of file k % 2. Each 16 units
+    // (1 MiB) have the same byte.
     for unit in 0..512 {
         let expected = 1 + (unit / 16) as u8;
         let start = unit / 2 * (64 << 10);

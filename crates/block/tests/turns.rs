@@ -40,7 +40,8 @@ async fn extents_of(device: &dyn Device, range: std::ops::Range<u64>) -> Vec<Ext
     all
 }
 
-/// Runs requests concurrently, and asserts that no turn meanwhile has more than `STEPS_MAX` steps.
+/// Runs requests concurrently, and asserts that every turn of the executor meanwhile has at most
+/// `STEPS_MAX` steps.
 async fn in_short_turns(rt: &Rt, what: &str, device: &dyn Device, requests: Vec<Request>) {
     rt.forget_longest_turn();
     let running = requests.into_iter().map(|request| device.submit(request));

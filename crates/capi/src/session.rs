@@ -137,8 +137,9 @@ impl UnderWay {
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        // If a caller waits for this request, it notices that its channel is closed. If the program
-        // will reap this request, a completion must be added here.
+        // This request is dropped without an answer. A caller that waits for the request sees that
+        // its channel is closed. A program that reaps completions sees nothing, so a completion is
+        // added here.
         if let Some(Whom::Reaper(completions, user)) = self.whom.take() {
             completions.push([(user, Err(Failure::panicked()))]);
         }

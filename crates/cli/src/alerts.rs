@@ -27,7 +27,7 @@ const FULL_LOOKS: u32 = 20;
 const WAITING_MAX: usize = 64;
 /// Time after which a running alert command is killed.
 const COMMAND_MAX: Duration = Duration::from_secs(60);
-/// Interval at which a running alert command is polled for its end.
+/// Interval at which the server checks whether a running alert command has ended.
 const POLL_EVERY: Duration = Duration::from_millis(20);
 
 /// An event to report.

@@ -96,7 +96,8 @@ async fn serve(rt: &Rt, config: Config, args: &Args) -> Result<(), Failure> {
     let block = match running.attach(&args.device, options).await {
         Ok(block) => block,
         Err(error) => {
-            // If the driver could not stop the device, requests might still be in flight.
+            // If the driver could not stop the device, requests may still be in flight. The volume
+            // is then stopped under a deadline, as after a regular end.
             let stopped = running.stop_within(deadline, &signals).await;
             return stopped.and(Err(error)).map_err(Failure::NotStopped);
         }

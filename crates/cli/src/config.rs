@@ -22,7 +22,7 @@ const POOL_BYTES: u64 = 64 << 20;
 const HEAP_RESERVE_BYTES: u64 = 64 << 20;
 /// Memory reserved for the program, its stacks and its tables (13 MiB were measured).
 const PROGRAM_BYTES: u64 = 24 << 20;
-/// Lower bound of the buffer memory when it is fitted to a memory limit.
+/// Minimum size of the buffer memory when the size is derived from the memory limit of the process.
 const MEMORY_BYTES_MIN: u64 = 4 << 20;
 /// Default deadline for completing requests in flight and closing the devices when the server
 /// stops.
@@ -345,10 +345,12 @@ mod tests {
             line: None,
         };
         assert_eq!(fitted(None, None), whole);
-        // The sum of 128 MiB of buffers, 64 MiB of heap and 24 MiB for the program just fits.
+        // With a limit of 256 MiB nothing is reduced: 128 MiB of buffers, 64 MiB of heap and 24 MiB
+        // for the program fit.
         assert_eq!(fitted(None, Some(256 * MIB)), whole);
         let half = fitted(None, Some(128 * MIB));
-        // A quarter of the limit is heap. The buffers get three quarters of the remaining 72 MiB.
+        // A quarter of the limit of 128 MiB is heap, and 24 MiB are for the program. The buffers
+        // get three quarters of the remaining 72 MiB.
         assert_eq!((half.memory_bytes, half.heap_bytes), (54 * MIB, 32 * MIB));
         let line = half.line.expect("it is said");
         assert!(

@@ -168,7 +168,8 @@ fn of_mirror(graph: &Graph, config: &MirrorConfig, all: &mut AllFacts) -> Result
     let of_found = volume_state(&found);
     let state = match of_found {
         _ if !not_formatted.is_empty() => NOT_FORMATTED,
-        // A side that could not be inspected can have a newer state than the inspected sides.
+        // A side that could not be inspected can have a newer state than the inspected sides. So
+        // the state found is reported only if all sides were inspected, or if it is `ACTIVE`.
         known if not_seen.is_empty() || known == ACTIVE && !found.is_empty() => known,
         _ => "unknown",
     };

@@ -73,9 +73,8 @@ pub(crate) struct Worker {
 
 impl Worker {
     /// Starts a verb of this program in a child process. This process copies the child's standard
-    /// error to its own standard error: if the kernel keeps the child alive after this process has
-    /// exited, the reader of standard error need not wait for the child. Signals from a terminal
-    /// reach both processes.
+    /// error to its own. So the reader of standard error does not wait for a child that the kernel
+    /// keeps alive after this process has exited. Signals from a terminal reach both processes.
     ///
     /// # Errors
     /// If the program cannot be run.

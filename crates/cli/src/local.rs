@@ -1,4 +1,5 @@
-//! A device that is exposed to this machine itself, as a block device or as a file.
+//! A volume or device that the server exposes to its own machine: as a block device (ublk) or as a
+//! file (FUSE).
 
 use std::rc::Rc;
 

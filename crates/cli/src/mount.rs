@@ -111,7 +111,8 @@ fn sector(text: &str) -> Result<Sector, String> {
     }
 }
 
-/// Parses a sector size. Valid sizes are accepted by the kernel and divide a block of a volume.
+/// Parses a sector size. The kernel must accept the size, and a block of a volume (4096 bytes) must
+/// be a multiple of it.
 fn block_bytes(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(bytes @ (512 | 1024 | 2048 | 4096)) => Ok(bytes),
@@ -193,7 +194,8 @@ async fn served(
     until_over(signals, file).await
 }
 
-/// Creates a loop device over the file in a child process, and returns the path of the loop device.
+/// Starts a child process that creates a loop device over the file. Returns the path of the loop
+/// device.
 async fn loop_over(rt: &Rt, file: &Mounted, args: &Args, sector: u32) -> Result<String> {
     let block_size = format!("--block-size={sector}");
     let mut words = vec!["make-loop".into(), file.path().into(), block_size.into()];
@@ -260,8 +262,8 @@ pub(crate) fn run_unmount(args: &UnmountArgs) -> Result<ExitCode> {
     }
 }
 
-/// Runs the hidden verb `take-away`, which removes a mount. The call can wait for the server
-/// forever.
+/// Runs the hidden verb `take-away`, which removes a mount. It is run in a child process, because
+/// the call can wait for the server forever.
 pub(crate) fn run_take_away(args: &TakeAwayArgs) -> Result<ExitCode> {
     let mut warn = |line: String| say(format_args!("bimetal: warning: {line}"));
     fuse::unmount(&args.folder, args.force, &mut warn)?;

@@ -214,8 +214,8 @@ async fn probe(rt: &Rt, top: &Rc<dyn Device>, name: &str, args: &Args) -> Result
         seed: 1,
     };
     let bar = progress_bar(units.len() as u64 + 2);
-    // The region is filled first, because a device does not handle a block that was never written
-    // like a written block.
+    // Fill the region first, because a device handles blocks that were never written differently
+    // from written blocks.
     let fill = Load {
         time: None,
         operations: Some(region_bytes / most),

@@ -53,8 +53,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let recording = match recording {
         Ok(recording) => recording,
         Err(error) => {
-            // The file is empty, so it is removed. The first error is reported, and not an error of
-            // the removal.
+            // The file is empty, so it is removed. The error of the recording is returned; an error
+            // of the removal is ignored.
             let _ = std::fs::remove_file(&args.out);
             return Err(error);
         }

@@ -30,8 +30,8 @@ use crate::operations;
 use crate::shown::{Attached, Shown};
 use bimetal_console::stderr::say;
 
-/// Time for which the server keeps trying to listen at an address in use, and interval between its
-/// attempts.
+/// `ADDRESS_PATIENCE` is the time for which the server keeps trying to listen at an address in use,
+/// and `ADDRESS_RETRY` is the interval between its attempts.
 const ADDRESS_PATIENCE: Duration = Duration::from_secs(1);
 const ADDRESS_RETRY: Duration = Duration::from_millis(50);
 
@@ -144,7 +144,7 @@ impl Running {
         });
     }
 
-    /// Writes a warning for each side of a mirror that is not in use. The operator must know if a
+    /// Writes a warning for each side that its mirror does not use. The operator must know if a
     /// volume starts without a side.
     pub(crate) fn warn_of_missing_sides(&self) {
         self.warn_of_other_sides();

@@ -1,5 +1,5 @@
-//! Creates the runtime of a verb, and warns the operator if a more efficient I/O driver could not
-//! be used.
+//! Creates the runtime of a verb (a subcommand of `bimetal`), and warns the operator if a more
+//! efficient I/O driver could not be used.
 
 use anyhow::{Context, Result};
 use bimetal_rt::{Driven, Rt, UringOptions};

@@ -15,7 +15,7 @@ use crate::volume::VolumeArgs;
 
 /// Interval at which the client polls the state of the scrub.
 const ASK_EVERY: Duration = Duration::from_millis(200);
-/// Maximum number of polls for the durable record of the scrub request in the volume. All polls
+/// Maximum number of polls until the volume has durably recorded the scrub request. All polls
 /// together take 30 s. Within this time, all sides that accept writes have written their
 /// superblocks.
 const REMEMBERED_ASKS: u32 = 150;

@@ -96,9 +96,9 @@ pub(crate) struct Picture {
 }
 
 impl Picture {
-    /// Draws `lines` over the previous drawing. The lines are cut to the width of the terminal, and
-    /// their number to its height, because lines that have wrapped or scrolled cannot be replaced
-    /// later.
+    /// Draws `lines` over the previous drawing. Each line is cut to the width of the terminal, and
+    /// lines beyond its height are left out, because lines that have wrapped or scrolled cannot be
+    /// replaced later.
     ///
     /// # Errors
     /// Errors of standard output.
@@ -151,7 +151,8 @@ mod tests {
 
     #[test]
     fn a_curve_is_logarithmic_and_clamped() {
-        // The values 1 to 10^8 are drawn in eight steps of a decade each.
+        // The values from 1 to 10^8 are drawn with eight different characters, one for each factor
+        // of ten.
         let values = [
             Some(0),
             Some(1),

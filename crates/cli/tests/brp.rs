@@ -153,7 +153,7 @@ fn another_user_of_the_machine_is_served_by_the_rules_alone() {
     assert!(status == Some(0) && text.contains("read-only"), "{text}");
     let (status, text) = as_nobody("mine.sock");
     assert!(status == Some(1) && text.contains("denied"), "{text}");
-    // The rules apply even if the mode of the socket lets every user connect.
+    // The access rules of the export apply even if the mode of the socket lets every user connect.
     let mine = dir.path("mine.sock");
     std::fs::set_permissions(mine, std::fs::Permissions::from_mode(0o666)).unwrap();
     let (status, text) = as_nobody("mine.sock");

@@ -479,7 +479,8 @@ fn a_damaged_index_is_built_anew_and_what_is_lost_is_listed() {
     assert_eq!(scan(&new, &[]), rows);
     assert_refused(&rebuild, 1, &["new.index", "exists"]);
     std::fs::remove_file(&new).unwrap();
-    // If one superblock is intact, it is proven that no record is lost.
+    // With one intact superblock, the rebuild can prove that no record is lost. So the older
+    // superblock is erased and the newer one is kept.
     let mut with_one = whole.clone();
     let older = match number(&whole, 32, 8) < number(&whole, BLOCK + 32, 8) {
         true => 0,

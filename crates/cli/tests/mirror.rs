@@ -130,8 +130,8 @@ fn a_mirror_that_was_killed_recovers_by_itself() {
     assert_eq!(Served::start(&config).end("TERM").0, Some(0));
     assert_eq!(check(&config)["devices"]["vol"]["state"], "clean");
     let served = Served::start(&config);
-    // A volume in use and a volume whose server was killed have the same kind of superblocks. Only
-    // the server can tell the difference.
+    // The superblocks of a volume in use are the same as those of a volume whose server was killed.
+    // Only the presence of a running server tells the two cases apart.
     let devices = check(&config)["devices"].clone();
     assert_eq!(devices["vol"]["state"], "in use, open");
     assert_eq!(devices["a"]["state"], "in use, healthy");
@@ -257,8 +257,8 @@ fn a_reduced_exposure_is_said() {
         let lines: Vec<&str> = lines.collect();
         assert_eq!(lines.len(), 1, "{said}");
         assert!(lines[0].contains("not 64 MiB"), "{said}");
-        // The reduced exposure bound is a quarter of a log of 4 MiB, minus the writes that can be
-        // in flight at a crash.
+        // The reduced exposure bound is less than 1 MiB: a quarter of a log of 4 MiB, minus the
+        // writes that can be in flight at a crash.
         assert!(lines[0].contains(" KiB, "), "{said}");
     }
 }

@@ -121,8 +121,8 @@ const FORMATS: &[(&str, Marks)] = &[
         "MBR",
         &[(510, &[0x55, 0xaa]), (446, &[0x80]), (450, &[0x83])],
     ),
-    // Metadata of md version 1.2, of version 1.0 (8 KiB before the end) and of version 0.90 (64 KiB
-    // before the end).
+    // The magic of an md superblock of version 1.2 (at 4 KiB), of version 1.0 (8 KiB before the end
+    // of the device) and of version 0.90 (64 KiB before the end).
     ("md", &[(4096, &[0xfc, 0x4e, 0x2b, 0xa9, 1, 0, 0, 0])]),
     (
         "md",
@@ -206,7 +206,8 @@ fn a_new_side_is_not_taken_from_a_file_system_unasked() {
     assert_refused(&["side", "add", file, "vol", "c"], 1, &refused);
     let refused = ["device d", "is the same as", "device a"];
     assert_refused(&["side", "add", file, "vol", "d"], 1, &refused);
-    // The server must not keep the refused device open, so that its owner can use it.
+    // The server must not keep the refused device open: the owner of the device must still be able
+    // to use it.
     tool(&["e2fsck", "-n", arg(&c)]);
     let said = stdout_of(&["side", "add", file, "vol", "c", "--force"]);
     assert!(said.starts_with("started: add c to vol"), "{said}");

@@ -204,7 +204,8 @@ fn a_volume_grows_with_its_sides() {
         .as_u64()
         .unwrap();
     assert_eq!(new_bytes, old_bytes + (16 << 20));
-    // The error is EINVAL or ENOSPC, because the old connection keeps the old size.
+    // The old connection keeps the old size, so a read beyond that size fails, with EINVAL or
+    // ENOSPC.
     assert!(before.read(old_bytes).is_err());
     assert_eq!(before.read(old_bytes - 4096), Ok(vec![7; 4096]));
     let mut after = Client::connect(&socket);

@@ -23,7 +23,7 @@ pub struct TlsOptions {
 }
 
 impl TlsOptions {
-    /// Loads the files for a connection to `address`.
+    /// Loads the TLS files for a connection to `address`.
     ///
     /// # Errors
     /// The first mistake in the files.

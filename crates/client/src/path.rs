@@ -100,8 +100,8 @@ enum End {
     GivenUp,
 }
 
-/// A path that is up. Dropping it cuts the connection. It is also dropped if the task of the path
-/// is cancelled.
+/// A path that is up. Dropping this value cuts the connection. Cancelling the task of the path
+/// drops this value, too.
 struct Up<'a> {
     shared: &'a Shared,
     stream: Stream,
@@ -178,7 +178,7 @@ async fn reconnect(shared: &Rc<Shared>, index: usize) -> Option<Opened> {
                     why.into()
                 }
             },
-            // This includes a refusal because another path of the session has connected meanwhile
+            // `why` can be a refusal because another path of the session has connected meanwhile
             // with a higher number, so that this path's number is too low. The next attempt uses a
             // higher number.
             Err(why) => why,

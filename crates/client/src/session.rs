@@ -106,8 +106,8 @@ pub struct Statistics {
     pub is_over: bool,
 }
 
-/// Fails the requests after the target has been unreachable for longer than the patience, and
-/// admits requests again when the target is reachable.
+/// Waits until the target has been unreachable for longer than `patience`, and then fails the
+/// requests. Admits requests again when the target is reachable. Ends when the session closes.
 async fn mind_patience(shared: Rc<Shared>) {
     let (rt, patience) = (shared.rt.clone(), shared.options.patience);
     loop {

@@ -162,7 +162,7 @@ impl Shared {
     }
 
     /// Fails every unanswered request and every later request, because the target has been
-    /// unreachable for longer than the patience.
+    /// unreachable for longer than the patience of the session's options.
     pub(crate) fn give_up(&self) {
         let patience = self.options.patience.as_secs_f64();
         let cause = self.cause.borrow();

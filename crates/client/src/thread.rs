@@ -133,8 +133,8 @@ impl<J: Job> SessionThread<J> {
 impl<J: Job> Drop for SessionThread<J> {
     fn drop(&mut self) {
         if !self.is_here() {
-            // The session belongs to the parent process, which continues it. This process has no
-            // thread to join.
+            // This is a forked child process, which has no thread to join. The session belongs to
+            // the parent process, which continues it.
             return;
         }
         // Closing the mailbox tells the thread to end the session.

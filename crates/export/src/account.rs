@@ -20,7 +20,7 @@ const BLOCK_BYTES: u64 = bimetal_block::BLOCK_BYTES;
 /// Maximum memory, in bytes, of a request that is treated as small. A server with little memory
 /// uses a lower maximum.
 const SMALL_BYTES_MAX: u64 = 256 << 10;
-/// Divisor of the memory that gives the part reserved for small requests: a quarter.
+/// The memory divided by this number is the part that is reserved for small requests: a quarter.
 const SMALL_SHARE: u64 = 4;
 
 /// Memory of a server for the data of requests, in bytes. Requests get memory in order of arrival,
@@ -234,8 +234,9 @@ impl Admission {
         assert!(fits, "the request is one of those that were admitted");
         self.requests -= 1;
         self.bytes -= weight.data_bytes;
-        // The requests together can need more memory than one permit can reserve. The permit then
-        // holds less memory than the sum of the weights of the requests.
+        // Together, the requests can need more memory than one permit can reserve. The permit then
+        // holds less memory than the sum of their weights, so at most its remaining memory is split
+        // off.
         let memory = self.memory.as_mut().map(|permit| {
             let count = weight.memory_bytes.min(permit.count());
             permit.split(count)

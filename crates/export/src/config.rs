@@ -76,8 +76,8 @@ pub struct ExportConfig {
     /// Whether a client that requests no export by name gets this export. If no export at an
     /// address has this mark, the first export by name is the default.
     pub default: bool,
-    /// Description of the data on the device that survives the death of the server's process. It is
-    /// not a key of the section; the caller, which knows the device, sets the value.
+    /// Which data on the device survive the death of the server's process. This is not a key of the
+    /// section; the caller, which knows the device, sets the value.
     pub persistence: Persistence,
 }
 

@@ -70,8 +70,9 @@ impl Take for Inbox {
     ) -> Result<Payload, End> {
         let mut payload = Payload::empty();
         while payload.len() < len {
-            // The admission of the request has reserved the memory. A larger piece would be
-            // allocated from the heap instead of the pool.
+            // The admission of the request has reserved the memory, so the allocation need not
+            // wait. A piece is no longer than the longest block of the pool, because a longer piece
+            // would come from the heap.
             let piece_bytes = (len - payload.len()).min(BLOCK_BYTES_MAX);
             let buf = rt.pool().alloc_now(piece_bytes);
             let progress = |waiting| link.set_receiving(waiting);

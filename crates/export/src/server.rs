@@ -32,8 +32,8 @@ use crate::tasks::TaskNumbers;
 /// Interval at which the server checks whether stalled clients have made progress. A client is
 /// stalled if the server waits for it in the middle of a message.
 const WATCH_INTERVAL: Duration = Duration::from_secs(15);
-/// Number of consecutive checks without progress after which a client is cut off, which takes one
-/// minute.
+/// Number of consecutive checks without progress after which a client is cut off. Four checks take
+/// one minute.
 const LOOKS_MAX: u32 = 4;
 /// Time that a stopping server allows its requests and clients, after which the remaining clients
 /// are cut off.
@@ -41,8 +41,8 @@ const STOP_GRACE: Duration = Duration::from_secs(10);
 /// Pause after a failed accept, for example when file descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Number of consecutive checks without progress after which a client is cut off while requests
-/// wait for memory.
+/// While requests wait for memory, a client is cut off after this number of consecutive checks that
+/// found no progress.
 const LOOKS_MAX_WHEN_SHORT: u32 = 1;
 /// Check interval that applies after two consecutive checks have found requests that wait for
 /// memory. Each client that does not receive its data delays the waiting requests by at most two of
@@ -109,7 +109,7 @@ struct ServerState {
     target: Rc<Target>,
     tasks: Rc<TaskNumbers>,
     memory: Rc<DataMemory>,
-    /// Signals a change of one of the fields above, to the tasks that wait for such a change.
+    /// Signals the tasks that wait for a change of the server's state.
     changed: Rc<Event>,
     /// Addresses in use. Where port 0 was requested, they contain the assigned ports.
     bound: RefCell<Vec<Address>>,

@@ -192,8 +192,8 @@ fn others_are_served_beside_any_number_of_clients_that_never_read() {
             let served = rt.timeout(Duration::from_secs(1), reads_a_block(&mut raw));
             assert_eq!(served.await.ok(), Some(true), "{deaf_clients} others");
             // The clients that do not read hold the memory one after another. The first of them is
-            // cut off after at most three checks. Each later one is cut off after two of the
-            // shorter check intervals.
+            // cut off after at most three checks, 15 s apart. Each later one is cut off after two
+            // of the shorter check intervals, which are 2 s.
             let patience = Duration::from_secs(3 * 15 + u64::from(deaf_clients) * 2 * 2);
             let large = rt.timeout(patience, raw.read(0, 1 << 20));
             let bytes = large.await.map(|data| data.len());

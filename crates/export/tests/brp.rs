@@ -307,7 +307,8 @@ fn folder_with_socket(test: &str) -> (PathBuf, Address) {
     (folder, listen)
 }
 
-/// Starts a server for a memory device at an address, which clients on other threads use.
+/// Starts a server for a memory device at the address `listen`. Clients on other threads connect to
+/// the server.
 fn listening(rt: &Rt, listen: &Address) -> Server {
     let device: Rc<dyn Device> = Rc::new(MemoryDevice::new(rt, SIZE));
     let exports = vec![(config(listen.clone()), device)];
@@ -450,8 +451,8 @@ fn a_client_that_sends_anything_else_is_disconnected_and_leaves_nothing() {
             drop((sent, ours));
             good.read(0, 4096).await.unwrap();
         }
-        // When the handshake deadline of the last connection has passed, all remaining connections
-        // have ended.
+        // Only the connection `good` remains: the handshake deadline of the last bad connection has
+        // passed, so the server has ended all of the bad ones.
         rt.sleep(Duration::from_secs(20)).await;
         assert_eq!(server.connections(), 1);
         assert_eq!(rt.pool().heap_bytes_used(), before);

@@ -222,7 +222,8 @@ struct Carrier {
     from: Rc<Stream>,
     to: Rc<Stream>,
     outbound: Rc<RefCell<Outbound>>,
-    /// Encoder of the other direction, with which the relay answers in place of the target.
+    /// Encoder of the other direction. With it, the relay can answer a message itself, in place of
+    /// the target.
     back: Rc<RefCell<Outbound>>,
     latency: Duration,
 }

@@ -220,7 +220,8 @@ fn a_server_that_comes_back_is_taken_up_again() {
             });
         }
         for round in 1..=6u32 {
-            // Wait until the round has made two connections, and let some requests use them.
+            // Wait until the two new connections of this round have been made, and let some
+            // requests use them.
             while way.made.get() < 2 * round {
                 rt.sleep(Duration::from_millis(1)).await;
             }
@@ -234,7 +235,8 @@ fn a_server_that_comes_back_is_taken_up_again() {
         }
         group.join().await;
         assert!(way.made.get() >= 14, "{} connections", way.made.get());
-        // When the connection broke, there were completed changes that no flush had covered.
+        // When the connection broke, some completed changes had not been covered by a flush. They
+        // may be lost, so the next flush fails. Only one flush reports this.
         let flush = || remote.submit(Request::flush());
         assert_eq!(flush().await.err(), Some(IoError::Transport));
         assert!(flush().await.is_ok());
@@ -644,7 +646,8 @@ fn a_server_that_comes_back_different_is_used_as_far_as_that_goes() {
             assert_eq!(health(&remote).0, "offline", "{why}");
             let words = told(&rt, "connection-refused");
             assert!(words.contains(why), "{words}");
-            // When its properties are acceptable again, the server is used.
+            // The client uses the server again once the properties of its export are acceptable
+            // again.
             server.become_another(2 * SIZE, FLAGS | MULTI_CONN);
             wait(3_000).await;
             change().await.expect("it is back");

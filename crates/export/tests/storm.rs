@@ -30,10 +30,11 @@ const GUESTS_MAX: usize = 64;
 const GUEST_BYTES: usize = 4096;
 /// Pool memory that a connection thread holds: one page for its doorbell.
 const BELL_BYTES: usize = 4096;
-/// Number of strangers that try to stay connected at the same time. It exceeds the number admitted.
+/// Number of unknown clients that try to stay connected at the same time. It exceeds the number
+/// that the server admits.
 const HELD: usize = 200;
-/// Maximum growth of the process while strangers connect and disconnect. The memory of the
-/// strangers is freed, but the allocator and the ring allocate memory in larger units.
+/// Maximum growth of the process while strangers (unknown clients) connect and disconnect. The
+/// memory held for them is freed, but the allocator and the ring allocate memory in larger units.
 const GROWTH_BYTES_MAX: u64 = 4 << 20;
 
 /// Lets only one test run at a time, because the tests measure the memory of the process.
@@ -77,7 +78,7 @@ fn a_crowd_of_half_open_connections_holds_what_is_stated_and_no_more() {
         rt.block_on(async {
             let crowd: Vec<Raw> = (0..HELD).map(|_| connect(&rt, &server)).collect();
             for stranger in &crowd {
-                // The server may already have disconnected the strangers that came first.
+                // The server may already have disconnected the clients that connected first.
                 let _ = stranger.stream.send(rt.pool().copy_of(&[0]).into()).await;
             }
             while server.connections() > GUESTS_MAX {
@@ -155,8 +156,8 @@ fn unreceived_bytes(port: u16) -> u64 {
     rows.sum()
 }
 
-/// Starts a server. Returns the server and the number of buffer bytes that it holds initially,
-/// which is the doorbell of each connection thread.
+/// Starts a server. Returns the server and the number of buffer bytes that it holds without
+/// clients: one doorbell buffer for each connection thread.
 async fn begin(rt: &Rt, config: ExportConfig, connection_threads: u32) -> (Server, usize) {
     let exports = vec![(config, memory(rt))];
     let server = Server::start_within(
@@ -283,9 +284,9 @@ fn words(rng: &mut Rng, protocol: Protocol) -> Vec<u8> {
     }
 }
 
-/// Connects strangers one after another. Each stays connected until the test holds too many streams
-/// or the server disconnects it. `serve` is called regularly to check that the server continues to
-/// serve.
+/// Connects unknown clients one after another. Each stays connected until the test holds too many
+/// streams or the server disconnects it. `serve` is called regularly to check that the server
+/// continues to serve.
 async fn rage(
     rt: &Rt,
     server: &Server,
@@ -310,8 +311,8 @@ async fn rage(
         if held.len() > HELD {
             held.pop_front();
         }
-        // The connections are the strangers, the permanent good client, and the client that is
-        // connecting.
+        // The connections are those of the strangers (unknown clients), of the permanent good
+        // client, and of the client that is connecting.
         assert!(
             server.connections() <= GUESTS_MAX + 3,
             "{}",
@@ -419,7 +420,7 @@ fn tls_is_served_through_a_storm() {
     tls_storm(0);
 }
 
-/// A storm of TLS clients, whose connections and TLS are carried by separate threads.
+/// Many TLS clients connect at once; the server handles connections and TLS on separate threads.
 #[test]
 fn connection_threads_serve_through_a_storm() {
     tls_storm(2);

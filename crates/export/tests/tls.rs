@@ -169,8 +169,8 @@ fn careless(ca: &TlsFiles, own: Option<&TlsFiles>, address: &Address) -> std::io
     let name = ServerName::try_from("127.0.0.1").unwrap();
     let connection = ClientConnection::new(Arc::new(config), name).unwrap();
     let mut stream = StreamOwned::new(connection, TcpStream::connect(address)?);
-    // A target answers a HELLO, which has 40 bytes after its head. The bytes sent here are not a
-    // valid HELLO.
+    // A target answers a HELLO, which has 40 bytes after its head. These 16 bytes are not a valid
+    // HELLO, so no answer to them is expected.
     stream.write_all(&[0; 16])?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer)?;
@@ -230,7 +230,8 @@ fn refuse_bad_clients(connection_threads: u32) {
             .err()
             .unwrap();
         assert!(error.to_string().contains("expired"), "{error}");
-        // A client without TLS is cut off at an address with TLS, whatever the client sends.
+        // The server disconnects a client without TLS at an address with TLS, whatever the client
+        // sends.
         let plain = Options::new(address.clone());
         assert!(Session::connect(&rt, plain).await.is_err());
         for words in [
@@ -430,7 +431,7 @@ fn begin_nbd_with_tls(connection_threads: u32) {
             .await;
         assert_eq!(raw.reply().await, (1, Vec::new()));
         assert!(raw.at_end().await);
-        // A client that requests STARTTLS but then continues without TLS.
+        // The client requests STARTTLS, but then continues without TLS.
         let mut raw = nbd(&rt, &address).await;
         raw.option(STARTTLS, &[]).await;
         assert_eq!(raw.reply().await, (1, Vec::new()));
@@ -533,8 +534,8 @@ fn an_nbd_medium_speaks_tls_with_the_server_that_it_means() {
         for device in [device, reading] {
             device.close().await.unwrap();
         }
-        // A server name that differs from the name in the certificate, and a client certificate of
-        // another authority.
+        // Two connections must be refused: one that expects a server name other than the name in
+        // the certificate, and one with a client certificate of another authority.
         let stranger = other.files("stranger", "DNS:box");
         for (files, name) in [(&writer, Some("vault.example")), (&stranger, None)] {
             let refused = medium(&rt, &address, files, name).await.err().unwrap();

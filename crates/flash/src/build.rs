@@ -61,7 +61,8 @@ impl DriveConfig {
             .div_ceil(u64::from(shape.total_dies()))
     }
 
-    /// Creates the translation layer. Errors: an invalid value; the error names the parameter.
+    /// Creates the translation layer. If a parameter is invalid, returns an error that names the
+    /// parameter.
     pub fn build_ftl(&self) -> Result<Box<dyn Ftl>, FlashError> {
         self.geometry.validate()?;
         let logical_pages = self.capacity.logical_pages(&self.geometry)?;

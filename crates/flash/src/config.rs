@@ -45,7 +45,8 @@ pub enum Cleaning {
     Greedy,
     /// Selects the block that was filled longest ago.
     Fifo,
-    /// Selects the block with the maximum of age x free / (2 x valid).
+    /// Selects the block with the maximum of age x free / (2 x valid), where `free` and `valid` are
+    /// shares of the pages of the block.
     CostBenefit,
     /// Draws the given number of blocks at random, and selects the block with the fewest valid
     /// pages among them.
@@ -102,7 +103,8 @@ impl Default for PageConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FtlConfig {
-    /// No layer. A read costs one read, a write costs one program, and no block is ever erased.
+    /// No translation layer. A read costs one read, a write costs one program, and no block is ever
+    /// erased.
     None,
     /// Page-mapped.
     Page(PageConfig),

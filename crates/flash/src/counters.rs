@@ -65,7 +65,8 @@ counters! {
     reads_prefetch,
     /// Flash reads of the SLC buffer, to answer host reads or to move pages to the main flash.
     reads_buffer,
-    /// Programs, without those of the SLC buffer: the sum of host, copy, padding and map programs.
+    /// Number of page programs, not counting those of the SLC buffer: the sum of host, copy,
+    /// padding and map programs.
     programs,
     /// Programs of pages the host wrote.
     programs_host,

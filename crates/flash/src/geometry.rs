@@ -28,7 +28,7 @@ pub struct Geometry {
     pub channels: u32,
     /// Number of chips on one channel.
     pub ways: u32,
-    /// Number of planes in one die. In this model, a plane only adds blocks to its die.
+    /// Number of dies in one chip.
     pub dies: u32,
     /// Number of planes in one die. In this model, a plane only adds blocks to its die.
     pub planes: u32,
@@ -55,7 +55,8 @@ impl Geometry {
         }
     }
 
-    /// Checks the shape. Errors: a field out of its range, or more pages than the tables can hold.
+    /// Checks the shape. Returns an error if a field is out of its range, or if there are more
+    /// pages than the tables can hold.
     pub fn validate(&self) -> Result<(), FlashError> {
         let counts = [
             ("channels", self.channels, 1024),

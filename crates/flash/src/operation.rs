@@ -52,7 +52,7 @@ pub struct Operation {
     pub lpn: u32,
 }
 
-/// Recorder of operations. They are recorded in the order in which the flash must execute them.
+/// Records operations in the order in which the flash must execute them.
 #[derive(Debug, Default)]
 pub struct Recorder {
     recording: bool,

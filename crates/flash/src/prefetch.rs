@@ -49,7 +49,7 @@ impl Prefetch {
         first..self.to
     }
 
-    /// Closes the window if it contains the page, which is about to change.
+    /// Discards the read-ahead window if it contains the page, which is about to change.
     pub fn forget(&mut self, lpn: u32) {
         if self.holds(lpn) {
             self.clear();

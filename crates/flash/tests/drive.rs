@@ -327,7 +327,8 @@ fn time_is_the_sum_of_the_operations() {
     drive.write(&[0, 1]).expect("within the drive");
     assert_eq!(drive.device_time_us(), 200 + 200 + 1000);
     drive.write(&[1]).expect("within the drive");
-    // Page 0 is copied to a new block: a read, two programs and an erase.
+    // In a block-mapped drive, a write of page 1 also copies page 0 to a new block: a read, two
+    // programs and an erase.
     assert_eq!(drive.device_time_us(), 1400 + 7 + 200 + 1000);
     drive.read(0).expect("within the drive");
     assert_eq!(drive.device_time_us(), 2607 + 7);
@@ -361,8 +362,8 @@ fn operations_name_their_die() {
     assert_ne!(geometry.channel_of(0), geometry.channel_of(1));
 }
 
-/// A drive that is created for a capacity always has enough blocks for its layer, even for a single
-/// page.
+/// A drive that is created for a capacity always has enough blocks for its flash translation layer,
+/// even if the capacity is a single page.
 #[test]
 fn a_drive_for_a_capacity_always_fits() {
     let page = PageConfig {
@@ -552,7 +553,7 @@ fn a_full_merge_ends_the_stream_of_its_block() {
     drive.verify().expect("a consistent drive");
 }
 
-/// A drive can be created around a layer that the caller supplies.
+/// A drive can be created around a flash translation layer that the caller supplies.
 #[test]
 fn a_layer_can_be_plugged_in() {
     let fast = FtlConfig::Fast { log_blocks: 4 };

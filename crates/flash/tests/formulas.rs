@@ -79,8 +79,8 @@ fn greedy_and_fifo_with_256_pages_a_block() {
     }
 }
 
-/// Each of four dies behaves like a device with one die, so the distribution over dies changes
-/// nothing.
+/// Each of four dies behaves like a device with one die, so the distribution over dies does not
+/// change the write amplification.
 #[test]
 fn four_dies_are_four_devices() {
     let geometry = bimetal_flash::Geometry {
@@ -97,7 +97,8 @@ fn four_dies_are_four_devices() {
     within_2_percent(steady_wa(&mut drive, 3, 8), greedy_wa(alpha, 64));
 }
 
-/// The model is equally accurate if cleaning moves pages into the host's open blocks.
+/// The formula for greedy cleaning is as accurate when cleaning moves pages into the host's open
+/// blocks as when moved pages have open blocks of their own.
 #[test]
 fn one_append_point_is_as_good_as_two() {
     let layer = FtlConfig::Page(bimetal_flash::PageConfig {
@@ -144,8 +145,8 @@ fn hot_and_cold_apart_are_as_the_formula_says() {
     }
 }
 
-/// If hot and cold pages share blocks, the same skew is worse than uniform writes, and FIFO matches
-/// its formula.
+/// If hot and cold pages share blocks, skewed writes cause a higher write amplification than
+/// uniform writes. For FIFO cleaning, the result is that of the formula.
 #[test]
 fn hot_and_cold_mixed_are_worse_than_uniform() {
     let (pages, writes, spare) = (0.2, 0.8, 0.15);
@@ -248,8 +249,8 @@ fn fast_merges_are_as_the_formula_says() {
     }
 }
 
-/// Writing whole blocks in order costs one switch for each block: one erase for 64 pages, and no
-/// copies.
+/// Writing whole blocks in order costs one switch merge for each block: the log block becomes the
+/// data block, with one erase for 64 pages, and no copies.
 #[test]
 fn log_blocks_switch_under_sequential_writes() {
     let layers = [

@@ -432,7 +432,8 @@ mod tests {
         assert_eq!(batch.bytes(), Err(refused));
     }
 
-    /// Applies a batch to an ordered map that has every key, and returns the map.
+    /// Applies a batch to an ordered map that initially has all keys of the test, and returns the
+    /// map.
     fn applied(bytes: &[u8]) -> BTreeMap<Vec<u8>, Vec<u8>> {
         let every_key = (0..=6).flat_map(|a| [vec![a], vec![a, 0]]);
         let mut map: BTreeMap<Vec<u8>, Vec<u8>> = every_key.map(|key| (key, vec![99])).collect();

@@ -24,9 +24,9 @@ pub(crate) struct Expectation {
 }
 
 impl Expectation {
-    /// Creates the expectation of a transaction that has seen all batches up to `read_at` and makes
-    /// the changes in `operations`. All hashes are computed by this call, in the thread of the
-    /// transaction.
+    /// Creates the list of what must not have changed for a transaction that has seen all batches
+    /// up to `read_at` and makes the changes in `operations`. All hashes are computed by this call,
+    /// in the thread of the transaction.
     pub(crate) fn new(
         read_at: Seq,
         mut keys: Vec<Box<[u8]>>,
@@ -60,8 +60,8 @@ fn hashes_of(operations: &[u8], hasher: &RandomState) -> Vec<u64> {
     hashes
 }
 
-/// Calls `take` with every operation, up to the first bytes that are not an operation: such a batch
-/// is refused elsewhere.
+/// Calls `take` with every operation of a batch, up to the first bytes that are not an operation. A
+/// batch with such bytes is refused elsewhere.
 fn each<'a>(operations: &'a [u8], mut take: impl FnMut(Operation<'a>)) {
     let mut operations = Operations::new(operations);
     while let Ok(Some(operation)) = operations.take() {
@@ -77,9 +77,10 @@ pub(crate) struct Taken<'a> {
     /// Number of batches whose changes are in `keys` and `ranges`: all batches accepted before the
     /// last check of a transaction.
     noted: usize,
-    /// Number of the last batch that changes a key, found by the hash of the key.
+    /// For the hash of each key, the number of the last batch that changes the key.
     keys: BTreeMap<u64, usize>,
-    /// End of each deleted range, by its start. The ranges do not touch each other.
+    /// Deleted ranges: the start of each range, and its end (`None` if it has no end). The ranges
+    /// do not touch each other.
     ranges: BTreeMap<&'a [u8], Option<&'a [u8]>>,
     /// Number of operations parsed, for the tests.
     parsed: usize,
@@ -122,8 +123,8 @@ impl<'a> Taken<'a> {
             .any(|(key, hash)| self.is_deleted(key) || self.changes(key, hash))
     }
 
-    /// Records the changes of the batches added since the last call. Only the check of a
-    /// transaction needs this record.
+    /// Records the changes of the batches that were added since the last call. These records are
+    /// needed only when a transaction is checked for conflicts, so they are made then.
     fn note_all(&mut self) {
         for number in self.noted..self.batches.len() {
             let Batch {
@@ -271,7 +272,8 @@ mod tests {
         }
     }
 
-    /// Eight transactions and eight other batches have 2,000 keys each, and all keys differ.
+    /// Adds eight transactions and eight other batches, each with 2,000 keys of its own. Each
+    /// operation must be parsed only once.
     #[test]
     fn an_operation_is_parsed_once_however_many_transactions_come_after_it() {
         let hasher = RandomState::new();
@@ -309,7 +311,7 @@ mod tests {
         taken.add(&first, None);
         taken.add(&second, None);
         taken.note_all();
-        // The call acts as if all three keys had the hash of the second key.
+        // Three keys are checked with the hash of the second key, as if all of them had this hash.
         let hash = hasher.hash_one(&[2u8][..]);
         assert!(taken.changes(&[1], hash) && taken.changes(&[2], hash));
         assert!(!taken.changes(&[3], hash));

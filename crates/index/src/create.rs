@@ -83,8 +83,8 @@ pub fn is_unfinished(storage: &dyn Storage) -> Result<bool, Error> {
         return Ok(false);
     }
     let mut piece = Aligned::zeroed(ZEROES_BYTES.min(len_bytes) as usize);
-    // The first block of an index has bytes other than zero. So that block is read alone first, and
-    // longer pieces of an existing index are not read.
+    // The first block of an index is not all zeroes. So this block is read alone first, which
+    // avoids longer reads if an index exists.
     let mut len = BLOCK_BYTES as u64;
     let mut offset = 0;
     while offset < len_bytes {

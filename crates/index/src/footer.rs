@@ -35,7 +35,7 @@ pub(crate) struct Base {
     pub patches: u8,
 }
 
-/// Kind of an image, with the additional facts in its footer entry.
+/// Kind of an image, with the facts that its footer entry records for this kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum About {
     /// A whole leaf. It was made from the leaves in `bases` and from changes in the log from
@@ -195,23 +195,23 @@ pub(crate) struct Generation {
 }
 
 /// Values of a field in heads and footers that says how the generation tag in images is computed:
-/// from the index id and the generation number, or from the generation number alone. The tag from
-/// the number alone is that of version 3 of the format, in which a leftover of another index at the
-/// same location could be mistaken for an image of this index. In version 2 the value and the tags
-/// are 0.
+/// from the index id and the generation number (`NAMED`), or from the generation number alone
+/// (`NAMED_WITHOUT_ID`). The latter is version 3 of the format, in which a leftover of another
+/// index at the same location could be mistaken for an image of this index. In version 2 the value
+/// and the tags are 0.
 const NAMED: u8 = 2;
 const NAMED_WITHOUT_ID: u8 = 1;
 
 /// Returns the tag by which images name their segment generation. In a generation number, the upper
 /// 32 bits are the incarnation (`opening`) that began the generation, and the lower 32 bits are a
-/// counter. If two generation numbers have the same incarnation or the same counter, their tags
-/// differ, because the checksum detects every difference within 32 bits.
+/// counter. Two generation numbers with the same incarnation, or with the same counter, have
+/// different tags: they differ within 32 bits, and a CRC-32C detects every such difference.
 pub(crate) fn name_of(id: u64, generation: u64) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&id.to_le_bytes()), &generation.to_le_bytes())
 }
 
-/// Returns the tag of a segment generation, computed in the way that a head or a footer gives as
-/// `how`.
+/// Returns the tag of a segment generation. `how` is a field of a head or a footer; it selects the
+/// way in which the tag is computed.
 fn named(how: u8, id: u64, generation: u64) -> u32 {
     match how {
         NAMED => name_of(id, generation),
@@ -371,7 +371,8 @@ impl Listed {
         let of_footers = footers
             .iter()
             .map(|footer| (footer.generation, footer.name));
-        // If the write of the last head was lost, the head found is that of an earlier generation.
+        // The newest generation counts: if the write of the last head was lost, the head found is
+        // that of an earlier generation.
         let last = of_footers.chain(of_head).max();
         footers
             .retain(|footer| last.is_some_and(|(generation, _)| footer.generation == generation));
@@ -479,8 +480,8 @@ mod tests {
         }
     }
 
-    /// Each footer has a right checksum, but lists images from an impossible start offset, or has
-    /// an impossible length.
+    /// A footer with a correct checksum is refused if the images that it lists would begin at an
+    /// impossible offset, or if its length is impossible.
     #[test]
     fn a_footer_that_is_not_behind_what_it_lists_is_none() {
         let whole = GENERATION.footer(&entries(), 4096, 64);

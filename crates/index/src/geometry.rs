@@ -19,7 +19,7 @@ pub(crate) struct Geometry {
     /// Maximum number of blocks of the log.
     pub log_blocks: u64,
     pub segment_bytes: u32,
-    /// Blocks of the log at the front of the storage, before the segments.
+    /// Number of blocks at the front of the storage, before the segments, that the log can use.
     pub front_blocks: u64,
 }
 
@@ -76,8 +76,8 @@ mod tests {
     #[test]
     fn segments_come_after_the_front_at_a_multiple_of_their_length() {
         let geometry = Geometry::new(1, 512, 1 << 20);
-        // The segments begin after the 64 KiB before the log and after the front of 240 blocks of 4
-        // KiB, which is at 1 MiB.
+        // Before the segments are the 64 KiB before the log and the front of the log, 240 blocks of
+        // 4 KiB. So the segments begin at 1 MiB.
         assert_eq!(geometry.segments_offset(), 1 << 20);
         assert_eq!(geometry.segment_offset(3), 4 << 20);
         assert_eq!(geometry.segments((4 << 20) + 100), 3);

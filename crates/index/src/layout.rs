@@ -44,9 +44,9 @@ pub(crate) struct Superblock {
     pub log_tail: u64,
     /// Sequence number of the last batch before the tail.
     pub seq_at_tail: u64,
-    /// Minimum incarnation of the frame at the tail, if there is one; a frame of an earlier
-    /// incarnation is a leftover. Reading begins with the frame at the tail, so there is no
-    /// previous frame whose incarnation could show that the frame is a leftover.
+    /// Minimum incarnation of a frame at the tail. A frame of an earlier incarnation is a leftover
+    /// of an earlier use of the ring. Elsewhere the incarnation of the previous frame shows this,
+    /// but reading begins at the tail, so the frame there has no previous frame.
     pub opening_at_tail: u32,
     /// Segments of the checkpoint, whose length and checksum are in the next two fields. Without
     /// segments the tree is empty.

@@ -75,7 +75,8 @@ impl Limits {
     }
 }
 
-/// Returns the maximum bytes of a row's value field: the value or a reference to it.
+/// Returns the maximum length in bytes of the value field of a row. The field holds the value or a
+/// reference to it.
 pub(crate) fn row_bytes_max(segment_bytes: u32) -> usize {
     (segment_bytes as usize / ROW_SHARE).min(VALUE_BYTES_MAX)
 }

@@ -33,7 +33,8 @@ pub struct Options {
     /// down to 0.7. The lower share applies as long as the segments take no more space than the
     /// rows would take unpacked, and the storage can grow.
     pub utilisation: f64,
-    /// Share of all leaves that is classified as hot (in the paper, hot to cold as 1 to 2).
+    /// Share of all leaves that is classified as hot. In the paper, hot and cold leaves are in the
+    /// ratio 1 to 2.
     pub hot_share: f64,
     /// Maximum time that a batch with `Durability::Group` waits for other batches, in microseconds.
     pub group_wait_us: u32,

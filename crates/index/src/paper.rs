@@ -9,14 +9,15 @@
 use crate::error::Error;
 use crate::segments::Class;
 
-/// Rules of the paper. Every batch writes its leaves immediately, in whole pages. Every access
-/// reads its nodes from the storage. A node holds as much content as fits into
+/// Rules of the CHC-Tree paper. Every batch writes its leaves immediately, in whole pages. Every
+/// access reads its nodes from the storage. A node holds as much content as fits into
 /// [`Options::node_bytes`](crate::Options) unpacked, and an unpacked node is stored at that length.
 /// A leaf is merged with a neighbour only if the neighbour is packed. Nodes that exist when the
 /// index is opened are classified as cold until they are rewritten.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PaperRules {
-    /// Clusters of segments for the nodes, and the clusters whose nodes are packed.
+    /// Clusters of segments in which nodes are stored. The variant also says in which of these
+    /// clusters nodes are packed.
     pub clusters: Clusters,
     /// Fill factor of nodes to which keys are only appended: 0.5 to 1. Other full nodes are split
     /// in half.
@@ -27,7 +28,8 @@ pub struct PaperRules {
 /// need more space even after that, the cluster grows beyond its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clusters {
-    /// A single cluster for all nodes, none of which is packed: a B+-tree.
+    /// A single cluster for all nodes: a B+-tree. No node is packed, so each node is stored at its
+    /// full length.
     One {
         /// Size of the cluster.
         segments: u32,

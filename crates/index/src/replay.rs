@@ -58,7 +58,8 @@ impl Change {
     fn compare_key(&self, other: &Change, bytes: &[u8]) -> Ordering {
         let is_all_head = self.key_len <= 16 && other.key_len <= 16;
         self.head.cmp(&other.head).then_with(|| match is_all_head {
-            // The heads are equal, but one key may be the other key followed by zeroes.
+            // The heads are equal, but one key may be the other key followed by zeroes. The shorter
+            // key comes first.
             true => self.key_len.cmp(&other.key_len),
             false => self.key(bytes).cmp(other.key(bytes)),
         })
@@ -114,8 +115,8 @@ impl Replay {
                         self.finish(writer)?;
                         writer.replay_deletion(seq, (start, end), frame)?;
                     }
-                    // Skip the entry: the checkpoint has this deletion, or the log has it in its
-                    // original form.
+                    // Skip the record of a range deletion that was already applied: the checkpoint
+                    // contains this deletion, or the log contains it in its original form.
                     Operation::RangeDeleted { .. } | Operation::End => {}
                 }
             }
@@ -143,7 +144,8 @@ impl Replay {
     /// Applies the changes of the stretch.
     pub(crate) fn finish(&mut self, writer: &mut Writer) -> Result<(), Error> {
         let bytes = &self.bytes;
-        // Changes of one key are ordered as in the log, which is the order of `key_at`.
+        // The changes of one key must be in the order of the log. `key_at` increases in this order,
+        // because keys are appended to `bytes` in the order of the log.
         self.changes.sort_unstable_by(|a, b| {
             let by_key = a.compare_key(b, bytes);
             by_key.then_with(|| a.key_at.cmp(&b.key_at))

@@ -1,11 +1,11 @@
-//! Location of the log: the current ring of blocks, and the earlier rings of the log while they
+//! Location of the log: the current ring of blocks, and the earlier rings of the log that still
 //! have needed blocks.
 //!
 //! An index begins with a short ring at the front of its storage. When few blocks of that ring are
 //! free, the log continues in a longer ring, in contiguous segments. When no block of the log is
 //! needed, the log returns to the front and the segments are freed. A position belongs to one ring:
-//! the last ring whose first position is at or before that position. A position must never be in a
-//! ring that neither of the superblocks lists.
+//! the last ring whose first position is at or before that position. Each position in use must be
+//! in a ring that at least one of the two superblocks lists.
 
 use crate::geometry::{Geometry, LOG_OFFSET};
 use crate::storage::BLOCK_BYTES;
@@ -44,7 +44,7 @@ impl RingLocation {
         }
     }
 
-    /// Returns the first byte of the ring, from the start of the storage.
+    /// Returns the offset of the first byte of the ring, from the start of the storage.
     fn offset(self, geometry: &Geometry) -> u64 {
         match self {
             RingLocation::Front => LOG_OFFSET,
@@ -190,7 +190,8 @@ impl Rings {
         let (now, most) = (self.current().blocks, geometry.log_blocks);
         let is_last = self.0.len() + 1 >= RINGS_MAX;
         let blocks = (now * GROWTH).max(needed_blocks * 2);
-        // Grow to the maximum in one step if the last step would be short.
+        // Grow to the maximum at once if the ring after this one would otherwise be less than twice
+        // as long as this one.
         let blocks = if is_last || blocks * 2 > most {
             most
         } else {
@@ -255,7 +256,8 @@ mod tests {
         assert_eq!(steps, [1920, 16 << 10]);
         let short = Rings::of_one(Ring::front(&geometry, 0));
         assert_eq!(short.longer(&geometry, 2000), Some(4000));
-        // Even for the longest possible log, the list of rings has room for the ring of every step.
+        // Each step of the log to a longer ring adds a ring to the list. Even for the longest
+        // possible log, the list has room for all of these rings.
         let longest = Geometry::new(1, 1 << 28, 64 << 10);
         let mut rings = Rings::of_one(Ring::front(&longest, 0));
         while let Some(blocks) = rings.longer(&longest, 0) {

@@ -95,7 +95,7 @@ impl Scan {
     ///
     /// # Errors
     ///
-    /// [`Error::SnapshotTooOld`], or if the needed nodes cannot be read.
+    /// [`Error::SnapshotTooOld`], or the error of reading a node that is needed.
     #[expect(
         clippy::should_implement_trait,
         reason = "what is given is borrowed from the scan"
@@ -165,8 +165,8 @@ impl Scan {
 
 impl Drop for Scan {
     fn drop(&mut self) {
-        // If the thread is ending, its spare memory has been dropped already; that failure is
-        // ignored.
+        // The error is ignored: it means that the thread is ending and has already dropped its
+        // spare memory.
         let _ending = SPARE.try_with(|spare| spare.set(std::mem::take(&mut self.rows)));
     }
 }

@@ -57,7 +57,8 @@ fn live(world: &mut World, storage: &(impl Storage + Clone + 'static)) -> Result
     Ok(())
 }
 
-/// Functions that choose which sectors of the data that was not durable survive a power cut.
+/// Functions that choose which sectors survive a power cut, among the sectors that were not
+/// durable.
 const LEFT: [fn(u64) -> u64; 4] = [
     |_| 0,
     |_| u64::MAX / 2,
@@ -134,7 +135,9 @@ fn cuts(step: u64) -> (u64, u64) {
     unreachable!("a life ends")
 }
 
-/// If `BIMETAL_EVERY_BOUNDARY` is set, the opening after every call is cut at each of its calls.
+/// Cuts the power at every call, and then cuts the following opening at each of its own calls. By
+/// default only every seventh call is followed by such openings; with `BIMETAL_EVERY_BOUNDARY`,
+/// every call is.
 #[test]
 fn the_power_is_cut_at_every_call_and_at_every_call_of_the_opening_after_it() {
     let step = match std::env::var_os("BIMETAL_EVERY_BOUNDARY") {
@@ -164,8 +167,8 @@ fn every_write(mishap: Mishap) -> (u64, u64) {
             );
             assert!(is_typed || is_beyond, "{mishap:?} at {number}: {error}");
         } else if !storage.has_happened() {
-            // Perhaps the change was a sync, to which this failure cannot happen. If `number` is
-            // above 400, the life has ended before the failure.
+            // Nothing has failed: operation `number` may be a sync, which this failure does not
+            // affect. Above 400, the life has ended before the operation `number`.
             if number > 400 {
                 return (harmless, noticed);
             }
@@ -210,7 +213,7 @@ fn no_block_that_comes_back_is_believed() {
 }
 
 /// Reverts blocks of segments to earlier versions, one block at a time. An earlier version often
-/// has an older image of the same node.
+/// has an older image of the same node, which the index must not accept.
 #[test]
 fn no_image_that_comes_back_is_believed() {
     let paper = Options {

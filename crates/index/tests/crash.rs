@@ -54,8 +54,8 @@ fn nothing_durable_is_lost_under_the_papers_rules() {
     assert!(reached.checkpoints > 100, "{reached:?}");
 }
 
-/// Cuts the power at every operation of a short life, one operation at a time, until a life ends
-/// before the cut.
+/// Runs the same short life of an index repeatedly. The power is cut at the first operation, in the
+/// next run at the second operation, and so on, until a run ends before its cut.
 #[test]
 fn a_cut_at_every_operation() {
     for number in 0.. {

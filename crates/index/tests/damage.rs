@@ -6,8 +6,8 @@ use bimetal_index::storage::memory::{Faults, MemoryStorage};
 use bimetal_index::{Db, Durability, Error, verify};
 use std::sync::Arc;
 
-/// Returns the distance between the bytes that are changed, one at a time. If `BIMETAL_EVERY_BYTE`
-/// is set, all bytes are changed, which takes minutes.
+/// Returns the distance between two tested bytes. The test changes each of them alone. If
+/// `BIMETAL_EVERY_BYTE` is set, every byte is tested, which takes minutes.
 fn step() -> usize {
     match std::env::var_os("BIMETAL_EVERY_BYTE") {
         Some(_) => 1,

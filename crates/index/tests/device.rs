@@ -1,6 +1,6 @@
-//! Tests of an index on devices of the stack: on a mirror of two files in real time, also after a
-//! stop, and on a mirror of simulated drives in virtual time, which must give the same result in
-//! every run.
+//! Tests of an index on devices of the stack. On a mirror of two files, in real time, the index
+//! must also be there when the volume is opened again. On a mirror of simulated drives, in virtual
+//! time, every run must give the same result.
 
 use crate::world::{Draw, Map, Shape, check_scan};
 use bimetal_block::Device;
@@ -46,7 +46,7 @@ impl Scratch {
         Scratch(folder)
     }
 
-    /// Returns the configuration of a mirror of two files in the folder.
+    /// Returns the configuration of a mirror of two files in the folder of the test.
     fn graph(&self) -> Graph {
         let text = "[device.a]\ntype = \"file\"\npath = \"a.img\"\nsize = \"32MiB\"\n\
                     [device.b]\ntype = \"file\"\npath = \"b.img\"\nsize = \"32MiB\"\n\

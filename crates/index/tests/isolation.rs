@@ -22,8 +22,8 @@ const FIRST: u64 = 0;
 /// value, and `step` is the step of the transaction that wrote it.
 type Value = u64;
 
-/// Reads and writes of one transaction or snapshot. The records of one thread are in the order of
-/// time.
+/// What one transaction or snapshot has read and written. The items of one thread are in the order
+/// in which they happened.
 #[derive(Clone, Debug, Default)]
 struct Seen {
     thread: usize,

@@ -276,7 +276,8 @@ impl Rivals {
         let is_end = line == "closed";
         living.has_closed |= is_end;
         let batch = line.strip_prefix("durable ");
-        // A kill can cut a line short, in which case digits of the number are missing.
+        // A kill can cut a line short. A number without its last digits is lower, which is harmless
+        // here. A line without any digit does not count.
         let Some(Ok(batch)) = batch.map(str::parse) else {
             return is_end;
         };
@@ -300,9 +301,9 @@ impl Rivals {
 }
 
 /// Two processes compete for one file, which does not exist at the start of every third round. One
-/// process or both processes are killed, at a random moment within the time that the lives of both
-/// processes take. A surviving process completes its life, and every batch that either process has
-/// reported as durable is present.
+/// process or both processes are killed, at a random moment before both would have ended. A
+/// surviving process completes its life, and every batch that either process has reported as
+/// durable is present.
 #[test]
 fn a_process_can_be_killed_from_its_start_to_its_end_while_another_waits() {
     let folder = folder("lives");

@@ -1,5 +1,5 @@
-//! External tests of the index in a single program, so that the index is built and linked only
-//! once.
+//! The external tests of the index, as one program, so that the index is built and linked for them
+//! only once.
 
 mod beyond;
 mod boundaries;

@@ -241,7 +241,8 @@ fn damage_in_a_patch_is_never_an_answer() {
     panic!("damage was met {damaged} times");
 }
 
-/// Finds the headers of patches by their magic number and their sort.
+/// Returns the offset and the sort byte of the header of each patch. Patches are found by the magic
+/// number of an image and the sort 2.
 fn patches_in(content: &[u8]) -> impl Iterator<Item = (usize, u8)> + '_ {
     let places = (0..content.len() - 64).step_by(64);
     let headers = places.filter(|at| content[at + 4..at + 8] == *b"bmIN");

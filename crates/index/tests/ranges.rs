@@ -47,13 +47,14 @@ fn no_commit_waits_for_the_leaves_of_a_long_range() {
             taken_in <= 16,
             "{taken_in} leaves took it in with one commit"
         );
-        // Each leaf that is written frees at least as much memory as about sixteen applied
-        // deletions take.
+        // A leaf that is written frees at least as much memory as about sixteen applied deletions
+        // take. So a commit has to write only a few leaves.
         assert!(
             written <= 64,
             "{written} leaves were written with one commit"
         );
-        // A leaf is read only in order to write it, because the snapshot keeps all old versions.
+        // An image is read only for a leaf that is written. The write needs the old versions,
+        // because the snapshot keeps all of them.
         let read = now.image_reads - last.image_reads;
         assert!(
             read <= 64 * 17 + 16,
@@ -82,9 +83,9 @@ fn no_commit_waits_for_the_leaves_of_a_long_range() {
             .expect("it can be read");
         last = world.db.statistics();
     }
-    // A commit applies the deletion to at most 16 leaves. Only half of the nodes are expected to
-    // need this: three in a hundred nodes are inner nodes, and some leaves were merged before they
-    // applied the deletion.
+    // A commit applies the deletion to at most 16 leaves. The bound is only half of the nodes:
+    // three in a hundred nodes are inner nodes, and some leaves were merged before they applied the
+    // deletion.
     assert!(
         commits * 16 > nodes / 2,
         "{commits} commits for {nodes} nodes"
@@ -99,7 +100,8 @@ fn no_commit_waits_for_the_leaves_of_a_long_range() {
     );
 }
 
-/// The content is the same after any stop, and in a rebuild of the disk as it was at that stop.
+/// The index is stopped at random times while it still applies long deletions. After each stop, the
+/// opened index has the right content, and so has a rebuild from the disk as it was at that stop.
 #[test]
 fn a_long_deletion_goes_on_after_any_stop() {
     let mut at_stop = |world: &World| {

@@ -312,8 +312,7 @@ struct Statistics {
     /// Number of files for which the listed ranges (the ranges of keys reported as lost) contain
     /// less than half of all keys.
     partly: usize,
-    /// Number of files for which the listed ranges (the ranges of keys reported as lost) contain at
-    /// least half of all keys.
+    /// Number of files whose reported losses cover at least half of all keys.
     nothing_sure: usize,
     no_index: usize,
     keys: usize,

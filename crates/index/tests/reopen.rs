@@ -158,7 +158,8 @@ fn a_replay_keeps_to_the_memory() {
 #[test]
 fn what_a_killed_process_left_in_the_log_is_made_durable_by_opening() {
     let disk = Arc::new(MemoryStorage::new());
-    // The segments are long enough for several long frames before the log has to grow.
+    // With segments of this length the log begins long enough for several long frames, and has to
+    // grow only after them.
     let options = Options {
         segment_bytes: 1 << 20,
         ..options()
@@ -189,7 +190,8 @@ fn what_a_killed_process_left_in_the_log_is_made_durable_by_opening() {
 }
 
 /// A batch that is too long for the ring of the log moves the log to a longer ring, even if no part
-/// of the log is needed, as right after a checkpoint.
+/// of the log is needed, as right after a checkpoint. The next opening must find the log in the
+/// longer ring.
 #[test]
 fn a_log_that_goes_on_elsewhere_while_nothing_of_it_is_needed_is_found() {
     let options = Options {
@@ -223,7 +225,8 @@ fn a_log_that_goes_on_elsewhere_while_nothing_of_it_is_needed_is_found() {
 const ROUND_KEYS: u64 = 12_000;
 const ROUNDS: u64 = 3;
 
-/// Returns options with enough memory and log for all changes of all rounds.
+/// Returns options under which all changes of all `ROUNDS` rounds of writes fit into memory and
+/// into the log.
 fn roomy() -> Options {
     Options {
         memory_bytes: 64 << 20,
@@ -303,8 +306,8 @@ fn a_checkpoint_during_a_replay_gives_back_only_what_was_read() {
 
 /// A sync has failed, so pages of the page cache are marked clean although their data is not on the
 /// disk. Another program then opens the index with little memory, so that it writes leaves and
-/// checkpoints during the replay. After a power cut at any time of the opening, the index must have
-/// the content between two batches.
+/// checkpoints while it replays the log. After a power cut at any time during this opening, the
+/// index must have the content that it had after some whole number of batches.
 #[test]
 fn nothing_of_the_cache_is_believed_while_a_log_is_taken_up() {
     const CUTS: u64 = 24;
@@ -339,8 +342,8 @@ fn nothing_of_the_cache_is_believed_while_a_log_is_taken_up() {
     }
 }
 
-/// Returns the number of batches of all rounds that an index contains. The batches must be the
-/// first ones.
+/// Returns how many batches the index contains, counted over all rounds. These must be the first
+/// batches, and none may be there in part.
 fn batches_there(db: &Db) -> u64 {
     let round_of = |key: u64| {
         let found = db.get(&key.to_be_bytes()).expect("a get");

@@ -1,5 +1,5 @@
-//! Tests of snapshots during maintenance: the content of a snapshot does not change, wherever it is
-//! moved and however long it is.
+//! Tests of snapshots during maintenance: the content of a snapshot does not change, wherever
+//! maintenance moves that content and however much of it there is.
 
 use bimetal_index::storage::memory::MemoryStorage;
 use bimetal_index::storage::{Storage, StorageError};

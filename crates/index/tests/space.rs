@@ -76,7 +76,8 @@ fn a_load_that_reads_nothing_keeps_within_its_memory() {
             db.write(&batch, Durability::Relaxed).expect("a write");
             batch.clear();
             let statistics = db.statistics();
-            // Images that are not on the storage yet are not included in the limit: docs/index.md.
+            // The limit does not include images that are not on the storage yet (see
+            // docs/index.md).
             let most = options.memory_bytes + 4 * u64::from(options.segment_bytes);
             let bytes = statistics.content_bytes + statistics.delta_bytes;
             assert!(bytes <= most, "{bytes} of {most} after {number} records");
@@ -268,8 +269,8 @@ fn a_storage_of_fixed_length_is_cleaned_in_time() {
     change_all(&db).expect("everything fits");
 }
 
-/// Returns the maximum number of bytes of a compacted index: 1.3 times the live bytes, and 4 MiB,
-/// including the log.
+/// Returns the maximum number of bytes of a compacted index with its log: 1.3 times the live bytes,
+/// plus 4 MiB.
 fn bound_bytes(db: &Db) -> u64 {
     db.statistics().space.live_bytes * 13 / 10 + (4 << 20)
 }

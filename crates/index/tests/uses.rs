@@ -391,8 +391,7 @@ fn a_close_says_that_what_was_relaxed_may_be_lost() {
     );
 }
 
-/// An index makes its relaxed batches durable when it is dropped. The batches have a similar shape
-/// as in other tests.
+/// An index makes its relaxed batches durable when it is dropped.
 #[test]
 fn a_world_is_whole_after_a_drop() {
     let shape = Shape {

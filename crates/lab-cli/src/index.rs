@@ -49,7 +49,7 @@ pub(crate) struct Args {
 /// Definition of the size of the flash area of a scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum AreaName {
-    /// All schemes have the area that the nodes of the ordinary B+-tree occupy.
+    /// Every scheme gets as much flash as the nodes of the ordinary B+-tree occupy.
     Same,
     /// Each scheme has the area that its own nodes occupy.
     Own,

@@ -146,7 +146,8 @@ fn convert(from: &Path, to: &Path, read: &ReadArgs) -> Result<()> {
     let file = File::create_new(to).with_context(about)?;
     let written = write_compact(&mut reader, file).with_context(about);
     if let Err(error) = written {
-        // The incomplete trace is of no use, so it is removed. The first error is reported.
+        // The incomplete trace is of no use, so it is removed. The error of the conversion is
+        // returned, even if the removal fails too.
         return match std::fs::remove_file(to) {
             Ok(()) => Err(error),
             Err(left) => Err(error.context(format!("{}: left behind: {left}", about()))),

@@ -268,7 +268,8 @@ impl Given {
         let path = String::from_utf8(output.stdout).unwrap();
         assert!(output.status.success(), "losetup");
         let given = Given(PathBuf::from(path.trim()));
-        // A loop device keeps the limits of the run that used its number before.
+        // A loop device keeps the limits of the run that used its number before, so reset the
+        // limits first.
         std::fs::write(given.queue("../bdi/min_ratio_fine"), "0").unwrap();
         std::fs::write(given.queue("../bdi/max_ratio_fine"), "1000000").unwrap();
         given

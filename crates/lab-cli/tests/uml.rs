@@ -26,8 +26,8 @@ fn has(programs: &[&str]) -> bool {
     missing.is_none()
 }
 
-/// Returns true if the first program of a guest can run on this processor. A boot without the lab
-/// shows this.
+/// Returns true if this processor can run User-Mode Linux. The test boots a guest directly, without
+/// the lab, and looks for an error of its first program.
 fn processor_is_fit() -> bool {
     let arguments =
         "mem=64M rootfstype=hostfs rootflags=/ ro init=/bin/true con=null con0=null,fd:1";

@@ -1,5 +1,6 @@
-//! Executes one run of one cell: a load above the file layer, the queue with its scheduler, and a
-//! device. [`run`] uses a modelled device in virtual time.
+//! Executes one run of one cell (a combination of choices in an experiment): a load above the file
+//! layer, the queue with its scheduler, and a device. [`run`] uses a modelled device in virtual
+//! time.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -19,7 +20,8 @@ use crate::outcome::{Direction, Outcome};
 use crate::settings::{SCHEMA, Settings, queue_config};
 use crate::workload::World;
 
-/// Runs a cell with the given seed, on a modelled device in virtual time.
+/// Runs a cell (a combination of choices in an experiment) with the given seed, on a modelled
+/// device in virtual time.
 ///
 /// # Errors
 /// If the settings cannot be realized, or the device is too small for the load.

@@ -83,7 +83,7 @@ impl ModelSettings {
             .map_err(|error| error.to_string().replace('\n', " "))
     }
 
-    /// Validates the settings.
+    /// Validates the settings of the device: its queue depth and its model.
     ///
     /// # Errors
     /// A description of the mistake.

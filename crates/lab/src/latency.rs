@@ -190,7 +190,8 @@ mod tests {
     #[test]
     fn classes_are_halves_of_powers_of_two() {
         assert_eq!((class_of(0), class_of(1023), class_of(1024)), (0, 0, 0));
-        // 1536 is 1.5 times 1024, and so the lower bound of the second class.
+        // Each power of two is divided into two classes. The classes begin at 1024, so 1536 (1.5
+        // times 1024) is the lower bound of class 1.
         assert_eq!((class_of(1535), class_of(1536), class_of(2047)), (0, 1, 1));
         assert_eq!((class_of(2048), class_of(3072)), (2, 3));
         assert_eq!(class_of(u64::MAX), CLASSES - 1);
@@ -218,7 +219,8 @@ mod tests {
         );
         let sum: u64 = of.writes.map.iter().map(|cell| cell.2).sum();
         assert_eq!((sum, of.writes.count), (599_998, 599_998));
-        // 2 ms are between 1.5 * 2^20 and 2^21 ns, which is the upper half of the power 20.
+        // 2 ms are between 1.5 * 2^20 and 2^21 ns, the upper half of the power 20. Its class is 2 *
+        // (20 - 10) + 1 = 21.
         assert!(of.writes.map.iter().all(|cell| cell.1 == 21));
         assert_eq!(of.reads, DirectionLatency::default());
     }

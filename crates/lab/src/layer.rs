@@ -62,7 +62,7 @@ pub trait FileLayer: Clone + 'static {
     /// Spends the CPU time of a program that processes `count` characters individually.
     async fn use_characters(&self, count: u64, program: &mut Program);
 
-    /// Waits for the program's accumulated CPU time, so that the clock includes it.
+    /// Waits until the clock has advanced by the CPU time that the program has accumulated.
     async fn pay(&self, program: &mut Program);
 
     /// Creates a directory.

@@ -176,7 +176,7 @@ pub struct Plan {
     /// Minimum number of runs of each cell.
     pub repeats: u64,
     /// Maximum number of runs of a cell. After the minimum number of runs, a cell is run again only
-    /// while its interval is wider than [`within`](Self::within).
+    /// while its confidence interval is wider than [`within`](Self::within).
     pub repeats_max: u64,
     /// Maximum distance of either end of a confidence interval from the median, as a fraction of
     /// the median. An interval within this distance is narrow enough.
@@ -538,8 +538,8 @@ fn check_ours(workload: &Resolved) -> Result<(), String> {
     }
 }
 
-/// Checks that a real device has either a file system or a load on the device itself, but not both
-/// or neither.
+/// Checks that a real device is used in exactly one of two ways: it has a file system, or it has a
+/// load on the device itself.
 fn check_place(settings: &Settings) -> Result<(), String> {
     match (
         settings.workload.is_raw(),
@@ -561,7 +561,8 @@ fn check_place(settings: &Settings) -> Result<(), String> {
 
 /// Default size in bytes of the memory of the virtual file layer.
 const MEMORY_BYTES_USUAL: u64 = 4 << 30;
-/// Minimum memory of a native run in pages. It includes the memory of this program.
+/// Minimum memory, in pages, of a native run (a run on this machine). The memory of this program is
+/// included.
 const NATIVE_MEMORY_PAGES_MIN: u32 = 8192;
 /// Default memory of a guest in bytes.
 const UML_MEMORY_BYTES_USUAL: u64 = 256 << 20;

@@ -93,7 +93,8 @@ pub fn missing<'p>(all: &[Job<'p>], made: &[Outcome]) -> Vec<Job<'p>> {
     all.iter().filter(is_missing).copied().collect()
 }
 
-/// Returns one run of each of these cells, in a random order that depends on the round.
+/// Returns one run of each of `cells`, in a random order that depends on `repeat`, the number of
+/// the round.
 fn round<'p>(plan: &Plan, repeat: u64, mut cells: Vec<&'p Cell>) -> Vec<Job<'p>> {
     let seed = plan.seed.wrapping_add(repeat);
     shuffle(&mut cells, seed);

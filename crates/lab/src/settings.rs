@@ -1,4 +1,5 @@
-//! The settings that a run depends on, and the identity of a run.
+//! The settings that a run of an experiment depends on, and the identity of the run, which is a
+//! hash over the settings and the seed.
 
 use std::collections::BTreeMap;
 
@@ -96,8 +97,8 @@ pub fn content_hash(value: &impl Serialize) -> String {
     format!("{hash:032x}")
 }
 
-/// Returns the queue configuration of a cell. It is the configuration of Linux 2.6.26 with a plug,
-/// and has enough slots for the bios of a flusher.
+/// Returns the queue configuration of a cell (one combination of the choices of a plan). It is the
+/// configuration of Linux 2.6.26 with plugging, and has enough slots for the bios of a flusher.
 pub(crate) fn queue_config(scheduler: &SchedulerSettings, depth: u32) -> QueueConfig {
     QueueConfig {
         below: String::new(),

@@ -328,9 +328,9 @@ fn a_plan_is_interrupted_and_goes_on_and_gives_the_same() {
     assert_eq!(compared, [false, false, false, true]);
     let table = csv(&outcomes);
     let columns: Vec<usize> = table.lines().map(|line| line.split(',').count()).collect();
-    // Six axes, four columns of the run, eight counters and four latencies for each direction,
-    // three counters of the device, three columns for freezes and CPU time, and two columns for the
-    // delay of emulated devices.
+    // The columns are six axes, four columns of the run, eight counters and four latencies for each
+    // direction, three counters of the device, three columns for freezes and CPU time, and two
+    // columns for the delay of emulated devices.
     assert_eq!(columns, vec![6 + 4 + 2 * (8 + 4) + 3 + 3 + 2; 9]);
 }
 
@@ -458,7 +458,7 @@ fn a_program_needs_a_load_of_ours_and_a_kernel() {
         ("program", "a built-in load"),
     ] {
         let error = with(of).unwrap_err();
-        // The error has the position of the section of the external program.
+        // The error names the place in the file of the section that declares the external program.
         assert!(error.contains(why) && error.contains("x.toml:"), "{error}");
     }
 }

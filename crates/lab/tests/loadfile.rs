@@ -62,8 +62,9 @@ fn clients_do_what_was_recorded() {
         .iter()
         .sum();
     // The load runs for a second with one client, and for a second with two clients. Half of the
-    // transferred bytes were written. However, the end of the second can interrupt one pass of each
-    // of the three clients.
+    // bytes that the clients transfer are written. But the end of a second can interrupt each of
+    // the three clients after its write and before the sync that sends the written bytes to the
+    // device.
     let written_mb = of.writes.bytes as f64 / 1e6;
     let cut_mb = 3.0 * 65_536.0 / 1e6;
     assert!(moved > 10.0, "{moved} MB");

@@ -52,9 +52,9 @@ fn replay(path: &Path, keys: &str) -> Result<Outcome, RunError> {
     run(&plan.cells[0].choice, &plan.cells[0].settings, 1)
 }
 
-/// The last request is due a second after the first request, and takes less than 10 ms including
-/// plugging. Requests are extended to whole blocks: the four reads read one block each, and the two
-/// writes write 2 and 16 blocks.
+/// The trace has six requests. The last one is due a second after the first, and takes less than 10
+/// ms including plugging. Requests are extended to whole blocks: the four reads read one block
+/// each, and the two writes write 2 and 16 blocks.
 #[test]
 fn requests_come_when_they_were_recorded() {
     let file = File::new("recorded");

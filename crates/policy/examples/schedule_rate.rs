@@ -98,8 +98,8 @@ impl Bench {
                 self.now_ns = wake_ns.ok_or("it stopped")?;
                 continue;
             };
-            // If the device is busy and has a free slot, the scheduler can also have deferred a
-            // decision to a time before the next completion.
+            // The scheduler may have deferred a decision to a time before the next completion. This
+            // matters only if the device has a free slot.
             let wake_ns = self
                 .queue
                 .wake_at_ns()

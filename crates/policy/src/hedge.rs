@@ -12,7 +12,7 @@ const LATE_QUANTILE: f64 = 0.95;
 /// Minimum time after which a read is late. Below this time, delays of the clock and the machine
 /// are larger than those of the device.
 const LATE_NS_MIN: u64 = 500_000;
-/// Minimum number of samples for the quantile of a side to be used.
+/// The quantile of a side is used only if it is computed from at least this number of samples.
 const SAMPLES_MIN: u32 = 32;
 /// Number of reads that earn one hedged read, which limits the share of hedged reads to 5 %.
 const READS_PER_HEDGE: u64 = 20;
@@ -22,7 +22,8 @@ const SAVED_MAX: u64 = 16;
 /// The hedge budget of a volume.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HedgeBudget {
-    /// The accumulated budget in reads. A hedged read costs [`READS_PER_HEDGE`] of them.
+    /// The accumulated budget: the number of client reads, less [`READS_PER_HEDGE`] for each hedged
+    /// read.
     saved_reads: u64,
 }
 

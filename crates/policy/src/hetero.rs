@@ -15,11 +15,12 @@ use crate::latency::Quantiles;
 /// delayed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum WaitLimit {
-    /// The rule of the paper. The limit begins when the first side has completed the write. Its
-    /// length is the given multiple of the time in which the first side completed the write.
+    /// The rule of the hetero-mirroring paper. The limit begins when the first side has completed
+    /// the write. Its length is this multiple of the time in which the first side completed the
+    /// write.
     Factor(f64),
-    /// A rule based on the side's own latencies. The limit begins at the start of the operation.
-    /// Its length is a multiple of a quantile of these latencies.
+    /// A rule based on the side's own latencies. The time limit begins at the start of the
+    /// operation, and is a multiple of a quantile of these latencies.
     Own {
         /// The quantile, 0 to 1.
         quantile: f64,
@@ -34,8 +35,8 @@ pub enum WaitLimit {
 pub enum AckRule {
     /// The first side has completed the write (step 2 of the paper's HM_WRITE).
     First,
-    /// All sides have completed the write, or the wait limit has passed (the paper's results
-    /// section).
+    /// All sides have completed the write, or the wait limit has passed (from the results section
+    /// of the hetero-mirroring paper).
     WaitLimit,
 }
 
@@ -192,9 +193,9 @@ pub enum Next {
 
 /// Minimum number of samples for the quantiles of a side to be used.
 const SAMPLES_MIN: u32 = 16;
-/// `LIMIT_NS_MIN` is the minimum of the limit from a side's own latencies: below it, scheduling
-/// noise of the machine would look like a delayed device. `LIMIT_NS_UNKNOWN` is the limit until
-/// there are enough samples.
+/// `LIMIT_NS_MIN` is the minimum of the latency limit that is computed from a side's own latencies.
+/// A lower limit would take scheduling noise of the machine for a delayed device.
+/// `LIMIT_NS_UNKNOWN` is the limit until there are enough samples.
 const LIMIT_NS_MIN: u64 = 1_000_000;
 const LIMIT_NS_UNKNOWN: u64 = 100_000_000;
 /// `AHEAD_NS` and `DEPTH_MIN` determine the maximum number of operations in flight on a side that
@@ -226,7 +227,7 @@ pub struct SidePolicy {
 }
 
 impl SidePolicy {
-    /// Creates the state of a side that is in time and has no latency samples yet.
+    /// Creates the state of a side in the mode [`InTime`](Mode::InTime), without latency samples.
     pub fn new(rules: HeteroRules) -> SidePolicy {
         SidePolicy {
             rules,
@@ -326,8 +327,8 @@ impl SidePolicy {
         }
     }
 
-    /// Records that an operation of the side has exceeded its limit. Returns true if the side
-    /// becomes delayed.
+    /// Records that an operation of the side has exceeded the latency limit of the side. Returns
+    /// true if the side becomes delayed.
     pub fn overdue(&mut self, now_ns: u64) -> bool {
         self.mode == Mode::InTime && self.switch(now_ns, Mode::Delayed)
     }
@@ -414,8 +415,8 @@ mod tests {
             (20..=21).contains(&limit_ms),
             "4 x 5 ms within 6 %: {limit_ms}"
         );
-        // A third of the operations take two seconds, as on a device that freezes, and the limit
-        // does not rise.
+        // A third of the operations take two seconds, as on a device that freezes. The limit must
+        // not rise because of them.
         for round in 0..600 {
             side.completed(if round % 3 == 0 { 2_000 * MS } else { 5 * MS }, 0);
         }

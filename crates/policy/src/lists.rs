@@ -65,8 +65,9 @@ pub fn grow<T: Clone>(array: &mut Vec<T>, ids: usize, value: T) {
     }
 }
 
-/// Removes and returns the element at index `at`. In short arrays `at` is usually the last index,
-/// and this path avoids the call that would move zero elements.
+/// Removes and returns the element at index `at`. In short arrays `at` is usually the last index.
+/// This case uses `pop`, which avoids the call that `remove` makes to move the elements behind
+/// `at`.
 pub(crate) fn take_at<T>(array: &mut Vec<T>, at: usize) -> T {
     if at + 1 == array.len()
         && let Some(last) = array.pop()

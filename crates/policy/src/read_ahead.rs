@@ -54,8 +54,8 @@ impl ReadAhead {
         self.previous_page = Some(page);
     }
 
-    /// Returns the window to read now, because `page` is not in memory; the reader waits for it.
-    /// The reader requested `requested` pages from `page` on.
+    /// Returns the window to read now. A reader calls this when `page` is not in memory, and waits
+    /// for the read of this page. The reader requested `requested` pages from `page` on.
     pub fn missed(&mut self, page: u64, requested: u64) -> Window {
         let requested = requested.max(1);
         if self.pages_max == 0 {
@@ -160,8 +160,9 @@ impl ReadAhead {
         pages.saturating_mul(larger).min(self.pages_max)
     }
 
-    /// Returns the window to read for a reader at `page`. If the mark would be at `page` itself,
-    /// the next window is included.
+    /// Returns the window to read for a reader at `page`. A read of the window's marked page
+    /// requests the next window. If `page` itself would be the marked page, the next window is
+    /// included.
     fn window(&mut self, page: u64) -> Window {
         if page == self.first_page && self.pages == self.ahead_pages {
             self.ahead_pages = self.next_size(self.pages);
@@ -239,12 +240,14 @@ mod tests {
         assert_eq!(reader.missed(100, 2), alone);
         reader.has_read(101);
         assert_eq!(reader.marked(1, 1, none_missing), Some(window(4, 8, 4)));
-        // A read of the page after the last one read is sequential, at any position.
+        // A read of the page after the page read last is sequential. It need not continue the first
+        // window.
         assert_eq!(reader.missed(102, 1), window(102, 4, 103));
     }
 
-    /// The mark is not that of the last window. The 8 pages from the marked page on are in memory,
-    /// and 1 page is requested, so the next window has 2 * (8 + 1) pages.
+    /// The reader finds a marked page that does not belong to its last window. The 8 pages from
+    /// that page on are in memory, and 1 page is requested, so the next window has 2 * (8 + 1)
+    /// pages.
     #[test]
     fn the_mark_of_another_reader_goes_on_where_that_one_had_come() {
         let mut reader = ReadAhead::new(MAX);

@@ -92,8 +92,9 @@ impl Readers {
 }
 
 impl Reader {
-    /// Applies the kernel's rules for each page to a whole request: a window is requested at the
-    /// first page that is not in memory, and at every mark. Returns the pages to read ahead.
+    /// Applies the kernel's rules for each page to a whole request. A window is requested at the
+    /// first page that is not in memory, and at every mark (the page of a window at which the
+    /// reader requests the next window). Returns the pages to read ahead.
     fn ahead(&mut self, pages: &Range<u64>, is_here: impl Fn(u64) -> bool) -> Option<Range<u64>> {
         let mut ahead = None;
         let missed = pages.clone().find(|&page| !is_here(page));
@@ -211,8 +212,9 @@ mod tests {
         assert_eq!(memory.read(5002..5003), Some(5005..5013));
     }
 
-    /// A request for 128 pages covers four windows of 32 pages: the reader passes the marks of
-    /// three windows, and the next request finds the pages of the fourth window being read.
+    /// A request for 128 pages covers four windows of 32 pages. The reader passes the marks of
+    /// three windows (the pages at which the next window is requested), and the next request finds
+    /// the pages of the fourth window being read.
     #[test]
     fn a_request_longer_than_a_window_is_followed_by_one() {
         let mut memory = Memory::new();
@@ -220,8 +222,8 @@ mod tests {
         assert_eq!(memory.read(128..256), Some(256..288));
     }
 
-    /// A request has 8 pages. The first window has 16 pages, and its mark is at the first page
-    /// after the requested pages. The next window has 32 pages.
+    /// A request has 8 pages. The first window has 16 pages. Its mark, the page whose read requests
+    /// the next window, is the first page after the requested pages. The next window has 32 pages.
     #[test]
     fn a_mark_is_found_inside_a_request() {
         let mut memory = Memory::new();

@@ -97,7 +97,7 @@ pub struct Throttle {
 /// The next step of a writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The writer continues; the flusher must be woken if it has work.
+    /// The writer continues. The flusher must be woken if the flusher has work.
     Go {
         /// True when the flusher has work.
         wake_flusher: bool,
@@ -122,7 +122,8 @@ pub struct WriteBack {
     parameters: WriteBackParameters,
     /// True while a writer has been found over its limit; all writers are then checked more often.
     exceeded: bool,
-    /// For each task, the number of pages that it has dirtied since its last check, and recently.
+    /// For each task, two counts of dirtied pages: the pages since the last check of the task, and
+    /// the recent pages (old counts are halved with time).
     tasks: BTreeMap<u32, Dirtied>,
     /// Number of pages that all tasks have dirtied recently; old counts are halved with time.
     of_late: u64,
@@ -195,9 +196,9 @@ impl WriteBack {
         }
     }
 
-    /// Returns the limit of one task, given the global limit `dirty`. The task's limit is lower by
-    /// up to an eighth, in proportion to the task's share of the recently dirtied pages, but never
-    /// below half of `dirty`.
+    /// Returns the limit of one task in dirty pages, given the global limit `dirty`. The limit of a
+    /// task is below `dirty` by the product of two numbers: an eighth of `dirty`, and the task's
+    /// share of the recently dirtied pages. It is at least half of `dirty`.
     fn limit_of(&self, task: u32, dirty: u64) -> u64 {
         let of_late = self.tasks.get(&task).map_or(0, |of| of.of_late);
         let lower = match self.of_late {
@@ -252,8 +253,8 @@ impl WriteBack {
         self.parameters.pass_pages
     }
 
-    /// Returns the latest expiry limit: the timer writes out the files that became dirty before
-    /// this time. Returns `None` if no file can be old enough.
+    /// Returns the time before which a file must have become dirty for the timer to write it out
+    /// now. Returns `None` if no file can be old enough.
     pub fn expired_before_ns(&self, now_ns: u64) -> Option<u64> {
         now_ns.checked_sub(self.parameters.expire_ns)
     }

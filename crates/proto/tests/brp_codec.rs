@@ -195,7 +195,7 @@ fn what_may_not_be_is_refused() {
     );
     let checked = command(&[small], feature::CRC);
     assert_eq!(refused(&checked, 0), Some(ProtocolError::WrongCheck));
-    // One wrong byte at any offset of a checked command is always detected.
+    // One wrong byte at any offset of a command with a checksum is always detected.
     for place in 0..checked.len() {
         let mut wrong = checked.clone();
         wrong[place] ^= 0x10;

@@ -36,8 +36,8 @@ impl Data for Bytes {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Plant {
     Nothing,
-    /// The target answers a fence (a request to end a path) without checking that the requests of
-    /// the path have ended.
+    /// Planted bug: the target answers a fence (a request to end a path) without checking that the
+    /// requests of the path have ended.
     FenceLeftOut,
     /// The initiator behaves as if no change was lost with the target: it does not send the lost
     /// changes again.
@@ -526,7 +526,8 @@ impl World {
             self.step(true);
         }
         assert!(self.asked.is_empty(), "requests are stuck");
-        // If changes were lost, the first flush reports it, and the second flush must succeed.
+        // If changes were lost, the first flush fails and so reports the loss. The second flush
+        // must succeed.
         for _ in 0..2 {
             let flush = Request::new(Op::Flush, 0, 0);
             let tag = self.initiator.submit(flush, Bytes::default()).unwrap();

@@ -50,7 +50,8 @@ fn talk(wishes: Wishes, messages: &[&[u8]]) -> (Vec<u8>, Vec<u8>, End) {
     )
 }
 
-/// Returns the end of a handshake in which the client requests `GO` without other features.
+/// Returns the outcome of a handshake in which the client requests `GO` without other features, and
+/// the server sends `messages`.
 fn go_end(messages: &[&[u8]]) -> End {
     talk(wishes(false, false), messages).2
 }

@@ -176,8 +176,8 @@ fn what_was_not_offered_is_invalid() {
 
 #[test]
 fn read_only_refuses_writes() {
-    // The tested flags include bit 1, READ_ONLY. A change of a read-only export is refused with
-    // EPERM, even if its command is not offered, too.
+    // The tested flags include bit 1, READ_ONLY. On a read-only export every change is refused with
+    // EPERM, even if the export does not offer the command at all.
     for flags in [FLAGS | 2, 3] {
         let export = ExportInfo {
             transmission_flags: flags,
@@ -461,8 +461,8 @@ fn malformed_replies() {
         malformed(0x8002)
     );
     assert_eq!(header(&chunk(1, 0x8001, &[0; 9000])), malformed(0x8001));
-    // Chunks of an unknown type are refused, among them the block status of extended headers, and
-    // so are replies with an unknown magic.
+    // Chunks of an unknown type, among them the block status of extended headers, are refused.
+    // Replies with an unknown magic are refused, too.
     for kind in [3, 4, 6, 7, 0x7fff] {
         assert_eq!(
             header(&chunk(1, kind, &[])),

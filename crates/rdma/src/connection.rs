@@ -34,8 +34,8 @@ pub(crate) const BUFFER_BYTES: u32 = 264 << 10;
 const CREDITS: u16 = 8;
 /// Number of send buffers.
 const SENDS: u16 = 4;
-/// Maximum time that an end waits for the arrival of its sent data at the other end before it ends
-/// the connection.
+/// Before an end closes the connection, it waits until the data that it has sent has arrived at the
+/// other end, but no longer than this time.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Terms that this end offers.
@@ -146,7 +146,7 @@ struct Connection {
 pub(crate) struct Handle(Rc<Connection>);
 
 /// Starts a connection whose receives are posted. When the connection is shut down, the task that
-/// ends it joins `closings`.
+/// ends it is added to `closings`.
 ///
 /// # Errors
 /// The errors of the runtime.
@@ -256,9 +256,9 @@ impl Connection {
                 self.break_off(error.kind(), error.to_string());
             }
             self.send_idle();
-            // The loop ends if sends were included in the request for a notification (`all`), or if
-            // no notification of sends is needed. Otherwise the processed completions have created
-            // a need for it, and the loop requests it now.
+            // The loop ends if the request for a notification included sends (`all`), or if no
+            // notification of sends is needed. Otherwise the completions just processed made one
+            // necessary, and the next pass requests it.
             if all || !wants_all() {
                 break;
             }
@@ -317,7 +317,8 @@ impl Connection {
         }
     }
 
-    /// Returns the result that the stream reports after the connection has ended.
+    /// Returns the result that a receive reports once the connection has ended; `None` while the
+    /// connection is open.
     fn ended(&self) -> Option<io::Result<usize>> {
         match &*self.state.borrow() {
             ConnectionState::Open => None,

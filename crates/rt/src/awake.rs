@@ -56,7 +56,8 @@ impl Stalls {
         self.expected.set(end);
     }
 
-    /// Returns the start of the stall that ends at `now`, if there is one.
+    /// Returns the start of the stall (a period in which the driver should have been polled, but
+    /// was not) that ends at `now`; `None` if there is none.
     fn current(&self, now: Instant) -> Option<Instant> {
         let expected = self.expected.get();
         (now.since(expected) >= STALL_MIN).then_some(expected)

@@ -28,7 +28,7 @@ const DOORBELLS: usize = 64;
 struct Mailbox<T> {
     messages: VecDeque<T>,
     is_closed: bool,
-    /// True when the receiver has found no message and waits for a ring of the doorbell.
+    /// True when the receiver has found no message and waits for the doorbell.
     is_listening: bool,
 }
 
@@ -50,7 +50,7 @@ pub struct Sender<T> {
     process: u32,
 }
 
-/// Receiving end of a mailbox. It can be moved to the thread that owns the shard.
+/// Receiving end of a mailbox. It is moved to the thread that takes the messages.
 pub struct Receiver<T> {
     mailbox: Shared<T>,
     doorbell: UnixStream,

@@ -81,7 +81,7 @@ pub struct Peer {
     pub uid: u32,
     /// Group identifiers of the process: the effective group and the supplementary groups.
     pub gids: Vec<u32>,
-    /// True when the process's user is the effective user of this process.
+    /// True when the user of the process at the other end is the effective user of our own process.
     pub is_own_user: bool,
 }
 

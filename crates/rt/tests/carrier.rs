@@ -40,7 +40,8 @@ fn payload(rt: &Rt, bytes: &[u8]) -> Payload {
     rt.pool().copy_of(bytes).into()
 }
 
-/// Runs a test with a carrier. The carrier's thread has ended when this function returns.
+/// Runs a test with a carrier (a thread that carries connections). The carrier's thread has ended
+/// when this function returns.
 fn with_carrier(test: impl AsyncFnOnce(&Rt, &Carrier)) {
     let rt = real_rt();
     rt.block_on(async {

@@ -257,9 +257,9 @@ fn writes_and_reads_agree_and_a_wait_ends_in_time() {
     );
 }
 
-/// Drops a submitted write of a message together with its file, before the driver has started the
-/// write. The next file that is opened gets the descriptor number of the first file, and must not
-/// get the message.
+/// Submits a write of a message to a file, and drops the write and the file before the driver has
+/// started the write. The next opened file gets the same descriptor number, and must not receive
+/// the message.
 #[test]
 fn a_dropped_write_never_lands_in_the_next_file() {
     for register in [true, false] {

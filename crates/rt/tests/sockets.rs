@@ -1,5 +1,5 @@
 //! Tests of sockets with the driver that the environment variable `BIMETAL_DRIVER` names. An
-//! operation that must wait does so, and continues when it can.
+//! operation that cannot complete at once must wait, and must complete when the peer lets it.
 
 use std::io::ErrorKind;
 use std::rc::Rc;

@@ -7,7 +7,8 @@ use std::process::exit;
 use bimetal_sim::tester::every::{Every, every, scenario_of};
 use bimetal_sim::tester::{self, Classes, Extent, Options, Plant};
 
-/// Fault to inject at every boundary, and the number of boundaries in a random sample.
+/// Fault to inject at every I/O boundary (arrival or completion of a request), and the number of
+/// boundaries in a random sample.
 #[derive(Default)]
 struct Boundaries {
     every: Option<Every>,

@@ -147,8 +147,8 @@ fn padding_reads_nothing_that_the_cache_holds() {
     // written with its whole block; pages 1 and 2 of this block are in the cache.
     let steps = [('w', 8), ('w', 0), ('r', 1), ('r', 2), ('w', 12), ('w', 16)];
     let (outcome, asked) = noted("abm-lru-clc+pad-fixed50", 4, &steps);
-    // The trace touches blocks 0, 2, 3 and 4, so page 8 of the trace is the first page of the
-    // second block of the device.
+    // The device has only the blocks that the trace touches: 0, 2, 3 and 4. So page 8 of the trace
+    // is the first page of the second block of the device.
     assert_eq!(asked[..2], [Asked::Read(1), Asked::Read(2)]);
     assert_eq!(asked[2..4], [Asked::Write(vec![4]), Asked::Read(3)]);
     assert_eq!(asked[4], Asked::Write(vec![0, 1, 2, 3]));
@@ -190,8 +190,8 @@ fn lru_misses_as_the_stack_distances_say() {
     }
 }
 
-/// Returns requests over 65,536 pages, mixed with scans, in which page `n` gets a share of the
-/// accesses of about `1 / n`.
+/// Returns requests over 65,536 pages. The popularity of page `n` is proportional to `1 / n`. About
+/// one request in eight is a scan of eight pages.
 fn skewed_requests() -> Vec<Record> {
     let mut rng = Rng::new(11);
     let mut records = Vec::new();
@@ -250,8 +250,9 @@ fn grid_of(names: &[&str], sizes: &[usize]) -> Grid {
 
 #[test]
 fn a_sample_gives_the_miss_ratios_of_the_whole() {
-    // SHARDS (FAST 2015) reports mean errors of 0.005 to 0.02 with some thousand sampled pages.
-    // This test samples 6,000 pages at the rate 0.1.
+    // SHARDS (FAST 2015) reports that sampled miss ratios differ from the exact ones by 0.005 to
+    // 0.02 on average, with some thousand sampled pages. This test samples 6,000 pages at the rate
+    // 0.1.
     let records = skewed_requests();
     let sizes = [500, 2000, 8000, 20_000, 40_000];
     let names = ["lru", "arc", "s3-fifo", "fifo"];

@@ -37,14 +37,14 @@ fn seeds_that_have_found_something_find_nothing() {
         // A snapshot missed a version of a value. The leaf of the value had been rewritten while
         // there was no space for the version.
         206,
-        // After a kill, the log had a gap. Changes that the next program made durable were after
-        // the gap.
+        // Bug that this seed found: after a kill, a part of the log was missing, and the next
+        // program made changes durable behind that gap.
         519,
         // Bit rot had destroyed the end of the log, so the checkpoint included changes that the
         // rest of the log did not contain.
         835,
-        // A scan read an out-of-line value after a node had been stored under the number of the
-        // value, and reported damage.
+        // Bug that these seeds found: a scan read an out-of-line value after a node had been stored
+        // under the number of the value, and reported damage.
         3225, 5146,
         // After a failed write, an out-of-line value that cleaning had moved was read as a node.
         7360, 8337,
@@ -65,8 +65,8 @@ fn seeds_that_have_found_something_find_nothing() {
         // The memory of a long batch was released only during the following batches, and exceeded
         // the memory budget until then.
         (86, &[Class::PowerCut][..]),
-        // The bug of seed 206 above, without other classes of faults: a snapshot missed a version
-        // of a value.
+        // The bug of seed 206 (a snapshot missed a version of a value), without other classes of
+        // faults.
         (206, &[Class::PowerCut]),
         // The log had no space to relog the changes of a leaf, and the index reported a full disk.
         (359, &[Class::PowerCut, Class::LostNodes]),
@@ -94,8 +94,8 @@ fn seeds_that_have_found_something_find_nothing() {
                 Class::LostWrites,
             ],
         ),
-        // A batch was too long for the ring of the log, and no part of the log was needed any
-        // longer when the batch arrived. Neither superblock was usable any longer.
+        // Bug that this seed found: a batch was too long for the ring of the log and arrived when
+        // no part of the log was needed. The index then lost both superblocks.
         (
             300_080,
             &[
@@ -155,8 +155,7 @@ fn seeds_that_have_found_something_find_nothing() {
             ],
         ),
         // A leaf with several patches of the same sequence number was mistaken for a leaf with a
-        // later sequence number. A leaf with that later sequence number would have included a
-        // deletion.
+        // later sequence number, which would already include a certain deletion.
         (
             325_910,
             &[

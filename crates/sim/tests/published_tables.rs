@@ -49,12 +49,13 @@ const FILES: &[(&str, &str)] = &[
 const COLUMNS: [&str; 8] = ["fifo", "lru", "clock", "sieve", "arc", "2q", "slru", "lirs"];
 /// Tolerance for ratios of the table: one unit of the fourth and last decimal.
 const EXACT: f64 = 0.000_101;
-/// Tolerance for S3-FIFO and W-TinyLFU. For these two policies, the last two versions of the
-/// independent simulator differ by more than this value, and W-TinyLFU uses hashes.
+/// Tolerance for S3-FIFO and W-TinyLFU. For these two policies, even the last two versions of the
+/// independent simulator differ by more than this value, and the result of W-TinyLFU depends on its
+/// hash function.
 const LOOSE: f64 = 0.01;
 
-/// Miss ratios of S3-FIFO and W-TinyLFU, which the web page lists below its table: trace, size, and
-/// both ratios.
+/// Miss ratios that the web page lists below its table: trace, cache size, ratio of S3-FIFO, and
+/// ratio of W-TinyLFU.
 const LOOSE_CELLS: &[(&str, usize, f64, f64)] = &[
     ("w92", 1000, 0.8255, 0.8335),
     ("w92", 5000, 0.7525, 0.7738),
@@ -75,7 +76,8 @@ struct Cell {
     tolerance: f64,
 }
 
-/// Returns the cells of all rows of the table that have a ratio in each of the eight columns.
+/// Returns the cells of a table. Rows that do not have a ratio in each of the eight columns are
+/// left out.
 fn table(page: &str) -> Vec<Cell> {
     let mut cells = Vec::new();
     for line in page.lines() {

@@ -92,14 +92,15 @@ const FOUND_WITH: &str =
 /// Classes that were on by default before the class `deaths-in-opening` was added.
 const FOUND_BEFORE_DEATHS: &str = "withstood,-full-log,-crash-in-scrub,-crash-in-resync";
 
-/// Classes for seeds that were found while `full-log` and the classes of crashes were not on by
-/// default.
+/// Classes for seeds that were found when `full-log` and the classes of crashes were not on by
+/// default, so they are named here.
 const ALL_DEATHS: &str = "withstood,full-log,crash-in-scrub,crash-in-resync";
 
 /// Classes for full logs, and for power cuts and kills while the volume opens.
 const OPENINGS: &str = "deaths-in-opening,full-log,kill,torn";
 
-/// Classes that were added after all of the seeds below were found. They are removed from each set.
+/// Classes that were added after all of the seeds below were found. They are switched off for each
+/// of these seeds, so that a seed draws the same scenario as when it was found.
 const JOINED_SINCE: &str = "-acknowledge-all,-deep-queue";
 
 /// Returns the classes with which a seed was found: `classes` without the classes added later.

@@ -167,7 +167,7 @@ impl Encrypted {
     }
 
     /// Takes the ciphertext that waits to be sent, or returns `None` if no ciphertext waits.
-    /// `plain_bytes` is the number of plaintext bytes that it encrypts.
+    /// `plain_bytes` is the number of plaintext bytes that the ciphertext encrypts.
     fn ciphertext(&self, plain_bytes: usize) -> io::Result<Option<Payload>> {
         let mut connection = self.connection.borrow_mut();
         if !connection.wants_write() {

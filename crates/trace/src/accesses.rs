@@ -15,8 +15,8 @@ pub enum Key {
         /// Bytes of a page.
         page_bytes: u64,
     },
-    /// One access for each record, whatever its length: the record's offset is the name of an
-    /// object (as published tables of oracle traces count).
+    /// One access for each record, whatever its length. The record's offset is the name of an
+    /// object, as in published tables for oracle traces.
     Record,
 }
 

@@ -44,7 +44,7 @@ impl Event {
         ["Q", "I", "D", "C"][self.0]
     }
 
-    /// Returns true for the event Q, which is used in every trace that contains it.
+    /// Returns true for the event Q. If a trace has events Q, they are taken for the requests.
     pub(crate) fn is_usual(self) -> bool {
         self.0 == 0
     }

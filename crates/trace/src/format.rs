@@ -239,8 +239,8 @@ fn of_text(lines: &[&[u8]]) -> Option<Format> {
     None
 }
 
-/// Returns a format whose content has no distinguishing mark: ARC if every line has four numbers
-/// and the file's name suggests ARC, LIRS if every line is one number.
+/// Recognises the two formats whose content has no distinguishing mark: ARC if every line has four
+/// numbers and the file's name suggests ARC, LIRS if every line is one number.
 fn of_name(name: &str, lines: &[&[u8]]) -> Option<Format> {
     let numbers = |count: usize| {
         all_lines(lines, |line| {

@@ -81,7 +81,7 @@ impl Interner {
         }
     }
 
-    /// Returns the index in `ids` at which the numbers of the pages of a run start. Adds the run if
+    /// Returns the index in `ids` at which the page numbers of the run `run` start. Adds the run if
     /// it is new.
     fn start_of(&mut self, run: u64) -> u32 {
         let (ids, length) = (&mut self.ids, 1 << self.run_bits);

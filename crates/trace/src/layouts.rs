@@ -91,8 +91,8 @@ pub(crate) fn time_of(text: &[u8], unit_ns: u64) -> Option<u64> {
     whole_ns.checked_add(fraction_ns)
 }
 
-/// Returns the number of bytes in `count` units of `unit` bytes. The field `name` is named in the
-/// error of an overflow.
+/// Returns the number of bytes in `count` units of `unit` bytes. If the product overflows, the
+/// error names the field `name`.
 pub(crate) fn bytes(count: u64, unit: u64, name: &str) -> Result<u64, What> {
     let bytes = count.checked_mul(unit);
     bytes.ok_or_else(|| format!("{name} {count} is past the end of any device"))

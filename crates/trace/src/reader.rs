@@ -418,9 +418,9 @@ impl Reader {
         Ok(Some(parsed))
     }
 
-    /// Parses a line of blkparse before the event that is read as a request has been chosen. At the
-    /// first line with a suitable event, the event is chosen from that line and the lines that
-    /// follow.
+    /// Parses a line of blkparse while it is still open which kind of event (Q, I, D or C) is read
+    /// as the requests. At the first line with a suitable event, the kind is chosen from that line
+    /// and the lines that follow.
     fn choose_event(
         &mut self,
         from: usize,

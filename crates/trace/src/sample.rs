@@ -19,8 +19,7 @@ pub struct Sample {
     threshold: u64,
 }
 
-/// The error for a sampling rate that is not above 0 and at most 1, or that is too small to select
-/// any page.
+/// The error for an invalid sampling rate: not above 0, above 1, or too small to select any page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidRate;
 

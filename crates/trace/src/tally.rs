@@ -17,7 +17,7 @@ pub enum Ignored {
     /// A line that belongs to the format itself, such as the first line of a fio log or the `*` of
     /// LIRS.
     Mark,
-    /// An event of blkparse whose kind is not the kind that is read as a request.
+    /// An event of blkparse of a kind other than the kind that is read as a request.
     OtherEvent,
     /// A flush or another request of blkparse that has no sectors.
     NoSectors,
@@ -41,7 +41,7 @@ impl Ignored {
         Ignored::NoData,
     ];
 
-    /// Returns the reason in words, for a message in which a number of lines precedes it.
+    /// Returns the reason in words. In a message, a number of lines comes before these words.
     pub fn words(self) -> &'static str {
         match self {
             Ignored::Blank => "blank",
@@ -63,7 +63,7 @@ impl Ignored {
     }
 }
 
-/// Numbers of the lines (or binary records) of a file, by outcome.
+/// Counts of the lines (or binary records) of a file, by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Number of lines or records that were requests. In some formats a single line describes

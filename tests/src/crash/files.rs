@@ -1,10 +1,10 @@
 //! Crashes under a mounted ext4: files that are replaced atomically, as careful programs do, and a
-//! check of the files after the crash.
+//! check of the files after the crash. Needs root, FUSE and loop devices.
 //!
 //! To replace a file, a program writes the new version to a temporary file, syncs it, renames it
 //! over the old version, and syncs the folder. Once the last of these calls has returned, the
-//! complete new version must exist after any crash. Before that, the complete old version or the
-//! complete new version must exist. Needs root, FUSE and loop devices.
+//! complete new version must exist after any crash. Before that, either the complete old version or
+//! the complete new version must exist.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

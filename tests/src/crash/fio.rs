@@ -78,8 +78,8 @@ pub fn fill_loaded(uri: &str) {
         .ok();
 }
 
-/// Reads and verifies both parts, and returns the outcome of fio. Exit status 0 means that both
-/// parts are correct.
+/// Reads and verifies the part that was durable before the crash and the part that was under load.
+/// Returns the outcome of fio; its exit status 0 means that both parts are correct.
 pub fn verify(uri: &str, generation: u32) -> Outcome {
     let job = ["--rw=read", "--do_verify=1"];
     Client::new("fio")

@@ -9,7 +9,7 @@ use crate::nbd::{FUA, Request, Wire, cmd};
 use crate::random::Random;
 use crate::volatile_disk::BLOCK_BYTES;
 
-/// Number of blocks that the load uses at either end of the volume. The number is small, so that
+/// Number of blocks that the load uses at each end of the volume. The number is small, so that
 /// blocks are overwritten often.
 const ZONE_BLOCKS: u64 = 384;
 /// Maximum length of a request, in blocks.
@@ -70,7 +70,8 @@ impl<'m> Load<'m> {
     /// remaining requests stay in flight.
     ///
     /// # Errors
-    /// The breach for a read that returned other data than the newest write, or for an error reply.
+    /// A breach of the server's promises: a read returned data other than that of the newest write,
+    /// or a reply was an error.
     pub fn run(
         &mut self,
         random: &mut Random,

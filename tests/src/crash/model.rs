@@ -41,7 +41,7 @@ pub struct Model {
 pub struct Breach {
     /// Number of the block.
     pub block: u64,
-    /// Description of the content found and of the possible content.
+    /// States which content was found in the block, and which contents would have been correct.
     pub words: String,
 }
 
@@ -151,7 +151,7 @@ impl Model {
     /// crash is final.
     ///
     /// # Errors
-    /// The breach for the first block that holds other data.
+    /// If a block holds data that is not possible; the error describes the first such block.
     pub fn settle(&mut self, first_block: u64, bytes: &[u8]) -> Result<Settled, Breach> {
         let mut settled = Settled::default();
         for (block, found) in (first_block..).zip(bytes.chunks(BLOCK_BYTES as usize)) {
@@ -207,7 +207,7 @@ fn put_sector(sector: u64, stamp: u64, bytes: &mut Vec<u8>) {
 /// Returns the stamp of each sector of a block.
 ///
 /// # Errors
-/// The breach for a sector that differs from the content which a write with its stamp has at this
+/// A breach if a sector does not have the content that the write named by its stamp puts at this
 /// position.
 fn read_stamps(block: u64, bytes: &[u8]) -> Result<Stamps, Breach> {
     let mut stamps = [0; SECTORS];
@@ -306,7 +306,7 @@ mod tests {
         let mut flipped = content(0..1, 1);
         flipped[700] ^= 1;
         assert!(model.settle(0, &flipped).is_err());
-        // The content of a valid write to block 1 is a breach in block 0.
+        // Content written to block 1 is valid there, but is an error when it is found in block 0.
         assert!(model.settle(0, &content(1..2, 1)).is_err());
         assert!(model.check_newest(2, &content(2..3, 0)).is_ok());
         assert!(model.check_newest(0, &content(0..1, 2)).is_err());

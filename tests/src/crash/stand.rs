@@ -36,8 +36,8 @@ pub enum Power {
 }
 
 impl Power {
-    /// Draws a random effect. In most cases the power of both disks is cut, and both lose some
-    /// unflushed writes.
+    /// Draws the effect of a crash at random. In most cases the power of both disks is cut, and
+    /// both lose some unflushed writes.
     pub fn draw(random: &mut Random) -> Self {
         if random.chance(1, 10) {
             return Power::Stays;

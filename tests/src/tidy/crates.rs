@@ -79,7 +79,8 @@ fn table(page: &str) -> Vec<Row<'_>> {
     .collect()
 }
 
-/// Complains about each dependency of a crate that is not in a row below the row of the crate.
+/// Complains about each dependency of a crate whose row, in the table of crates, is not below the
+/// row of that crate.
 fn upward(rows: &[Row<'_>]) -> Vec<Complaint> {
     let mut complaints = Vec::new();
     for (at, row) in rows.iter().enumerate() {

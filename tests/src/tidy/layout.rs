@@ -87,7 +87,7 @@ pub fn tests_run(tree: &Tree) -> Vec<Complaint> {
 /// subject has a name in its field.
 const EMPTY_WORDS: &[&str] = &["manager", "handler", "helper", "helpers", "util", "utils"];
 
-/// Complains about a file, folder or module whose name contains an empty word.
+/// Complains about a file, folder or module whose name contains a word of `EMPTY_WORDS`.
 pub fn names(tree: &Tree) -> Vec<Complaint> {
     let empty = |name: &str| {
         name.split(['_', '-', '.'])

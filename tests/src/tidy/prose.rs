@@ -24,8 +24,8 @@ pub fn prose_columns(tree: &Tree) -> Vec<Complaint> {
     complaints
 }
 
-/// Adds a complaint for each too wide line of prose in `file`. `prose` strips the comment marks
-/// from a line, or returns `None` for a line of code, which ends the comment block before it.
+/// Adds a complaint for each line of prose in `file` that is too wide. `prose` strips the comment
+/// marks from a line. It returns `None` for a line of code, which ends the comment block before it.
 fn wide_lines<'a>(
     file: &'a File,
     complaints: &mut Vec<Complaint>,

@@ -36,8 +36,8 @@ pub fn ascii_only(tree: &Tree) -> Vec<Complaint> {
         .collect()
 }
 
-/// Complains about a Rust file that does not start with a `//!` comment, which says why the file
-/// exists.
+/// Complains about a Rust file that does not start with a `//!` comment. This comment must say why
+/// the file exists.
 pub fn module_head(tree: &Tree) -> Vec<Complaint> {
     let folders = ["crates/", "tests/", "fuzz/", "benches/"];
     let ours = |f: &&File| folders.iter().any(|folder| f.path.starts_with(folder));
@@ -57,8 +57,8 @@ struct Ban {
     instead: &'static str,
 }
 
-/// Path prefixes of the files that are allowed to read the real clock: the runtime's driver, which
-/// parks a thread until a time, the binary, the tests of the lab's binary, and the module for
+/// Path prefixes of the files that are allowed to read the real clock: the runtime's driver (which
+/// parks a thread until a time), the binary, the tests of the lab's binary, and the module for
 /// deadlines in these tests. All other code uses the runtime's time, because a simulation cannot
 /// advance the real clock.
 const CLOCK: &[&str] = &[

@@ -15,15 +15,15 @@ const MORE: &str = "Words that say nothing";
 /// The words that the glossary refuses.
 #[derive(Default)]
 struct Refused {
-    /// Refused words and phrases in lower case, each between two spaces. No comment and no page may
-    /// contain them.
+    /// Refused words and phrases in lower case, each with a space before and after it. No comment
+    /// and no page may contain them.
     phrases: BTreeSet<String>,
     /// The single words among `phrases`, which must not be a part of a name in code either.
     words: BTreeSet<String>,
 }
 
-/// Complains about a comment or page that contains a word or phrase refused by the glossary,
-/// outside of code spans and fences, and about a name in code that has such a word as a part, as in
+/// Complains about a comment or page that contains a refused word or phrase outside of code spans
+/// and fences. Also complains about a name in code that has a refused word as a part, as in
 /// `fold_upkeep` or `FoldUpkeep`.
 pub fn old_terms(tree: &Tree) -> Vec<Complaint> {
     let page = tree.files.iter().find(|file| file.path == PAGE);

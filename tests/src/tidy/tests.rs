@@ -52,8 +52,8 @@ fn a_crate_whose_dependencies_are_not_those_of_the_table() {
             &[alone, tests, nothing],
         );
     }
-    // Wrong: a dependency that only the table lists, a crate without a row, and a manifest that is
-    // not TOML.
+    // The rule also complains about a dependency that only the table lists, a crate without a row,
+    // and a manifest that is not TOML.
     let empty = ("crates/export/Cargo.toml", "[package]\n");
     tells(crate_direction, &[page, empty, nothing], &[]);
     tells(

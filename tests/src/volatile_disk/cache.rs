@@ -35,8 +35,8 @@ pub enum Keep {
     /// Each block keeps the durable content or one of its later versions, which can be the version
     /// of a write in flight. The value is the seed of the random choice.
     Blocks(u64),
-    /// The same as `Blocks`, but in some blocks each sector keeps a version that is chosen for it
-    /// alone.
+    /// As with `Blocks`, each block keeps one version, but some blocks are torn: each of their
+    /// sectors keeps a version that is chosen for this sector alone.
     Sectors(u64),
 }
 

@@ -194,7 +194,7 @@ impl Process {
 
     fn end(&mut self) {
         // An error means that the process had already exited. The test's next command to the
-        // process would have reported that.
+        // process would have reported that, so the error is ignored here.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

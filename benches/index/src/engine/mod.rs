@@ -111,14 +111,15 @@ pub trait Reader {
     fn scan(&mut self, from: &[u8], rows: usize, seen: &mut Seen) -> Result<usize>;
 }
 
-/// Sum over bytes of all keys and values read, so that an engine must really deliver these bytes.
+/// Sum over the first and last bytes of all keys and values read. Because the sum is used, an
+/// engine must really deliver these bytes.
 #[derive(Debug, Default)]
 pub struct Seen {
     sum: u64,
 }
 
 impl Seen {
-    /// Adds the first and the last byte of a key and of a value to the sum.
+    /// Adds the first and the last byte of a key, and of its value, to the sum of bytes read.
     #[inline]
     pub fn row(&mut self, key: &[u8], value: &[u8]) {
         let ends = |bytes: &[u8]| match bytes {

@@ -1,4 +1,4 @@
-//! Load and measurement of CPU time for the examples that measure layers.
+//! A load, and the measurement of its CPU time, for the examples that measure layers.
 
 use std::cell::Cell;
 use std::rc::Rc;

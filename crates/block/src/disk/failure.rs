@@ -83,7 +83,7 @@ mod tests {
         assert!(full.contains("free space"), "{full}");
         assert!(words(122).contains("quota"));
         assert!(words(5).starts_with("EIO: Input/output error"));
-        // An error without an entry is described in the kernel's words.
+        // An error without an entry in the table of this module is described in the kernel's words.
         assert!(words(95).contains("not supported"));
     }
 }

@@ -20,8 +20,8 @@ pub struct Limits {
     pub physical_bytes: Option<u64>,
     /// Preferred request size in bytes.
     pub optimal_bytes: Option<u64>,
-    /// Whether the device can zero ranges without receiving zeroes. Unknown for a file, because
-    /// zeroing a file is the task of the file system.
+    /// Whether the device can zero a range by a command that carries no data. Unknown (`None`) for
+    /// a file, because zeroing a file is the task of the file system.
     pub can_zero: Option<bool>,
     /// Whether the device accepts discards. Unknown for a file, because discarding a part of a file
     /// is the task of the file system.

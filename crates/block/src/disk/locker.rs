@@ -29,8 +29,8 @@ pub(crate) fn of_lock(found: &Metadata, system: &System) -> Option<Locker> {
 /// Finds in the table `locks` the process that has locked a file as a whole (`flock(2)`).
 fn locker(locks: &str, device: DeviceNumber, inode: u64) -> Option<u32> {
     let file = format!("{:02x}:{:02x}:{inode}", device.major, device.minor);
-    // NUMBER: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE START END. The row of a waiting process
-    // has an arrow after the number.
+    // Fields of a row: NUMBER: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE START END. The row of a
+    // waiting process has an arrow after the number.
     let mut rows = locks.lines().map(|row| row.split_whitespace().skip(1));
     rows.find_map(|mut row| {
         let (kind, _, _, pid, place) = (

@@ -66,7 +66,7 @@ impl FromStr for DeviceNumber {
 pub enum Holder {
     /// A regular file, identified by the device number of its file system and its inode number.
     File(u64, u64),
-    /// A whole disk, or any other block device that is no partition.
+    /// A whole disk, or any other block device that is not a partition.
     Disk(DeviceNumber),
 }
 
@@ -115,7 +115,8 @@ impl Place {
                 break;
             };
             let Ok(found) = std::fs::metadata(&backing.path) else {
-                // The backing file was removed or is in another mount namespace.
+                // The backing file was removed or is in another mount namespace, so the search ends
+                // at this device.
                 break;
             };
             range = within(&range, backing.offset, backing.len);

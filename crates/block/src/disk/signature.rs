@@ -253,7 +253,8 @@ const FIXED: &[(&str, u64, &[u8])] = &[
     ("XFS", 0, b"XFSB"),
     // Linux, include/uapi/linux/btrfs_tree.h: BTRFS_MAGIC at 64 of the superblock at 64 KiB.
     ("btrfs", 65536 + 64, b"_BHRfS_M"),
-    // Linux, include/linux/swap.h: union swap_header ends with the first page, of 4, 16 or 64 KiB.
+    // Linux, include/linux/swap.h: the signature is at the end of `union swap_header`, which is as
+    // long as a page (4, 16 or 64 KiB).
     ("swap", 4096 - 10, b"SWAPSPACE2"),
     ("swap", 4096 - 10, b"SWAP-SPACE"),
     ("swap", 16384 - 10, b"SWAPSPACE2"),
@@ -287,7 +288,7 @@ const FIXED: &[(&str, u64, &[u8])] = &[
     ("ReiserFS", 65536 + 52, b"ReIsEr"),
     // Linux, fs/jfs/jfs_superblock.h: JFS_MAGIC at 32 KiB.
     ("JFS", 32768, b"JFS1"),
-    // ECMA-119, 8.1: the standard identifier of the descriptor in sector 16 of 2 KiB.
+    // ECMA-119, 8.1: the standard identifier of the descriptor in sector 16, in sectors of 2 KiB.
     ("ISO 9660", 32768 + 1, b"CD001"),
     // Linux, include/uapi/linux/magic.h: SQUASHFS_MAGIC, EROFS_SUPER_MAGIC_V1 (at 1024).
     ("SquashFS", 0, b"hsqs"),

@@ -122,8 +122,9 @@ impl System {
             let &[_, _, device, _, on, ..] = &fields[..] else {
                 continue;
             };
-            // A file system on several devices has a device number of its own, so its source is
-            // compared too. The source names only one of the devices.
+            // A file system on several devices has a device number of its own, which is not
+            // `number`. So the source in the mount table is compared too. It names only one of the
+            // devices.
             let source = rest.split(' ').nth(1).unwrap_or_default();
             let is_mounted = device.parse() == Ok(number) || self.is_node_of(source, number);
             if is_mounted {

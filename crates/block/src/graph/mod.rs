@@ -194,15 +194,16 @@ pub struct Stack {
     mirrors: BTreeMap<String, Mirror>,
     caches: BTreeMap<String, Cache>,
     shards: RefCell<BTreeMap<String, Rc<Shard>>>,
-    /// The tap in front of each device. Parents and exports use the tap instead of the device.
+    /// The tap of each device, which forwards the requests to the device and can record them.
+    /// Parents and exports use the tap instead of the device.
     taps: RefCell<BTreeMap<String, Rc<Tap>>>,
     /// Devices that an operation opened after the stack had been opened, children before parents.
     /// They are closed last.
     later: RefCell<Vec<(String, Rc<dyn Device>)>>,
     /// Device names in the order of opening: children before parents.
     order: Vec<String>,
-    /// Devices that could not be opened, each with its error. A mirror above each of these devices
-    /// runs without it.
+    /// Devices that could not be opened, each with its error. A mirror above such a device runs
+    /// without the device.
     missing: BTreeMap<String, OpenError>,
     /// Index in `order` of the device that is being closed.
     closing: Cell<Option<usize>>,

@@ -50,7 +50,8 @@ pub enum Node {
     Mirror(MirrorConfig),
     /// A buffer cache: pages in memory.
     Cache(CacheConfig),
-    /// A layer that forwards every request unchanged; the example for writing a layer.
+    /// A layer that forwards every request unchanged. It is the example to start from when a new
+    /// layer is written.
     Passthrough(PassthroughConfig),
     /// RAID-0.
     Stripe(StripeConfig),
@@ -206,8 +207,8 @@ impl Node {
             Node::Error(c) => Rc::new(Fault::new(rt, below(), c.plan(), seed_of(c.seed))),
             Node::Queue(config) => Rc::new(QueueLayer::new(rt, below(), config)?),
             Node::Rate(config) => Rc::new(Rate::new(rt, below(), config)),
-            // On a runtime with threads, the module `shards` opens the shard instead, on its own
-            // thread.
+            // This opens the shard on the current thread, for a runtime without threads. On a
+            // runtime with threads, the module `shards` opens each shard on its own thread instead.
             Node::Shard(_) => Rc::new(Shard::here(below())),
             Node::Log(config) => Rc::new(Log::open(rt, below(), &config.path)?),
             Node::Stats(_) => Rc::new(Stats::new(rt, below())),

@@ -97,7 +97,7 @@ impl Stack {
     }
 
     /// Checks that neither `root` nor a device below it is already in use on any thread. A device
-    /// that an earlier operation opened is not in use in this sense if it is open on the thread on
+    /// that an earlier operation opened does not count as in use if it is open on the thread on
     /// which `root` needs it.
     ///
     /// # Errors

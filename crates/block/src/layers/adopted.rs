@@ -21,7 +21,8 @@ use crate::geometry::Geometry;
 use crate::request::{BLOCK_BYTES, IoResult, Op, Reply, Request};
 use crate::units::show_size;
 
-/// Alignment of the head's length in bytes; the data area of every side is aligned in the same way.
+/// Alignment in bytes of the length of the head, which is the part of the metadata device that
+/// precedes the disk. The data area of every side is aligned in the same way.
 pub const HEAD_ALIGNMENT: u64 = 1 << 20;
 
 /// The configuration of `type = "adopted"`.
@@ -277,7 +278,8 @@ mod tests {
     #[test]
     fn the_disk_lies_between_a_whole_number_of_mib_and_the_tail() {
         let layout = AdoptedLayout::of(100 * KIB, 5 * MIB).expect("there is room");
-        // The last block of the 5 MiB is the tail, so the head has only 4 MiB.
+        // The last block of the 5 MiB is the tail. The head has a whole number of MiB, so it has 4
+        // MiB.
         assert_eq!(layout.head_bytes, 4 * MIB);
         assert_eq!(layout.tail_offset, 5 * MIB - 4 * KIB);
         assert_eq!(layout.size_bytes(), 4 * MIB + 104 * KIB);

@@ -6,11 +6,12 @@
 //! 1. It waits while the device is frozen. It fails if the device is broken, or if it was chosen to
 //!    fail by [`FaultControl::fail_next`].
 //! 2. It waits for its delay.
-//! 3. If the rule applies, the request hangs, and then fails unless the rule is `late`.
+//! 3. If the error rule (of `type = "error"`) selects the request, the request hangs for the
+//!    configured time. It then fails, unless the rule is `late`.
 //! 4. The device below executes it.
 //! 5. It waits for the slowdown, and again while the device is frozen.
-//! 6. If the rule is `late`, the request fails, although it was executed, like a write whose answer
-//!    was lost.
+//! 6. If a `late` rule has selected the request, the request fails although it was executed, like a
+//!    write whose answer was lost.
 //!
 //! A frozen device neither accepts requests nor answers requests that it has accepted. The layer
 //! must never lose or change data by itself, and all its randomness comes from its seed.

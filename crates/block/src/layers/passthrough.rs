@@ -62,7 +62,8 @@ impl Device for Passthrough {
     // child; the graph does.
 
     fn interruptions(&self) -> Option<u64> {
-        // A layer over several children returns the sum of the children's interruptions.
+        // One child, so its interruptions are the interruptions of this device. A layer over
+        // several children returns the sum.
         self.below.interruptions()
     }
 

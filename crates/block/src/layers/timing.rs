@@ -116,7 +116,8 @@ enum Stage {
     Waiting(Option<Waker>),
     /// Finished; the waiting request will release the slot.
     Done,
-    /// Dropped by the caller; the slot is released when the model has finished the command.
+    /// The caller has dropped the request. The slot is released when the model has finished the
+    /// command.
     Orphan,
 }
 
@@ -240,8 +241,8 @@ impl TimingState {
             return;
         }
         let pump = self.pump.borrow();
-        // The pump (the task that advances the model) has no waker before its first poll. The first
-        // poll sets the alarm.
+        // Before its first poll, the pump (the task that advances the model) has no waker that a
+        // timer could wake. The first poll sets the alarm, so nothing is to be done here.
         let Some(pump) = pump.as_ref() else { return };
         let mut sleep = self.rt.sleep_until(at);
         // The timer is polled here with the waker of the pump, so that the timer wakes the pump.
@@ -437,7 +438,8 @@ impl Device for Timing {
         Box::pin(async {
             self.closed.set(true);
             let state = &self.state;
-            // Waits for all permits, including permits of dropped requests.
+            // Wait until no request is left in the model: take all permits, also those that dropped
+            // requests still hold.
             drop(state.places.acquire(QUEUE_COMMANDS_MAX as u64).await);
             Ok(())
         })

@@ -231,8 +231,8 @@ impl FileConfig {
             usable.and_then(|bytes| u32::try_from(bytes).ok())
         };
         let physical = usable(limits.physical_bytes, PHYSICAL_BYTES_MAX);
-        // Reported values that are no power of two are ignored, such as those of a stripe over
-        // three disks or the arbitrary values of some adapters.
+        // A reported value that is not a power of two is ignored. A stripe over three disks reports
+        // such a value, and some adapters report arbitrary values.
         let optimal = usable(limits.optimal_bytes, u64::from(TRANSFER_BYTES_MAX));
         let physical_bytes = physical.unwrap_or(whole.physical_bytes);
         let preferred_bytes = optimal.unwrap_or(0).max(physical_bytes);
@@ -515,8 +515,7 @@ impl FileDevice {
             }
             count_steps(LOOK_STEPS);
             let (data, end) = self.file.run_at(position, self.geometry.size_bytes)?;
-            // A run ends at a block boundary of the file system, whose blocks can be smaller than 4
-            // KiB.
+            // `end` is a block boundary of the file system, whose blocks can be smaller than 4 KiB.
             position = end.clamp(position + 1, request.end());
             extents.push_until(position - request.offset, request.len, data);
         }
@@ -615,7 +614,7 @@ mod tests {
             (4096, 1 << 20)
         );
         assert_eq!((geometry.size_bytes, geometry.tail_bytes), (32 << 20, 512));
-        // Optimal sizes that are no power of two or too large are ignored. A stripe over three
+        // Optimal sizes that are too large or not a power of two are ignored. A stripe over three
         // disks and some adapters report such sizes.
         for optimal in [3 << 16, 33_553_920, 1 << 30] {
             let odd = Limits {

@@ -406,7 +406,8 @@ mod tests {
         assert_eq!(device.memory.heap_bytes_used(), 2 * CHUNK_BYTES);
         drop(held);
         assert_eq!(device.memory.heap_bytes_used(), CHUNK_BYTES);
-        // The bytes of the chunk before the write were copied to the new memory.
+        // The write got new memory for the chunk, because the reply `held` still used the old
+        // memory. The unwritten bytes of the chunk were copied to the new memory.
         let beside = ask(&device, Request::read(0, 4096)).into_data();
         assert_eq!(byte_in(&beside), 9);
     }

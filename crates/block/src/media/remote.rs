@@ -465,7 +465,8 @@ fn geometry(session: &ClientSession) -> Result<Geometry, String> {
             "the export's smallest block is {min} bytes, more than 4096"
         ));
     }
-    // Bytes after the last whole block could not be written atomically, so they are not presented.
+    // Bytes after the last whole block could not be written atomically, so the device ends before
+    // them.
     let whole = Geometry::of_whole_blocks(info.size_bytes);
     let longest_bytes = info.max_payload_bytes.min(TRANSFER_BYTES_MAX);
     let transfer_bytes_max = longest_bytes - longest_bytes % BLOCK_BYTES as u32;
@@ -572,7 +573,7 @@ mod tests {
     #[test]
     fn the_description_of_an_export_becomes_a_geometry() {
         let geometry = described((1 << 20) + 512, 512, 64 << 20).unwrap();
-        // The 512 bytes at the end are no whole block, and no layer accepts more than 32 MiB in one
+        // The last 512 bytes are not a whole block, and no layer accepts more than 32 MiB in one
         // request.
         assert_eq!((geometry.size_bytes, geometry.tail_bytes), (1 << 20, 512));
         assert_eq!(geometry.transfer_bytes_max, 32 << 20);

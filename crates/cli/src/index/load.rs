@@ -206,8 +206,8 @@ fn open_or_make(args: &Args) -> Result<Db> {
         Db::open_path(path, &args.make.options(&args.open)).map_err(|error| failed(path, &error));
     let is_empty = || path.metadata().is_ok_and(|metadata| metadata.len() == 0);
     if opened.is_err() && !is_there && is_empty() {
-        // The file is empty because the open was refused, so it is removed. The refusal is
-        // reported, and not an error of the removal.
+        // The open was refused, so the file is still empty and is removed. If the removal fails as
+        // well, only the refusal is reported.
         let _ = std::fs::remove_file(path);
     }
     let db = opened?;

@@ -163,7 +163,8 @@ fn failed(path: &Path, error: &Error) -> anyhow::Error {
             anyhow!("{path}: {error}; use the version of bimetal that wrote it")
         }
         Error::Option { option, reason } => {
-            // An option of the engine has the name of the command-line option, plus a unit.
+            // The engine names its options like the command line does. The exceptions are its two
+            // options for memory, which have a unit in their names and are both set by `--memory`.
             let flag = match *option {
                 "memory_bytes" | "buffer_bytes" => "memory".to_owned(),
                 other => other.replace('_', "-"),

@@ -47,8 +47,8 @@ pub(crate) struct Progress {
     bar: ProgressBar,
     /// Sender for the thread in `shows`. Dropping it wakes the thread and makes it end.
     end: Option<Sender<()>>,
-    /// Thread that makes the bar visible after the delay, while the verb's own thread can be busy
-    /// in one long call.
+    /// Thread that shows the progress bar after the delay. A thread of its own is needed because
+    /// the verb's thread can be busy in one long call.
     shows: Option<JoinHandle<()>>,
 }
 

@@ -152,7 +152,8 @@ fn to_json(args: &Args, rebuilt: &Rebuilt) -> Value {
     })
 }
 
-/// Returns a form that can represent the boundaries of all lost ranges.
+/// Returns the form, text or hexadecimal, in which the boundaries of all lost ranges can be
+/// printed.
 fn form_of(lost: &[Lost]) -> Form {
     let mut borders = lost
         .iter()

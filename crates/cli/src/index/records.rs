@@ -167,7 +167,8 @@ impl<R: BufRead> Read for ByLine<R> {
     }
 }
 
-/// Returns the I/O error in a CSV error, because the CSV error does not show its kind.
+/// Returns the I/O error that a CSV error contains, because only the I/O error shows its kind. Any
+/// other CSV error is converted to an I/O error with its text.
 pub(crate) fn io_error(error: csv::Error) -> io::Error {
     match error.into_kind() {
         csv::ErrorKind::Io(error) => error,
@@ -214,7 +215,8 @@ impl<R: BufRead> Csv<R> {
         let feeds = feeds.count() as u64;
         let given = self.reader.get_ref();
         // A record ends with a line feed, so the last line passed to the CSV reader is the last
-        // line of the record. The record begins as many lines earlier as it contains line feeds.
+        // line of the record. A record that contains n line feeds in its fields began n lines
+        // earlier.
         self.line = given.lines - feeds.min(given.lines);
         self.is_over = given.end == 2;
         if !self.is_over {
@@ -510,7 +512,7 @@ mod tests {
             assert_eq!((good, line), (vec![1], 2), "{text:?}");
             assert!(why.contains("never closed"), "{why}");
         }
-        // A file that ends between two records is complete. Zero bytes are ordinary text.
+        // A file may end between two records. NUL bytes are ordinary text.
         assert_eq!(csv_lines("a,\0\n\0,\0"), (vec![1, 2], None));
         let (_, bad) = csv_lines("a,1\n\0\n");
         assert!(bad.is_some_and(|(line, why)| line == 2 && why.contains("found 1")));

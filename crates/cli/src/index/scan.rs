@@ -180,8 +180,8 @@ struct Looks {
 }
 
 impl Looks {
-    /// Returns the requested forms. A form that was not requested is guessed from the first and the
-    /// last record.
+    /// Returns the text forms in which keys and values are printed. A form that the arguments do
+    /// not give is guessed from the first and the last record.
     fn of(args: &Args, db: &Db, bounds: &Bounds) -> Result<Looks, Error> {
         let mut samples = Vec::new();
         for mut rows in [db.scan(bounds.lend()), db.scan_reverse(bounds.lend())] {

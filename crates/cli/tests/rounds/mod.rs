@@ -38,8 +38,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub enum Stack {
     /// A file. Acknowledged writes survive the death of the target's process.
     File,
-    /// A file behind a write-back cache. Acknowledged writes that were not flushed are lost with
-    /// the target's process, and the client sends them again.
+    /// A file behind a write-back cache. When the target's process is killed, acknowledged writes
+    /// that were not flushed are lost, and the client sends them again.
     Cache,
     /// A file behind a write-back cache, with a client that keeps no copies of unflushed writes.
     /// This is a planted bug that the checks must detect.

@@ -34,7 +34,8 @@ use crate::tasks::TaskNumber;
 /// progress until this value is dropped, even if the request is never answered.
 struct UnderWay {
     of: Rc<Transmission>,
-    /// Admission of the request; `None` after the result has been handed to the link.
+    /// The request's share of the bounded resources; `None` after the result has been queued for
+    /// sending.
     admission: Option<Admission>,
 }
 
@@ -349,8 +350,8 @@ impl Transmission {
         self.now().validate(request).err()
     }
 
-    /// Returns the parameters of the greeting with the current size of the device, which may have
-    /// grown since the greeting.
+    /// Returns the parameters that were agreed in the greeting, but with the current size of the
+    /// device. The device may have grown since the greeting.
     fn now(&self) -> Welcome {
         Welcome {
             size_bytes: self.export.device.geometry().size_bytes,
@@ -446,8 +447,9 @@ impl Conversation for Transmission {
     }
 }
 
-/// Returns the weight of a request: the amounts that it uses of the bounds until its result has
-/// been sent. A read that is too long has a weight without data, because the read will be refused.
+/// Returns the weight of a request: its share of the bounded resources, which it uses until its
+/// result has been sent. A read that is too long has a weight without data, because the read will
+/// be refused.
 fn weight(request: &Request) -> Weight {
     let longest = wire::DATA_BYTES_MAX;
     let data_bytes = match request.op {

@@ -19,7 +19,7 @@ pub(crate) struct Identity {
     pub(crate) host: [u8; 16],
 }
 
-/// State shared by all BRP connections; see the module documentation.
+/// State shared by all BRP connections: the identity of the target, and its sessions.
 pub(crate) struct Target {
     rt: Rt,
     identity: OnceCell<Identity>,

@@ -82,7 +82,7 @@ mod fallocate_mode {
     pub(super) const ZERO_RANGE: u32 = 0x10;
 }
 
-/// Inode types, as in `st_mode`. Directory entries contain them shifted to the right.
+/// Inode types, as in `st_mode`. Directory entries contain them shifted right by 12 bits.
 const S_IFDIR: u32 = 0o040_000;
 const S_IFREG: u32 = 0o100_000;
 
@@ -415,7 +415,7 @@ pub(super) struct Facts {
     /// Owner of the folder and the file.
     pub(super) user: u32,
     pub(super) group: u32,
-    /// Time of all time stamps of the folder and the file, in seconds since 1970.
+    /// Value of all time stamps of the folder and the file, in seconds since 1970.
     pub(super) made_s: u64,
 }
 

@@ -46,8 +46,8 @@ const SLICES_MAX: usize = 1023;
 
 /// Error of a read from `/dev/fuse` after the file system has been unmounted.
 const ENODEV: i32 = 19;
-/// Error numbers of a failed write of an answer, if the process that sent the request no longer
-/// waits.
+/// Error numbers of a write of an answer to `/dev/fuse`. They mean that the process that sent the
+/// request no longer waits for the answer.
 const ENOENT: i32 = 2;
 const EINTR: i32 = 4;
 /// Error number with which a kernel that is too old is refused.
@@ -85,8 +85,8 @@ pub(super) struct Connection {
 
 impl Connection {
     /// Answers the kernel's first message, and starts readers for the following messages. `device`
-    /// must accept requests of any offset and of any length up to `transfer_bytes_max`. Reports to
-    /// the operator name the connection `subject`.
+    /// must accept requests of any offset and of any length up to `transfer_bytes_max`. Notices to
+    /// the operator call the connection `subject`.
     ///
     /// # Errors
     /// The errors of reading and writing; `Unsupported` if the kernel is too old.
@@ -140,7 +140,7 @@ impl Connection {
     /// Stops reading, and waits until every request in flight has been answered.
     pub(super) async fn finish(&self) {
         self.readers.cancel().await;
-        // The semaphore serves requests in order, so this acquires all permits only after the
+        // The semaphores serve requests in order, so these calls acquire all permits only after the
         // requests that already wait have completed.
         drop(self.in_flight.acquire(u64::from(IN_FLIGHT_MAX)).await);
         drop(self.quick.acquire(u64::from(IN_FLIGHT_MAX)).await);
@@ -478,8 +478,8 @@ impl Connection {
             while at < piece.offset + piece.len {
                 give_way().await;
                 let asked_at = at;
-                // Two adjacent extents differ in kind, so one of them is of the requested kind, and
-                // two are enough.
+                // Adjacent extents differ in kind (data or hole). So one of the first two extents
+                // is of the requested kind, and two extents are enough.
                 let request = Request::extents(at, piece.offset + piece.len - at, 2);
                 for run in self.submit(request).await?.into_extents() {
                     if run.data == (what == Seek::Data) {

@@ -199,8 +199,8 @@ impl LoopDevice {
         &self.path
     }
 
-    /// Whether the device is neither mounted nor used by a device above it. A mount or a device
-    /// above would have claimed this device exclusively.
+    /// Whether the device is neither mounted nor used by another device that is built on it. A
+    /// mount or such a device would have claimed this device exclusively.
     pub(super) fn is_unclaimed(&self) -> io::Result<bool> {
         let exclusive = OpenOptions::new()
             .read(true)

@@ -154,8 +154,8 @@ impl Mounted {
         }
     }
 
-    /// Whether the file is no longer served, because it was unmounted and no process has it open,
-    /// or because an error occurred.
+    /// Returns true when the file is no longer served: either it was unmounted and no process has
+    /// it open, or an error occurred.
     pub fn has_ended(&self) -> bool {
         let connection = self.connection.borrow();
         connection.as_ref().is_none_or(|it| it.has_ended())
@@ -232,7 +232,8 @@ mod tests {
             (32 * mib, 64 << 20, mib),
             (32 * mib, 0, mib),
             (128 << 10, 64 << 20, 128 << 10),
-            // A quarter of the 4 MiB of buffers is divided among four readers.
+            // A quarter of the 4 MiB of buffers is divided among four readers, which gives 256 KiB
+            // for a transfer.
             (32 * mib, 4 << 20, 256 << 10),
             (5000, 64 << 20, 4096),
             (512, 64 << 20, 4096),

@@ -149,12 +149,12 @@ impl Transmission {
             let in_message = !input.unread().is_empty();
             self.link.set_receiving(in_message);
             add(&self.export.counters.receives, 1);
-            // Receiving a large payload into the receive buffer costs processor time for a copy.
-            // Receiving its header alone avoids the copy, but meanwhile the socket buffer is full.
-            // With several connections, processor time is the bottleneck. The header is then
-            // received alone, which is 45 % faster (128 KiB writes over four connections). With one
-            // connection, the socket is the bottleneck. Receiving the header alone would then be 22
-            // % slower.
+            // A large payload can be received into the receive buffer, which costs processor time
+            // for a copy, or its header can be received alone, which avoids the copy but leaves the
+            // socket buffer full meanwhile. With several connections, processor time is the
+            // bottleneck, and receiving the header alone is 45 % faster (128 KiB writes over four
+            // connections). With one connection, the socket is the bottleneck, and receiving the
+            // header alone would be 22 % slower.
             let several = self.export.counters.connections.get() > 1;
             let more = if large && several && !in_message {
                 input
@@ -313,8 +313,8 @@ impl Conversation for Transmission {
     }
 }
 
-/// Returns the weight of a request: the amounts that it uses of the bounds until its reply has been
-/// sent.
+/// Returns the weight of a request: how much of each bound the request uses until its reply has
+/// been sent.
 fn weight(command: Command, request: &Request) -> Weight {
     let data_bytes = match command {
         Command::Read | Command::Write => request.length_bytes,

@@ -86,8 +86,8 @@ pub(super) struct ControlCommand {
     pub(super) data_bytes: u16,
     /// Argument that is passed in the command itself.
     pub(super) argument: u64,
-    /// Length in bytes of the path of the device's file, which is at the start of the data; 0 if
-    /// the data contains no path.
+    /// Length in bytes of the path of the device's file; 0 if there is no path. The path is at the
+    /// start of the data that the command points at.
     pub(super) path_bytes: u16,
 }
 
@@ -318,7 +318,8 @@ mod tests {
 
     #[test]
     fn command_numbers_are_those_of_the_header() {
-        // The first number is `_IOWR('u', 0x04, 32 bytes)`: 3 << 30 | 32 << 16 | 0x75 << 8 | 4.
+        // The first number shows how all of them are formed: `_IOWR('u', 0x04, 32 bytes)` is 3 <<
+        // 30 | 32 << 16 | 0x75 << 8 | 4.
         let numbers = [
             (Control::AddDevice, 0xc020_7504),
             (Control::DeleteDevice, 0xc020_7505),
@@ -387,8 +388,9 @@ mod tests {
             transfer_bytes_max: 256 << 10,
             range_bytes_max: 1 << 31,
         };
-        // The fields in order: length and types; attributes, four shifts, 512 and 0 sectors; 196608
-        // sectors; no boundary; alignment 0, granularity 4096, twice 2^22 sectors, one segment.
+        // The fields in order: length and types; attributes, four shifts, then 512 and 0 sectors;
+        // 196,608 sectors; no boundary; alignment 0, granularity 4096, twice 2^22 sectors, and one
+        // segment.
         let expected = "3c000000 03000000  0f000000 09 0c 10 0c 00020000 00000000  0000030000000000
             0000000000000000  00000000 00100000 00004000 00004000 0100 0000";
         assert_eq!(parameters.encode().to_vec(), from_hex(expected));

@@ -27,8 +27,8 @@ pub use control::AttachError;
 use control::{ControlFile, block_path, queue_path};
 use queue::UblkQueue;
 
-/// Maximum number of requests in flight. Each has a buffer as long as the block device exists: 16
-/// MiB in total.
+/// Maximum number of requests in flight. Each has a buffer that exists until the block device ends:
+/// 16 MiB in total.
 const QUEUE_DEPTH: u16 = 64;
 /// Maximum length of a transfer in bytes. The kernel splits longer transfers.
 const BUFFER_BYTES: u32 = 256 << 10;

@@ -65,8 +65,8 @@ impl Authority {
         self.openssl(&[&["req"], &CURVE[..], &own].concat());
     }
 
-    /// Issues a certificate without a restricted use. `names` are its alternative names; if empty,
-    /// it has none.
+    /// Issues a certificate that is valid for every use. `names` are its alternative names; an
+    /// empty text means no alternative names.
     pub fn files(&self, name: &str, names: &str) -> TlsFiles {
         self.files_for(name, names, "")
     }

@@ -16,8 +16,8 @@ use crate::operation::{Purpose, Recorder};
 #[derive(Debug)]
 pub(crate) struct BlockMapped {
     data: DataBlocks,
-    /// Flags of the offsets that the current call writes in one block. All flags are false between
-    /// calls.
+    /// For each offset in a block: whether the current call writes the page at that offset. All
+    /// elements are false between calls.
     wanted: Vec<bool>,
 }
 

@@ -42,7 +42,8 @@ impl Fast {
     /// the new block of a merge.
     pub const EXTRA_BLOCKS: u32 = 2;
 
-    /// Creates an empty layer. Errors: no log block, or too few blocks.
+    /// Creates an empty translation layer. Errors: `log_blocks` is 0 or too large, or the drive has
+    /// too few blocks.
     pub fn new(
         config: &DriveConfig,
         log_blocks: u32,
@@ -82,7 +83,8 @@ impl Fast {
         }
     }
 
-    /// Merges the sequential log block into its data block, which ends the stream.
+    /// Ends the sequential write stream: merges the sequential log block, if there is one, into its
+    /// data block.
     fn end_stream(&mut self) {
         let (lbn, block) = std::mem::replace(&mut self.stream, NO_STREAM);
         if block == NONE {

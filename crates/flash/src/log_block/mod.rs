@@ -33,7 +33,8 @@ pub(crate) fn blocks_needed(logical_pages: u32, pages_per_block: u32, extra_bloc
 struct Needs {
     ftl: &'static str,
     knob: &'static str,
-    /// Maximum number of blocks that the layer uses at one time in addition to the data blocks.
+    /// Maximum number of blocks that the translation layer uses at one time in addition to the data
+    /// blocks.
     extra_blocks: u32,
 }
 
@@ -202,9 +203,10 @@ impl DataBlocks {
         }
     }
 
-    /// Makes the log block `block` the data block of `lbn`. This is a switch if no page is missing
-    /// in it, otherwise a partial merge. `block` must hold the newest versions of the first offsets
-    /// of `lbn`, in order.
+    /// Makes the log block `block` the data block of `lbn`. If `block` has all pages, this is a
+    /// switch merge, which copies nothing. Otherwise it is a partial merge, which copies the
+    /// missing pages. `block` must hold the newest versions of the first offsets of `lbn`, in
+    /// order.
     fn adopt(&mut self, lbn: u32, block: u32) {
         let used = self.used_offsets(lbn);
         if used > self.nand.block(block).programmed {

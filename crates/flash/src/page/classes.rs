@@ -8,7 +8,8 @@
 
 use crate::config::Streams;
 
-/// Source of the classes of pages; see the module documentation.
+/// Where the class (the write stream) of a page comes from: the caller gives it, or the drive
+/// measures how often the page is written.
 #[derive(Debug)]
 pub(super) enum Classes {
     Given,

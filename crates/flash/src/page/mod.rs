@@ -242,8 +242,8 @@ fn table_blocks(geometry: &Geometry, table_pages: u32) -> u32 {
     }
 }
 
-/// Returns the number of blocks that each die needs for its share of the logical pages and of the
-/// table.
+/// Returns the number of blocks that each die needs to store its share of the logical pages and of
+/// the mapping table.
 pub(crate) fn die_blocks_needed(geometry: &Geometry, page: &PageConfig, logical_pages: u32) -> u64 {
     let table_pages = table_pages(geometry, page, logical_pages);
     let die_pages = logical_pages.div_ceil(geometry.total_dies());

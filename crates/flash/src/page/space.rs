@@ -56,7 +56,8 @@ struct Pool {
     host_block: u32,
     /// The block to which cleaning moves pages; `NONE` if the next page opens a new block.
     copy_block: u32,
-    /// Number of full blocks of the class, and number of valid pages in them.
+    /// Number of full blocks of the class. The next field is the number of valid pages in these
+    /// blocks.
     closed: u32,
     closed_valid: u64,
     victims: Victims,

@@ -134,7 +134,8 @@ pub(super) struct Buckets {
     /// Number of valid pages under which each block is listed; `NONE` for a block that is not
     /// listed.
     listed: Vec<u32>,
-    /// Lower bound: the list of every smaller number of valid pages is empty.
+    /// Lower bound of the number of valid pages of the listed blocks: every list for a smaller
+    /// number is empty.
     low: u32,
 }
 

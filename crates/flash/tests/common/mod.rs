@@ -61,8 +61,9 @@ pub fn harmonic(x: f64) -> f64 {
 }
 
 /// Returns the write amplification of greedy cleaning under uniform random writes, for alpha =
-/// physical / logical pages and b pages per block (Bux and Iliadis 2010, Desnoyers 2012; mean
-/// field): (b - v) / (H(b) - H(v)) = b / alpha, WA = b / (b - v).
+/// physical / logical pages and b pages per block. With v valid pages in a cleaned block and the
+/// harmonic numbers H: (b - v) / (H(b) - H(v)) = b / alpha, WA = b / (b - v). This is a mean-field
+/// result (Bux and Iliadis 2010, Desnoyers 2012).
 pub fn greedy_wa(alpha: f64, pages_per_block: u32) -> f64 {
     let b = f64::from(pages_per_block);
     let v = root(0.0, b - 1e-9, |v| {
@@ -71,8 +72,8 @@ pub fn greedy_wa(alpha: f64, pages_per_block: u32) -> f64 {
     b / (b - v)
 }
 
-/// Returns the write amplification of FIFO cleaning under uniform random writes: -ln x / (1 - x) =
-/// alpha, WA = 1 / (1 - x).
+/// Returns the write amplification of FIFO cleaning under uniform random writes, for alpha =
+/// physical / logical pages. With the x that solves -ln x / (1 - x) = alpha, it is 1 / (1 - x).
 pub fn fifo_wa(alpha: f64) -> f64 {
     let x = root(1e-12, 1.0 - 1e-12, |x| -x.ln() / (1.0 - x) - alpha);
     1.0 / (1.0 - x)
@@ -155,7 +156,8 @@ impl Skew {
         }
     }
 
-    /// Writes one randomly drawn page. If `given` is true, the write names the page's class.
+    /// Writes one randomly drawn page. If `given` is true, the write names the page's class (its
+    /// write stream).
     pub fn write(&self, drive: &mut Drive, load: &mut Load, given: bool) {
         let (lpn, hot) = self.draw(load, drive.logical_pages());
         let class = u8::from(given && !hot);
@@ -183,8 +185,8 @@ pub fn steady_wa(drive: &mut Drive, warm: u64, measured: u64) -> f64 {
     uniform(drive, &mut load, measured * pages).write_amplification()
 }
 
-/// Returns the steady-state write amplification under skewed writes. If `given` is true, writes
-/// name the classes of their pages, and each group is filled in its own write stream.
+/// Returns the steady-state write amplification under skewed writes. If `given` is true, each write
+/// names the class of its pages, hot or cold, and each class is filled in its own write stream.
 pub fn steady_skewed_wa(
     drive: &mut Drive,
     skew: Skew,

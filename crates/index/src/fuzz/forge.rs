@@ -215,14 +215,14 @@ fn forged(data: &[u8], is_meant: fn(&Piece) -> bool) -> Vec<u8> {
     content
 }
 
-/// Uses an index in whose superblocks and checkpoint arbitrary bytes are changed, with valid
-/// checksums.
+/// Changes arbitrary bytes in the superblocks and the checkpoint of an index, makes their checksums
+/// valid again, and uses the index.
 pub fn superblock(data: &[u8]) {
     let is_meant = |piece: &Piece| matches!(piece, Piece::Superblock(_) | Piece::Checkpoint(_));
     use_it(forged(data, is_meant), Trust::Nothing);
 }
 
-/// Uses an index in which arbitrary bytes are changed, with valid checksums.
+/// Uses an index in which arbitrary bytes are changed and the checksums are then corrected.
 pub fn content(data: &[u8]) {
     use_it(forged(data, |_| true), Trust::Nothing);
 }
@@ -340,8 +340,8 @@ fn all(db: &Db, trust: Trust) -> Result<Option<Map>, Error> {
     Ok(Some(map))
 }
 
-/// Opens an index with this content and uses it. An error is as acceptable as an answer, unless the
-/// content was verified as intact.
+/// Opens an index with this content and uses it. If the content was verified as intact, opening and
+/// scanning must succeed. Otherwise every call may return an error, but none may panic.
 fn use_it(content: Vec<u8>, trust: Trust) {
     let disk = Arc::new(MemoryStorage::with_content(content));
     let verified = verify(&disk, &mut |_, _| {});

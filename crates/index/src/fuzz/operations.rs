@@ -22,7 +22,7 @@ struct Begun {
     /// Number of batches when the transaction began.
     at: usize,
     changes: Vec<Change>,
-    /// Keys that no other writer is allowed to change before the commit.
+    /// Keys that no other writer may change before the commit; otherwise the commit is refused.
     keys: Vec<Vec<u8>>,
 }
 
@@ -174,8 +174,8 @@ impl Life {
         batches > self.world.options.snapshot_batches_max || keys.iter().any(|key| key.len() > 400)
     }
 
-    /// Checks that a snapshot has its original content, or reports that it is too old if it may be
-    /// too old.
+    /// Checks that a snapshot still has its original content. A snapshot is allowed to fail with
+    /// `SnapshotTooOld` only if it is old enough for this.
     fn look_at_snapshot(&mut self, input: &mut Input<'_>) -> Result<(), Error> {
         if self.snapshots.is_empty() {
             return Ok(());

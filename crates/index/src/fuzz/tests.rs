@@ -30,7 +30,7 @@ fn what_was_found_is_not_found_again() {
     let mut patches = vec![46, 0, 0, 0, 0, 0, 0, 0, 7, 0];
     patches.extend([leaf.clone(), leaf].concat());
     super::node(&patches);
-    // A frame of an incarnation before the first one, after an empty frame.
+    // An empty frame, and then a frame whose incarnation is older than the first incarnation.
     let frames = [36, 0, 17, 0, 0, 0, 255, 208, 0, 0, 2, 0, 255, 0, 4, 252, 4];
     super::log(&frames);
     // A frame whose last batch has no end.

@@ -24,7 +24,8 @@ pub(crate) struct Header {
     pub opening: u32,
     pub generation: u64,
     pub is_relogged: bool,
-    /// Position before which the log was not needed when the frame was written.
+    /// Tail of the log when the frame was written: the part of the log before this position was no
+    /// longer needed.
     pub tail: u64,
     /// Location of the frame's ring, whose length is `ring_blocks`.
     pub place: RingLocation,
@@ -107,8 +108,8 @@ impl Header {
         (is_counted && header.ring_blocks > 0).then_some(header)
     }
 
-    /// Decodes the header of a frame and the geometry of its index, if the block at this byte of
-    /// the storage looks like the start of a frame.
+    /// Decodes the header of a frame and the geometry of its index. Returns `None` unless the
+    /// block, which is at the byte `offset` of the storage, looks like the start of a frame.
     pub(crate) fn with_geometry(block: &[u8], offset: u64) -> Option<(Header, Geometry)> {
         let number32 = |at: usize| Some(u32::from_le_bytes(*block.get(at..)?.first_chunk()?));
         let id = u64::from_le_bytes(*block.get(8..)?.first_chunk()?);

@@ -244,8 +244,9 @@ mod tests {
         assert_eq!(read_all(&after, 0).unwrap().len(), 3);
     }
 
-    /// The log moves from the front to segments 2 to 9 and back, while its tail is still in the
-    /// previous ring for some time.
+    /// The log moves from the ring at the front to a ring in segments 2 to 9 and back. For some
+    /// time after each move, the tail is still in the previous ring. The log must be readable
+    /// across both rings.
     #[test]
     fn what_was_written_is_read_from_one_ring_to_the_next() {
         let geometry = Geometry {

@@ -23,8 +23,9 @@ pub(crate) struct Reader<'a> {
     /// Incarnation of the last frame read; before any frame is read, the minimum incarnation of the
     /// first frame.
     opening: u32,
-    /// Minimum incarnation of every frame at or after `durable`: the superblock was written before
-    /// those frames.
+    /// Minimum incarnation of every frame at or after `durable`. The log was durable up to
+    /// `durable` when the superblock was written, so later frames are at least of the incarnation
+    /// in the superblock.
     opening_beyond: u32,
     /// Generation of the superblock that was found.
     generation: u64,
@@ -68,8 +69,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Loads `blocks` blocks from `position` on, all in one ring, into the window if the window
-    /// does not have them. Returns the offset of these blocks in the window.
+    /// Makes the window hold `blocks` blocks from `position` on, and reads them if needed. All of
+    /// these blocks must be in one ring. Returns their offset in the window.
     fn fill(&mut self, position: u64, blocks: u64) -> Result<usize, Error> {
         let has =
             self.window_at <= position && position + blocks <= self.window_at + self.window_blocks;
@@ -94,7 +95,8 @@ impl<'a> Reader<'a> {
         Ok((position - self.window_at) as usize * BLOCK_BYTES)
     }
 
-    /// Returns true if the log can have reached this position without overwriting needed blocks.
+    /// Returns true if the log can have grown to `position` without overwriting blocks that are
+    /// still needed.
     fn may_be(&self, position: u64) -> bool {
         let ring = self.rings.at(position).0;
         position < self.tail.max(ring.from).saturating_add(ring.blocks)

@@ -24,8 +24,8 @@ pub(crate) struct Log {
     geometry: Geometry,
     opening: u32,
     rings: Rings,
-    /// Position from which blocks of the current ring were never written, up to the end of its
-    /// first lap.
+    /// Position from which on the blocks of the current ring have never been written. Used until
+    /// the end of the first lap through the ring.
     unwritten_from: u64,
     /// Position of the next frame, in blocks. The position only grows.
     head: u64,
@@ -33,8 +33,8 @@ pub(crate) struct Log {
     tail: u64,
     /// Position before which the whole log survives a power cut.
     durable_below: u64,
-    /// Position before which the log was written by earlier incarnations and only read by this
-    /// incarnation.
+    /// Position where the part that this incarnation has written begins. Earlier incarnations wrote
+    /// the log before this position, and this incarnation has only read that part.
     read_below: u64,
     frame: Aligned,
     /// End of the batches in `frame`; [`HEADER_BYTES`] if there are no batches.
@@ -118,7 +118,8 @@ impl Log {
         &self.rings
     }
 
-    /// Returns the first position of the current ring that is needed or not yet written.
+    /// Returns the position at which the needed part of the log begins in the current ring. If
+    /// nothing in the current ring is needed, this is the next position to be written.
     fn begins_at(&self) -> u64 {
         self.tail.max(self.rings.current().from)
     }
@@ -174,8 +175,8 @@ impl Log {
         self.push(end);
     }
 
-    /// Relogs records that are in the log already and would be overwritten. `seq` is the sequence
-    /// number of the last batch. All pending batches must have been written.
+    /// Relogs records that are in the log already and would otherwise be overwritten. `seq` is the
+    /// sequence number of the last batch. All pending batches must have been written.
     pub(crate) fn relog(&mut self, seq: u64, operations: &[u8]) {
         if !self.has_pending() {
             self.first_seq = seq;
@@ -326,8 +327,9 @@ impl Log {
     }
 }
 
-/// Returns the position from which blocks of the current ring may never have been written. The
-/// blocks of the front were written when the index was created.
+/// Returns the position from which blocks of the current ring may never have been written. A ring
+/// at the front of the storage has no such blocks, because they were written when the index was
+/// created.
 fn first_unwritten(rings: &Rings, head: u64) -> u64 {
     match rings.current().place {
         RingLocation::Front => u64::MAX,

@@ -140,8 +140,8 @@ pub fn small_options(draw: &mut Draw) -> Options {
     }
 }
 
-/// Returns the options of [`small_options`], but with a log that begins shorter than its maximum
-/// length.
+/// Returns the options of [`small_options`], but with a log that starts below its maximum length
+/// and can grow.
 pub fn small_growing_options(draw: &mut Draw) -> Options {
     Options {
         log_bytes: 4 << 20,

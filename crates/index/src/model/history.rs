@@ -10,7 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Key under which a batch can put its own number, so that the content differs after every batch.
 pub const NUMBER_KEY: &[u8] = b"~number";
 
-/// Prefixes of a history that an index is allowed to have after a stop.
+/// The prefixes of a history of batches that an index is allowed to contain when it is opened after
+/// a stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Survivors {
     /// All durable batches, and any number of the batches after them.
@@ -205,7 +206,7 @@ impl History {
     }
 }
 
-/// Returns the keys for which the answer found differs from the content of a map.
+/// Returns the keys whose content in `found` differs from their content in a map.
 fn wrong_keys<'a>(found: &'a Found, map: &'a Map) -> impl Iterator<Item = Vec<u8>> + 'a {
     let unasked = map.keys().filter(|key| !found.contains_key(*key));
     let wrong = found.iter().filter(|(key, answer)| {

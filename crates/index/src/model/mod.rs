@@ -1,9 +1,10 @@
 //! Reference model of an index: an ordered map, the history of its batches, and changes drawn from
 //! a seed.
 //!
-//! The tests of this crate and the simulation use the same model, as they use the same disk
-//! ([`MemoryStorage`](crate::storage::memory::MemoryStorage)); a program has no need of it. The
-//! model must never ask the index for its state: it knows only the writes and their answers.
+//! The tests of this crate and the simulation use the same model, and also the same disk
+//! ([`MemoryStorage`](crate::storage::memory::MemoryStorage)). Other programs do not need the
+//! model. The model must never ask the index for its state: it knows only the writes and their
+//! answers.
 
 mod draw;
 mod history;
@@ -29,8 +30,8 @@ pub enum Change {
     Put(Vec<u8>, Vec<u8>),
     /// Deletes a key.
     Delete(Vec<u8>),
-    /// Deletes all keys from the first key to before the second key; without a second key, all keys
-    /// from the first key on.
+    /// Deletes all keys from the first key up to, but not including, the second key. Without a
+    /// second key, deletes all keys from the first key on.
     DeleteRange(Vec<u8>, Option<Vec<u8>>),
 }
 

@@ -82,8 +82,8 @@ impl Lengths {
     }
 }
 
-/// Properties of the rows that determine the lengths of the columns, besides the first and the last
-/// key.
+/// Properties of the rows that determine the lengths of the columns, together with the first and
+/// the last key.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     keys: Lengths,
@@ -130,8 +130,8 @@ impl Shape {
         self.keys.count
     }
 
-    /// Returns the base of the offsets of sequence numbers. The offset 0 is reserved for the
-    /// sequence number 0.
+    /// Returns the base that is added to the stored offsets to get the sequence numbers of rows.
+    /// The offset 0 is reserved for the sequence number 0.
     fn seq_base(&self) -> Seq {
         self.seq_min.saturating_sub(1)
     }
@@ -179,8 +179,8 @@ impl Shape {
         (header, bytes)
     }
 
-    /// Returns the head of the column of keys without their common prefix, the base of the column,
-    /// and its length in bytes.
+    /// Returns three properties of the column of keys without their common prefix: the head of the
+    /// column, its base, and its length in bytes.
     fn key_column(&self, plain: bool, first: &[u8], last: &[u8]) -> (ColumnHead, u64, usize) {
         let rows = self.rows();
         match self.keys.common() {
@@ -191,8 +191,8 @@ impl Shape {
             }
             Some(_) => (fixed(first.len()), 0, rows * first.len()),
             None => {
-                // The same number of bytes is cut from every key: the full length of the first key,
-                // minus its length without the common prefix.
+                // The same prefix is cut from every key. Its length is the full length of the first
+                // key, minus the length of the first key without the prefix.
                 let cut = self.keys.first - first.len();
                 let (head, bytes) = var(rows, self.keys.total - rows * cut);
                 (head, 0, bytes)

@@ -282,8 +282,8 @@ impl Column {
         }
     }
 
-    /// Returns the spread of `rows` ascending cells, computed from the same numbers that
-    /// [`locate`](Self::locate) searches by.
+    /// Returns the distribution of `rows` ascending cells, which lets a search guess the row of a
+    /// key. It is computed from the numbers that [`locate`](Self::locate) compares.
     pub fn spread(&self, bytes: &[u8], rows: usize) -> Spread {
         match *self {
             Self::Ints { ints, .. } => Spread::of(rows, |row| ints.offset(bytes, row)),
@@ -352,7 +352,8 @@ fn var(bounds: &Ints, at: u32, bytes: &[u8], row: usize) -> Range<usize> {
     bound(row)..bound(row.wrapping_add(1))
 }
 
-/// Checks the boundaries of `rows` strings and returns the total length of the strings.
+/// Checks that the boundaries of `rows` strings start at 0 and ascend, and that no string is longer
+/// than `max`. Returns the total length of the strings.
 fn ascending(bytes: &[u8], bounds: &Ints, rows: usize, max: u64) -> Result<u64, ImageError> {
     let mut last = bounds.offset(bytes, 0);
     let mut fine = last == 0;

@@ -61,7 +61,7 @@ fn begins(start: Bound<&[u8]>, key: &[u8]) -> bool {
     }
 }
 
-/// Returns true if a range with this end ends at or after `key`.
+/// Returns true if `key` is not beyond the end `end` of a range.
 fn ends(end: Bound<&[u8]>, key: &[u8]) -> bool {
     match end {
         Bound::Included(end) => key <= end,
@@ -379,8 +379,8 @@ impl Delta {
         let slot = slot.filter(|slot| self.compare(slot, key).is_eq());
         let deleted = self.deleted_at(key, seq);
         match slot {
-            // A version with the sequence number of a range deletion is a later change of the same
-            // batch.
+            // A version with the same sequence number as a range deletion is a later change of the
+            // same batch, so the deletion does not hide it.
             Some(slot) if deleted.is_none_or(|deleted| deleted <= slot.seq) => match slot.kind {
                 Kind::Delete => Found::Deleted,
                 _ => Found::Put(self.value(slot)),
@@ -408,8 +408,8 @@ impl Delta {
         self.seq_of(key, Seq::MAX)
     }
 
-    /// Returns the lowest sequence number of a reader that gets correct answers. Versions that only
-    /// readers below this number would see can have been dropped.
+    /// Returns the lowest sequence number at which a reader gets correct answers. Versions that
+    /// only readers below this number would see may have been dropped.
     pub fn floor(&self) -> Seq {
         self.floor
     }
@@ -439,9 +439,9 @@ impl Delta {
             + bounds
     }
 
-    /// Calls `visit` with the newest version of each key, in ascending order of keys, without keys
-    /// that a range deletion hides. Inserting the range deletions and then these versions into an
-    /// empty delta makes a delta that gives the same answers to readers that are newer than all
+    /// Calls `visit` with the newest version of each key, in ascending order of keys. Keys that a
+    /// range deletion hides are left out. A copy of the delta can be made from the range deletions
+    /// and then these versions; it gives the same answers to readers that are newer than all
     /// changes.
     pub fn newest(&self, visit: &mut dyn FnMut(Row<'_>)) {
         let mut key = Vec::new();
@@ -537,7 +537,7 @@ impl Delta {
         at + (at..self.slots.len()).take_while(same).count()
     }
 
-    /// Returns the slot of the first version of the key in slot `at`.
+    /// Returns the first slot of the versions of one key: of the key that slot `at` holds.
     pub(super) fn run_start(&self, at: usize) -> usize {
         let same = |other: &usize| self.is_same_key(at, *other);
         at - (0..at).rev().take_while(same).count()

@@ -58,7 +58,8 @@ pub(super) enum Form {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct ColumnHead {
     pub form: Form,
-    /// Bytes of an offset ([`Form::Ints`]) or of a boundary ([`Form::Var`]), otherwise 0.
+    /// Width in bytes of each offset ([`Form::Ints`]) or of each boundary ([`Form::Var`]);
+    /// otherwise 0.
     pub width: u8,
     /// Length of every cell in bytes; 0 for [`Form::Var`].
     pub len: u32,

@@ -1,4 +1,5 @@
-//! Reading images: the bytes of an image are checked once, then its rows can be accessed.
+//! Reading the images of index nodes: the bytes of an image are checked once, then its rows can be
+//! accessed.
 
 use super::arena::Shared;
 use super::column::{Column, Ints, Sections, Sorted, Start};
@@ -326,7 +327,7 @@ impl Image {
         self.0.stored_lsn
     }
 
-    /// Returns the class of the update interval, as the writer gave it.
+    /// Returns the class of the leaf's update interval, which the writer has stored in the image.
     pub fn interval(&self) -> u8 {
         self.0.interval
     }

@@ -7,14 +7,15 @@
 use super::{Delta, Image};
 use std::ops::{Bound, Range};
 
-/// One step of the iteration: a run of rows, then the next key of the delta in the direction of the
-/// iteration.
+/// One step of the iteration: the rows of the image before the next key of the delta, then that
+/// key, both in the direction of the iteration.
 #[derive(Debug)]
 pub(super) struct Step {
     /// Rows of the image whose keys have no version in the delta.
     pub alone: Range<usize>,
-    /// Slots of the next key of the delta, and the rows with the same key. The bytes of the key are
-    /// in [`Merge::key`]. `None` if the delta has no more keys.
+    /// The next key that the delta has: its slots in the delta, and the rows of the image that have
+    /// the same key. The bytes of the key are in [`Merge::key`]. `None` if the delta has no more
+    /// keys.
     pub shared: Option<Shared>,
 }
 

@@ -93,6 +93,7 @@ pub struct Row<'a> {
     pub seq: Seq,
     /// Kind of the version.
     pub kind: Kind,
-    /// The value or the reference to it. Empty for [`Kind::Delete`].
+    /// The value, or the reference to a value that is stored out of line. Empty for
+    /// [`Kind::Delete`].
     pub value: &'a [u8],
 }

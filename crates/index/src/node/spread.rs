@@ -15,8 +15,8 @@ use std::ops::Range;
 pub(crate) struct Spread {
     /// Number of the first row, which is the lowest.
     least: u64,
-    /// Average number of rows for a difference of 2 between two row numbers. Half differences are
-    /// used because they fit a signed integer, which the processor converts to a float in one
+    /// Average number of rows for each difference of 2 between the numbers of two rows. Half of a
+    /// difference always fits a signed integer, which the processor converts to a float in one
     /// instruction.
     rows_per_half: f32,
     /// Largest distance of a row below its estimate.

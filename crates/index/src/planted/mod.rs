@@ -25,30 +25,33 @@ pub enum Bug {
     BelievesLeftovers,
     /// The checksum of a log frame is not verified.
     BelievesFrames,
-    /// A log frame of an earlier lap is accepted as a frame of the current lap.
+    /// Planted bug: a log frame of an earlier lap (pass over the ring of the log) is accepted as a
+    /// frame of the current lap.
     TakesOlderLaps,
     /// A log frame is accepted although its incarnation is older than the minimum in the
     /// superblock.
     TrustsTheTail,
     /// Opening does not begin a new incarnation of the log.
     KeepsOpening,
-    /// A segment is freed as soon as it has no live content, although a checkpoint names it.
+    /// Planted bug: a segment is freed as soon as it has no live content, although a checkpoint
+    /// names it.
     FreesEarly,
     /// Versions that only a snapshot sees are dropped when their leaf is rewritten.
     PrunesSnapshots,
     /// Range deletions in the delta of a leaf are not relogged when the log needs space.
     RelogsNoRanges,
-    /// A checkpoint does not list the range deletions that leaves may lack.
+    /// Bug: a checkpoint does not list the range deletions that leaves may lack.
     ForgetsDeletions,
-    /// A leaf is rewritten without the range deletions that it lacks.
+    /// A leaf is rewritten although it has not applied some range deletions, and without applying
+    /// them.
     WritesWithoutDeletions,
     /// Readers ignore the range deletions that are kept beside the leaves.
     OverlooksDeletions,
-    /// A group is made durable only if its first batch requests that.
+    /// Bug: a group is made durable only if its first batch requests that.
     FollowsTheFirst,
-    /// A transaction is not checked against the other batches of its group.
+    /// A transaction is not checked for conflicts with the other batches of its group.
     OverlooksRivals,
-    /// A failed sync is retried once, and the second result is trusted.
+    /// Planted bug: a failed sync is retried once, and the second result is trusted.
     RetriesSync,
     /// Opening syncs the replayed part of the log without rewriting it first, although after an
     /// earlier failed sync the page cache can have wrongly marked that part as clean.

@@ -22,10 +22,10 @@ fn found_by(life: &dyn Fn(u64), bug: Bug, limit: u64) -> Option<u64> {
     found.inspect(|number| life(*number))
 }
 
-/// Asserts that a scenario finds each bug below the limit given for that bug. A limit for random
-/// scenarios is at least ten, and about three times the number that is needed today. So a change
-/// that merely shifts the seeds does not fail the assertion, but a change that makes the tests miss
-/// a bug does.
+/// Asserts that a scenario finds each bug with a number (a seed) below the limit given for that
+/// bug. A limit for random scenarios is at least ten, and about three times what is needed today.
+/// So a change that merely shifts the seeds does not fail the assertion, but a change that makes
+/// the tests miss a bug does.
 fn assert_found(life: &dyn Fn(u64), bugs: &[(Bug, u64)]) {
     let found = |(bug, limit): &(Bug, u64)| (*bug, found_by(life, *bug, *limit));
     let found: Vec<(Bug, Option<u64>)> = bugs.iter().map(found).collect();

@@ -33,8 +33,8 @@ impl Found {
         found
     }
 
-    /// Searches `bytes`, a part of the storage that begins at `offset`, which is the start of a
-    /// block.
+    /// Collects the headers of all intact frames in `bytes`. `bytes` is a part of the storage that
+    /// begins at `offset`, which is the start of a block.
     pub(super) fn look(
         &mut self,
         storage: &dyn Storage,
@@ -101,8 +101,8 @@ impl Frames {
         let tails = superblocks.iter().map(|superblock| superblock.log_tail);
         let needed = tails.chain(newest.map(|newest| match newest.bytes {
             HEADER_BYTES => newest.tail,
-            // This frame is of an older version of the format. In the first lap such a log begins
-            // at 0; later it begins with the first frame that has not been overwritten.
+            // This frame is of an older version of the format. Such a log begins at 0 until it has
+            // wrapped around. Later it begins with the first frame that has not been overwritten.
             _ if end <= geometry.log_blocks => 0,
             _ => first,
         }));
@@ -184,7 +184,7 @@ impl Frames {
             .find(|frame| frame.position >= self.complete_from);
         let first_seq = match first {
             // The header of a frame of relogged records has the sequence number of the last batch
-            // before that frame.
+            // before that frame. So the first batch after the frame has the next number.
             Some(first) => first.first_seq + u64::from(first.is_relogged),
             None => Seq::MAX,
         };

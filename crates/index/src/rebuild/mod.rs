@@ -89,7 +89,8 @@ pub struct Rebuilt {
     pub lost: Vec<Lost>,
     /// Number of lost ranges, including those that are not listed.
     pub lost_found: u64,
-    /// Other defects of the storage that was read; a defect has not necessarily caused a loss.
+    /// Defects found in the storage that was read, other than losses. A defect need not have caused
+    /// a loss.
     pub problems: Vec<Problem>,
     /// Number of problems, including those that are not listed.
     pub problems_found: u64,
@@ -107,7 +108,7 @@ impl Rebuilt {
 /// Current step of a rebuild.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RebuildStep {
-    /// Searching for heads of segments, counted in bytes of the storage.
+    /// Searching for heads of segments. Progress is counted in bytes of the storage.
     Finding,
     /// Reading segments, counted in segments.
     Reading,
@@ -189,8 +190,9 @@ pub fn rebuild(
 }
 
 /// Returns true if the end of the log is missing: if a superblock says that the log was durable
-/// beyond its end, or if an image has a batch that the log lacks. An image is written only when its
-/// content is durable in the log. The number of batches in the missing part is not known.
+/// beyond the end that was found, or if an image has a batch that the log lacks. (An image is
+/// written only when its content is durable in the log.) The number of missing batches is not
+/// known.
 fn lacks_end(
     superblocks: &[Superblock],
     survey: &Survey,
@@ -312,7 +314,7 @@ impl Building<'_> {
     }
 
     /// Returns a value that is stored out of line. If several blobs have the same id, the checksum
-    /// of the value shows which of them belong to it.
+    /// of the value shows which of these blobs hold the value.
     fn value_of(&self, reference: &[u8]) -> Option<Vec<u8>> {
         let reference = Reference::decode(reference)?;
         let mut values = vec![Vec::new()];
@@ -336,8 +338,8 @@ impl Building<'_> {
         let mut patches = self.survey.patches.iter().peekable();
         let mut deletions = VecDeque::from(self.relogged_deletions(frames)?);
         frames.each(self.from, &mut |frame| {
-            // If the log lacks a frame after this frame, the log may also lack the last change of a
-            // key in this frame.
+            // If a later frame of the log is missing, that frame may have held the last change of a
+            // key that this frame changes.
             self.is_log_complete = frame.position >= frames.whole().from;
             done += 1;
             if done % 64 == 0 {
@@ -411,7 +413,8 @@ impl Building<'_> {
         is_lost && !self.is_log_complete
     }
 
-    /// Returns true if a change of a key in the log must be applied.
+    /// Returns true if a change of `key` that was found in the log must be applied: the change is
+    /// newer than the image, or the key's value in the image is lost and the log is complete.
     fn is_wanted(&self, key: &[u8], seq: Seq) -> bool {
         self.is_news(key, seq) || (self.is_log_complete && self.lost_values.contains_key(key))
     }
@@ -484,7 +487,8 @@ impl Building<'_> {
             Operation::Put { key, value } if self.is_wanted(key, seq) => self.put_again(key, value),
             Operation::Delete { key } if self.is_wanted(key, seq) => self.delete(key),
             Operation::DeleteRange { start, end } => self.delete_range(seq, start, end),
-            // Relogged deletions are applied before the first batch that is newer.
+            // Nothing to do: relogged deletions are applied separately, before the first batch that
+            // is newer.
             Operation::RangeDeleted { .. } => Ok(()),
             Operation::Put { .. } | Operation::Delete { .. } | Operation::End => Ok(()),
         }

@@ -38,7 +38,8 @@ impl Pieces {
     /// Divides all keys into pieces, which are key ranges with one source image each. Where the key
     /// ranges of leaves overlap, the newest leaf is the source.
     pub(super) fn of(leaves: &[Leaf], patches: &WholePatches, whole: CompleteLog) -> Pieces {
-        // Each border is a key, the leaf whose range it bounds, and whether the range begins there.
+        // Each border has a key, the index of the leaf whose range ends or begins at the key, and
+        // true if the range begins there.
         let mut borders: Vec<(&[u8], usize, bool)> = Vec::with_capacity(leaves.len() * 2);
         for (index, leaf) in leaves.iter().enumerate() {
             borders.push((&leaf.range.from, index, true));
@@ -118,8 +119,8 @@ impl Pieces {
         let Some(to) = &range.to else {
             return from..self.0.len();
         };
-        // The end of the range can be inside a piece, if the keys on both sides of that end come
-        // from the same image. Such a piece is included.
+        // The end of the range can be inside a piece (a key range with one source image). The piece
+        // then continues beyond the end, and is included.
         let last = self.number_of(to);
         let goes_on = *self.0[last].from < **to;
         from..last + usize::from(goes_on)

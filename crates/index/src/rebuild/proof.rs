@@ -68,7 +68,8 @@ fn of_patch(survey: &Survey, patch: &Patch) -> Option<Doubt> {
 struct Named {
     stored: Stored,
     /// Sequence number of the last batch before the tail of the log. Changes of batches up to this
-    /// number are in the named images or in older images, or were relogged after the tail.
+    /// number are in the images that the checkpoint names or in older images, or were relogged
+    /// after the tail.
     seq: Seq,
 }
 
@@ -110,8 +111,8 @@ impl Named {
         let mut ranges = Vec::new();
         let mut doubted = Vec::new();
         for (node, location) in (0..).zip(&self.stored.locations) {
-            // If no leaf is found, the node has no location, or is an inner node, a blob, or a lost
-            // leaf.
+            // `None` in four cases: the node has no location, or it is an inner node, a blob or a
+            // lost leaf.
             let found = leaves.get(&key_of(self.seal(*location)));
             let found = found.map(|index| &mut survey.leaves[*index]);
             let Some(leaf) = found.filter(|leaf| leaf.place.node == node) else {

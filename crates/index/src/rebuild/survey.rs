@@ -118,7 +118,8 @@ impl Content<'_> {
         self.geometry.segment_offset(self.segment)
     }
 
-    /// Returns the seal that an image in the segment must have, if its generation tag is `name`.
+    /// Returns the seal (location and generation tag) of an image of `bytes` bytes at the offset
+    /// `at` of the segment, if its generation tag is `name`.
     fn seal(&self, at: usize, bytes: usize, name: u32) -> Seal {
         Seal {
             location: Location::new(self.segment, at, bytes).stored(),
@@ -248,9 +249,9 @@ impl Survey {
     }
 
     /// Adds images that no footer lists, because the footer is damaged or was never written. The
-    /// image itself has its node and key range. A damaged image that no footer lists is not
-    /// noticed, unless its block cannot be read. `name` is the generation tag of the images, if it
-    /// is known.
+    /// image itself has its node and key range. A damaged image that no footer lists is noticed
+    /// only if its block cannot be read. `name` is the generation tag of the images, if it is
+    /// known.
     fn take_unlisted(
         &mut self,
         content: &Content<'_>,
@@ -313,7 +314,8 @@ impl Survey {
                     logged_from: NOT_LOGGED,
                 },
                 None => {
-                    // This image is of an older version of the format, and has no key range.
+                    // This image is of an older version of the format and has no key range, so the
+                    // leaf cannot be used. Its changes are recorded as missing.
                     self.missing_up_to = self.missing_up_to.max(place.lsn);
                     About::Inner
                 }

@@ -1,11 +1,11 @@
-//! Segments that images of nodes are written to, and how much of each is still in use. A stream
-//! fills one segment after the other with nodes that are expected to become obsolete at about the
-//! same time.
+//! Manages the segments to which images of nodes are written, and records how much of each segment
+//! is in use. A stream fills one segment after the other with nodes that are expected to become
+//! obsolete at about the same time.
 //!
-//! Source: the hot and cold clusters of the CHC-Tree. Survivors of cleaning have a stream of their
-//! own, so that all content of a segment becomes obsolete together (docs/index.md). A segment is
-//! written once, from start to end, and again only after a checkpoint has freed it. A segment that
-//! a checkpoint on the storage still names must never be allocated.
+//! Source: the hot and cold clusters of the CHC-Tree. Images that survive cleaning have a stream of
+//! their own, so that all content of a segment becomes obsolete together (docs/index.md). A segment
+//! is written once, from start to end, and again only after a checkpoint has freed it. A segment
+//! that a checkpoint on the storage still names must never be allocated.
 
 mod place;
 
@@ -100,7 +100,7 @@ struct Stream {
     filled: usize,
     /// Offset up to which the buffer was written to the storage; a multiple of the block size.
     written: usize,
-    /// Images that end beyond `written`, so that they are not on the storage yet.
+    /// Images that end beyond `written`, and so are not on the storage yet.
     waiting: Vec<(NodeId, Location)>,
     /// Footer entries of images that no footer lists yet.
     unlisted: Vec<Entry>,
@@ -145,7 +145,8 @@ pub(crate) struct Segments {
     /// Number of the next segment generation.
     next_generation: u64,
     generations: Arc<Generations>,
-    /// Number of segments at the last failed attempt to grow the storage.
+    /// Number of segments at the last failed attempt to grow the storage. While the index has this
+    /// number of segments, no further attempt is made.
     refused_at: Option<usize>,
 }
 
@@ -485,7 +486,8 @@ impl Segments {
             .all
             .iter()
             .position(|s| s.state == SegmentState::Free)?;
-        // Moving the content takes one free segment, and possibly a part of a second one.
+        // Moving the content of the last segment takes one free segment, and possibly a part of a
+        // second one.
         (first_free < last && self.free > 2).then_some(last as u32)
     }
 
@@ -580,7 +582,7 @@ impl Segments {
         }
     }
 
-    /// Truncates the whole free end of the storage. Durable metadata must not name that end.
+    /// Truncates the whole free end of the storage, to which no durable metadata may refer.
     pub(crate) fn trim(&mut self, storage: &dyn Storage) -> Result<(), Error> {
         match self.end_free() {
             0 => Ok(()),

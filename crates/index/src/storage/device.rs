@@ -55,7 +55,8 @@ pub struct Opened {
 }
 
 impl DeviceStorage {
-    /// Creates a storage for a device of this geometry, and the other end of that storage.
+    /// Creates a storage for a device of this geometry, and the [`Serving`] end through which the
+    /// thread of the device serves its requests.
     ///
     /// # Errors
     /// When no mailbox can be created.

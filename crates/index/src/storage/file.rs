@@ -154,7 +154,7 @@ fn refused(error: TryLockError, file: &File) -> io::Error {
 fn holder(file: &File) -> Option<String> {
     let inode = file.metadata().ok()?.ino();
     let locks = std::fs::read_to_string("/proc/locks").ok()?;
-    // A line of this file: `1: FLOCK  ADVISORY  WRITE 1234 fe:00:5678 0 EOF`
+    // An example of a line of `/proc/locks`: `1: FLOCK  ADVISORY  WRITE 1234 fe:00:5678 0 EOF`
     let pid = locks.lines().find_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
         let (kind, pid, place) = (words.get(1)?, words.get(4)?, words.get(5)?);

@@ -1,15 +1,16 @@
 //! A disk in memory that simulates faults, for the tests and the simulation.
 //!
-//! The fault model. A write is stored in a volatile cache and becomes durable by a sync; a durable
-//! write is durable by itself. When the power is cut, each 512-byte sector independently keeps any
-//! version that it has had since it was last durable. A durable write in progress leaves each of
-//! its sectors old or new. After the power cut the disk has any of the lengths that it had since
-//! the last sync, except lengths that would cut off a durable write. The operation with a chosen
-//! number fails, alone or together with all later operations. A failed write has changed any subset
-//! of the sectors in its range. A failed sync leaves each sector of the cache in one of four
-//! states: the sector is durable; or it is still in the cache for a later sync; or it is read as
-//! written, but no later sync makes it durable; or its last durable content is restored, and reads
-//! return that content. The disk must never lose content that a successful sync covered.
+//! The fault model. A write is stored in a volatile cache, and a later sync makes it durable. A
+//! write that is marked as durable needs no sync. When the power is cut, each 512-byte sector
+//! independently keeps any version that it has had since it was last durable. A durable write in
+//! progress leaves each of its sectors old or new. After the power cut the disk has any of the
+//! lengths that it had since the last sync, except lengths that would cut off a durable write. The
+//! operation with a chosen number fails, alone or together with all later operations. A failed
+//! write has changed any subset of the sectors in its range. A failed sync leaves each sector of
+//! the cache in one of four states: the sector is durable; or it is still in the cache for a later
+//! sync; or it is read as written, but no later sync makes it durable; or its last durable content
+//! is restored, and reads return that content. The disk must never lose content that a successful
+//! sync covered.
 //!
 //! [`Astray`] and [`rot`](MemoryStorage::rot) are beyond that model: an index with a single copy of
 //! its content cannot withstand these faults, but must detect them.
@@ -56,8 +57,8 @@ pub struct Faults {
     pub fail_at: Option<u64>,
     /// If set, only calls of this kind fail: the first call of this kind at or after `fail_at`.
     pub fails_only: Option<Call>,
-    /// True if all operations from `fail_at` on fail, or, if `fails_only` is set, all operations of
-    /// that kind.
+    /// Whether the failure is permanent: every operation from `fail_at` on fails, or every
+    /// operation of the kind in `fails_only`, if that is set. Otherwise only one operation fails.
     pub fails_for_good: bool,
     /// A misdirected or lost operation: an operation number, and the fault. The fault affects the
     /// first operation at or after that number that this kind of fault can affect.
@@ -120,7 +121,8 @@ struct DiskState {
     /// Versions of sectors that the disk wrongly treats as durable since a failed sync: later syncs
     /// do not write these versions.
     doubtful: Sectors,
-    /// Length at the last sync and all later lengths, without the current length.
+    /// Length at the last sync, and each later length except the current one. After a power cut,
+    /// the disk can have any of these lengths.
     lengths: Vec<usize>,
     counts: StorageCounters,
     faults: Faults,
@@ -403,7 +405,8 @@ impl DiskState {
             for sector in first..first + data.len() / SECTOR_BYTES {
                 self.settle(sector);
             }
-            // A power cut can no longer restore a length that would cut this write off.
+            // After this write, a power cut no longer restores an earlier, shorter length, which
+            // would cut the written bytes off.
             let end = offset as usize + data.len();
             self.lengths.retain(|len| *len >= end);
         }
@@ -430,7 +433,8 @@ impl DiskState {
         self.lengths.clear();
     }
 
-    /// Applies a failed sync: each sector gets one of the four states that the module describes.
+    /// Applies a failed sync. Each sector that is not durable becomes durable, stays in the cache,
+    /// is wrongly treated as durable, or gets its last durable content back.
     fn sync_some(&mut self) {
         let number = self.counts.operations;
         for sector in self.unsynced_sectors() {
@@ -447,7 +451,8 @@ impl DiskState {
         self.unsynced.keys().copied().collect()
     }
 
-    /// Treats a sector as durable although it is not, so that no later sync writes it.
+    /// Removes a sector from the unsynced ones although it is not durable, so that no later sync
+    /// writes it.
     fn doubt(&mut self, sector: usize) {
         let versions = self.unsynced.remove(&sector).unwrap_or_default();
         self.doubtful.entry(sector).or_default().extend(versions);
@@ -554,8 +559,8 @@ mod tests {
         vec![byte; BLOCK_BYTES]
     }
 
-    /// The kernel treats pages that it failed to write as written ("can PostgreSQL use fsync",
-    /// 2018).
+    /// After a failed write, the kernel treats the pages as written, so a later sync does not write
+    /// them ("can PostgreSQL use fsync", 2018).
     #[test]
     fn what_a_sync_has_failed_for_a_later_one_does_not_save() {
         let disk = disk();

@@ -53,8 +53,7 @@ impl Deletion {
 /// All range deletions that some leaves have not applied yet.
 #[derive(Debug, Default)]
 pub(crate) struct Deletions {
-    /// True if the list is not empty, so that a reader only loads this flag if there are no range
-    /// deletions.
+    /// True if the list is not empty. If it is empty, a reader has to load only this flag.
     has_any: AtomicBool,
     /// Deletions in the order of their batches.
     all: RwLock<Arc<[Deletion]>>,

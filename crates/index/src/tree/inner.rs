@@ -25,7 +25,7 @@ pub(crate) struct Inner {
     start: Start,
     /// Bytes that all separators but the first begin with.
     prefix: Box<[u8]>,
-    /// Distribution of the heads of the separators, without the head of the first separator.
+    /// Distribution of the heads of the separators. The first separator is left out.
     spread: Spread,
     /// Heads and children, which a search reads together.
     entries: Box<[Entry]>,
@@ -36,7 +36,8 @@ pub(crate) struct Inner {
 /// The head of a separator, and its child.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// The eight bytes of the separator after the prefix; 0 for the first separator.
+    /// The eight bytes of the separator that follow the prefix shared by all separators; 0 for the
+    /// first separator.
     head: u64,
     child: NodeId,
     /// End of the separator in `keys`; the separator begins where the previous separator ends.

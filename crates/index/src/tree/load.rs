@@ -33,7 +33,7 @@ impl Tree {
             };
             let read = self.read_whole(id, &places);
             let mut node = slot.node.write();
-            // If the node has moved meanwhile, the bytes read can be of other content.
+            // If the node has moved during the read, the bytes read may be content of another node.
             let is_there = Places::of(&node, &self.generations).as_ref() == Some(&places);
             if is_there || is_planted(Bug::BelievesOldReads) {
                 let (content, drops_blobs) = read?;
@@ -112,8 +112,8 @@ impl Tree {
         Ok(None)
     }
 
-    /// Returns the references to blobs that the patches of a leaf have replaced. Only the writer
-    /// calls this.
+    /// Returns the references to blobs that the leaf had before its patches replaced them. Only the
+    /// writer calls this.
     pub(crate) fn dropped_blobs(&self, id: NodeId) -> Result<Vec<Vec<u8>>, Error> {
         let mut dropped = Vec::new();
         let places = {
@@ -176,7 +176,8 @@ impl Tree {
         self.content_of(id, spot, &bytes)
     }
 
-    /// Returns the memory content of a node whose image was read from this spot.
+    /// Returns the content of the node `id` for memory. Its image, `bytes`, was read from the
+    /// location in `spot`.
     pub(super) fn content_of(
         &self,
         id: NodeId,
@@ -244,7 +245,8 @@ impl Tree {
     }
 }
 
-/// Images of a leaf that a reader has read so far, for the reader's next attempt.
+/// Images of a leaf that a lookup or a scan has already read. Its next attempt uses them without
+/// reading them again.
 pub(super) struct AtHand<'a> {
     generations: &'a Generations,
     pub whole: Option<Loaded>,
@@ -271,7 +273,7 @@ impl<'a> AtHand<'a> {
         found.map(|(_, image)| image).ok_or(spot)
     }
 
-    /// Returns the image of a whole leaf: `Some(None)` if the leaf has no image, and `None` if the
+    /// Returns the whole image of a leaf: `Some(None)` if the leaf has no image, and `None` if the
     /// image is not in memory and was not read yet.
     pub fn image_of<'n>(&'n self, node: &'n Node) -> Option<Option<&'n Image>> {
         match &node.content {
@@ -308,21 +310,23 @@ pub(super) struct Places {
 
 impl PartialEq for Places {
     fn eq(&self, other: &Places) -> bool {
-        // `unflushed` is not compared: when an image reaches the storage, its content does not
-        // change.
+        // `unflushed` is not compared. It lists images that have not reached the storage, and an
+        // image does not change when it reaches the storage.
         (self.image, self.consolidated_at) == (other.image, other.consolidated_at)
             && self.patches == other.patches
     }
 }
 
 impl Places {
-    /// Returns the locations of the images, or `None` if the node is in memory or has no image.
+    /// Returns the locations of the node's image and patches, or `None` if the node is in memory or
+    /// has no image.
     fn of(node: &Node, generations: &Generations) -> Option<Places> {
         let is_read = !matches!(node.content, Content::Absent) || node.location.is_nowhere();
         (!is_read).then(|| Places::at(node, generations))
     }
 
-    /// Returns the locations of the images. The caller holds the lock of the node.
+    /// Returns the locations of the image of a leaf and of its patches. The caller holds the lock
+    /// of the node.
     fn at(node: &Node, generations: &Generations) -> Places {
         let patches = node.patches().iter();
         Places {

@@ -11,9 +11,8 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::collections::VecDeque;
 
-/// Maximum number of nodes that an eviction inspects in a row without evicting one of them: if all
-/// of these nodes are in use or not yet on the storage, the next nodes probably are in use or not
-/// yet on the storage too.
+/// Maximum number of nodes that an eviction inspects in a row without evicting one of them. If all
+/// of them are in use or not yet on the storage, the next nodes probably cannot be evicted either.
 const LOOKS_MAX: usize = 256;
 
 /// Content that an eviction spares although it can be read again.
@@ -31,8 +30,8 @@ pub(crate) struct Memory {
     budget_bytes: u64,
     content_bytes: AtomicU64,
     delta_bytes: AtomicU64,
-    /// Nodes for the eviction to inspect, the next one first: every node with content once, and
-    /// some nodes that have no content any more.
+    /// Queue of the nodes that the eviction inspects, the next one first. It has every node with
+    /// content once, and some nodes that have no content any more.
     resident: Mutex<VecDeque<NodeId>>,
     /// Length of `resident`.
     residents: AtomicUsize,

@@ -109,8 +109,8 @@ impl Tree {
         self.root.store(root, Ordering::Release);
     }
 
-    /// Returns true if a node with this id may exist. The check keeps ids in damaged bytes from
-    /// getting a slot.
+    /// Returns true if a node with this id may exist. Because of this check, an id that was read
+    /// from damaged bytes gets no slot.
     pub(crate) fn has(&self, node: NodeId) -> bool {
         node < self.nodes.load(Ordering::Acquire)
     }
@@ -134,8 +134,9 @@ impl Tree {
         result
     }
 
-    /// Notes that the versions of a removed leaf are lost: readers at sequence numbers below
-    /// `floor` might not find these versions. Must be called while the structure changes.
+    /// Notes that the versions of a removed leaf are lost: a reader at a sequence number below
+    /// `floor` might not find them. Must be called during the change of the tree structure that
+    /// removes the leaf.
     pub(crate) fn forget_before(&self, floor: Seq) {
         self.floor.fetch_max(floor, Ordering::AcqRel);
     }
@@ -543,9 +544,9 @@ impl LeafQuery<'_> {
         }
     }
 
-    /// Returns true if a scan that continues at `edge` makes progress. `edge` is the upper end of
-    /// the leaf that this query designates, or, in reverse, the lower end. In a damaged tree the
-    /// ends can be out of order, and the scan would loop.
+    /// Returns true if a scan makes progress when it continues at `edge`, the upper end of the leaf
+    /// that this query designates (in reverse, the lower end). In a damaged tree the ends can be
+    /// out of order. Without this check the scan would then loop.
     fn goes_on(&self, edge: &[u8], is_reverse: bool) -> bool {
         match self {
             LeafQuery::Of(key) if is_reverse => edge <= *key,
@@ -617,7 +618,8 @@ fn look_up(
 struct Asked<'a> {
     key: &'a [u8],
     seq: Seq,
-    /// Sequence number of a range deletion of the key that the image might not have applied.
+    /// Sequence number of the newest range deletion that covers the key and that the image might
+    /// not have applied; `None` if there is none.
     deleted: Option<Seq>,
 }
 

@@ -111,9 +111,9 @@ pub(crate) fn merged(
     let mut key = Vec::new();
     for patch in patches {
         lsn = lsn.max(patch.lsn());
-        // Rows of patches have no sequence numbers, because every reader sees these rows. Only the
-        // order of the patches matters. Several patches can have the same LSN. The merged leaf then
-        // has this LSN too, not a later one.
+        // Rows of patches have no sequence numbers. Each patch gets a number above that of the
+        // previous patch, because only the order of the patches matters, and several patches can
+        // have the same LSN. The merged leaf gets the highest LSN, not a later one.
         seq = patch.lsn().max(seq.saturating_add(1));
         for row in 0..patch.rows() {
             patch.key(row, &mut key);
@@ -139,9 +139,9 @@ pub(crate) struct Changes<'a> {
 }
 
 impl Changes<'_> {
-    /// Merges these changes into `image`, for the location `location`, keeping the versions of each
-    /// key that readers may see. The rows pass through `builder`, which packs them and reuses its
-    /// memory. Calls `freed` with the references to blobs that are replaced.
+    /// Merges these changes into `image`, and returns the result as an image for `location`. Keeps
+    /// the versions of each key that readers may see. The rows pass through `builder`, which packs
+    /// them and reuses its memory. Calls `freed` with the references to blobs that are replaced.
     pub(crate) fn over(
         &self,
         image: &Image,

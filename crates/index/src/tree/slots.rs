@@ -49,7 +49,7 @@ pub(crate) struct Node {
     pub dirty_since: u64,
     /// Additional state of a leaf with patches.
     pub patched: Option<Box<Patched>>,
-    /// Interval between updates of the leaf in sequence numbers, as the exponent of a power of two.
+    /// Usual number of batches between two updates of the leaf, as the exponent of a power of two.
     pub interval: u8,
     /// True if the content must stay in memory: it has not reached the storage, or it is an inner
     /// node that has changed.
@@ -85,11 +85,11 @@ impl Node {
     }
 }
 
-/// A node and its lock. A slot takes three half cache lines of 32 bytes.
+/// A node and its lock. A slot takes 96 bytes: one and a half cache lines.
 #[derive(Debug, Default)]
 #[repr(C, align(32))]
 pub(crate) struct Slot {
-    /// True if the content was used since the last visit of the eviction.
+    /// True if the content was used since the eviction last inspected this slot.
     used: AtomicBool,
     /// True if the node is in the list of nodes that the eviction visits. The flag is changed only
     /// with the lock of the node held.
@@ -124,7 +124,7 @@ impl Slot {
         self.missed_at.swap(now, Ordering::Relaxed)
     }
 
-    /// Marks the node as not listed for the eviction. The caller holds the lock.
+    /// Marks the node as not listed for eviction. The caller holds the lock of the node.
     pub(crate) fn unlist(&self) {
         self.listed.store(false, Ordering::Relaxed);
     }

@@ -12,8 +12,8 @@ use crate::layout::Geometry;
 use crate::node::{NodeId, Seq};
 use crate::storage::{Aligned, Storage};
 
-/// Number of changes after which a checkpoint is taken: opening has to replay at least the changes
-/// since the last checkpoint.
+/// Number of changes after which a checkpoint is taken. An opening has to replay at least the
+/// changes since the last checkpoint, so this number limits the time of an opening.
 const CHANGES_MAX: u64 = 1 << 20;
 /// Maximum number of bytes of a checkpoint that are written in one step.
 const PIECE_BYTES: usize = 512 << 10;
@@ -158,8 +158,8 @@ impl Checkpointer {
         self.unsettled.settle(leaves_written);
     }
 
-    /// Returns the sources of new images that are made from the images `bases`. The sources are
-    /// `bases` themselves and the recorded images from which `bases` were made.
+    /// Returns the sources of new images that are made from the images `bases`: the images in
+    /// `bases`, and the images from which these were made, as far as they are recorded.
     pub(super) fn trace(&self, bases: &[Base], logged_from: u64) -> LeafSources {
         self.unsettled.trace(bases, logged_from)
     }
@@ -207,7 +207,8 @@ mod tests {
     fn a_checkpoint_is_written_in_pieces_that_end_where_segments_do() {
         let storage = MemoryStorage::with_content(vec![0xFF; 5 << 20]);
         let mut checkpointer = Checkpointer::default();
-        // 1 MiB and 100 KiB in segments 3 and 1: two pieces of 512 KiB, and one of 100 KiB.
+        // A checkpoint of 1 MiB and 100 KiB in segments 3 and 1 is written in three pieces: two of
+        // 512 KiB and one of 100 KiB.
         begin(&mut checkpointer, 1124, vec![3, 1]);
         let ends = [(4 << 20) + (512 << 10), 5 << 20, (2 << 20) + (100 << 10)];
         for end in ends {

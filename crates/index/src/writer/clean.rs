@@ -103,8 +103,8 @@ impl Writer {
         Ok(Cleaning::new(segment, bytes, &self.tree.geometry))
     }
 
-    /// Returns the footer entry for an image that no footer lists: inner nodes are in no footer,
-    /// and a footer may be damaged.
+    /// Returns what a footer entry would say about an image that no footer lists. Inner nodes are
+    /// in no footer, and a footer may be damaged.
     fn about(&self, peek: &Peek, from: Location, image: &[u8]) -> Result<About, Error> {
         match peek.sort {
             Sort::Blob => return Ok(About::Blob),

@@ -1,5 +1,5 @@
-//! State of cleaning between two steps: the segment being cleaned, and how well the rows of leaves
-//! have packed recently, which decides whether cleaning is worthwhile.
+//! State of the cleaning of segments between two steps: the segment being cleaned, and how well the
+//! rows of leaves have packed recently. The latter decides whether cleaning is worthwhile.
 //!
 //! The cleaner holds the bytes read from a segment and the offset up to which they have been
 //! scanned; it moves no content itself. It must never continue with the bytes of a segment that has
@@ -15,7 +15,8 @@ use std::vec;
 /// Minimum share of the segments' space that should be in use: below it, segments are cleaned
 /// however well rows pack.
 const UTILISATION_MIN: f64 = 0.7;
-/// Number of image bytes after which the weight of all earlier observations of packing is halved.
+/// Number of image bytes after which all earlier observations of how well rows pack have half their
+/// weight.
 const REMEMBERED_BYTES: u64 = 64 << 20;
 
 /// A segment that is being cleaned.
@@ -72,8 +73,8 @@ impl Cleaning {
         assert!(self.at <= self.bytes.len(), "images are in their segment");
     }
 
-    /// Takes the footer entry at the current offset, if that entry names the node and the LSN of
-    /// `image`.
+    /// Takes the footer entry at the current offset if it names the node and the LSN of `image`;
+    /// otherwise returns `None`.
     pub(super) fn said_of_next(&mut self, image: &Peek) -> Option<About> {
         while self.said.next_if(|entry| entry.at < self.at).is_some() {}
         let said = self.said.next_if(|entry| entry.at == self.at);
@@ -87,7 +88,8 @@ impl Cleaning {
     }
 }
 
-/// Number of bytes of recently packed rows, and of the images that they were packed into.
+/// Total number of bytes of the rows that were packed recently, and of the images that these rows
+/// were packed into.
 #[derive(Debug, Default)]
 struct Packing {
     rows: u64,
@@ -275,7 +277,7 @@ mod tests {
             packing.note(2 * mib, mib);
         }
         // The weight of the first 64 MiB is halved three times, to 8 MiB. That is an eighth of the
-        // total weight of 64 MiB at the end of the test.
+        // total weight at the end of the test, which is 64 MiB.
         assert!(packing.packed_part() < 0.58, "{}", packing.packed_part());
     }
 }

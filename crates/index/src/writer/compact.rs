@@ -13,8 +13,8 @@ pub(crate) enum Compacting {
     /// The compaction has begun.
     #[default]
     Begun,
-    /// Leaves are applying range deletions. The number is the maximum number of leaves that still
-    /// apply deletions in this stage.
+    /// Stage in which leaves apply range deletions. The number is the maximum number of leaves that
+    /// still apply deletions in this stage.
     Deletions(u32),
     /// Changes and patches are being written into leaves. The number is the maximum number of
     /// leaves that this stage still writes. Without a limit, new changes of other threads could
@@ -23,9 +23,10 @@ pub(crate) enum Compacting {
     /// The part of the log before this position is being freed. From this position on, the log is
     /// in the short ring at the front of the storage.
     Log(u64),
-    /// Segments that are not dense are being emptied. The number is the number of segments that the
-    /// index had begun to fill before this stage. Segments begun later are not emptied: if images
-    /// do not fill segments well, moving the images once more would not make segments denser.
+    /// Stage in which segments that are not dense are emptied. The number is the number of segments
+    /// that the index had begun to fill before this stage. Segments begun later are not emptied: if
+    /// images do not fill segments well, moving the images once more would not make segments
+    /// denser.
     Segments(u64),
     /// Content at the end of the storage is being moved to free segments before it. The number is
     /// the maximum number of segments that this stage still empties. The stage needs a limit,
@@ -91,8 +92,8 @@ impl Writer {
         if victim.is_some() {
             return Ok(Compacting::Segments(begun));
         }
-        // Only written segments can be moved, and the segments that streams are filling can be
-        // anywhere in the storage. So the streams end these segments first.
+        // Only segments that are completely written can be moved. The segments that streams are
+        // still filling can be anywhere in the storage, so the streams close them first.
         self.write_log(true)?;
         self.segments.close_streams(&*self.storage())?;
         Ok(Compacting::End(self.segments.count() as u32))
@@ -108,8 +109,8 @@ impl Writer {
             return Ok(Compacting::End(left - 1));
         }
         // The last checkpoint was written while the previous checkpoint still occupied its
-        // segments. One of those can be the first free segment now. A further checkpoint is written
-        // there, so that more of the end of the storage becomes free.
+        // segments. One of these segments can be the first free segment now. A further checkpoint
+        // is written there, so that more of the end of the storage becomes free.
         self.checkpoint_now()?;
         self.segments.trim(&*self.storage())?;
         Ok(Compacting::Done)

@@ -129,7 +129,8 @@ impl Scratch {
         borders.min_by_key(|index| before[index - part.start].abs_diff(bytes / 2))
     }
 
-    /// Cuts the rows into parts of about `share` bytes, and never between versions of a key.
+    /// Cuts the rows into parts of about `share` bytes each. All versions of a key are in the same
+    /// part.
     fn cut(&self, share: usize) -> Vec<Range<usize>> {
         let (mut cuts, mut start, mut bytes) = (Vec::new(), 0, 0);
         for (index, row) in self.rows.iter().enumerate() {
@@ -156,10 +157,12 @@ enum Verdict {
     Beyond,
 }
 
-/// State while the versions of one key are judged, from the newest to the oldest.
+/// State while it is decided, from the newest to the oldest version, which versions of one key are
+/// kept.
 #[derive(Debug)]
 struct OfKey {
-    /// Sequence number of the version judged last, which is the next newer version of the same key.
+    /// Sequence number of the version that was judged last. It is the next newer version of the key
+    /// whose versions are judged now.
     newer: Seq,
     kept: usize,
     bytes: usize,
@@ -269,9 +272,9 @@ impl Writer {
                 match of_key.judge(&row, last == Some(row.key), &held) {
                     Verdict::Kept => return push(bytes, rows, row),
                     Verdict::Unseen => {}
-                    // Versions come newest first, so the last row is the oldest version kept of
-                    // this key. A reader that needs a dropped older version gets the error
-                    // [`Error::SnapshotTooOld`].
+                    // The row is dropped because the image has no room for it. The rows of a key
+                    // come newest first, so the last kept row is its oldest kept version. A reader
+                    // below the number of that version gets [`Error::SnapshotTooOld`].
                     Verdict::Beyond => {
                         *floor = rows.last().map_or(0, |last| last.seq).max(*floor);
                     }
@@ -332,8 +335,8 @@ impl Writer {
         for reference in std::mem::take(&mut self.scratch.freed) {
             self.free_blobs(&reference);
         }
-        // Writing the inner nodes is the last step, because it may fail; the leaf stays written
-        // even if it does.
+        // The inner nodes are written last, because this can fail. The leaf then still counts as
+        // written.
         self.write_inners_at_once()
     }
 
@@ -369,8 +372,8 @@ impl Writer {
         Err(self.misplaced(id, "which is empty and not the root"))
     }
 
-    /// Checks that the rows in the scratch are within the key range of the leaf: other rows would
-    /// put the tree out of order.
+    /// Checks that the collected rows of the leaf (`scratch`) are within the key range of the leaf.
+    /// Writing rows outside this range would break the key order of the tree.
     fn check_rows_are_within(&self, id: NodeId, range: &KeyRange) -> Result<(), Error> {
         let Some(last) = self.scratch.rows.len().checked_sub(1) else {
             return Ok(());
@@ -450,8 +453,8 @@ impl Writer {
         };
         let index = *index;
         let (mut start, mut end) = (index, index + 1);
-        // All leaves gathered before the last one are empty, so the order of gathering does not
-        // matter.
+        // The loop ends at the first leaf with rows. Only one leaf contributes rows, so the order
+        // in which leaves are gathered does not matter.
         while self.scratch.rows.is_empty() && end - start < EMPTY_JOINED_MAX {
             let next = if end < inner.len() {
                 end += 1;
@@ -468,7 +471,8 @@ impl Writer {
         Ok((start..end).map(|child| inner.child(child)).collect())
     }
 
-    /// Writes the rows in the scratch as images; the first images get the node ids in `ids`.
+    /// Writes the rows in the scratch buffer as one or more leaf images. The images get the node
+    /// ids in `ids`, in order; any further image gets a new id.
     fn write_leaves(
         &mut self,
         ids: &[NodeId],
@@ -532,7 +536,8 @@ impl Writer {
             return std::iter::once(0..rows).collect();
         }
         let raw: usize = self.scratch.rows.iter().map(ScratchRow::bytes).sum();
-        // If keys are only appended at the end, the parts are as full as appended leaves should be.
+        // If keys are only appended at the end, each part is as full as an appended leaf should be.
+        // Otherwise the parts are of equal size.
         let share = match is_appended {
             true => self.appended_bytes() * raw / packed,
             false => raw.div_ceil(parts),
@@ -630,7 +635,8 @@ impl Writer {
         }
     }
 
-    /// Writes long values as blobs, and replaces them by references in the rows of the scratch.
+    /// Writes long values as blobs, and replaces them by references in the rows of the scratch
+    /// buffer.
     fn write_blobs(&mut self) -> Result<(), Error> {
         let mut has_any = false;
         for index in 0..self.scratch.rows.len() {
@@ -715,13 +721,14 @@ fn a_key_in(delta: &Delta) -> Option<Vec<u8>> {
     });
     key.or_else(|| match &delta.ranges().first()?.start {
         Bound::Included(start) => Some(start.to_vec()),
-        // A range deletion in a delta is cut to the range of its leaf, and starts with a key of
-        // that range.
+        // A range deletion in a delta is cut to the range of its leaf, so its start is always a key
+        // of that range, and these bounds do not occur.
         Bound::Excluded(_) | Bound::Unbounded => None,
     })
 }
 
-/// Returns the key range of neighbouring leaves at the end of a path.
+/// Returns the range of keys that neighbouring leaves cover together. The leaves are children of
+/// the last inner node of `path`.
 pub(super) fn range_of(path: &Path, leaves: &[NodeId]) -> KeyRange {
     let mut range = KeyRange::default();
     let mut has_start = false;

@@ -20,7 +20,7 @@ use crate::tree::Path;
 use crate::tree::deletions::{Bounds, Deletion, take_in};
 use std::ops::Bound;
 
-/// Maximum number of leaves that a range deletion concerns if it is applied to them immediately.
+/// A range deletion that concerns at most this number of leaves is applied to them immediately.
 const LEAVES_AT_ONCE: usize = 4;
 /// Number of leaves to which waiting range deletions are applied after each group of batches.
 pub(super) const LEAVES_IN_TURN: usize = 16;
@@ -41,8 +41,8 @@ struct Waiting {
     next: Option<Box<[u8]>>,
     /// Log position of the deletion.
     logged_at: u64,
-    /// True if the deletion was made in an earlier incarnation, so that images may be newer than
-    /// the deletion.
+    /// True if the deletion was made in an earlier incarnation. An image can then look newer than
+    /// the deletion although it lacks the deletion.
     is_old: bool,
 }
 
@@ -91,7 +91,8 @@ impl WaitingDeletions {
         self.0.iter().map(bytes).sum()
     }
 
-    /// Returns the first log position of a deletion that leaves lack.
+    /// Returns the lowest log position of the range deletions that some leaves have not applied
+    /// yet; `None` if there is none.
     fn logged_from(&self) -> Option<u64> {
         let lacked = self.0.iter().filter(|waiting| waiting.next.is_some());
         lacked.map(|waiting| waiting.logged_at).min()
@@ -283,9 +284,10 @@ impl Writer {
             }
             let lsn = match is_old && consolidated_at < deletion.seq {
                 true => self.tree.leaf_image(id)?.map_or(0, |image| image.lsn()),
-                // There are two cases. Either the leaf was written back in this incarnation. Or its
-                // image is of an earlier incarnation and the deletion is of this one, so that the
-                // image is older than the deletion.
+                // `consolidated_at` is used in two cases. First, the leaf was written back in this
+                // incarnation, which has set the value. Second, the deletion is of this incarnation
+                // and the image of the leaf is of an earlier one, so the image is older than the
+                // deletion.
                 false => consolidated_at,
             };
             let has_changes = self.tree.slots.get(id).node.read().delta.is_some();
@@ -331,9 +333,9 @@ impl Writer {
         Ok(true)
     }
 
-    /// Returns the first log position that is needed for a deletion that some leaf lacks. Removes
-    /// from the list each deletion that all leaves have applied and whose log position is before
-    /// `leaves_from`, the position from which leaves need the log.
+    /// Returns the first log position that is needed for the deletions that some leaf has not
+    /// applied. Removes from the list each deletion that all leaves have applied, if its log
+    /// position is before `leaves_from`, the position from which leaves need the log.
     pub(super) fn deletions_needed_from(&mut self, leaves_from: Option<u64>) -> Option<u64> {
         let is_logged = |w: &Waiting| leaves_from.is_some_and(|from| from <= w.logged_at);
         self.deletions

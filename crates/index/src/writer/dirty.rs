@@ -12,8 +12,9 @@ use crate::node::NodeId;
 use crate::tree::slots::{Node, Slots};
 use std::collections::VecDeque;
 
-/// Number of bytes by which the temporary memory limit after an opening decreases for each byte of
-/// changes in a group of batches. So the limit decreases by more memory than these changes take.
+/// Number of bytes by which each committed byte of changes lowers the temporary memory limit that
+/// applies after an opening. The value is so high that the limit falls faster than changes fill
+/// memory.
 const PAID_OFF_SHARE: u64 = 8;
 /// Minimum number of bytes by which the temporary memory limit after an opening decreases with each
 /// group of batches, so that the limit is finally below the normal limit and has no effect. Writing
@@ -30,7 +31,7 @@ pub(super) struct DirtyLeaves {
     /// Leaves in the order in which they became dirty, the oldest first. An entry is valid while
     /// the leaf's `dirty_since` equals the number in the entry.
     by_age: VecDeque<(u64, NodeId)>,
-    /// Leaves by the log position from which each of them needs the log.
+    /// Queue of leaves, each with the log position from which it needs the log.
     by_log: VecDeque<Logged>,
     /// True if `by_log` is sorted.
     is_ordered: bool,
@@ -203,9 +204,9 @@ impl DirtyLeaves {
         self.taken_up_bytes = bytes;
     }
 
-    /// Reduces the temporary memory limit for changes after a group of batches with `changes_bytes`
-    /// bytes of changes. The limit decreases by more memory than the changes of the group take. It
-    /// decreases slowly enough that a commit of one change does not have to write back many leaves.
+    /// Reduces the temporary memory limit for changes, after a group of batches whose changes take
+    /// `changes_bytes` bytes. The limit decreases by more than that number of bytes, but slowly
+    /// enough that a commit of one change does not have to write back many leaves.
     pub(super) fn pay_off(&mut self, changes_bytes: u64) {
         let paid_bytes = (changes_bytes * PAID_OFF_SHARE).max(PAID_OFF_BYTES);
         self.taken_up_bytes = self.taken_up_bytes.saturating_sub(paid_bytes);
@@ -305,7 +306,7 @@ mod tests {
         leaves.change_late(2, 15);
         leaves.change_late(3, 5);
         leaves.change_late(4, 17);
-        // A late change whose log position is after the first log position of its leaf changes no
+        // A late change at a log position (19) after the first position of its leaf (17) changes no
         // queue entry.
         leaves.change_late(4, 19);
         let expected = [(5, 3), (15, 2), (17, 4), (40, 1)];

@@ -111,8 +111,8 @@ impl Writer {
             if !self.free_log(target)? {
                 return self.take_checkpoint(Detail::Places);
             }
-            // Freeing the log wrote leaves back, and the space of their old images must be
-            // reclaimed.
+            // To free a part of the log, leaves were written back. Cleaning must reclaim the space
+            // of their old images.
             self.clean_some()?;
             if self.is_checkpointing() {
                 break;

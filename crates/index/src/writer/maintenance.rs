@@ -58,7 +58,8 @@ impl Writer {
     fn consolidate_overgrown(&mut self) -> Result<(), Error> {
         while let Some(id) = self.dirty.last_overgrown() {
             let has_delta = self.tree.slots.get(id).node.read().delta.is_some();
-            // The leaf may have been written back since, and its id may belong to another node now.
+            // If there is no delta, the leaf was written back after it was listed here, and its id
+            // may belong to another node now. It is then only removed from the list.
             if has_delta {
                 self.consolidate_leaf(id)?;
             }
@@ -178,9 +179,9 @@ mod tests {
         db.write(&batch, Durability::Relaxed).expect("a write");
     }
 
-    /// Other threads wait for at most one step. Writing back ends even if other threads add changes
-    /// faster than changes are written back. All changes that existed before its beginning are
-    /// written back.
+    /// Writes all changes back in steps, between which other threads can write; a thread waits for
+    /// at most one step. The writing back includes all changes that existed when it began, and ends
+    /// even if other threads add changes faster than it proceeds.
     #[test]
     fn changes_are_written_back_in_steps_that_come_to_an_end() {
         let options = Options {

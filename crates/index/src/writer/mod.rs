@@ -81,7 +81,8 @@ pub struct MaintenanceStatistics {
     pub consolidations: u64,
     /// Rows in the leaves written back.
     pub consolidated_rows: u64,
-    /// Number of times that only the changes of a leaf were written, as a patch.
+    /// Number of times that a leaf was written back as a patch, which has only the changes of the
+    /// leaf.
     pub patches: u64,
     /// Leaves that were split into several.
     pub splits: u64,
@@ -89,8 +90,8 @@ pub struct MaintenanceStatistics {
     pub joins: u64,
     /// Long values written as blobs, outside the image of their leaf.
     pub blobs: u64,
-    /// Leaves that applied a range deletion later than its commit, because the deletion concerned
-    /// too many leaves for the commit to wait.
+    /// Number of leaves that applied a range deletion later than its commit, because the deletion
+    /// concerned too many leaves for the commit to wait.
     pub taken_in: u64,
     /// Leaves whose changes were relogged, because the log wrapped around.
     pub relogged: u64,
@@ -132,7 +133,7 @@ pub(crate) struct Writer {
     deletions: WaitingDeletions,
     /// The checkpoint in progress, and the changes since the last checkpoint.
     checkpointer: Checkpointer,
-    /// The segment being cleaned, and the statistics that decide whether to clean one.
+    /// The segment that is being cleaned, and the statistics by which the next cleaning is decided.
     cleaner: Cleaner,
     /// Classification of leaves as hot or cold.
     classes: Classes,
@@ -246,8 +247,8 @@ impl Writer {
         self.segments.append(&*storage, class, image, may_write)
     }
 
-    /// Makes the log durable before an image is written to the storage. Under the paper's rules
-    /// this is not needed: segments have no footers there, so a rebuild cannot use the images.
+    /// Makes the log durable before an image is written to the storage. Under the paper's rules,
+    /// segments have no footers and a rebuild cannot use the images, so nothing is done.
     pub(super) fn log_before_images(&mut self) -> Result<(), Error> {
         match self.options.paper {
             Some(_) => Ok(()),
@@ -299,13 +300,12 @@ impl Writer {
 
     /// Applies a range deletion from the log again during replay, before any reader exists.
     ///
-    /// A relogged deletion concerned only one leaf. A deletion of a batch before the checkpoint
-    /// either is in the list of the checkpoint, or concerned only a few leaves at that time. If the
-    /// deletion concerned one or a few leaves, this function applies it to these leaves
-    /// immediately, because the sequence numbers of images would not show later which leaves lack
-    /// it. An image of the checkpoint that is newer than the deletion includes the deletion. An
-    /// image that was written since the replay began also looks newer than the deletion, but may
-    /// lack it.
+    /// If the deletion concerned only one or a few leaves, this function applies it to these leaves
+    /// immediately. This is so for a relogged deletion, and for a deletion before the checkpoint
+    /// that is not in the list of the checkpoint. It cannot be applied later, because the sequence
+    /// numbers of images would not show which leaves lack it: an image of the checkpoint that is
+    /// newer than the deletion includes the deletion, but an image written since the replay began
+    /// also looks newer and may lack it.
     pub(crate) fn replay_deletion(
         &mut self,
         seq: Seq,

@@ -109,7 +109,8 @@ impl OpenLog {
         seq <= self.superblock.seq_at_tail
     }
 
-    /// Returns true if the replay has ended: later batches belong to this incarnation.
+    /// Returns true if the replay of the log has ended. Batches appended after that belong to this
+    /// incarnation.
     pub(super) fn is_taken_up(&self) -> bool {
         self.opened_at != u64::MAX
     }
@@ -216,9 +217,10 @@ impl OpenLog {
         }
     }
 
-    /// Returns the rings that are needed if nothing before `tail` is needed: only the front ring if
-    /// no part of the log is needed. During a replay the log is longer than the part read so far,
-    /// so all rings are kept except those before `tail`.
+    /// Returns the rings of the log that are needed if nothing before `tail` is needed. If `tail`
+    /// is the end of the log, nothing of the log is needed, and this is only the ring at the front
+    /// of the storage. During a replay the log extends beyond the part read so far, so all rings
+    /// are kept except those before `tail`.
     fn rings_after(&self, tail: u64) -> Rings {
         let needed = self.log.rings().needed_from(tail);
         let is_unneeded = self.is_taken_up() && tail == self.log.head() && self.log.is_durable();
@@ -243,8 +245,8 @@ impl OpenLog {
             self.superblock.opening_at_tail = self.superblock.opening;
         }
         self.superblock.seq_at_tail = checkpoint.seq;
-        // During a replay, the superblock may name a durable part that is longer than the part read
-        // so far.
+        // During a replay, the durable part that the superblock names can be longer than the part
+        // read so far. So the larger of both values is kept.
         let log_durable = &mut self.superblock.log_durable;
         *log_durable = self.log.durable_below().max(*log_durable);
         self.superblock.checkpoint_bytes = checkpoint.used_bytes;

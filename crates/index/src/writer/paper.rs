@@ -14,7 +14,8 @@ use crate::tree::inner::{CHILD_BYTES, CHILDREN_MAX, Child};
 pub(super) struct ChildrenShares {
     /// Maximum number of children of an inner node.
     pub max: usize,
-    /// Maximum number of children of one of the parts; all parts have about the same number.
+    /// Maximum number of children that a node gets when a node with too many children is split. The
+    /// children are divided about evenly.
     pub part: usize,
     /// If set, each part is filled with this number of children before the next part begins;
     /// otherwise the children are divided evenly.
@@ -44,7 +45,7 @@ impl Writer {
     }
 
     /// Returns the stream for the live content that cleaning moves out of `segment`. Under the
-    /// paper's rules a node stays in its cluster.
+    /// rules of the CHC-Tree paper, a node stays in its cluster.
     pub(super) fn survivor_stream(&self, segment: u32) -> Class {
         match self.options.paper {
             Some(_) => self.segments.class_of(segment),
@@ -79,7 +80,8 @@ impl Writer {
         let node_bytes = self.options.node_bytes;
         match &self.options.paper {
             Some(rules) => ((node_bytes - HEADER_BYTES) as f64 * rules.fill) as usize,
-            // The rows of one leaf may pack worse than all rows together, so some room is left.
+            // The rows of one leaf may need more space per row than the rows of all leaves on
+            // average, so an eighth of the leaf is left empty.
             None => node_bytes / 8 * 7,
         }
     }
@@ -90,7 +92,8 @@ impl Writer {
         self.builder.set_plain(self.options.paper.is_some());
     }
 
-    /// Returns the numbers of children of the inner nodes that `children` are divided among.
+    /// Returns the rules for dividing `children` among inner nodes: how many children each node
+    /// gets.
     pub(super) fn children_shares(&self, children: &[Child], is_appended: bool) -> ChildrenShares {
         let Some(rules) = &self.options.paper else {
             return ChildrenShares {

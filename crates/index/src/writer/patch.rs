@@ -29,10 +29,10 @@ const PATCHES_SHARE_AWAY: usize = 2;
 /// in memory. Patches of such a leaf save only writing, not reading, so they are allowed less
 /// space.
 const PATCHES_SHARE_AT_HAND: usize = 4;
-/// Maximum change of the limit on the total bytes of a leaf's patches, in eighths of that limit,
-/// upwards or downwards. The node id of the leaf determines the change. Without it, leaves that
-/// were first written together would also be rewritten together. Commits were slow during that
-/// time, and a third faster in between.
+/// Maximum variation of the limit on the total bytes of a leaf's patches, in eighths of that limit,
+/// upwards or downwards. The node id of the leaf determines the variation. Without it, leaves that
+/// were first written together would also be rewritten together. Commits would be slow while that
+/// happens, and a third faster at other times.
 const PATCHES_SPREAD_EIGHTHS: usize = 2;
 
 /// A patch that was written.

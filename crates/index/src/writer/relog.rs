@@ -69,8 +69,8 @@ impl Writer {
         if !self.may_relog() {
             match self.is_needed_before(target) {
                 true => self.consolidate_first_logged()?,
-                // There is no room to relog deletions. So leaves apply them, and are then written
-                // back.
+                // The log has no room to relog the deletions. So leaves apply the deletions, and
+                // are then written back.
                 false => _ = self.take_in_some(LEAVES_IN_TURN)?,
             }
         } else if !self.relog_deletions(target)? {
@@ -119,8 +119,8 @@ impl Writer {
         }
         let blocks = (records.len() / BLOCK_BYTES + 2) as u64;
         if leaves.is_empty() || self.log.free_blocks() < blocks {
-            // The first delta is too long for any frame, or the free part of the log is too short
-            // for the records.
+            // The changes cannot be relogged: the first delta is too long for any frame, or the
+            // free part of the log is too short for the records.
             self.dirty.put_back(leaves);
             return self.consolidate_first_logged();
         }

@@ -1,11 +1,12 @@
-//! Space for segments: when segments are cleaned, and when the storage is extended instead.
+//! Space for segments: decides whether segments are cleaned or the storage is extended.
 //!
-//! The fuller segments are, the more live content has to be moved to free one segment. So part of
-//! the space that packing saves is left free. While the segments take no more space than their rows
-//! would take unpacked, the storage grows instead of segments being cleaned. If the utilisation is
-//! below a minimum that the [cleaner](super::cleaner) determines, segments are cleaned. A write
-//! must never be refused for lack of space that cleaning could have made. So the index tries to
-//! grow the storage while spare segments exist, and cleans segments if the storage cannot grow.
+//! The fuller segments are, the more live content has to be moved to free one segment. So a part of
+//! the space that packing (the compact encoding of rows) saves is left free. While the segments
+//! take no more space than their rows would take unpacked, the storage grows and no segment is
+//! cleaned. Segments are cleaned if the utilisation is below a minimum that the
+//! [cleaner](super::cleaner) determines. A write must never be refused for lack of space that
+//! cleaning could have made. So the index tries to grow the storage while spare segments exist, and
+//! cleans segments if the storage cannot grow.
 
 use super::Writer;
 use crate::error::Error;
@@ -21,11 +22,11 @@ impl Writer {
         6 + table * 6 + self.segments.count_without_log() / 64
     }
 
-    /// Returns true if segments should be cleaned: a segment is being cleaned already; or few
-    /// segments are free, and the share of live content is below the lower bound of the
-    /// utilisation, which the cleaner determines. If few segments are free and the share is between
-    /// the lower bound and the upper bound, which is in the options, tries to extend the storage.
-    /// In this case it returns true only if the storage has no space left.
+    /// Returns true if segments should be cleaned. If few segments are free, the share of live
+    /// content decides. Below a lower bound, which the cleaner determines, segments are cleaned.
+    /// From there up to the utilisation in the options, this function tries to extend the storage,
+    /// and segments are cleaned only if the storage has no space left. Above it, segments are not
+    /// cleaned. A segment that is being cleaned already is always continued.
     ///
     /// # Errors
     /// Errors of extending the storage, except a lack of space.

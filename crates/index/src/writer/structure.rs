@@ -24,8 +24,8 @@ pub(super) struct Change {
 }
 
 impl Writer {
-    /// Plans the changes of the inner nodes above the neighbouring leaves `leaves`, which are at
-    /// the end of `path`, for the replacement of these leaves by the images `written`.
+    /// Plans the replacement of neighbouring leaves by the images `written`: the changes of the
+    /// inner nodes above these leaves. `leaves` are the leaves to replace, at the end of `path`.
     pub(super) fn plan(
         &mut self,
         mut path: Path,

@@ -88,8 +88,8 @@ impl Unsettled {
         self.written
     }
 
-    /// Forgets the first `written` leaves written, because a checkpoint that includes them is in
-    /// effect.
+    /// Forgets the leaf writes numbered up to `written`, because a checkpoint that includes them is
+    /// in effect.
     pub(super) fn settle(&mut self, written: u64) {
         while self.order.front().is_some_and(|(at, _)| *at <= written) {
             self.forget_first();
@@ -121,7 +121,8 @@ mod tests {
         unsettled.note(1, second);
         let joined = unsettled.trace(&[base(1, 30), base(2, 7)], 9);
         assert_eq!(joined.bases.len(), 4);
-        // Leaves written before the checkpoint was taken are in it; leaves written later are not.
+        // Leaves that were written before the checkpoint was taken are in that checkpoint; leaves
+        // that were written later are not.
         unsettled.settle(taken);
         assert_eq!(unsettled.trace(&[base(1, 30)], 9).bases.len(), 3);
         unsettled.settle(unsettled.written());

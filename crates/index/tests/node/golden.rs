@@ -344,8 +344,8 @@ fn a_patch_of_other_rows_is_refused() {
     assert!(matches!(refused(11, 3), ImageError::Malformed(_)));
 }
 
-/// Changes one byte of the leaf's page and recomputes the seal. Returns the error of parsing the
-/// page.
+/// Changes one byte of the leaf's page and recomputes its checksum (the seal). Returns the error of
+/// parsing the page.
 fn refused(at: usize, byte: u8) -> ImageError {
     let mut page = bytes(LEAF);
     assert_ne!(page[at], byte, "this would change nothing");

@@ -130,8 +130,8 @@ proptest! {
         let mut bytes = build(&versions, plain, 1);
         let len = bytes.len();
         for (at, byte) in changes {
-            // Magic, version and length are not changed, because otherwise parsing would end
-            // immediately.
+            // The test does not change the magic, version and length, because parsing would then
+            // end immediately.
             let at = if at < 100 { 9 + at % 55 } else { at % len };
             if !(12..16).contains(&at) && at > 8 {
                 bytes[at] = byte;

@@ -1,5 +1,5 @@
-//! Model of a node, an ordered map of versions that uses none of the node's own code; and the rows
-//! that the tests use.
+//! Model of a node: an ordered map of versions, implemented without any code of the node. Also the
+//! rows that the tests use.
 
 use bimetal_index::node::{Builder, Image, Kind, NodeId, Row, Seq, seal};
 use proptest::collection::vec;
@@ -67,7 +67,7 @@ pub fn contents(image: &Image) -> Versions {
 /// numbers, so that keys repeat.
 pub fn key(style: usize, n: u16) -> Vec<u8> {
     let n64 = u64::from(n);
-    // The product is spread like a hash, but different numbers give different products, since the
+    // The product looks random, like a hash. Different numbers give different products, since the
     // factor is odd.
     let spread = n64.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     match style {
@@ -77,8 +77,8 @@ pub fn key(style: usize, n: u16) -> Vec<u8> {
         3 => [n64.to_be_bytes(), spread.to_be_bytes()].concat(),
         4 => format!("users/by-name/{n}").into_bytes(),
         5 => format!("t{n:05}").into_bytes(),
-        // Strings of 0 to 5 bytes over a small alphabet, so that one string is often a prefix of
-        // another.
+        // The keys are strings of 0 to 5 bytes over a small alphabet, so that one key is often a
+        // prefix of another.
         6 => {
             let digit = |i: u32| [0, 1, 0xff][(n as usize / 3_usize.pow(i)) % 3];
             (0..u32::from(n % 6)).map(|i| digit(i + 1)).collect()

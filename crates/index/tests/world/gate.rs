@@ -1,5 +1,5 @@
-//! A disk that can delay writers, and group commits that are arranged with it, so that the leader,
-//! the followers and their order are known.
+//! A disk that can delay writers. With it, the tests arrange group commits in which the leader, the
+//! followers and their order are known.
 
 use super::Disk;
 use bimetal_index::storage::{Storage, StorageError};

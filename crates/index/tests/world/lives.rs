@@ -157,9 +157,9 @@ fn failure_and_cut(number: u64, keeps: u64) -> bool {
     storage.has_happened()
 }
 
-/// Returns a batch of 60,000 bytes, each of which is `number`. The values are short enough to stay
-/// in leaves. A longer value would be stored out of line, and the index would make the log durable
-/// before writing it.
+/// Returns a batch of 60 values with 60,000 bytes in total; each byte is `number`. The values are
+/// short enough to stay in leaves. A longer value would be stored out of line, and the index makes
+/// the log durable before it writes such a value.
 fn long_batch(key: u8, number: u8) -> Vec<Change> {
     let put = |index: u8| Change::Put(vec![key, index], vec![number; 1000]);
     (0..60).map(put).collect()
@@ -169,7 +169,8 @@ fn long_batch(key: u8, number: u8) -> Vec<Change> {
 /// request makes the log durable.
 fn nothing_but_the_log() -> Options {
     Options {
-        // All changes fit into memory: writing back a leaf would make the log durable.
+        // The memory is enough for all changes, so no leaf has to be written back. (A write-back
+        // would make the log durable.)
         memory_bytes: 16 << 20,
         buffer_bytes: 8 << 20,
         log_bytes: 4 << 20,
@@ -209,9 +210,10 @@ pub fn relaxed(seed: u64) {
     }
 }
 
-/// A power cut loses the first of several frames and keeps the other frames. The log then grows up
-/// to the position of the second frame. If `number` is odd, a checkpoint makes the log start at
-/// that position, so that no newer frame precedes it.
+/// A power cut loses the first of two frames and keeps the second, which then no longer belongs to
+/// the log. New writes extend the log up to the position of this leftover frame. If `number` is
+/// odd, a checkpoint makes the log start at that position, so that no newer frame precedes the
+/// leftover frame.
 pub fn leftover(number: u64) {
     let mut world = World::new(nothing_but_the_log()).expect("an index on an empty disk");
     let first = world.write(&[], Durability::Durable);
@@ -223,8 +225,8 @@ pub fn leftover(number: u64) {
             written.expect("a write");
         }
     };
-    // Five of these batches together are longer than a frame. So the nine batches need one frame
-    // and a part of a second frame.
+    // Each batch has about 60 KB, and a frame is written before it would exceed 256 KiB. So four of
+    // the nine batches are in the first frame, and the others are in later frames.
     write(&mut world, 0, 9);
     let mut sectors = 0;
     let mut lose_a_block = || {

@@ -1,4 +1,5 @@
-//! A disk on which one chosen change fails. Changes are numbered in order; reads are not counted.
+//! A disk on which one chosen change fails. A change is any call but a read. Changes are numbered
+//! in order.
 
 use super::Disk;
 use bimetal_index::storage::{BLOCK_BYTES, Storage, StorageError};
@@ -38,7 +39,8 @@ pub struct Mishaps {
 }
 
 impl Mishaps {
-    /// Creates a disk on which the change with the number `number`, counted from now on, fails.
+    /// Creates a disk on which one change fails. `number` is the number of that change, counted
+    /// from now on.
     pub fn at(disk: Disk, number: u64, mishap: Mishap) -> Mishaps {
         let state = MishapState {
             planned: Some((number, mishap)),

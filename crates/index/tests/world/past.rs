@@ -21,7 +21,8 @@ fn found(disk: Disk, options: &Options) -> Result<Map, Error> {
 pub fn assert_not_wrong(disk: Disk, options: &Options, history: &History, how: &str) -> bool {
     match found(disk, options) {
         Ok(map) => {
-            // Every batch puts its own number, which tells which batch was the last one found.
+            // Every batch writes its own number under `NUMBER_KEY`. The number found is that of the
+            // last batch in the index.
             let number = map
                 .get(NUMBER_KEY)
                 .and_then(|number| number[..].try_into().ok());
@@ -137,8 +138,8 @@ pub fn blocks_come_back(options: Options, part: Part) -> (u64, u64) {
     // The loop runs until the log has wrapped around more than once and segments have been
     // refilled.
     for number in 0..400 {
-        // The keys are adjacent. They are so large a part of their leaf that the index writes the
-        // whole leaf and not only a patch.
+        // The changed keys are adjacent, and they are such a large part of their leaf that the
+        // index writes the whole leaf and not only a patch.
         let first = draw.below(KEYS / BATCH) * BATCH;
         let changes: Vec<Change> = (first..first + BATCH).map(|key| put(key, number)).collect();
         let written = world.write(&changes, Durability::Durable);

@@ -44,8 +44,8 @@ pub fn images(content: &[u8]) -> Vec<(usize, usize)> {
         .collect()
 }
 
-/// Returns the range of seeds in `BIMETAL_REBUILDS`, such as `1000..2000`, or `usual` if it is not
-/// set.
+/// Returns the range of seeds in the environment variable `BIMETAL_REBUILDS`, such as `1000..2000`,
+/// or `usual` if the variable is not set.
 pub fn seeds_or(usual: Range<u64>) -> Range<u64> {
     let seeds = std::env::var("BIMETAL_REBUILDS").ok();
     let seeds = seeds.as_deref().and_then(|seeds| {

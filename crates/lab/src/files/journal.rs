@@ -139,8 +139,8 @@ impl Journal {
 mod tests {
     use super::*;
 
-    /// In a ring of 16 blocks, a transaction of 3 blocks uses 5 blocks, and the limit is 12 blocks
-    /// in use.
+    /// In a ring of 16 blocks, a transaction of 3 blocks uses 5 blocks, with its descriptor and its
+    /// commit block. At most 12 blocks are allowed to be in use.
     #[test]
     fn the_ring_goes_round_and_asks_for_a_checkpoint() {
         let mut journal = Journal::new(100..116, 1000);

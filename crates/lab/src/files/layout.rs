@@ -88,7 +88,7 @@ struct File {
     /// Block of each page of the file, or [`TAIL`] for a page whose content is in the tree.
     blocks: Vec<u32>,
     indirect: Vec<u32>,
-    /// Number of the file's item in the tree; `None` except for ReiserFS.
+    /// Number of the file's item in the tree of ReiserFS; `None` on other file systems.
     item: Option<usize>,
 }
 
@@ -372,8 +372,8 @@ impl FileSystemLayout {
         self.file(file).size_bytes
     }
 
-    /// Returns the block of a page of the file; `None` if the page is past the end of the file, or
-    /// its content is in the tree.
+    /// Returns the block of a page of the file. Returns `None` if the page is past the end of the
+    /// file, or if it is a tail that is stored in the metadata tree.
     pub(crate) fn block_of(&self, file: FileId, page: u32) -> Option<u32> {
         let block = self.file(file).blocks.get(page as usize).copied();
         block.filter(|block| *block != TAIL)
@@ -460,8 +460,9 @@ impl FileSystemLayout {
         has_tail.then_some((size_bytes / 4096) as u32)
     }
 
-    /// Allocates a block for a page. The search starts after the block of the previous page, or for
-    /// the first block of a file, where files of its directory start.
+    /// Allocates a block for a page. The search for a free block starts after the block of the
+    /// previous page. For the first block of a file, it starts in the block group of the file or,
+    /// for ReiserFS, after the last block of the same directory.
     fn place_page(
         &mut self,
         file: FileId,

@@ -145,8 +145,8 @@ impl OpenFile {
     }
 }
 
-/// Minimum accumulated CPU time, in ns, for which a program waits immediately. Smaller amounts of
-/// CPU time accumulate first, so that an access to a page in memory needs no timer.
+/// Amount of CPU time in ns that a program accumulates before it waits for this time. A smaller
+/// amount causes no wait, so an access to a page in memory needs no timer.
 const PAID_AT_ONCE_NS: u64 = 200_000;
 
 /// Virtual file layer; see the module. Clones refer to the same file system.
@@ -265,7 +265,8 @@ impl Files {
         }
     }
 
-    /// Waits for the program's accumulated CPU time, so that the clock includes it.
+    /// Sleeps for the CPU time that the program has accumulated, so that the clock includes this
+    /// time.
     pub async fn pay(&self, program: &mut Program) {
         let ns = std::mem::take(&mut program.owed_ns);
         if ns > 0 {

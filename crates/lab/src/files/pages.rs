@@ -30,7 +30,8 @@ pub(crate) enum PageState {
     Held,
     /// Being written to the device. `again` tells that the page was changed after the write began.
     Writing { again: bool },
-    /// Like `Writing { again: true }`, but the page becomes `Held` when the write completes.
+    /// Being written to the device, and changed after the write began, as in `Writing { again: true
+    /// }`. The page becomes `Held` when the write completes.
     WritingHeld,
 }
 
@@ -48,7 +49,7 @@ struct PageFrame {
 struct FilePages {
     places: BTreeMap<u32, u32>,
     dirty: BTreeSet<u32>,
-    /// Time at which the file got its first page that is still dirty.
+    /// Time at which the file last changed from having no dirty page to having one.
     dirty_since_ns: u64,
     /// Page at which the next pass that writes dirty pages starts.
     next_page: u32,
@@ -472,8 +473,9 @@ mod tests {
         assert_eq!(cache.counts().dirty, 1);
     }
 
-    /// A held page is not included in the number of dirty pages until it is released. If a page is
-    /// changed while it is being written, the page is held again when the write completes.
+    /// A held page (a metadata page whose change waits for the journal) is not included in the
+    /// number of dirty pages until it is released. If a page is changed while it is being written,
+    /// the page is held again when the write completes.
     #[test]
     fn held_pages_wait_for_the_journal() {
         let mut cache = PageCache::new(2);

@@ -1,4 +1,5 @@
-//! Reading of files: from the page cache, from the device, and by read-ahead.
+//! Reading of files in the virtual file layer: from the page cache, from the device, and by
+//! read-ahead.
 
 use bimetal_policy::read_ahead::Window;
 

@@ -92,8 +92,8 @@ impl Tree {
         self.leaves[leaf].as_mut().expect("an item has a leaf")
     }
 
-    /// Sets the number of bytes that an item needs for its tail and block pointers. Moves the item
-    /// if its leaf has no room.
+    /// Sets the number of bytes that a file's item needs in its leaf for its tail and block
+    /// pointers. Moves the item if the leaf has no room.
     pub(crate) fn resize(
         &mut self,
         space: &mut Space,
@@ -124,8 +124,8 @@ impl Tree {
         self.leave(space, leaf, bytes, touches);
     }
 
-    /// Removes an item of `bytes` bytes from a leaf. Frees the leaf if it has no other item and is
-    /// not the leaf being filled.
+    /// Removes a file's item of `bytes` bytes from a leaf of the metadata tree. Frees the leaf if
+    /// it has no other item and is not the leaf being filled.
     fn leave(&mut self, space: &mut Space, leaf: usize, bytes: u32, touches: &mut Vec<Touch>) {
         let is_filling = self.filling == Some(leaf);
         let of = self.leaf_mut(leaf);

@@ -74,7 +74,8 @@ impl Files {
             }
         }
         if self.0.layout.borrow().block_of(file, page).is_none() {
-            // The page is a tail, which is part of a leaf that has already been marked as changed.
+            // The page is a tail: its bytes are in a leaf of the metadata tree, and that leaf has
+            // already been marked as changed.
             return;
         }
         let is_due = {

@@ -222,8 +222,9 @@ impl Way {
         }
     }
 
-    /// Returns the counters of one direction from the statistics only. All merges are reported as
-    /// back merges, and the number of bios is the number of completed requests plus merges.
+    /// Returns the counters of one direction when only the device's statistics are known, and no
+    /// trace. All merges are then reported as back merges, and the number of bios is the number of
+    /// completed requests plus merges.
     fn alone(self) -> Direction {
         Direction {
             bios: self.completed + self.merges,

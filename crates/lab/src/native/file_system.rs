@@ -17,7 +17,8 @@ pub(super) struct Kind {
     pub name: &'static str,
     tool: &'static str,
     package: &'static str,
-    /// Options that keep the tool from asking questions and from leaving work for the background.
+    /// Options with which the tool prints no progress, asks no questions and, given `-K`, discards
+    /// no blocks.
     arguments: &'static [&'static str],
     /// Form of the options that set the UUID.
     identity: Identity,
@@ -27,7 +28,7 @@ pub(super) struct Kind {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Identity {
-    /// `-U UUID`, and `-E hash_seed=UUID`, which fixes the order of directories.
+    /// `-U UUID` and `-E hash_seed=UUID`. The hash seed fixes the order of directory entries.
     Ext,
     /// `-m uuid=UUID`.
     Xfs,

@@ -9,7 +9,8 @@ use super::NativeError;
 use super::journal::{Change, Journal};
 use super::loops::{self, Loop};
 
-/// Lowest number to try for a new loop device; other programs use the lowest free number.
+/// Lowest number to try for a new loop device. Other programs use the lowest free number, so a
+/// higher number avoids conflicts with them.
 const NUMBER_MIN: u32 = 64;
 const NUMBER_MAX: u32 = 1 << 16;
 

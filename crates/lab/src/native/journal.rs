@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{NativeError, io_error, loops, sysfs};
 
-/// Maximum time to wait until the kernel has released the resources of a killed program, and the
-/// interval between attempts.
+/// Maximum time to wait until the kernel has released the resources of a killed program.
+/// `LET_GO_STEP` is the interval between two attempts.
 const LET_GO_MOST: Duration = Duration::from_secs(60);
 const LET_GO_STEP: Duration = Duration::from_millis(20);
 

@@ -266,7 +266,8 @@ fn limit_dirty(bdi: &Path, settings: &Settings, written: &mut Written) -> Result
     // exceed the new upper limit, so clear the lower limit first.
     sysfs::set(&bdi.join("min_ratio_fine"), "0")?;
     written.set(None, bdi.join("max_bytes"), &bytes.to_string())?;
-    // The kernel stores the limit as a fraction. This fraction must not change until the load.
+    // The kernel stores the limit as a fraction of memory, in `max_ratio_fine`. It is recorded, so
+    // that a change of it before the load starts is noticed.
     let part = bdi.join("max_ratio_fine");
     let found = sysfs::read(&part)?;
     // The kernel assigns a device a share of the allowed dirty pages, in proportion to its writes.
@@ -345,8 +346,8 @@ fn runtime(settings: &Settings, seed: u64) -> Result<Rt, NativeError> {
     })
 }
 
-/// Drops the cached pages of the device itself, because a tool has possibly read and written the
-/// device just before.
+/// Writes back and drops the pages of the block device in the page cache, because a tool has
+/// possibly read or written the device just before.
 fn forget_pages(device: &Device) -> Result<(), NativeError> {
     let path = &device.disk.path;
     device

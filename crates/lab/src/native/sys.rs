@@ -23,7 +23,7 @@ const LO_FLAGS_DIRECT_IO: u32 = 16;
 struct LoopConfig {
     fd: u32,
     block_size: u32,
-    /// `lo_device`, `lo_inode`, `lo_rdevice`, `lo_offset` and `lo_sizelimit`.
+    /// The fields `lo_device`, `lo_inode`, `lo_rdevice`, `lo_offset` and `lo_sizelimit`.
     numbers: [u64; 5],
     /// `lo_number`, `lo_encrypt_type` and `lo_encrypt_key_size`.
     more_numbers: [u32; 3],
@@ -92,8 +92,8 @@ pub(super) fn loop_clear(device: &File) -> io::Result<()> {
     answer(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CLR_FD, 0) })
 }
 
-/// Gives this thread a private mount namespace: later mounts are visible only to this thread and
-/// its children, and disappear when they end.
+/// Gives this thread a private mount namespace. Later mounts are visible only to this thread and
+/// its children, and disappear when the last of these has ended.
 pub(super) fn own_mounts() -> io::Result<()> {
     // SAFETY: takes flags; descriptors stay shared.
     answer(unsafe { libc::unshare(libc::CLONE_NEWNS) })?;

@@ -1,4 +1,5 @@
-//! Settings of the kernel in files, which are read, written, and read back.
+//! Settings of the kernel that are files, such as those in `sysfs`. A written setting is read back
+//! to check that the kernel has accepted it.
 
 use std::fs;
 use std::path::Path;

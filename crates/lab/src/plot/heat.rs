@@ -47,7 +47,8 @@ impl Heat<'_> {
         out
     }
 
-    /// Draws one path for each shade. Adjacent cells of the same shade in a row are one rectangle.
+    /// Draws one SVG path for each shade. Adjacent cells of the same shade in a row are merged into
+    /// one rectangle of the path.
     fn shades(&self, out: &mut String, x: &Scale, y: &Scale) {
         let most = self.map.iter().map(|cell| cell.2).max().unwrap_or(1).max(2);
         let shade_of = |count: u64| {

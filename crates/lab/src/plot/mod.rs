@@ -68,8 +68,8 @@ pub struct Series {
 pub struct Mark {
     /// Value on the axis at which the mark is drawn.
     pub x: f64,
-    /// Two lines of the label: the value, and the value as a share of a whole, or an empty text. If
-    /// the first line is empty, the mark is only a stroke.
+    /// The two lines of the label. The first line is the value; if it is empty, the mark is only a
+    /// stroke. The second line is the value as a share of a whole, or is empty.
     pub lines: [String; 2],
 }
 

@@ -6,7 +6,7 @@
 
 /// Approximate number of ticks of an axis.
 const TICKS: f64 = 5.0;
-/// Minimum length of an axis as a fraction of its largest value.
+/// Minimum length of an axis, as a fraction of the largest value on it.
 const LEAST_RANGE: f64 = 0.1;
 
 /// Axis that maps values to positions in a drawing.

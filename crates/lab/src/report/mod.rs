@@ -1,5 +1,5 @@
-//! Report of a plan: medians with intervals, ratios to the baseline, and counters. The report is
-//! available as JSON and CSV for programs, and as one page for people.
+//! Report on the runs of an experiment plan: medians with intervals, ratios to the baseline, and
+//! counters. The report is available as JSON and CSV for programs, and as one page for people.
 
 mod page;
 
@@ -53,14 +53,15 @@ pub struct CellSummary {
     pub seeks: u64,
     /// Median duration of a run, in ns.
     pub elapsed_ns: u64,
-    /// Latencies of bios, if known: medians over the runs, and the maps of the first run.
+    /// Latencies of bios, if known. The values are medians over the runs; the heat maps are those
+    /// of the first run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency: Option<Latencies>,
     /// Median of this program's CPU time per issued request in ns, for runs that measure it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_ns_per_request: Option<u64>,
-    /// Delay of emulated devices relative to their models: the total number of events, the median
-    /// of the mean delays, and the maximum delay over all runs.
+    /// Delay of emulated devices relative to their models. Over all runs: the number of events of
+    /// the models, the median of the mean delays, and the maximum delay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lateness: Option<Lateness>,
 }
@@ -92,7 +93,7 @@ pub struct Check {
     pub program: String,
     /// Unit of the main metric.
     pub unit: String,
-    /// Main metric of this project's load, and of the external program.
+    /// Main metric of two runs: first of this project's load, then of the external program.
     pub values: (Estimate, Estimate),
     /// Median number of bios of this project's load, and of the external program.
     pub bios: (u64, u64),
@@ -243,7 +244,8 @@ fn cell_summary(
     })
 }
 
-/// Returns the medians of the latencies of bios over the runs, and the maps of the first run.
+/// Returns the medians, over the runs, of the bio latencies. The latency maps are those of the
+/// first run.
 fn latency(own: &[&Outcome]) -> Option<Latencies> {
     let all: Vec<&Latencies> = own.iter().filter_map(|run| run.latency.as_ref()).collect();
     let first = all.first()?;
@@ -295,7 +297,8 @@ fn median_count(own: &[&Outcome], of: impl Fn(&Outcome) -> u64) -> u64 {
     median(&all).map_or(0, |median| median.round() as u64)
 }
 
-/// Returns the counters of one direction. Each counter is the median of this counter over the runs.
+/// Returns the counters of one direction (reads or writes). Each counter is its median over the
+/// runs.
 fn direction(own: &[&Outcome], of: fn(&Outcome) -> Direction) -> Direction {
     let count = |what: fn(&Direction) -> u64| median_count(own, |outcome| what(&of(outcome)));
     Direction {

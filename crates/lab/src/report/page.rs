@@ -28,7 +28,8 @@ pub fn html(summary: &Summary) -> String {
     let mut out = page.head();
     page.checks(&mut out);
     for (title, cells) in page.figures() {
-        // A drawing with a single bar shows no more than a row of the table.
+        // A drawing with a single bar would show no more than a row of the table, so it is left
+        // out.
         if cells.len() > 1 {
             page.figure_group(&mut out, &title, &cells);
         }
@@ -261,7 +262,8 @@ impl<'s> Page<'s> {
         all.iter().position(|known| known == name).unwrap_or(0)
     }
 
-    /// Draws one plot for each curve of each load, with one line for each cell.
+    /// Draws one plot for each curve of each load. In a plot, each cell (combination of choices) is
+    /// one line.
     fn curves(&self, out: &mut String) {
         let mut curves: Vec<(&str, &str)> = Vec::new();
         for cell in &self.summary.cells {
@@ -361,8 +363,8 @@ impl<'s> Page<'s> {
         );
     }
 
-    /// Returns the name of the line of a cell: the choices of the cell on each axis on which one of
-    /// the `others` has a different choice. If there is no such axis, the name is the device of the
+    /// Returns the name of a cell's line in a plot: the cell's choices on the axes on which any of
+    /// the `others` has another choice. If there is no such axis, the name is the device of the
     /// cell.
     fn line_name(&self, cell: &CellSummary, others: &[&CellSummary]) -> String {
         let differs = |axis: &str| {
@@ -699,8 +701,8 @@ mod tests {
             })
             .collect();
         let summary = super::super::summary(&plan, &runs);
-        // Two schedulers times two file systems, each compared with the cell that has the same
-        // choices on these axes.
+        // There are four checks: one for each pair of the two schedulers and the two file systems.
+        // Each compares the program with the load `mail` under the same scheduler and file system.
         assert_eq!(summary.checks.len(), 4);
         for check in &summary.checks {
             assert_eq!(

@@ -79,8 +79,7 @@ pub struct Measured {
 pub enum Workload {
     /// The load of the module [`postmark`].
     Postmark {
-        /// Name of a predefined load (SS, SL, LS or LL), whose parameters the other fields
-        /// override.
+        /// Name of a predefined load (SS, SL, LS or LL). The other fields override its parameters.
         load: Option<String>,
         /// Minimum length of a file.
         low: Option<Size>,
@@ -156,7 +155,7 @@ pub enum Workload {
     },
     /// The load of the module [`tool`].
     Tool {
-        /// Name of another load of the plan, which an external program makes.
+        /// Name of the load in the plan that the external program is to make.
         of: String,
     },
 }

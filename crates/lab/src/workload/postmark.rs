@@ -40,8 +40,8 @@ pub struct Postmark {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sync {
-    /// After the transactions, and again after the removal of all files. The measured time includes
-    /// writing the data that the transactions have left in memory.
+    /// All data is made durable after the transactions, and again after the removal of all files.
+    /// The measured time includes writing the data that the transactions have left in memory.
     #[default]
     Transactions,
     /// Data is made durable only after the removal of all files. Data that is still in memory when
@@ -129,8 +129,9 @@ impl Postmark {
         }
     }
 
-    /// Returns the approximate number of pages that the program reads and writes. Half of the
-    /// transactions read a file, half append to a file, and half create a file.
+    /// Returns the approximate number of pages that the program reads and writes. Each transaction
+    /// reads a file or appends to one, and also creates a file or removes one. Each of these
+    /// alternatives has a probability of one half.
     pub(crate) fn estimated_pages(&self) -> u64 {
         let pages_of_file = (self.low_bytes + self.high_bytes) / 2 / BUFFER_BYTES + 1;
         let moved = self.files + self.transactions + self.transactions / 4;

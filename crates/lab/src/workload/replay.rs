@@ -36,7 +36,7 @@ pub enum Arrivals {
     /// At the times recorded in the trace.
     #[default]
     Recorded,
-    /// As soon as a slot for a request in flight is free (a closed loop).
+    /// Each request is sent as soon as a slot for a request in flight is free (a closed loop).
     Closed,
 }
 
@@ -228,6 +228,7 @@ fn on_device(record: &Record, first_ns: u64, device_blocks: u32) -> Due {
     let room = u64::from(device_blocks - block);
     Due {
         // Some traces are slightly out of order, so a record can be earlier than the first one.
+        // Such a record gets the time 0.
         time_ns: record.time_ns.saturating_sub(first_ns),
         is_write: record.op == Op::Write,
         block,

@@ -78,9 +78,10 @@ impl Requests {
         Ok(())
     }
 
-    /// Returns the approximate number of calls: the initial writes, and half of the maximum number
-    /// of rounds. If the load uses the whole device, the initial writes are not included, because
-    /// the size of the device is not known here.
+    /// Returns the approximate number of calls. With `steady`, it is the number of initial writes,
+    /// plus `count` calls for each of half the maximum number of rounds. If the load uses the whole
+    /// device, the initial writes are not included, because the size of the device is not known
+    /// here.
     pub(super) fn estimated_pages(&self) -> u64 {
         let fill_calls = self.span_bytes.div_ceil(4096 * u64::from(FILL_BLOCKS)) * FILLS;
         match self.steady {
@@ -246,7 +247,8 @@ struct Job<F> {
     /// Number of requests in earlier rounds. Sequential requests of this round continue after the
     /// requests of the earlier rounds.
     first: u64,
-    /// Number of requests of the round that all tasks together have begun.
+    /// Number of requests of the present round that all tasks together have begun. A round is one
+    /// run of `load.count` requests; a load can repeat rounds until their rates are steady.
     next: Rc<Cell<u64>>,
     latency: Rc<RefCell<Latency>>,
 }

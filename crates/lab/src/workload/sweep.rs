@@ -43,8 +43,8 @@ impl Sweep {
         Ok(())
     }
 
-    /// Returns the number of requests. Simulating a request costs about as much as simulating a
-    /// page.
+    /// Returns the number of requests as an estimate of pages: simulating a request costs about as
+    /// much as simulating a page.
     pub(super) fn estimated_pages(&self) -> u64 {
         let requests = self.points * self.bytes.div_ceil(self.request_bytes);
         requests + self.accesses

@@ -59,7 +59,7 @@ impl Printed {
 }
 
 impl Tool {
-    /// Returns the load as made by an external program.
+    /// Creates the tool (an external program) that makes the load `of`.
     ///
     /// # Errors
     /// A message, if no external program can make the load.

@@ -1,7 +1,8 @@
 //! ARC: two LRU lists, one of pages used once and one of pages used more often. The target sizes of
 //! the two lists follow the hits on pages that were recently evicted from each list.
 //!
-//! Source: Megiddo and Modha, FAST 2003, figure 4, with the ratio of the ghosts as a real number.
+//! Source: Megiddo and Modha, FAST 2003, figure 4. The ratio of the lengths of the two ghost lists
+//! (the lists of evicted pages) is used as a real number.
 
 use super::PageId;
 use super::dirty::Dirty;

@@ -12,8 +12,8 @@ use crate::lists::{Links, List, NONE, grow};
 
 /// The page is on the ring.
 const ON_RING: u8 = 1;
-/// The page is in the cache. A page on the ring that is not in the cache is remembered in its test
-/// period.
+/// The page is in the cache. A page on the ring without this flag is not in the cache, but is
+/// remembered during its test period.
 const HELD: u8 = 2;
 const HOT: u8 = 4;
 const USED: u8 = 8;

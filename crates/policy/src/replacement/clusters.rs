@@ -181,7 +181,7 @@ impl Clusters {
         }
         let (cluster, _) = self.homes[page as usize];
         let was_recent = self.clusters[cluster as usize].is_recent;
-        // The removal does not change the position of a cluster in the list of recent clusters.
+        // Removing a page does not move its cluster within the list of recent clusters.
         if !was_recent {
             self.unlist(cluster);
         }

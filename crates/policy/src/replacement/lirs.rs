@@ -44,14 +44,15 @@ pub(super) struct Lirs {
     gone: List,
     lir_len: usize,
     state: Vec<u8>,
-    /// True if a page in limbo uses no frame, although the order still reports the page as being in
-    /// the cache.
+    /// True if a page in limbo (neither a LIR page nor in Q) uses no frame, although the page still
+    /// counts as being in the cache.
     limbo_is_free: bool,
 }
 
 impl Lirs {
-    /// Creates the order. `limbo_is_free` is only for comparisons with published tables. These
-    /// tables count a page in limbo as a page in the cache although it uses no frame.
+    /// Creates the order. `limbo_is_free` is only for comparisons with published tables: they count
+    /// a page in limbo (neither a LIR page nor in Q) as a page in the cache, although it uses no
+    /// frame.
     pub(super) fn new(capacity: usize, limbo_is_free: bool) -> Lirs {
         let mut order = Lirs {
             capacity,
@@ -200,7 +201,8 @@ impl Lirs {
         out.push(page);
     }
 
-    /// Evicts a page if all frames are in use; pages in limbo are evicted first.
+    /// Evicts a page if all frames are in use. Pages in limbo (in the cache and in S, but not in Q)
+    /// are evicted first.
     fn make_room(&mut self, out: &mut Vec<PageId>) {
         if self.len() >= self.capacity {
             self.give_up(out);

@@ -33,8 +33,8 @@ use super::w_tinylfu::WTinyLfu;
 use std::fmt;
 use std::str::FromStr;
 
-/// Decay rate of LRFU, which determines its position between LRU and LFU; within the range that its
-/// authors found best.
+/// Decay rate lambda of LRFU. It is near 0, where LRFU acts like LFU, and in the range that the
+/// authors of LRFU found best.
 const LRFU_LAMBDA: f64 = 0.001;
 
 /// A policy over single pages.
@@ -434,7 +434,8 @@ impl Spec {
     }
 }
 
-/// Builds a page policy as a whole cache; calls to the policy's order are resolved at compile time.
+/// Builds the policy `page` for a whole cache. The cache and the policy's order of pages are
+/// compiled together, so calls between them are resolved at compile time.
 fn page_policy(page: Page, capacity: usize, as_tables: bool) -> Box<dyn Replacement> {
     fn whole<O: Order + 'static>(capacity: usize, order: O) -> Box<dyn Replacement> {
         Box::new(Paged::new(capacity, order))

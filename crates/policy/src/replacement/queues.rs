@@ -15,7 +15,7 @@ pub(super) enum Use {
     Nothing,
     /// The page moves to the front (LRU).
     Refreshes,
-    /// The use spares the page once when it would be evicted (CLOCK with one bit).
+    /// A use of a page spares the page once from eviction (CLOCK with one bit).
     Spares,
 }
 
@@ -189,7 +189,7 @@ impl Order for Sieve {
     }
 
     fn insert_cold(&mut self, page: PageId) {
-        // The page becomes the oldest page, and the hand examines it next.
+        // The page becomes the oldest page, so the clock hand examines it next.
         self.pages.push_back(&mut self.links, page);
         self.state[page as usize] = HELD;
         self.hand = page;

@@ -1,5 +1,5 @@
-//! Whole policies made of one order: an order over single pages, or over clusters that contain both
-//! clean and dirty pages.
+//! Complete replacement policies built around one order. The order holds either single pages, or
+//! clusters that contain both clean and dirty pages.
 //!
 //! A shell adds dirtiness to an order: the order decides which pages to evict, and the shell knows
 //! which of these pages must be written.

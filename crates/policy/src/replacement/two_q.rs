@@ -110,8 +110,8 @@ impl Order for TwoQ {
             self.evict(dirty, out);
         }
         if was_out {
-            // The LRU list stays within its share, even while the FIFO is smaller than its own
-            // share.
+            // The LRU list stays within its share of the cache, even while the FIFO list uses less
+            // than its own share.
             if self.main.len() >= self.capacity - self.in_max {
                 self.evict_main(out);
             }

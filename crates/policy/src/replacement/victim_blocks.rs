@@ -9,7 +9,8 @@ use std::collections::VecDeque;
 /// Maximum number of victim blocks, about the number of spare log blocks of a log-block FTL.
 const VICTIMS: usize = 4;
 
-/// The pages of the window by erase block, and the victim blocks.
+/// The pages in the window of the policy, listed by erase block, and the victim blocks (the erase
+/// blocks from which the policy currently evicts).
 #[derive(Debug, Default)]
 pub(super) struct VictimBlocks {
     block_of: Vec<u32>,

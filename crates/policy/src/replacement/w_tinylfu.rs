@@ -27,7 +27,8 @@ const COUNTERS_MAX: usize = 1 << 27;
 /// Number of counters that each page uses.
 const PROBES: u64 = 10;
 
-/// An approximate use count of each page, which ages: a counting Bloom filter.
+/// A counting Bloom filter: approximate use counts of pages. The counts are halved from time to
+/// time, so that old uses count less.
 #[derive(Debug, Default)]
 struct Sketch {
     counters: Vec<u16>,
@@ -45,7 +46,8 @@ impl Sketch {
 
     /// Returns the indexes of a page's counters.
     fn places(&self, page: PageId) -> impl Iterator<Item = usize> + use<> {
-        // The finalizer of splitmix64, so that adjacent page ids map to unrelated counters.
+        // Mix with the finalizer of splitmix64, so that adjacent page ids map to unrelated
+        // counters.
         let mut mixed = (u64::from(page) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

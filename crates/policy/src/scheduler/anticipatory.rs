@@ -17,10 +17,12 @@ const THINK_NS_MAX: u64 = 20 * MS_NS;
 const BACK_SECTORS_MAX: u64 = 1024 * 1024;
 /// Factor by which the cost of a backward seek is multiplied.
 const BACK_PENALTY: u64 = 2;
-/// Distance ahead of the head, in sectors, within which a request is close without any wait. Behind
-/// the head, half of this distance applies. The distance doubles with each millisecond of waiting.
+/// Distance ahead of the head, in sectors, within which a request counts as close before the disk
+/// has waited. Behind the head, half of this distance applies. The distance doubles with each
+/// millisecond of waiting.
 const CLOSE_SECTORS: u64 = 8192;
-/// Number of milliseconds of waiting after which every request is treated as close.
+/// Number of milliseconds that the disk has waited after which any request counts as close to the
+/// last one.
 const CLOSE_MS_MAX: u64 = 20;
 
 /// Parameters of Anticipatory.
@@ -91,7 +93,7 @@ struct History {
 enum Waiting {
     /// The disk is not kept idle.
     Off,
-    /// The disk waits for the completion of the task's request that is at the device.
+    /// The disk is kept idle until the task's request that is at the device completes.
     ForCompletion,
     /// The disk waits for the task's next request, at most until the given time.
     ForNext { until_ns: u64 },
@@ -133,13 +135,14 @@ pub struct Anticipatory {
     /// completed since the last dispatch.
     awaited_done_ns: Option<u64>,
     tasks: Vec<History>,
-    /// Means of the first think times and the first seek distances of all tasks, used for a task
-    /// that has no mean of its own yet.
+    /// Mean of the first think time of each task (the time from a completion to the task's next
+    /// request), used for a task that has no mean of its own yet. `seek_sectors` is the same for
+    /// the first seek distances.
     think_ns: SlowMean,
     seek_sectors: SlowMean,
     /// Share of new tasks that make no second request while the disk waits.
     ends_at_once: Share,
-    /// Share of exited tasks after which no other task requests a sector nearby.
+    /// Share of the exited tasks after whose exit no other task requested a sector nearby.
     nobody_follows: Share,
 }
 
@@ -264,8 +267,8 @@ impl Anticipatory {
         self.looked_ns[kind as usize] = now_ns;
     }
 
-    /// Completes a change of batch once all requests of the previous kind in flight have completed.
-    /// Returns true if no change is pending.
+    /// Completes a change from a batch of sync requests to a batch of async requests, or the
+    /// reverse, once no request is in flight. Returns true if no change is pending.
     fn settle_change(&mut self, now_ns: u64) -> bool {
         if self.changed && self.under_way == 0 {
             self.changed = false;

@@ -174,8 +174,9 @@ impl Flash {
             .min_by_key(|tag| r[*tag].arrived_ns)
     }
 
-    /// Returns the unit of the oldest write if the write has expired. In addition, no read must
-    /// wait, or enough reads must have been dispatched since the last batch of expired writes.
+    /// Returns the unit of the oldest write if two conditions hold: the write has expired; and no
+    /// read is waiting, or enough reads have been dispatched since the last batch of expired
+    /// writes.
     fn overdue(&self, r: &Requests, now_ns: u64) -> Option<u64> {
         let reads_had_theirs =
             self.reads.is_empty() || self.reads_since >= self.parameters.reads_between;
@@ -374,8 +375,8 @@ impl Scheduler for Flash {
             list.push(tag, requests);
             return true;
         }
-        // Every write in the lists waits for a completion, or is held back until its unit is full
-        // or its hold time has passed.
+        // Each write in the lists either has to wait for the completion of another request, or is
+        // held back until its unit is full or its hold time has passed.
         let lazy = self.lazy.back().filter(|_| self.may_begin());
         let kept_ns = self.parameters.fill_wait_ns;
         self.wake_at_ns = lazy.map(|tag| requests[tag].arrived_ns.saturating_add(kept_ns));

@@ -55,8 +55,8 @@ impl Head {
         self.nearer(after, before, r)
     }
 
-    /// Returns the metadata request if exactly one of the two requests is for metadata, otherwise
-    /// the request nearer to the head.
+    /// Returns the request for metadata if only one of the two requests is for metadata. Otherwise,
+    /// returns the request nearer to the head of the disk.
     pub(super) fn better(&self, a: Option<Tag>, b: Option<Tag>, r: &Requests) -> Option<Tag> {
         let metadata = |tag: Option<Tag>| tag.is_some_and(|tag| r[tag].bio.metadata);
         match (metadata(a), metadata(b)) {

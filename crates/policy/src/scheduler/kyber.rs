@@ -93,8 +93,8 @@ struct Domain {
     /// (`device`).
     total: Histogram,
     device: Histogram,
-    /// Time from which a percentile is computed even from few samples. Both histograms share this
-    /// time, as in the kernel.
+    /// Time from which a percentile is computed even from few samples. The histograms `total` and
+    /// `device` share this time, as in the kernel.
     wait_until_ns: Option<u64>,
     /// Last percentile of `total`. It is kept because the device can be congested later, at a time
     /// when no newer percentile exists.

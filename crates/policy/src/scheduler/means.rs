@@ -7,14 +7,15 @@
 /// The number one in the fixed-point representation of means and weights.
 const ONE: u64 = 256;
 
-/// Number of sectors by which a recorded seek can exceed four times the mean while there are few
-/// samples. A longer seek is recorded as this maximum.
+/// While there are few samples, a seek is recorded as at most four times the mean plus this number
+/// of sectors.
 const SEEK_MORE_SECTORS_FEW: u64 = 2 * 1024 * 1024;
 /// Number of sectors by which a recorded seek can exceed four times the mean if there are enough
 /// samples. A longer seek is recorded as this maximum, so that an outlier does not distort the
 /// mean.
 const SEEK_MORE_SECTORS: u64 = 2 * 1024 * 64;
-/// Total sample weight above which a mean has enough samples for the smaller limit of a seek.
+/// Total sample weight from which a mean is reliable enough that recorded seeks are limited by
+/// [`SEEK_MORE_SECTORS`] instead of [`SEEK_MORE_SECTORS_FEW`].
 const ENOUGH: u64 = 80;
 
 /// A decaying mean: a new sample has a weight of one eighth, all previous samples together seven
@@ -75,7 +76,8 @@ impl SlowMean {
     }
 }
 
-/// The decaying share of cases in which an event happens; [`Share::ALWAYS`] is the full scale.
+/// The share of cases in which an event happens, as a moving average: older cases count less.
+/// [`Share::ALWAYS`] stands for all cases.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Share(u64);
 
@@ -102,7 +104,8 @@ mod tests {
         assert_eq!(mean.get(), None);
         mean.add(100);
         assert_eq!(mean.get(), Some(104));
-        // Total weight: (224+256)/8 = 60. Total: (22400+0)/8 = 2800. Mean: 2928/60 = 48.
+        // Total weight: (7*32 + 256)/8 = 60. Total: (7*3200 + 0)/8 = 2800. Mean: (2800 + 128)/60 =
+        // 48.
         mean.add(0);
         assert_eq!(mean.get(), Some(48));
     }

@@ -135,7 +135,7 @@ pub trait Scheduler: Send {
     }
 
     /// Returns the number of requests that were added and have been neither dispatched to the list
-    /// nor absorbed.
+    /// nor absorbed (merged into another request).
     fn waiting(&self) -> usize;
 }
 

@@ -21,8 +21,8 @@ pub enum ToTarget {
     Hello(Hello),
     /// A greeting that offers only versions above the version that this crate supports.
     LaterVersion,
-    /// Requests, which have been stored in the caller's vector. The data of the writes among them
-    /// follows in the stream.
+    /// The requests of a command. They have been stored in the caller's vector. The data of the
+    /// writes among them follows in the stream.
     Command {
         /// True when the target must handle the requests one at a time.
         in_turn: bool,
@@ -46,7 +46,8 @@ pub enum ToInitiator {
     ListEnd,
     /// The fenced path of this number has ended.
     Fenced(u32),
-    /// Results, which have been stored in the caller's vector. Their data follows in the stream.
+    /// A response: its results have been stored in the caller's vector, and its data follows in the
+    /// stream.
     Response,
 }
 

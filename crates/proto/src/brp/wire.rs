@@ -252,7 +252,7 @@ pub enum ProtocolError {
     /// A response of the wrong length.
     #[error("a response of {0} bytes")]
     WrongLength(u32),
-    /// A path requested too many fences, or it requested a fence of itself. Or a message answers a
+    /// A path requested too many fences, or requested a fence of itself, or a message answers a
     /// fence that was not requested.
     #[error("a fence that may not be")]
     BadFence,

@@ -41,8 +41,8 @@ fn welcome(features: u32, instance: u8, rights: u32) -> Welcome {
 }
 
 /// Fuzzes a target with the stream of an initiator: the greeting and the messages after it. Most of
-/// the stream is built from the fuzzer's bytes with valid sequence numbers and checks, so that the
-/// target does not reject every input for these.
+/// the stream is built from the fuzzer's bytes, but with correct sequence numbers and checksums, so
+/// that the target does not reject every input because of these fields.
 pub fn brp_target(data: &[u8]) {
     let mut input = Input::new(data);
     let choice = input.byte();
@@ -466,8 +466,9 @@ impl SessionOf {
         }
     }
 
-    /// Sends a FENCED message over a path, whether or not the initiator expects it. If the
-    /// initiator expects the message, the fenced path has ended.
+    /// Sends a FENCED message over a path. If the initiator has requested a fence on this path, the
+    /// message answers it, and the requests of the fenced path have ended. Otherwise the message is
+    /// unexpected.
     fn fenced(&mut self, input: &mut Input<'_>) {
         let Some(path) = self.path(input) else {
             return;

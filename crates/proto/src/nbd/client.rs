@@ -25,7 +25,8 @@ pub struct Wishes {
     pub structured_replies: bool,
     /// Ask for `base:allocation`; needs structured replies.
     pub base_allocation: bool,
-    /// Request TLS before anything else, and end the handshake without TLS.
+    /// Request TLS before anything else. If the server refuses TLS, the handshake ends with an
+    /// error.
     pub tls: bool,
 }
 

@@ -41,7 +41,8 @@ fn chunk_head<const N: usize>(kind: u16, cookie: u64, payload_bytes: u32, done: 
     bytes
 }
 
-/// Encodes the chunk that ends a reply without content. It is always the last chunk of its reply.
+/// Encodes an `NBD_REPLY_TYPE_NONE` chunk, which has no content. It is always the last chunk of a
+/// reply.
 pub fn none_chunk(cookie: u64) -> [u8; CHUNK_HEADER_BYTES] {
     chunk_head(chunk::NONE, cookie, 0, true)
 }

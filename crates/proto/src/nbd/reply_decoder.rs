@@ -232,10 +232,10 @@ impl ReplyDecoder {
             }
         }
         let mut consumed = 0;
-        // The sizes at which decoding is tried, in ascending order: all possible sizes of a fixed
-        // part, and the sizes at which more is known about its length. A fixed part that is not
-        // complete at one size has at least the next size. Collecting bytes up to the next size
-        // therefore never consumes a byte of the payload.
+        // The sizes at which decoding is tried, in ascending order. Some are possible sizes of the
+        // fixed part of a reply; the others are the sizes at which its length becomes known more
+        // precisely. A fixed part that is not complete at one size has at least the next size.
+        // Collecting bytes up to the next size therefore never consumes a byte of the payload.
         for need_bytes in [4, SIMPLE_REPLY_BYTES, CHUNK_HEADER_BYTES, 24, 26, 28, 32] {
             if need_bytes < self.partial.len() {
                 continue;

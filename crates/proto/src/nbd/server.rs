@@ -22,7 +22,8 @@ pub struct Export<'a> {
     pub name: &'a str,
     /// For people, may be empty, at most 4096 bytes.
     pub description: &'a str,
-    /// Size, flags and block sizes. The handshake clears flags that depend on the negotiation.
+    /// Size, flags and block sizes of the export. The handshake clears flags that the negotiation
+    /// with the client does not permit.
     pub info: ExportInfo,
 }
 
@@ -276,8 +277,8 @@ impl ServerHandshake {
         Ok(())
     }
 
-    /// Decides like `receive_option` whether an option's data is stored or skipped, before TLS has
-    /// begun on a server that requires TLS. Only `STARTTLS` and `ABORT` are permitted in this
+    /// Decides like `receive_option` whether an option's data is stored or skipped, for a server
+    /// that requires TLS while TLS has not begun. Only `STARTTLS` and `ABORT` are permitted in this
     /// state.
     fn receive_without_tls(option: u32, length_bytes: u32) -> Result<Phase, ProtocolError> {
         match option {
@@ -390,7 +391,8 @@ impl ServerHandshake {
         ServerProgress::StartTls
     }
 
-    /// Sends the final reply to an option that does not begin the transmission phase.
+    /// Sends the final reply to an option that does not begin the transmission phase. The handshake
+    /// then continues, or ends if the option is `ABORT`.
     fn conclude(&mut self, option: u32, verdict: Verdict, out: &mut Vec<u8>) -> ServerProgress {
         put_reply(out, option, verdict.0, &[verdict.1.as_bytes()]);
         if option == opt::ABORT {

@@ -5,7 +5,8 @@
 
 use thiserror::Error;
 
-/// First magic of either handshake style, ASCII `NBDMAGIC` (section "Newstyle negotiation").
+/// First magic of the handshake, in both the oldstyle and the newstyle: ASCII `NBDMAGIC` (section
+/// "Newstyle negotiation").
 pub const NBD_MAGIC: u64 = 0x4e42_444d_4147_4943;
 /// Second magic of the newstyle handshake and magic of each option, ASCII `IHAVEOPT`.
 pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
@@ -163,7 +164,8 @@ pub mod transmission_flag {
     pub const SEND_TRIM: u16 = 1 << 5;
     /// `NBD_CMD_WRITE_ZEROES` is supported.
     pub const SEND_WRITE_ZEROES: u16 = 1 << 6;
-    /// `NBD_CMD_FLAG_DF` is supported; only after structured replies were negotiated.
+    /// `NBD_CMD_FLAG_DF` is supported. The server sets this flag only after structured replies were
+    /// negotiated.
     pub const SEND_DF: u16 = 1 << 7;
     /// A flush or FUA on one connection also covers the changes of all other connections to the
     /// export.

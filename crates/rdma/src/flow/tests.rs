@@ -1,4 +1,5 @@
-//! Tests of one end step by step, and of two ends over an in-memory wire under arbitrary schedules.
+//! Tests of one end of a connection step by step, and of two ends over an in-memory wire under
+//! arbitrary schedules.
 
 use std::collections::VecDeque;
 
@@ -139,7 +140,8 @@ struct End {
     flow: Flow,
     /// Posted receives, oldest first.
     posted: VecDeque<u16>,
-    /// Numbers of bytes that the program sends in total, has sent, and has received.
+    /// Number of bytes that the program sends in total. `sent_bytes` were sent so far, and
+    /// `read_bytes` were received.
     wants_bytes: u64,
     sent_bytes: u64,
     read_bytes: u64,
@@ -365,8 +367,8 @@ proptest! {
     }
 }
 
-/// Checks that every posted receive is necessary: the tests above detect an end that posts one
-/// receive fewer than it should.
+/// Checks that every posted receive is necessary: a schedule that succeeds must fail if an end
+/// posts one receive fewer. So the other tests would detect an end that posts too few.
 #[test]
 fn every_receive_is_needed() {
     let shape = Shape {

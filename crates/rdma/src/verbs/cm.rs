@@ -59,7 +59,7 @@ pub(crate) struct CmEvent {
     pub(crate) words: String,
     /// Private data of the other end.
     pub(crate) private: Vec<u8>,
-    /// For a connection request, the identifier of the new connection.
+    /// Identifier of the new connection; `None` unless the event is a connection request.
     pub(crate) request: Option<CmId>,
 }
 
@@ -320,7 +320,8 @@ impl Drop for CmId {
     fn drop(&mut self) {
         // SAFETY: this is the last use of the identifier. Its queue pair has been destroyed before,
         // because `Queues` owns the identifier, and every event of the identifier has been
-        // acknowledged. An error would mean that this is not a valid identifier.
+        // acknowledged. The result is ignored: an error could only mean that the identifier is not
+        // valid.
         unsafe { (self.library().rdma_destroy_id)(self.raw.as_ptr()) };
     }
 }

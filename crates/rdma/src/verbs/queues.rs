@@ -353,7 +353,7 @@ impl Queues {
         );
         let start = self.buffer(usize::from(slot));
         // SAFETY: the bytes lie in the buffer, which was initialised when it was allocated and is
-        // not owned by the device; `out` is other memory.
+        // not owned by the device. `out` does not overlap the buffer.
         unsafe { ptr::copy_nonoverlapping(start.add(from), out.as_mut_ptr(), out.len()) };
     }
 

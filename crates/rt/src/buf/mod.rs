@@ -267,8 +267,9 @@ impl BufPool {
             .unwrap_or_else(|| std::alloc::handle_alloc_error(heap_layout(heap_bytes(len))))
     }
 
-    /// Allocates a buffer of `len` zeroes outside the region, from an area or the heap; returns
-    /// `None` when there is no memory.
+    /// Allocates a buffer of `len` zeroes outside the registered region: from one of the pool's
+    /// memory areas if the buffer has their piece size, otherwise from the heap. Returns `None`
+    /// when there is no memory.
     pub fn try_heap(&self, len: usize) -> Option<BufMut> {
         let capacity = heap_bytes(len);
         let areas = self.0.areas.as_ref();
@@ -301,8 +302,8 @@ fn heap_bytes(len: usize) -> usize {
     len.max(1).next_multiple_of(ALIGNMENT)
 }
 
-/// Returns the size of the block of the region for `len` bytes: a power of two of at least one
-/// page.
+/// Returns the size of the block that the region allocates for `len` bytes: a power of two of at
+/// least one page.
 fn block_bytes(len: usize) -> usize {
     len.max(ALIGNMENT)
         .checked_next_power_of_two()

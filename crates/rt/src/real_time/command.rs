@@ -127,7 +127,8 @@ impl Drop for DriverPages {
 /// A file that takes long commands, one at a time.
 pub struct CommandFile {
     fd: OwnedFd,
-    /// Watch through which the runtime's ring waits for completions of the small ring.
+    /// Watch that makes the runtime's main ring report completions of `ring`, the ring of this
+    /// file.
     watch: Watch,
     ring: RefCell<IoUring<squeue::Entry128>>,
     /// Admits one command at a time.

@@ -142,7 +142,8 @@ impl Descriptor {
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
-        // After the runtime has been dropped, there is no driver with a table of files.
+        // After the runtime has been dropped, there is no driver whose table of files could have an
+        // entry for this file.
         if let Some(real_time) = self.real_time.upgrade() {
             real_time.driver().forget(self.raw(), self.fixed);
         }

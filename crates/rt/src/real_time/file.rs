@@ -18,8 +18,8 @@ const VECTORS_MAX: usize = 1024;
 pub struct OpenOptions {
     /// Open for writing as well as reading.
     pub write: bool,
-    /// Bypass the page cache (`O_DIRECT`): offsets, lengths and buffers are then multiples of the
-    /// device's logical block.
+    /// Bypass the page cache (`O_DIRECT`). Offsets, lengths and buffer addresses must then be
+    /// multiples of the device's logical block size.
     pub direct: bool,
 }
 

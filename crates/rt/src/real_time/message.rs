@@ -104,7 +104,7 @@ impl MessageFile {
     }
 
     /// Waits for a message and reads it into `buf`: the head is filled first, and then the body.
-    /// Returns the number of bytes read, and in every case the buffer.
+    /// Returns the number of bytes read or the error, and always returns the buffer.
     ///
     /// # Errors
     /// The errors of `readv(2)`.

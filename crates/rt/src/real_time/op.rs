@@ -24,8 +24,8 @@ pub(crate) enum Owned {
     Message(Box<MessageBuf>),
     /// The address of a connection being made.
     Address(Box<SocketAddress>),
-    /// No memory. If the future of the accept was dropped, the result is a file descriptor that
-    /// must be closed.
+    /// The accept operation holds no buffer. If its future was dropped, the result is a file
+    /// descriptor that must be closed.
     Accept,
 }
 

@@ -171,8 +171,8 @@ mod tests {
         spin
     }
 
-    /// Returns the busy-polling budget of a wait that begins at time zero, while no trial is in
-    /// progress.
+    /// Returns the busy-polling budget for a wait that begins at time zero; `None` if the wait
+    /// should sleep immediately.
     fn budget(spin: &mut Spin) -> Option<Duration> {
         spin.budget(Instant::from_ns(0), 0)
     }
@@ -183,8 +183,8 @@ mod tests {
         assert_eq!(budget(&mut after(&[200; 7])), None);
         assert_eq!(budget(&mut after(&[200; 8])), Some(20 * US));
         assert_eq!(budget(&mut after(&[201; 99])), None);
-        // Busy-polling needs eight short waits in a row. After one long wait, eight further short
-        // waits are necessary.
+        // The thread chooses busy-polling only after eight short waits in a row. After one long
+        // wait, eight further short waits are necessary.
         let again = |short| {
             let mut spin = after(&[200; 8]);
             spin.slept(201 * US, false);

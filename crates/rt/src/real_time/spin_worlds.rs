@@ -85,8 +85,8 @@ struct World {
     /// Time from an answer of the server until the server sees the next request, if the server
     /// sleeps. The time includes the wake-up of the server.
     slept_us: u32,
-    /// Maximum deviation of the three times above, in percent. The deviation is drawn at random for
-    /// each millisecond.
+    /// Maximum deviation, in percent, of the work time and of the two waiting times. The deviation
+    /// is drawn at random for each millisecond.
     jitter_percent: u32,
     /// Number of waits in a thousand that are 3 ms longer than usual, because another process uses
     /// the processor for its time slice of 3 ms.
@@ -158,12 +158,13 @@ struct Server {
 /// Counters of a server's run.
 struct Ran {
     operations: u32,
-    /// Number of operations for which the server waited in the better of the two ways.
+    /// Number of operations for which the server waited in the better of the two ways, busy-polling
+    /// or sleeping.
     well: u32,
 }
 
 impl Ran {
-    /// Returns the percentage of waits that were done in the better way.
+    /// Returns the percentage of waits that used the faster method: busy-polling or sleeping.
     fn well_percent(&self) -> u32 {
         self.well * 100 / self.operations
     }
@@ -276,10 +277,9 @@ fn polling_in_vain_ends_after_few_waits() {
     let before = server.thread.polled;
     let ran = server.run(IN_VAIN, SECOND / 10);
     let vain = (server.thread.polled - before).as_micros() / SPIN_DEFAULT.as_micros();
-    // Maximum number of waits in which the server busy-polls without success. At most 16 such waits
-    // are judged together with earlier successful waits. After 32 further waits the server chooses
-    // sleeping. Then there are three trials, after 16, 48 and 112 ms, with at most 32 such waits
-    // each.
+    // Maximum number of unsuccessful polls. The first 16 can still be judged together with earlier
+    // successful waits, and after 32 more the server chooses sleeping. Three trials follow, after
+    // 16, 48 and 112 ms, with at most 32 unsuccessful polls each.
     assert!(ran.operations > 5_000 && vain <= 16 + 4 * 32, "{vain}");
 }
 

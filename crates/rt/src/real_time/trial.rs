@@ -36,8 +36,9 @@ const PART_MAX: Duration = Duration::from_millis(32);
 /// excluded from the trial, so that a single time slice of another process does not decide the
 /// result.
 const WAIT_MAX: Duration = Duration::from_millis(1);
-/// If a wait with sleep lasts at least this time, the trial in progress is discarded, and the next
-/// trial begins soon. The load of the machine might have changed during the wait.
+/// If a wait in which the thread sleeps lasts at least this time, the trial in progress is
+/// discarded, and the next trial begins soon: the load of the machine might have changed during the
+/// wait.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Time for which the result of a trial is used. It is [`HOLDS_MIN`] at first, and after a result
 /// that changes the way to wait. Each trial that confirms the earlier result doubles the time, up
@@ -220,8 +221,9 @@ impl Trial {
         }
     }
 
-    /// Stores the way to wait from now on, true for busy-polling. It is the result of a trial, or
-    /// sleeping if most waits with busy-polling found no completion.
+    /// Chooses how the next waits begin: with busy-polling if `polls` is true, otherwise with
+    /// sleeping. The choice is the result of a trial. Sleeping is also chosen if most waits with
+    /// busy-polling found no completion.
     fn choose(&mut self, polls: bool) {
         self.holds = match polls == self.polls {
             true => HOLDS_MAX.min(self.holds * 2),
@@ -241,8 +243,8 @@ impl Trial {
     }
 }
 
-/// Returns true when `slept` did more than [`MARGIN_PERCENT`] of the work of `polled`, per unit of
-/// time.
+/// Returns true when waiting with sleep (`slept`) did more than [`MARGIN_PERCENT`] of the work of
+/// busy-polling (`polled`), per unit of time.
 fn gets_clearly_more_done(slept: Yield, polled: Yield) -> bool {
     let slept_done = u128::from(slept.done) * u128::from(polled.taken_ns);
     let polled_done = u128::from(polled.done) * u128::from(slept.taken_ns);
@@ -320,7 +322,8 @@ mod tests {
     fn a_new_result_is_tried_again_soon_and_an_old_one_seldom() {
         let mut server = Server::new();
         server.run(FIRST, 100, 150);
-        // A result that changes the way to wait is used for the minimum time.
+        // A trial result that changes the way to wait, from busy-polling to sleeping or back, is
+        // used for the minimum time before the next trial.
         assert_eq!(server.run(HOLDS_MIN - STEP, 100, 150), 0);
         server.run(2 * STEP, 100, 150);
         assert!(server.trial.part.is_some());
@@ -368,7 +371,7 @@ mod tests {
         }
         assert!(!trial.polls(Instant::ZERO, 0));
         assert_eq!(trial.holds, HOLDS_MIN);
-        // A trial ends in its first part if busy-polling finds no completions.
+        // If the first `POLLS_JUDGED` polls find no completion, the trial ends in its first part.
         let later = Instant::ZERO + HOLDS_MIN;
         for _ in 0..POLLS_JUDGED {
             assert!(trial.polls(later, 0));

@@ -282,7 +282,8 @@ pub struct Costs {
 }
 
 impl Default for Costs {
-    /// Returns the times of SLC flash of 2008, which the papers use: 25, 200 and 1500 us.
+    /// Returns the times of SLC flash of 2008, which the papers assume: 25 us for a read, 200 us
+    /// for a program and 1500 us for an erase.
     fn default() -> Costs {
         Costs {
             read_us: 25.0,

@@ -36,7 +36,8 @@ pub struct Job {
     pub ftl: Ftl,
 }
 
-/// Returns the jobs of a grid over a trace that touches `footprint` distinct pages.
+/// Returns the runs of a grid: one for each combination of device, cache size and policy. A cache
+/// size can be a fraction of `footprint`, the number of distinct pages that the trace touches.
 pub fn jobs(grid: &Grid, footprint: usize) -> Vec<Job> {
     let mut jobs = Vec::new();
     for ftl in &grid.ftls {

@@ -27,7 +27,8 @@ pub struct Outcome {
     pub host_write_groups: u64,
     /// Flash operations of the device.
     pub work: Work,
-    /// Time of the flash operations in microseconds, if they run sequentially.
+    /// Total time of the flash operations in microseconds, if each operation starts after the
+    /// previous one has ended.
     pub device_time_us: f64,
 }
 
@@ -206,8 +207,8 @@ impl<'a> Run<'a> {
         self.evictions = evictions;
     }
 
-    /// Extends the pages to write to their whole erase block, and reads from the device the pages
-    /// of the block that are not in the cache.
+    /// Extends the group of pages that are to be written, to all pages of their erase block. Reads
+    /// from the device the pages of the block that are not in the cache.
     fn pad(&mut self, group: &Group<'_>) {
         let Some(first) = group.pages.first() else {
             return;

@@ -36,11 +36,12 @@ pub struct Meaning {
     /// Name of the extent, which is the amount of work of a seed.
     pub extent: String,
     /// Every seed that is a multiple of this number is run twice, to check that both runs are
-    /// equal; 0 means no seed.
+    /// equal; 0 means that no seed is run twice.
     pub replay_every: u64,
 }
 
-/// Returns the default subject: the stored states of the first campaigns do not contain a subject.
+/// Returns the subject of a stored state without one: the states of the first campaigns, which were
+/// all of the mirror, do not contain a subject.
 fn mirror() -> String {
     "mirror".to_owned()
 }
@@ -78,7 +79,8 @@ impl Campaign {
     /// Resumes a campaign from its stored state.
     ///
     /// # Errors
-    /// If the state is invalid, has another version, or records a meaning other than `meaning`.
+    /// If the state is invalid, has another version, or was stored by a campaign with other seeds
+    /// or parameters than `meaning`.
     pub fn resume(state: &str, meaning: &Meaning) -> Result<Campaign, String> {
         let campaign: Campaign = serde_json::from_str(state).map_err(|e| e.to_string())?;
         if campaign.version != VERSION {

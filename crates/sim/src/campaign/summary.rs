@@ -109,8 +109,8 @@ pub struct Summary {
     pub events: u64,
     /// Virtual time in milliseconds.
     pub virtual_ms: u64,
-    /// Minimum number of operations over the seeds. Seeds that have few operations by design are
-    /// not included.
+    /// Smallest number of operations of any seed. Seeds that have few operations by design are not
+    /// included.
     pub operations_min: Option<u64>,
     /// Number of operations by kind.
     pub operations: BTreeMap<String, Tally>,

@@ -34,7 +34,7 @@ pub struct Row {
     pub scheme: String,
     /// Load, in writes per second.
     pub writes_per_s: u64,
-    /// Median over the seeds of each value, computed separately for each value.
+    /// The median over the seeds, computed separately for each value.
     pub outcome: Outcome,
 }
 
@@ -61,7 +61,8 @@ pub struct Summary {
     pub best_gain: f64,
     /// Smallest relative gain in throughput over the single SSD at any load.
     pub least_gain: f64,
-    /// Relative gain in the highest throughput at any load over that of the mirror of two SSDs.
+    /// Relative gain in peak throughput (the highest throughput at any load) over the peak
+    /// throughput of the mirror of two SSDs.
     pub peak_gain_over_ssd_mirror: f64,
     /// Relative change of the mean response time, compared with the single SSD and averaged over
     /// the loads; negative means a shorter response time.
@@ -210,8 +211,8 @@ pub struct SweepPoint {
     pub bounded: Summary,
 }
 
-/// Returns the devices of the sweep: fit B, and variants of fit B with a single change of the disk
-/// or of the SSD.
+/// Returns the devices of the sweep: the paper's devices in fit B, and variants of them with a
+/// single change of the disk or of the SSD.
 pub fn sweep_devices() -> Vec<Devices> {
     let base = Devices::fit_b();
     let disk = |name: &str, overrides: &str| Devices {
@@ -309,9 +310,10 @@ pub fn sweep_point(comparison: &Comparison) -> SweepPoint {
 mod tests {
     use super::*;
 
-    /// The experiment with fit B for a short time reproduces the paper's gain. The exposure has no
-    /// bound with the paper's policy, and has a bound with the default policy. The limits below are
-    /// the limits promised for the full experiment, which the short runs meet with a margin (see
+    /// A short run of the experiment with the devices of fit B, one of two sets of parameters for
+    /// the paper's devices, reproduces the paper's gain. The exposure has no bound with the paper's
+    /// policy, and has a bound with the default policy. The limits below are those promised for the
+    /// full experiment, which the short runs meet with a margin (see
     /// `docs/experiments/hetero-mirroring.md`).
     #[test]
     fn the_papers_result_is_there_and_ours_is_bounded() {

@@ -58,7 +58,8 @@ pub struct Devices {
 const PAPERS_DISK: &str = "disk_bytes = 250000000000";
 
 impl Devices {
-    /// Returns fit A of the paper's devices, in which the disk serves one request at a time.
+    /// Returns the devices of the hetero-mirroring paper in fit A, in which the disk serves one
+    /// request at a time.
     pub fn fit_a() -> Devices {
         Devices {
             name: "A: sata-2009-a + hdd-7200-qd1 (250 GB)".to_owned(),
@@ -176,8 +177,8 @@ pub struct Outcome {
     pub exposed_bytes_end: u64,
     /// Number of mode switches per second, summed over the sides.
     pub mode_switches_per_s: f64,
-    /// Ratio of the bytes written to the log of a side to the length of this log, for the side with
-    /// the lowest ratio. Zero if there are no logs.
+    /// Bytes written to the log of a side, divided by the length of that log: the lowest value of
+    /// all sides. Zero if there are no logs.
     pub log_rounds: f64,
     /// Status of the mirror at the end of the load.
     pub mirror: Option<MirrorStatus>,
@@ -239,8 +240,8 @@ pub fn run(devices: &Devices, scheme: &Scheme, load: Load) -> Result<Outcome, Ex
     })
 }
 
-/// Returns the lowest ratio, over the sides, of two numbers: the bytes written to the log of the
-/// side, and the length of this log. Returns zero if there are no logs.
+/// Divides, for each side with a log, the number of bytes written to the log by the length of the
+/// log. Returns the lowest quotient, or zero if there are no logs.
 fn log_rounds(mirror: &Mirror) -> f64 {
     #[derive(Default)]
     struct Logs {

@@ -76,7 +76,8 @@ impl FaultClass for Class {
         &Class::ALL
     }
 
-    /// Returns all classes. The index tolerates every fault, or at least detects it.
+    /// Returns all classes of faults: for each of them, the index must tolerate the fault or detect
+    /// it.
     fn withstood() -> Vec<Class> {
         Class::ALL.to_vec()
     }

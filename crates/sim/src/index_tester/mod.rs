@@ -62,7 +62,8 @@ pub fn run(seed: u64, options: Options) -> Report {
     report
 }
 
-/// Runs a seed once or twice as a campaign requires, but only once if the options say so.
+/// Runs a seed as `replay` requires: once, or twice to check that both runs are equal. If
+/// `options.once` is set, the seed is always run once.
 pub fn run_replayed(seed: u64, replay: Replay, options: Options) -> Report {
     let once = options.once || replay == Replay::Once;
     run(seed, Options { once, ..options })

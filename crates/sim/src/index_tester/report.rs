@@ -1,5 +1,5 @@
-//! Result of a run: the hash over all events of the run, the states that the run has reached, and
-//! its finding.
+//! Result of a run of the index tester: the hash over all events of the run, the states that the
+//! run has reached, and the bug that it has found, if any.
 
 use std::collections::BTreeMap;
 

@@ -12,7 +12,8 @@ use super::classes::{Class, Classes};
 /// Maximum length in bytes of a value of [`Class::HugeValues`]; a log of 16 MiB accepts such
 /// values.
 const HUGE_VALUE_BYTES_MAX: u64 = (1 << 20) + (1 << 19);
-/// Upper limit, in bytes, on the log length from which the length of a long batch is computed.
+/// The length of a long batch is computed from the length of the log. A log that is longer than
+/// this number of bytes counts as this long.
 const LONG_BATCH_LOG_BYTES: u64 = 1 << 20;
 
 /// A step of a program.
@@ -130,18 +131,17 @@ pub struct Life {
     pub failure: Option<Failure>,
     /// Period in which the disk is full.
     pub full: Option<FullFor>,
-    /// Lost or misdirected operation. The number is a number of disk operations, and the fault hits
-    /// the first suitable operation after this number of operations.
+    /// A lost or misdirected operation. The fault hits the first suitable disk operation after the
+    /// given number of disk operations.
     pub astray: Option<(u64, Astray)>,
-    /// Whether the operation of `astray` must be in the segments, rather than in the log or a
-    /// superblock.
+    /// Whether the lost or misdirected operation (`astray`) must be in the segments, rather than in
+    /// the log or a superblock.
     pub astray_in_segments: bool,
     /// Bytes that change at rest after the life: the offset in units of 1/2^32 of the length of the
     /// disk, and the mask of the bits that flip.
     pub rot: Vec<(u32, u8)>,
-    /// One element for each opening after this life that ends with a power cut: the number of the
-    /// disk operation at which the power is cut. Operations are counted from the start of the
-    /// opening.
+    /// Power cuts during the openings after this life, one for each such opening: the number of the
+    /// disk operation, counted from the start of the opening, at which the power is cut.
     pub cuts_in_opening: Vec<u64>,
     /// One element for each opening after this life in which a disk operation fails: the number of
     /// the operation that fails. Operations are counted from the start of the opening.
@@ -273,7 +273,8 @@ impl Scenario {
         batch
     }
 
-    /// Draws the next step of a program, by the frequencies of the steps.
+    /// Draws the next step of a program. Each kind of step is drawn with the frequency that the
+    /// scenario gives it.
     pub fn step(&self, draw: &mut Draw) -> Step {
         let all = self.weights.iter().map(|(_, weight)| weight).sum();
         let mut left = draw.below(all);

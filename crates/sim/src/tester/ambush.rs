@@ -23,8 +23,8 @@ pub enum Moment {
     Epoch(u32),
 }
 
-/// A kill or a power cut during an operation, a chosen number of I/O boundaries after the start of
-/// the operation.
+/// A kill or a power cut that is to hit a running operation: it happens a chosen number of I/O
+/// boundaries after the start of the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Ambush {
     /// Operation during which the ambush strikes.
@@ -85,8 +85,8 @@ pub async fn scrub(world: Rc<World>, program: Rc<Program>, after_ns: u64) {
     });
 }
 
-/// Records if the program died during a scrub or a resync, or in an ambush at a change of a side's
-/// health.
+/// Records whether the program died during a scrub, during a resync, or in an ambush (a death at a
+/// chosen I/O boundary) at a change of the health of a side.
 pub fn note_death(world: &World, program: &Program) {
     let status = program.mirror.status();
     if is_scrubbing(&status) {

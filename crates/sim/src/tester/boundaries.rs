@@ -21,7 +21,8 @@ pub struct FailAt {
 /// Faults to inject at chosen boundaries and operations of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Interference {
-    /// Numbers of the boundaries, counted from 1, at which the power is cut; 0 means no cut.
+    /// Numbers of the I/O boundaries (arrivals and completions of requests), counted from 1, at
+    /// which the power is cut; 0 means no cut.
     pub cuts: [u64; 2],
     /// Operation that fails.
     pub fail_at: Option<FailAt>,
@@ -79,8 +80,8 @@ impl Boundaries {
         self.ambush_at.set(self.passed.get() + count);
     }
 
-    /// Returns true after the cut that [`cut_after`](Self::cut_after) requested has happened, until
-    /// [`restore`](Self::restore).
+    /// Returns true from the power cut that [`cut_after`](Self::cut_after) requested until
+    /// [`restore`](Self::restore) is called.
     pub fn is_ambushed(&self) -> bool {
         self.ambush_at.get() > 0 && self.ambush_at.get() == self.passed.get()
     }

@@ -260,7 +260,8 @@ pub async fn change_sides(world: &World, platters: &[Platters], of: ChangeOfSide
     end(world, &sides).await;
     match before {
         Ok(before) => copies.check(of, &before).await,
-        // Reading before the change can fail if copies are corrupt or if every side has faults.
+        // The content is read before the sides are changed. That read can fail if copies are
+        // corrupt or if every side has faults.
         Err(_) => world.reach("sides: not everything could be read"),
     }
 }

@@ -19,8 +19,8 @@ pub enum Class {
     /// The program is killed while the disks keep their power. Requests in flight can be applied
     /// later, but before the disks answer the next program.
     Kill,
-    /// As [`Class::Kill`], but the disks answer the next program immediately, while requests of the
-    /// killed program can still be applied.
+    /// Like [`Class::Kill`], but without fencing: the disks answer the next program immediately,
+    /// while requests of the killed program can still be applied.
     Unfenced,
     /// Blocks change at rest (bit rot).
     Rot,
@@ -30,7 +30,7 @@ pub enum Class {
     MisdirectedWrites,
     /// Reads return blocks from another offset.
     MisdirectedReads,
-    /// One copy of a side's superblock is overwritten with zeroes or garbage.
+    /// Fault: one copy of a side's superblock is overwritten with zeroes or garbage.
     SuperblockCopy,
     /// Both copies of a side's superblock are overwritten with zeroes or garbage.
     SuperblockBoth,
@@ -64,7 +64,8 @@ pub enum Class {
     DeathsInOpening,
     /// A change is acknowledged only when every member of the mirror has stored it.
     AcknowledgeAll,
-    /// Requests in flight together exceed the smallest log, while sides freeze.
+    /// Requests in flight together exceed the smallest log, while sides freeze: the scenarios of
+    /// this class need a deep queue.
     DeepQueue,
 }
 

@@ -188,8 +188,8 @@ fn check_data(world: &World, next: Draw, start: u64, data: &Payload) -> Result<(
         .check_read(next.first, &found, start)
 }
 
-/// Returns the stamps of the units that were read. Each unit must be completely filled with one
-/// stamp, and the stamp must belong to that unit.
+/// Returns the stamps (unique numbers of writes) of the units that were read. Each unit must be
+/// completely filled with one stamp, and the stamp must belong to that unit.
 fn stamps_of(
     data: &Payload,
     unit_bytes: usize,

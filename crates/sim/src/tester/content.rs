@@ -31,10 +31,12 @@ pub fn tail_of(stamp: u64, unit_bytes: usize) -> [u8; 8] {
     tails.of(stamp)
 }
 
-/// The tails of the zero stamp and of each stamp with one bit set, for units of one length.
+/// Values from which the tail of any stamp is computed, for units of one length. A tail is the last
+/// eight bytes of a unit.
 struct Tails {
     of_zero: u64,
-    /// For each bit of the stamp, the bits of the tail that change if this bit changes.
+    /// For each bit of the stamp (the eight bytes that fill a unit), the bits of the tail (the last
+    /// eight bytes of the unit) that change if this bit changes.
     by_bit: [u64; 64],
 }
 
@@ -58,7 +60,8 @@ impl Tails {
     }
 }
 
-/// Computes the tail of a unit without a shortcut, from the bytes of the unit.
+/// Computes the tail of a unit (its last 8 bytes) from all bytes of the unit. `Tails` is the faster
+/// way.
 fn summed_tail(stamp: u64, unit_bytes: usize) -> u64 {
     let mut unit = stamp.to_le_bytes().repeat(unit_bytes / 8);
     let tail = unit_bytes - 8;

@@ -77,13 +77,14 @@ impl SideMap {
         ends_of(platter.block_at(at), (at % BLOCK_BYTES) as usize, len)
     }
 
-    /// Calls `question` with the platter and the block number of the home location of an offset of
-    /// the volume.
+    /// Calls `question` for an offset of the volume, with the platter that holds its home location
+    /// and the number of the block on that platter.
     pub fn ask<T>(&self, offset: u64, question: impl Fn(&Platter, usize) -> T) -> T {
         self.ask_at(self.data_offset + offset, question)
     }
 
-    /// Calls `question` with the platter and the block number of an offset on the side.
+    /// Calls `question` for an offset on the side, with the platter that holds the offset and the
+    /// number of the block on that platter.
     fn ask_at<T>(&self, place: u64, question: impl Fn(&Platter, usize) -> T) -> T {
         let (disk, at) = self.on_disk(place);
         question(&self.platters[disk].borrow(), (at / BLOCK_BYTES) as usize)
@@ -133,7 +134,7 @@ impl Rule {
     }
 
     /// Sets the function that returns the location of the newest content of a block on a given
-    /// side. Without this function, the rule uses the home location of the block.
+    /// side. Without this function, the home location of the block is used.
     pub fn set_place_on(&self, place_on: Option<Rc<PlaceOn>>) {
         *self.place_on.borrow_mut() = place_on;
     }
@@ -146,9 +147,9 @@ impl Rule {
         }
     }
 
-    /// Returns true if the rule must keep a block of a side intact. This applies to a copy of the
-    /// superblock if the other copy is missing, is corrupt or can become corrupt. It also applies
-    /// to the second checkpoint slot, which is never corrupted.
+    /// Returns true if a block of a side must not be corrupted, because it may be the last good
+    /// copy. This applies to a copy of the superblock if the other copy is missing, is corrupt or
+    /// can become corrupt. It also applies to the second checkpoint slot, which is never corrupted.
     fn is_last_copy(&self, side: &SideMap, place: u64) -> bool {
         let last = side.size_bytes() - BLOCK_BYTES;
         let is_gone = |place| {
@@ -181,7 +182,8 @@ impl Rule {
         (offset < self.span_bytes).then(|| offset - offset % BLOCK_BYTES)
     }
 
-    /// Returns true if the rule allows a block on a disk to be corrupted now.
+    /// Returns true if a block on a disk may be corrupted now without leaving the volume unable to
+    /// repair the block.
     pub fn may_corrupt(&self, side: usize, disk: usize, index: usize) -> bool {
         if self.spared.is_none_or(|spared| spared == side) {
             return false;
@@ -247,8 +249,8 @@ impl Rule {
     }
 
     /// Returns true if the volume is allowed to answer an operation on these bytes with an error.
-    /// This is allowed if some copy is corrupt and the side without faults lacks the correct
-    /// content of one of the blocks, for example before the resync of this side.
+    /// This is allowed if some copy is corrupt and the one side that gets no faults lacks the
+    /// correct content of one of the blocks, for example because this side is not in sync yet.
     pub fn may_fail(&self, start: u64, end: u64) -> bool {
         let mut blocks = (start / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES)).map(|b| b * BLOCK_BYTES);
         let whole = |offset| {

@@ -85,7 +85,8 @@ pub struct Around {
 /// A write, discard or write-zeroes request in flight in the disk.
 struct Queued {
     request: Request,
-    /// For each block of the request, whether it was applied when the request arrived.
+    /// For each block of the request, whether the write was applied as soon as the request arrived,
+    /// before its completion.
     early: Vec<bool>,
 }
 
@@ -410,8 +411,8 @@ impl Disk {
         Some(elsewhere)
     }
 
-    /// Loses or misdirects a change, if such a fault is due and the rule allows the fault for this
-    /// change. Returns true if the change was lost or misdirected.
+    /// Loses or misdirects a change, if such a fault is due and the rule for corruption permits it
+    /// for all affected blocks. Returns true if the change was lost or misdirected.
     fn goes_astray(&self, request: &Request, written: &impl Fn(usize) -> bool) -> bool {
         let how = [Astray::LostWrite, Astray::MisdirectedWrite];
         let how = how.into_iter().find(|how| self.switch.wants_astray(*how));
@@ -468,9 +469,9 @@ impl Disk {
         (apart && place + request.len <= self.geometry.size_bytes).then_some(place)
     }
 
-    /// Returns a copy of the content, on which a dying program reads and writes from now on.
-    /// Changes of the platter do not affect this copy, because no real disk loses written data
-    /// while its program runs.
+    /// Returns a copy of the content. From now on a program that is being killed reads and writes
+    /// this copy. It is not affected by changes of the platter, because no real disk loses written
+    /// data while its program runs.
     pub fn keep_shadow(&self) -> Rc<RefCell<Platter>> {
         let fork = || Rc::new(RefCell::new(self.platter.borrow().fork()));
         Rc::clone(self.shadow.borrow_mut().get_or_insert_with(fork))

@@ -102,7 +102,8 @@ pub fn every(
     unreachable!("a run has an end")
 }
 
-/// Returns the scenario to repeat: the small scenario of the seed, without faults and ambushes.
+/// Returns the small scenario of the seed, without faults and ambushes (operations during which a
+/// fault is planned). It is repeated with one fault each time.
 pub fn scenario_of(seed: u64, options: Options) -> Scenario {
     let mut scenario = Scenario::draw(seed, options.classes, Extent::Small);
     for life in &mut scenario.lives {

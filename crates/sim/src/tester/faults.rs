@@ -41,8 +41,8 @@ pub async fn start(world: Rc<World>, life: Life, program: Rc<Program>, tasks: Ta
     if world.scenario.steadfast.is_some() {
         return;
     }
-    // If every side has faults and some faults were permanent, the volume could guarantee nothing.
-    // So all faults end when the temporary faults have ended.
+    // If all sides can have faults, the volume can guarantee nothing as long as permanent faults
+    // last. So all remaining faults end once the temporary faults have ended.
     world
         .rt
         .sleep_until(calm_at + Duration::from_nanos(1))
@@ -101,7 +101,7 @@ async fn cause(world: Rc<World>, fault: Fault, switch: Rc<Switch>) {
         FaultKind::Slow(_) => switch.set_slowness(1),
         FaultKind::Errors { class, .. } => switch.set_error_chance(class, 0.0),
         FaultKind::Offline => switch.set_offline(false),
-        // These faults end by themselves, after their number of operations, repetitions or blocks.
+        // These faults end by themselves after a given number of operations, repetitions or blocks.
         FaultKind::FailNext { .. }
         | FaultKind::Flapping { .. }
         | FaultKind::Rot { .. }
@@ -137,8 +137,9 @@ pub fn lasts_for_ever(world: &World, life: &Life, side: usize) -> bool {
 /// Maximum number of random blocks to try until the rule allows the corruption of one of them.
 const TRIES: usize = 64;
 
-/// Corrupts durable blocks of a side for which the rule allows it. With a chance of 80 %, a block
-/// is in the used part of the volume; otherwise it is anywhere on the side.
+/// Corrupts durable blocks of a side. Only blocks that the volume could still repair afterwards are
+/// chosen. With a chance of 80 %, a block is in the used part of the volume; otherwise it is
+/// anywhere on the side.
 pub fn rot(world: &World, side: usize, blocks: u32, rng: &mut Rng) {
     let rule = &world.around.rule;
     let map = rule.side(side);

@@ -176,8 +176,8 @@ impl Run {
                 return;
             }
             if world.scenario.snapshot_after == Some(number) {
-                // The snapshot contains only durable content: content that a power cut can still
-                // revert is not a past state of the side.
+                // The snapshot is restored later as a past state of the side. So it contains only
+                // durable content: content that a power cut can still revert is not a past state.
                 let copy = |disk: &Rc<RefCell<Platter>>| disk.borrow().durable_copy();
                 let forks = |side: &Platters| side.iter().map(copy).collect();
                 self.snapshot = Some(self.platters.iter().map(forks).collect());
@@ -246,8 +246,8 @@ impl Run {
             let (AtRest::SuperblockLost { side, .. }
             | AtRest::Older { side }
             | AtRest::Rot { side, .. }) = *what;
-            // After a clean close, a side can be in sync without a clean mark. The event can then
-            // hit the only side with a clean mark, so such a close is not treated as clean.
+            // After a clean close, a side can be in sync without a clean mark. Damage at rest can
+            // then hit the only side with a clean mark, so the close is not treated as clean.
             let spared = world.scenario.steadfast;
             if *last == Ended::Cleanly && spared.is_none_or(|spared| spared == side) {
                 *last = Ended::Badly;
@@ -436,8 +436,8 @@ impl Run {
         }
     }
 
-    /// Kills the program or cuts the power because an injected fault or an ambush is due at this
-    /// boundary.
+    /// Kills the program or cuts the power, because an injected fault or an ambush is due at this
+    /// I/O boundary.
     fn strike(&self, program: &Program) {
         let boundaries = &self.world.around.boundaries;
         let ambush = program.ambush.get().filter(|_| boundaries.is_ambushed());
@@ -705,7 +705,8 @@ async fn look_regularly(world: Rc<World>) {
 /// no scrub runs. If no side has a permanent fault, also waits until the exposure is zero.
 async fn drain(world: &Rc<World>, life: &Life, program: &Program) {
     if world.around.rule.any_hopeless() {
-        // A block without an intact copy stays out of sync until it is written again.
+        // A block without an intact copy stays out of sync until it is written again, so the wait
+        // could never end.
         return;
     }
     let dead = || !world.is_running(program.life);

@@ -18,7 +18,7 @@ pub enum How {
     Plain,
     /// A read-only opening, which succeeds even if data is possibly missing.
     ReadOnly,
-    /// A forced opening even if sides are missing, for a planted bug.
+    /// An opening that is forced when sides are missing. Used only by a planted bug.
     Regardless,
 }
 

@@ -73,8 +73,8 @@ impl Platter {
         }))
     }
 
-    /// Returns an independent copy. Requests in flight of dead programs are not applied to the
-    /// copy.
+    /// Returns an independent copy. Requests that dead programs still have in flight are applied to
+    /// the original only.
     pub fn fork(&self) -> Platter {
         Platter {
             old_requests: 0,
@@ -96,21 +96,22 @@ impl Platter {
         copy
     }
 
-    /// Returns a copy with the durable content, except that a block with any corrupt version has
-    /// that version. So the copy contains every undetected error of the disk.
+    /// Returns a copy of the platter. A block that has a corrupt version has that version in the
+    /// copy; any other block has its durable content. So the copy contains every undetected error
+    /// of the disk.
     pub fn worst_copy(&self) -> Platter {
         self.worst_but_for(|_| 0)
     }
 
-    /// Returns a copy with the present content, except that a block with any corrupt version has
+    /// Returns a copy of the present content, in which each block that has a corrupt version holds
     /// that version.
     pub fn worst_present_copy(&self) -> Platter {
         self.worst_but_for(|versions| versions.len() - 1)
     }
 
-    /// Returns a copy that a power cut can leave, and in which errors of the disk are visible. Each
-    /// block has its newest correct version that is not durable, even if a faulty write has
-    /// replaced that version since then. A block without such a version has its newest version.
+    /// Returns a copy that a power cut can leave, chosen so that errors of the disk become visible.
+    /// Each block has the newest version that is correct and not durable, even if a faulty write
+    /// has replaced that version since then. A block without such a version has its newest version.
     pub fn revealing_copy(&self) -> Platter {
         let mut copy = self.fork();
         for (index, mut versions) in std::mem::take(&mut copy.versions) {

@@ -1,6 +1,6 @@
-//! Probes on copies of the sides between two lives. A probe opens the volume from each side alone,
-//! or with a foreign side (a side of another volume) in place of a side. A probe does not affect
-//! the volume itself.
+//! The tester's probes of the sides between two lives (runs of the program). A probe uses copies of
+//! the sides: it opens the volume from each side alone, or with a foreign side (a side of another
+//! volume) in place of a side. A probe does not affect the volume itself.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -33,9 +33,9 @@ fn copies(platters: &[Platters], copy: impl Fn(&Platter) -> Platter) -> Vec<Plat
     platters.iter().map(copy_of).collect()
 }
 
-/// Builds sides over copies of platters. The sides have I/O boundaries of their own, so that no
-/// power cut or failure injected into the run affects them. A side that is not in the scenario is
-/// built like the first side.
+/// Builds sides over copies of platters (contents of disks). The sides have I/O boundaries of their
+/// own, so that no power cut or failure injected into the run affects them. A side that is not in
+/// the scenario is built like the first side.
 pub fn sides_over(
     world: &World,
     platters: &[Platters],
@@ -259,7 +259,8 @@ async fn held_by_copies(world: &World, platters: &[Platters], count: &[bool]) ->
 }
 
 impl Held {
-    /// Removes from this content each unit that cannot be read in `other`.
+    /// Removes from this content each unit that is not readable in `other`, the content found in
+    /// copies of the same sides in another state.
     fn limit_to(&mut self, other: Held) {
         for (own, other) in self.alone.iter_mut().zip(other.alone) {
             match (own.as_mut(), other) {
@@ -297,10 +298,10 @@ async fn newest_epoch_members(world: &World, platters: &[Platters]) -> Vec<bool>
     superblocks.iter().map(is_member).collect()
 }
 
-/// Checks that each member of the newest epoch holds alone, after an opening, all content that it
-/// held alone before the opening (T14). The opening can have succeeded or failed. There are two
-/// exceptions. First, a side with corrupt metadata can become unable to read a block when the side
-/// learns that the corrupt part belongs to its log. Second, any side can become unable to read a
+/// Checks that each member of the newest epoch still has, after an opening that succeeded or
+/// failed, all content that it could serve without the other sides before the opening (T14). There
+/// are two exceptions. First, a side with corrupt metadata can become unable to read a block when
+/// it learns that the corrupt part belongs to its log. Second, any side can become unable to read a
 /// block if the newest content of the block is corrupt on every side that has this content. The
 /// side has then learned of the newest change, which no side can supply (T11).
 pub fn check_kept(world: &World, before: &Held, after: &Held) {

@@ -40,7 +40,7 @@ pub struct SideScenario {
 pub struct Fault {
     /// Number of the side.
     pub side: usize,
-    /// Start, in nanoseconds after the faults of the life are activated.
+    /// Start of the fault, in nanoseconds after the faults of the life are activated.
     pub at_ns: u64,
     /// Duration in nanoseconds; `None` means permanent.
     pub for_ns: Option<u64>,
@@ -87,8 +87,8 @@ pub enum FaultKind {
         blocks: u32,
     },
     /// Operations are lost or misdirected: a write is lost, or a write or a read uses another
-    /// offset. The fault affects the next operations for which the corruption rule allows the
-    /// fault.
+    /// offset. The fault hits the next operations for which the rule in
+    /// [`corruption`](super::corruption) allows it.
     Astray {
         /// Kind of the fault: a lost write, a misdirected write, or a misdirected read.
         how: Astray,
@@ -242,13 +242,13 @@ pub struct Scenario {
     /// Whether, before each life but the first, the volume is opened from each side alone, on a
     /// copy.
     pub boots_alone: bool,
-    /// Whether the content of each side alone, read from a copy, is compared before and after every
-    /// opening.
+    /// Whether each opening is checked: the content of each side alone is read from copies before
+    /// and after the opening, and the two readings are compared.
     pub watches_openings: bool,
-    /// Side that a foreign side (a side of another volume) replaces in a probe, on a copy, before
-    /// each life but the first; `None` means no probe.
+    /// Side that a side of another volume (a foreign side) replaces in a probe. The probe runs on a
+    /// copy, before each life but the first. `None` means no probe.
     pub foreign: Option<usize>,
-    /// Change to the set of sides that is tested on a copy before each life but the first.
+    /// Change to the set of sides. The tester makes it on a copy before each life but the first.
     pub changes_sides: Option<ChangeOfSides>,
     /// Number of the life after which the content of the sides is saved, for a side that later
     /// returns with this content ([`AtRest::Older`]).

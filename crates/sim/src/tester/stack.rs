@@ -196,8 +196,8 @@ fn timing(rt: &Rt, below: Rc<dyn Device>, of: &str, profile: &str, seed: u64) ->
     Rc::new(timing.expect("every profile works on a small disk"))
 }
 
-/// Returns the device that the clients use: the mirror, below the layer of the atomic unit if units
-/// are smaller than a block.
+/// Returns the device that the clients use: the mirror or, if units are smaller than a block, the
+/// atomic unit (a layer that accepts such requests) above the mirror.
 pub fn top_of(
     rt: &Rt,
     scenario: &Scenario,

@@ -155,8 +155,9 @@ impl Switch {
         self.fail_next.set(left);
     }
 
-    /// Makes the next `count` operations of the kind `how` be lost or misdirected. Operations for
-    /// which the rule does not allow this fault are skipped.
+    /// Makes the next `count` operations of the kind `how` lost or misdirected. An operation that
+    /// the rule in [`corruption`](super::corruption) protects from this fault is not counted and
+    /// not affected.
     pub fn astray_next(&self, how: Astray, count: u32) {
         let mut left = self.astray_next.get();
         left[how as usize] += count;
@@ -237,12 +238,13 @@ impl Switch {
         struck
     }
 
-    /// Returns true if more operations must be lost or misdirected in this way.
+    /// Returns true if more operations must be lost or misdirected in the way `how`.
     pub(super) fn wants_astray(&self, how: Astray) -> bool {
         self.astray_next.get()[how as usize] > 0
     }
 
-    /// Records that an operation was lost or misdirected in this way.
+    /// Records that an operation was lost or misdirected, in the way `how`. One fewer such fault is
+    /// then pending.
     pub(super) fn went_astray(&self, how: Astray) {
         let mut left = self.astray_next.get();
         left[how as usize] -= 1;

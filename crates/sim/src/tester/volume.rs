@@ -32,7 +32,8 @@ struct Value {
     stamp: u64,
     first_end: u64,
     last_start: u64,
-    /// Time at which a failed write ended. It is used only after a read has returned the value.
+    /// Time at which the write of this value failed; `NEVER` otherwise. The value may or may not be
+    /// stored, so this time is used only once a read has returned the value.
     failed_at: u64,
     durable: bool,
     /// Number of the last crash that the value has survived; the first crash has number 1. The
@@ -101,8 +102,8 @@ pub struct Writing {
     units: Range<usize>,
 }
 
-/// Minimum number of values of a unit at which obsolete values are dropped. A unit can have more
-/// values, if they are not obsolete.
+/// Obsolete values of a unit are dropped only when the unit has at least this number of values. A
+/// unit keeps more values if they are not obsolete.
 const VALUES_MAX: usize = 64;
 
 impl Volume {
@@ -210,8 +211,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Returns, for each unit, the latest end of a change that zeroes it; 0 if no change of this
-    /// life zeroes it.
+    /// Returns, for each unit, the latest time at which a change of this life that zeroes the unit
+    /// has ended; 0 if there is no such change.
     fn zeroed_until(&self) -> Vec<u64> {
         let mut zeroed = vec![0; self.unit_count()];
         for past in self.history.values().filter(|past| past.zeroes) {
@@ -423,9 +424,9 @@ impl Unit {
         }
     }
 
-    /// Drops obsolete values, which no read is allowed to return any longer: a newer durable value
-    /// was written before the oldest operation in flight started. Runs only if the number of values
-    /// has doubled since the last run.
+    /// Drops obsolete values. A value is obsolete if a newer durable value was written before the
+    /// oldest operation in flight started, so no read is allowed to return it any longer. Runs only
+    /// if the number of values has doubled since the last run.
     fn forget_old(&mut self, oldest_start: u64) {
         if self.values.len() < self.forget_at {
             return;
@@ -445,9 +446,9 @@ impl Unit {
         self.forget_at = VALUES_MAX.max(2 * self.values.len());
     }
 
-    /// Settles a unit before a crash. If an earlier crash left several possible values and one of
-    /// them has been read since, the value that was read becomes durable, and the other values are
-    /// dropped.
+    /// Settles the value of a unit before a crash. If an earlier crash left several possible values
+    /// and one of them has been read since, the value that was read becomes durable, and the other
+    /// values are dropped.
     fn settle_answers(&mut self) {
         let read = |v: &Value| v.left_by > 0 && v.first_end < NEVER;
         let Some(at) = self.values.iter().position(read) else {

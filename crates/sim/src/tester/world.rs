@@ -31,8 +31,7 @@ struct Operation {
     start: u64,
     at: Instant,
     what: String,
-    /// Whether corrupt copies were already a possible reason for a failure at the start of the
-    /// operation.
+    /// True if corrupt copies could already be the reason for a failure when the operation began.
     may_fail: bool,
 }
 
@@ -142,8 +141,8 @@ impl World {
         }
     }
 
-    /// Returns true if the program of this life is running: it has not been killed and has not
-    /// closed the volume.
+    /// Returns true if the program of the life `life` (one run of the program) is running: it has
+    /// not been killed and has not closed the volume.
     pub fn is_running(&self, life: usize) -> bool {
         let running = self.program.borrow();
         let is_it = running.as_ref().is_some_and(|program| program.life == life);
@@ -168,8 +167,8 @@ impl World {
         *self.program.borrow_mut() = program;
     }
 
-    /// Returns the maximum duration of an operation or of a state change of the mirror after all
-    /// faults have ended.
+    /// Returns the time within which every operation and every state change of the mirror must end,
+    /// once all faults have ended.
     pub fn patience(&self) -> Duration {
         let profiles = self.scenario.sides.iter().any(|s| s.profile.is_some());
         let absent_after = Duration::from_nanos(self.scenario.mirror.absent_after_ns);

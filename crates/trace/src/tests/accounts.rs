@@ -23,8 +23,8 @@ const NO_SECTORS: Is = Is::Ignored(Ignored::NoSectors);
 const NO_EVENT: Is = Is::Ignored(Ignored::NoEvent);
 const NO_DATA: Is = Is::Ignored(Ignored::NoData);
 
-/// The lines of a text format for the tests: lines that can be the first line, and lines that can
-/// follow it.
+/// A text format, as the tests generate it: the lines that can come first, and the lines that can
+/// follow.
 struct Text {
     format: Format,
     first: &'static [(&'static str, Is)],
@@ -87,7 +87,7 @@ const TEXTS: [Text; 10] = [
     },
     Text {
         format: Format::Blkparse,
-        // The first line has the event Q, so Q is the event that is read as a request.
+        // The first line has the event Q, so only lines with the event Q are read as requests.
         first: &[("8,0 0 1 0.0 7 Q R 8 + 8 [cat]", Request)],
         lines: &[
             (
@@ -320,8 +320,8 @@ fn a_text_of_blkparse_is_read_by_the_first_event_that_it_has() {
 
 #[test]
 fn an_earlier_event_far_behind_the_choice_is_no_silent_loss() {
-    // The event is chosen from the first 64 KiB of the text. The only event Q comes after these 64
-    // KiB.
+    // The reader chooses from the first 64 KiB of the text which event it reads as a request. The
+    // only event Q comes after these 64 KiB.
     let issued = "8,0 0 1 0.1 7 D R 8 + 8 [cat]\n".repeat(4000);
     let text = format!("{issued}8,0 0 1 0.1 7 Q R 8 + 8 [cat]\n");
     let error = records("t", text.as_bytes(), &in_format(Format::Blkparse));

@@ -1,5 +1,5 @@
-//! Tests with a few lines of each format, which must have the meaning that the format's description
-//! gives them.
+//! Tests with a few lines of each trace format. The lines must have the meaning that the
+//! description of the format gives them.
 
 use super::*;
 
@@ -61,8 +61,8 @@ fn ssdsim_and_disksim() {
 
 #[test]
 fn arc_and_lirs() {
-    // A line of ARC is a run of blocks, each of which is an access. Four numbers alone do not
-    // identify the format.
+    // A line of ARC describes a run of blocks, and each block is an access. A line of four numbers
+    // does not show which format it has, so the name of the file must show it.
     let three: Vec<Record> = (5..8)
         .map(|n| record(0, Op::Read, n * 4096, 4096))
         .collect();

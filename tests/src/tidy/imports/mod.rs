@@ -28,7 +28,7 @@ pub struct Exception {
     pub folder: &'static str,
     /// All modules of the cycle, sorted.
     pub modules: &'static [&'static str],
-    /// Description of the cycle, and the reason why it still exists.
+    /// Description of the import cycle, and the reason why it still exists.
     pub why: &'static str,
 }
 

@@ -242,7 +242,7 @@ impl Reader {
         self.branch(&[]);
     }
 
-    /// Reads one branch of a `use`; `before` is the part of its path before the branch.
+    /// Reads one branch of a `use`. `before` is the part of the path that precedes the branch.
     fn branch(&mut self, before: &[String]) {
         let line = self.tokens.get(self.at).map_or(0, |t| t.line);
         let mut path = before.to_vec();

@@ -5,8 +5,9 @@ use super::tells;
 use crate::tidy::imports::{Exception, Rooms, cycles_except, rooms_of_page, rooms_upwards};
 use crate::tidy::{Complaint, Tree};
 
-/// Applies the rule about import cycles without the tree's list of exceptions. The cycles of these
-/// exceptions do not occur in the samples, and an exception without its cycle is a complaint.
+/// Applies the rule about import cycles, but without the list of exceptions of the real tree. The
+/// samples do not contain the excepted cycles, and the rule complains about an exception without
+/// its cycle.
 fn no_circles(tree: &Tree) -> Vec<Complaint> {
     cycles_except(tree, &[])
 }
@@ -30,7 +31,8 @@ fn modules_that_import_each_other() {
             pace("use super::Mirror;\nuse crate::error::IoError;"),
         ],
     );
-    // Cycles that lead through a third module, start inside a folder, or use the full path.
+    // A cycle is also found if it leads through a third module, starts inside a folder, or uses
+    // full paths.
     let third = deep("use crate::layers::mirror::{pace::{Pace, Clients}, superblock::Uuid};");
     tells(
         no_circles,
@@ -82,8 +84,8 @@ fn paths_in_the_middle_of_code() {
         ];
         tells(no_circles, &[inner, a(code), up], &right);
     }
-    // An import in a module's tests is not an import of the module. Neither is the path in a
-    // visibility.
+    // An import in a module's tests is not an import of the module. The path in a visibility, such
+    // as `pub(in super::super)`, is no import either.
     for code in [
         "#[cfg(test)]\nmod tests { use super::super::b::B; }",
         "#[cfg(test)]\nuse super::b::B;\nfn f() {}",
@@ -178,8 +180,8 @@ fn an_exception_covers_its_circle_and_goes_with_it() {
     let c = ("crates/rt/src/net/c.rs", "use super::a::A;");
     let a = |text| ("crates/rt/src/net/a.rs", text);
     let circle = [a("use super::b::B;"), b, c];
-    // An exception is wrong if its cycle no longer exists, has other modules, or is in another
-    // folder.
+    // An exception from the rule against import cycles is wrong if its cycle no longer exists, has
+    // other modules, or is in another folder.
     tells(rule, &[a(""), b, c], &circle);
     tells(rule, &[a("use super::{b::B, c::C};"), b, c], &circle);
     let elsewhere = [

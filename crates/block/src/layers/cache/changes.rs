@@ -51,8 +51,9 @@ impl Shared {
             state.write(page, frame, true, now_ns);
         }
         drop(state);
-        // The write might have replaced a version that could not be destaged. That version is no
-        // longer unwritten, so there might be room for other writes.
+        // The write might have replaced a version that could not be destaged. That version no
+        // longer counts against the limit on unwritten pages, so there might be room for other
+        // writes.
         self.waits.room_changed();
         self.keep_dirty_low();
         Ok(Reply::Done)

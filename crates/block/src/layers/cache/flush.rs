@@ -7,7 +7,8 @@ use crate::error::IoError;
 use crate::request::{IoResult, Reply, Request};
 
 impl Shared {
-    /// Flushes the cache; see promises 2 to 4 in `docs/layers/cache.md`.
+    /// Flushes the cache: destages all dirty pages and flushes the device below. See promises 2 to
+    /// 4 in `docs/layers/cache.md`.
     ///
     /// # Errors
     /// The reason why an earlier write is not durable.

@@ -115,7 +115,7 @@ fn default_read_ahead() -> Size {
 }
 
 impl CacheConfig {
-    /// Checks constraints that the types of the keys cannot express.
+    /// Checks constraints on the configuration that the types of its keys cannot express.
     ///
     /// # Errors
     /// A message that names the wrong value.

@@ -34,8 +34,8 @@ enum Wanted {
     /// Another request is reading the page. The value is the number of the fill, which is the read
     /// of this page by that request.
     Awaited(u64),
-    /// The read request has to read the page itself. The value is the number of the fill, which is
-    /// this read of the page.
+    /// This read request has to read the page. The value is the number of the fill (a read of this
+    /// page from the device).
     Missing(u64),
 }
 
@@ -167,7 +167,8 @@ impl Shared {
         Ok(Reply::Data(data))
     }
 
-    /// Reads a run from the device and stores the pages that the policy still holds.
+    /// Reads a run of adjacent pages from the device, and stores those of them that the policy
+    /// still holds.
     pub(super) async fn fetch(&self, mut fill: Fill, origin: Origin) -> Result<Vec<Buf>, IoError> {
         let pages = fill.first_page..fill.end_page();
         let contents = self.read_below(&pages, origin).await?;

@@ -30,8 +30,8 @@ pub(super) enum Found {
     /// Another request is reading the page from the device. The value is the number of the fill,
     /// which is the read of this page by that request.
     Filling(u64),
-    /// The caller has to read the page from the device. The value is the number of the fill, which
-    /// is this read of the page.
+    /// The caller has to read the page from the device. The value is the number of the fill (a read
+    /// of this page from the device).
     Missing(u64),
 }
 
@@ -60,8 +60,8 @@ struct Unflushed {
     pages: VecDeque<(u64, PageId, u64)>,
     /// Number of pages in memory that no flush has covered since they were written to the device.
     held_pages: usize,
-    /// Newest epoch among the unflushed pages that have been dropped from memory; `gone_pages` is
-    /// the number of these pages.
+    /// Newest flush epoch among the unflushed pages that have been dropped from memory;
+    /// `gone_pages` is the number of these pages.
     gone_in: u64,
     gone_pages: usize,
 }
@@ -491,7 +491,8 @@ impl CacheState {
 
     fn write_again(&mut self, id: PageId) {
         let slot = &mut self.table[id];
-        // If a version of the page is dirty or being destaged, the page will be written anyway.
+        // If the page is dirty or being destaged, it will be written anyway. Otherwise, queue its
+        // content to be written again.
         if slot.dirty_since_ns.is_none()
             && slot.leaving.is_none()
             && let Some(content) = slot.content.clone()
@@ -507,8 +508,8 @@ impl CacheState {
     /// Queues a job that writes the failed pages again. Does nothing if the previous job of this
     /// kind is still queued or running.
     pub(super) fn retry_failed(&mut self) {
-        // Only one attempt runs at a time, because a device that hangs would otherwise receive the
-        // same writes repeatedly.
+        // Only one job at a time writes the failed pages again. Otherwise a device that hangs would
+        // receive the same writes repeatedly.
         if !self.outstanding.contains_key(&self.retry) {
             let pages = self.failed.iter().copied().collect();
             self.retry = self.begin_job(pages);

@@ -30,7 +30,7 @@ pub(super) struct Slot {
     /// Number of the fill that is reading the page from the device; `None` if no fill is running or
     /// a write has made its result invalid.
     pub(super) filling: Option<u64>,
-    /// True if the version that is being destaged could not be written.
+    /// True if the attempt to write the version that is being destaged failed.
     pub(super) failed: bool,
     /// Flush epoch in which the page was last written to the device; 0 once that write is durable.
     pub(super) unflushed_in: u64,
@@ -48,7 +48,8 @@ impl Slot {
     }
 }
 
-/// An erase block: its dense number, and the number of its pages that have ids.
+/// An erase block: its number, counted without gaps so that it can be an index, and the number of
+/// its pages that have ids.
 struct Block {
     number: u32,
     ids: u32,

@@ -126,8 +126,9 @@ mod tests {
 
     const BOUND: u64 = 4 * BLOCK_BYTES;
 
-    /// Starts a change of `blocks` blocks, header included, as a task. Removing its guard from
-    /// `admitted` acknowledges the change.
+    /// Starts a task that waits until a change of `blocks` blocks (header included) is admitted,
+    /// and then puts the guard of the change in `admitted`. Removing this guard acknowledges the
+    /// change.
     fn start(rt: &Rt, admission: &Rc<Admission>, blocks: u64, admitted: &Rc<RefCell<Vec<Taken>>>) {
         let (admission, admitted) = (Rc::clone(admission), Rc::clone(admitted));
         let task = rt.spawn(async move {

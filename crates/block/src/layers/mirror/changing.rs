@@ -34,8 +34,8 @@ const MARKED_WITHIN: Duration = Duration::from_secs(30);
 const FLUSH_RETRY_AFTER: Duration = Duration::from_millis(100);
 
 /// Guard of a store that has begun its work but does not belong to a side of the volume yet.
-/// Dropping the guard stops the store: the operation that adds the side can be cancelled while it
-/// waits for the superblocks.
+/// Dropping the guard stops the store. This is needed because the operation that adds the side can
+/// be cancelled while it waits for the superblocks.
 struct Begun {
     rt: Rt,
     store: Option<Rc<Store>>,
@@ -182,7 +182,8 @@ impl Shared {
         }
     }
 
-    /// Marks the listed side that was not found as removed, because another side takes its place.
+    /// Marks the side at this place of the table as removed if it was not found at the opening,
+    /// because another side now takes its place.
     fn drop_unfound(&self, place: usize) {
         let mut sides = self.sides.iter();
         let unfound = sides.find(|side| self.place_of_side(side.index) == Some(place));
@@ -191,8 +192,8 @@ impl Shared {
         }
     }
 
-    /// Repeats an earlier request to add or replace for the side of this name; `None` when the
-    /// volume has no such side.
+    /// Repeats an earlier request to add a side or to replace one, for the side called `name`.
+    /// Returns `None` when the volume has no such side.
     pub(super) async fn ask_again_of(
         self: &Rc<Self>,
         name: &str,
@@ -207,7 +208,8 @@ impl Shared {
         Some(self.ask_again(volume, index, replaced).await)
     }
 
-    /// Repeats an earlier request to add or replace, for a side that the volume already has.
+    /// Handles a request to add a side, or to replace another side with it, when the volume already
+    /// has this side. Such a request succeeds if it repeats an earlier one.
     async fn ask_again(
         self: &Rc<Self>,
         volume: &Volume,
@@ -377,8 +379,8 @@ impl Shared {
     }
 
     /// Waits until another side, which stays in the volume, durably holds every change below
-    /// `number` and has no unrepaired corrupt block. Side `index` may have the last copy of such a
-    /// block.
+    /// `number` and has no unrepaired corrupt block. The wait is needed because side `index`, which
+    /// leaves, may have the last copy of such a block.
     async fn until_elsewhere(self: &Rc<Self>, index: usize, number: u64) {
         let has = |other: &&Side| {
             let stays = other.durable.get() && other.is_healthy();
@@ -389,7 +391,8 @@ impl Shared {
             store.is_some_and(|store| store.complete_durable() >= number)
         };
         loop {
-            // The superblock of the leaving side must already name the other side as a member.
+            // In addition, the superblock of the leaving side must already name another healthy
+            // side as a member.
             let found = || {
                 let whole = self.sides.iter().find(has);
                 whole.filter(|_| self.another_is_healthy(index))

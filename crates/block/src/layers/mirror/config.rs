@@ -21,9 +21,9 @@ pub struct MirrorConfig {
     /// Set of rules for writes and acknowledgements.
     #[serde(default)]
     pub policy: PolicyName,
-    /// The paper's factor for lateness: after the first completion of a write, each other side gets
-    /// this multiple of the first side's time before it is late. Without the factor, each side's
-    /// limit is computed from the quantiles of its own write times.
+    /// The lateness factor of the hetero-mirroring paper: after the first completion of a write,
+    /// each other side gets this multiple of the first side's time before it is late. Without the
+    /// factor, each side's limit is computed from the quantiles of its own write times.
     pub wait_limit: Option<f64>,
     /// Quantile, from 0 to 1, of a side's own write times from which its latency limit is computed.
     pub limit_quantile: Option<f64>,
@@ -32,7 +32,8 @@ pub struct MirrorConfig {
     pub limit_multiple: Option<f64>,
     /// Order in which a delayed side catches up: `sorted` or `fifo`.
     pub drain: Option<DrainName>,
-    /// Whether to serve one write at a time, as one interpretation of the paper requires.
+    /// True to serve one write at a time. The paper that the policy implements can be read as
+    /// requiring this.
     #[serde(default)]
     pub serial: bool,
     /// Timeout: a side with outstanding requests that completes none for this long is considered
@@ -168,7 +169,8 @@ pub enum PolicyName {
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Acknowledge {
-    /// The first side has completed it, within the bounds of the exposure.
+    /// When the first side has completed the change or the flush, as long as the exposure is within
+    /// its bounds.
     #[default]
     First,
     /// All sides have completed it.

@@ -98,8 +98,9 @@ impl Passage {
         self.cut.replace(false) || interrupted
     }
 
-    /// Returns true when an answer that has just arrived must be discarded because the path is cut.
-    /// At an interruption, the callback decides whether the path is cut.
+    /// Returns true when the path is cut, so that an answer that has just arrived must be
+    /// discarded. After each new interruption of the device, the callback `decide` determines
+    /// whether the path is cut.
     fn is_cut(&self) -> bool {
         let now = self.below.interruptions();
         if self.cut.get() || now == self.known.get() {

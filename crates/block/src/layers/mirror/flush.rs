@@ -161,8 +161,8 @@ impl Shared {
                 Ok(()) => self.release_logs(),
                 Err(error) => {
                     self.flush_failed(index, error);
-                    // Changes admitted during the flush may have waited for the side to become
-                    // idle.
+                    // Changes that were admitted during the flush may have waited until the side is
+                    // idle, so they are sent now.
                     self.pump(index);
                     return;
                 }
@@ -215,9 +215,9 @@ impl Shared {
 
     /// Tells the log of each side which of its entries the other sides no longer need.
     pub(super) fn release_logs(&self) {
-        // The superblock of a side that has joined is written after the superblocks of its peers.
-        // Until then no log is allowed to state that this side has been a member: after a crash the
-        // side still has to join, and must not be mistaken for an outdated member.
+        // A side that joins gets its superblock after its peers have theirs. Until then, no log is
+        // allowed to state that this side has been a member: after a crash in between, the side
+        // still has to join, and must not be mistaken for an outdated member.
         let joined = |side: &Side| side.is_counted_on() && self.would_be_asked(side.index);
         let missing = self.sides.iter().any(|side| !joined(side));
         for side in self.sides.iter() {
@@ -235,8 +235,9 @@ impl Shared {
                     if !store.is_full() {
                         continue;
                     }
-                    // A full log cannot make any change durable, so the new epoch could never
-                    // begin. Therefore, the log drops changes that the ejected side lacks.
+                    // The log is full, so no change can become durable, and the epoch that excludes
+                    // the ejected side could never begin. Therefore the log drops changes although
+                    // the ejected side lacks them.
                     store.keep_from(None);
                 } else if acknowledged {
                     store.keep_from(Some(volume.history().current().first_change));
@@ -321,14 +322,16 @@ impl Shared {
         let side = &self.sides[index];
         let operation = side.start(self.rt.now());
         let result = match side.store() {
-            // A flush with a higher number writes an additional log entry if no entry states that
-            // number yet. The number 0 never needs such an entry.
+            // A flush to a number above 0 also ensures that a log entry states that the log is
+            // complete up to this sequence number. This flush needs no such entry, so the number is
+            // 0.
             Some(store) => store.flush(0).await,
             None => side.flush().await,
         };
         side.finish(operation, self.rt.now());
         side.changed.notify();
-        // Changes admitted during the flush may have waited for the side to become idle.
+        // Changes admitted during the flush may have waited for the side to become idle, so they
+        // are sent now.
         self.pump(index);
         result
     }

@@ -10,7 +10,8 @@ use bimetal_rt::sync::Event;
 /// State of the flushes; see the module.
 #[derive(Default)]
 pub(super) struct Flushes {
-    /// Sequence number below which all changes were flushed for a client.
+    /// Highest sequence number for which a client's flush has completed: all changes below it are
+    /// flushed.
     below: Cell<u64>,
     /// Boundaries of the waiting flushes (the sequence numbers below which they make all changes
     /// durable), each with the number of flushes that wait for this boundary.
@@ -60,7 +61,8 @@ impl Flushes {
         !self.waiting.borrow().is_empty()
     }
 
-    /// Returns the sequence number below which all changes were flushed for a client.
+    /// Returns the sequence number up to which (exclusive) flushes for clients have made all
+    /// changes durable.
     pub(super) fn below(&self) -> u64 {
         self.below.get()
     }

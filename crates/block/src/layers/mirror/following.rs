@@ -38,14 +38,15 @@ impl Side {
         self.is_active() && !is_passed
     }
 
-    /// Returns true when the side can do without a change of the range, because the side is being
-    /// rebuilt and its queue holds no older change of the range.
+    /// Returns true when a change of the range need not be given to the side, because the side is
+    /// being rebuilt and its queue holds no older change of the range.
     fn may_be_passed(&self, range: &Range<u64>) -> bool {
         self.life.get() == Life::Resyncing && self.queue.borrow().is_current(range)
     }
 
-    /// Returns true when the side already has a part of the range, and the limit on waiting bytes
-    /// has room for the change.
+    /// Returns true when a change of the range is given to this side, which is being rebuilt: the
+    /// side already has a part of the range, and the limit on waiting bytes has room for the
+    /// change.
     fn follows(&self, range: &Range<u64>) -> bool {
         !self.out_of_sync.covers(range) && self.has_room_for(range)
     }
@@ -64,8 +65,8 @@ impl Side {
         self.may_be_passed(range) && !self.out_of_sync.covers(range)
     }
 
-    /// Returns true when a change of the range would undo part of the rebuild, because the limit on
-    /// waiting bytes has no room for it.
+    /// Returns true when the limit on waiting bytes has no room for a change of the range. The side
+    /// would then lack the range again, which undoes part of the rebuild.
     fn would_fall_back(&self, range: &Range<u64>) -> bool {
         self.needs_room_for(range) && !self.has_room_for(range)
     }

@@ -32,8 +32,8 @@ impl Shared {
                 cleared.map_err(|error| format!("side {}: {error}", side.name))?;
             }
         }
-        // A side that was ejected during the clearing could come back without having been cleared,
-        // so the check is repeated.
+        // A side that was ejected while the sides cleared the new part of the volume could return
+        // with an uncleared part. So the check that all sides are healthy is repeated.
         self.everybody_counts(volume)?;
         let change = || {
             for store in self.sides.iter().filter_map(Side::store) {
@@ -64,8 +64,9 @@ impl Shared {
         Ok(volume_bytes)
     }
 
-    /// Returns an error unless all sides of the volume are present and healthy. Any other side
-    /// would have to adopt the new size when it comes back, and might not have the room for it.
+    /// Returns an error unless all sides of the volume are present and healthy. An absent or failed
+    /// side would have to adopt the new size when it comes back, and might not have the room for
+    /// it.
     fn everybody_counts(&self, volume: &Volume) -> Result<(), String> {
         let mut present = self.sides.iter();
         if let Some(side) = present.find(|side| !side.is_healthy()) {

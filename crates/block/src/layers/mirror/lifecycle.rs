@@ -122,7 +122,7 @@ impl LifeCycle {
         self.life.get()
     }
 
-    /// Changes the state.
+    /// Changes the state of the side to `next`, and wakes the tasks that wait for a change.
     ///
     /// # Panics
     /// When the transition is not allowed.

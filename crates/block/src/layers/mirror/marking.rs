@@ -91,8 +91,8 @@ impl Shared {
         any && !asked().any(Side::holds_all)
     }
 
-    /// Requests that every healthy side flush the changes that were flushed for clients. Possibly
-    /// only an ejected side has made some of these changes durable.
+    /// Requests that every healthy side flush the changes that were flushed for clients, because
+    /// some of them may be durable only on an ejected side.
     fn flush_before_epoch(self: &Rc<Self>) {
         for index in self.healthy() {
             self.want_flushed(index, self.flushes.below());
@@ -168,10 +168,10 @@ impl Shared {
         }
     }
 
-    /// Returns true when the superblock of every healthy or joining side durably says that a peer
-    /// may be ahead of the side, or that the side is being rebuilt, and no superblock write in
-    /// flight could change this. A joining side is marked as being rebuilt until its superblock is
-    /// written again.
+    /// Returns true when every healthy or joining side durably records that it may be incomplete:
+    /// its superblock says that a peer may be ahead of it, or that it is being rebuilt, and no
+    /// superblock write in flight can change this. A joining side is marked as being rebuilt until
+    /// its superblock is written again.
     pub(super) fn peers_know(&self) -> bool {
         let Some(volume) = &self.membership.superblocks else {
             return false;

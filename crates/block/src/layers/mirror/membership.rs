@@ -26,7 +26,7 @@ pub(super) struct Membership {
     /// True when no change was admitted for a while, so that every side is to be marked clean-idle
     /// (no peer is ahead of it).
     pub(super) idle: Cell<bool>,
-    /// Sequence number below which every change was to be flushed when the volume was closed.
+    /// Sequence number at which the volume was closed: every change below it was to be flushed.
     pub(super) closed_at: Cell<u64>,
 }
 

@@ -201,8 +201,8 @@ impl Mirror {
             let side = Side::logged(index, found.name, place, rules, opened.volume_bytes);
             for range in found.out_of_sync.iter() {
                 if side.is_healthy() {
-                    // A healthy side lacks a range only if no side has its content, so the range is
-                    // recorded as corrupt.
+                    // A healthy side lacks a range only if no side has the content of the range, so
+                    // the range is recorded as corrupt.
                     side.out_of_sync.note_corrupt(range.clone());
                 }
                 side.note_lack(range);

@@ -20,16 +20,16 @@ impl Shared {
             let shared = weak.upgrade()?;
             let side = &shared.sides[index];
             let limit = limit.min(shared.admission.next_number());
-            // While the side lacks a range, the sequence number below which the side has every
-            // change does not increase.
+            // While the side lacks a range, `None` is returned, so that the sequence number below
+            // which the side has every change does not increase.
             let given_below = || side.queue.borrow().given_below(limit);
             side.holds_all().then(given_below)
         };
         let weak = Rc::downgrade(self);
         let held = move || {
             // The destager pauses while a flush waits, while the exposure exceeds an eighth of its
-            // bound, or while any side is late, unless the log is short of space. During the pause,
-            // the other sides serve clients, and a late side has to catch up.
+            // bound, or while any side is late. If the log is short of space, it does not pause. A
+            // pause leaves the devices to clients and to the side that has to catch up.
             let busy = |shared: Rc<Shared>| {
                 let exposed = shared.exposure.bytes();
                 let behind = exposed > shared.rules().exposure_bytes_max / 8;

@@ -19,7 +19,8 @@ use super::volume::Volume;
 /// Delay before the removal of a side is retried.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// An unfinished operation that was requested, or that the volume has started without a request.
+/// An operation that is not finished yet. It was requested by an operator or started by the volume
+/// itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OperationStatus {
     /// `replace`, `add`, `remove`, `rebuild` or `scrub`.
@@ -123,7 +124,8 @@ impl Shared {
         }
     }
 
-    /// Returns true when the remembered operations of the volume are durable on every healthy side.
+    /// Returns true when the superblock of every healthy side durably has the volume's present
+    /// record of unfinished operations.
     pub(super) fn has_remembered(&self, volume: &Volume) -> bool {
         let mut healthy = self.healthy().into_iter();
         healthy.all(|index| volume.has_remembered(index))

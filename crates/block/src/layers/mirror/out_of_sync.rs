@@ -2,7 +2,8 @@
 //! hold the newest content. A rebuild copies these ranges from other sides. Only this module
 //! changes the set, and every addition wakes the task that rebuilds the side.
 //!
-//! The set must never drop a range whose newest content reaches the side in no other way.
+//! A range must stay in the set until it was copied to the side, or until a write of the whole
+//! range was queued for the side.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -81,19 +82,21 @@ impl OutOfSync {
         self.corrupt.borrow_mut().insert(range);
     }
 
-    /// Records that a range is no longer known to be corrupt. A range that was recorded as lacking
-    /// remains so.
+    /// Records that a range is no longer known to be corrupt. If the side is recorded as lacking
+    /// the range, that record remains.
     pub(super) fn forget_corrupt(&self, range: Range<u64>) {
         self.corrupt.borrow_mut().remove(range);
     }
 
-    /// Records that no range is known to be corrupt, because acknowledgements no longer depend on
-    /// the side. Ranges that were recorded as lacking remain recorded.
+    /// Records that no range of the side is known to be corrupt. Called when the side is ejected,
+    /// because acknowledgements no longer depend on it. Ranges that were recorded as lacking remain
+    /// recorded.
     pub(super) fn forget_all_corrupt(&self) {
         self.corrupt.borrow_mut().clear();
     }
 
-    /// Removes a range after a write of the whole range was queued for the side.
+    /// Removes a range from the ranges that the side lacks, because a write of the whole range was
+    /// queued for the side.
     pub(super) fn queued(&self, range: Range<u64>) {
         self.overtake(&range);
         self.lacking.borrow_mut().remove(range);
@@ -107,7 +110,8 @@ impl OutOfSync {
         Copying { of: self, range }
     }
 
-    /// Records, for every copy in flight, that a range was changed or was found to be lacking.
+    /// Records, for every copy in flight to the side, that a change of the range was queued for the
+    /// side, or that the side was found to lack the range. The copy does not contain this change.
     fn overtake(&self, range: &Range<u64>) {
         for (copied, overtaken) in self.copying.borrow_mut().iter_mut() {
             let common = range.start.max(copied.start)..range.end.min(copied.end);
@@ -124,8 +128,7 @@ impl OutOfSync {
         self.corrupt.borrow_mut().remove(range)
     }
 
-    /// Sequence number below which the side holds every change once this entry and all earlier
-    /// entries are in its log.
+    /// Removes the ranges at and after `volume_bytes`, the end of the volume.
     pub(super) fn end_at(&self, volume_bytes: u64) {
         self.lacking.borrow_mut().remove(volume_bytes..u64::MAX);
     }
@@ -198,8 +201,8 @@ impl OutOfSync {
         self.lacking.borrow().parts_in(range).collect()
     }
 
-    /// Returns the first lacking range at or after a position, without the part before that
-    /// position.
+    /// Returns the first range at or after a position that the side lacks, without the part before
+    /// that position.
     pub(super) fn next_from(&self, position: u64) -> Option<Range<u64>> {
         let lacking = self.lacking.borrow();
         let range = lacking.overlapping(&(position..u64::MAX)).next()?;

@@ -19,7 +19,8 @@ pub(super) const GIVE_WAY_MAX: Duration = Duration::from_millis(100);
 const GIVE_WAY_BYTES: u64 = 1 << 20;
 /// Time after the end of the last client request from which clients are considered silent.
 const SILENT_AFTER: Duration = Duration::from_millis(10);
-/// Interval at which a waiting piece checks whether clients are silent.
+/// Interval at which a piece that waits checks whether clients are silent (have made no request for
+/// [`SILENT_AFTER`]).
 const PROBE_INTERVAL: Duration = Duration::from_millis(5);
 /// Burst size of the rate limit.
 const BURST_BYTES: u64 = 1 << 20;
@@ -122,7 +123,8 @@ impl Pace {
     }
 }
 
-/// Returns the maximum time for which a piece of `bytes` waits until clients are silent.
+/// Returns the maximum time for which the copy of a piece of `bytes` bytes waits for clients to be
+/// silent (no request in flight or shortly before).
 fn give_way_max(bytes: u64) -> Duration {
     let share = bytes.min(GIVE_WAY_BYTES) as f64 / GIVE_WAY_BYTES as f64;
     GIVE_WAY_MAX.mul_f64(share)

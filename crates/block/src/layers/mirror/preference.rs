@@ -10,7 +10,7 @@ use bimetal_rt::Instant;
 pub(super) struct Preference {
     /// Index of the side that is read first.
     pub(super) side: Cell<usize>,
-    /// Time at which the latency of the other sides is measured again.
+    /// Time at which the latency of the sides that are not read now is measured again.
     pub(super) next_probe: Cell<Instant>,
     /// Whether late reads can also be sent to a second side.
     pub(super) hedges: bool,
@@ -19,7 +19,7 @@ pub(super) struct Preference {
 }
 
 impl Preference {
-    /// Creates a preference for `side`, which holds until measurements show another side to be
+    /// Creates a preference for `side`. It is kept until measurements show that another side is
     /// faster.
     pub(super) fn of(side: usize, hedges: bool) -> Preference {
         Preference {

@@ -91,8 +91,8 @@ impl Shared {
         }
     }
 
-    /// Schedules the repair of blocks that the sides have found corrupt while they destaged
-    /// changes.
+    /// Checks the sides at a fixed interval, without end, and schedules the repair of blocks that a
+    /// side has found corrupt while it destaged changes.
     pub(super) async fn find_suspects(self: Rc<Self>) {
         loop {
             self.rt.sleep(PROBE_INTERVAL).await;

@@ -1,6 +1,6 @@
-//! HM_READ: reads from the fastest side that has the newest content. If only a queue has the
-//! content, it is read from memory. After an error, the read is repeated on another side. A read
-//! must never return content older than an acknowledged write.
+//! HM_READ, the paper's rule for reads: a read goes to the fastest side that has the newest
+//! content. If only a queue has the content, it is read from memory. After an error, the read is
+//! repeated on another side. A read must never return content older than an acknowledged write.
 //!
 //! [`super::undecided`] explains when a read waits for a write, and why no returned content is ever
 //! reverted.
@@ -24,11 +24,11 @@ use crate::extents::ExtentList;
 use crate::media::null::zero_payload;
 use crate::request::{Extent, IoResult, Op, Origin, Reply, Request};
 
-/// Minimum number of latency samples of a side before its measured speed replaces the order of the
-/// configuration as the preference of reads.
+/// Minimum number of latency samples of a side before reads choose the side by its measured speed
+/// instead of by the order in the configuration.
 const SAMPLES_MIN: u32 = 16;
-/// Factor below which the median latency of another side must be, relative to the preferred side,
-/// for the other side to become preferred. It keeps two equal sides from alternating.
+/// Another side becomes the preferred side for reads only if its median latency is less than this
+/// factor times that of the preferred side. Two equal sides therefore do not alternate.
 const FASTER_BY: f64 = 0.8;
 /// Interval at which one read is repeated on the sides that are not preferred, to measure their
 /// latency.
@@ -211,8 +211,9 @@ impl Shared {
         order
     }
 
-    /// Returns the preferred side, or else the first side, that has the newest content of the whole
-    /// range and is not in `except`.
+    /// Returns the side from which to read a range: the preferred side or, if it cannot be used,
+    /// the first side that can. A side can be used if it has the newest content of the whole range
+    /// and is not in `except`.
     pub(super) fn current_side(&self, range: &Range<u64>, except: &[usize]) -> Option<usize> {
         let preferred = self.preference.side.get();
         let good = |side: usize| !except.contains(&side) && self.sides[side].is_current(range);
@@ -259,8 +260,8 @@ impl Shared {
                 first.await
             }
             Either::Right((reply, _)) => {
-                // The latency of the late read is unknown, but it is at least the time elapsed so
-                // far.
+                // The first read is late and has not ended. Its latency is at least the time
+                // elapsed so far.
                 let latency_ns = self.rt.now().ns_since(started);
                 side.read_latency.borrow_mut().record(latency_ns);
                 reply
@@ -400,7 +401,8 @@ impl Shared {
         Ok(sources)
     }
 
-    /// Adds the queues as sources of a part of which no side has the newest content.
+    /// Adds waiting writes in the queues of the sides as sources of a part. Used if no side has
+    /// stored the newest content of the whole part.
     ///
     /// # Errors
     /// `Medium` when the queues do not cover the whole part: its content is lost.
@@ -513,9 +515,9 @@ impl Shared {
         Ok(found)
     }
 
-    /// Returns a prefix of a range that has a single source, with that source: the first side, in
-    /// the order of read preference, that has the newest content of the prefix. If no side has it,
-    /// the source is a queue.
+    /// Returns the first part of a range that one source can supply, and that source. The source is
+    /// the first side, in the order of read preference, that has the newest content of the part. If
+    /// no side has it, the source is a queue of changes, which holds the content in memory.
     fn first_source(&self, range: &Range<u64>) -> Result<(Range<u64>, Source), IoError> {
         let preferred = self.preference.side.get();
         let others = (0..self.sides.len()).filter(|&index| index != preferred);
@@ -570,7 +572,8 @@ impl Shared {
                 }
             }
         }
-        // An error of a device may be temporary, so it does not make the range corrupt.
+        // Only a range that is corrupt on every side is reported as corrupt. An error of a device
+        // may be temporary.
         Err(match all_corrupt && failed.len() > 1 {
             true => IoError::Corrupt,
             false => IoError::Medium,

@@ -40,10 +40,10 @@ const GAP_SEEKING_BYTES_MAX: u64 = 256 << 10;
 /// [`IN_FLIGHT_BYTES_MAX`] bytes. The limits are low enough that clients do not wait long for a
 /// device, and high enough that the device can reorder the requests.
 const PIECES_IN_FLIGHT_MAX: usize = 32;
-/// Maximum number of pieces in flight if a side is on a disk that seeks.
+/// Maximum number of pieces (units of copying) in flight if a side is on a disk that seeks.
 const PIECES_IN_FLIGHT_SEEKING_MAX: usize = 24;
 const IN_FLIGHT_BYTES_MAX: u64 = 4 << 20;
-/// Duration of the copy of a piece above which the number of bytes in flight is reduced.
+/// If the copy of a piece takes longer than this, the number of bytes in flight is reduced.
 const PIECE_TIME_MAX: Duration = Duration::from_millis(100);
 /// Maximum number of ranges of one piece whose writes are in flight together.
 const WRITES_IN_FLIGHT_MAX: usize = 16;
@@ -111,8 +111,9 @@ impl Shared {
             {
                 if must_be_announced(side, &piece) {
                     if !pieces.is_empty() {
-                        // The announcement waits until no piece is in flight: the pieces in flight
-                        // hold locks and must be polled until they end.
+                        // The piece must first be recorded in the dirty-region bitmap. That waits
+                        // until no piece is in flight: pieces in flight hold locks and must be
+                        // polled until they end.
                         break;
                     }
                     self.announce_copies(side, &piece).await?;
@@ -231,7 +232,8 @@ impl Shared {
         dropped.await.unwrap_or(Err(IoError::Timeout))
     }
 
-    /// Copies the out-of-sync parts of a piece, under the range lock.
+    /// Copies those parts of a piece that are out of sync, and holds the range lock on the piece
+    /// meanwhile. A piece is the range that a rebuild copies in one step.
     pub(super) async fn copy_piece(
         self: &Rc<Self>,
         side: &Side,
@@ -304,7 +306,8 @@ impl Shared {
             Err(error) if error.is_of_a_block() => return Ok(false),
             Err(error) => return Err(error),
         };
-        // A disk overwrites the gaps in less time than it needs to skip them.
+        // A disk overwrites the gaps between the out-of-sync parts in less time than it needs to
+        // skip them.
         let seeks = side.device.geometry().rotational;
         let over_gaps = seeks && self.goes_straight(side, whole);
         let parts = match over_gaps {
@@ -353,10 +356,10 @@ impl Shared {
         add(&side.counts.repaired_blocks, repaired_bytes / BLOCK_BYTES);
     }
 
-    /// Copies a range. If a block cannot be read, the other blocks are copied nevertheless. If no
-    /// side could provide the block in many attempts, the block is marked unreadable on the side.
-    /// Otherwise, a single block would keep the rebuild from completing, and the side from becoming
-    /// healthy.
+    /// Copies a range to a side that is being rebuilt. If a block cannot be read, the other blocks
+    /// are copied nevertheless. If no other side could provide the block in many attempts, the
+    /// block is marked unreadable on the rebuilt side. Otherwise, a single block would keep the
+    /// rebuild from completing, and the side from becoming healthy.
     async fn copy_out_of_sync(
         self: &Rc<Self>,
         side: &Side,
@@ -551,8 +554,8 @@ impl Shared {
             side.finish(operation, shared.rt.now());
             ended.set(Some(done));
             side.changed.notify();
-            // Changes that were admitted during the work are possibly still queued, because they
-            // waited for the side to become idle.
+            // Changes that were admitted during the work can still be queued, because they waited
+            // for the side to become idle. So send them now.
             shared.pump(index);
         });
         outcome

@@ -50,7 +50,8 @@ impl Shared {
                 if !side.life.is_removed() && self.has_come_back(index).await {
                     side.errors_in_a_row.set(0);
                     self.change_life(side, Life::Resyncing);
-                    // The side may have content that no other side could provide until now.
+                    // The side may have content that no side could provide until now. Blocks that
+                    // were considered lost are therefore repaired again.
                     self.repair.forget_all_lost();
                     self.monitor_store(index);
                 }
@@ -86,8 +87,8 @@ impl Shared {
         back && !side.life.is_removed()
     }
 
-    /// Makes a side whose rebuild is complete healthy, once it durably holds every change that was
-    /// acknowledged without it.
+    /// Marks a side whose rebuild is complete as healthy. Before that, waits until the side durably
+    /// holds every change that was acknowledged without it.
     async fn join(self: &Rc<Self>, index: usize) -> Result<(), IoError> {
         let side = &self.sides[index];
         // From now on, the log of the side defines the content of the side, so content that the
@@ -99,7 +100,8 @@ impl Shared {
         self.until_others_hold_all(side).await?;
         self.drop_superseded(side).await?;
         if !side.out_of_sync.is_empty() || side.life.get() != Life::Resyncing {
-            // During the waits, a range was found to be lacking, or the side was ejected.
+            // The side cannot join yet: a range was found to be lacking, or the side was ejected,
+            // during the waits above.
             return Ok(());
         }
         let before = self.admission.next_number();
@@ -264,8 +266,9 @@ impl Shared {
         if everything {
             lacks.insert(0..self.size_bytes());
         } else {
-            // The call discards no valid change. It returns the ranges of the invalid changes that
-            // the log has discarded, either now or at an earlier opening of the side.
+            // No change is at or after `u64::MAX`, so this call discards no valid change. It
+            // returns the ranges of the invalid changes that the log has discarded, now or at an
+            // earlier opening of the side.
             let discarded = store.discard_from(u64::MAX, epoch);
             lacks.extend(self.lacks_by_logs(&store));
             if is_known {
@@ -319,8 +322,8 @@ impl Shared {
             .collect()
     }
 
-    /// Flushes a side that is about to become healthy. The log of the side then states that the
-    /// side has every change before its oldest outstanding write.
+    /// Flushes a side that is about to become healthy. After the flush, the log of the side records
+    /// that the side has every change older than its oldest outstanding write.
     pub(super) async fn flush_for_joining(self: &Rc<Self>, index: usize) -> Result<(), IoError> {
         let side = &self.sides[index];
         let Some(store) = side.store() else {

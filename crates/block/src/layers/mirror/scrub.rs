@@ -186,8 +186,8 @@ impl Shared {
         }
     }
 
-    /// Checks and repairs the other metadata of a side: the checkpoint, the dirty-region bitmap and
-    /// the checksums.
+    /// Checks and repairs three metadata areas of a side: the checkpoint, the dirty-region bitmap
+    /// and the checksums.
     async fn scrub_areas(self: &Rc<Self>, run: &Run, index: usize) {
         let side = &self.sides[index];
         let Some(store) = side.store() else { return };

@@ -57,7 +57,8 @@ pub(super) struct Run {
     /// Number of seconds between the start of the scrub and the opening of the volume that resumed
     /// it; `None` if the scrub was started after the opening.
     seconds_before: Option<u64>,
-    /// True once the scrub was added to the remembered operations of the volume.
+    /// True once the scrub was added to the volume's record of unfinished operations, which are
+    /// resumed after a stop.
     noted: Cell<bool>,
     ended: Cell<Option<Instant>>,
     cancelled: Cell<bool>,
@@ -165,7 +166,7 @@ impl Scrub {
         Some(running)
     }
 
-    /// Returns true while a scrub runs that the opening of the volume has resumed.
+    /// Returns true while a scrub is running that was resumed when the volume was opened.
     pub(super) fn was_resumed(&self) -> bool {
         let running = self.running();
         running.is_some_and(|run| run.seconds_before.is_some())

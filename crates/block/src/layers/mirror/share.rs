@@ -78,8 +78,8 @@ pub(super) struct Share {
     /// `burst`.
     working: Cell<u32>,
     burst: Cell<Burst>,
-    /// Time at which the rest after the last burst ends. The next burst starts no earlier, unless
-    /// the minimum rebuild rate demands it (`floor_at`).
+    /// Time at which the pause of the rebuild after the last burst of copies ends. The next burst
+    /// starts no earlier, unless the minimum rebuild rate demands it (`floor_at`).
     rested_at: Cell<Instant>,
     /// Latest time at which the next piece must start to keep the minimum rebuild rate (the floor).
     /// `ceiling_at` is the earliest time at which the maximum rebuild rate (the ceiling) allows the
@@ -94,7 +94,7 @@ pub(super) struct Share {
     /// Signaled when the rates were set or a piece has ended.
     changed: Event,
     changes: Cell<u64>,
-    /// Semaphore that makes pieces start in the order of their requests.
+    /// Semaphore that makes the pieces of rebuilds start in the order in which they were requested.
     turn: Rc<Semaphore>,
 }
 
@@ -175,9 +175,9 @@ impl Share {
         self.rates.get().floor_bytes_per_s == 0 || self.ahead_bytes.get() > 0.0
     }
 
-    /// Updates `ahead_bytes` for the time since the last call: subtracts the bytes that the minimum
-    /// rebuild rate requires in that time. The lag is limited to the bytes that the minimum rate
-    /// requires in [`LATE_MAX`].
+    /// Updates `ahead_bytes`, the number of bytes by which rebuilds are ahead of the minimum
+    /// rebuild rate (negative if they lag): subtracts the bytes that this rate requires in the time
+    /// since the last call. The lag never exceeds the bytes that the rate requires in [`LATE_MAX`].
     fn compute(&self) {
         let (now, floor) = (self.rt.now(), self.rates.get().floor_bytes_per_s as f64);
         let passed = now.since(self.ahead_at.replace(now)).as_secs_f64();
@@ -227,7 +227,8 @@ impl Share {
     fn begin<'s>(&'s self, clients: &'s Clients, bytes: u64) -> Piece<'s> {
         let (now, rates) = (self.rt.now(), self.rates.get());
         let burst = self.burst.get();
-        // While clients have no requests, a burst is extended without limit.
+        // A new burst begins if no piece was being copied, or if clients have had no request since
+        // the burst began. So a burst has no end while clients are idle.
         if self.working.get() == 0 || clients.busy() == burst.busy_before {
             self.burst.set(Burst {
                 began: now,

@@ -28,7 +28,7 @@ use crate::geometry::{Geometry, GrowingGeometry};
 
 /// Maximum time for which stopping the volume waits for a side that does not answer.
 const PATIENCE_MAX: Duration = Duration::from_secs(30);
-/// Length of the buffer of zero bytes that answers of zeroes share.
+/// Length of the buffer of zero bytes from which answers of zeroes are taken.
 const ZEROES_BYTES: usize = 1 << 20;
 
 /// State of the volume, which decides which requests are accepted.

@@ -107,8 +107,8 @@ impl Shared {
                 continue;
             }
             if !self.another_is_healthy(index) {
-                // The sides that hold everything have just joined, and the superblock of this side
-                // does not name them as members yet.
+                // The complete sides became healthy only now: the superblock of this side does not
+                // name them as members yet. So this side cannot be ejected, and closing fails.
                 return Err(IoError::Timeout);
             }
             let side = &self.sides[index];

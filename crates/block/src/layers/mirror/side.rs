@@ -128,7 +128,7 @@ pub(super) struct Side {
     pub(super) failed_flushes: Cell<u64>,
     pub(super) flush_error: Cell<IoError>,
     pub(super) errors_in_a_row: Cell<u32>,
-    /// Time before which the side is given no request, after an error.
+    /// After an error, time before which the side is given no request.
     pub(super) retry_at: Cell<Instant>,
     pub(super) changed: Event,
     pub(super) counts: SideCounters,
@@ -323,9 +323,9 @@ impl Side {
         operation
     }
 
-    /// Records the end of an operation, successful or not, and returns its start record. After
-    /// that, the side is stuck only if the oldest operation still in flight exceeds its limit as
-    /// well.
+    /// Removes an operation that has ended, successfully or not, and returns the record of its
+    /// start. Then computes again whether the side is stuck, that is, whether the oldest operation
+    /// still in flight exceeds the latency limit.
     pub(super) fn finish(&self, operation: u64, now: Instant) -> Started {
         let started = self.work.finish(operation, now);
         self.refresh_stuck(now);

@@ -42,7 +42,7 @@ impl Sides {
         self.used.set(number + 1);
     }
 
-    /// Returns the number of indexes that were assigned, including those of removed sides.
+    /// Returns the number of side indexes assigned so far, including those of removed sides.
     pub(super) fn len(&self) -> usize {
         self.used.get()
     }

@@ -60,7 +60,7 @@ struct Reading {
 #[derive(Default)]
 pub(super) struct Undecided {
     writes: RefCell<ExtentMap<Waiting>>,
-    /// Reads that wait for the decision of a write, by the sequence number of that write.
+    /// Reads that wait until a write has succeeded or failed, by the sequence number of that write.
     waiting: WaitQueue,
     reads: RefCell<Slab<Reading>>,
 }

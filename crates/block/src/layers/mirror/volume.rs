@@ -32,7 +32,7 @@ struct Marked {
     may_be_complete: bool,
     /// Revision of the remembered operations in the durable superblock.
     written_revision: u64,
-    /// Index of the copy of the superblock to overwrite first, if known.
+    /// Index of the superblock copy that the next write overwrites first; `None` if unknown.
     spare: Rc<Cell<Option<usize>>>,
 }
 
@@ -242,7 +242,7 @@ impl Volume {
         self.remembered.get()
     }
 
-    /// Changes the operations that the volume remembers. The sides get the changed operations with
+    /// Changes the volume's record of unfinished operations. The sides get the new record with
     /// their next superblock write.
     pub(super) fn remember(&self, change: impl FnOnce(&mut Remembered)) {
         let mut remembered = self.remembered.get();
@@ -251,8 +251,8 @@ impl Volume {
         self.remembered.set(remembered);
     }
 
-    /// Returns true when the current remembered operations are durable in the superblock of the
-    /// side.
+    /// Returns true when the superblock of the side durably has the volume's present record of
+    /// unfinished operations.
     pub(super) fn has_remembered(&self, index: usize) -> bool {
         let revision = self.remembered.get().revision;
         self.of(index, |side| side.written_revision == revision)
@@ -473,8 +473,8 @@ impl Volume {
         let (candidate, superblock) = side.ok_or(IoError::Offline)?;
         let wrong = candidate.wrong_copies(&superblock).await?;
         if wrong > 0 {
-            // The spare copy is unknown now, so the next write of the superblock determines it
-            // again. Otherwise, that write could begin with the only good copy.
+            // It is no longer known which copy can be overwritten safely, so the next write of the
+            // superblock finds this out. Otherwise, that write could begin with the only good copy.
             let _unknown = self.of(index, |side| side.spare.set(None));
         }
         Ok(wrong)

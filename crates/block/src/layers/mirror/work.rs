@@ -11,7 +11,7 @@ use bimetal_rt::Instant;
 #[derive(Clone, Copy)]
 pub(super) struct Started {
     pub(super) at: Instant,
-    /// Number of operations that were already in flight on the side.
+    /// Number of other operations that were in flight on the side when this operation started.
     pub(super) ahead: usize,
 }
 
@@ -20,12 +20,12 @@ pub(super) struct Work {
     /// The operations in flight by number, oldest first.
     started: RefCell<BTreeMap<u64, Started>>,
     next_operation: Cell<u64>,
-    /// Number of batches in flight that are included in the limit on drained batches; see
-    /// [`Batch`](super::queue::Batch).
+    /// Number of batches in flight that count against the limit on drained batches (`drained` of
+    /// [`Batch`](super::queue::Batch)).
     drains: Cell<usize>,
     /// True when the oldest operation in flight exceeds the side's own latency limit.
     stuck: Cell<bool>,
-    /// Number of unfinished writes that have exceeded the paper's wait limit.
+    /// Number of unfinished writes that have exceeded the wait limit of the hetero-mirroring paper.
     late: Cell<u32>,
     /// Time at which the side last completed an operation.
     last_progress: Cell<Instant>,
@@ -80,17 +80,19 @@ impl Work {
         self.started.borrow().len()
     }
 
-    /// Returns the number of batches in flight that are included in the limit on drained batches.
+    /// Returns the number of batches in flight that were taken in elevator order or while the side
+    /// was delayed. A limit applies to these batches.
     pub(super) fn drains(&self) -> usize {
         self.drains.get()
     }
 
-    /// Records the start of a batch that is included in the limit on drained batches.
+    /// Records the start of a batch whose field `drained` is set. The number of such batches in
+    /// flight is limited.
     pub(super) fn drain_starts(&self) {
         self.drains.set(self.drains.get() + 1);
     }
 
-    /// Records the end of a batch that is included in the limit on drained batches.
+    /// Records the end of a batch whose field `drained` is set.
     pub(super) fn drain_ends(&self) {
         self.drains.set(self.drains.get() - 1);
     }

@@ -1,4 +1,5 @@
-//! HM_WRITE and HM_DELAY_WRITE: admits writes, sends them to the sides, and acknowledges them.
+//! HM_WRITE and HM_DELAY_WRITE, the paper's rules for writes: admits writes, sends them to the
+//! sides, and acknowledges them.
 //!
 //! A write must never be acknowledged beyond the bounds of the exposure.
 
@@ -139,15 +140,15 @@ impl Shared {
     }
 
     /// Returns the block digests of a payload, computed with the algorithm of the first side with a
-    /// log. In most volumes, the other sides use the same algorithm.
+    /// log. In most volumes the other sides use the same algorithm, and so can use these digests.
     fn digests_of(&self, payload: &Payload) -> Option<Digests> {
         let mut stores = self.sides.iter().filter_map(|side| side.store());
         let made_by = stores.next()?.digest();
         Some(Digests::of(made_by, payload))
     }
 
-    /// Assigns a sequence number to a change and queues it on every side that can be given it. All
-    /// other sides are recorded as lacking the range.
+    /// Assigns a sequence number to a change and queues the change on every side that can accept
+    /// it. The other sides are recorded as lacking the range of the change.
     fn admit(self: &Rc<Self>, request: Request) -> Result<Rc<Ticket>, IoError> {
         let range = request.offset..request.end();
         let len = request.len;
@@ -499,7 +500,8 @@ impl Shared {
             }
             Err(error) => self.failed_on_side(index, batch, error),
         }
-        // The latency limit of the side now takes this completion into account.
+        // The latency limit of the side now takes this completion into account, so check again
+        // whether the side is stuck.
         side.refresh_stuck(now);
         self.unexpose(&range);
         side.changed.notify();
@@ -542,8 +544,8 @@ impl Shared {
 
     /// Records that all sides but `index` lack the ranges of a batch. Called when side `index`, the
     /// only healthy side, abandons the writes of the batch. These writes fail, whatever their
-    /// outcome on the other sides. Without the record, a side that joins before the writes have
-    /// ended on it would treat them as stored.
+    /// outcome on the other sides. Without the record, a side that joins while the writes are still
+    /// in flight on it would treat them as stored.
     fn lack_elsewhere(&self, index: usize, batch: &Batch) {
         for side in self.sides.iter().filter(|side| side.index != index) {
             for (_, part) in &batch.parts {
@@ -562,11 +564,11 @@ impl Shared {
         });
     }
 
-    /// Makes the sides agree after a write has failed on every side that decides its outcome. Each
-    /// side may hold the old content, the new content, or a mixture. A healthy side that is not out
-    /// of sync in the range is chosen as the source, and all other sides are marked as lacking the
-    /// range. The source lacks no older write, even if it lagged when the write was admitted,
-    /// because a side never abandons a write that has replaced older writes.
+    /// Makes the sides agree after a write has failed on every side whose result counts for the
+    /// acknowledgement. Each side may hold the old content, the new content, or a mixture. A
+    /// healthy side that is not out of sync in the range is chosen as the source, and all other
+    /// sides are marked as out of sync there. The source lacks no older write of the range, even if
+    /// it lagged: a side never abandons a write that has replaced older writes in its queue.
     fn failed_everywhere(&self, ticket: &Ticket) {
         add(&self.counts.failed_writes, 1);
         let mut order = self.read_order().into_iter();
@@ -582,8 +584,8 @@ impl Shared {
         }
     }
 
-    /// Makes writes urgent on all active sides other than `slow`. These are the unacknowledged
-    /// writes that the side `slow` has yet to store, and that no side has stored so far.
+    /// Makes some writes urgent on all active sides other than `slow`: the unacknowledged writes
+    /// that the side `slow` has yet to store and that no side has stored so far.
     pub(super) fn escalate_elsewhere(self: &Rc<Self>, slow: usize) {
         if self.is_paper() {
             return;

@@ -26,8 +26,8 @@ pub struct QueueConfig {
     /// Queue depth: maximum number of requests in flight on the device.
     #[serde(default = "default_depth")]
     pub depth: u32,
-    /// Number of tags: maximum number of reads and writes in this layer, whether merged or not.
-    /// Further reads and writes wait for a tag.
+    /// Number of tags, which is the maximum number of reads and writes that are in this layer at a
+    /// time, whether merged or not. Further reads and writes wait for a tag.
     #[serde(default = "default_tags")]
     pub tags: u32,
     /// Maximum length of a request. Requests are not merged beyond this length, and longer requests

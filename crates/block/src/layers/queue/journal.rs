@@ -90,7 +90,8 @@ impl Journal {
 pub struct Divergence {
     /// Index of the first recorded event at which the replayed queue decided differently.
     pub event: usize,
-    /// Request that the replayed queue issued instead; `None` if it issued no request.
+    /// Request that the replayed queue issued instead of the recorded one; `None` if the replayed
+    /// queue issued no request.
     pub instead: Option<Tag>,
 }
 

@@ -407,8 +407,9 @@ impl Device for QueueLayer {
             Op::Read | Op::Write if request.len > 0 => {
                 // The schedulers do not check requests, so the geometry is checked here.
                 match self.core.below.geometry().check(&request) {
-                    // The two cases have separate futures, so that the future of the common case is
-                    // small: a future is moved when it is boxed.
+                    // Requests of one piece and longer requests have separate futures. So the
+                    // future of the common case, one piece, is small, which matters because a
+                    // future is moved when it is boxed.
                     Ok(()) if request.len <= self.core.piece_bytes => {
                         IoFuture::new(self.core.run_piece(request, false))
                     }

@@ -54,7 +54,8 @@ impl Detached {
         })
     }
 
-    /// Converts the copy to a request on the shard's thread, which owns the buffer pool `pool`.
+    /// Converts this thread-independent copy back to a request, on the shard's thread, which owns
+    /// the buffer pool `pool`.
     pub(super) fn into_request(self, pool: &BufPool) -> Request {
         let mut request = match self.data {
             Some(data) => Request::write(self.offset, pool.attach(data).freeze(), self.flags),

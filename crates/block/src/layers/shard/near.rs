@@ -363,7 +363,7 @@ impl ShardState {
         self.changed.notify();
     }
 
-    /// Handles the end of the other thread: requests without an answer fail with `Offline`.
+    /// Handles the end of the thread of the shard: requests without an answer fail with `Offline`.
     fn end(&self) {
         self.phase.set(match (self.phase.get(), self.closed.get()) {
             (Phase::Closing, Some(_)) => Phase::Ended,
@@ -398,7 +398,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Future of the answer to a request that was sent to the other thread.
+/// Future of the answer to a request that was sent to the thread of the device.
 struct Answer<'a> {
     state: &'a ShardState,
     key: usize,
@@ -440,8 +440,8 @@ impl Drop for Answer<'_> {
 
 impl Drop for Near {
     fn drop(&mut self) {
-        // Closing the mailbox ends the thread even without a close of the shard, after the thread
-        // has executed all requests sent before.
+        // Closing the mailbox ends the thread, even if the shard was not closed before. The thread
+        // first executes all requests that were sent to it.
         self.state.send_batch.send();
         self.state.send_batch.close();
     }

@@ -93,7 +93,8 @@ pub(super) fn ln(x: f64) -> f64 {
         mantissa *= 0.5;
         exponent += 1;
     }
-    // ln m = 2 atanh t with |t| <= 0.172: the term t^21/21 is below 1e-17.
+    // ln m = 2 atanh t = 2 (t + t^3/3 + ...), with |t| <= 0.172. The terms from t^21/21 on are left
+    // out, because they are below 1e-17.
     let t = (mantissa - 1.0) / (mantissa + 1.0);
     let square = t * t;
     let mut sum = 0.0;

@@ -216,7 +216,8 @@ impl FlashParameters {
             },
             separate_copies: true,
             cached_map_entries: self.cached_map_entries,
-            // The model has no power cuts, so it need not represent the loss of the table.
+            // The model has no power cuts, so it need not represent the loss of a mapping table in
+            // volatile memory.
             volatile_map: false,
             background_free_blocks: self.background_free_blocks,
         }
@@ -595,8 +596,9 @@ impl Flash {
     }
 
     fn work_in_background(&mut self, now_ns: u64) {
-        // No error is expected, because the drive has already worked before simulated time began.
-        // After an error, the model does no background work until the next command.
+        // No error is expected, because the drive was filled and overwritten without an error
+        // before simulated time began. After an error, the model does no background work until the
+        // next command.
         let worked = self.drive.work_in_background().unwrap_or(false);
         self.is_rested = !worked || !self.drive.wants_background_work();
         self.add_operations(now_ns, None, false);

@@ -126,7 +126,7 @@ impl HddParameters {
 /// Current work of the arm.
 #[derive(Debug, Clone, Copy)]
 enum Work {
-    /// Serving a command of the host. The command completes when this work ends.
+    /// The disk serves a command of the host. The command completes when this work ends.
     Host(Queued),
     /// Destaging an extent of this length from the write cache.
     Destage(u64),
@@ -179,7 +179,7 @@ pub struct Hdd {
     /// Extents in the write cache: (offset, order of arrival) to length.
     dirty: BTreeMap<(u64, u64), u64>,
     dirty_seq: u64,
-    /// Current work of the arm, and the time at which the work ends.
+    /// Current work of the arm, and the time at which the work ends; `None` while the arm is idle.
     arm: Option<(Work, u64)>,
     /// The id of the flush that blocks other commands, and the time at which the flush ends. This
     /// time is `None` until the cache is empty.
@@ -609,8 +609,9 @@ fn zone_rates(parameters: &HddParameters) -> Vec<u64> {
         .collect()
 }
 
-/// Returns the upper limits of the uniformly distributed rotational delay if the arm can choose
-/// from 1, 2, ... accesses: the time of a revolution times max(0.6, 1 / (1 + 0.13 log2 depth)).
+/// Returns the maximum rotational delay for each queue depth from 1 on; the delay is uniformly
+/// distributed. With more accesses to choose from, the arm finds one with a shorter delay: the
+/// maximum is a revolution times max(0.6, 1 / (1 + 0.13 log2 depth)).
 fn rotation_limits_ns(revolution_ns: u64) -> Vec<u64> {
     (1..=ROTATION_DEPTHS)
         .map(|depth| {

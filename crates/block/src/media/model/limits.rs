@@ -31,7 +31,7 @@ pub enum ModelError {
         /// Requested device type.
         wanted: ModelType,
     },
-    /// An override names no parameter, or its value has the wrong type.
+    /// An override names a parameter that does not exist, or its value has the wrong type.
     #[error("override of profile {name:?}: {reason}")]
     Override {
         /// Name of the profile.

@@ -230,7 +230,7 @@ impl Agenda {
     }
 }
 
-/// Completions that are not yet reported, as (id, time), in order.
+/// Completions that are not yet reported, as (id, time), in order of time.
 type Unreported = VecDeque<(u64, u64)>;
 
 const NS_PER_S: u64 = 1_000_000_000;

@@ -68,7 +68,7 @@ pub struct NetworkDisk {
 }
 
 impl NetworkDisk {
-    /// Creates a volume with full buckets. Errors: a parameter out of range.
+    /// Creates a volume with full buckets. Returns an error if a parameter is out of range.
     pub fn new(parameters: NetworkParameters, seed: u64) -> Result<Self, ModelError> {
         parameters.validate()?;
         Ok(NetworkDisk {

@@ -36,12 +36,13 @@ pub enum Parameters {
 }
 
 impl Parameters {
-    /// Returns the parameters of the profile `name` with `overrides` applied; tables inside are
-    /// merged key by key. A time or size can be a number or a text with a unit.
+    /// Returns the parameters of the profile `name` with `overrides` applied. Tables in the profile
+    /// and in the overrides are merged key by key. A time or size can be a number or a text with a
+    /// unit.
     ///
-    /// Errors: an unknown profile (the message lists the profiles of the type), a profile of
-    /// another type, an override that is no parameter or has the wrong type, or a value out of
-    /// range.
+    /// # Errors
+    /// If the profile is unknown (the message lists the profiles of the type) or of another type,
+    /// if an override is no parameter or has the wrong type, or if a value is out of range.
     pub fn from_profile(
         wanted: ModelType,
         name: &str,
@@ -493,8 +494,9 @@ fn merge(base: &mut toml::Table, overrides: toml::Table) -> Result<(), String> {
     Ok(())
 }
 
-/// Parses a text with a unit into a number in the unit at the end of the parameter's name.
-/// Examples are "400ms" for a time, "64MB" for a size, and "68MB" for a rate, without "per second".
+/// Parses a text with a unit. Returns the number in the unit at the end of `key`, the name of the
+/// parameter. Examples are "400ms" for a time, "64MB" for a size, and "68MB" for a rate, without
+/// "per second".
 fn with_unit(key: &str, text: &str) -> Result<i64, String> {
     let number = if key.ends_with("_ns") {
         u64::try_from(parse_time(text)?.0.as_nanos()).ok()

@@ -15,7 +15,8 @@ pub(super) enum Placement {
     Band,
     /// The media cache, to which the write is appended.
     MediaCache,
-    /// Not decided, because the media cache is full and a band must be cleaned first.
+    /// Not decided yet, because the media cache is full. The write is placed after a band has been
+    /// cleaned.
     AfterCleaning,
 }
 

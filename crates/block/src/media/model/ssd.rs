@@ -59,8 +59,8 @@ pub struct SsdParameters {
     pub pool_reclaim_bytes_per_s: u64,
     /// Time that the device must be idle before reclaim begins, in ns.
     pub pool_reclaim_idle_ns: u64,
-    /// Number of bytes that a sequential write consumes from the pool, as a share of its length,
-    /// from 0 to 1.
+    /// Share of the length of a sequential write, from 0 to 1, that the write takes from the pool
+    /// of pre-erased bytes.
     pub sequential_pool_share: f64,
     /// Length of a freeze.
     pub freeze: Lognormal,
@@ -143,8 +143,8 @@ pub struct Ssd {
 }
 
 impl Ssd {
-    /// Creates an idle device of `capacity_bytes` with a full pool. Errors: a parameter out of
-    /// range.
+    /// Creates an idle device of `capacity_bytes` with a full pool of pre-erased bytes. Errors: a
+    /// parameter out of range.
     pub fn new(
         parameters: SsdParameters,
         capacity_bytes: u64,

@@ -26,8 +26,8 @@ fn message(opcode: u32, rest: &str) -> Vec<u8> {
     bytes
 }
 
-/// Decodes the request of a message. As in a read from `/dev/fuse`, the first [`HEAD_BYTES`] bytes
-/// of the message are the head, and the following bytes are the rest.
+/// Decodes the request of a message. As after a read from `/dev/fuse`, the message is passed in two
+/// parts: the head, which is its first [`HEAD_BYTES`] bytes, and all bytes after the head.
 fn decoded(bytes: &[u8]) -> Option<Asked> {
     let (head, rest) = bytes.split_at(bytes.len().min(HEAD_BYTES));
     let header = decode_header(head, bytes.len())?;
@@ -98,9 +98,9 @@ fn the_first_answer_names_the_limits() {
         transfer_bytes_max: 1 << 20,
         background_max: 64,
     };
-    // The kernel's version, its read-ahead and the flags that kernel and server both support; 64
-    // background requests twice; max_write 1 MiB, time_gran 1; 256 pages; zeroes in the rest of 64
-    // bytes.
+    // The kernel's version, its read-ahead, and the flags that kernel and server both support; 64
+    // for both limits on background requests; max_write 1 MiB, time_gran 1; 256 pages; zeroes in
+    // the rest of the 64 bytes.
     let expected =
         "07000000 1f000000 00000200 21804400  4000 4000 00001000 01000000  0001 0000 00000000";
     let expected = [from_hex(expected), vec![0; 28]].concat();
@@ -187,7 +187,8 @@ fn ways_to_allocate_are_told_apart() {
     assert_eq!(allocate("03000000"), expected(Some(Allocate::PunchHole)));
     assert_eq!(allocate("11000000"), expected(Some(Allocate::ZeroRange)));
     assert_eq!(allocate("10000000"), expected(Some(Allocate::ZeroRange)));
-    // Plain allocation, FALLOC_FL_COLLAPSE_RANGE, and two conflicting modes together.
+    // Not supported: plain allocation, FALLOC_FL_COLLAPSE_RANGE, and two conflicting modes
+    // together.
     for mode in ["00000000", "08000000", "13000000"] {
         assert_eq!(allocate(mode), expected(None), "{mode}");
     }
@@ -219,7 +220,8 @@ fn operations_have_the_kernels_numbers() {
         (29, Asked::Release),
         (38, Asked::Destroy),
         (42, Asked::Forget),
-        // GETXATTR, FLUSH, INTERRUPT, IOCTL, SYNCFS and an undefined operation.
+        // GETXATTR, FLUSH, INTERRUPT, IOCTL, SYNCFS and an undefined operation are all decoded as
+        // `Other`.
         (22, Asked::Other),
         (25, Asked::Other),
         (36, Asked::Other),
@@ -271,8 +273,9 @@ fn attributes_lie_as_in_the_kernels() {
     let expected = from_hex(&expected);
     assert_eq!(expected.len(), 16 + 88);
     assert_eq!(facts().attributes_answer(2), Some(expected.clone()));
-    // The mode follows 16 + 60 bytes. It is 0100600 for the file, 0100400 for the read-only file,
-    // and 040500 for the folder.
+    // The mode is at offset 76 of the answer: after 16 bytes of the head and 60 bytes of
+    // attributes. It is 0100600 for the file, 0100400 for the read-only file, and 040500 for the
+    // folder.
     assert_eq!(expected[76..80], [0x80, 0x81, 0, 0]);
     let read_only = Facts {
         read_only: true,

@@ -10,7 +10,7 @@ use super::ranges::Range;
 
 /// Limit on the length of a cached range, in units.
 const UNITS_MAX: u32 = 128;
-/// Limit on the total length of the cached ranges, in units: 1 MiB.
+/// Limit on the total length of the cached ranges, in units of 64 bytes: 1 MiB.
 const KEPT_UNITS_MAX: u32 = 1 << 14;
 
 /// Cached ranges by length.

@@ -307,12 +307,12 @@ impl<T> Deref for Shared<T> {
 
 impl<T> Clone for Shared<T> {
     fn clone(&self) -> Shared<T> {
-        // A holder can make another one without seeing the writes of other holders, so relaxed
+        // A holder can create another holder without seeing the writes of other holders, so relaxed
         // order is enough.
         let before = self.head().holders.fetch_add(1, Ordering::Relaxed);
         if before > HOLDERS_MAX {
-            // A panic could be caught, and then the count would continue to grow. So the process is
-            // aborted.
+            // Too many holders: the count could overflow. Abort the process, because a panic could
+            // be caught, and then the count would continue to grow.
             std::process::abort();
         }
         Shared {
@@ -327,7 +327,8 @@ impl<T> Drop for Shared<T> {
         if self.head().holders.fetch_sub(1, Ordering::Release) > 1 {
             return;
         }
-        // All accesses of the other holders to the value happen before it is dropped.
+        // The fence makes all accesses of the other holders to the value happen before the value is
+        // dropped.
         fence(Ordering::Acquire);
         // SAFETY: this was the last holder. The head is moved out before it is dropped, because
         // dropping it frees the block that contains it.

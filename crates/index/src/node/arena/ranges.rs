@@ -86,8 +86,8 @@ impl Ranges {
         Some(taken)
     }
 
-    /// Frees a range. If the caller should unmap the chunk of that range, returns the chunk; its
-    /// ranges are then removed.
+    /// Frees a range. Returns the chunk of the range if the caller should unmap it; the free ranges
+    /// of that chunk are then removed.
     pub fn give_back(&mut self, range: Range) -> Option<u32> {
         let mut free = range;
         let mut before = self.by_place.range(..(range.chunk, range.at));

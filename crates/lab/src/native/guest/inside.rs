@@ -1,5 +1,5 @@
-//! The first program of a guest: executes the run of the order, writes the answer, and powers the
-//! guest off.
+//! The first program of a guest: executes the run that the order (a file from the host) describes,
+//! writes the answer, and powers the guest off.
 //!
 //! This must never run outside a guest: the mounts would hide folders of the machine, and the end
 //! would power the machine off.
@@ -25,8 +25,8 @@ const HOSTFS: u64 = 0x00c0_ffee;
 /// The second disk of the guest; User-Mode Linux reserves the first disk for a root file system.
 const DEVICE: &str = "/dev/ubdb";
 
-/// Executes the run of the order in `folder`, writes the answer to `folder`, and powers the guest
-/// off. Returns only on an error.
+/// Executes the run that the order file in `folder` describes, writes the answer to `folder`, and
+/// powers the guest off. Returns only on an error.
 ///
 /// # Errors
 /// If this process is not the first program of a guest, or the answer cannot be written.

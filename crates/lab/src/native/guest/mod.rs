@@ -36,8 +36,8 @@ const ORDER: &str = "order.json";
 const ANSWER: &str = "answer.json";
 /// Text that a kernel prints when it panics.
 const PANIC: &str = "Kernel panic";
-/// Number of last console lines of a guest that the error message contains if the guest has not
-/// answered.
+/// If a guest has not answered, number of the last lines of its console that the error message
+/// quotes.
 const LAST_LINES: usize = 2;
 
 /// Run that a guest must execute.

@@ -10,8 +10,8 @@ use crate::replacement::DeviceCost;
 
 /// Weight of one page, or of one flush, in the moving means.
 const WEIGHT: f64 = 1.0 / 256.0;
-/// Weight with which a more expensive flush raises the cost of the cheapest page. A cheaper flush
-/// replaces this cost.
+/// Weight of a new flush in the moving mean that estimates the cost of the cheapest page. Only a
+/// more expensive flush is averaged in with this weight; a cheaper flush becomes the new value.
 const CHEAPEST_WEIGHT: f64 = 1.0 / 1024.0;
 /// Minimum cost of a page read in microseconds, since other costs are divided by it.
 const COST_US_MIN: f64 = 1e-3;
@@ -96,8 +96,8 @@ impl Costs {
         self.cheapest_us
     }
 
-    /// Returns the fixed cost of a flush of less than a cluster, which is added to the cost of its
-    /// pages.
+    /// Returns the fixed cost, in microseconds, of a flush of fewer pages than a cluster. The cost
+    /// of each flushed page is added to it.
     pub(super) fn beside_us(&self) -> f64 {
         (self.partial_us - self.partial_pages * self.cheapest_us).max(0.0)
     }

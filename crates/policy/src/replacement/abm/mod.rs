@@ -98,8 +98,8 @@ impl<R: Order> Abm<R> {
         self.read.len() + self.write.len()
     }
 
-    /// Forgets that `page` is a ghost, and returns the side that remembered it; `None` if no side
-    /// did.
+    /// Forgets that `page` is a ghost (a remembered evicted page). Returns the side that remembered
+    /// the page, read or write; `None` if neither did.
     fn unghost(&mut self, page: PageId) -> Option<Side> {
         let side = match self.memory[page as usize] {
             Memory::ReadGhost => Side::Read,

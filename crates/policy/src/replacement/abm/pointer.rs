@@ -24,8 +24,8 @@ pub enum PointerRule {
     /// page read.
     Cost,
     /// The rule of [`PointerRule::Cost`], but the fixed cost of a flush is counted once per
-    /// cluster. Each side remembers ghosts for half of the capacity, so that the hits on both sides
-    /// are comparable.
+    /// cluster. The read side and the write side of the buffer each remember ghosts (evicted pages)
+    /// for half of the capacity, so that the hits on both sides are comparable.
     Marginal,
 }
 
@@ -36,12 +36,13 @@ pub(super) enum Side {
     Write,
 }
 
-/// Minimum number of the largest steps that [`PointerRule::Marginal`] needs to cross the whole
-/// buffer; smaller steps are scaled in proportion. A larger step would often be cut off at the end
-/// of the range and so be undervalued.
+/// Minimum number of steps in which [`PointerRule::Marginal`] crosses the whole buffer, even if
+/// each step has the maximum size. In a small buffer, all steps are scaled down for this. Larger
+/// steps would often be cut off at the end of the range, and so be undervalued.
 const STEPS_MIN: f64 = 32.0;
 
-/// The pointer, and the measured device costs that determine the steps of the pointer.
+/// The pointer that divides the cache between reads and writes, and the measured device costs that
+/// determine the steps of the pointer.
 #[derive(Clone, Debug)]
 pub struct Pointer {
     rule: PointerRule,
@@ -93,8 +94,8 @@ impl Pointer {
         &self.costs
     }
 
-    /// Returns the maximum number of evicted pages that a side remembers while it has `held` pages
-    /// in the cache.
+    /// Returns the maximum number of evicted pages (ghosts) that the read side or the write side of
+    /// the buffer remembers while it has `held` pages in the cache.
     pub(super) fn ghosts_max(&self, held: usize) -> usize {
         let capacity = self.capacity as usize;
         match self.rule {
@@ -148,8 +149,8 @@ impl Pointer {
     }
 
     /// Records a write to a page that was flushed and is still in the cache. A larger write buffer
-    /// would have saved the flush of this page. The paper's rule considers only pages that were
-    /// evicted.
+    /// would have saved the flush of this page. The paper's rule ignores such writes: it considers
+    /// only pages that were evicted.
     pub(super) fn flushed_too_early(&mut self) {
         if self.weighs_costs() {
             self.ghost_hit(Side::Write, Access::Write);
@@ -190,7 +191,8 @@ mod tests {
 
     #[test]
     fn the_cost_rule_counts_a_flush_for_the_reads_it_is_worth() {
-        // A flush of a page costs 200 us and a read 25 us, so the pointer moves by 8 pages.
+        // A flush of a page costs 200 us and a read costs 25 us, so a hit that would have saved a
+        // flush moves the pointer by 200 / 25 = 8 pages.
         let mut pointer = pointer(PointerRule::Cost, 100);
         pointer.ghost_hit(Side::Write, Access::Write);
         assert_eq!(pointer.write_target(), 58.0);

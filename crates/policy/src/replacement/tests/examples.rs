@@ -1,5 +1,5 @@
-//! Small examples with results computed by hand. Pages are numbered 0, 1, 2 ..., and an erase block
-//! has 4 pages.
+//! Small examples of replacement policies, with results computed by hand. Pages are numbered 0, 1,
+//! 2 ..., and an erase block has 4 pages.
 
 use super::*;
 
@@ -88,9 +88,9 @@ fn s3_fifo_drops_pages_used_once_first() {
 #[test]
 fn w_tinylfu_admits_by_frequency() {
     // The cache has 100 frames, 99 of them in the main area. When page 100 finds the cache full,
-    // pages 0 to 98 move into the free main area, which counts each a second time; page 0 is then
-    // the oldest page of the probation segment. Page 99 was counted once, so it does not replace
-    // page 0 and is evicted.
+    // pages 0 to 98 move into the free main area, and each of them is counted a second time. Page 0
+    // is then the oldest page of the probation segment. Page 99 was counted once, so it does not
+    // replace page 0 and is evicted.
     let mut tiny = Driven::new(built("w-tinylfu", 100, 128, &[]));
     for page in 0..100 {
         tiny.read(page);
@@ -116,7 +116,7 @@ fn lru_2_drops_pages_used_once_before_those_used_twice() {
 
 #[test]
 fn lrfu_counts_uses_and_forgets_slowly() {
-    // At this lambda, three uses of page 0 outweigh one later use of page 1.
+    // With the default lambda, three uses of page 0 outweigh one later use of page 1.
     let mut lrfu = driven("lrfu", 2);
     read_all(&mut lrfu, &[0, 0, 0, 1]);
     assert_eq!(left_by_reading(&mut lrfu, 2), [1]);
@@ -274,8 +274,8 @@ fn abm_moves_a_written_page_and_delays_write_eviction() {
 
 #[test]
 fn abm_borrows_free_frames_both_ways() {
-    // Without writes, reads fill all 4 frames. Writes then take frames from the read side, one at a
-    // time, as long as the write side is below its 2 pages.
+    // Without writes, reads fill all 4 frames. Then each write takes one frame from the read side,
+    // until the write side has its 2 pages.
     let mut abm = driven("abm-lru-clc-fixed50", 4);
     read_all(&mut abm, &[0, 1, 2, 3]);
     assert_eq!(abm.held.len(), 4);
@@ -306,11 +306,12 @@ fn abm_remembers_and_moves_its_pointer() {
 
 #[test]
 fn a_page_flushed_too_early_moves_only_the_pointer_that_weighs_costs() {
-    // With 4 frames, 2 of them for writes, pages 0, 1 and 2 of one block are flushed together when
-    // page 8 is accessed. Page 0 is evicted, and page 1 stays clean. If page 1 had stayed dirty
-    // until its next write, one flush would have been saved. A flush costs 200 us and a read costs
-    // 25 us, so the pointer would move by 200 / 25 = 8 pages. But the pointer is at 2 of 4 pages,
-    // so it can move by only 2 pages.
+    // There are 4 frames, 2 of them for writes: the pointer, which divides reads from writes, is at
+    // 2. Pages 0, 1 and 2 of one block are flushed together when page 8 is accessed. Page 0 is
+    // evicted, and page 1 stays clean. If page 1 had stayed dirty until its next write, one flush
+    // would have been saved. A flush costs 200 us and a read costs 25 us, so the policy that weighs
+    // costs would move the pointer by 200 / 25 = 8 pages. There are only 4 frames, so it can move
+    // by only 2.
     for (name, target) in [("abm-lru-fab", 2.0), ("abm-lru-fab-cost", 4.0)] {
         let mut abm = driven(name, 4);
         for page in [0, 1, 2, 4, 8] {
@@ -363,8 +364,8 @@ fn a_cluster_that_is_flushed_again_moves_the_pointer_that_counts_flushes() {
 
 #[test]
 fn a_block_is_written_whole_only_where_parts_were_seen_to_cost_more() {
-    // Erase blocks have 4 pages. Padding half a block costs 2 reads and 2 more written pages, 450
-    // us.
+    // Erase blocks have 4 pages. Padding half a block costs 2 page reads and 2 additional page
+    // writes, together 450 us.
     for (parts_us, padded) in [(200.0, false), (600.0, false), (1000.0, true)] {
         let mut policy = built("abm-lru-clc+pad-fixed100", 3, 12, &[]);
         for time_us in [200.0, parts_us] {

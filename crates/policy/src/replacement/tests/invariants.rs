@@ -60,8 +60,8 @@ proptest! {
                 prop_assert!(driven.held.len() <= capacity, "{name}");
             }
             driven.check(PAGES);
-            // After all pages have been discarded, no page is in the cache or remembered, and ids
-            // are allowed to be reused.
+            // After all pages have been discarded, the policy must neither cache nor remember any
+            // page. The ids of these pages can then be used for other pages.
             for page in 0..PAGES {
                 driven.remove(page);
                 prop_assert!(!driven.policy.remembers(page), "{name}: {page}");

@@ -72,8 +72,8 @@ impl Driven {
         }
     }
 
-    /// Accesses a page, applies the policy's evictions to the expected state, and checks that they
-    /// are consistent with it.
+    /// Accesses a page and checks that the policy's evictions are consistent with the expected
+    /// state. Applies the evictions to that state.
     pub(super) fn access(&mut self, page: PageId, access: Access) -> (Outcome, Vec<Vec<Leaving>>) {
         let outcome = self.policy.access(page, access, &mut self.out);
         let was_held = self.held.contains(&page);

@@ -14,7 +14,8 @@
 use super::super::queues::Rank;
 use crate::lists::take_at;
 
-/// Number of bits by which a virtual time, which is sectors divided by weight, is shifted left.
+/// Virtual times are fixed-point numbers: sectors divided by weight, shifted left by this number of
+/// bits.
 const SHIFT: u32 = 22;
 
 /// Virtual times, weight and budget of one queue.
@@ -108,10 +109,11 @@ impl Fair {
 
     /// Activates the queue with index `at`, which has requests again.
     ///
-    /// `shifted` is the raise factor of a queue that lost its turn only because it issues one
-    /// request after another; such a queue starts at the virtual finish of its last service. If its
-    /// new finish would already have passed, its start and finish are moved towards the current
-    /// virtual time; the higher the raise, the smaller the move.
+    /// `shifted` is given if the queue lost its turn only because its task sends each request after
+    /// the previous one has completed. The queue then starts at the virtual finish of its last
+    /// service. If its new finish would already have passed, its start and finish are moved towards
+    /// the current virtual time. The value of `shifted` is the raise factor: the higher it is, the
+    /// smaller the move.
     pub(super) fn activate(&mut self, at: usize, rank: Rank, weight: u64, shifted: Option<u64>) {
         self.forget_if(at, |share| share.rank != rank);
         let class = &mut self.classes[rank as usize];
@@ -161,8 +163,8 @@ impl Fair {
         self.forget_passed(at);
     }
 
-    /// Ends the service of the queue with index `at`, which has more requests: returns it to the
-    /// waiting queues with a new weight and budget.
+    /// Ends the service of the queue with index `at`. The queue still has requests, so it is
+    /// returned to the waiting queues, with a new weight and budget.
     pub(super) fn requeue(&mut self, at: usize, weight: u64, budget: u64) {
         let share = &mut self.shares[at];
         share.finish_after(share.service);
@@ -187,8 +189,8 @@ impl Fair {
         }
     }
 
-    /// Forgets the idle queues whose virtual finish has passed, in the class of the queue with
-    /// index `at`.
+    /// Forgets the idle queues, in the class of the queue with index `at`, whose virtual finish
+    /// time has passed.
     fn forget_passed(&mut self, at: usize) {
         let class = &mut self.classes[self.shares[at].rank as usize];
         while let Some((finish, first)) = class.idle.first().copied() {

@@ -106,7 +106,8 @@ impl Flow {
         self.plain_weight() * self.raise.factor()
     }
 
-    /// Returns the weight that follows from the queue's priority level, without the raise.
+    /// Returns the weight that follows from the queue's priority level, without the factor by which
+    /// interactive queues are raised.
     pub(super) fn plain_weight(&self) -> u64 {
         (8 - self.level) * 10
     }
@@ -166,8 +167,8 @@ impl Flow {
         self.seeks == u32::MAX
     }
 
-    /// Returns true unless the task's think times are known to be long, or the queue is of the idle
-    /// class.
+    /// Returns false if the task's think times are known to be long, or if the queue is of the idle
+    /// class; otherwise returns true.
     pub(super) fn thinks_short(&self) -> bool {
         !self.thinks_long && self.rank != Rank::Idle
     }
@@ -177,9 +178,9 @@ impl Flow {
         !self.is_seeky() && self.asks_always && self.thinks_short()
     }
 
-    /// Returns the number of sectors that the next request is charged to the budget; `None` without
-    /// a request. The length of an async request is multiplied by `async_factor`, unless the
-    /// queue's weight is raised.
+    /// Returns the number of sectors that the next request costs the queue's budget; `None` if
+    /// there is no request. The length of an async request is multiplied by `async_factor`, unless
+    /// the queue's weight is raised.
     pub(super) fn charge(&self, r: &Requests, async_factor: impl Fn() -> u64) -> Option<u64> {
         let sectors = u64::from(r[self.next?].bio.sectors);
         let is_plain = self.sync || self.raise.is_up();

@@ -58,7 +58,8 @@ pub struct BfqParameters {
     /// Expiry age of a sync request. Once in each service of a queue, the oldest request of the
     /// queue is checked, and is dispatched next if it has expired.
     pub fifo_expire_sync_ns: u64,
-    /// Expiry age of an async request. It has the same effect as the expiry age of a sync request.
+    /// Expiry age of an async request, which is checked in the same way as that of a sync request
+    /// (`fifo_expire_sync_ns`).
     pub fifo_expire_async_ns: u64,
     /// Distance behind the head, in sectors, beyond which a request is left for the next sweep.
     pub back_seek_sectors_max: u64,
@@ -138,7 +139,7 @@ pub struct Bfq {
     budget_max: u64,
     /// Counter of the budgets granted, which approaches 256.
     budgets: u64,
-    /// The queue being served, and the time at which its service began.
+    /// Index of the queue being served. `served_since_ns` is the time at which its service began.
     served: Option<usize>,
     served_since_ns: u64,
     /// Start and end of the current pause, during which the device is kept idle for the queue being
@@ -259,8 +260,9 @@ impl Bfq {
             || self.busy.len() == 1
     }
 
-    /// Returns true if the service of the queue with index `at` has reached its timeout. In a
-    /// pause, also at least a third of the queue's budget must be left.
+    /// Returns true if the service of the queue with index `at` has reached its timeout. While the
+    /// scheduler pauses for this queue, the result is true only if at least a third of the queue's
+    /// budget is left as well.
     fn may_time_out(&self, at: usize, now_ns: u64) -> bool {
         let budget = self.fair.budget(at);
         let is_due = now_ns >= self.flows[at].budget_until_ns;
@@ -565,8 +567,8 @@ impl Bfq {
         if device.seen == Some(true) || self.under_way + self.waiting <= DEVICE_QUEUES {
             return;
         }
-        // While the scheduler itself keeps the device idle for a queue, a low queue depth does not
-        // show that the device has no internal queue. The sample is not used.
+        // The sample is not used while the scheduler itself keeps the device idle for a queue: a
+        // low queue depth then does not show that the device has no internal queue.
         if let Some(at) = self.served {
             let flow = &self.flows[at];
             let has_few = flow.under_way + flow.lane.len() < DEVICE_QUEUES;

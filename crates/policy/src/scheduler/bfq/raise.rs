@@ -19,8 +19,8 @@ const PLAYER_SECTORS_PER_S: u64 = 7_000;
 const PLAYER_NS: u64 = 300 * MS_NS;
 /// Tolerance for the kernel's coarse clock: four ticks at 250 ticks per second.
 const TICKS_NS: u64 = 16 * MS_NS;
-/// Number of served sectors above which a new queue is no longer taken for that of a starting
-/// program, and its raise ends.
+/// Number of served sectors above which the raise of a new queue ends. The weight of a new queue is
+/// raised in case its task is a starting program, and a starting program reads less.
 const RAISED_SECTORS_MAX: u64 = 120_000;
 
 impl Bfq {
@@ -40,8 +40,8 @@ impl Bfq {
         let is_player = is_done && flow.soft_real_time_ns < now_ns && flow.plain_weight() == 40;
         let was_up = flow.raise.is_up();
         if !is_new && !is_player {
-            // In the usual case the queue is neither new nor a player, and its raise does not
-            // change.
+            // In the usual case the queue is neither new nor that of a media player, and its raised
+            // weight does not change.
             if !was_up {
                 flow.raise.began_ns = now_ns;
             }

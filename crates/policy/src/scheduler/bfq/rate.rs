@@ -6,7 +6,8 @@
 
 use super::super::MS_NS;
 
-/// Number of bits by which a rate, in sectors per microsecond, is shifted left.
+/// Number of fraction bits of a rate: a rate is in sectors per microsecond, shifted left by this
+/// number of bits.
 const SHIFT: u32 = 16;
 /// `INTERVAL_NS` is the length of a sample. A sample ends earlier if no request is dispatched for
 /// `GAP_NS` and the device is idle.
@@ -147,12 +148,14 @@ mod tests {
 
     #[test]
     fn a_device_of_which_nothing_is_known_is_two_thirds_of_the_reference() {
-        // Maximum budget: 14,000 * 2/3 = 9333, times 124,000 us, >> 16, is 17,658 sectors. Duration
-        // of a raised weight: 14,000 * 7000 ms / 9333 = 10.5 s.
+        // The initial rate is 14,000 * 2/3 = 9333, in sectors per us shifted left by 16. So the
+        // maximum budget is 9333 * 124,000 us >> 16 = 17,658 sectors, and the duration of a raised
+        // weight is 14,000 * 7000 ms / 9333 = 10.5 s.
         let rate = Rate::new(true);
         assert_eq!(rate.sectors_in(124 * MS_NS), 17_658);
         assert_eq!(rate.raised_ns(), 10_500 * MS_NS);
-        // Duration of a raised weight without rotation: 33,000 * 2500 ms / 22,000 = 3.75 s.
+        // Duration of a raised weight on a device without rotation: 33,000 * 2500 ms / 22,000 =
+        // 3.75 s.
         assert_eq!(Rate::new(false).raised_ns(), 3_750 * MS_NS);
     }
 

@@ -21,10 +21,11 @@ const VALID: u64 = 80;
 const SEEKY_SECTORS: u64 = 8192;
 /// The longest pause of a seeky task.
 const SEEKY_IDLE_NS: u64 = 2 * MS_NS;
-/// A queue of the idle class is placed this long after the last of all other queues in the order of
-/// slices.
+/// In the order in which queues are served, a queue of the idle class is placed this long after the
+/// last queue of the other classes.
 const IDLE_DELAY_NS: u64 = 200 * MS_NS;
-/// Number of requests at the device above which the device is known to have an internal queue.
+/// A device that has had more than this number of requests in progress at once is known to have an
+/// internal queue.
 const DEVICE_QUEUES: usize = 4;
 
 /// Parameters of CFQ.
@@ -36,7 +37,8 @@ pub struct CfqParameters {
     /// Expiry age of a sync request. Once in each slice, the oldest request of the queue is
     /// checked, and is dispatched first if it has expired.
     pub fifo_expire_sync_ns: u64,
-    /// Expiry age of an async request. It has the same effect as the expiry age of a sync request.
+    /// Expiry age of an async request; it is checked and used in the same way as the expiry age of
+    /// a sync request.
     pub fifo_expire_async_ns: u64,
     /// Distance behind the head, in sectors, beyond which a request is left for the next sweep.
     pub back_seek_sectors_max: u64,
@@ -122,8 +124,8 @@ pub struct Cfq {
     issued: usize,
     /// Number of sync requests on the list or with the device.
     sync_under_way: usize,
-    /// True once the device has had more than [`DEVICE_QUEUES`] requests, which shows that it has
-    /// an internal queue.
+    /// True once the device has had more than [`DEVICE_QUEUES`] requests in progress at once, which
+    /// shows that it has an internal queue.
     device_queues: bool,
     /// The sector after the end of the last issued request.
     head_sector: u64,
@@ -201,8 +203,8 @@ impl Cfq {
         self.file(at);
     }
 
-    /// Ends the slice of the active queue. If `early`, the unused time of the slice is credited to
-    /// the queue's next position.
+    /// Ends the slice of the active queue. If `early`, the unused time of the slice is remembered
+    /// and added to the queue's next position in the order of service, as Linux 2.6.26 does.
     fn expire(&mut self, early: bool, now_ns: u64) {
         self.idle_until_ns = None;
         let Some(at) = self.active.take() else {
@@ -307,8 +309,8 @@ impl Cfq {
         &mut self.tasks[task as usize]
     }
 
-    /// Updates the history of the bio's task with a sync request, and decides whether the device is
-    /// kept idle for the task's queue.
+    /// Records a sync request of the bio's task in the history of the task, and decides whether the
+    /// device is kept idle for the task's queue.
     fn note_request(&mut self, at: usize, bio: &Bio, now_ns: u64) {
         let (idle_ns, device_queues) = (self.parameters.slice_idle_ns, self.device_queues);
         let history = self.history(bio.task);
@@ -355,8 +357,9 @@ impl Cfq {
         bio.start_sector.abs_diff(self.head_sector) <= mean.unwrap_or(SEEKY_SECTORS)
     }
 
-    /// Keeps the device idle for the active queue, which has no more requests, if that is
-    /// worthwhile.
+    /// The active queue has no more requests. Keeps the device idle for a short time, in which the
+    /// task of the queue may submit its next request. Does nothing if idling is not worthwhile for
+    /// this queue.
     fn begin_idling(&mut self, at: usize, task: Task, now_ns: u64) {
         let history = *self.history(task);
         if !self.flows[at].may_idle || history.exited || self.parameters.slice_idle_ns == 0 {

@@ -128,8 +128,8 @@ fn where_nobody_follows_tasks_that_are_gone_there_is_no_wait() {
         bench.complete(tag);
         assert_eq!(bench.next().is_none(), round < 6, "{round}");
         bench.pass_ms(6);
-        // The waiting request is served after the wait and completes long before the next task's
-        // request.
+        // After the disk has waited in vain for the exited task, it serves the waiting request.
+        // That request completes long before the next round adds a request.
         bench.served();
         bench.pass_ms(6);
     }

@@ -131,7 +131,8 @@ fn a_queue_alone_keeps_the_device_for_8_ms_and_others_come_then() {
     assert_eq!(bench.queue.wake_at_ns(), None, "nobody waits");
     bench.pass_ms(7);
     bench.add(Bio::read(2, FAR, 8));
-    // Two queues of equal weight are busy now; the pause for the first queue continues to its end.
+    // A second queue of equal weight has a request now. The device still stays idle for the first
+    // queue until its 8 ms are over.
     assert_eq!(bench.next(), None);
     assert_eq!(bench.queue.wake_at_ns(), Some(8 * MS_NS));
     bench.pass_ms(1);

@@ -111,11 +111,11 @@ fn congestion_takes_tokens_from_who_is_better_than_its_target() {
     bed.five_hundred(WRITE, 4, 6000, 3000);
     assert_eq!(bed.tokens(102_999), (256, 128));
     assert_eq!(bed.tokens(103_000), (256, 64));
-    // The device completes writes in 1 ms, but each write waits for 12 ms before. So there is no
-    // congestion, and the total latency of 13 ms is in the 6th quarter of the target: the writes
-    // get 6/4 of 64 tokens. Ten rounds of 50 writes start at 200 ms; the first completes at 213 ms.
-    // At 313 ms there are 8 * 50 samples, which is too few. At 417 ms, 100 ms after the next
-    // completion at 317 ms, all 500 samples exist.
+    // A write takes 1 ms on the device, so there is no congestion. Before that it waits for 12 ms,
+    // so its total latency of 13 ms is in the 6th quarter of the target: writes get 6/4 of 64
+    // tokens. Ten rounds of 50 writes start at 200 ms; the first completes at 213 ms. At 313 ms
+    // there are 8 * 50 samples, which is too few. At 417 ms, 100 ms after the next completion at
+    // 317 ms, all 500 samples exist.
     for round in 0..10 {
         let at_us = 200_000 + round * 13_000;
         bed.round(WRITE, 50, [at_us, at_us + 12_000, at_us + 13_000]);
@@ -176,8 +176,9 @@ fn one_late_request_of_ten_is_congestion_and_less_is_not() {
 
 #[test]
 fn no_more_are_under_way_than_there_are_tokens() {
-    // The device is congested at two adjustments at which reads are in the 1st quarter of their
-    // target, which leaves 256 / 4 / 4 = 16 tokens.
+    // Reads start with 256 tokens. The device is congested at two adjustments, and both times the
+    // latency of the reads is in the first quarter of their target. Each time reads keep 1/4 of
+    // their tokens, so 256 / 4 / 4 = 16 tokens are left.
     let mut bed = Bed::new();
     for (from_us, rounds) in [(0, 2), (200_000, 10)] {
         bed.five_hundred(READ, rounds, from_us, 400);

@@ -36,7 +36,7 @@ fn a_batch_has_16_requests() {
     let mut expected = reads.clone();
     expected.push(9000);
     assert_eq!(bench.served(), expected);
-    // With 40 reads the write is dispatched after two full batches.
+    // With 40 reads, the write is dispatched after two full batches of 16 reads.
     let mut bench = mq_deadline();
     bench.writes(&[9000]);
     bench.reads(&(0..40).map(|n| n * 100).collect::<Vec<u64>>());
@@ -65,8 +65,8 @@ fn what_waits_longer_than_prio_aging_expire_goes_first() {
     bench.add(of(Priority::RealTime(0), 300));
     bench.add(of(Priority::RealTime(0), 400));
     assert_eq!(bench.next().map(|n| n.1), Some(300));
-    // At 10 s both idle requests have aged. They are dispatched before the request at 400, even
-    // while the request at 300 is at the device.
+    // At 10 s both requests of the idle class have aged. They are dispatched before the request at
+    // 400, even while the request at 300 is at the device.
     bench.pass_ms(1);
     assert_eq!(bench.served(), [100, 600, 400]);
 }

@@ -18,8 +18,8 @@ const ADAPTIVE_MAX: usize = 16;
 /// are writes, whose data the command carries. The maximum frame size is half of the number of
 /// waiting requests, but at least this number. The waiting requests are divided evenly into frames
 /// of at most this size. Frames must not be small: copying the data into the link is the
-/// initiator's largest cost, and each further send wakes the target for little work. A frame does
-/// not take all of many requests, so that both ends work at the same time.
+/// initiator's largest cost, and each further send wakes the target for little work. Many requests
+/// are divided among several frames, so that both ends work at the same time.
 const ADAPTIVE_WRITES_MIN: usize = 32;
 /// If a send has this number of data bytes or more, no further frame is added to it.
 const SEND_BYTES: u64 = 4 << 20;
@@ -194,8 +194,9 @@ mod tests {
         let adaptive = |writes, small| sends(Mode::Adaptive, mixed_queue(small, writes));
         assert_eq!(adaptive(32, 32), [[32]]);
         assert_eq!(adaptive(33, 33), [[17], [16]]);
-        // The maximum frame size is half of the number of waiting requests, but at least 32. The
-        // waiting requests are divided evenly into frames of at most this size.
+        // The limit of a frame is half of the requests that wait when the frame is formed, but at
+        // least 32 requests. The waiting requests are divided evenly into the smallest number of
+        // frames within this limit.
         assert_eq!(adaptive(64, 64), [[32], [32]]);
         assert_eq!(adaptive(96, 96), [[48], [24], [24]]);
         assert_eq!(adaptive(128, 128), [[64], [32], [32]]);

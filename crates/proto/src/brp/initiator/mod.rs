@@ -44,8 +44,8 @@ pub enum Failure {
     /// The target has died since the last flush, and answered changes are lost. Exactly one flush
     /// fails with this error.
     Lost,
-    /// Several paths broke, one after the other, while this request was in flight on them. If the
-    /// request is a change, it might still take effect.
+    /// The request failed because several paths broke, one after the other, while it was in flight
+    /// on them. If the request is a change, it might still take effect.
     Broken,
     /// The target did not become reachable again in time. If the request is a change, it might
     /// still take effect.
@@ -87,8 +87,8 @@ pub enum Change {
     /// Discarded ranges no longer read as zeroes.
     #[error("what is discarded in the export does not read as zeroes any more")]
     Discards,
-    /// The export differs in whether unflushed changes, or all of its content, survive the end of
-    /// the target's process.
+    /// The export keeps something other than before when the target's process ends: unflushed
+    /// changes may now survive, or no longer survive, and likewise all of its content.
     #[error("the export keeps what was not flushed in another way than before")]
     Keeping,
 }
@@ -183,8 +183,8 @@ pub struct Initiator<D> {
     waiting: Overlap,
     /// Cost of the changes that are queued or in flight, in bytes.
     admitted_bytes: u64,
-    /// True while at least one change waits until a flush has made room in the store of kept
-    /// changes.
+    /// True while at least one change waits because `kept`, the store of answered but unflushed
+    /// changes, is full. A flush makes room.
     is_full: bool,
     kept: Kept<D>,
     replays: usize,
@@ -322,7 +322,8 @@ impl<D: Data> Initiator<D> {
             && !replays
             && self.is_kept()
             && (self.is_full || !self.kept.has_room(self.admitted_bytes, cost));
-        // A flush waits while answered changes are being sent again, since it must also cover them.
+        // A flush waits while answered changes are being sent again, since the flush must cover
+        // these changes, too.
         let too_early = request.op == Op::Flush && self.replays > 0;
         self.is_full |= no_room;
         if no_room
@@ -354,8 +355,8 @@ impl<D: Data> Initiator<D> {
         }
     }
 
-    /// Issues a flush if changes wait for room in the store of kept changes, or if more than half
-    /// of the store is used.
+    /// Issues a flush if changes wait for room among the kept changes (answered, but not yet known
+    /// to be durable), or if these take more than half of their room.
     fn flush_for_room(&mut self) {
         let wanted = self.is_kept() && (self.is_full || self.kept.is_half_full());
         if !wanted || self.kept.is_empty() || self.own_flush || self.table.is_full() {

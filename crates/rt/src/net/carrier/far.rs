@@ -36,7 +36,7 @@ pub(super) fn run(rt: io::Result<Rt>, orders: Receiver<(Number, Order)>, told: S
     let serving = || rt.block_on(serve(&rt, orders, &told));
     // After a panic the state might be inconsistent, so it is only dropped, and never used again.
     if catch_unwind(AssertUnwindSafe(serving)).is_err() {
-        // Close `told` before the runtime ends, so that the other thread learns first that no more
+        // Close `told` first: before the runtime ends, the other thread must learn that no more
         // reports will come.
         told.close();
         rt.end();
@@ -77,8 +77,8 @@ struct End {
     rt: Rt,
     number: Number,
     send_batch: Rc<SendBatch<Told>>,
-    /// The stream; `None` while a layer is being put on it, and permanently if putting the layer on
-    /// it fails.
+    /// The stream. `None` while a layer such as TLS is being put on it, and permanently if that
+    /// fails.
     stream: RefCell<Option<Rc<Stream>>>,
     receives: RefCell<VecDeque<usize>>,
     sends: RefCell<VecDeque<DetachedBuf>>,
@@ -122,8 +122,8 @@ impl End {
         self.send_batch.put(Told::Of(self.number, report));
     }
 
-    /// Returns the stream. Returns an error while a layer is being put on the stream, or if putting
-    /// a layer on it has failed.
+    /// Returns the stream. Returns an error while a layer (such as TLS) is being put on the stream,
+    /// or if this has failed.
     fn stream(&self) -> io::Result<Rc<Stream>> {
         let stream = self.stream.borrow().clone();
         stream.ok_or_else(|| io::ErrorKind::NotConnected.into())
@@ -202,8 +202,8 @@ impl End {
     /// socket has accepted before still arrive at the peer.
     fn release(&self) {
         self.shutdown();
-        // Dropping the tasks abandons the receive and the send in progress, and a layer that is
-        // being put on the stream.
+        // Dropping the tasks abandons the receive and the send in progress, and also the setup of a
+        // layer (such as TLS) on the stream.
         self.tasks.take();
     }
 }

@@ -47,8 +47,8 @@ pub const PIECE_BYTES: usize = 64 << 10;
 pub const AHEAD_MAX: usize = 4;
 /// Maximum number of bytes sent at a time.
 pub const SEND_BYTES: usize = 1 << 20;
-/// Maximum number of pieces of one payload that have been copied for the carrier's thread and whose
-/// send has not completed.
+/// Maximum number of pieces of one payload in flight to the carrier's thread: pieces that were
+/// copied for the thread and are not sent completely.
 pub const SENDS_MAX: usize = 2;
 
 /// Identifier of a connection of a carrier. Identifiers are never reused, so a report about a

@@ -162,8 +162,8 @@ impl Carrier {
     }
 }
 
-/// Waits for the first message of the carrier's thread, and returns the result that it reports: the
-/// result of the thread's start.
+/// Waits for the first message of the carrier's thread. This message says whether the thread could
+/// start; returns that result.
 async fn began(from: &mut Messages<Told>) -> io::Result<()> {
     match from.next().await.and_then(|mut told| told.pop_front()) {
         Some(Told::Began(began)) => began,
@@ -281,8 +281,8 @@ impl Carried {
     }
 
     /// Allows the carrier's thread to receive data before the protocol requests it: up to
-    /// [`AHEAD_MAX`] pieces of [`PIECE_BYTES`]. Call this when no more layers will be put on the
-    /// connection.
+    /// [`AHEAD_MAX`] pieces of [`PIECE_BYTES`]. Call this after the last layer, such as TLS, was
+    /// put on the connection.
     pub fn read_ahead(&self) {
         self.state.reads_ahead.set(true);
         self.receive_ahead(AHEAD_MAX, PIECE_BYTES);

@@ -7,8 +7,8 @@ use io_uring::{opcode, squeue, types};
 use super::Ring;
 use crate::real_time::driver::{Descriptor, Request};
 
-/// Operation codes that a ring must support. Commands are not among them, since only one kind of
-/// export needs commands.
+/// Operation codes that a ring must support. `IORING_OP_URING_CMD` is not among them, since only
+/// ublk exports need it.
 pub(super) const NEEDED: [u8; 14] = [
     opcode::Nop::CODE,
     opcode::Read::CODE,

@@ -73,8 +73,9 @@ impl Ring {
         Ok((ring, refused))
     }
 
-    /// Registers the region of the pool and a table of files. If the kernel refuses one of the two
-    /// registrations, returns the error; if it refuses both, returns the first error.
+    /// Registers the region of the pool and a table of files with the ring. The ring works without
+    /// them. So a refusal because of a limit is not a failure: its error is returned in `Some` (the
+    /// first error, if both registrations are refused).
     fn register_all(&mut self, pool: &BufPool) -> io::Result<Option<io::Error>> {
         let mut refused = None;
         let ring = self.ring.borrow();
@@ -268,8 +269,8 @@ fn must_work(ring: &mut IoUring) -> io::Result<()> {
     Ok(())
 }
 
-/// Converts a refusal because of a limit or an old kernel to `Some(error)`, so that it is not an
-/// error of the caller: registration is only an optimisation.
+/// Returns `Ok(Some(error))` if the kernel refuses a registration because of a limit or because the
+/// kernel is old. This is no failure, since registration is only an optimisation.
 fn accept_limits(result: io::Result<()>) -> io::Result<Option<io::Error>> {
     match result {
         Ok(()) => Ok(None),

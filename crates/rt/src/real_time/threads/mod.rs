@@ -37,7 +37,7 @@ pub(super) struct Threads {
     pool: Pool,
     /// Number of operations in the pool.
     in_pool: Cell<usize>,
-    /// The files that `epoll` watches, each with the operations that wait until it changes.
+    /// The files that `epoll` watches, each with the operations that wait until the file changes.
     files: RefCell<Map<RawFd, Waiting>>,
     /// Completions that were not reported yet.
     ended: RefCell<Vec<Completion>>,
@@ -295,7 +295,8 @@ impl Driver for Threads {
 fn make_nonblocking(file: &Descriptor, request: &Request) -> io::Result<()> {
     match request {
         Request::Connect { .. } | Request::Accept => set_nonblocking(file.fd().as_fd()),
-        // Message files were made nonblocking when `MessageFile` took ownership of them.
+        // Message files need nothing here: they were made nonblocking when `MessageFile` took
+        // ownership of them.
         _ => Ok(()),
     }
 }

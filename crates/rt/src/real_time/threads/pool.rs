@@ -231,7 +231,8 @@ impl Pool {
         state.is_listening
     }
 
-    /// Cancels the request for a ring of the doorbell. A runtime that is awake needs no ring.
+    /// Ends the request to ring the doorbell at the next completion. A runtime that is awake does
+    /// not need the doorbell.
     pub(super) fn stop_listening(&self) {
         self.shared.lock().is_listening = false;
     }

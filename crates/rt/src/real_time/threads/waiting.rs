@@ -16,8 +16,8 @@ pub(super) struct Waiting {
     watches_room: bool,
 }
 
-/// Events after which the operations that wait for data are retried. A hangup and an error are also
-/// among the events of `WRITE`, since they concern both kinds of operations.
+/// Events after which operations that wait for data are retried. A hangup and an error concern
+/// readers and writers, so both `READ` and `WRITE` contain them.
 const READ: u32 = (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
 /// Events after which writers retry.
 const WRITE: u32 = (libc::EPOLLOUT | libc::EPOLLHUP | libc::EPOLLERR) as u32;

@@ -18,7 +18,8 @@ const PAST_PER_S: u64 = 900;
 pub struct Extent {
     /// Schemes to compare.
     pub schemes: Vec<Scheme>,
-    /// Rules for the amount of flash of a scheme. The text of the paper allows both rules.
+    /// Rules that determine how much flash a scheme gets. The text of the paper allows either rule
+    /// of [`Area::ALL`].
     pub areas: Vec<Area>,
     /// Number of seeds, counted from 1; results are medians over the seeds.
     pub seeds: u64,
@@ -40,7 +41,7 @@ pub struct Row {
     pub served: Served,
 }
 
-/// Average cost of one operation of a kind of load under a scheme.
+/// Average cost of one operation, for one scheme and one kind of operations.
 #[derive(Clone, Debug, Serialize)]
 pub struct Cost {
     /// Rule for the amount of flash.
@@ -53,7 +54,8 @@ pub struct Cost {
     pub per_operation: PerOperation,
 }
 
-/// Relative gains of the paper's tree over another scheme: 0.1 means 10 % more.
+/// Differences between the paper's tree and another scheme, as fractions. A gain of 0.1 means that
+/// the paper's tree has 10 % more throughput.
 #[derive(Clone, Debug, Serialize)]
 pub struct Gain {
     /// Rule for the amount of flash.
@@ -102,8 +104,8 @@ struct Entrant {
 }
 
 /// Runs every scheme with every area rule, on all cores. A life is the run of one scheme with one
-/// area rule and one seed; after each life, calls `progress` with the number of finished lives and
-/// the number of all lives.
+/// area rule and one seed. After each life, calls `progress` with the number of finished lives and
+/// the total number of lives.
 ///
 /// # Errors
 /// [`LifeError`].
@@ -219,7 +221,7 @@ impl Comparison {
         cost.map(|cost| &cost.per_operation)
     }
 
-    /// Returns the gains of the paper's tree over each other scheme that was run.
+    /// Returns, for every other scheme that was run, the gain of the paper's tree over that scheme.
     pub fn gains(&self) -> Vec<Gain> {
         let mut gains = Vec::new();
         for &area in &self.extent.areas {

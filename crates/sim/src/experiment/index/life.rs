@@ -103,13 +103,13 @@ pub struct PerOperation {
     pub service_us: f64,
     /// Number of leaves that were split.
     pub splits: f64,
-    /// Fraction of the area that is in use after the load; for an area without a fixed size, the
-    /// fraction of the used segments.
+    /// After the load: live bytes divided by the size of the area. If the area has no fixed size,
+    /// live bytes divided by the size of the segments in use.
     pub utilisation: f64,
     /// Number of segments with nodes after the load, divided by the fixed number of segments of the
     /// area; 0 for an area without a fixed size.
     pub area_share: f64,
-    /// Fraction of the segments with nodes that belong to the hot cluster.
+    /// Among the segments that hold nodes, the fraction that belongs to the hot cluster.
     pub hot_share: f64,
     /// Average number of keys per node after the load.
     pub keys_per_node: f64,

@@ -82,7 +82,7 @@ impl Population {
         }
     }
 
-    /// Returns the key with a number. The order of the keys is the order of their numbers.
+    /// Returns the key with the number `number`. Keys are in the same order as their numbers.
     pub(super) fn key(&self, number: u64) -> [u8; 8] {
         let key = match self.form {
             KeyForm::Dense => number,

@@ -71,8 +71,8 @@ mod tests {
         let mut rng = Rng::new(2);
         let service: Vec<f64> = (0..400_000).map(|_| rng.exponential(1000.0)).collect();
         for (clients, asked_per_s) in [(1, 300), (8, 700), (32, 900), (32, 1500)] {
-            // Mean value analysis (Reiser and Lavenberg 1980), which is exact for one queue with
-            // exponential services.
+            // The numbers come from mean value analysis (Reiser and Lavenberg 1980), which is exact
+            // for one queue with exponential services.
             let think_ms = clients as f64 / asked_per_s as f64 * 1e3;
             let (mut queue, mut response_ms, mut per_ms) = (0.0, 0.0, 0.0);
             for present in 1..=clients {

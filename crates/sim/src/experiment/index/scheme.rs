@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use super::setting::{FIELD_BYTES, FILL_FULL, FILL_NORMAL, Setting};
 
-/// Number of segments of a cluster that is never full, for loading an index before the size of its
-/// area is known.
+/// A number of segments that no cluster can reach. It is used to load an index before the size of
+/// the area of a cluster is known.
 const SEGMENTS_ANY: u32 = u32::MAX / 4;
 /// Divisor of the size of the data. The quotient is the memory for buffered changes. The total
 /// memory is `MEMORY_PER_BUFFER` times the memory for buffered changes.
@@ -85,8 +85,8 @@ impl Scheme {
         }
     }
 
-    /// Returns true for the schemes of the paper. Their log and checkpoints are not charged, and
-    /// their area has a fixed size.
+    /// Returns true for the schemes of the CHC-Tree paper. Their log and checkpoints are not
+    /// charged, and their area has a fixed size.
     pub(super) fn is_papers(self) -> bool {
         self != Scheme::Ours
     }
@@ -96,8 +96,8 @@ impl Scheme {
         self.options(setting, SEGMENTS_ANY, SEGMENTS_ANY)
     }
 
-    /// Returns the options of the engine after loading. The size of the area depends on `loaded`,
-    /// the statistics after loading.
+    /// Returns the options with which the engine runs after loading. The size of the area depends
+    /// on `loaded`, the statistics after loading.
     pub(super) fn to_run(self, setting: &Setting, area: Area, loaded: &Statistics) -> Options {
         let live = loaded.space.live_bytes as f64;
         let (hot, cold) = match (self, area) {

@@ -7,7 +7,7 @@ use super::life::LifeError;
 use super::scheme::{Area, Scheme};
 use super::setting::{KeyForm, Setting};
 
-/// One setting, and the gains of the paper's tree with that setting.
+/// One setting, and the gains of the CHC-Tree with that setting.
 #[derive(Clone, Debug, Serialize)]
 pub struct SweepPoint {
     /// The setting.
@@ -44,8 +44,8 @@ pub fn settings(base: &Setting) -> Vec<Setting> {
     ]
 }
 
-/// Runs the schemes of the paper with every setting, all with the same area. After each setting,
-/// calls `progress` with the number of finished settings and the number of all settings.
+/// Runs the schemes of the paper with every setting, all with the same amount of flash. After each
+/// setting, calls `progress` with the number of finished settings and the number of all settings.
 ///
 /// # Errors
 /// [`LifeError`].

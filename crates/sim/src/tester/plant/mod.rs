@@ -20,7 +20,8 @@ use super::stack::SideStack;
 /// A bug to plant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Plant {
-    /// A mirror that serves reads from a side that lacks acknowledged writes.
+    /// Planted bug: the mirror serves reads from a side although the side lacks acknowledged
+    /// writes.
     ServesLagging,
     /// A mirror that acknowledges a write early although the exposure has already reached its
     /// bound.
@@ -36,10 +37,10 @@ pub enum Plant {
     AcknowledgesBeforeStored,
     /// A side that acknowledges flushes without flushing (T2).
     LiesAboutFlush,
-    /// A side whose superblock never records the state `Dirty`, in which another side can be ahead
-    /// of this side (T6).
+    /// Planted bug: the superblock of the side never records the state `Dirty`. This state says
+    /// that another side can be ahead of this side (T6).
     ForgetsActive,
-    /// A side whose superblock never records that the side is being rebuilt (T6).
+    /// Planted bug: the superblock of a side never records that the side is being rebuilt (T6).
     ForgetsRebuild,
     /// A side whose superblock never records the start of an epoch (T7).
     ForgetsEpochs,

@@ -127,8 +127,8 @@ impl BadSide {
                 if self.plant != Plant::ForgetsMap {
                     return Ok(Reply::Done);
                 }
-                // The bug stores a page of the bitmap that has valid checksums but no marked
-                // regions.
+                // The simulated bug replaces the written page of the bitmap: the new page has valid
+                // checksums, but no marked regions.
                 request.payload = self.empty_pages(&request);
             }
         }
@@ -136,7 +136,7 @@ impl BadSide {
     }
 
     /// Returns pages of the dirty-region bitmap with valid checksums and without marked regions.
-    /// The bug stores them in place of the written pages.
+    /// The planted bug stores them in place of the written pages.
     fn empty_pages(&self, request: &Request) -> Payload {
         let found = self.found.borrow();
         let found = found.as_ref().expect("a bug begins when it was read");

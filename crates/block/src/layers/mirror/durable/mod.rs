@@ -66,8 +66,8 @@ pub(super) struct Durable {
     room: Rc<Semaphore>,
     /// Number of bytes of data in the admitted changes in flight.
     in_flight_bytes: Cell<u64>,
-    /// Changes in flight on the device. For each number of failed flushes, the map gives the number
-    /// of changes that began when this number of flushes had failed.
+    /// Changes in flight on the device. Key: the number of flushes that had failed when a change
+    /// began. Value: the number of changes that began then.
     in_flight: RefCell<BTreeMap<u64, usize>>,
     moved: Event,
     /// Number of completed changes, from which each completed change gets its number.
@@ -197,8 +197,8 @@ impl Durable {
     pub(super) async fn settle(&self) -> Result<(), IoError> {
         let flushed = self.flush().await;
         match self.failure.get() {
-            // The unknown failure no longer matters, since the caller reads the earlier content
-            // again.
+            // The failed flush may have dropped content of which no copy was kept. This no longer
+            // matters, because the caller reads the earlier content again.
             Some(Failure::Unknown(_)) => {
                 self.failure.set(None);
                 Ok(())
@@ -226,13 +226,14 @@ impl Durable {
         }));
     }
 
-    /// Makes every change durable that has completed before the call.
+    /// Makes durable every change that completed before the call.
     async fn flush(&self) -> Result<(), IoError> {
         let before = self.flushes.get();
         let _one = self.flushing.acquire(1).await;
         let (number, outcome) = self.last_flush.get();
         if number > before {
-            // The last flush began after this call, so it covers the same changes.
+            // The last flush began after this call, so it covers all changes that this call has to
+            // make durable.
             return outcome;
         }
         let number = self.flushes.get() + 1;
@@ -349,8 +350,8 @@ impl Durable {
                     self.flush().await?;
                     continue;
                 }
-                // All kept bytes are in flight; a flush can cover them only after they have
-                // completed.
+                // All kept changes are in flight, and a flush covers a change only after it has
+                // completed. So wait until one has completed or there is room.
                 let some = || self.has_room(bytes) || self.unflushed.borrow().parts() > 0;
                 self.moved.until(some).await;
             }
@@ -387,7 +388,8 @@ impl Durable {
         Ok(answer)
     }
 
-    /// Reads the newest content of a range, even if a failed flush has dropped it on the device.
+    /// Reads the newest content of a range, even if a failed flush has lost this content on the
+    /// device.
     async fn read(&self, request: Request) -> IoResult {
         let range = request.offset..request.end();
         loop {
@@ -399,8 +401,8 @@ impl Durable {
             if self.failures.get() == failures {
                 return answer;
             }
-            // The content was dropped and written again during the read, so the read is repeated.
-            // Its answer is possibly content from between these two events.
+            // During the read, the content was dropped and written again. This answer can hold
+            // content of the time between these two events, so the read is repeated.
         }
     }
 
@@ -439,7 +441,8 @@ impl Durable {
         }
     }
 
-    /// Returns true when a failed flush could change the result of a read.
+    /// Returns true while a change is unflushed or in flight. If a flush then fails, the device may
+    /// drop that change, and a read would return older content.
     fn may_drop(&self) -> bool {
         self.unflushed.borrow().parts() > 0 || !self.in_flight.borrow().is_empty()
     }

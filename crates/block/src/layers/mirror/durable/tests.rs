@@ -34,7 +34,8 @@ struct Dropping {
     dirty: RefCell<BTreeMap<u64, (u64, u64)>>,
     writes: Cell<u64>,
     flushes: Cell<u64>,
-    /// Number of next flushes that fail. `fails` is the probability that any later flush fails.
+    /// Number of upcoming flushes that must fail. `fails` is the probability that any later flush
+    /// fails.
     failing: Cell<u32>,
     fails: Cell<f64>,
     /// Maximum latency of a request.
@@ -316,8 +317,9 @@ fn every_flush_fails_until_what_was_dropped_is_on_the_device_again() {
     });
 }
 
-/// Before the first successful flush, the device may hold content that another program wrote and
-/// that cannot be written again.
+/// Before the first successful flush, the device may hold content that another program wrote, of
+/// which no copy is kept. If a flush fails then, writing the kept changes again would not be
+/// enough, so later flushes fail until the content is read again.
 #[test]
 fn a_failed_flush_is_not_mended_while_the_device_may_hold_the_changes_of_others() {
     let rt = virtual_rt(6);
@@ -356,7 +358,8 @@ fn a_change_that_would_exceed_the_bound_waits_for_a_flush() {
                 .expect("the null device takes it");
             assert!(durable.unflushed.borrow().data_bytes() <= UNFLUSHED_BYTES_MAX);
         }
-        // There was one flush before the 65th MiB and one before the 129th.
+        // 64 MiB of unflushed writes reach the bound, so the 65th write of 1 MiB waits for a flush,
+        // and so does the 129th.
         assert_eq!(durable.flushes.get(), 2);
         assert_eq!(durable.unflushed.borrow().data_bytes(), 2 << 20);
     });
@@ -372,9 +375,9 @@ async fn open(rt: &Rt, disk: &Rc<Dropping>) -> Mirror {
     opened.unwrap_or_else(|error| panic!("{}", error.message))
 }
 
-/// The volume has only one side, so no other side can take over. Flushes of the side fail; a later
-/// flush that succeeds must cover all content that earlier ones have dropped, including content
-/// that the destager has written in the meantime.
+/// The volume has only one side, so no other side can take over. Flushes of the side fail. A later
+/// flush that succeeds must cover all content that the failed flushes have dropped, including
+/// content that the destager has written in the meantime.
 #[test]
 fn what_the_last_side_has_flushed_survives_a_power_cut_after_failed_flushes() {
     let rt = virtual_rt(8);

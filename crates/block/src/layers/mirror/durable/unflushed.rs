@@ -42,12 +42,12 @@ impl Change {
         }
     }
 
-    /// Returns the change with `number` as its position in the order of completion.
+    /// Returns this change with its position in the order of completion set to `number`.
     pub(super) fn numbered(self, number: u64) -> Change {
         Change { number, ..self }
     }
 
-    /// Returns the change with `failures_before` as the number of flushes that had failed before
+    /// Returns this change with `failures_before` set: the number of flushes that had failed before
     /// the change was last written.
     pub(super) fn begun_after(self, failures_before: u64) -> Change {
         Change {

@@ -1,8 +1,9 @@
-//! Epochs of a volume's own past: decides whether an epoch is in the past, and records the last
-//! epoch of each side in the table. The past is the epochs in the volume's history, and the epochs
-//! that were dropped from the history and that the table still records as the last epoch of a side.
-//! A side in such an epoch is behind and has not diverged (T8). So the table must never record an
-//! epoch that was not in the history of this volume.
+//! Epochs of a volume's own past. This module decides whether an epoch is in the past, and records
+//! the last epoch of each side in the table. The past consists of the epochs in the volume's
+//! history, and of epochs that were dropped from the history but that the table still records as
+//! the last epoch of a side. A side whose epoch is in the past is behind and has not diverged (T8
+//! in `docs/trust.md`). So the table must never record an epoch that was not in the history of this
+//! volume.
 
 use crate::layers::mirror::superblock::{
     Acknowledged, Epoch, History, Listed, Table, Uuid, place_in,
@@ -50,10 +51,9 @@ fn seen(history: &History, listed: &Listed, (durable, written): (Uuid, Uuid)) ->
     Acknowledged::one_of(ours(durable), ours(written))
 }
 
-/// Returns the record of the last epochs of a side that is not present. The result is the earlier
-/// record in the table. In two cases, the last epoch of which the side was a member is added,
-/// because the side might have received that epoch: if the earlier record is empty, and if the side
-/// is a member of the current epoch.
+/// Returns the record of the last epochs of a side that is not present: the earlier record in the
+/// table. If that record is empty, or if the side is a member of the current epoch, the last epoch
+/// of which the side was a member is added, because the side might have received that epoch.
 fn unseen(history: &History, listed: &Listed, place: usize) -> Acknowledged {
     let mut epochs = history.epochs().iter().rev();
     let last = epochs.find(|epoch| epoch.has_member(place));

@@ -191,9 +191,9 @@ pub enum Behind {
 
 impl Behind {
     /// Returns the history to write to the side at `place` of the table when the side is marked
-    /// inconsistent, before content is copied to it. The history is `running`, that of the volume,
-    /// with one difference: the side is not a member of the epochs after the last epoch whose
-    /// changes it has. A side that lacks everything is not a member of any epoch.
+    /// inconsistent, before content is copied to it. It equals `running`, the history of the
+    /// volume, with one difference: the side is not a member of the epochs after the last epoch
+    /// whose changes it has. A side that lacks everything is not a member of any epoch.
     pub fn history(&self, running: &History, place: usize) -> History {
         let whole_until = match self {
             Behind::Since { epoch, .. } => *epoch,
@@ -216,8 +216,8 @@ pub struct Plan {
     /// The sides whose logs are merged into the volume; at least one. Sides with the newest epoch
     /// come first.
     pub sources: Vec<usize>,
-    /// Sources whose logs contain discarded records: the side, and the sequence number from which
-    /// its records are discarded. An epoch that the side did not get began with this number.
+    /// Sources whose logs contain discarded records: the side, and the sequence number of its first
+    /// discarded record. That number is the first of an epoch that the side did not learn of.
     pub discards: Vec<(usize, u64)>,
     /// The sides that are present and must be rebuilt before they become members.
     pub behind: Vec<(usize, Behind)>,
@@ -247,7 +247,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Records a source as a side to be rebuilt. The caller has already removed it from `sources`.
+    /// Marks a side, which the caller has already removed from `sources`, as a side to be rebuilt.
     pub(super) fn leave_out(&mut self, index: usize, superblock: &Superblock) {
         self.members &= !(1 << superblock.place());
         self.discards.retain(|(discarding, _)| *discarding != index);
@@ -336,8 +336,8 @@ impl Present<'_> {
     }
 
     /// Returns true if this side is damaged and its superblock proves that every source is
-    /// outdated: this side has an epoch later than the epoch of the source, and either such an
-    /// epoch excludes the source or the table of this side records another epoch for the source.
+    /// outdated: this side knows a later epoch than the source does, and either such an epoch
+    /// excludes the source, or the table of this side records another epoch for the source.
     fn outdates(&self, sources: &[Present<'_>]) -> bool {
         let (history, table) = (&self.superblock.history, &self.superblock.table);
         let is_later = |side: &Present<'_>| history.next_after(&side.current().id).is_some();
@@ -501,7 +501,7 @@ fn check_family(present: &[Present<'_>]) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The next table of sides, and the sides to be formatted with their places in it.
+/// The next table of sides, and the sides to be formatted, each with its place in that table.
 struct NextTable {
     table: Table,
     made: Vec<(usize, usize)>,
@@ -541,8 +541,8 @@ fn table(
         formatted: holder.superblock.side_count(),
         configured: seen.len(),
     };
-    // Each unreadable device can only be a different side: a listed side that was not found, or a
-    // side that has left.
+    // Every unreadable device must be a side of its own: either a listed side that was not found,
+    // or a side that has left. So there must not be more unreadable devices than such sides.
     if unknown.len() > unseen.len() + left {
         return Err(wrong_number);
     }
@@ -559,7 +559,7 @@ fn table(
         table[place] = None;
         placed.push((index, place));
     }
-    // The remaining unseen sides are not configured. They are removed unless they might be ahead.
+    // The unseen sides that are left are not configured. Each is removed unless it might be ahead.
     if unknown.is_empty() {
         let complete = holder.superblock.state.is_complete();
         if !complete && unseen.iter().any(|place| current.has_member(*place)) {
@@ -620,7 +620,8 @@ fn perhaps_dropped<'p, 's>(
     older(other, one).then_some(other)
 }
 
-/// Returns the sides whose logs are merged, and the sides that are older copies of themselves.
+/// Returns two lists of sides: the sources, whose logs together make the volume; and the sides that
+/// are older copies of themselves.
 fn sources<'s>(
     consistent: &[Present<'s>],
     holder: &Present<'s>,
@@ -713,7 +714,7 @@ fn is_about_to_join(side: &Present<'_>, sources: &[Present<'_>], newest: &Histor
 }
 
 /// Returns the sides that might have a later epoch than the sources: the missing sides, durable or
-/// not. If no side is missing or discarded, the sources are older copies, and are returned.
+/// not. If no side is missing or discarded, returns the sources, which must be older copies.
 fn outdated_by(seen: &[Seen], present: &[Present<'_>], sources: &[Present<'_>]) -> Vec<usize> {
     let missing = missing(seen);
     if !missing.is_empty() || present.iter().any(|side| side.given_up) {
@@ -731,7 +732,7 @@ fn knows_a_later_epoch(present: &[Present<'_>], newest: &History) -> bool {
     })
 }
 
-/// Returns the sequence number below which changes are valid; `None` if all changes are valid.
+/// Returns the sequence number below which logged changes are valid; `None` if all are valid.
 fn counts_below(
     sources: &[Present<'_>],
     newest: &History,
@@ -767,10 +768,10 @@ fn behind(
 }
 
 /// Returns how far a side is behind; `None` if no dirty-region bitmap shows this. A bitmap omits
-/// changes that all members had. So the side must not be a member of any epoch after the last epoch
-/// whose changes it has. The newest epoch is an exception if it might have begun with the joining
-/// of the side and no log has dropped an entry in it. The current epoch of the side must be in
-/// `newest`: content copied to the side must belong to this history.
+/// changes that all members had, so the side must be a member of no epoch after the last one whose
+/// changes it has. The newest epoch is an exception if no log has dropped an entry in it, since it
+/// might have begun with the joining of the side. The current epoch of the side must be in
+/// `newest`, because content copied to the side must belong to this history.
 fn since(side: &Present<'_>, sources: &[Present<'_>], newest: &History) -> Option<Behind> {
     let place = side.superblock.place();
     let last_own = side.superblock.last_epoch()?;

@@ -5,7 +5,8 @@
 //! between any two superblock writes. Every opening checks these rules. No flushed change is lost,
 //! unless the opening was forced or the opened sides cannot know that an epoch excluded them. Sides
 //! that each ran alone are always detected. If all sides are present and have not diverged, the
-//! volume opens. All sources end with the same content, and so does every side that was behind.
+//! volume opens. After the opening, all sides that it chose as sources have the same content, and
+//! so has every other side after its rebuild from a source.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -348,8 +349,8 @@ impl World {
         self.follow(run, epoch);
     }
 
-    /// Adds an epoch to the history of the run. The table records the last epochs of the sides that
-    /// are present.
+    /// Adds an epoch to the history of the run. Before that, records the last epochs of the present
+    /// sides in the table.
     fn follow(&self, run: &mut Run, epoch: Epoch) {
         let current = |side: &Uuid| {
             let of = |disk: &Disk| disk.superblock.side == *side;
@@ -461,9 +462,9 @@ impl World {
                     "side {side} is whole after {behind:?}"
                 );
             }
-            // A side that lacks everything gets all content. The model also copies all content to
-            // an older copy, because the volume cannot recognize an older copy from the epoch in
-            // which the side was left out.
+            // A side that lacks everything gets all content. An older copy also gets all content in
+            // this model: if it has the same epoch in which the side was left out, the volume
+            // cannot tell the copy from the true side.
             _ => disk.kept = run.content.clone(),
         }
         disk.map = map;
@@ -636,9 +637,9 @@ impl World {
     fn check_flushed(&self, plan: &Plan, content: &Content, given_up: bool, present: u8) {
         let forced = plan.forced.is_some() || given_up;
         let sources = || plan.sources.iter().map(|&index| &self.disks[index]);
-        // A forced opening can lose flushed changes. An older copy can hide that the true side is
-        // missing, and flushed changes can then be lost too, unless all sides are present. In these
-        // cases there is nothing to check.
+        // A forced opening can lose flushed changes. If a disk holds an older copy of a side, the
+        // copy can hide that the true side is missing. Flushed changes can then be lost too, unless
+        // all sides are present. In these cases there is nothing to check.
         let old_copy = self.disks.iter().any(|disk| disk.is_old_copy);
         if forced || old_copy && present != 7 {
             return;
@@ -649,9 +650,9 @@ impl World {
         let at_peace = sources().any(|disk| disk.superblock.state.is_complete());
         for (n, flushed) in &self.flushed {
             // A flushed change is allowed to be lost if no source was in the epoch of the flush,
-            // and the sources cannot know that this epoch excluded them. They cannot know this if
-            // one of them is clean or clean-idle, or if they have been in an epoch that is not in
-            // the past of the run that made the flush.
+            // and the sources cannot know that an epoch began without them. They cannot know this
+            // in two cases: one of them is clean or clean-idle, or they have been in an epoch that
+            // is not in the past of the run that made the flush.
             let left_out =
                 !seen.contains(&flushed.epoch) && (at_peace || !seen.is_subset(&flushed.seen));
             assert!(

@@ -83,7 +83,7 @@ pub enum Refusal {
         missing: Vec<String>,
     },
     /// A side that is missing, or present only as an older copy, might have acknowledged changes
-    /// that the present sides lack (T7).
+    /// that the present sides lack (promise T7 in `docs/trust.md`).
     #[error(
         "{}, and may have newer changes; the last known change is {} (on {known_from}, last \
         written {}); reconnect it, or inspect the known state with `serve --force-open read-only`, \

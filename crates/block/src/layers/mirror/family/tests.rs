@@ -1,4 +1,5 @@
-//! Tests of the decision on the sides found at an opening; each row of the contract has its case.
+//! Tests of the decision which sides make up the volume at an opening, with a test for each case of
+//! the decision.
 
 mod damaged;
 
@@ -247,9 +248,9 @@ fn what_the_members_have_lost_counts_on_no_other_side() {
     assert_eq!(opened.behind, [(B, since)]);
 }
 
-/// The only member of the newest epoch has lost the unflushed changes from 178 on in a crash, and
-/// is opened while the other side is absent. The absent side might still have one of the lost
-/// changes when it returns. So the opening discards all changes from 178 on.
+/// The only member of the newest epoch has lost its unflushed changes, from sequence number 178 on,
+/// in a crash, and is opened while the other side is absent. The absent side might still have one
+/// of the lost changes when it returns. So the opening discards all changes from 178 on.
 #[test]
 fn what_a_member_has_lost_counts_on_no_side_that_comes_back_later() {
     let mut alone = at(
@@ -477,8 +478,8 @@ fn a_copy_from_before_a_side_was_a_member_again_is_made_anew() {
     for state in [SideState::Clean, SideState::Dirty, SideState::Inconsistent] {
         assert_eq!(of(&all, state), [(B, Behind::Everything)]);
     }
-    // The crash might have come before side B completed its join. The log of side A can prove the
-    // opposite: its `shared_below` is then above the first change of the newest epoch.
+    // The crash may have come before side B had joined. The log of side A proves that side B had
+    // joined if its `shared_below` is above the first change of the newest epoch.
     let mut seen = [
         side(A, 2, SideState::Dirty, &all[..3]),
         side(B, 2, SideState::Inconsistent, &all[..1]),
@@ -493,8 +494,9 @@ fn a_copy_from_before_a_side_was_a_member_again_is_made_anew() {
     );
     let forced = decide(&seen, &[], Some(Force::Fork)).unwrap();
     assert_eq!(forced.behind, [(B, Behind::Everything)]);
-    // Before content is copied to a side, the side is marked inconsistent. Side B is dirty instead,
-    // so it had completed its join before, and is an older copy.
+    // A side is marked inconsistent before content is copied to it, and stays so until the copy is
+    // complete. Side B is dirty instead, so it is not a side whose join was interrupted, but an
+    // older copy of a member.
     seen[A].shared_below = 0;
     seen[B] = side(B, 2, SideState::Dirty, &all[..1]);
     assert!(
@@ -666,8 +668,9 @@ fn what_the_table_names_is_that_epoch_of_that_side_and_nothing_else() {
     // The side has since run alone, by force.
     let alone = side(B, 2, SideState::Dirty, &[first, epoch(7, 2, &[B])]);
     assert!(too_old(&[newest(), alone]));
-    // Side B also ran alone, for more epochs than side A. The number of its epoch is too high for
-    // an epoch that was dropped from the history of side A, so the sides have diverged.
+    // Side B also ran alone, for more epochs than side A. The history of side A has dropped only
+    // epochs with lower numbers than the epoch of side B, so this epoch was never in it: the sides
+    // have diverged.
     let mut far = history(&[first]);
     (2..=EPOCHS_MAX as u64 + 9).for_each(|number| far.push(epoch(7, number, &[B])));
     let far = Seen::of("b", Ok(superblock(B, 2, SideState::Dirty, far)));
@@ -675,8 +678,8 @@ fn what_the_table_names_is_that_epoch_of_that_side_and_nothing_else() {
         refusal(&[newest(), far]),
         Refusal::SplitBrain { .. }
     ));
-    // Side B is an older copy of itself: its epoch is earlier than the epoch in the table of side
-    // A.
+    // Side B is an older copy of itself: its superblock is at an earlier epoch than the one that
+    // the table of side A records for side B.
     let second = epoch(0, 2, &[A, B]);
     let later = long_after(Acknowledged::one_of(Some(second.id), Some(second.id)));
     assert!(too_old(&[later, side(B, 2, SideState::Dirty, &[first])]));
@@ -730,9 +733,9 @@ fn the_newest_history_has_the_table_that_decides() {
     assert!(matches!(refused, Refusal::HistoryTooOld { side, .. } if side == "c"));
 }
 
-/// Creates a history with one epoch for each list of members, and returns the table after another
-/// epoch follows. `found` holds the durable epoch of side B and the epoch in its superblock write
-/// in flight; it is `None` if side B is absent.
+/// Creates a history with one epoch for each list of members. Returns the table as it is when
+/// another epoch is about to be added to that history. `found` holds two epochs of side B: that of
+/// its durable superblock, and that of its superblock write in flight; `None` if side B is absent.
 fn remembered(members: &[&[usize]], mut table: Table, found: Option<(Uuid, Uuid)>) -> Table {
     let numbered = members.iter().zip(1..);
     let epochs: Vec<Epoch> = numbered.map(|(of, number)| epoch(0, number, of)).collect();

@@ -30,7 +30,8 @@ pub struct Formatting {
     pub grow_to_bytes: Option<u64>,
     /// Whether to keep no checksums of the blocks.
     pub no_checksums: bool,
-    /// Names of the sides whose content is lost together with their machine.
+    /// Names of the sides that are not on durable storage: their content is lost when their machine
+    /// stops.
     pub ephemeral: Vec<String>,
     /// Name of the side whose existing content becomes that of the volume; `None` for an empty
     /// volume.
@@ -131,7 +132,7 @@ pub(super) fn first_superblocks(
 pub(in crate::layers::mirror) struct NewSide {
     /// Requested properties of the layout.
     pub(in crate::layers::mirror) asked: Asked,
-    /// Whether the content of the side is lost together with its machine.
+    /// True if the side is not on durable storage: its content is lost when its machine stops.
     pub(in crate::layers::mirror) not_durable: bool,
 }
 
@@ -258,7 +259,8 @@ pub(super) async fn check_formattable(
         )));
     }
     if !formatting.force {
-        // This also refuses a side with an unreadable superblock, since `force` is not set.
+        // The call also returns an error if the superblock is unreadable, so such a side is refused
+        // too unless `force` is set.
         if let Some(found) = side.superblock().await? {
             return Err(side.error(&format!(
                 "already holds a side of volume {} (\"{}\"); --force overwrites it",

@@ -164,8 +164,8 @@ impl Attempt<'_> {
     ) -> Result<(), Setback> {
         for &side in &plan.sources {
             let store = store_of(inspected, side);
-            // Changes given to the side are logged under the newest epoch, so that later openings
-            // accept them.
+            // The side will be given the changes that it lacks. Its log must record them under the
+            // newest epoch, so that later openings accept them.
             store.set_epoch(plan.newest.current().number);
             self.on_side(side, store.flush_what_was_found()).await?;
         }

@@ -57,8 +57,8 @@ impl Attempt<'_> {
         Ok(missing)
     }
 
-    /// Reports the progress of the opening on a side, unless the last report was less than
-    /// [`TELL_EVERY`] ago.
+    /// Reports how far the opening of the side with this index has progressed, unless the last
+    /// report was less than [`TELL_EVERY`] ago.
     pub(super) fn tell(&self, index: usize, step: OpeningStep, done_bytes: u64, bytes_max: u64) {
         let now = self.rt.now();
         let Some(progress) = self.options.progress else {

@@ -35,7 +35,7 @@ pub(super) fn pieces(
     starts.map(move |start| (start..range.end.min(start + PIECE_BYTES), newest))
 }
 
-/// Returns the side that is complete up to the highest sequence number.
+/// Returns the side that has every change up to the highest sequence number.
 pub(super) fn most_complete(inspected: &[Inspected], sides: &[usize]) -> usize {
     let most = sides
         .iter()

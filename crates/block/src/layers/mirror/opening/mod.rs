@@ -202,7 +202,8 @@ struct Begun {
     /// Identifier of the epoch before this one.
     before: Uuid,
     epoch: Epoch,
-    /// The table of sides when the epoch began, including a side that has failed since.
+    /// The table of sides as it was when the epoch began. A side that has failed since then is
+    /// still in it.
     table: Table,
 }
 
@@ -594,8 +595,9 @@ impl Attempt<'_> {
         };
         let own = store_of(inspected, index);
         let discarded = own.discard_from(discard_from, epoch);
-        // The side might have lacked changes while it was still a member. So the search starts at
-        // the epoch of the first change that the side lacks, if that epoch is earlier.
+        // The side may have lacked changes while it was still a member. So the search starts at the
+        // epoch in which the side was left out, or at the epoch of the first change that it lacks,
+        // whichever is earlier.
         let epoch = epoch.min(plan.newest.epoch_of(own.complete()));
         let regions = self
             .stores(inspected, plan)
@@ -629,8 +631,8 @@ impl Attempt<'_> {
         };
         let mark = volume.mark_inconsistent(index, behind);
         self.on_side(index, mark).await?;
-        // An interrupted rebuild might have written content directly to home locations. The regions
-        // of such content are recorded as lacking again.
+        // An interrupted rebuild might have written content directly to home locations. The side is
+        // again recorded as lacking the regions of that content.
         let superseded = Superseded::default();
         let begun = store.begin_rebuilt(member_until, lacks, &superseded);
         self.on_side(index, begun).await
@@ -751,7 +753,8 @@ pub(super) fn store_device(
 fn lost_ranges(inspected: &[Inspected], refusal: &family::Refusal) -> Vec<Range<u64>> {
     let mut lost = RangeSet::new();
     match refusal {
-        // A missing side might have changed any block since the other sides were last in use.
+        // A missing side might have changed any block since the other sides were last in use, so
+        // the whole volume is returned.
         family::Refusal::FreshestMissing { .. } => {
             let known = inspected
                 .iter()

@@ -62,9 +62,9 @@ async fn keep_out_of_turn(rt: &Rt, side: &Candidate, byte: u8) {
     store.end().await;
 }
 
-/// When all sides are present, every change that any side has is valid (T3). Once a change was
-/// read, it is final (T4). So each side must have the change when it is started alone later,
-/// although only complete changes are valid on a side alone (T6).
+/// When all sides are present, every change that any side has is valid, and a change that was read
+/// once is final (T3 and T4 in docs/trust.md). So each side must have the change when it is started
+/// alone later, although a side alone counts only its complete changes as valid (T6).
 #[test]
 fn what_an_opening_has_answered_is_found_on_each_side_alone() {
     let rt = Rt::virtual_time(VirtualOptions::default());
@@ -97,8 +97,8 @@ fn what_an_opening_has_answered_is_found_on_each_side_alone() {
     });
 }
 
-/// Rewrites both superblock copies of a side so that they state that it is complete up to `number`;
-/// the state of the side is unchanged.
+/// Rewrites both superblock copies of a side so that they state that the side is complete up to
+/// `number`. The state of the side is unchanged.
 async fn claim_complete(rt: &Rt, side: &Candidate, number: u64) {
     let found = side.superblock().await.expect("readable").expect("there");
     let claiming = Superblock {

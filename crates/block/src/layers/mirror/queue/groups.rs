@@ -18,8 +18,8 @@ use crate::extent_map::ExtentMap;
 
 /// Groups of waiting writes; see the module documentation.
 pub(super) struct Groups {
-    /// Groups in the order in which they are given to the side. There is always at least one group.
-    /// Only the first group can be empty, and only when no write waits.
+    /// Groups of waiting writes, in the order in which they are given to the side. There is always
+    /// at least one group. Only the first group can be empty, and only when no write waits.
     groups: VecDeque<ExtentMap<Waiting>>,
     /// Whether the first group holds parts that wait again because the side could not store them.
     first_failed: bool,
@@ -45,7 +45,7 @@ impl Groups {
         &self.groups[0]
     }
 
-    /// Returns the group of a side without a log, which has only one, for modification.
+    /// Returns, for modification, the only group of a side without a log.
     pub(super) fn first_mut(&mut self) -> &mut ExtentMap<Waiting> {
         &mut self.groups[0]
     }
@@ -83,10 +83,9 @@ impl Groups {
         waiting
     }
 
-    /// Makes a part wait again on a side with a log. The part is given to the side before all parts
-    /// that the side was not given yet. No newer write is allowed to replace this part. Otherwise,
-    /// the log might have to hold more content than it has room for before it could destage any of
-    /// that content.
+    /// Makes a part wait again on a side with a log, in front of all other waiting parts. No newer
+    /// write is allowed to replace this part, because then the log might have to hold more content
+    /// than it has room for before it could destage any of that content.
     pub(super) fn put_back(&mut self, part: Range<u64>, waiting: Waiting) {
         let joins = self.first_failed && self.first().is_clear(&part);
         if !self.first().is_empty() && !joins {

@@ -8,7 +8,8 @@
 //!
 //! The content of a side with a log must pass through consistent points (states that the volume had
 //! between two changes). This limits replacement: waiting writes are in [`groups`], and a newer
-//! write replaces older writes only in the last group, as long as the side was given no part of it.
+//! write replaces older writes only in the last group, and only while no part of that group has
+//! been given to the side.
 
 mod groups;
 #[cfg(test)]
@@ -110,7 +111,8 @@ struct Outstanding {
 struct SourceWrite {
     ticket: Rc<Ticket>,
     count: usize,
-    /// Number of the outstanding writes with a part that the side was not given yet.
+    /// Number of the outstanding writes that stand for this write and have a part that the side was
+    /// not given yet.
     unsent: usize,
 }
 
@@ -123,9 +125,9 @@ pub(super) struct SideQueue {
     flying: ExtentMap<Waiting>,
     outstanding: BTreeMap<u64, Outstanding>,
     origins: BTreeMap<u64, SourceWrite>,
-    /// Writes that have replaced an older write, and of which no part waits any more. The map
-    /// gives, for the sequence number of each such write, the sequence number of the oldest write
-    /// that it has replaced and for which it stands.
+    /// Writes that have replaced an older write, and of which no part waits any more. Each such
+    /// write is also counted as the older writes that it replaced. Key: the sequence number of the
+    /// write. Value: the sequence number of the oldest write that it replaced.
     ahead: BTreeMap<u64, u64>,
     /// Parts of admitted writes in the order of admission. Parts that no longer wait are skipped.
     order: VecDeque<(u64, Range<u64>)>,
@@ -142,7 +144,7 @@ pub(super) struct SideQueue {
 }
 
 impl SideQueue {
-    /// Creates an empty queue for a side with a log (`logged`) or without; see
+    /// Creates an empty queue. `logged` is true for a side with a log. For `stays_urgent`, see
     /// [`SideQueue::stays_urgent`].
     pub(super) fn new(stays_urgent: bool, logged: bool) -> SideQueue {
         SideQueue {
@@ -257,9 +259,9 @@ impl SideQueue {
     /// the side was given every write below it. Once these writes are stored, the content of the
     /// side equals the volume at that point.
     ///
-    /// A write that was given to the side before its turn can have replaced an older write, whose
-    /// content the side was never given. If the newer write is not below the point, the older write
-    /// must not be below it either.
+    /// A newer write can replace an older write in the queue and be given to the side before its
+    /// turn. The side is then never given the older content. So if the newer write is not below the
+    /// point, the older write must not be below it either.
     pub(super) fn given_below(&self, limit: u64) -> u64 {
         let mut unsent = self.origins.iter().filter(|(_, origin)| origin.unsent > 0);
         let below = unsent.next().map_or(limit, |(seq, _)| limit.min(*seq));
@@ -327,9 +329,9 @@ impl SideQueue {
         }
     }
 
-    /// Drops the records in `ahead` on which no later consistent point depends. These are records
-    /// of writes below every outstanding write. A record of such a write is kept if the record of a
-    /// newer write leads back to this write or to an older one.
+    /// Drops the records in `ahead` on which no later consistent point can depend: the records of
+    /// writes older than every outstanding write. Such a record is kept only if the record of a
+    /// newer write leads back to its write or to an older one.
     fn forget_ahead(&mut self) {
         let oldest = self.origins.keys().next().copied().unwrap_or(u64::MAX);
         if self.ahead.keys().next().is_some_and(|seq| *seq < oldest) {
@@ -422,7 +424,7 @@ impl SideQueue {
         Some(self.take(seq, part, false))
     }
 
-    /// Takes the oldest part that can be sent now out of the queue, and returns it as a batch.
+    /// Removes from the queue the oldest part that can be sent now, and returns it as a batch.
     pub(super) fn take_in_order(&mut self, drained: bool) -> Option<Batch> {
         while let Some((seq, range)) = self.order.front() {
             if self.is_queued(*seq, range) {
@@ -603,8 +605,8 @@ impl SideQueue {
     }
 
     /// Returns true when every write in a batch can be abandoned, because no client can have seen
-    /// it: the write is not acknowledged, no side that decides its outcome has stored it, and it
-    /// does not stand for an older write.
+    /// the write: it is not acknowledged, it has not been stored by a side that decides its
+    /// outcome, and it has not replaced an older write, which a client might have seen.
     pub(super) fn may_be_given_up(&self, batch: &Batch) -> bool {
         batch.parts.iter().all(|(_, part)| {
             let own = self.outstanding[&part.ticket.seq].origin == part.ticket.seq;
@@ -675,7 +677,7 @@ impl SideQueue {
             .collect()
     }
 
-    /// Returns true when a part waits that can be given to the side.
+    /// Returns true when at least one waiting part can be given to the side.
     pub(super) fn has_waiting(&self) -> bool {
         !self.waiting.first().is_empty()
     }
@@ -695,8 +697,8 @@ impl SideQueue {
         self.flying.bytes()
     }
 
-    /// Returns the sequence number of the oldest write that is not on this side, neither with its
-    /// own content nor with that of a write that replaced it.
+    /// Returns the sequence number of the oldest write that this side has not stored. A write also
+    /// counts as stored once a newer write that replaced it is stored.
     pub(super) fn oldest_seq(&self) -> Option<u64> {
         self.origins.keys().next().copied()
     }
@@ -726,7 +728,8 @@ impl SideQueue {
         tickets.filter(|ticket| ticket.acknowledged.get().is_none())
     }
 
-    /// Keeps the length of `order` within twice the number of waiting parts, or 64 if that is more.
+    /// Removes outdated entries from `order` once it has more than 64 entries and more than twice
+    /// as many entries as parts wait.
     fn sweep_order(&mut self) {
         if self.order.len() > 64 && self.order.len() > 2 * self.waiting.parts() {
             let mut order = std::mem::take(&mut self.order);

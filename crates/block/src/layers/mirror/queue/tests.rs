@@ -1,4 +1,5 @@
-//! Tests of the consistent points that a side with a log has reached, with hand-built cases.
+//! Tests, with hand-built cases, of the consistent point of a side with a log: the sequence number
+//! below which the side has been given every write.
 
 use super::*;
 use crate::request::Origin;
@@ -34,7 +35,8 @@ fn give(queue: &mut SideQueue) -> (u64, Batch) {
 }
 
 /// Write 1 is alone in the first group. Write 4 overlaps write 3 and replaces it. Write 4 is given
-/// to the side before writes 2 and 5.
+/// to the side before writes 2 and 5. Point 5 is then consistent once write 2 is given as well, but
+/// point 4 is not, because the side lacks the content of write 3.
 #[test]
 fn what_came_early_takes_what_it_replaced_out_of_the_moment() {
     let mut queue = SideQueue::new(false, true);
@@ -67,11 +69,10 @@ fn what_came_early_takes_what_it_replaced_out_of_the_moment() {
     assert!(queue.ahead.is_empty(), "it concerns no moment to come");
 }
 
-/// A consistent point N needs the content of every write below N. Write 4 replaces write 2, and
-/// write 6 replaces write 3. Writes 4 and 6 are stored before write 5. The side has no consistent
-/// point above 5, because write 5 is missing. It has none at 4 or 5, because write 3 is missing. It
-/// has none at 3, because write 2 is missing, although writes 2, 3 and 4 are below every
-/// outstanding write.
+/// Write 4 replaces write 2, and write 6 replaces write 3. Writes 4 and 6 are stored before write
+/// 5. A consistent point N needs the content of every write below N. So points above 5 lack write
+/// 5, points 4 and 5 lack write 3, and point 3 lacks write 2: the last consistent point is 2. The
+/// record of write 4 must be kept, although write 4 is older than every outstanding write.
 #[test]
 fn what_came_early_leads_back_to_what_came_early_before() {
     let mut queue = SideQueue::new(false, true);
@@ -92,9 +93,9 @@ fn what_came_early_leads_back_to_what_came_early_before() {
     assert!(queue.ahead.is_empty(), "it concerns no moment to come");
 }
 
-/// A write of one unit takes two units in the log, with its header, so three writes fill a group of
-/// six units. If write 5 could replace write 2, all writes from 2 to 5 would have to be in the log
-/// together.
+/// A write of one unit takes two units in the log, because of its header, so three writes fill a
+/// group of six units. If write 5 could replace write 2, the four writes from 2 to 5 would have to
+/// be in the log together, which is more than a group.
 #[test]
 fn a_group_is_not_longer_than_the_log_has_room_for() {
     let mut queue = SideQueue::new(false, true);
@@ -111,8 +112,8 @@ fn a_group_is_not_longer_than_the_log_has_room_for() {
     assert!(!queue.has_waiting() && queue.waiting_parts() == 0);
 }
 
-/// Write 4 has replaced write 2. All writes in flight fail, in another order than that of
-/// admission.
+/// Write 4 has replaced write 2. All writes in flight fail, but not in the order in which they were
+/// admitted. They must be sent again in that order.
 #[test]
 fn what_has_failed_is_given_again_in_the_order_of_admission() {
     let mut queue = SideQueue::new(false, true);

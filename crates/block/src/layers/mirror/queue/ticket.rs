@@ -59,7 +59,8 @@ impl Ticket {
     }
 
     pub(in super::super) fn progress(&self, side: usize) -> Progress {
-        // A side that was added after the write was admitted was not given the write.
+        // A side that was added after the write was admitted is not in the list: the side was never
+        // given this write.
         self.sides.get(side).map_or(Progress::Absent, Cell::get)
     }
 
@@ -100,12 +101,12 @@ impl Ticket {
         }
     }
 
-    /// Returns true when a side that decides the outcome of the write has stored it.
+    /// Returns true when the write is stored on at least one of the sides that decide its outcome.
     pub(in super::super) fn any_done(&self) -> bool {
         self.first_done.get().is_some()
     }
 
-    /// Returns true when no side has a part of the write left to store.
+    /// Returns true when no side still has to store a part of the write.
     pub(in super::super) fn settled(&self) -> bool {
         !self
             .sides

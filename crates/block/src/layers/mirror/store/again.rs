@@ -56,8 +56,9 @@ impl Log {
         });
     }
 
-    /// Returns true when the log has only a part of a change, or has a change before its turn. No
-    /// later entry can then be destaged until the missing changes have been appended.
+    /// Returns true when the log has only a part of a change, or has a change while an earlier
+    /// change is missing. Entries from this gap on cannot be destaged until the missing changes
+    /// have been appended.
     pub(super) fn has_gap(&self) -> bool {
         let (highest, complete) = self.formed.get();
         highest >= complete

@@ -20,8 +20,8 @@ pub(in super::super) struct Append {
     pub(super) digests: Option<Digests>,
     /// Sequence number of the change.
     pub(super) number: u64,
-    /// Lowest sequence number of a change for which this change stands: its own number, or the
-    /// number of an older change that it replaced before the side was given the older change.
+    /// Lowest sequence number that this change covers: its own number, or the number of an older
+    /// change that it has replaced. The older change was never given to the side.
     pub(super) stands_for: u64,
 }
 
@@ -48,7 +48,7 @@ impl Append {
         }
     }
 
-    /// Creates the append of a range that reads as zeroes from now on.
+    /// Creates the append of a change to zeroes: from now on, the range reads as zeroes.
     pub(in super::super) fn zeroes(range: Range<u64>, space: Space, number: u64) -> Append {
         Append::without_data(range, Kind::Zeroes(space), number)
     }
@@ -104,7 +104,8 @@ impl Append {
         self.range.clone()
     }
 
-    /// Returns the same append, with `number` as the lowest sequence number for which it stands.
+    /// Returns the append with `number` as the lowest sequence number for which it stands: the
+    /// number of the oldest change that it has replaced.
     pub(in super::super) fn standing_for(mut self, number: u64) -> Append {
         self.stands_for = number;
         self

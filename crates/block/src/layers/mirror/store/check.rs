@@ -142,7 +142,8 @@ impl Store {
                 learned += 1;
             }
         }
-        // The lock is released first, since a chunk that is being destaged may wait for the range.
+        // The lock is released before the pages are written: a destage of the same range may wait
+        // for the lock.
         drop(home);
         if checksums.unwritten_pages() >= UNWRITTEN_PAGES_MAX {
             self.write_pages().await?;

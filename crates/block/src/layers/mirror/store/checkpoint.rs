@@ -55,8 +55,8 @@ pub(super) struct Checkpoint {
     /// change with this number or a higher one was dropped, its region is marked in the
     /// dirty-region bitmap.
     pub(super) shared_below: u64,
-    /// Sequence number from which the log has kept every change that a member of the epoch lacked;
-    /// 0 when unknown.
+    /// From this sequence number on, the log has kept every change that any member of the epoch
+    /// lacked; 0 when unknown.
     pub(super) kept_from: u64,
     /// Position before which every log entry was durable when the checkpoint was written; 0 when
     /// unknown.
@@ -185,10 +185,10 @@ pub(super) async fn read(device: &Rc<dyn Device>, side: &Uuid) -> Result<Found, 
 }
 
 /// Returns the number of slots that do not hold `checkpoint`, although it was written to both
-/// slots.
+/// slots. A slot with an unreadable block is counted.
 ///
 /// # Errors
-/// Errors of the device. An error of the blocks of a slot is not returned: that slot is wrong.
+/// Errors of the device other than an unreadable block.
 pub(super) async fn wrong_slots(
     device: &Rc<dyn Device>,
     side: &Uuid,

@@ -1,6 +1,6 @@
-//! The expected checksum of each block at its home location: the checksum area, whose pages of 4
-//! KiB describe 1008 blocks each, behind a cache of bounded size. `docs/format/mirror-side.md`
-//! specifies the bytes.
+//! The expected checksum of each block at its home location. The checksums are stored in the
+//! checksum area, in pages of 4 KiB that describe 1008 blocks each, and are read through a cache of
+//! bounded size. `docs/format/mirror-side.md` specifies the bytes.
 //!
 //! The checksum of a block is needed at every read and changes at every write. The area takes one
 //! 1008th of the side, which is too much to keep in memory, and its pages are too small to be read
@@ -55,7 +55,8 @@ impl Drop for Loading<'_> {
 /// Purpose for which the entries of a page are requested.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Purpose {
-    /// The entries are only read, so a page that was never written need not be in memory.
+    /// The entries are only compared with data. Therefore a page that was never written need not be
+    /// loaded into memory.
     Verify,
     /// The entries are changed, so their page must be in memory.
     Change,
@@ -66,9 +67,9 @@ pub(super) struct Checksums {
     device: Rc<dyn Device>,
     area: Area,
     blocks: Cell<u64>,
-    /// Number of blocks at the start of the data area whose content is unknown as long as their
-    /// page was never written. For all other blocks, such a page means that they were never
-    /// written.
+    /// Number of blocks at the start of the data area that may have old content. If the checksum
+    /// page of such a block was never written, the content of the block is unknown. For any later
+    /// block, an unwritten checksum page means that the block was never written.
     unknown_blocks: u64,
     cached_pages_max: usize,
     cache: RefCell<Cache>,
@@ -214,9 +215,9 @@ impl Checksums {
         Ok(kinds)
     }
 
-    /// Returns the checksum entry that the first blocks of a range have in common, and the number
-    /// of these blocks. The pages of these blocks were never written and are not in memory. Returns
-    /// `None` when the page of the first block was written or is in memory.
+    /// Looks at the blocks at the start of a range whose checksum pages were never written and are
+    /// not in memory. Returns the checksum entry that these blocks have in common, and their
+    /// number. Returns `None` if the page of the first block was written or is in memory.
     pub(super) fn untouched(&self, blocks: &Range<u64>) -> Option<(Expected, u64)> {
         let pages = Checksums::page_of(blocks.start)..blocks.end.div_ceil(PAGE_BLOCKS);
         let end_page = self.write_back.written().first_written(pages.clone());
@@ -245,7 +246,7 @@ impl Checksums {
     /// device with the next [`write_back`](Self::write_back).
     ///
     /// # Errors
-    /// As for [`expected`](Self::expected). Some of the entries are possibly changed then;
+    /// As for [`expected`](Self::expected). Some of the entries can have changed before the error;
     /// repeating the call is safe.
     ///
     /// # Panics
@@ -479,8 +480,8 @@ impl Checksums {
                 }
                 continue;
             }
-            // The pages that were loaded before have been visited. Only now is it safe to evict
-            // them.
+            // The pages that an earlier load read into memory have been visited, so it is safe to
+            // evict them now.
             self.trim();
             self.load(page..load_end).await?;
         }

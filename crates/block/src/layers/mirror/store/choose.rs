@@ -16,8 +16,8 @@ use super::Store;
 use super::index::{Entry, Index, Logged};
 use crate::extent_map::Cut;
 
-/// Maximum number of bytes that a chunk writes to home locations, since they are in memory during
-/// the destage.
+/// Maximum number of bytes that one chunk writes to home locations. The bound is needed because all
+/// these bytes are in memory during the destage.
 const CHUNK_LIVE_BYTES_MAX: u64 = 64 << 20;
 /// Number of records processed between two yields.
 const RECORDS_PER_SLICE: usize = 256;
@@ -29,9 +29,11 @@ pub(super) struct Chunk {
     /// Content to write to home locations: ranges of the volume, each with the record that holds
     /// its content.
     pub(super) pieces: Vec<(Range<u64>, Logged)>,
-    /// Ranges that an absent side will lack once the entries are dropped.
+    /// Ranges of changes that an absent side lacks. Once the entries of the chunk are dropped from
+    /// the log, the side must be recorded as lacking these ranges.
     pub(super) unreleased: Vec<Range<u64>>,
-    /// Number of bytes in the entries that newer records have replaced.
+    /// Number of bytes of the entries' ranges that are not destaged, because newer records have
+    /// replaced them.
     pub(super) replaced_bytes: u64,
 }
 
@@ -204,8 +206,8 @@ impl Store {
         Some(self.pieces_of(&newest, end, &limits).await)
     }
 
-    /// Returns a chunk of the entries before `end`. `newest` holds the newest records of these
-    /// entries. The chunk has these records without the parts that later records replace.
+    /// Returns the chunk of the entries before `end`. It has `newest`, the newest records of these
+    /// entries, without the parts that records at or after `end` have replaced.
     async fn pieces_of(&self, newest: &Index, end: u64, limits: &Limits) -> Chunk {
         let mut chunk = Chunk {
             end,
@@ -224,8 +226,8 @@ impl Store {
         chunk
     }
 
-    /// Adds records to the chunk. The parts that records after the end of the chunk replace are
-    /// left out.
+    /// Adds records to the chunk. Leaves out the parts of a record that are replaced by a record
+    /// after the end of the chunk.
     fn take_pieces(&self, chunk: &mut Chunk, records: Vec<(Range<u64>, Logged)>, limits: &Limits) {
         for (range, record) in records {
             let lets_go = self.let_go.get() && record.number >= limits.released_below;

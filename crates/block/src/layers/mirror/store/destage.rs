@@ -42,7 +42,8 @@ const PEER_PATIENCE: Duration = Duration::from_millis(20);
 const PAGE_TRIES: usize = 4;
 /// Number of home writes between two waits for the rebuild.
 const BURST_WRITES_BESIDE_REBUILD: usize = 16;
-/// Number of home writes between two waits for the log, on a device that is not rotational.
+/// Number of writes to home locations after which the destager lets the log proceed, on a device
+/// that is not rotational.
 const BURST_WRITES: usize = 8;
 /// Maximum number of reads of the log in flight.
 const READS_IN_FLIGHT_MAX: usize = 4;
@@ -65,8 +66,8 @@ pub(super) struct DestageWrite {
 }
 
 impl DestageWrite {
-    /// Creates the write of content with these digests to its home location. Without data, only the
-    /// digests are recorded.
+    /// Creates the write of content with these digests to its home location. If `data` is empty,
+    /// only the digests are recorded.
     pub(super) fn of(range: &Range<u64>, data: Payload, digests: &Digests) -> DestageWrite {
         let expected = digests
             .values()
@@ -150,9 +151,9 @@ impl Store {
         }
     }
 
-    /// Returns the number of home writes between two waits for the log. On a disk it is 1, since a
-    /// disk seeks for each home write and so delays the log. While another side hangs, clients wait
-    /// for this log.
+    /// Returns the number of home writes that the destager makes before it waits for the log. On a
+    /// disk it is 1: a disk seeks for each home write, which delays the log, and clients wait for
+    /// this log while another side hangs.
     fn burst_writes(&self) -> usize {
         match self.device.geometry().rotational {
             true => 1,
@@ -173,7 +174,8 @@ impl Store {
             let was_full = self.log.is_full();
             let brought = self.destage_chunk().await;
             if let Err(error) = brought {
-                // The waiting changes fail, since otherwise they would wait for this space forever.
+                // Changes that wait for space in the log fail now. Otherwise they would wait
+                // forever if no destage succeeds.
                 self.log.fail_waiting(error);
                 self.rt.sleep(RETRY_AFTER).await;
             } else if self.log.tail() == tail && self.log.flushed() == durable {
@@ -191,9 +193,9 @@ impl Store {
                 let held_up = kept_full().then(|| self.noticed.hold_up());
                 let in_vain = self.rt.timeout(patience, moved).await.is_err();
                 drop(held_up);
-                // Without this limit, two full logs that wait for each other would wait forever.
-                // After `FAILED_PROBES_MAX` failed attempts, the log drops changes that a member
-                // lacks.
+                // Without a limit on failed attempts, two full logs that wait for each other would
+                // wait forever. So after `FAILED_PROBES_MAX` failed attempts, the log drops changes
+                // that a member lacks.
                 if in_vain && kept_full() {
                     failed_probes += 1;
                     self.let_go.set(failed_probes >= FAILED_PROBES_MAX);
@@ -261,9 +263,9 @@ impl Store {
     }
 
     /// Durably writes the changed pages of the checksums and the bitmap, and reads them back,
-    /// because an outdated page cannot be recognized later. After that, the bits of pages that were
-    /// written for the first time are set, durably as well. Everything written to home locations
-    /// before the call is then durable too.
+    /// because an outdated page cannot be recognized later. Then durably sets the bits that record
+    /// which of these pages were ever written. Everything written to home locations before the call
+    /// is durable as well when this returns.
     pub(super) async fn write_pages(&self) -> Result<(), IoError> {
         let _one = self.writing_pages.acquire(1).await;
         for _ in 0..PAGE_TRIES {
@@ -273,8 +275,8 @@ impl Store {
             if self.regions.dirty() {
                 self.regions.write_back().await?;
             }
-            // Pages that are written from now on are possibly not covered by the flush, so the set
-            // does not include them.
+            // The flush possibly does not cover pages that are written from now on. So the set of
+            // pages that this flush makes durable is taken before the flush.
             let fresh = self.written.as_ref().map(|written| written.fresh());
             self.device.submit(Request::flush()).await?;
             let mut taken = self.regions.verify().await?;
@@ -427,8 +429,8 @@ impl Store {
         }
     }
 
-    /// Returns the content of a range from another side, if it matches the digests in the log: a
-    /// disk then need not seek to its own log.
+    /// Returns the content of a range from another side, if it matches the digests in the log. The
+    /// destager asks the other side first so that its own disk need not seek to the log.
     async fn content_from_peer(&self, range: &Range<u64>, digests: &Digests) -> Option<Payload> {
         let ask = self.peer.borrow().clone()?;
         // The timeout makes this side read its own log if the other side does not answer.

@@ -56,12 +56,12 @@ impl Log {
     }
 }
 
-/// Removal of the entries before a position, which are no longer needed, from the index. Dropping
-/// this guard removes all of them.
+/// Guard that removes from the index the entries before a position, which are no longer needed. All
+/// of them are removed when the guard is dropped.
 struct Dropping<'l> {
     log: &'l Log,
     position: u64,
-    /// Position from which no space is reused until the entries are removed.
+    /// Log position from which no space is reused until the entries are removed.
     pinned: u64,
 }
 

@@ -22,7 +22,8 @@ const _: () = assert!(
     RECORDS_AT + RECORDS_MAX * RECORD_BYTES + DATA_BLOCKS_MAX as usize * 4 <= HEADER_BYTES as usize
 );
 
-/// Treatment of the space at the home location of a range that reads as zeroes.
+/// What happens to the storage space of a range that now reads as zeroes: the space at its home
+/// location is freed or kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Space {
     /// The device may use the space for other content.
@@ -43,8 +44,9 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// Returns the kind to write to the log of a side with the digest algorithm `digest`. Older
-    /// programs, which know only CRC32C, do not know zeroes that keep their space.
+    /// Returns the kind to write to the log of a side with the digest algorithm `digest`. On a side
+    /// with CRC32C, zeroes that keep their space become zeroes that free it, because older programs
+    /// know only CRC32C and not the former kind.
     pub(super) fn for_side_with(self, digest: BlockDigest) -> Kind {
         match (self, digest) {
             (Kind::Zeroes(_), BlockDigest::Crc32c) => Kind::Zeroes(Space::Freed),
@@ -92,8 +94,8 @@ pub(super) struct Header {
     pub(super) position: u64,
     /// Position before which the log was durable when the entry was written.
     pub(super) flushed: u64,
-    /// Sequence number below which the side holds every change, with the log up to and including
-    /// this entry.
+    /// Sequence number below which the side holds every change once this entry and all earlier
+    /// entries are in its log.
     pub(super) complete_below: u64,
     /// Number of the epoch in which the entry was written.
     pub(super) epoch: u64,

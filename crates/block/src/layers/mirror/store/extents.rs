@@ -129,7 +129,8 @@ impl Store {
             Ok(found) if !found.is_empty() => {
                 found.into_iter().for_each(|run| walk.found.push(run));
             }
-            // If the device cannot report its holes, the request does not fail.
+            // If the device cannot report its extents, the request does not fail: the whole part is
+            // reported as data.
             Ok(_) | Err(_) => walk.push(len, true),
         }
     }

@@ -21,9 +21,9 @@ use crate::range_set::RangeSet;
 const ENTRIES_PER_TURN: usize = 64;
 
 impl Store {
-    /// Begins the first incarnation of the log of a side that is to be rebuilt and is durably
-    /// marked so in its superblock. The last epoch with the side as a member is `member_until`, and
-    /// the side lacks the ranges `lacks`. If `member_until` is `None`, the side lacks everything.
+    /// Begins the first incarnation of the log of a side whose superblock durably says that the
+    /// side is to be rebuilt. The last epoch with the side as a member is `member_until`, and the
+    /// side lacks the ranges `lacks`. If `member_until` is `None`, the side lacks everything.
     /// `superseded` names changes in the log that an earlier store of this side discarded because a
     /// rebuild had written newer content.
     ///
@@ -65,8 +65,8 @@ impl Store {
     /// log has dropped the changes. Must be called before the first incarnation of the log begins.
     pub(in super::super) fn discard_from(&self, first: u64, member_until: u64) -> Vec<Range<u64>> {
         self.forget_from(first);
-        // For the epochs in which the side was a member, its bitmap marks the regions that other
-        // sides lack. For later epochs, the bitmap marks the regions that this side lacks.
+        // In the epochs in which the side was a member, its bitmap marked the regions that other
+        // sides lack. In later epochs, the bitmap marked the regions that this side lacks.
         let mut lacks = self.out_of_sync_since(member_until + 1);
         for range in self.forgotten_ranges() {
             self.regions.mark(range.clone(), self.epoch.get() + 1);
@@ -159,8 +159,8 @@ impl Store {
     ) -> Result<(), IoError> {
         let (first, end) = (range.start / BLOCK_BYTES, range.end / BLOCK_BYTES);
         let expected = match checksums.expected(first..end).await {
-            // The checksum page is damaged. All its blocks are treated as never written here, so
-            // that they become unknown.
+            // The checksum page is damaged. All blocks of the range are treated as never written,
+            // so that the next step marks them as unknown.
             Err(IoError::Corrupt) => vec![Expected::NeverWritten; (end - first) as usize],
             other => other?,
         };

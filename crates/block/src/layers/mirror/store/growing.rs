@@ -1,6 +1,7 @@
 //! Growing the volume on one side. The part beyond the old end must read as zeroes before any
-//! superblock says that this part belongs to the volume. It may have damaged checksum pages that
-//! were reset, old content of the disk, or content from a discarded part of the history.
+//! superblock says that this part belongs to the volume. Before that, the part may have damaged
+//! checksum pages that were reset, old content of the disk, or content from a discarded part of the
+//! history.
 
 use std::ops::Range;
 

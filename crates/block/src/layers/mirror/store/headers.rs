@@ -1,6 +1,6 @@
-//! Scrub of the headers of log entries. Otherwise headers are read only at an opening. A corrupt
-//! header would then be found just when the changes after it are needed, and when the side from
-//! which they could be copied may have left the volume.
+//! Scrub of the headers of log entries. Without it, headers would be read only at an opening. A
+//! corrupt header would then be found just when the changes after it are needed, and when the side
+//! from which they could be copied may have left the volume.
 //!
 //! A corrupt header is rewritten from the copy of its fields in memory.
 

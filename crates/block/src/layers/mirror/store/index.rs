@@ -77,9 +77,11 @@ pub(super) struct Entry {
     pub(super) complete_below: u64,
     /// Time at which the entry was written, in seconds since 1970.
     pub(super) written_s: u64,
-    /// Sequence number below which every change was durable on every member of the epoch.
+    /// Sequence number below which every change was durable on every member of the epoch when the
+    /// entry was written.
     pub(super) shared_below: u64,
-    /// Records in order, each with its range of the volume in bytes.
+    /// Records in the order of their position in the entry, each with its range of the volume in
+    /// bytes.
     pub(super) records: Vec<(Range<u64>, Logged)>,
 }
 
@@ -207,8 +209,9 @@ impl Index {
         &self.entries
     }
 
-    /// Drops the oldest entry, and its records among the newest ones, if the entry ends at or
-    /// before a position. Returns false when it does not, or when there is no entry.
+    /// Drops the oldest entry if the entry ends at or before `position`. Those of its records that
+    /// are the newest for their ranges are dropped too. Returns false when the entry ends later, or
+    /// when there is no entry.
     pub(super) fn drop_first_before(&mut self, position: u64) -> bool {
         let Some(entry) = self.entries.pop_front_if(|first| first.end <= position) else {
             return false;
@@ -224,7 +227,8 @@ impl Index {
         *self.pins.entry(position).or_default() += 1;
     }
 
-    /// Ends the protection by one call of [`pin`](Index::pin) with this position.
+    /// Undoes one call of [`pin`](Index::pin) with this position. The space stays protected until
+    /// every call with this position is undone.
     pub(super) fn unpin(&mut self, position: u64) {
         let count = self.pins.get_mut(&position).expect("it was pinned");
         *count -= 1;
@@ -290,7 +294,8 @@ impl Index {
         had
     }
 
-    /// Removes the records of the entry at `position` from the newest records of a range.
+    /// Removes the records of the entry at `position` from the map of newest records, for the
+    /// blocks in `range`.
     fn remove_newest_of(&mut self, position: u64, range: &Range<u64>) {
         let of_entry = |(_, logged): &(Range<u64>, &Logged)| logged.entry == position;
         let inside =
@@ -360,7 +365,8 @@ mod tests {
         ));
         let expected = vec![(0..0x1000, 7), (0x1000..0x3000, 9), (0x3000..0x4000, 7)];
         assert_eq!(numbers(&index, 0..0x4000), expected);
-        // A part that is cut from a record has the position of its own content.
+        // A part that is cut from a record has the position of the content of that part, not that
+        // of the record.
         let (_, last) = index.newest_in(&(0x3000..0x4000)).remove(0);
         let Content::Data { position, digests } = last.content else {
             panic!("it has data")

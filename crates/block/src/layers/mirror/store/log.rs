@@ -78,7 +78,7 @@ impl Area {
         }
     }
 
-    /// Returns the size of the in-flight window: the most bytes that a crash can find in flight.
+    /// Returns the in-flight window: the maximum number of bytes in flight when a crash happens.
     pub(super) fn window(&self) -> u64 {
         ENTRIES_IN_FLIGHT_MAX as u64 * (HEADER_BYTES + self.data_blocks_max * BLOCK_BYTES)
     }
@@ -130,7 +130,7 @@ pub(super) struct Log {
     /// Changes to append again (relog) under their old sequence numbers, before all pending
     /// changes. They make space, so they can use space that pending changes must leave free.
     pub(super) again: RefCell<VecDeque<Pending>>,
-    /// Number of pending appends for each value of their field `stands_for`.
+    /// Number of pending appends, by the value of their field `stands_for`.
     pending_numbers: RefCell<BTreeMap<u64, usize>>,
     pub(super) flying: RefCell<VecDeque<Flying>>,
     /// Whether an entry has failed, so that nothing is written before a new incarnation has begun.
@@ -148,7 +148,8 @@ pub(super) struct Log {
     pub(super) shared_below: Cell<u64>,
     /// See [`Checkpoint::kept_from`].
     pub(super) kept_from: Cell<u64>,
-    /// Highest sequence number, and highest `complete_below`, of all entries formed so far.
+    /// Highest sequence number and highest `complete_below` of all entries that the log has built
+    /// so far, including entries that are still being written.
     pub(super) formed: Cell<(u64, u64)>,
     waits_for_space: Cell<bool>,
     /// Whether a new incarnation could not begin for lack of space.
@@ -258,8 +259,8 @@ impl Log {
         checkpoint.shared_below = checkpoint.shared_below.min(first);
     }
 
-    /// Discards every change and every entry. No part of the log is needed then, so the next
-    /// incarnation begins an empty log after it.
+    /// Discards every change and every entry, so that no part of the log is needed. The next
+    /// incarnation then begins with an empty log behind the present end.
     pub(super) fn forget_all(&self) {
         self.forget_from(0);
         self.index.borrow_mut().forget_all();
@@ -291,7 +292,7 @@ impl Log {
         self.kept_from.set(self.kept_from.get().max(number));
     }
 
-    /// Records that the device was flushed since the log was read, so that all of it is durable.
+    /// Records that a flush after the log was read has made everything in the log durable.
     pub(super) fn read_is_durable(&self) {
         assert!(
             self.broken.get() && !self.is_writing(),
@@ -400,8 +401,8 @@ impl Log {
         }
     }
 
-    /// Makes the stored entries destageable, so that the next attempt to begin an incarnation finds
-    /// space. The broken incarnation gets no other flush, so this function flushes the device.
+    /// Flushes the device, so that the stored entries can be destaged and the next attempt to begin
+    /// an incarnation finds space. Nothing else flushes the entries of the broken incarnation.
     async fn make_room_for_a_run(&self) {
         self.cramped.set(true);
         let flushed = self.device.submit(Request::flush()).await;
@@ -450,9 +451,9 @@ impl Log {
     /// no space for an entry. With `again`, the entry is for relogged changes.
     fn room(&self, again: bool) -> Option<u64> {
         let (head, window) = (self.head.get(), self.area.window());
-        // Two in-flight windows stay free for the gap before the next incarnation. A third stays
-        // free for entries without data, so that a flush never waits for space that only a flush
-        // can free, and for relogged changes, after which older entries can be dropped.
+        // Two in-flight windows of space stay free for the gap before the next incarnation. A third
+        // stays free for entries without data, so that a flush never waits for space that only a
+        // flush can free, and for relogged changes, which let older entries be dropped.
         let claim = |first: &Pending| first.append.range.is_empty();
         let only_claim = !again && self.pending.borrow().front().is_some_and(claim);
         let reserve = if only_claim || again { 2 } else { 3 };
@@ -698,8 +699,8 @@ impl Log {
     /// When the device fails; writes since the last successful flush are then in an unknown state.
     pub(super) async fn flush(self: &Rc<Self>, number: u64) -> Result<(), IoError> {
         if self.complete.get() < number {
-            // When the last entry was formed, a change was missing, so the entry states a lower
-            // number. Since then, the side has received the change without its log.
+            // The last entry states a lower number, because a change was missing when it was
+            // formed. The side has that change now, so an entry with the present number is written.
             self.claim().wait().await?;
         }
         let (position, complete) = (self.stored(), self.complete.get());
@@ -755,10 +756,10 @@ impl Log {
         self.area.usable_bytes()
     }
 
-    /// Returns true when `bytes` in `records` records fit into the log after the waiting appends.
-    /// Each entry is assumed to be full or to have at least `records_per_entry` records. The space
-    /// of complete changes is treated as free, but no other change is assumed to be destaged. The
-    /// gap before a new incarnation is reserved.
+    /// Returns true when `bytes` bytes in `records` records fit into the log after the waiting
+    /// appends. Each entry is assumed to be full or to have at least `records_per_entry` records.
+    /// Space of complete changes counts as free, because they can be destaged; that of other
+    /// changes does not. The gap before a new incarnation is reserved.
     pub(super) fn takes(&self, bytes: u64, records: u64, records_per_entry: u64) -> bool {
         let complete = self.complete.get();
         let index = self.index.borrow();
@@ -768,8 +769,8 @@ impl Log {
         let pending = self.pending.borrow();
         let waits = |waiting: &Pending| waiting.append.data_bytes() + HEADER_BYTES;
         let waits_bytes: u64 = pending.iter().map(waits).sum();
-        // Extra headers, for entries that end before they are full: an entry ends after each group
-        // of appends, and at the end of the area.
+        // The sum includes extra headers for entries that end before they are full: an entry ends
+        // after each group of appends, and at the end of the area.
         let full = bytes / (self.area.data_blocks_max * BLOCK_BYTES);
         let headers = (full + records.div_ceil(records_per_entry) + 4) * HEADER_BYTES;
         let all = stays_bytes + waits_bytes + bytes + headers + self.area.window();
@@ -781,7 +782,7 @@ impl Log {
         self.changed.until(|| self.flying.borrow().is_empty()).await;
     }
 
-    /// Cancels the tasks. Writes of entries in flight are not awaited, so there should be none.
+    /// Cancels the tasks of the log. Writes in flight are not awaited, so there should be none.
     pub(super) async fn cancel(&self) {
         self.tasks.cancel().await;
     }

@@ -66,8 +66,8 @@ use crate::range_lock::RangeLock;
 use crate::range_set::RangeSet;
 use crate::request::Request;
 
-/// Minimum number of records in each log entry that is not full, when many changes are appended
-/// together.
+/// Assumed minimum number of records in a log entry that is not full, when many changes are
+/// appended together. From this number follows how many entry headers the log needs space for.
 const RECORDS_TOGETHER: u64 = 16;
 
 /// The device of a side, with the parameters for opening its store.
@@ -106,7 +106,8 @@ pub(super) struct StoreFound {
     /// Sequence number from which the log has kept every change that a member of the epoch lacked;
     /// 0 when unknown.
     pub(super) kept_from: u64,
-    /// Whether the log has lost changes that had been durable, so that unknown changes are missing.
+    /// True when the log has lost changes that had been durable. It is then unknown which changes
+    /// are missing.
     pub(super) damaged: bool,
 }
 
@@ -151,8 +152,8 @@ pub(super) struct Store {
     /// Number of bytes relogged for a lagging member since `released_below` last changed, and the
     /// tail of the log at the time of that change.
     relogged: Cell<(u64, u64)>,
-    /// Whether a side is missing that will need the changes that the log drops, so that the regions
-    /// of these changes must be marked in the dirty-region bitmap.
+    /// Whether a missing side will need the changes that the log drops. The regions of these
+    /// changes must then be marked in the dirty-region bitmap.
     marks_all: Cell<bool>,
     /// Whether the data area may be a mixture of old and new content, because the side is being
     /// rebuilt (and is marked so in its superblock).
@@ -167,8 +168,8 @@ pub(super) struct Store {
     /// changes in the dirty-region bitmap. This is set when the log is full and has waited too long
     /// for these members to make the changes durable.
     let_go: Cell<bool>,
-    /// Function that reads content from another side that is cheaper to read; `None` when none was
-    /// set.
+    /// Function that reads content from another side, when that side can be read at a lower cost;
+    /// `None` when no function was set.
     peer: RefCell<Option<Rc<AskPeer>>>,
     /// Number of tasks for which the destager must not wait until the side is idle.
     escalations: Cell<u32>,
@@ -229,8 +230,8 @@ pub(super) async fn initialise(
 }
 
 /// Returns the maximum number of bytes of changes by which a side may lag, given the usable bytes
-/// of its log. The log must also have room for the headers of these changes, for changes that
-/// overtook them, and for new writes.
+/// of its log. The rest of the log is for the headers of these changes, for new writes, and for
+/// newer changes that are logged before these changes.
 fn backlog_share(usable_bytes: u64) -> u64 {
     usable_bytes / 4
 }
@@ -268,7 +269,8 @@ async fn open_areas(rt: &Rt, device: &Rc<dyn Device>, on: &StoreDevice) -> Resul
         let blocks = on.layout.data.1 / BLOCK_BYTES;
         let cached = (on.checksum_cache_bytes / BLOCK_BYTES).max(16) as usize;
         let checksums = Checksums::new(rt, device, of_checksums, blocks, cached);
-        // The written bits of the bitmap pages come first, then those of the checksum pages.
+        // In the area that records which pages were written, the bits of the bitmap pages come
+        // first, then the bits of the checksum pages.
         checksums.with_written(WrittenIn::new(bits(), map.pages()), on.unknown_blocks)
     });
     Ok(Areas {
@@ -432,8 +434,9 @@ impl Store {
         self.fill() >= choose::Fill::High && self.keeps_first()
     }
 
-    /// Registers a function with which a rotational side reads content that it destages from a
-    /// non-rotational side, instead of from its own log.
+    /// Registers the function with which a rotational side, while it destages, reads the content
+    /// from a non-rotational side instead of from its own log. Has no effect on a side that is not
+    /// rotational.
     pub(super) fn ask_for_content(&self, peer: Rc<AskPeer>) {
         if self.device.geometry().rotational {
             *self.peer.borrow_mut() = Some(peer);
@@ -472,7 +475,7 @@ impl Store {
         self.log.keep_from(number);
     }
 
-    /// Makes the content that the opening has read durable, by a flush.
+    /// Flushes the device, so that the content that was read when the store was opened is durable.
     ///
     /// # Errors
     /// Errors of the device.
@@ -603,8 +606,8 @@ impl Store {
         }
     }
 
-    /// Returns the ranges that a side in the epoch with this number may lack, because the log has
-    /// dropped entries with changes of them.
+    /// Returns the ranges that a side with this epoch number may lack, because the log has dropped
+    /// entries with changes of these ranges.
     pub(super) fn out_of_sync_since(&self, epoch: u64) -> Vec<Range<u64>> {
         self.regions
             .out_of_sync_since(epoch, self.volume_bytes.get())
@@ -617,8 +620,8 @@ impl Store {
 
     /// Ends the destager, waits until the device has completed its requests, and ends all other
     /// tasks. Called before the side is opened again, so that no late write can overwrite content
-    /// of the new store. A task that still runs in this store, such as a stop that waits for the
-    /// destager or a scrub, can no longer change anything on the side.
+    /// of the new store. A scrub, or a stop that waits for the destager, may still run in this
+    /// store, but can no longer change anything on the side.
     pub(super) async fn end(&self) {
         self.ending.set(true);
         self.log.changed.notify();

@@ -32,8 +32,8 @@ const CHECKSUM_AT: usize = 508;
 
 /// Maximum number of bytes of adjacent pages that are read or written with one request.
 const RUN_BYTES_MAX: u64 = 1 << 20;
-/// Maximum number of unchanged pages between two changed pages that are written together with
-/// these: about as many as pass below the head of a disk in a tenth of a rotation.
+/// Maximum number of unchanged pages between two changed pages that are written in one request with
+/// them: about as many as pass below the head of a disk in a tenth of a rotation.
 const BRIDGED_PAGES_MAX: u64 = 32;
 /// Maximum number of writes that one write-back has in flight.
 const WRITES_IN_FLIGHT_MAX: usize = 8;
@@ -44,7 +44,8 @@ pub(in crate::layers::mirror) enum PageError {
     /// The page does not have 4096 bytes, but this number.
     #[error("it has {0} bytes")]
     Length(usize),
-    /// The sector with this number is not as written, or was written for another side or place.
+    /// The checksum of the sector with this number does not match: the sector is corrupt, or was
+    /// written for another side or place.
     #[error("the checksum of its sector {0} is wrong")]
     Checksum(u32),
 }
@@ -95,8 +96,9 @@ impl Area {
         self.offset + pages.start * PAGE_BYTES..self.offset + pages.end * PAGE_BYTES
     }
 
-    /// Computes the checksum of a sector of a page. It includes the side and the place, which are
-    /// not stored: a sector written for another side or place has a wrong checksum.
+    /// Computes the checksum of a sector of a page. The checksum also covers the side and the place
+    /// of the sector, which are not stored. So a sector written for another side or place has a
+    /// wrong checksum.
     fn checksum(&self, page: u64, number: u32, sector: &[u8]) -> u32 {
         let crc = crc32c::crc32c(&self.side);
         let crc = crc32c::crc32c_append(crc, &(self.numbered_from + page).to_le_bytes());
@@ -244,7 +246,8 @@ pub(in crate::layers::mirror::store) trait PageBits {
     /// Returns true when the device has acknowledged a write of the page.
     fn is_written(&self, page: u64) -> bool;
 
-    /// Returns the first page of a range that was written; the end of the range if there is none.
+    /// Returns the first page in a range that has been written, or the end of the range if no page
+    /// in the range has been written.
     fn first_written(&self, pages: Range<u64>) -> u64;
 
     /// Records that the device has acknowledged a write of the page.
@@ -266,7 +269,8 @@ pub(in crate::layers::mirror::store) struct WrittenIn {
 }
 
 impl WrittenIn {
-    /// Creates the view of the area whose first page has the bit `first_bit`.
+    /// Creates the view of one area in `of`, the bits of all areas. `first_bit` is the number of
+    /// the bit of the area's first page.
     pub(in crate::layers::mirror::store) fn new(
         of: Option<Rc<dyn PageBits>>,
         first_bit: u64,
@@ -281,7 +285,8 @@ impl WrittenIn {
         of.is_none_or(|of| of.is_written(self.first_bit + page))
     }
 
-    /// Returns the first page of a range that was written; the end of the range if there is none.
+    /// Returns the first page in a range that has been written, or the end of the range if no page
+    /// in the range has been written.
     pub(in crate::layers::mirror::store) fn first_written(&self, pages: Range<u64>) -> u64 {
         let Some(of) = &self.of else {
             return pages.start;
@@ -298,7 +303,7 @@ impl WrittenIn {
     }
 
     /// Records that the content read back from the page differs from the content written. If the
-    /// bit of the page is not set yet, the page is treated as never written.
+    /// page is not marked as written yet, it is treated as never written.
     pub(in crate::layers::mirror::store) fn forget(&self, page: u64) {
         if let Some(of) = &self.of {
             of.forget(self.first_bit + page);
@@ -429,8 +434,8 @@ impl WriteBack {
     }
 
     /// On a rotational device, makes the few pages between two due pages due as well, if all of
-    /// them are `ready`: writing them takes less time than waiting for the position of the next
-    /// write.
+    /// them are `ready`. Writing these pages takes less time than waiting until the head reaches
+    /// the second due page.
     pub(in crate::layers::mirror::store) fn bridge(&self, ready: impl Fn(u64) -> bool) {
         if !self.device.geometry().rotational {
             return;

@@ -27,7 +27,8 @@ pub(super) struct Noticed {
     rt: Rt,
     below: Rc<dyn Device>,
     last: Cell<Instant>,
-    /// True while the store waits for something other than the device.
+    /// True while the store waits for something other than the device, so that the device is not
+    /// considered silent.
     is_held_up: Cell<bool>,
     /// Number of changes in flight.
     changes: Cell<usize>,
@@ -70,9 +71,9 @@ impl Noticed {
         })
     }
 
-    /// Returns the time at which the device last completed a change or a flush, or the store last
-    /// recorded progress; the present time while the store waits for something other than the
-    /// device.
+    /// Returns the time of the last progress, which is a change or a flush that the device
+    /// completed, or progress that the store recorded. While the store waits for something other
+    /// than the device, returns the present time.
     pub(super) fn last(&self) -> Instant {
         match self.is_held_up.get() {
             true => self.rt.now(),

@@ -125,7 +125,8 @@ impl Store {
         Ok(self.with_zeroes(data, &expected))
     }
 
-    /// Replaces the content of blocks that were never written with zeroes.
+    /// Puts zeroes in place of blocks that were never written, in data that was read from the
+    /// device.
     fn with_zeroes(&self, data: Payload, expected: &[Expected]) -> Payload {
         if !expected.contains(&Expected::NeverWritten) {
             return data;

@@ -21,8 +21,8 @@ use crate::request::Request;
 
 /// Minimum number of bytes in one read of the log.
 const CHUNK_BYTES: u64 = 1 << 20;
-/// Maximum number of reads in flight. The first chunk takes a single read, which suffices for an
-/// empty log.
+/// Maximum number of reads in flight. The reader starts with one read and doubles the number with
+/// each chunk, because a single read suffices for an empty log.
 const READS_IN_FLIGHT_MAX: usize = 8;
 
 /// Result of reading the log of a side.
@@ -109,9 +109,9 @@ impl Reader<'_> {
         Ok(true)
     }
 
-    /// Searches for a valid entry in one in-flight window after a damaged entry at the position
-    /// `end`. Returns the position of the valid entry, if this entry or `durable_to` proves that
-    /// the damaged entry had been durable; otherwise `None`.
+    /// Searches for a valid entry after a damaged entry at the position `end`, as far as entries
+    /// can have been in flight together. Returns the position of the valid entry if the damaged
+    /// entry had been durable, which the valid entry or `durable_to` can prove; otherwise `None`.
     async fn beyond(
         &mut self,
         side: &Uuid,
@@ -241,8 +241,8 @@ impl<'c> Walk<'c> {
         }
     }
 
-    /// Moves to the next incarnation if the current one ends at this position. Returns true if it
-    /// does.
+    /// If the current incarnation of the log ends at the reader's position, moves the reader to the
+    /// next incarnation and returns true.
     fn discontinuity(&mut self) -> bool {
         let discontinuity = self
             .discontinuities

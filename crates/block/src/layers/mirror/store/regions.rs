@@ -57,12 +57,12 @@ pub(super) struct Regions {
 }
 
 impl Regions {
-    /// Reads the pages of the map that were ever written, for a volume of `volume_bytes`.
+    /// Reads those pages of the bitmap that were ever written, for a volume of `volume_bytes`.
     ///
     /// # Errors
     /// Errors of the device. An invalid page is not an error: it is added to
     /// [`damaged`](Self::damaged), all of its regions are treated as changed after every epoch, and
-    /// a write of this state is due.
+    /// the page will be written again in this state.
     ///
     /// # Panics
     /// When the area is too short for the volume.
@@ -258,7 +258,8 @@ impl Regions {
             marks.regions()
         );
         let mut out_of_sync: Vec<Range<u64>> = Vec::new();
-        // An entry `ALWAYS` must be above every epoch, so the limit is below `ALWAYS`.
+        // A region with the entry `ALWAYS` is out of sync for every side. The limit is therefore
+        // below `ALWAYS`, so that such an entry is always above the limit.
         for run in marks.above(epoch.min(ALWAYS - 1), regions) {
             let start = run.start * REGION_BYTES;
             let end = volume_bytes.min(run.end * REGION_BYTES);

@@ -8,8 +8,9 @@ use crate::error::IoError;
 use crate::request::Request;
 
 impl Log {
-    /// Durably begins a new incarnation one in-flight window after the head, so that no late write
-    /// of an earlier incarnation can overwrite an entry of the new one.
+    /// Durably begins a new incarnation. It starts one in-flight window (the largest span of writes
+    /// in flight) after the head of the log, so that no late write of an earlier incarnation can
+    /// overwrite an entry of the new one.
     ///
     /// # Errors
     /// When the device fails; `NoSpace` when entries must be dropped first.
@@ -33,8 +34,8 @@ impl Log {
         .await
     }
 
-    /// Begins an incarnation. If the log has no space for another incarnation, `place` is called.
-    /// It returns the discontinuity record of an empty incarnation, and the new incarnation reuses
+    /// Begins an incarnation. If the log has no space for another incarnation, this calls `place`,
+    /// which returns the discontinuity record of an empty incarnation. The new incarnation reuses
     /// that record.
     async fn begin_run_at(
         &self,
@@ -52,8 +53,8 @@ impl Log {
             (index.entries().is_empty(), index.lowest_pin())
         };
         let floor = match is_empty {
-            // Without entries, the log before the head is not needed and takes no space, except for
-            // the parts being read.
+            // If the log has no entries, the space before the head is free, except for the parts
+            // that are being read.
             true => pinned.map_or(head, |pinned| pinned.min(head)),
             false => self.floor(),
         };

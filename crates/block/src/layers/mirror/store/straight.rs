@@ -36,7 +36,7 @@ const UNWRITTEN_PAGES_MAX: usize = 1024;
 /// (marked in the dirty-region bitmap before a rebuild writes to them directly). Each announcement
 /// costs flushes. If a rebuild is interrupted, zeroes are written to all announced ranges.
 const ANNOUNCED_BYTES: u64 = 16 * MAP_PAGE_COVERS_BYTES;
-/// Maximum interval between two checks whether the log can drop more entries.
+/// Maximum time until the log is checked again for entries that it can drop.
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 /// Number of checksum pages that are preloaded together, before the copy of a rebuild needs them.
 const PAGES_AHEAD: u64 = 64;
@@ -132,9 +132,9 @@ impl Store {
             && self.log.index.borrow().newest_in(range).is_empty()
     }
 
-    /// Returns the part of the volume around a position whose out-of-sync ranges are announced
-    /// together (marked in the dirty-region bitmap before a rebuild writes to them directly). A few
-    /// pages of the bitmap describe this part.
+    /// Returns the part of the volume that contains `position` and whose out-of-sync ranges are
+    /// announced together (marked in the dirty-region bitmap before a rebuild writes to them
+    /// directly). A few pages of the bitmap describe this part.
     pub(in super::super) fn announced_together(position: u64) -> Range<u64> {
         let start = position - position % ANNOUNCED_BYTES;
         start..start + ANNOUNCED_BYTES
@@ -274,8 +274,8 @@ impl Store {
             .without_before(self.log.tail())
     }
 
-    /// Returns the ranges whose content the side holds but is not known to hold durably, so that
-    /// the side may lose it. A logged change in these ranges can have a sequence number below
+    /// Returns the ranges whose content the side may lose: the side holds the content, but possibly
+    /// not durably. A logged change in these ranges can have a sequence number below
     /// `complete_durable`, since a change that a rebuild logs has the number of an older change.
     /// The call also clears the record of the ranges that the rebuild has written directly to home
     /// locations.

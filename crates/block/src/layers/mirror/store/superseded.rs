@@ -25,7 +25,8 @@ impl Superseded {
         }
     }
 
-    /// Returns the superseded ranges of the entry at a position; `None` when there are none.
+    /// Returns the ranges of a log entry that newer changes have superseded; `None` when there are
+    /// none. `entry` is the position of the entry.
     pub(super) fn of_entry(&self, entry: u64) -> Option<&RangeSet> {
         self.by_entry.get(&entry)
     }

@@ -49,7 +49,8 @@ fn on(device: &Rc<dyn Device>) -> StoreDevice {
     }
 }
 
-/// Opens a store and registers a callback according to which the side was given every change.
+/// Opens a store and registers a callback, by which the store learns that every change so far was
+/// given to its side. Returns the store and the next sequence number.
 async fn opened(rt: &Rt, device: &Rc<dyn Device>) -> (Rc<Store>, Rc<Cell<u64>>) {
     let store = Store::open(rt, &on(device)).await.expect("it opens");
     let next = Rc::new(Cell::new(store.found().next_number.max(1)));
@@ -214,8 +215,8 @@ fn a_torn_entry_ends_the_log() {
     });
 }
 
-/// If an entry becomes corrupt, and later entries state that it was durable, it is not mistaken for
-/// the end of the log.
+/// An entry that became corrupt is not mistaken for the end of the log if later entries state that
+/// it was durable.
 #[test]
 fn a_hole_among_durable_entries_is_damage() {
     for header_too in [false, true] {
@@ -257,9 +258,9 @@ fn a_hole_among_durable_entries_is_damage() {
     }
 }
 
-/// The checkpoint states that the last entry was durable, but no later entry does. If the last
-/// entry is lost, an opening must notice this, because the log may have dropped the content that
-/// the last entry replaces.
+/// The checkpoint states that the last entry of the log was durable, but no later entry states it.
+/// If the last entry is lost, an opening must notice this, because the log may have dropped the
+/// content that the last entry replaces.
 #[test]
 fn an_entry_that_was_durable_at_the_last_checkpoint_is_missed() {
     for header_too in [false, true] {
@@ -292,8 +293,9 @@ fn an_entry_that_was_durable_at_the_last_checkpoint_is_missed() {
     }
 }
 
-/// A side that is started alone has no change beyond the sequence number up to which it is
-/// complete, and such a change is never destaged.
+/// A side that is started alone has no change above the number up to which its changes are
+/// complete. So the store never destages a change above that number, and can still discard such
+/// changes.
 #[test]
 fn what_is_not_complete_can_be_forgotten() {
     let rt = rt();

@@ -79,10 +79,11 @@ pub(super) async fn initialise(
 pub(super) struct Written {
     device: Rc<dyn Device>,
     copies: [WriteBack; 2],
-    /// Bit of each page; a set bit is durable, or is written by the next write.
+    /// One bit for each page. A set bit is durable, or becomes durable with the next write of the
+    /// bits.
     bits: RefCell<Vec<u64>>,
-    /// Pages that the device has written and whose bit is not set yet, since they may not be
-    /// durable.
+    /// Pages that the device has written, but whose written bit is not set yet, because they may
+    /// not be durable.
     fresh: RefCell<BTreeSet<u64>>,
     damaged_sectors: Cell<u64>,
 }

@@ -79,7 +79,7 @@ impl Candidate {
     /// Returns the number of copies on the device that differ from `superblock` or cannot be read.
     ///
     /// # Errors
-    /// Errors of the device, except errors of the blocks of the copies.
+    /// Errors of the device, except an unreadable block, which counts as a wrong copy.
     pub(in crate::layers::mirror) async fn wrong_copies(
         &self,
         superblock: &Superblock,
@@ -123,8 +123,8 @@ impl Candidate {
 
     /// Writes both copies, with a flush after each. If `spare` names a copy, that copy is written
     /// first. Otherwise, the device is read, and the copy that is not the newest valid copy is
-    /// written first. A failed write may destroy the copy in its place. So while one copy is not
-    /// known to be intact, the other copy must not be written.
+    /// written first. A failed write may destroy the copy that it overwrites. So while one copy is
+    /// not known to be intact, the other copy must not be written.
     ///
     /// # Errors
     /// The first error. One of the copies is intact nevertheless, and `spare` names the other copy.

@@ -175,8 +175,8 @@ mod tests {
 
     #[test]
     fn a_change_belongs_to_the_last_epoch_that_had_begun() {
-        // The first changes are 30, 40 and 50. Then the changes from 45 on are discarded by
-        // epoch 6.
+        // The epochs 3, 4 and 5 begin with the changes 30, 40 and 50. Epoch 6 then discards the
+        // changes from 45 on, and begins with change 45.
         let again = Epoch {
             first_change: 45,
             ..epoch(6)

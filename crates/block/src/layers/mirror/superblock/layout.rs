@@ -26,8 +26,8 @@ pub struct SideLayout {
     pub map: (u64, u64),
     /// The checksums.
     pub checksums: (u64, u64),
-    /// The bits that record which pages of the bitmap and the checksums were ever written; `None`
-    /// when formatting wrote all of these pages.
+    /// Offset and length of the bits that record which pages of the bitmap and the checksums were
+    /// ever written; `None` when formatting wrote all of these pages.
     pub written: Option<(u64, u64)>,
     /// The log.
     pub log: (u64, u64),
@@ -66,7 +66,7 @@ pub enum LayoutError {
         /// Size in bytes up to which the device should be able to grow.
         grow_to_bytes: u64,
     },
-    /// The areas do not fit before the existing content of the device.
+    /// The areas do not fit into the metadata device before the data.
     #[error(
         "the {} before the data are not enough; the metadata device needs {} and 4 KiB",
         show_size(*head_bytes), show_size(*needed_bytes)
@@ -182,7 +182,8 @@ impl SideLayout {
     /// A description of the fault.
     pub(super) fn check(&self, volume_bytes: u64, device_bytes: u64) -> Result<(), String> {
         let mut free_from = HEADER_BYTES;
-        // On a side that does not record which pages were written, that area has length 0.
+        // A side that does not record which pages were written has no area for this record, so the
+        // length of that area is 0.
         let nowhere = (self.log.0, 0);
         let written = self.written.unwrap_or(nowhere);
         let written_needed = match self.written {
@@ -269,8 +270,8 @@ fn log_bytes_before(
 pub(in crate::layers::mirror) fn device_bytes_for(data_bytes: u64, asked: Asked) -> u64 {
     let of_log = asked.log_bytes.unwrap_or(0).saturating_mul(2);
     let mut device_bytes = SIDE_BYTES_MIN.max(data_bytes).max(of_log);
-    // The missing bytes are a lower bound of the necessary growth, so the first size that suffices
-    // is the smallest.
+    // Each step adds only the missing bytes, which are a lower bound of the necessary growth. So
+    // the first size that suffices is the smallest.
     while let Ok(layout) = SideLayout::of(&Geometry::of_size(device_bytes), asked)
         && layout.data.1 < data_bytes
     {
@@ -310,8 +311,8 @@ mod tests {
         let of_1_gib = SideLayout::of_device(1 << 30, None).unwrap();
         assert_eq!(of_1_gib.map, (64 * KIB, 64 * KIB));
         assert_eq!(of_1_gib.checksums, (128 * KIB, 1088 * KIB));
-        // The two areas have room for 16 + 272 pages: two copies of one page of bits (8 KiB,
-        // rounded up to 64 KiB).
+        // The bitmap area and the checksum area have room for 16 + 272 pages. The bits for these
+        // pages fit into one page, of which there are two copies: 8 KiB, rounded up to 64 KiB.
         assert_eq!(of_1_gib.written, Some((1216 * KIB, 64 * KIB)));
         assert_eq!(of_1_gib.log, (1280 * KIB, 64 * MIB));
         assert_eq!(of_1_gib.data, (66 * MIB, 958 * MIB - 4 * KIB));
@@ -320,7 +321,8 @@ mod tests {
         let of_1_tib = SideLayout::of_device(1 << 40, None).unwrap();
         assert_eq!(of_1_tib.map, (64 * KIB, 8384 * KIB));
         assert_eq!(of_1_tib.checksums, (8448 * KIB, 1_065_280 * KIB));
-        // 2096 + 266320 pages: two copies of 9 pages of 32256 bits (72 KiB, rounded up to 128 KiB).
+        // The two areas have 2096 + 266320 pages, one bit for each: two copies of 9 pages of 32256
+        // bits (72 KiB, rounded up to 128 KiB).
         assert_eq!(of_1_tib.written, Some((1_073_728 * KIB, 128 * KIB)));
         assert_eq!(of_1_tib.log, (1_073_856 * KIB, 1 << 30));
         let smallest = SideLayout::of_device(SIDE_BYTES_MIN, None).unwrap();
@@ -390,7 +392,8 @@ mod tests {
         assert_eq!(layout.log, (320 * KIB, 5 * MIB - 320 * KIB));
         assert_eq!(layout.data, (5 * MIB, 100 * MIB));
         assert_eq!(layout.check(100 * MIB, 105 * MIB + 4 * KIB), Ok(()));
-        // If there is enough room, the log has one 16th of the device, here of 132 MiB and a block.
+        // The default length of the log is one 16th of the device, if there is enough room. This
+        // device has 132 MiB and one block.
         let roomy = of(32 * MIB, None).unwrap();
         assert_eq!(
             roomy.log.1,

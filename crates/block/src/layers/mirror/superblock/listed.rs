@@ -1,8 +1,9 @@
 //! The table of sides: the sides of the volume, with the last epoch of each side.
 //!
 //! A history has room for a limited number of epochs, and a side can be absent for more epochs than
-//! that. The table must then still distinguish a side that was left behind from a side that ran
-//! alone. It must never record an epoch that does not belong to the volume's own past.
+//! that. The table must then still distinguish a side that only missed epochs from a side that was
+//! used alone and has changes of its own. It must never record an epoch that does not belong to the
+//! volume's own past.
 
 use super::{SIDES_MAX, Uuid};
 
@@ -54,8 +55,8 @@ impl Acknowledged {
         }
     }
 
-    /// Returns this record with `id` as the last epoch: the side has possibly got the epoch `id`
-    /// since.
+    /// Returns this record with `id` as the last epoch. Called when the side has possibly got that
+    /// epoch.
     pub fn perhaps_since(self, id: &Uuid) -> Acknowledged {
         let last = half_of(id);
         Acknowledged { last, ..self }

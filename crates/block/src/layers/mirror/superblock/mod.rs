@@ -145,7 +145,7 @@ impl SideState {
 /// Properties of a side that were set when it was formatted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SideFlags {
-    /// Whether the content of the side is lost together with its machine.
+    /// True if the side is not on durable storage: its content is lost when its machine stops.
     pub not_durable: bool,
     /// Whether the side keeps no checksums.
     pub no_checksums: bool,
@@ -293,8 +293,8 @@ impl Block<'_> {
         }
     }
 
-    /// Returns the area of the bits that record which pages were ever written, and the number of
-    /// blocks whose content is unknown as long as their page was never written.
+    /// Returns the area of the bits that record which pages were ever written, and a number of
+    /// blocks: the content of the blocks below this number is unknown until their page is written.
     fn written(&self) -> (Option<(u64, u64)>, u64) {
         match self.u64_at(16) & WRITTEN_FEATURE {
             0 => (None, 0),
@@ -349,8 +349,8 @@ impl Superblock {
         place.expect("a side is in its own table")
     }
 
-    /// Returns the last epoch in the history of which the side is a member; `None` when the side
-    /// lacks everything.
+    /// Returns the last of the epochs in the history that have the side as a member; `None` when
+    /// the side lacks everything.
     pub fn last_epoch(&self) -> Option<&Epoch> {
         let place = self.place();
         let mut epochs = self.history.epochs().iter().rev();
@@ -372,7 +372,8 @@ impl Superblock {
         fields.put(&MAGIC);
         fields.put_u32(VERSION_MAJOR);
         fields.put_u32(VERSION_MINOR);
-        // Feature bits: incompatible, compatible for reading only, compatible.
+        // Three fields of feature bits: incompatible features, features compatible for reading
+        // only, and compatible features.
         let written = self.layout.written;
         let digest = match self.digest {
             BlockDigest::Crc32c => 0,

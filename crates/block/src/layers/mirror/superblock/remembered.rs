@@ -21,8 +21,8 @@ const SCRUB_AT: usize = LEFT_AT + 8 * LEFT_MAX;
 /// Code of a side that leaves without being replaced by another side.
 const LEAVES_NOW: u8 = 255;
 
-/// The first half of a UUID, which represents a side that has left because the record has no room
-/// for the whole UUID.
+/// The first half of the UUID of a side that has left. It stands for the whole UUID, for which the
+/// record has no room.
 type Half = [u8; 8];
 
 /// Condition under which a side leaves the volume.
@@ -30,7 +30,8 @@ type Half = [u8; 8];
 pub enum Leaving {
     /// The side leaves as soon as another side has all its content.
     Now,
-    /// The side leaves once the side at this place of the table is healthy.
+    /// A replacement: the side leaves once the side that replaces it is healthy. The value is the
+    /// place of the replacing side in the table.
     OnceComplete(usize),
 }
 
@@ -97,8 +98,8 @@ impl Remembered {
         self.added |= u16::from(added) << place;
     }
 
-    /// Returns true when the side at a place was added by a command or is to leave, even if no
-    /// configuration names it.
+    /// Returns true when a command added the side at a place, or told it to leave, even if no
+    /// configuration names the side.
     pub fn concerns(&self, place: usize) -> bool {
         self.is_added(place) || self.leaving[place].is_some()
     }
@@ -116,7 +117,8 @@ impl Remembered {
         self.left.contains(&half_of(side))
     }
 
-    /// Returns the number of sides remembered as having left by a command.
+    /// Returns the number of sides that left the volume because of a command, according to this
+    /// record.
     pub fn left_count(&self) -> usize {
         self.left.iter().filter(|half| **half != [0; 8]).count()
     }
@@ -135,7 +137,7 @@ impl Remembered {
         }
     }
 
-    /// Returns the record without operations of places that are free in the table.
+    /// Returns the record without the operations that concern free places of the table.
     pub fn within(mut self, table: &Table) -> Remembered {
         for (place, listed) in table.iter().enumerate() {
             if listed.is_none() {

@@ -158,8 +158,8 @@ fn fields_lie_where_the_format_page_says() {
     put(96, &[11]);
     // 900 MiB.
     put(104, &[0, 0, 0x40, 0x38]);
-    // The layout of 1 GiB as offset and length: 64 KiB and 64 KiB, 128 KiB and 1088 KiB, 1280 KiB
-    // and 64 MiB, 66 MiB and 958 MiB less 4 KiB.
+    // The layout of a device of 1 GiB, as offset and length of each area: 64 KiB and 64 KiB, 128
+    // KiB and 1088 KiB, 1280 KiB and 64 MiB, 66 MiB and 958 MiB less 4 KiB.
     put(112, &[0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1]);
     put(128, &[0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0x11]);
     put(144, &[0, 0, 0x14, 0, 0, 0, 0, 0, 0, 0, 0, 4]);
@@ -172,7 +172,8 @@ fn fields_lie_where_the_format_page_says() {
     put(336, &[0x51; 8]);
     put(344, &[0x52; 8]);
     put(768, &[2]);
-    // Epoch 8: begins with change 800, has members at places 0 and 1, began at time 5008.
+    // Epoch 8: begins with change 800; its members are the sides at places 0 and 1; began at time
+    // 5008.
     put(776, &[8]);
     put(784, &[0x48; 16]);
     put(800, &[0x20, 3]);
@@ -318,8 +319,8 @@ impl Device for Tearing {
     }
 }
 
-/// One copy is lost, by corruption or by a failed write; then the next write fails as well, or the
-/// power is cut during that write.
+/// One copy of the superblock is lost, by corruption or by a failed write. Then the next superblock
+/// write fails, or the power is cut during that write. The intact copy must survive this.
 #[test]
 fn a_copy_that_is_left_is_not_written_before_the_other_is_whole() {
     let rt = Rt::virtual_time(VirtualOptions::default());

@@ -71,9 +71,9 @@ fn a_damaged_member_is_made_anew_unless_it_may_be_ahead() {
     assert_eq!(indices(&plan(&[clean, found(161, 0)])), [A]);
 }
 
-/// A member whose epoch is older than the newest either did not get the newest epoch, or is an
-/// older copy. To distinguish the two, the table of the other side records the epoch that the
-/// member had when the newest epoch began.
+/// A member may have an epoch older than the newest for two reasons: it did not get the newest
+/// epoch, or it is an older copy. To distinguish the two, the table on the side with the newest
+/// epoch records the epoch that the member had when the newest epoch began.
 #[test]
 fn a_member_with_another_epoch_than_the_table_names_is_an_older_copy() {
     let epochs = [1, 2, 3].map(|number| epoch(0, number, &[A, B]));

@@ -11,7 +11,7 @@ use crate::layers::mirror::store::pages::WriteBack;
 /// A page in the cache.
 pub(super) struct Cached {
     pub(super) entries: Entries,
-    /// Whether the page was used since the hand of the clock last passed it.
+    /// Whether the page was used since the hand of the CLOCK eviction last passed it.
     pub(super) used: bool,
     on_clock: bool,
 }

@@ -57,7 +57,8 @@ impl Expected {
     }
 }
 
-/// Returns the kind of an entry; all digests are of the kind `Digest(0)`.
+/// Returns the kind of a checksum entry. Every digest, whatever its value, is returned as
+/// `Digest(0)`.
 pub(super) fn kind_of(entry: u32) -> Expected {
     match Expected::of_entry(entry) {
         Expected::Digest(_) => Expected::Digest(0),

@@ -198,7 +198,7 @@ impl Rig {
         Rig::with_plans(seed, [plan(false), plan(true)])
     }
 
-    /// Returns the content of the device, without a recorded request.
+    /// Returns the content of the device. The read is not added to the recorded requests.
     pub(in crate::layers::mirror::store) fn bytes(&self, range: Range<u64>) -> Vec<u8> {
         let read = Request::read(range.start, range.end - range.start);
         self.answer(read).into_data().to_vec()

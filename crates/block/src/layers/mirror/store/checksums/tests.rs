@@ -48,8 +48,9 @@ fn entry_on_device(rig: &Rig, block: u64) -> u32 {
     u32::from_le_bytes(page[at..at + 4].try_into().unwrap())
 }
 
-/// In page 2, the first block has a known CRC, the second block is unknown, the third block has the
-/// CRC 0, and the fourth block has the CRC with the value 1. The other blocks were never written.
+/// In page 2, the first block has a known CRC, the second block is unknown, and the third and
+/// fourth blocks have the CRCs 0 and 1, which are stored as 0xFFFFFFFF and 0xFFFFFFFE. The other
+/// blocks were never written.
 #[test]
 fn a_page_is_as_the_format_page_draws_it() {
     let entries = [
@@ -110,7 +111,8 @@ fn a_page_that_is_not_believed_is_damaged() {
     }
 }
 
-/// A torn write leaves any mixture of old and new sectors. Each entry in such a page is intact.
+/// A torn write leaves any mixture of old and new sectors. Each entry in such a page is intact, so
+/// the page is accepted.
 #[test]
 fn a_page_of_old_and_new_sectors_is_believed() {
     let values = |start: u32| (0..1008).map(move |entry| start + entry);
@@ -251,7 +253,8 @@ fn blocks_that_differ_are_found_and_no_others() {
     let payload = scattered(&rig, &blocks.concat(), &[1, 4096, 5000, 5001, 30_000]);
     let mut expected: Vec<Expected> = digests.iter().map(|crc| Digest(*crc)).collect();
     assert!(verify(BlockDigest::Crc32c, &payload, 50, &expected).is_empty());
-    // Entries in the form in which they are read back from the area.
+    // The digests 0 and 1 stand for other states in the area, so they are stored and read back as
+    // 0xFFFF_FFFF and 0xFFFF_FFFE.
     expected[0] = Digest(0xFFFF_FFFF);
     expected[1] = Digest(0xFFFF_FFFE);
     assert!(verify(BlockDigest::Crc32c, &payload, 50, &expected).is_empty());
@@ -410,8 +413,8 @@ fn a_page_that_changes_while_it_is_written_is_written_again() {
             rig.rt.sleep(Duration::from_micros(500)).await;
             sums.update(6, &[Digest(88)]).await.unwrap();
         };
-        // The second call must wait for the first, since it also covers the writes that the first
-        // call has in flight.
+        // The second call also covers the writes that the first call has in flight, so it must wait
+        // for the first call.
         let second = async {
             rig.rt.sleep(Duration::from_micros(200)).await;
             let before = sums.unwritten_pages();

@@ -33,7 +33,8 @@ impl Page {
         if let [one] = different[..] {
             return Page::One(one);
         }
-        // The entry 0 means that a region was never changed; it is never raised.
+        // The entry 0 means that a region was never changed. If the page has too many different
+        // entries, the lowest entries except 0 are raised.
         let zero = usize::from(different[0] == 0);
         let excess = different.len().saturating_sub(DIFFERENT_MAX);
         different.drain(zero..zero + excess);
@@ -92,7 +93,8 @@ impl Marks {
     }
 
     /// Sets the entries of a page, except for regions beyond the last one. Returns true when the
-    /// page now has exactly these entries, and false when some were raised.
+    /// page now has exactly these entries, and false when the compressed form of the page had to
+    /// round some entries up.
     pub(super) fn set(&mut self, page: u64, entries: &PageEntries) -> bool {
         let mut entries = *entries;
         let inside = self.regions.saturating_sub(page * PAGE_REGIONS);
@@ -146,8 +148,9 @@ impl Marks {
 mod tests {
     use super::*;
 
-    /// The expected values are computed by hand. Of 504 different entries, 64 are kept: the entry 0
-    /// stays, and the lowest of the others are raised to the lowest entry that is kept.
+    /// The expected values are computed by hand. There are 504 different entries, but only 64
+    /// values can be kept: the entry 0, and the highest of the others. Every lower entry is raised
+    /// to the lowest of these highest values.
     #[test]
     fn too_many_different_entries_are_raised_and_never_lowered() {
         for lowest in [0, 1000] {
@@ -156,7 +159,7 @@ mod tests {
             assert!(!marks.set(0, &entries), "not exactly");
             let found = marks.entries(0);
             let kept = |at: u64| match (lowest, at) {
-                // The entry 0 and the 63 highest entries, 441 to 503, are kept.
+                // Of the 504 entries, entry 0 and the 63 highest entries (441 to 503) are kept.
                 (0, 0) => 0,
                 (0, at) => at.max(441),
                 // The 64 highest entries, 1440 to 1503, are kept.

@@ -82,7 +82,8 @@ fn a_page_is_as_the_format_page_draws_it() {
     assert!(!map.dirty());
 }
 
-/// A torn write leaves any mixture of old and new sectors. Each entry in such a page is intact.
+/// A torn write leaves any mixture of old and new sectors. Such a page is accepted, because each of
+/// its entries is intact.
 #[test]
 fn a_page_of_old_and_new_sectors_is_believed() {
     let of_epoch = |epoch: u64| page_by_hand(&epoch.to_le_bytes().repeat(504), SIDE, 1);
@@ -178,8 +179,8 @@ fn a_long_map_is_read_in_pieces_and_a_failing_one_not_at_all() {
     assert_eq!(failed.err(), Some(IoError::Medium));
 }
 
-/// Only written pages are checked, and a page that has become corrupt since its write is written
-/// again.
+/// A check reads only pages of the dirty-region bitmap that were ever written. A page that has
+/// become corrupt since its write is written again.
 #[test]
 fn a_page_that_goes_bad_is_found_and_written_again() {
     let rig = Rig::new(1);
@@ -255,7 +256,7 @@ proptest! {
     }
 }
 
-/// Returns, for each region of an array of entries, whether the region is out of sync since
+/// Returns, for each region of an array of entries, whether the region was marked after the epoch
 /// `epoch`.
 fn out_of_sync_regions(model: &[u64], epoch: u64) -> Vec<bool> {
     model.iter().map(|entry| *entry > epoch).collect()

@@ -17,9 +17,9 @@ fn fill(rt: &Rt, store: &Store, next: &Cell<u64>, waiting: u64) -> Vec<Outcome> 
     (0..count).map(append).collect()
 }
 
-/// The log lacks a change, so it cannot state a higher complete sequence number, and it fills up.
-/// Then the change reaches the side without its log. The flush that now frees space in the log must
-/// not wait for changes that wait for this space.
+/// The side was not given change 1, so no later change is complete: nothing can be destaged, and
+/// the log fills up. Then change 1 reaches the side without an entry in the log. The flush that now
+/// frees space in the log must not wait for changes that wait for this space.
 #[test]
 fn a_flush_waits_for_no_change_that_waits_for_space() {
     let rt = rt();
@@ -77,7 +77,8 @@ fn a_full_log_says_what_is_complete_since() {
     });
 }
 
-/// Appended changes that are not in an entry yet are included in the used space.
+/// Space for changes that are appended but not in a log entry yet counts as used. While these
+/// changes need more space than the log has, no other change may overtake them.
 #[test]
 fn nothing_overtakes_while_the_space_is_taken_by_what_waits_for_it() {
     let rt = rt();

@@ -16,8 +16,8 @@ impl Written {
     }
 
     /// Checks the log for a member that holds exactly the changes below `number`: the log must have
-    /// the newest change of each block that was changed since. Also checks that no region is
-    /// marked, and that every block reads as written.
+    /// the newest change of each block that was changed from that number on. Also checks that no
+    /// region is marked, and that every block reads as written.
     async fn check(&self, store: &Store, number: u64) {
         for (block, (last, _)) in (0u64..).zip(&self.0) {
             if *last >= number {
@@ -70,7 +70,8 @@ fn blocks_written_again_and_again_fill_no_log() {
     });
 }
 
-/// Performs random changes, with stops in between. A lagging member makes progress at random.
+/// The log keeps every change that a lagging member lacks. Changes, and the progress of the member,
+/// are random, and the store is closed and opened in between.
 #[test]
 fn a_late_member_finds_in_the_log_what_it_lacks() {
     let rt = rt();

@@ -128,10 +128,10 @@ async fn bring(rt: &Rt, store: &Rc<Store>, range: Range<u64>) {
     store.write_straight(kept, data).await.expect("written");
 }
 
-/// A rebuild that is interrupted has written content directly to its home location, so the side no
-/// longer lacks these ranges. The log still has older changes of these ranges, and is read again
-/// when the side comes back. The older changes must be ignored, and must not cancel changes that
-/// have entered the log since.
+/// A rebuild has written some ranges directly to their home location before it is interrupted, so
+/// the side no longer lacks these ranges. The log still has older changes of these ranges, and is
+/// read again when the side comes back. The older changes must be ignored, and must not cancel
+/// changes that have entered the log since.
 #[test]
 fn what_the_log_held_before_a_rebuild_that_was_cut_short_does_not_count_again() {
     let rt = rt();

@@ -1,6 +1,6 @@
-//! Tests of pages of the dirty-region bitmap and the checksums that formatting does not write. Old
-//! content of the device must never be mistaken for such a page. A stop at any time must neither
-//! lose a written page nor make an unwritten page appear as written.
+//! Tests of pages of the dirty-region bitmap and of the checksum area. Formatting leaves these
+//! pages unwritten. Old content of the device must never be mistaken for such a page. A stop at any
+//! time must neither lose a written page nor make an unwritten page appear as written.
 
 use super::super::checksums::fixture::page_by_hand;
 use super::super::pages::Area;
@@ -164,7 +164,8 @@ async fn round(
     Ok(())
 }
 
-/// Cuts the power after each possible number of changes, until a run ends before its cut.
+/// Repeats the same run, and cuts the power after each possible number of changes, until a run ends
+/// before its cut.
 #[test]
 fn a_stop_at_any_moment_loses_no_page_and_invents_none() {
     let rt = rt();

@@ -5,8 +5,8 @@ use super::*;
 use crate::layers::mirror::store::pages::WrittenIn;
 use crate::request::Op;
 
-/// Area of the bits, which lies in the middle of the area of the rig and has room for two pages of
-/// each copy.
+/// Area of the bits that record which pages were written. It lies in the middle of the test
+/// device's area, and has room for two pages of each copy.
 const PLACE: (u64, u64) = (AREA.offset + (100 << 12), 4 << 12);
 /// Number of pages, for which two pages of bits are needed.
 const PAGES: u64 = 40_000;
@@ -68,8 +68,8 @@ fn the_bits_are_as_the_format_page_draws_them() {
     assert_eq!(found.first_written(10..20), 20);
 }
 
-/// A copy may be lost, or older than the other copy. A bit that is set in either copy is valid, and
-/// both copies have the bit again after the next write.
+/// One of the two copies of the bits may be lost, or older than the other copy. A bit that is set
+/// in either copy is valid, and both copies have the bit again after the next write.
 #[test]
 fn one_copy_is_enough() {
     for lost in [100, 102] {
@@ -94,8 +94,8 @@ fn one_copy_is_enough() {
     }
 }
 
-/// If a sector is invalid in both copies, the checksums of its pages decide. A sector has the bits
-/// of 4,032 pages.
+/// If a sector of the written bits is invalid in both copies, the checksum pages decide which bits
+/// to set. A sector has the bits of 4,032 pages.
 #[test]
 fn what_neither_copy_says_counts_as_written() {
     let rig = rig();

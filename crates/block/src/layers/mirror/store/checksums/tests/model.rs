@@ -10,7 +10,8 @@ fn random_range(rng: &mut Rng, within: &Range<u64>) -> Range<u64> {
     start..(start + rng.between(1, 1500)).min(within.end)
 }
 
-/// One task performs all operations of the area at random, and compares the area with an array.
+/// One task performs all operations of the checksum area at random, and compares the area with an
+/// array.
 #[test]
 fn it_agrees_with_an_array_through_failures_and_restarts() {
     let mut rng = Rng::new(5);
