@@ -46,8 +46,9 @@ impl Readers {
         self.visible.store(seq, Ordering::Release);
     }
 
-    /// Returns the oldest sequence number that is still guaranteed to readers: that of the oldest
-    /// snapshot that is not too old, or the visible sequence number.
+    /// Returns the oldest sequence number that is still guaranteed to readers. This is the sequence
+    /// number of the oldest snapshot that is not too old. Without such a snapshot, it is the
+    /// visible sequence number.
     pub(crate) fn oldest(&self) -> Seq {
         let snapshots = self.snapshots.lock();
         let visible = self.visible();

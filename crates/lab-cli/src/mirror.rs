@@ -27,7 +27,7 @@ pub(crate) struct Args {
     seconds: u64,
     #[command(flatten)]
     experiment: ExperimentArgs,
-    /// Loads in writes per second [default: the loads of the paper, or for qlc loads near the
+    /// Loads in writes per second [default: those of the paper; for the pair qlc, loads near the
     /// capacity of the SSD]
     #[arg(long, value_name = "N,...", value_delimiter = ',',
           value_parser = clap::value_parser!(u64).range(1..=100_000))]

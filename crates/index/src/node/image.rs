@@ -172,8 +172,9 @@ impl Image {
         Self::of(bytes, &header, header.lsn)
     }
 
-    /// Checks an image that was merged in memory from changes and an image with the LSN
-    /// `stored_lsn`. The merged image can be longer than an image on the storage.
+    /// Checks an image that was merged in memory. Its sources are an image with the LSN
+    /// `stored_lsn`, and later changes. The merged image can be longer than an image on the
+    /// storage.
     pub(crate) fn parse_for_memory(
         bytes: &[u8],
         location: u64,

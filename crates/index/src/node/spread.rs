@@ -26,8 +26,8 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    /// Returns the line through `rows` rows, at most [`ROWS_MAX`](super::ROWS_MAX), whose numbers
-    /// do not descend.
+    /// Approximates the numbers of `rows` rows by a straight line, and returns the line. The
+    /// numbers must not descend. `rows` is at most [`ROWS_MAX`](super::ROWS_MAX).
     pub fn of(rows: usize, number: impl Fn(usize) -> u64) -> Spread {
         let Some(last) = rows.checked_sub(1) else {
             return Spread::default();

@@ -78,7 +78,7 @@ struct Segment {
     live_bytes: u32,
     /// Class of the stream that filled the segment last.
     class: Class,
-    /// Value of `begun` when a stream began to fill this segment; 0 if before this opening.
+    /// Value of `begun` when a stream began to fill this segment; 0 if filled before this opening.
     filled_as: u64,
 }
 

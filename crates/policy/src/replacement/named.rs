@@ -248,7 +248,7 @@ impl fmt::Display for UnknownPolicy {
 
 impl std::error::Error for UnknownPolicy {}
 
-/// Returns the name of every plain policy, and its description with the source.
+/// Returns the name of every plain policy, each with a description that names its publication.
 pub fn catalogue() -> impl Iterator<Item = (&'static str, &'static str)> {
     let pages = PAGES.iter().map(|(name, _, what)| (*name, *what));
     let clustered = CLUSTERED.iter().map(|(name, _, what)| (*name, *what));

@@ -147,7 +147,8 @@ impl<'w, 'a> Program<'w, 'a> {
         world.judge_write(&answer, failures)?;
         let is_huge =
             |change: &Change| matches!(change, Change::Put(_, value) if value.len() >= MIB);
-        // A failed call can also have interrupted the maintenance after a write that is durable.
+        // The write can be durable although a call failed during the maintenance that followed.
+        // This maintenance is then incomplete.
         let is_behind = answer.is_err() || world.disk.counts().failures > failures;
         world.was_full &= world.is_full || is_behind;
         if answer.is_ok() && changes.iter().any(is_huge) {

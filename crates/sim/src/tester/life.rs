@@ -62,7 +62,7 @@ pub fn run(rt: &Rt, world: &Rc<World>) -> Disks {
     };
     rt.block_on(async {
         let ended = || world.findings.any() || lives.is_finished();
-        // No event signals the end of the lives, so the loop also checks for it periodically.
+        // No event signals that the task `lives` has ended, so the loop polls it.
         while !ended() {
             let looked = world.findings.added.until(ended);
             // The loop checks again in both cases: after an event, and after the timeout.

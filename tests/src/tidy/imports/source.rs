@@ -91,8 +91,8 @@ struct Reader {
     at: usize,
     /// Number of open braces.
     depth: usize,
-    /// Inline modules that contain the current position: the brace depth of the content and the
-    /// name of each.
+    /// Inline modules that contain the current position. Each has the brace depth of its content
+    /// and its name.
     open: Vec<(usize, String)>,
     /// The module of the file.
     root: Path,

@@ -148,8 +148,8 @@ impl CacheConfig {
             return Err("`depth` must be 1 to 1024".to_owned());
         }
         let read_ahead = self.read_ahead.0;
-        // Pages read ahead for one reader must not evict pages read ahead for another reader, even
-        // if two readers are detected as one reader. So the size of one read-ahead is limited.
+        // Pages read ahead for one reader must not evict pages read ahead for another reader. So
+        // the size of one read-ahead is limited.
         if !read_ahead.is_multiple_of(BLOCK_BYTES) || read_ahead > self.size.0 / 8 {
             return Err(
                 "`read_ahead` must be whole blocks of 4 KiB, at most an eighth of `size`"

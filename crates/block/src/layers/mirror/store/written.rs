@@ -197,7 +197,8 @@ impl Written {
     /// corrupt pages, which the next [`settle`](Self::settle) rewrites.
     ///
     /// # Errors
-    /// Errors of the device that do not concern a single block.
+    /// Errors of the device, except that a block is unreadable or corrupt: such a block counts as a
+    /// corrupt page.
     pub(super) async fn check(&self) -> Result<(u64, u64), IoError> {
         let (mut read_bytes, mut wrong_pages) = (0, 0);
         for copy in &self.copies {

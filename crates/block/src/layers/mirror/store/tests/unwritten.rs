@@ -124,7 +124,7 @@ const BLOCKS: [u64; 5] = [3, 1007, 1008, 2500, 5039];
 /// Possible content of each of [`BLOCKS`]: the last flushed value, and all values written since.
 type Known = [Vec<u8>; BLOCKS.len()];
 
-/// Writes to blocks, flushes and destages, until an operation fails.
+/// Writes blocks, flushes the store, and runs the destager, until an operation fails.
 async fn run_until_cut(rt: &Rt, device: &Rc<Volatile>, known: &mut Known) -> Result<(), IoError> {
     let below = Rc::clone(device) as Rc<dyn Device>;
     let (store, next) = begun(rt, &on_large(&below)).await?;
