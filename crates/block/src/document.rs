@@ -320,7 +320,7 @@ mod tests {
             (
                 "size = \"1MiB\"\nplaces = 3",
                 "c.toml:4:1:",
-                "`places` is called `tags` now",
+                "`places` is now called `tags`",
             ),
             ("", "c.toml:2:9:", "missing field `size`"),
             ("size = ", "c.toml:3:8:", ""),

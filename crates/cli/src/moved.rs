@@ -77,13 +77,13 @@ mod tests {
 
     #[test]
     fn an_old_verb_names_the_new_one() {
-        let expected = "`bimetal sim hetero` is `bimetal-lab mirror` now";
+        let expected = "`bimetal sim hetero` is now `bimetal-lab mirror`";
         assert_eq!(line("sim", "hetero"), expected);
         assert_eq!(
             line("lab", "run"),
-            "`bimetal lab run` is `bimetal-lab run` now"
+            "`bimetal lab run` is now `bimetal-lab run`"
         );
-        let expected = "`bimetal trace record` is `bimetal record` now";
+        let expected = "`bimetal trace record` is now `bimetal record`";
         assert_eq!(line("trace", "record"), expected);
         assert!(line("sim", "--help").contains("`bimetal-lab --help`"));
     }

@@ -256,9 +256,9 @@ fn a_reduced_exposure_is_said() {
             .filter(|line| line.contains("the exposure is limited to "));
         let lines: Vec<&str> = lines.collect();
         assert_eq!(lines.len(), 1, "{said}");
-        assert!(lines[0].contains("not 64 MiB"), "{said}");
+        assert!(lines[0].contains("instead of 64 MiB"), "{said}");
         // The reduced exposure bound is less than 1 MiB: a quarter of a log of 4 MiB, minus the
         // writes that can be in flight at a crash.
-        assert!(lines[0].contains(" KiB, "), "{said}");
+        assert!(lines[0].contains(" KiB instead"), "{said}");
     }
 }

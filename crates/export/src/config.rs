@@ -466,7 +466,7 @@ mod tests {
             (&format!("{good}unprotected = true\n"), "with RDMA only"),
             (&format!("{good}connections_max = 0\n"), "at least 1"),
             (&format!("{good}readonly = true\n"), "readonly"),
-            (&format!("{good}clients = []\n"), "nobody"),
+            (&format!("{good}clients = []\n"), "no client is served"),
             (
                 &format!("{good}clients = [{{ uid = 1, gid = 2, rights = \"hidden\" }}]\n"),
                 "one of `uid`",

@@ -638,7 +638,7 @@ fn a_server_that_comes_back_different_is_used_as_far_as_that_goes() {
         for (size, flags, why) in [
             (SIZE / 2, FLAGS, "has shrunk"),
             (SIZE, FLAGS | 1 << 1, "read-only"),
-            (SIZE, 1, "durable"),
+            (SIZE, 1, "no longer supports flushes"),
         ] {
             server.become_another(size, flags);
             let failed = change().await;

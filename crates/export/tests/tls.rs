@@ -555,7 +555,10 @@ fn an_nbd_medium_goes_no_further_with_a_server_without_tls() {
         let plain = ExportConfig::new("vol", "dev", "tcp:127.0.0.1:0".parse().unwrap());
         let (server, address) = start(&rt, plain).await.unwrap();
         let refused = medium(&rt, &address, &files, None).await.err().unwrap();
-        assert!(refused.contains("refused: option 5"), "{refused}");
+        assert!(
+            refused.contains("refused the connection: option 5"),
+            "{refused}"
+        );
         server.stop().await;
     });
     assert_eq!(rt.live_tasks(), 0);

@@ -124,8 +124,8 @@ fn failure_and_cut(number: u64, keeps: u64) -> bool {
     let options = small_options(&mut draw);
     let shape = Shape::draw(&mut draw);
     let disk = Disk::default();
-    // The first seven changes create and open the index.
-    let storage = Mishaps::at(disk.clone(), number + 7, Mishap::Fails);
+    // The first eight changes create and open the index.
+    let storage = Mishaps::at(disk.clone(), number + 8, Mishap::Fails);
     let world = World::over(disk, storage.clone(), options);
     let mut world = world.expect("an index on an empty disk");
     for _ in 0..3 {

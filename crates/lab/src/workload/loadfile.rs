@@ -538,7 +538,7 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_said_with_its_line() {
         for (text, why) in [
-            ("Close 1\nFoo 1", "line 2: no call `FOO` is known"),
+            ("Close 1\nFoo 1", "line 2: the call `FOO` is unknown"),
             ("WriteX 1 0 8", "line 1: the size that was moved is missing"),
             ("WriteX 1 x 8 8", "line 1: the offset is not a number: `x`"),
             ("WriteX 1 -4 8 8", "line 1: the offset is negative"),

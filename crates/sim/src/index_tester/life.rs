@@ -161,9 +161,9 @@ impl<'w, 'a> Program<'w, 'a> {
     }
 
     /// Checks that the index keeps its memory for nodes and changes within the bound. The bound
-    /// does not include changes that are being written. Skips the check if the disk was full and the
-    /// index has not caught up since: the changes in memory can then exceed the bound. Also skips
-    /// the check if the index is read-only.
+    /// does not include changes that are being written. Skips the check if the disk was full and
+    /// the index has not caught up since: the changes in memory can then exceed the bound. Also
+    /// skips the check if the index is read-only.
     fn check_memory(&self) -> Checked {
         let world = &*self.world;
         if world.was_full || world.is_read_only {
