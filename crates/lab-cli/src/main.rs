@@ -12,6 +12,7 @@ mod index;
 mod mirror;
 mod options;
 mod output;
+mod sustain;
 mod tester;
 mod trace;
 
@@ -46,6 +47,8 @@ enum Verb {
     Cache(cache::Args),
     /// Run the experiment of the hetero-mirroring paper on a mirror, in virtual time.
     Mirror(mirror::Args),
+    /// Load a mirror for longer than its logs last, in virtual time, and show the load over time.
+    Sustain(sustain::Args),
     /// Run the experiment of the CHC-Tree paper on an ordered index, in virtual time.
     Index(index::Args),
     /// Summarize an I/O trace, or convert it.
@@ -59,6 +62,7 @@ fn main() -> ExitCode {
         Verb::Experiments(verb) => experiments::run(&verb),
         Verb::Cache(args) => cache::run(&args),
         Verb::Mirror(args) => mirror::run(&args),
+        Verb::Sustain(args) => sustain::run(&args),
         Verb::Index(args) => index::run(&args),
         Verb::Trace(args) => trace::run(&args),
         Verb::Tester(args) => tester::run(&args),

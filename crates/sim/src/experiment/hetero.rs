@@ -196,6 +196,17 @@ pub enum ExperimentError {
     /// Values of settings that a mirror refuses.
     #[error("settings: {0}")]
     Mirror(String),
+    /// A device profile that does not exist, whatever the type of the device.
+    #[error("unknown profile {name:?}, expected one of {known}")]
+    UnknownProfile {
+        /// Requested name.
+        name: String,
+        /// Existing names, separated by commas.
+        known: String,
+    },
+    /// A load that does not fit the volume.
+    #[error("{0}")]
+    Load(String),
 }
 
 /// Runs one scheme under one load.
@@ -242,7 +253,7 @@ pub fn run(devices: &Devices, scheme: &Scheme, load: Load) -> Result<Outcome, Ex
 
 /// Divides, for each side with a log, the number of bytes written to the log by the length of the
 /// log. Returns the lowest quotient, or zero if there are no logs.
-fn log_rounds(mirror: &Mirror) -> f64 {
+pub(super) fn log_rounds(mirror: &Mirror) -> f64 {
     #[derive(Default)]
     struct Logs {
         written_bytes: Vec<f64>,
@@ -300,7 +311,7 @@ fn build(
     let config: MirrorConfig = toml::from_str(&text)?;
     config.check().map_err(ExperimentError::Mirror)?;
     if let Scheme::Logged { log_bytes, .. } = scheme {
-        let mirror = rt.block_on(formatted(rt, &config, sides, *log_bytes));
+        let mirror = rt.block_on(formatted(rt, &config, sides, Some(*log_bytes)));
         let mirror = mirror.map_err(|error| ExperimentError::Mirror(error.to_string()))?;
         return Ok((Rc::new(mirror.clone()), Some(mirror)));
     }
@@ -317,19 +328,20 @@ fn build(
     Ok((Rc::new(mirror.clone()), Some(mirror)))
 }
 
-/// Formats the sides and opens a mirror on them.
-async fn formatted(
+/// Formats the sides with logs of `log_bytes`, or else of the default length, and opens a mirror on
+/// them.
+pub(super) async fn formatted(
     rt: &Rt,
     config: &MirrorConfig,
     sides: Vec<Rc<dyn Device>>,
-    log_bytes: u64,
+    log_bytes: Option<u64>,
 ) -> Result<Mirror, OpenError> {
     let named = config.sides.iter().cloned().zip(sides);
     let candidates: Vec<Candidate> = named
         .map(|(name, device)| Candidate { name, device })
         .collect();
     let formatting = Formatting {
-        log_bytes: Some(log_bytes),
+        log_bytes,
         no_checksums: !config.checksums,
         ..Formatting::default()
     };

@@ -1,7 +1,10 @@
-//! Experiments that rebuild published systems and compare the results with the published results.
+//! Experiments in virtual time: published systems are rebuilt and compared with the published
+//! results, and a mirror is loaded for longer than its logs last.
 
 pub mod comparison;
 pub mod hetero;
 pub mod index;
 pub mod parallel;
+pub mod pattern;
 mod sparse;
+pub mod sustained;

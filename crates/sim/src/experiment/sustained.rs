@@ -1,0 +1,615 @@
+//! A mirror under a load that lasts longer than the logs of its sides, in virtual time: throughput
+//! and latency in every second, and the bytes that the sides were given.
+//!
+//! The devices, the spans and the loads are free, because a bound that holds for one load says
+//! nothing about another. Every written block has content of its own, so nothing is saved by
+//! treating blocks of zeroes specially.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use bimetal_block::BLOCK_BYTES;
+use bimetal_block::device::Device;
+use bimetal_block::layers::mirror::{Mirror, MirrorConfig};
+use bimetal_block::layers::timing::Timing;
+use bimetal_block::media::model::{Parameters, profiles};
+use bimetal_block::request::{Flags, Request};
+use bimetal_rt::sync::{Permit, Semaphore, TaskGroup};
+use bimetal_rt::{Buf, Instant, Rng, Rt, VirtualOptions};
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+use super::hetero::{ExperimentError, formatted, log_rounds};
+use super::pattern::{Offsets, Pattern};
+use super::sparse::{Sparse, Traffic, fill_block};
+
+/// Length of the writes that fill the span before the load.
+const FILL_BYTES: u64 = 1 << 20;
+/// Number of writes in flight that fill the span before the load.
+const FILL_DEPTH: u64 = 8;
+
+/// A modelled device.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Modelled {
+    /// Name of the profile.
+    pub profile: String,
+    /// Overrides of parameters, as lines of TOML; empty for none.
+    pub overrides: String,
+    /// Size in bytes.
+    pub bytes: u64,
+}
+
+/// Device that receives the load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Target {
+    /// A mirror of both devices.
+    Mirror,
+    /// The first device alone.
+    Fast,
+    /// The second device alone.
+    Slow,
+}
+
+/// A run: the devices, the mirror on them, and the load.
+#[derive(Clone, Debug, Serialize)]
+pub struct Setting {
+    /// The fast device and the slow device.
+    pub devices: [Modelled; 2],
+    /// Device that receives the load.
+    pub target: Target,
+    /// Length of the log on each side, in bytes; `None` for the default of `format`.
+    pub log_bytes: Option<u64>,
+    /// Keys of the mirror's configuration, as lines of TOML.
+    pub settings: String,
+    /// Part of the volume that the load writes to: its first bytes.
+    pub span_bytes: u64,
+    /// Whether the span is written once, in sequence, before the load.
+    pub fill: bool,
+    /// The load.
+    pub load: SustainedLoad,
+}
+
+/// A load of writes.
+#[derive(Clone, Debug, Serialize)]
+pub struct SustainedLoad {
+    /// Length of a write in bytes.
+    pub write_bytes: u64,
+    /// Choice of the offsets.
+    pub pattern: Pattern,
+    /// Average number of writes that arrive per second, as a Poisson process. `None` for a closed
+    /// load: each completed write is followed by the next one.
+    pub writes_per_s: Option<u64>,
+    /// Maximum number of outstanding writes.
+    pub outstanding_max: u64,
+    /// If set, a flush follows each n-th write, and the slot of that write stays taken until the
+    /// flush has completed.
+    pub flush_every: Option<u64>,
+    /// Duration in seconds of virtual time.
+    pub seconds: u64,
+    /// Seed of the random numbers.
+    pub seed: u64,
+}
+
+/// Result of a run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Sustained {
+    /// Writes completed per second, over the whole load.
+    pub done_per_s: f64,
+    /// Writes completed per second in the last quarter of the load.
+    pub sustained_per_s: f64,
+    /// Response times of the writes.
+    pub writes: Latencies,
+    /// Response times of the flushes; `None` without flushes.
+    pub flushes: Option<Latencies>,
+    /// Longest time without a completion while a request was outstanding, in milliseconds.
+    pub longest_gap_ms: f64,
+    /// Maximum number of acknowledged bytes that at least one side lacked; zero without a mirror.
+    pub exposed_bytes_peak: u64,
+    /// Bytes written to the log of a side, divided by the length of that log: the lowest value of
+    /// all sides. Zero without logs.
+    pub log_rounds: f64,
+    /// Bytes that the devices received and returned during the load.
+    pub sides: Vec<SideTraffic>,
+    /// The load second by second.
+    pub seconds: Vec<Second>,
+}
+
+/// Response times in milliseconds. With a rate, the time counts from the arrival of the request,
+/// also while it waits for a slot; with a closed load, from its start.
+#[derive(Clone, Debug, Serialize)]
+pub struct Latencies {
+    /// Number of completed requests.
+    pub count: u64,
+    /// Mean.
+    pub mean_ms: f64,
+    /// Median.
+    pub p50_ms: f64,
+    /// 99 % quantile.
+    pub p99_ms: f64,
+    /// 99.9 % quantile.
+    pub p999_ms: f64,
+    /// Maximum.
+    pub max_ms: f64,
+}
+
+/// Traffic of a device during the load.
+#[derive(Clone, Debug, Serialize)]
+pub struct SideTraffic {
+    /// Name of the device.
+    pub name: String,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Bytes written for each byte that clients wrote.
+    pub written_share: f64,
+    /// Bytes read.
+    pub read_bytes: u64,
+}
+
+/// One second of the load.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Second {
+    /// Number of writes completed.
+    pub done: u64,
+    /// Longest response time of the writes completed, in milliseconds.
+    pub max_ms: f64,
+}
+
+/// Progress of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// The span is being filled before the load.
+    Filling {
+        /// Bytes written so far.
+        done_bytes: u64,
+        /// Bytes of the span.
+        all_bytes: u64,
+    },
+    /// The load is running.
+    Loading {
+        /// Seconds of virtual time that have passed since its start.
+        done_s: u64,
+        /// Seconds of virtual time that it lasts.
+        all_s: u64,
+    },
+}
+
+/// Runs the load. Calls `progress` as the run proceeds.
+///
+/// # Errors
+/// If a device or a setting does not exist, or if the span and the writes do not fit the volume.
+pub fn run(
+    setting: &Setting,
+    progress: impl Fn(Progress) + 'static,
+) -> Result<Sustained, ExperimentError> {
+    let rt = Rt::virtual_time(VirtualOptions {
+        seed: setting.load.seed,
+        shuffle: false,
+    });
+    let built = build(&rt, setting)?;
+    check(setting, built.device.geometry().size_bytes)?;
+    let device = Rc::clone(&built.device);
+    let load = Rc::new(Running::new(&rt, setting, device, Box::new(progress)));
+    let before = rt.block_on(async {
+        if setting.fill {
+            load.fill(setting.span_bytes).await;
+        }
+        built.traffic()
+    });
+    rt.block_on(Rc::clone(&load).drive());
+    let result = load.result(setting, &built, &before);
+    // The backlog of a mirror can be long, so the run ends without draining it.
+    rt.end();
+    Ok(result)
+}
+
+fn check(setting: &Setting, volume_bytes: u64) -> Result<(), ExperimentError> {
+    let (span, write) = (setting.span_bytes, setting.load.write_bytes);
+    let refuse = |why: String| Err(ExperimentError::Load(why));
+    if write == 0 || !write.is_multiple_of(BLOCK_BYTES) {
+        return refuse(format!(
+            "a write of {write} bytes: expected a multiple of {BLOCK_BYTES}"
+        ));
+    }
+    if span > volume_bytes {
+        return refuse(format!(
+            "a span of {span} bytes: the volume has {volume_bytes}"
+        ));
+    }
+    if span < write {
+        return refuse(format!("a span of {span} bytes: a write has {write}"));
+    }
+    Ok(())
+}
+
+/// The devices of a run.
+struct Built {
+    device: Rc<dyn Device>,
+    mirror: Option<Mirror>,
+    media: Vec<(String, Rc<Sparse>)>,
+}
+
+impl Built {
+    fn traffic(&self) -> Vec<Traffic> {
+        self.media
+            .iter()
+            .map(|(_, medium)| medium.traffic())
+            .collect()
+    }
+}
+
+fn build(rt: &Rt, setting: &Setting) -> Result<Built, ExperimentError> {
+    let mut devices: Vec<Rc<dyn Device>> = Vec::new();
+    let mut media = Vec::new();
+    for (number, (of, name)) in setting.devices.iter().zip(["fast", "slow"]).enumerate() {
+        let bytes = of.bytes / BLOCK_BYTES * BLOCK_BYTES;
+        let medium = Rc::new(Sparse::new(rt, bytes));
+        let seed = setting.load.seed + 1_000 * number as u64;
+        let below: Rc<dyn Device> = Rc::clone(&medium) as Rc<dyn Device>;
+        devices.push(Rc::new(Timing::new(rt, below, &parameters(of)?, seed)?));
+        media.push((name.to_owned(), medium));
+    }
+    let alone = |number: usize| (Rc::clone(&devices[number]), None);
+    let (device, mirror) = match setting.target {
+        Target::Fast => alone(0),
+        Target::Slow => alone(1),
+        Target::Mirror => {
+            let text = format!("sides = [\"fast\", \"slow\"]\n{}", setting.settings);
+            let config: MirrorConfig = toml::from_str(&text)?;
+            config.check().map_err(ExperimentError::Mirror)?;
+            let mirror = formatted(rt, &config, devices.clone(), setting.log_bytes);
+            let mirror = rt.block_on(mirror);
+            let mirror = mirror.map_err(|error| ExperimentError::Mirror(error.to_string()))?;
+            let device: Rc<dyn Device> = Rc::new(mirror.clone());
+            (device, Some(mirror))
+        }
+    };
+    let used = match setting.target {
+        Target::Mirror => 0..2,
+        Target::Fast => 0..1,
+        Target::Slow => 1..2,
+    };
+    Ok(Built {
+        device,
+        mirror,
+        media: media.drain(used).collect(),
+    })
+}
+
+/// Returns the parameters of a modelled device.
+fn parameters(of: &Modelled) -> Result<Parameters, ExperimentError> {
+    let Some(profile) = profiles().iter().find(|p| p.name == of.profile) else {
+        let known: Vec<&str> = profiles().iter().map(|profile| profile.name).collect();
+        return Err(ExperimentError::UnknownProfile {
+            name: of.profile.clone(),
+            known: known.join(", "),
+        });
+    };
+    let overrides: toml::Table = toml::from_str(&of.overrides)?;
+    Ok(Parameters::from_profile(
+        profile.of,
+        profile.name,
+        overrides,
+    )?)
+}
+
+/// A load in progress.
+struct Running {
+    rt: Rt,
+    device: Rc<dyn Device>,
+    load: SustainedLoad,
+    offsets: RefCell<Offsets>,
+    rng: RefCell<Rng>,
+    /// Stamp of the content of the last block written.
+    stamp: Cell<u64>,
+    begun_at: Cell<Instant>,
+    ends_at: Cell<Instant>,
+    writes: RefCell<Histogram<u64>>,
+    flushes: RefCell<Histogram<u64>>,
+    seconds: RefCell<Vec<Second>>,
+    outstanding: Cell<u64>,
+    /// Time of the last completion, or of the start of a request when none was outstanding.
+    moved_at: Cell<Instant>,
+    longest_gap_ns: Cell<u64>,
+    progress: Box<dyn Fn(Progress)>,
+}
+
+impl Running {
+    fn new(
+        rt: &Rt,
+        setting: &Setting,
+        device: Rc<dyn Device>,
+        progress: Box<dyn Fn(Progress)>,
+    ) -> Running {
+        let histogram = || {
+            Histogram::new_with_bounds(1, 3_600_000_000_000, 3).expect("an hour at three digits")
+        };
+        let load = setting.load.clone();
+        let places = setting.span_bytes / load.write_bytes;
+        Running {
+            rt: rt.clone(),
+            device,
+            offsets: RefCell::new(Offsets::new(load.pattern, places)),
+            rng: RefCell::new(Rng::labelled(load.seed, "load")),
+            stamp: Cell::new(0),
+            begun_at: Cell::new(rt.now()),
+            ends_at: Cell::new(rt.now()),
+            writes: RefCell::new(histogram()),
+            flushes: RefCell::new(histogram()),
+            seconds: RefCell::new(vec![Second::default(); load.seconds as usize]),
+            outstanding: Cell::new(0),
+            moved_at: Cell::new(rt.now()),
+            longest_gap_ns: Cell::new(0),
+            progress,
+            load,
+        }
+    }
+
+    /// Returns content of `bytes` bytes that was never written before.
+    fn content(&self, bytes: u64) -> Buf {
+        let mut data = vec![0; bytes as usize];
+        for block in data.chunks_exact_mut(BLOCK_BYTES as usize) {
+            self.stamp.set(self.stamp.get() + 1);
+            fill_block(block, self.stamp.get());
+        }
+        self.rt.pool().copy_of(&data)
+    }
+
+    /// Writes the whole span once, in sequence, and flushes it.
+    async fn fill(self: &Rc<Self>, span_bytes: u64) {
+        let slots = Semaphore::new(FILL_DEPTH);
+        let writers = TaskGroup::new(&self.rt);
+        for offset in (0..span_bytes).step_by(FILL_BYTES as usize) {
+            let slot = slots.acquire(1).await;
+            (self.progress)(Progress::Filling {
+                done_bytes: offset,
+                all_bytes: span_bytes,
+            });
+            let (this, bytes) = (Rc::clone(self), FILL_BYTES.min(span_bytes - offset));
+            writers.spawn(async move {
+                this.submit(Request::write(offset, this.content(bytes), Flags::NONE))
+                    .await;
+                drop(slot);
+            });
+        }
+        drop(slots.acquire(FILL_DEPTH).await);
+        self.submit(Request::flush()).await;
+    }
+
+    async fn submit(&self, request: Request) {
+        let result = self.device.submit(request).await;
+        assert!(result.is_ok(), "the devices of this experiment do not fail");
+    }
+
+    /// Submits the load until its time has passed.
+    async fn drive(self: Rc<Self>) {
+        let start = self.rt.now();
+        let end = start + Duration::from_secs(self.load.seconds);
+        self.begun_at.set(start);
+        self.ends_at.set(end);
+        let slots = Semaphore::new(self.load.outstanding_max);
+        let writers = TaskGroup::new(&self.rt);
+        let told = self.rt.spawn(Rc::clone(&self).tell_progress());
+        let (mut arrival_ns, mut number) = (0.0, 0);
+        loop {
+            let mut arrived = None;
+            if let Some(rate) = self.load.writes_per_s {
+                arrival_ns += self.rng.borrow_mut().exponential(1e9 / rate as f64);
+                let arrival = start + Duration::from_nanos(arrival_ns as u64);
+                self.rt.sleep_until(arrival.min(end)).await;
+                arrived = Some(arrival);
+            }
+            let freed = self.rt.timeout(end.since(self.rt.now()), slots.acquire(1));
+            let Ok(slot) = freed.await else { break };
+            if self.rt.now() >= end {
+                break;
+            }
+            number += 1;
+            let flushes = self.load.flush_every.is_some_and(|n| number % n == 0);
+            let arrived = arrived.unwrap_or(self.rt.now());
+            writers.spawn(Rc::clone(&self).write(arrived, flushes, slot));
+        }
+        self.rt.sleep_until(end).await;
+        told.cancel().await;
+        self.note_gap();
+    }
+
+    /// Reports each second of the load.
+    async fn tell_progress(self: Rc<Self>) {
+        for done_s in 0..self.load.seconds {
+            (self.progress)(Progress::Loading {
+                done_s,
+                all_s: self.load.seconds,
+            });
+            self.rt.sleep(Duration::from_secs(1)).await;
+        }
+    }
+
+    async fn write(self: Rc<Self>, arrived: Instant, flushes: bool, slot: Permit) {
+        if self.outstanding.get() == 0 {
+            self.moved_at.set(self.rt.now());
+        }
+        self.outstanding.set(self.outstanding.get() + 1);
+        let place = self.offsets.borrow_mut().draw(&mut self.rng.borrow_mut());
+        let bytes = self.load.write_bytes;
+        let data = self.content(bytes);
+        self.submit(Request::write(place * bytes, data, Flags::NONE))
+            .await;
+        self.completed(arrived);
+        if flushes {
+            let started = self.rt.now();
+            self.submit(Request::flush()).await;
+            if self.rt.now() <= self.ends_at.get() {
+                let took_ns = self.rt.now().ns_since(started);
+                self.flushes.borrow_mut().saturating_record(took_ns);
+            }
+            self.note_gap();
+        }
+        self.outstanding.set(self.outstanding.get() - 1);
+        drop(slot);
+    }
+
+    /// Counts a write that has completed.
+    fn completed(&self, arrived: Instant) {
+        self.note_gap();
+        let now = self.rt.now();
+        if now > self.ends_at.get() {
+            return;
+        }
+        let took_ns = now.ns_since(arrived);
+        self.writes.borrow_mut().saturating_record(took_ns);
+        let mut seconds = self.seconds.borrow_mut();
+        let second = now.since(self.begun_at.get()).as_secs() as usize;
+        let last = seconds.len() - 1;
+        let second = &mut seconds[second.min(last)];
+        second.done += 1;
+        second.max_ms = second.max_ms.max(took_ns as f64 / 1e6);
+    }
+
+    /// Notes the time since the last completion, if a request was outstanding.
+    fn note_gap(&self) {
+        let now = self.rt.now().min(self.ends_at.get());
+        if self.outstanding.get() > 0 && now > self.moved_at.get() {
+            let gap_ns = now.ns_since(self.moved_at.get());
+            self.longest_gap_ns
+                .set(self.longest_gap_ns.get().max(gap_ns));
+        }
+        self.moved_at.set(now);
+    }
+
+    fn result(&self, setting: &Setting, built: &Built, before: &[Traffic]) -> Sustained {
+        let seconds = self.seconds.borrow().clone();
+        let done = |seconds: &[Second]| seconds.iter().map(|s| s.done).sum::<u64>();
+        let last = &seconds[seconds.len() * 3 / 4..];
+        let all = done(&seconds);
+        let client_bytes = (all * setting.load.write_bytes).max(1);
+        let sides = built
+            .media
+            .iter()
+            .zip(before)
+            .map(|((name, medium), before)| {
+                let now = medium.traffic();
+                let written_bytes = now.written_bytes - before.written_bytes;
+                SideTraffic {
+                    name: name.clone(),
+                    written_bytes,
+                    written_share: written_bytes as f64 / client_bytes as f64,
+                    read_bytes: now.read_bytes - before.read_bytes,
+                }
+            });
+        let flushes = latencies(&self.flushes.borrow());
+        Sustained {
+            done_per_s: all as f64 / seconds.len() as f64,
+            sustained_per_s: done(last) as f64 / last.len() as f64,
+            writes: latencies(&self.writes.borrow()),
+            flushes: self.load.flush_every.map(|_| flushes),
+            longest_gap_ms: self.longest_gap_ns.get() as f64 / 1e6,
+            exposed_bytes_peak: built
+                .mirror
+                .as_ref()
+                .map_or(0, |mirror| mirror.status().exposed_bytes_peak),
+            log_rounds: built.mirror.as_ref().map_or(0.0, log_rounds),
+            sides: sides.collect(),
+            seconds,
+        }
+    }
+}
+
+fn latencies(histogram: &Histogram<u64>) -> Latencies {
+    let at = |quantile| histogram.value_at_quantile(quantile) as f64 / 1e6;
+    Latencies {
+        count: histogram.len(),
+        mean_ms: histogram.mean() / 1e6,
+        p50_ms: at(0.5),
+        p99_ms: at(0.99),
+        p999_ms: at(0.999),
+        max_ms: histogram.max() as f64 / 1e6,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn setting(target: Target) -> Setting {
+        let device = |profile: &str| Modelled {
+            profile: profile.to_owned(),
+            overrides: String::new(),
+            bytes: 1 << 30,
+        };
+        Setting {
+            devices: [device("nvme-tlc"), device("hdd-7200")],
+            target,
+            log_bytes: Some(16 << 20),
+            settings: String::new(),
+            span_bytes: 64 << 20,
+            fill: true,
+            load: SustainedLoad {
+                write_bytes: 4096,
+                pattern: Pattern::Uniform,
+                writes_per_s: Some(50),
+                outstanding_max: 32,
+                flush_every: Some(8),
+                seconds: 20,
+                seed: 1,
+            },
+        }
+    }
+
+    /// A disk alone that is offered less than it can do completes what is offered. It receives only
+    /// the client's bytes, and a run is the same when it is repeated.
+    #[test]
+    fn a_device_alone_is_given_what_is_offered() {
+        let setting = setting(Target::Slow);
+        let one = run(&setting, |_| {}).unwrap();
+        assert!((40.0..60.0).contains(&one.done_per_s), "{}", one.done_per_s);
+        assert_eq!(one.sides.len(), 1);
+        let written = one.sides[0].written_bytes;
+        // Writes that were in flight at the end are not counted as completed.
+        let done = one.writes.count;
+        assert!((done..=done + 32).contains(&(written / 4096)), "{written}");
+        let flushes = one.flushes.as_ref().unwrap().count;
+        assert!(flushes.abs_diff(done / 8) <= 4, "{flushes}");
+        assert!(one.longest_gap_ms <= one.writes.max_ms.max(1000.0));
+        let again = run(&setting, |_| {}).unwrap();
+        let as_json = |of: &Sustained| serde_json::to_string(of).unwrap();
+        assert_eq!(as_json(&one), as_json(&again));
+    }
+
+    #[test]
+    fn a_mirror_is_given_to_both_sides_and_its_log_wraps_around() {
+        let mut setting = setting(Target::Mirror);
+        setting.load.writes_per_s = None;
+        let result = run(&setting, |_| {}).unwrap();
+        assert!(result.log_rounds > 1.0, "{}", result.log_rounds);
+        assert_eq!(result.seconds.len(), 20);
+        let sum: u64 = result.seconds.iter().map(|second| second.done).sum();
+        assert_eq!(sum, result.writes.count);
+        for side in &result.sides {
+            assert!(side.written_share >= 1.0, "{side:?}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let refused = |change: fn(&mut Setting)| {
+            let mut setting = setting(Target::Mirror);
+            change(&mut setting);
+            run(&setting, |_| {}).unwrap_err().to_string()
+        };
+        for (change, word) in [
+            (
+                (|s| s.span_bytes = 2 << 30) as fn(&mut Setting),
+                "the volume has",
+            ),
+            (|s| s.span_bytes = 0, "a write has 4096"),
+            (|s| s.load.write_bytes = 1000, "multiple of 4096"),
+            (|s| s.devices[0].profile = "none".to_owned(), "hdd-7200"),
+            (|s| s.settings = "no".to_owned(), "settings"),
+        ] {
+            let why = refused(change);
+            assert!(why.contains(word), "{why}");
+        }
+    }
+}
