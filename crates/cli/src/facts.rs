@@ -205,7 +205,7 @@ fn of_mirror(graph: &Graph, config: &MirrorConfig, all: &mut AllFacts) -> Result
             _ if superblock.state == SideState::Inconsistent => "being rebuilt",
             SPLIT | ACTIVE => of_found,
             _ if whole => "clean",
-            _ => "stale",
+            _ => "out of sync",
         };
         of_side.insert("state".into(), json!(state));
         let epoch = superblock.history.current().number;

@@ -47,11 +47,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     check_file_sizes(&config)?;
     let rt = runtime::start_quietly(UringOptions::default())?;
     let mut out = std::io::stdout().lock();
-    // With `--adopt`, no file is created, because only one mirror is prepared.
-    let created = match &args.adopt {
-        None => create_files(&config.graph),
-        Some(_) => Ok(Vec::new()),
-    };
+    let created = create_files(&config.graph, args.adopt.as_deref());
     let created = created.map_err(|error| anyhow!("{}: {error}", config.path.display()))?;
     let options = FormatOptions {
         force: args.force,
@@ -59,7 +55,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         grow_to_bytes: args.grow_to.map(|size| size.0),
         adopt: args.adopt.clone(),
     };
-    let mirrors = prepare(&rt, &config, options)?;
+    let mirrors = match prepare(&rt, &config, options) {
+        Ok(mirrors) => mirrors,
+        Err(error) => return Err(remove(&created, error)),
+    };
     for CreatedFile {
         device,
         path,
@@ -102,6 +101,20 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Removes the files that this call has created, after it has failed with `error`: a refused
+/// `format` leaves nothing behind. Returns the error, with the files that could not be removed.
+fn remove(created: &[CreatedFile], error: anyhow::Error) -> anyhow::Error {
+    created.iter().fold(error, |error, file| {
+        match std::fs::remove_file(&file.path) {
+            Ok(()) => error,
+            Err(left) => anyhow!(
+                "{error:#}; {} was created and could not be removed: {left}",
+                file.path.display()
+            ),
+        }
+    })
 }
 
 /// Prepares the sides of every mirror.

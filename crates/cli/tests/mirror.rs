@@ -204,7 +204,7 @@ fn a_mirror_that_was_killed_wants_all_its_sides() {
     let served = Served::start_with(&config, &["--force-open", "fork"]);
     assert_eq!(served.end("TERM").0, Some(0));
     std::fs::rename(dir.path("away.img"), dir.path("b.img")).unwrap();
-    assert_eq!(check(&config)["devices"]["b"]["state"], "stale");
+    assert_eq!(check(&config)["devices"]["b"]["state"], "out of sync");
     let served = Served::start(&config);
     eventually_healthy(&config);
     assert_eq!(served.end("TERM").0, Some(0));

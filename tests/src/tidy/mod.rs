@@ -17,7 +17,7 @@ mod tests;
 pub use crates::crate_direction;
 pub use imports::{no_import_cycles, rooms_in_order};
 pub use layout::{documented_layers, few_packages, names, tests_run};
-pub use pages::{links_resolve, toml_examples_parse};
+pub use pages::{code_blocks_end, links_resolve, toml_examples_parse};
 pub use prose::prose_columns;
 pub use source::{
     ascii_only, banned_calls, file_length, local_paths, module_head, reasoned_ignore, unsafe_places,
@@ -78,6 +78,7 @@ pub const RULES: &[(&str, Rule)] = &[
     ),
     ("an ignored test has a reason", reasoned_ignore),
     ("no path of somebody's machine", local_paths),
+    ("code blocks in pages begin and end", code_blocks_end),
     ("links in pages resolve", links_resolve),
     ("configs in pages parse", toml_examples_parse),
 ];

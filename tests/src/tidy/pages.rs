@@ -1,6 +1,22 @@
-//! Rules about the pages: links resolve, and TOML examples parse.
+//! Rules about the pages: code blocks end, links resolve, and TOML examples parse.
 
 use super::{Complaint, File, Tree};
+
+/// Complains about a page with an odd number of lines that begin or end a code block. Such a page
+/// would show the rest of its text as code.
+pub fn code_blocks_end(tree: &Tree) -> Vec<Complaint> {
+    let is_odd = |file: &&File| {
+        let fences = file.text.lines().filter(|line| is_fence(line));
+        fences.count() % 2 == 1
+    };
+    let odd = tree.markdown().filter(is_odd);
+    odd.map(|file| format!("{}: a code block has no beginning or no end", file.path))
+        .collect()
+}
+
+fn is_fence(line: &str) -> bool {
+    line.trim_start().starts_with("```")
+}
 
 /// Complains about a relative link of a page that leads to no file or folder of the tree.
 pub fn links_resolve(tree: &Tree) -> Vec<Complaint> {
@@ -27,7 +43,7 @@ pub fn links_resolve(tree: &Tree) -> Vec<Complaint> {
 fn prose(file: &File) -> impl Iterator<Item = (usize, &str)> {
     let mut in_code = false;
     (1..).zip(file.text.lines()).filter(move |(_, line)| {
-        let fence = line.trim_start().starts_with("```");
+        let fence = is_fence(line);
         in_code ^= fence;
         !in_code && !fence
     })

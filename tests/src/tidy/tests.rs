@@ -253,6 +253,16 @@ fn a_path_of_one_machine() {
 }
 
 #[test]
+fn a_code_block_without_a_beginning() {
+    let right = "text\n```toml\n[a]\n```\ntext\n  ```\n  code\n  ```\n";
+    tells(
+        code_blocks_end,
+        &[("docs/a.md", "text\n[a]\n```\ntext\n")],
+        &[("docs/a.md", right)],
+    );
+}
+
+#[test]
 fn a_link_that_leads_nowhere() {
     let page = "[a](../README.md#start) [b](layers/) [c](https://x.org) [d](#here)\n\
                 ```\n[in code](nothing.md)\n```\n";

@@ -64,14 +64,24 @@ pub fn leaves<'g>(graph: &'g Graph, root: &str, adopted: Option<&str>) -> Vec<&'
     media.filter(|name| !kept.contains(name)).collect()
 }
 
-fn refusal(name: &str, found: &[Signature]) -> Result<(), OpenError> {
-    match signature::in_words(found) {
-        None => Ok(()),
-        Some(formats) => Err(OpenError::new(format!(
-            "holds {formats}, which would be lost; --force overwrites it"
-        ))
-        .of(name)),
-    }
+/// Returns an error if a medium holds a recognised format. For the disk of an adopted side, the
+/// error first names the option that keeps the content of the disk.
+fn refusal(graph: &Graph, name: &str, found: &[Signature]) -> Result<(), OpenError> {
+    let Some(formats) = signature::in_words(found) else {
+        return Ok(());
+    };
+    let adopts = |node: &Node| match node {
+        Node::Adopted(config) => graph.below(&config.data).contains(&name),
+        _ => false,
+    };
+    let adopted = graph.nodes().iter().find(|(_, node)| adopts(node));
+    let keep = adopted.map_or(String::new(), |(side, _)| {
+        format!("`format --adopt {side}` keeps it as the content of the volume, ")
+    });
+    Err(OpenError::new(format!(
+        "holds {formats}, which would be lost; {keep}--force overwrites it"
+    ))
+    .of(name))
 }
 
 /// Checks that no file and no block device among `leaves` holds a recognised format. The check
@@ -87,7 +97,7 @@ pub(super) fn check_files_blank(
     for name in leaves {
         if let Node::File(config) = &graph.nodes()[*name] {
             let found = signatures_in_file(config, system).map_err(|error| error.of(name))?;
-            refusal(name, &found)?;
+            refusal(graph, name, &found)?;
         }
     }
     Ok(())
@@ -164,7 +174,7 @@ pub(super) async fn check_remotes_blank(
     for name in leaves {
         let is_remote = matches!(&graph.nodes()[*name], Node::Remote(_) | Node::Brp(_));
         if let Some(device) = open.get(name).filter(|_| is_remote) {
-            refusal(name, &signatures_on(&**device).await)?;
+            refusal(graph, name, &signatures_on(&**device).await)?;
         }
     }
     Ok(())

@@ -48,16 +48,29 @@ pub struct CreatedFile {
 }
 
 /// Creates every missing file for which the configuration gives a `size`, at any depth of the
-/// graph.
+/// graph. If `adopt` names a side, only the files below the mirror with that side are created.
 ///
 /// # Errors
-/// Names the first file that cannot be created. Files created before it are kept.
-pub fn create_files(graph: &Graph) -> Result<Vec<CreatedFile>, OpenError> {
+/// Names the first file that cannot be created; files created before it are kept. Also if no mirror
+/// can adopt the side.
+pub fn create_files(graph: &Graph, adopt: Option<&str>) -> Result<Vec<CreatedFile>, OpenError> {
+    let of_mirrors = match adopt {
+        None => None,
+        Some(_) => {
+            let mirrors = mirrors(graph, adopt)?;
+            Some(mirrors.into_iter().flat_map(|mirror| graph.below(mirror)))
+        }
+    };
+    let of_mirrors: Option<Vec<&str>> = of_mirrors.map(Iterator::collect);
     let mut created = Vec::new();
     for name in graph.order() {
         let Node::File(config) = &graph.nodes()[name] else {
             continue;
         };
+        let is_left_out = |names: &Vec<&str>| !names.contains(&name.as_str());
+        if of_mirrors.as_ref().is_some_and(is_left_out) {
+            continue;
+        }
         let size_bytes = create_if_missing(config).map_err(|error| error.of(name))?;
         created.extend(size_bytes.map(|size_bytes| CreatedFile {
             device: name.clone(),
@@ -81,7 +94,7 @@ pub async fn format(
 ) -> Result<Vec<FormattedMirror>, OpenError> {
     let mut formatted = Vec::new();
     let mut open: BTreeMap<&str, Rc<dyn Device>> = BTreeMap::new();
-    for mirror in mirrors(graph, &options)? {
+    for mirror in mirrors(graph, options.adopt.as_deref())? {
         for name in graph.below(mirror) {
             if let Node::File(config) = &graph.nodes()[name] {
                 create_if_missing(config).map_err(|error| error.of(name))?;
@@ -157,21 +170,33 @@ pub async fn format(
 }
 
 /// Returns the mirrors to be formatted, starting with mirrors inside other mirrors.
-fn mirrors<'g>(graph: &'g Graph, options: &FormatOptions) -> Result<Vec<&'g str>, OpenError> {
+/// If `adopt` names a side, these are only the mirrors with that side.
+///
+/// # Errors
+/// If no mirror has the side, or if the side has no adopted disk.
+fn mirrors<'g>(graph: &'g Graph, adopt: Option<&str>) -> Result<Vec<&'g str>, OpenError> {
     let asked_for = |name: &&str| match &graph.nodes()[*name] {
         Node::Mirror(config) => {
-            let adopt = options.adopt.as_ref();
-            adopt.is_none_or(|side| config.sides.contains(side))
+            adopt.is_none_or(|adopt| config.sides.iter().any(|side| side == adopt))
         }
         _ => false,
     };
     let names = graph.order().iter().map(String::as_str);
     let mirrors: Vec<&str> = names.filter(asked_for).collect();
-    match &options.adopt {
-        Some(side) if mirrors.is_empty() => Err(OpenError::new(format!(
+    let Some(side) = adopt else {
+        return Ok(mirrors);
+    };
+    let is_adopted = |name: &&str| matches!(graph.nodes()[*name], Node::Adopted(_));
+    if mirrors.is_empty() {
+        Err(OpenError::new(format!(
             "no mirror has a side `{side}` to adopt"
-        ))),
-        _ => Ok(mirrors),
+        )))
+    } else if !graph.below(side).iter().any(is_adopted) {
+        Err(OpenError::new(format!(
+            "side {side}: has no content to adopt, because it is not of type `adopted`"
+        )))
+    } else {
+        Ok(mirrors)
     }
 }
 
