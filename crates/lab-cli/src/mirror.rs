@@ -65,6 +65,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         let all = all.iter().filter(is_chosen);
         all.map(|pair| pair.under(&extent)).collect::<Vec<_>>()
     };
+    if args.log.is_none() && args.pair.contains(&Pair::Qlc) {
+        bail!("--pair qlc needs --log: that pair is only measured with logs");
+    }
     match (&args.log, args.sweep) {
         (None, false) => hetero(&chosen(&PAPERS_PAIRS), &schemes(), args.experiment.json),
         (None, true) => sweep_all(&or_loads(&extent, &WRITES_PER_S), args.experiment.json),

@@ -115,3 +115,9 @@ fn a_plan_on_a_stack_is_run_once() {
     let several = ["run", arg(&file), "--jobs", "2"];
     assert_refused(&several, 1, &["--jobs", "stack"]);
 }
+
+#[test]
+fn a_pair_that_is_only_measured_with_logs_needs_logs() {
+    let args = ["mirror", "--pair", "qlc", "--seconds", "1"];
+    assert_refused(&args, 1, &["qlc", "--log"]);
+}
