@@ -1,5 +1,5 @@
-//! Fuzzes a whole index in which arbitrary bytes are changed, with valid checksums: it must neither
-//! panic nor loop endlessly.
+//! Fuzzes a whole index: arbitrary bytes of the index are changed, and the checksums are then
+//! corrected. The index must neither panic nor loop endlessly.
 
 #![no_main]
 

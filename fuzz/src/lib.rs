@@ -1,8 +1,8 @@
 //! Common parts of the fuzz targets for the trace readers: functions that make a reader from bytes,
 //! and read and check its records.
 //!
-//! The conversion must not reduce the number of inputs that the fuzzer can reach: every choice
-//! comes from the bytes.
+//! The functions that make a reader must not reduce the number of inputs that the fuzzer can reach:
+//! the bytes determine every choice.
 
 use bimetal_trace::{Format, Options, Reader, Record, SkipBad};
 use std::io::Cursor;

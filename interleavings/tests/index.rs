@@ -70,7 +70,7 @@ struct SlowDisk {
 #[derive(Default)]
 struct Changes {
     begun: u64,
-    /// True if there will be no more changes, so no read waits any longer.
+    /// True if no more changes will follow, so that a read does not wait for them.
     have_ended: bool,
 }
 
@@ -124,8 +124,8 @@ impl Storage for SlowDisk {
         if thread::current().id() == self.writer {
             return self.disk.read(offset, buffer);
         }
-        // A read may return the content of any moment during the call. So the disk is read either
-        // before or after the wait for changes.
+        // A read may return the content that the disk has at any moment between the start and the
+        // end of the read. So the disk is read either before or after the wait for changes.
         let is_early = shuttle::rand::thread_rng().gen_bool(0.5);
         if !is_early {
             self.wait_for_changes();
@@ -324,7 +324,7 @@ fn batches_are_whole(options: fn() -> Options) {
     let scanner = thread::spawn(move || {
         let mut last = 0;
         for _ in 0..3 {
-            // If nothing is kept in memory, a thread whose get has ended evicts everything that can
+            // If the options keep nothing in memory, the end of this get evicts everything that can
             // be read again.
             assert_eq!(scanner.get(&[KEYS]), Ok(None));
             let seen = all_alike(&scanner);
@@ -353,10 +353,10 @@ fn batches_are_whole(options: fn() -> Options) {
 /// A value of two parts is rewritten again and again, and the ids of freed parts are reused for new
 /// parts. A reader knows the parts of the value and is still reading the first part. Meanwhile the
 /// id of the second part is reused for a part of a newer value, or the location of the first part
-/// for another part. The reader must find a newer value, and no damage.
+/// is reused for another part. The reader must find a newer value, and must not report damage.
 fn long_values_are_found() {
     // A part of a value has at most 32 KiB, so this value has two parts. A batch has at most an
-    // eighth of the log, so the log has 1 MiB.
+    // eighth of the log, so a log of 1 MiB has room for a batch with this value.
     const VALUE_BYTES: usize = 40_000;
     const ROUNDS: u8 = 6;
     let options = Options {
@@ -432,7 +432,8 @@ fn leaves_are_found() {
     }
 }
 
-/// Number of keys. They fill more leaves than a range deletion is applied to immediately.
+/// Number of keys. The keys fill too many leaves for a deletion of all keys to be applied to the
+/// leaves immediately.
 const MANY_KEYS: u16 = 300;
 
 /// A range of many leaves is deleted and rewritten while leaves apply the deletion: a reader sees

@@ -56,8 +56,8 @@ impl MemoryGroup {
             fs::read_to_string(r.join("cgroup.controllers"))
                 .is_ok_and(|c| c.split_whitespace().any(|word| word == "memory"))
         })?;
-        // The kernel lets no group except the root both contain processes and enable a controller
-        // for its children.
+        // A group other than the root cannot contain processes and also enable a controller for its
+        // children. So the new group is a child of the root.
         fs::write(root.join("cgroup.subtree_control"), "+memory").ok()?;
         let dir = root.join(name);
         fs::create_dir(&dir).ok()?;

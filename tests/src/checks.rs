@@ -103,7 +103,8 @@ pub fn nbdcopy_there_and_back(uri: &str, dir: &Scratch, image: &Path) {
 /// qcow2 copy of the export equal to the export.
 pub fn qemu_img_convert_and_compare(uri: &str, dir: &Scratch, image: &Path) {
     let qemu_img = |words: &[&str]| Client::new("qemu-img").args(words).within_s(300);
-    // With -n the target is not created, because a served volume already exists.
+    // The target is a served volume, which already exists. With -n, qemu-img does not try to create
+    // it.
     qemu_img(&["convert", "-n", "-f", "raw", "-O", "raw"])
         .arg(image)
         .arg(uri)

@@ -237,9 +237,9 @@ impl Mount {
     /// released.
     ///
     /// While the mount is busy the unmount is retried: a child process that another thread has just
-    /// forked keeps the open files of its parent until it calls exec. The device can be released
-    /// later than the mount: a process in another mount namespace can have a copy of the mount,
-    /// which keeps the device claimed until that process has exited.
+    /// forked keeps the open files of its parent until it calls exec. After the unmount the device
+    /// can still be claimed for some time: a process in another mount namespace can have a copy of
+    /// the mount, and the copy claims the device until that process has exited.
     pub fn unmount(mut self) {
         eventually(60, "the mount is not busy", || {
             let outcome = Client::new("umount").arg(&self.dir).within_s(300).run();

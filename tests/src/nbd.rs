@@ -1,9 +1,9 @@
 //! A small NBD client that assembles every byte itself.
 //!
 //! The client is written from the public protocol text (the NBD project's doc/proto.md) and is
-//! independent of the crates under test, so that it can also send invalid requests. Its calls
-//! block, [`Wire::run`] has one request in flight, and no call retries: the caller judges an
-//! unexpected reply.
+//! independent of the crates under test, so that it can also send invalid requests. All calls are
+//! blocking, [`Wire::run`] has one request in flight, and no call retries a request. The caller
+//! judges an unexpected reply.
 
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::os::unix::net::UnixStream;

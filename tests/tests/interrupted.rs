@@ -12,9 +12,9 @@ use serde_json::Value;
 const PIECE_BYTES: u64 = 64 << 10;
 const PIECES: u64 = 48;
 
-/// Returns the configuration of a mirror of 64 MiB files with the given `sides`, whose rebuild and
-/// scrub rates are low. The device `c`, which is the new side, is a layer above a file and not a
-/// file device itself.
+/// Returns the configuration of a mirror with the given `sides`, on files of 64 MiB. The mirror has
+/// low rebuild and scrub rates. The new side is the device `c`, a layer above a file and not a file
+/// device itself.
 fn toml(sides: &str) -> String {
     let file = |name: &str| {
         let size = "size = \"64MiB\"\n";
@@ -252,8 +252,8 @@ fn a_replacement_by_a_far_side_that_is_killed_goes_on_by_itself() {
     }
 }
 
-/// A killed replacement resumes if the mirror is a part of a stripe. The other part of the stripe
-/// is not a mirror.
+/// A killed replacement also resumes when the mirror is a part of a stripe. The other part of the
+/// stripe is not a mirror.
 #[test]
 fn a_replacement_below_a_stripe_that_is_killed_goes_on_by_itself() {
     let toml = format!(
@@ -269,8 +269,8 @@ fn a_replacement_below_a_stripe_that_is_killed_goes_on_by_itself() {
     replaced_and_killed("killed-striped", &place);
 }
 
-/// A killed replacement resumes if the side that stays and the new side run on separate cores
-/// (shards). A mirror itself is never below a shard.
+/// Tests that a killed replacement resumes when the side that stays and the new side are each on a
+/// shard, that is, on a separate core. The mirror itself is not below a shard.
 #[test]
 fn a_replacement_by_a_side_on_a_shard_that_is_killed_goes_on_by_itself() {
     let shard = |name: &str, below: &str| {
@@ -322,8 +322,9 @@ fn a_scrub_that_is_killed_goes_on_from_about_where_it_was() {
     server.kill();
 
     let server = volume.serve();
-    // The scrub durably records its position after each hundredth of the volume. It scrubs 1 MiB at
-    // a time, so it can resume up to 1 MiB before the position that it reported.
+    // The volume is small, so the scrub records its position after each piece of 1 MiB. The kill
+    // can prevent the last record, so the scrub can resume up to 1 MiB before the position that it
+    // reported.
     assert!(position() >= far - MIB as f64, "{}", position());
     assert_eq!(statistic(&volume, "scrub"), "running");
     assert_eq!(statistic(&volume, "operations"), "scrub");

@@ -215,8 +215,9 @@ fn what_fio_flushed_survives_every_crash() {
     stand.stop();
 }
 
-/// Runs one round under ext4 on a mounted file system, and returns the file system mounted again.
-/// The error is the message of the server, the mount, the check of the files, or e2fsck.
+/// Runs one round of the ext4 test. It begins with the file system mounted, and returns the file
+/// system after it has been mounted again. The error is the message of the server, the mount, the
+/// check of the files, or e2fsck.
 fn ext4_round(
     stand: &mut Stand,
     mounted: Mounted,
@@ -292,8 +293,8 @@ fn canary_fio_finds_flushes_that_do_nothing() {
     stand.disks.iter().for_each(|disk| disk.lie());
     let mut random = Random::new(1003);
     let words = found_within(5, |number| fio_round(&mut stand, &mut random, number));
-    // fio reports the loss as data that it did not write, unless the server has detected the loss
-    // and refused the volume.
+    // When fio verifies its data, it reports the lost data as an error, unless the server has
+    // detected the loss and refused the volume.
     let known = ["verify", REFUSED];
     assert!(known.iter().any(|w| words.contains(w)), "{words}");
 }

@@ -8,8 +8,8 @@ use bimetal_tests::server::binary;
 use serde_json::Value;
 use std::path::Path;
 
-/// Number of rounds. Starting servers are killed in the third and the sixth round, and each side is
-/// removed once in the fifth.
+/// Number of rounds. In the third and the sixth round, servers are killed during or soon after
+/// their start. In the fifth round, each side is removed once.
 const ROUNDS: u64 = 6;
 
 /// Runs the campaign with `program` as the server, in a new folder `folder`.

@@ -152,8 +152,8 @@ fn a_fork_of_the_slow_side_never_mixes_with_the_fast_one() {
     drop(wire);
     stand.stop();
     stand.disks[FAST].bring_back();
-    // The sides have diverged (split brain). The server either refuses the volume, or serves only
-    // the content of the fork (the slow side, opened by force).
+    // The sides have diverged (split brain). The server must either refuse the volume, or serve
+    // only the content of the fork, which is the slow side that was opened by force.
     if stand.try_serve_with(&[]).is_ok() {
         let (mut wire, _) = stand.attach();
         let found = wire.read(blocks.start * BLOCK_BYTES, BLOCK_BYTES as u32);

@@ -52,8 +52,8 @@ fn dirty(group: &MemoryGroup, mount: &Path, connection: u32) {
             .into_iter()
             .map(procfs::where_it_waits)
             .collect();
-        // Lift the limit, so that processes which wait for memory continue, and fail the writes
-        // that never complete. Otherwise the cleanup would hang as well.
+        // Lift the limit, so that processes that wait for memory continue. Abort the mount, so that
+        // the writes that never complete fail. Otherwise the cleanup would hang as well.
         group.lift();
         Fuse::abort(connection);
         panic!("the writer did not finish: {outcome}\n--- in the group\n{stuck}");
@@ -107,9 +107,10 @@ fn a_dirty_file_system_above_the_server_does_not_deadlock() {
 /// page for each MiB written would exceed the bound eightfold.
 const NEW_PAGES_MAX: u64 = 64;
 
-/// Writes must not need more memory than the server has at `ready`: small requests, large requests,
-/// and writes while one side lags and its delay queue is full. Every new page causes a fault, so
-/// counting faults finds each allocation that the heap could not serve.
+/// Writes must not need more memory than the server has at `ready`. This is tested with small
+/// requests and with large requests, while one side lags and its delay queue is full. Every new
+/// page causes a page fault, so counting faults finds each allocation that the heap could not
+/// serve.
 #[test]
 fn writing_needs_no_memory_after_start() {
     let text = mirror_toml().replace("\"b\"]", "\"late\"]")

@@ -139,8 +139,8 @@ fn what_is_written_to_the_file_is_on_the_volume() {
     server.stop();
 }
 
-/// A punched hole reads as zeroes, and the volume also frees its space. Zeroes that must keep their
-/// space read as zeroes without being a hole.
+/// A punched hole reads as zeroes, and the volume also frees its space. A zeroed range that must
+/// keep its space also reads as zeroes, but is not a hole.
 #[test]
 fn holes_are_punched_and_found() {
     let volume = file_volume("mount-holes", 16 * MIB);
@@ -171,7 +171,8 @@ fn holes_are_punched_and_found() {
         let found = run.args([what, &from.to_string()]).ok().stdout;
         found.trim().parse::<u64>().expect("an offset")
     };
-    // Only whole blocks of the file system below the volume have become a hole.
+    // The hole starts and ends at block boundaries of the file system below the volume. The partial
+    // blocks at both ends were only filled with zeroes.
     assert_eq!(seek("SEEK_HOLE", 0), 4 * MIB);
     assert_eq!(seek("SEEK_DATA", 4 * MIB), 8 * MIB);
     assert_eq!(seek("SEEK_DATA", 5000), 5000);
@@ -487,7 +488,7 @@ trait Answers {
 }
 
 impl Answers for Mounted {
-    /// Waits until 64 requests of the kind `op` are in flight on the device, which is the maximum.
+    /// Waits until 64 requests of the kind `op`, which is the maximum, are in flight on the device.
     fn wait_until_asked(&self, volume: &Volume, op: &str) {
         let file = self.file();
         eventually(60, "the device is asked as much as it may be", || {
@@ -560,8 +561,8 @@ fn a_stat_is_answered_however_many_writes_wait() {
             let (file, told) = (mounted.open(0), told.clone());
             std::thread::spawn(move || {
                 let written = file.write_at(&vec![1; 1 << 20], writer << 20);
-                // Writes that fail at the end of the test are not counted, so the receiver can
-                // already be dropped.
+                // No code receives the results of writes that fail at the end of the test, so an
+                // error of this call is ignored.
                 let _ = told.send(
                     written
                         .as_ref()
@@ -663,14 +664,14 @@ fn unmount_of_a_frozen_volume_ends() {
     assert!(open.sync_all().is_err(), "it is gone");
     drop(open);
     wait_until_gone(&device);
-    // The server of the mount exits with status 1: its volume is on a remote server that is frozen,
-    // so the requests to that server are not answered either.
+    // The server of the mount exits with status 1. Its volume is on a frozen remote server, which
+    // does not answer the requests of this server.
     assert_eq!(mounted.server().ended(), Some(1));
     freezing.end();
 }
 
-/// The volume freezes under a mounted ext4 on the loop device, which has dirty data and dirty
-/// metadata. `unmount --force` must end.
+/// The volume freezes under a mounted ext4 on the loop device. The file system has dirty data and
+/// dirty metadata. `unmount --force` must end.
 #[test]
 fn a_file_system_on_a_frozen_volume_is_given_up_by_force() {
     let freezing = Freezing::new("mount-frozen-ext4");

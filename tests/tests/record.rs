@@ -10,8 +10,8 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
 
-/// A running `bimetal record`, which is killed on drop. The pipe from its standard error stays
-/// open.
+/// A running `bimetal record`, which is killed on drop. Until then, the pipe from its standard
+/// error is kept open.
 struct Recorder {
     child: Child,
     _stderr: BufReader<ChildStderr>,

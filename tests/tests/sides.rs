@@ -433,8 +433,8 @@ fn a_remote_side_dies_and_comes_back() {
     server.stop();
     far_server.stop();
 
-    // A side is identified by its content, not by its location. So the local file and the file
-    // behind the remote device, when both are on one machine, are the sides of the same volume.
+    // A side is identified by its content, not by its location. So the local file and the file of
+    // the remote server must still be the sides of one volume when both are local files.
     let both = Volume::from_toml("both", &mirror_toml());
     for (from, side) in [(&volume, "a.img"), (&far, "b.img")] {
         std::fs::rename(from.dir().file(side), both.dir().file(side)).expect("move a side");

@@ -1,6 +1,6 @@
-//! Events outside of a server: it is stopped and continued, receives signals, has resource limits,
-//! and loses its disks. The server must report each event in a line that names the event and says
-//! what to do.
+//! Tests of events outside the server: the server is stopped and continued, receives signals, has
+//! resource limits, and loses its disks. The server must report each event in a line that names the
+//! event and says what to do.
 
 use bimetal_tests::cgroup::MemoryGroup;
 use bimetal_tests::client::Client;

@@ -23,8 +23,8 @@ struct Words {
     folder: PathBuf,
     #[arg(long, default_value = "8+8")]
     shape: record::Shape,
-    /// Number of records that the cell `load` writes, and that every other cell (kind of work)
-    /// expects in the folder.
+    /// Number of records that the cell `load` writes to the folder. A cell is one kind of work;
+    /// every other cell expects these records in the folder.
     #[arg(long, default_value_t = 1_000_000)]
     keys: u64,
     #[arg(long, default_value_t = 256 << 20)]

@@ -177,7 +177,8 @@ mod tests {
 
     #[test]
     fn counters_of_a_device() {
-        // A line as for a loop device, with the fields that the kernel's documentation lists.
+        // The line looks like the statistics of a loop device. It has the fields that the kernel's
+        // documentation lists.
         let line = "  100 0 800 5 20 3 160 7 0 9 12 0 0 0 0 11 4\n";
         let counters = DeviceCounters::parse(line).unwrap();
         assert_eq!((counters.reads, counters.read_sectors), (100, 800));

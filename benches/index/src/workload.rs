@@ -40,7 +40,8 @@ pub enum Cell {
     Get,
     /// The same as `get`, with ids drawn by Zipf's law.
     GetZipf,
-    /// The same as `get`, with a separate read for each id, by the engine's fastest call.
+    /// The same as `get`, but without a shared snapshot: each id is read by a call of its own, the
+    /// engine's fastest.
     GetAlone,
     /// Scans a hundred records, starting at a random id.
     Scan,

@@ -100,8 +100,8 @@ fn stack_text(load: &Load, scheduler: &str) -> String {
         "flash" => &load.parameters,
         _ => "",
     };
-    // A flash drive is filled and overwritten before simulated time begins, because an empty drive
-    // has no need to clean.
+    // A flash drive starts filled and overwritten, so that it has to clean during the run. An empty
+    // drive would not have to clean.
     let (of, state) = if profile.starts_with("flash") {
         ("flash", "filled_share = 1.0\noverwritten_times = 1.0")
     } else {

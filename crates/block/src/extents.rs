@@ -18,7 +18,8 @@ pub struct ExtentList {
 }
 
 impl ExtentList {
-    /// Creates an answer of at most `extents_max` extents, from 1 to [`EXTENTS_MAX`].
+    /// Creates an empty answer. It takes at most `extents_max` extents; this maximum is clamped to
+    /// the range from 1 to [`EXTENTS_MAX`].
     pub fn new(extents_max: u32) -> ExtentList {
         ExtentList {
             extents: Vec::new(),
@@ -70,7 +71,7 @@ impl ExtentList {
         self
     }
 
-    /// Returns true if an extent was left out, so that the answer ends here.
+    /// Returns true if an extent was left out for lack of room. The answer ends before that extent.
     pub fn is_full(&self) -> bool {
         self.is_full
     }

@@ -28,9 +28,10 @@ pub struct Geometry {
     /// True when the device has moving heads, so that sequential access is faster than random
     /// access.
     pub rotational: bool,
-    /// Offset of content that existed before the device became a side of a mirror, and that extends
-    /// to the last block. The areas of the side fit before this offset and in the last block.
-    /// `None` if a side can place its areas anywhere.
+    /// Start of content that existed before the device became a side of a mirror; `None` if there
+    /// is no such content, so that a side can place its areas anywhere. The content ends before the
+    /// last block. The areas of the side must fit before this offset, except for the copy of the
+    /// superblock in the last block.
     pub content_offset_bytes: Option<u64>,
     /// Number of bytes of the device after its last whole block of 4 KiB, which are not accessible.
     /// A device with such bytes must not be exported as a whole.

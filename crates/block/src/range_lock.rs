@@ -20,9 +20,10 @@
 //! A new request adds one piece to the map and splits at most two pieces, at the two ends of its
 //! range. Each new edge removes one piece from the map. So any sequence of requests makes at most
 //! three edges and three pieces per request, regardless of the number of waiting requests and of
-//! the widths of their ranges. No operation visits requests that do not overlap its own. A request
-//! that is dropped while it waits is removed from the queues of its bytes: its successors are
-//! linked to its predecessors, at a cost proportional to the number of its own edges.
+//! the widths of their ranges. An operation on a request visits no request that does not overlap
+//! it. A request that is dropped while it waits is removed from the queues of its bytes: its
+//! successors are linked to its predecessors, at a cost proportional to the number of its own
+//! edges.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -46,8 +47,8 @@ impl Cut for Number {
 /// A request that has been admitted and has not yet left.
 struct Admitted {
     range: Range<u64>,
-    /// Number of bytes of the range for which an earlier request is still admitted. The request has
-    /// the lock when this number is 0.
+    /// Number of bytes of the range that overlap an earlier request which has not left yet. The
+    /// request has the lock when this number is 0.
     blocked_bytes: u64,
     /// Number of bytes of the range that have no later request.
     last_bytes: u64,

@@ -25,9 +25,8 @@ const TB: u64 = 1_000_000_000_000;
 /// Gap limit of the first pass of a bounded set. A pass joins two neighbouring ranges if the gap
 /// between them is smaller than its gap limit.
 const GAP_BYTES_MIN: u64 = 1 << 20;
-/// Maximum of the gap limit. A pass over the set joins two neighbouring ranges if the gap between
-/// them is smaller than this limit. The maximum is larger than any volume, so a pass with it joins
-/// ranges over every gap.
+/// Maximum of the gap limit. It is larger than any volume, so a pass with this limit joins ranges
+/// whatever the gap between them.
 const GAP_BYTES_MAX: u64 = 1 << 62;
 /// Number of ranges that a bounded set examines in one step, so that an insertion does not take
 /// long.
@@ -76,8 +75,8 @@ impl RangeSet {
         }
     }
 
-    /// Creates an empty bounded set for a volume of this size. The set needs at most 16 MiB of
-    /// memory for each terabyte of the volume, with limits of at least 1 MiB and at most 32 MiB.
+    /// Creates an empty bounded set for a volume of this size. The memory limit of the set is 16
+    /// MiB for each terabyte of the volume, but at least 1 MiB and at most 32 MiB.
     pub fn for_volume(volume_bytes: u64) -> RangeSet {
         RangeSet::bounded(RangeSet::ranges_max_of(volume_bytes))
     }
@@ -140,8 +139,8 @@ impl RangeSet {
         ranges.into_iter().for_each(|range| self.insert(range));
     }
 
-    /// Adds a range without joining over gaps, even if a bounded set exceeds its maximum number of
-    /// ranges. This is for the few ranges for which covering too much would do harm.
+    /// Adds a range without joining over gaps. A bounded set can then exceed its maximum number of
+    /// ranges. This is for the few ranges for which the set must not cover any other bytes.
     pub fn insert_exact(&mut self, range: Range<u64>) {
         let bound = self.bound.take();
         self.insert(range);
@@ -367,7 +366,8 @@ mod tests {
     }
 
     /// A bounded set never exceeds its maximum number of ranges, and covers everything that was
-    /// inserted. While it has less than three quarters of the maximum, it covers nothing else.
+    /// inserted. It covers nothing else as long as an exact set would have at most three quarters
+    /// of the maximum number of ranges.
     #[test]
     fn a_bounded_set_holds_no_more_ranges_than_it_may_and_loses_nothing() {
         for (volume_bytes, ranges_max) in [

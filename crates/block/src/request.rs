@@ -267,8 +267,8 @@ pub struct BorrowedWrite<'a> {
 }
 
 impl BorrowedWrite<'_> {
-    /// Returns the byte range on the device. The end of the range lies within the device only if
-    /// the write has been checked.
+    /// Returns the byte range on the device. If the write has not been checked, the end of the
+    /// range can lie beyond the end of the device.
     pub fn range(&self) -> Range<u64> {
         self.offset..self.offset.saturating_add(self.bytes.len() as u64)
     }

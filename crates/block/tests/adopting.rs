@@ -285,8 +285,8 @@ fn the_first_rebuild_may_be_cut_short_anywhere() {
             let mut finished = false;
             if let Ok(mirror) = &opened {
                 // The power failure can eject the side under rebuild. After that, a write is
-                // acknowledged only when the disk has durably recorded the ejection, which is
-                // impossible without power.
+                // acknowledged only when the disk has durably recorded the ejection. Without power
+                // this never happens, so the wait has a timeout.
                 let flushed = async {
                     let written = mirror.submit(write(&rt, 9 * BLOCK, BLOCK as usize, 0x99));
                     written.await.is_ok() && mirror.submit(Request::flush()).await.is_ok()
@@ -314,8 +314,9 @@ fn the_first_rebuild_may_be_cut_short_anywhere() {
     panic!("it never came to its end");
 }
 
-/// Opens the volume after a power cut, and checks its content. `flushed` is the byte in the block
-/// that was written and flushed before the cut; `None` if the flush did not complete.
+/// Opens the volume after a power cut, and checks its content. `flushed` is the byte that block 9
+/// must contain, because it was written and flushed before the cut; `None` if the flush did not
+/// complete.
 async fn check(rt: &Rt, disks: &Disks, flushed: Option<u8>, changes: u64) {
     let sides = disks.sides(&always());
     let mirror = open(rt, &sides).await;

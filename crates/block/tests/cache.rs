@@ -208,8 +208,7 @@ fn cache(rt: &Rt, below: &Rc<Platter>, config: &CacheConfig) -> (Rc<Cache>, Rc<d
     (cache, device)
 }
 
-/// Configuration with which no page becomes so old during a test that its age makes the cache
-/// destage it.
+/// Configuration in which the age at which the cache destages a dirty page is longer than any test.
 const LAZY: &str = "dirty_age = \"1000s\"\n";
 
 #[test]
@@ -542,7 +541,7 @@ async fn leave(rt: &Rt, top: &Rc<dyn Device>, pages: Range<u64>, rng: &mut Rng) 
 
 /// A client reads page by page from the start of the device. It waits for page 0, which is the only
 /// miss. The cache reads ahead windows of 3 (4 with page 0), 8, 16 and 32 pages. It starts to read
-/// a window when the client reaches the window before. The device gets no other reads.
+/// each later window when the client reaches the previous window. The device gets no other reads.
 #[test]
 fn what_comes_next_is_read_ahead() {
     let rt = virtual_rt(21);

@@ -28,8 +28,8 @@ fn write(rt: &Rt, offset: u64, bytes: &[u8]) -> Request {
     Request::write(offset, rt.pool().copy_of(bytes), Flags::NONE)
 }
 
-/// Two sides. The test can format each of them as an older version of the program, which computes
-/// digests differently.
+/// Two sides. A test can make each of them look as if an older version of the program, which
+/// computes digests differently, had formatted it.
 struct Sides([Candidate; 2]);
 
 impl Sides {
@@ -144,8 +144,9 @@ fn an_entry_of_the_log_is_told_from_one_whose_data_is_older() {
     });
 }
 
-/// Sides that compute digests in different ways must hold the same volume: in the log, at the home
-/// locations, after a crash, alone, and when one side resynchronizes the other.
+/// Sides that compute digests in different ways must hold the same volume. The test covers the
+/// logs, the home locations, a crash, each side opened alone, and a side that resynchronizes the
+/// other.
 #[test]
 fn sides_of_older_and_newer_programs_live_together() {
     for (seed, older) in (3..).zip([&[0][..], &[1], &[0, 1]]) {

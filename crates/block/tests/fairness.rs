@@ -203,10 +203,10 @@ impl Load {
                     "{name}: {number} was overtaken where it overlaps"
                 );
             }
-            // A change can wait for a chain of overlapping requests that were admitted before it.
-            // The chain has at most `depth` requests. While each of them is served, every other
-            // task can complete one later change. A read waits only for the device, so for a read
-            // only the overlapping later changes are counted.
+            // A change can wait for overlapping requests that were admitted before it, at most
+            // `depth` of them, one after the other. While one of these requests is served, every
+            // other task can complete one later change. A read waits only for the device, so for a
+            // read only the overlapping later changes are counted.
             let others = if entry.changes {
                 faster.count()
             } else {

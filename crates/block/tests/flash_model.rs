@@ -205,17 +205,17 @@ fn reads_pass_waiting_programs() {
         times(&mut drive, 0, &[write(1, 0, 1)]);
         times(&mut drive, MS, &[write(2, 1, 4), read(3, 0, 1)])[1] - MS
     };
-    // When the read arrives, the die is free, because the data of the write are still being
-    // transferred on the interface.
+    // The read arrives while the data of the write are still in transfer on the interface. The
+    // program starts only after the transfer, so the die is free.
     assert_eq!(
         run("reads_first = true"),
         50_000 + 4_096 + 16_384 - 4_096 + 10_000 - 8_192
     );
 }
 
-/// An empty drive never freezes. A full drive that was overwritten freezes, depending on its spare
-/// flash: with 25 % spare flash and 16 pages in a block, greedy cleaning programs 2.349 pages for
-/// each page written (docs/flash.md has the formula).
+/// An empty drive never freezes. A full drive that was overwritten does. The amount of its cleaning
+/// depends on its spare flash: with 25 % spare flash and 16 pages in a block, greedy cleaning
+/// programs 2.349 pages for each page written (docs/flash.md has the formula).
 #[test]
 fn freezes_come_from_cleaning() {
     let pages = 16 * MIB / PAGE;

@@ -58,9 +58,9 @@ async fn load(rt: &Rt, mirror: &Mirror, depth: u64, request_bytes: u64, random: 
     tasks.join().await;
 }
 
-/// No client submits a flush. In the end no client is able to submit one, because every client
-/// waits until a log has room. The side whose log is full waits until the other side has made its
-/// stored writes durable. The mirror must reach this state without a flush from a client.
+/// No client submits a flush. In the end no client can submit one, because every client waits until
+/// a log has room. The side with the full log waits until the other side has made its own stored
+/// writes durable. The mirror must make these writes durable without a flush from a client.
 #[test]
 fn a_full_log_never_waits_for_a_flush_that_nobody_asks_for() {
     for kinds in [

@@ -44,8 +44,8 @@ fn start_of(side: &Candidate, size_bytes: u64) -> Candidate {
     }
 }
 
-/// Two sides that have room for a larger volume. The volume holds a nonzero byte in each of its
-/// first MiB.
+/// Two sides that have room for a larger volume. The volume holds a nonzero block at the start of
+/// each of its first four MiB, and in its last block.
 struct Sides([Candidate; 2]);
 
 /// Reason why the sides have room for a larger volume.
@@ -163,7 +163,8 @@ async fn grows(rt: &Rt, way: Way) {
     );
     mirror.submit(zeroes).await.expect("written");
     mirror.submit(Request::flush()).await.expect("flushed");
-    // The volume is not closed, as at a power cut, while writes beyond the old end are in the logs.
+    // Drop the volume without closing it, as a power cut would. Writes beyond the old end are still
+    // in the logs.
     drop(mirror);
     let mirror = sides.open(rt).await;
     assert_eq!(byte_at(&mirror, new_bytes - BLOCK).await, Ok(0x77));

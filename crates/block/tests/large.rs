@@ -186,8 +186,8 @@ fn a_scrub_reads_what_was_written() {
         let (sides, counts) = formatted(&rt).await;
         let mirror = open(&rt, &sides).await;
         counts.take();
-        // A scrub of an unwritten volume reads only both copies of the bits that record the written
-        // pages, and the superblocks.
+        // A scrub of an unwritten volume reads only the superblocks and the bits that record the
+        // written pages. It reads both copies of these bits on each side.
         let bits = 2 * 2 * 167 * BLOCK;
         assert!(scrub(&rt, &mirror).await < bits + 64 * BLOCK);
         assert!(counts.take()[0] < bits + 64 * BLOCK);
@@ -197,8 +197,8 @@ fn a_scrub_reads_what_was_written() {
         mirror.close().await.expect("closed");
         let mirror = open(&rt, &sides).await;
         counts.take();
-        // Apart from the bits, the scrub after two writes reads two pages of checksums, and one
-        // block in each of two MiB.
+        // The two writes are in different MiB. Apart from the bits, the scrub reads two pages of
+        // checksums and one block in each of these MiB.
         assert!(scrub(&rt, &mirror).await < bits + 64 * BLOCK);
         assert!(counts.take()[0] < bits + 128 * BLOCK);
         assert_eq!(byte_at(&mirror, end).await, Ok(7));

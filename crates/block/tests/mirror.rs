@@ -553,8 +553,9 @@ fn a_side_that_fails_a_flush_while_it_joins_is_copied_again_once_it_is_idle() {
             pair.wait(1).await;
         }
         // A client's flush fails on the joining side. The mirror learns of the failure only when
-        // the other side has completed the flush. Before that, the test submits a write. The write
-        // ends after the flush that the mirror issues for the join.
+        // the other side has completed the flush. Before that, the test submits a write. This write
+        // is slow: it is still in flight when the flush that the mirror issued for the join has
+        // ended.
         let copied_before = pair.mirror.status().sides[1].resynced_bytes;
         pair.slow.faults.fail_next(Op::Flush, IoError::Medium);
         pair.slow

@@ -535,9 +535,9 @@ fn a_late_continuing_write_misses_the_revolution() {
     assert_eq!(done[1].1 - done[0].1, MS);
 }
 
-/// A read continues the previous read and arrives 1 ms late. With read-ahead, it takes a latency of
-/// 0.2 ms, and 1 ms for the transfer from the read-ahead buffer. Without read-ahead, it waits for
-/// the rest of a revolution.
+/// A read continues the previous read, and arrives 1 ms after that read has ended. With read-ahead,
+/// it takes 0.2 ms, plus 1 ms for the transfer from the read-ahead buffer. Without read-ahead, it
+/// first waits for the rest of the revolution.
 #[test]
 fn a_continuing_read_is_in_the_buffer_or_misses_the_revolution() {
     for (changed, expected_ns) in [

@@ -93,8 +93,8 @@ fn a_scrub_finds_what_is_wrong_in_a_header_of_the_log() {
             mirror.put(at * MIB, at as u8).await;
             mirror.flush().await;
         }
-        // Each of these writes is a separate log entry, so its header is in the block directly
-        // before it.
+        // Each of these writes has a log entry of its own. The header of the entry is in the block
+        // directly before the data.
         for at in [7, 9] {
             let place = mirror.place_on(1, at * MIB).expect("it has a place");
             assert_ne!(place, volume.home(1, at * MIB).await, "it is in the log");

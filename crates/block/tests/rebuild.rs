@@ -198,8 +198,8 @@ fn scattered(rng: &mut Rng, size_bytes: u64) -> Vec<u64> {
 
 /// Resynchronizing 16 MiB of scattered 4-KiB blocks takes at most 1.5 times as long as the slower
 /// device alone needs for the same ranges. A device alone gets the ranges sorted by offset, at a
-/// queue depth at which it can choose among requests. Each device has to do at least that work, and
-/// both devices work concurrently.
+/// queue depth at which it can choose among requests. In the resynchronization, one device has to
+/// read all these ranges and the other has to write them, and both work concurrently.
 #[test]
 fn scattered_blocks_come_back_as_fast_as_the_devices_can() {
     for (kinds, size_bytes) in [

@@ -546,8 +546,8 @@ async fn until_statistic(stack: &Stack, name: &str, wanted: Statistic) {
     }
 }
 
-/// After a cache has lost data, flushes fail until the operator accepts the loss. This must also
-/// work if the cache runs on the thread of a shard.
+/// After a cache has lost data, flushes fail until the operator accepts the loss. The operator must
+/// also be able to accept the loss of a cache that runs on the thread of a shard.
 #[test]
 fn a_cache_on_a_shard_is_told_that_its_loss_is_known() {
     // Every second flush of the device below fails.
@@ -581,7 +581,8 @@ fn a_cache_on_a_shard_is_told_that_its_loss_is_known() {
         let second = top.submit(Request::flush()).await;
         assert!(first.is_ok() || second.is_ok());
         until_statistic(&stack, "health", Statistic::State("healthy".to_owned())).await;
-        // Closing the stack flushes too. This flush can be one that fails.
+        // Closing the stack flushes too. This flush may be one that fails, so the result is
+        // ignored.
         let _ = stack.close().await;
     });
 }
@@ -651,7 +652,8 @@ fn a_device_is_not_opened_on_two_threads() {
     });
 }
 
-/// A shard can be opened beside an open stack, as for a side that is added to an open mirror.
+/// A shard can be opened beside an open stack. This is needed when a side is added to an open
+/// mirror.
 #[test]
 fn a_shard_is_opened_beside_what_is_open() {
     let text = "[device.a]\ntype = 'memory'\nsize = '1MiB'\n\

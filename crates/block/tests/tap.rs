@@ -1,5 +1,5 @@
-//! The tap on every device of a stack, which records requests: the requests that it records, those
-//! that it drops, and the end of a recording.
+//! Tests of the tap, which is on every device of a stack and records requests. They check which
+//! requests it records, which requests it drops, and when a recording ends.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
-//! No request of a mirror may wait forever, or for a later request. The tests use changes of every
-//! length, both rules of acknowledgement, logs with and without room, and sides that freeze. Waits
-//! are measured in virtual time.
+//! No request of a mirror may wait forever, and none may need a later request before it can
+//! complete. The tests use changes of every length, both rules of acknowledgement, logs with and
+//! without room, and sides that freeze. Waits are measured in virtual time.
 
 use std::cell::{Cell, RefCell};
 use std::pin::pin;

@@ -113,7 +113,8 @@ fn changes(volume: &str, before: &mut Before, now: &MirrorStatus) -> Vec<Event> 
         tell("corruption-unrepairable", "", message);
     }
     before.lost = lost;
-    // A side that was not present at the first poll was added later and needs a full resync.
+    // A side that appears after the first poll was added to the volume, and needs a full resync.
+    // Its previous health is therefore taken to be `resyncing`.
     let later = (!before.sides.is_empty()).then_some("resyncing");
     for side in &now.sides {
         let before = before.sides.entry(side.name.clone());

@@ -22,7 +22,7 @@ use bimetal_console::stderr::say;
 
 /// Range of device numbers that the driver supports.
 const NUMBERS: std::ops::Range<i64> = 0..1 << 20;
-/// Prefix of a block device's path, which the device number follows.
+/// Path of a block device up to the device number, which ends the path.
 const PATH_START: &str = "/dev/ublkb";
 
 /// Arguments of the verb `attach`.

@@ -8,7 +8,8 @@ use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
 
 /// Smallest value in a limit file that means "no limit". If no limit is set, version 1 of the
-/// kernel's interface shows the largest multiple of the page size.
+/// kernel's interface shows the largest multiple of the page size that fits into a signed 64-bit
+/// number.
 const UNLIMITED_MIN: u64 = 1 << 60;
 
 /// Returns the lowest memory limit, in bytes, among the cgroups that contain this process; `None`
@@ -38,8 +39,8 @@ fn limit_below(root: &Path) -> Option<u64> {
 }
 
 /// Returns the lowest limit in the files called `name` of the cgroup at `path` and of all its
-/// ancestors. In a container `path` can be a path on the host, which does not exist in the
-/// container. Then only the root is read, which is the container's own cgroup.
+/// ancestors. In a container, `path` can be a path on the host, which does not exist in the
+/// container. In this case only the root of `mount` is read. It is the container's own cgroup.
 fn least_on_the_way(mount: &Path, path: &str, name: &str) -> Option<u64> {
     let group = mount.join(path.trim_start_matches('/'));
     let inside = group.ancestors().take_while(|dir| dir.starts_with(mount));

@@ -153,7 +153,7 @@ impl Config {
         })
     }
 
-    /// Returns the name of the device `name`, if it exists.
+    /// Checks that the device `name` is in the configuration, and returns the name as stored there.
     ///
     /// # Errors
     /// If there is no such device. The message lists the existing devices.

@@ -69,8 +69,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns a word for each property of an export whose bit is set in `rights`. The bit mask is
-/// named `rights` in the protocol.
+/// Returns the words for the properties of an export. `rights` is the protocol's name for the bit
+/// mask of these properties.
 fn words(rights: u32) -> Vec<&'static str> {
     let all = [
         (right::READ_ONLY, "read-only"),

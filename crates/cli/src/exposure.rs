@@ -6,12 +6,13 @@
 use bimetal_block::layers::mirror::MirrorConfig;
 use bimetal_block::units::show_size;
 
-/// Returns the message that the logs of a mirror bound its exposure (acknowledged bytes that are
-/// not on every side yet) to `by_logs_bytes`. Returns `None` if the configured bound is not higher.
+/// Returns a message if the logs of a mirror limit its exposure (acknowledged bytes that are not on
+/// every side yet) to less than the configured bound. `by_logs_bytes` is the limit that the logs
+/// set. Returns `None` if the logs do not lower the bound, or if no bound is configured.
 pub(crate) fn reduced(config: &MirrorConfig, by_logs_bytes: u64) -> Option<String> {
     let wanted_bytes = config.rules().exposure_bytes_max;
-    // The experimental policies of the hetero-mirroring paper have no exposure bound, so the logs
-    // cannot reduce it.
+    // The experimental policies of the hetero-mirroring paper have no exposure bound, so there is
+    // no bound that the logs could reduce.
     let is_reduced = wanted_bytes != u64::MAX && by_logs_bytes < wanted_bytes;
     is_reduced.then(|| {
         format!(

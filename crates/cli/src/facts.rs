@@ -169,7 +169,8 @@ fn of_mirror(graph: &Graph, config: &MirrorConfig, all: &mut AllFacts) -> Result
     let state = match of_found {
         _ if !not_formatted.is_empty() => NOT_FORMATTED,
         // A side that could not be inspected can have a newer state than the inspected sides. So
-        // the state found is reported only if all sides were inspected, or if it is `ACTIVE`.
+        // the state found is reported only in two cases: all sides were inspected, or the inspected
+        // sides already show that the volume is `ACTIVE`.
         known if not_seen.is_empty() || known == ACTIVE && !found.is_empty() => known,
         _ => "unknown",
     };

@@ -35,8 +35,8 @@ pub(crate) struct Args {
     /// Reserve metadata space so that each side can grow to this size later, such as 4TiB
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     grow_to: Option<Size>,
-    /// Prepare only the mirror that has this side, a device of type `adopted`, and keep the data on
-    /// the side
+    /// Prepare only the mirror with this side, and keep the data on the side. The side must be a
+    /// device of type `adopted`
     #[arg(long, value_name = "SIDE")]
     adopt: Option<String>,
 }

@@ -72,9 +72,10 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Starts a verb of this program in a child process. This process copies the child's standard
-    /// error to its own. So the reader of standard error does not wait for a child that the kernel
-    /// keeps alive after this process has exited. Signals from a terminal reach both processes.
+    /// Starts a verb of this program in a child process. The child does not inherit the standard
+    /// error of this process. Instead, this process copies the child's standard error to its own.
+    /// The reader of standard error then sees its end when this process exits, even if the kernel
+    /// keeps the child alive. Signals from a terminal reach both processes.
     ///
     /// # Errors
     /// If the program cannot be run.

@@ -15,8 +15,8 @@ use bimetal_console::stderr::say;
 /// Number of descriptors of a server that are neither for devices nor for clients: standard
 /// streams, the ring, the control socket and its connections, threads and signals.
 const FILES_BESIDES: u64 = 48;
-/// Number of descriptors assumed for each device. A stripe of files needs one for each file, and a
-/// remote medium needs up to 16.
+/// Number of descriptors assumed for each device. This is only an estimate: a stripe of files needs
+/// one descriptor for each file, and a remote medium needs up to 16.
 const FILES_OF_DEVICE: u64 = 4;
 
 /// Checks the limits of the process, and creates the runtime of a server.

@@ -18,8 +18,8 @@ const DATA_BYTES: u64 = bimetal_rt::buf::BLOCK_BYTES_MAX as u64;
 /// Number of requests that a worker sends before it yields. The yield matters for devices that
 /// complete requests without waiting.
 const REQUESTS_PER_TURN: u32 = 64;
-/// Number of completions at the same instant of virtual time after which time is considered to
-/// stand still.
+/// Maximum number of completions at the same instant of virtual time. After more completions, time
+/// is considered to stand still.
 const REQUESTS_PER_INSTANT_MAX: u64 = 1_000_000;
 
 /// Access pattern of a load: reads, writes or half of each, sequential or random.

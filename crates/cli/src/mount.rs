@@ -58,8 +58,8 @@ pub(crate) struct UnmountArgs {
     /// first, and fails afterwards
     #[arg(long)]
     force: bool,
-    /// Time to wait for a volume that does not answer; after that the volume stays mounted, but
-    /// with `--force` its requests fail and it is unmounted
+    /// Time to wait for a volume that does not answer. After this time, the volume stays mounted
+    /// without `--force`; with `--force`, its requests fail and it is unmounted
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
     within: Time,
 }
@@ -236,7 +236,8 @@ pub(crate) fn run_unmount(args: &UnmountArgs) -> Result<ExitCode> {
     }
     let seconds = within.as_secs_f64();
     if !args.force {
-        // The child is killed when its blocked kernel call returns, and does nothing after that.
+        // The child is blocked in a kernel call. It exits when that call returns, and does nothing
+        // after that.
         worker.kill();
         if !fuse::is_mounted(&args.folder) {
             bail!("{folder} is unmounted, but the unmount has not completed within {seconds} s");

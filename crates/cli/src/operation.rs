@@ -12,8 +12,8 @@ pub(crate) type Outcome = Result<String, String>;
 /// The long-running operation on a volume: the running one, or the last one if none is running.
 #[derive(Default)]
 pub(crate) struct Operation {
-    /// Description of the operation, and its outcome, which is `None` while the operation is
-    /// running.
+    /// Description and outcome of the running or last operation; `None` before the first operation.
+    /// The outcome is `None` while the operation is running.
     pub(crate) last: RefCell<Option<(String, Option<Outcome>)>>,
     pub(crate) task: RefCell<Option<Task<()>>>,
 }

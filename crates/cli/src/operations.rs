@@ -100,8 +100,8 @@ fn read_rates(request: &Value, rates: &mut RebuildRates) -> Result<(), String> {
     Ok(())
 }
 
-/// Shows the content and counters of a cache, or records that the operator has accepted its data
-/// loss.
+/// Returns the content and counters of a cache. If the request asks for it, first records that the
+/// operator accepts the loss of data in this cache.
 pub(crate) fn cache(stack: &Stack, request: &Value) -> Value {
     let asked = request["device"].as_str().unwrap_or_default();
     let accepted = match request["do"].as_str() {

@@ -31,9 +31,10 @@ use bimetal_console::table::{Align, Table};
 const UNIT_BYTES_MAX: u64 = 4 << 20;
 /// Queue depth of the random writes. It is high enough to hide the latency of a single write.
 const DEPTH: u32 = 32;
-/// Fraction of the best rate that a write size must reach to be sufficient. It must be low, because
-/// random writes of single pages make even a page-mapped drive copy pages: with 28 % of spare
-/// flash, the drive programs 2.4 pages for each page written. A block-mapped drive programs 64.
+/// Fraction of the best rate that a write size must reach to be sufficient. It must be low, so that
+/// single pages are sufficient on a page-mapped drive. Even such a drive copies pages when single
+/// pages are written at random: with 28 % of spare flash, it programs 2.4 pages for each page
+/// written. A block-mapped drive programs 64.
 const GOOD_SHARE: f64 = 0.25;
 /// Minimum number of write units in the used region of the device.
 const UNITS_MIN: u64 = 16;
@@ -56,7 +57,7 @@ pub(crate) struct Args {
     /// Run in virtual time; every medium below the device must be `memory` or `null`
     #[arg(long = "virtual")]
     in_virtual_time: bool,
-    /// Allow writes, which overwrite the data in the used part of the device
+    /// Allow writes; they overwrite the data in the part of the device that `--size` selects
     #[arg(long)]
     destroy_data: bool,
     /// Print the result as JSON

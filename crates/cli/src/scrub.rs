@@ -19,7 +19,7 @@ const ASK_EVERY: Duration = Duration::from_millis(200);
 /// together take 30 s. Within this time, all sides that accept writes have written their
 /// superblocks.
 const REMEMBERED_ASKS: u32 = 150;
-/// Exit status if data is corrupt on every side or could not be checked.
+/// Exit status if the scrub found data that it could not repair, or could not check all data.
 const NOT_WHOLE: u8 = 3;
 
 /// Arguments of the verb `scrub`.

@@ -116,7 +116,8 @@ pub(crate) fn conclude(served: Result<(), Failure>) -> Result<ExitCode> {
 }
 
 async fn serve(rt: &Rt, config: Config, options: &OpenOptions) -> Result<(), Failure> {
-    // Handle signals before opening the devices: a signal during the open must stop them cleanly.
+    // Handle signals before opening the devices, so that the server also stops cleanly after a
+    // signal during the opening.
     let signals = Signals::of_server(rt)
         .context("cannot set up signal handling")
         .map_err(Failure::NotStarted)?;

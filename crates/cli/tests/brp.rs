@@ -1,5 +1,6 @@
-//! Tests of BRP from the command line: the list of a target's exports, and a proxy for NBD clients
-//! whose volume survives the death of the target.
+//! Tests of BRP from the command line: the list of a target's exports, the access rules, and a
+//! proxy for NBD clients. A client of the proxy must not notice that the target was killed and
+//! restarted.
 
 #[allow(dead_code, reason = "every test file uses its part")]
 mod common;
@@ -115,8 +116,8 @@ fn rules_say_what_a_user_may_see_and_change() {
     assert_eq!(served.end("TERM").0, Some(0));
 }
 
-/// Tests the access rules with a client that runs as another user, which only root can arrange. The
-/// test before this one uses the user's own id.
+/// Tests the access rules with a client that runs as another user, which only root can arrange. In
+/// the test before this one, the client runs as the same user as the server.
 #[test]
 fn another_user_of_the_machine_is_served_by_the_rules_alone() {
     use std::os::unix::fs::PermissionsExt;

@@ -76,8 +76,8 @@ fn exports_are_called_by_their_protocols() {
     }
 }
 
-/// Tests `check` with a device that no export uses and whose file does not exist, as before
-/// `side add`.
+/// Tests `check` with a device that no export uses and whose file does not exist yet. A new device
+/// is in this state before `side add`.
 #[test]
 fn a_missing_file_of_a_device_that_no_export_uses_is_said_and_no_mistake() {
     let (dir, config) = config("unused");

@@ -352,8 +352,8 @@ fn what_is_no_index_is_refused_and_left_as_it_is() {
     let csv = dir.text("in.csv", "a,1\n");
     let args = ["index", "load", arg(&text), arg(&csv)];
     assert_refused(&args, 1, &["notes.txt", "not an index"]);
-    // An interrupted creation of an index leaves a file of zeroes, so the index is created in such
-    // a file.
+    // An index is created in a file of zeroes, because an interrupted creation of an index leaves
+    // such a file.
     load(&zeroes, &csv, &[]);
     assert_eq!(scan(&zeroes, &[]), "a,1\n");
     let created = dir.zeroes("created", 1 << 20);
@@ -479,8 +479,8 @@ fn a_damaged_index_is_built_anew_and_what_is_lost_is_listed() {
     assert_eq!(scan(&new, &[]), rows);
     assert_refused(&rebuild, 1, &["new.index", "exists"]);
     std::fs::remove_file(&new).unwrap();
-    // With one intact superblock, the rebuild can prove that no record is lost. So the older
-    // superblock is erased and the newer one is kept.
+    // The older superblock is erased and the newer one is kept. With this one intact superblock,
+    // the rebuild can still prove that no record is lost.
     let mut with_one = whole.clone();
     let older = match number(&whole, 32, 8) < number(&whole, BLOCK + 32, 8) {
         true => 0,
@@ -712,7 +712,8 @@ fn a_full_disk_ends_a_load_with_what_was_loaded() {
     let (_, loaded) = said.split_once(" before that: ").expect("it says how many");
     let loaded = loaded.split(' ').next().unwrap().replace(',', "");
     let loaded: usize = loaded.parse().unwrap();
-    // At most 4,161 records of 1,008 bytes fit in 4 MiB, including the log.
+    // The file, which includes the log, is limited to 4 MiB. At most 4,161 records of 1,008 bytes
+    // fit in it.
     assert!((1..=4161).contains(&loaded), "{said}");
     let there = scan(&index, &[]);
     assert_eq!(there.lines().count(), loaded);

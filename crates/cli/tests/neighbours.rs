@@ -113,8 +113,8 @@ const FORMATS: &[(&str, Marks)] = &[
     ("F2FS", &[(1024, &[0x10, 0x20, 0xf5, 0xf2])]),
     ("LUKS", &[(0, b"LUKS\xba\xbe\0\x02")]),
     ("LVM", &[(512, b"LABELONE"), (512 + 24, b"LVM2 001")]),
-    // The GPT header in the second sector together with a protective MBR, and the backup header
-    // alone.
+    // A GPT is recognized by its header in the second sector together with a protective MBR, or by
+    // its backup header alone.
     ("GPT", &[(512, b"EFI PART\0\0\x01\0"), (510, &[0x55, 0xaa])]),
     ("GPT", &[(SIDE_BYTES - 512, b"EFI PART\0\0\x01\0")]),
     (

@@ -46,8 +46,8 @@ pub enum Error {
     /// The target answered with this status.
     #[error("the target answered {0:?}")]
     Target(Status),
-    /// The target died, and changes are lost that the target had answered and that no flush had
-    /// covered. Exactly one flush fails with this error.
+    /// The target died and lost changes. It had answered these changes, but no flush had covered
+    /// them. Exactly one flush fails with this error.
     #[error("the target died and lost changes that were not flushed")]
     Lost,
     /// Several paths broke, one after the other, while this request was in flight on them. If the

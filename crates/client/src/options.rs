@@ -14,8 +14,8 @@ pub const PATHS_MAX: u32 = 16;
 /// replaced files take effect with the next connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsOptions {
-    /// Files with the certificate of the authority that has issued the target's certificate, and
-    /// with the certificate and the key of this end.
+    /// TLS files: the certificates of the authorities, one of which must have issued the target's
+    /// certificate, and the certificate and the private key of this end.
     pub files: TlsFiles,
     /// Name that the target's certificate must have: a DNS name or an IP address. If it is `None`,
     /// the certificate must be for the address to which this end connects.

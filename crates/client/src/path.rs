@@ -142,7 +142,8 @@ pub(crate) async fn run(shared: Rc<Shared>, index: usize, first: Option<Opened>)
         shared.paths_broken.set(shared.paths_broken.get() + 1);
         shared.initiator.borrow_mut().path_down(number);
         shared.answer_failed();
-        // Another path might have to fence this path and take over its requests.
+        // Wakes the waiting tasks, because another path might have to fence this path and take over
+        // its requests.
         shared.changed.notify();
         shared.trouble.notify();
     }
@@ -185,7 +186,7 @@ async fn reconnect(shared: &Rc<Shared>, index: usize) -> Option<Opened> {
         };
         *shared.cause.borrow_mut() = why.to_string();
         let closing = shared.changed.until(|| shared.closing.get());
-        // If the session is being closed, only the pause is shortened here. The check at the start
+        // If the session is being closed, this code only shortens the pause. The check at the start
         // of the loop decides whether to continue.
         if shared.rt.timeout(pause, closing).await.is_ok() {
             shared.rt.sleep(PAUSE_MIN).await;

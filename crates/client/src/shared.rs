@@ -120,8 +120,8 @@ impl Shared {
         }
     }
 
-    /// Converts a failure to an error. The error contains its text, so it stays valid after the
-    /// session has ended.
+    /// Converts a failure to an error. The error holds its own copy of the message text, so it
+    /// stays valid after the session has ended.
     pub(crate) fn error(&self, failure: Failure) -> Error {
         match failure {
             Failure::Target(status) => Error::Target(status),
@@ -148,7 +148,8 @@ impl Shared {
         self.rt.notices().post(&target, kind, message);
     }
 
-    /// Ends the session permanently, because it can never use the target again.
+    /// Ends the session permanently. `why` is the reason why the session can never use the target
+    /// again.
     pub(crate) fn end(&self, why: Unusable) {
         self.tell(
             "connection-refused",
@@ -162,7 +163,7 @@ impl Shared {
     }
 
     /// Fails every unanswered request and every later request, because the target has been
-    /// unreachable for longer than the patience of the session's options.
+    /// unreachable for longer than the session option `patience` allows.
     pub(crate) fn give_up(&self) {
         let patience = self.options.patience.as_secs_f64();
         let cause = self.cause.borrow();

@@ -25,10 +25,10 @@ use crate::shared::Answer;
 /// Size of the buffer pool of the session's thread.
 const POOL_BYTES: usize = 32 << 20;
 
-/// A request for a [`SessionThread`].
+/// A request that is submitted to a [`SessionThread`].
 ///
-/// Every submitted job is delivered, unless the session's thread panics. A job that could not be
-/// submitted is dropped.
+/// Every submitted job is delivered with its result when it has ended, unless the session's thread
+/// panics. A job that could not be submitted is dropped.
 pub trait Job: Send + 'static {
     /// Returns the request, without the data of a write.
     fn call(&self) -> Call;

@@ -19,8 +19,8 @@ const ASK_EVERY: Duration = Duration::from_millis(100);
 /// Error of a request over the control socket.
 ///
 /// The message of each variant contains the error of the operating system. The error is not
-/// available as a source, because a program could mistake a broken connection for the end of the
-/// reader of its own output.
+/// available as a source. Otherwise, a program could mistake a broken pipe of the control socket
+/// for a broken pipe of its own output, which is not a failure.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AskError {

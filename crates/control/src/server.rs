@@ -112,8 +112,8 @@ fn refuse_used(path: &Path) -> Result<(), Reason> {
     }
 }
 
-/// Creates the socket and replaces the socket that a dead server has left. Only the owner can
-/// access the socket at any time: its mode is set before it has a name.
+/// Creates the socket and replaces the socket that a dead server has left. Only the owner can ever
+/// access the new socket, because its mode is set before it has a name.
 fn bind_private(rt: &Rt, path: &Path) -> io::Result<Listener> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

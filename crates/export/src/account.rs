@@ -25,9 +25,9 @@ const SMALL_SHARE: u64 = 4;
 
 /// Memory of a server for the data of requests, in bytes. Requests get memory in order of arrival,
 /// so a large request is not starved by small requests that arrive later. A part of the memory is
-/// reserved for small requests, and a small request uses this part if it gets no other memory.
-/// Small requests therefore do not wait for clients that request large reads and do not receive the
-/// data.
+/// reserved for small requests, and a small request uses this part if it gets no other memory. So
+/// small requests do not have to wait for a client that requests large reads and then does not
+/// receive the replies.
 pub(crate) struct DataMemory {
     bytes: Rc<Semaphore>,
     for_small: Rc<Semaphore>,

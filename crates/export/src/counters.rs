@@ -18,8 +18,8 @@ pub(crate) struct RequestCounters {
 }
 
 impl RequestCounters {
-    /// Reports the counters, with `part` as the name of their part. Of the counters by operation,
-    /// only those of the operations in `ops` are reported.
+    /// Reports the counters as statistics of the part `part`. The counters by operation are
+    /// reported only for the operations in `ops`.
     pub(crate) fn statistics(&self, part: &str, ops: &[Op], out: &mut dyn StatisticVisitor) {
         for op in ops {
             let name = match op {

@@ -52,12 +52,13 @@ impl From<io::Error> for End {
 /// Extraction of a request's data from a receive buffer. The request must have been admitted
 /// before. Waiting for data is recorded in the link, so that a stalled client can be detected.
 pub(crate) trait Take {
-    /// Moves the next `len` bytes into buffers of their own, and receives those of them that have
-    /// not arrived yet.
+    /// Moves the next `len` bytes into buffers of their own. Bytes that have not arrived yet are
+    /// received into these buffers.
     async fn take<R: Reply>(&mut self, rt: &Rt, link: &Link<R>, len: usize)
     -> Result<Payload, End>;
 
-    /// Discards the next `left` bytes, and receives those of them that have not arrived yet.
+    /// Discards the next `left` bytes. If some of these bytes have not arrived yet, receives them
+    /// first.
     async fn skip<R: Reply>(&mut self, link: &Link<R>, left: usize) -> Result<(), End>;
 }
 

@@ -14,8 +14,8 @@ use bimetal_rt::{Payload, yield_now};
 
 use crate::account::{Account, Admission, Signal, Weight};
 
-/// Number of data bytes in a batch from which no further reply is added to the batch. The limit
-/// keeps each send short, so that the server can see the progress of a client that receives large
+/// Number of data bytes at which a batch is full: no further reply is added to it. The limit keeps
+/// each send short, so that the server can see the progress of a client that receives large
 /// replies.
 const SEND_BYTES: usize = 4 << 20;
 
@@ -81,7 +81,7 @@ pub(crate) struct Link<R> {
     sending: Cell<bool>,
     receiving: Cell<bool>,
     /// Number of messages, and pieces of large messages, that have been transferred. The task that
-    /// detects stalled clients compares this counter.
+    /// detects stalled clients compares this number with the number at its previous check.
     progress: Cell<u64>,
 }
 

@@ -52,13 +52,13 @@ const WATCH_INTERVAL_WHEN_SHORT: Duration = Duration::from_secs(2);
 /// Resource limits of a server.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Limits {
-    /// Number of threads that carry the connections over sockets ([`Carrier`]). If it is 0, the
-    /// server's own thread carries the connections.
+    /// Number of threads that do the I/O of socket connections ([`Carrier`]). If it is 0, the
+    /// server's own thread does this I/O.
     pub connection_threads: u32,
     /// Memory for the data of all clients' requests in flight, in bytes. `None` means the amount of
     /// memory that the pool has registered, or [`BYTES_IN_FLIGHT_MAX`] if the pool has registered
     /// none. A single request that needs more memory than this is not refused. It waits until no
-    /// other request holds memory outside the part for small requests.
+    /// other request holds memory, except in the part that is reserved for small requests.
     pub data_bytes: Option<u64>,
 }
 
@@ -352,9 +352,9 @@ fn turn_away(portal: &Portal, stream: &Stream, why: impl Display) {
     stream.shutdown();
 }
 
-/// Starts a session with a new client, or refuses the client. A client that may see no export is
-/// refused before it can send anything. The mode of a socket file also keeps other users out, but
-/// this check does not depend on the mode.
+/// Starts a session with a new client, or refuses the client. At an address without TLS, a client
+/// without access to any export is refused before it can send anything. The mode of a socket file
+/// can also keep users out, but this check does not depend on the mode.
 fn admit(state: &Rc<ServerState>, portal: &Rc<Portal>, stream: Stream, client: &Client) {
     // If the address uses TLS, the TLS handshake will identify the client.
     let exports = (!portal.speaks_tls()).then(|| shown_to(client, &portal.exports));

@@ -117,8 +117,8 @@ fn nbd_answers_for_a_hidden_export_as_for_one_that_does_not_exist() {
         let mut bob = nbd(served, &user(BOB)).await;
         bob.option(8, &[]).await;
         assert_eq!(bob.reply().await.0, 1);
-        // The options INFO and GO, and the two metadata options. The data of these options has the
-        // name, followed by a 32-bit count.
+        // Options 6 and 7 are INFO and GO. Options 9 and 10 are the two metadata options; their
+        // data has the name, followed by a 32-bit count.
         for option in [6, 7, 9, 10] {
             let mut answers = Vec::new();
             for name in ["alone", "plain", "never"] {

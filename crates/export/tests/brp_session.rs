@@ -37,8 +37,8 @@ enum Plant {
     ReplayLeftOut,
 }
 
-/// Versions of the blocks of a disk. The disk has the current versions, and the durable versions,
-/// which remain when the target dies.
+/// A disk whose blocks hold version numbers. `content` has the current versions; `durable` has the
+/// versions that remain when the target dies.
 #[derive(Default)]
 struct Disk {
     content: [u64; BLOCKS],

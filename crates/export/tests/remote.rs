@@ -288,8 +288,8 @@ fn a_flush_fails_once_exactly_when_something_may_be_lost() {
         assert_eq!(read(&*remote, 0, 1).await, [3]);
         assert_eq!(flush().await.err(), Some(IoError::Transport));
         assert!(flush().await.is_ok());
-        // The connection breaks during the flush itself. The flush must fail, because a restarted
-        // server would answer a repeated flush with success, although it can have lost the write.
+        // The connection breaks during the flush itself. The flush must fail: a restarted server
+        // might have lost the write, but would answer a repeated flush with success.
         remote
             .submit(write(&rt, 0, &[4; 4096], Flags::NONE))
             .await
@@ -503,7 +503,7 @@ fn a_request_that_breaks_every_connection_fails_in_the_end() {
     assert_clean(&rt);
 }
 
-/// The transmission flags `HAS_FLAGS` and `SEND_FLUSH`, and `CAN_MULTI_CONN`.
+/// Transmission flags: `FLAGS` is `HAS_FLAGS` and `SEND_FLUSH`, `MULTI_CONN` is `CAN_MULTI_CONN`.
 const FLAGS: u16 = 1 | 1 << 2;
 const MULTI_CONN: u16 = 1 << 8;
 
@@ -586,7 +586,8 @@ fn told(rt: &Rt, kind: &str) -> String {
 }
 
 /// A server that returns with different properties is used as far as possible, and the differences
-/// are reported. If a server cannot be used, the medium waits until it can, and reports this too.
+/// are reported. If the server cannot be used, the medium reports this and waits until the server
+/// can be used again.
 #[test]
 fn a_server_that_comes_back_different_is_used_as_far_as_that_goes() {
     let rt = virtual_rt();
@@ -633,8 +634,9 @@ fn a_server_that_comes_back_different_is_used_as_far_as_that_goes() {
         let words = told(&rt, "connection-back");
         assert!(words.contains("connected again"), "{words}");
 
-        // The layers above rely on some properties of the export: its size, permission to write,
-        // and durable writes. If a server lacks one of them, the medium must not use this server.
+        // The layers above rely on three properties of the export: its size, permission to write,
+        // and support for flushes. If the export has lost one of these properties, the medium must
+        // not use the server.
         for (size, flags, why) in [
             (SIZE / 2, FLAGS, "has shrunk"),
             (SIZE, FLAGS | 1 << 1, "read-only"),

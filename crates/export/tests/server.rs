@@ -132,9 +132,9 @@ fn fragments_make_no_difference() {
 fn refused_requests_are_answered_and_the_stream_goes_on() {
     Served::memory().run(async |served| {
         let mut client = served.enter().await;
-        // The payload exceeds the maximum payload of 32 MiB (and the end of the device), but not
-        // the size from which the server ends the connection. The server discards the payload and
-        // processes the next request.
+        // The payload exceeds the maximum payload of 32 MiB (and the end of the device), but it is
+        // smaller than a payload at which the server ends the connection. The server discards the
+        // payload and processes the next request.
         client.request(0, WRITE, 1, 0, (32 << 20) + 1).await;
         for _ in 0..32 {
             client.send(&vec![0; 1 << 20]).await;
@@ -178,8 +178,8 @@ fn refused_requests_are_answered_and_the_stream_goes_on() {
 fn a_malformed_message_ends_its_connection_alone() {
     Served::memory().run(async |served| {
         let mut good = served.enter().await;
-        // A wrong request magic, a request with an extended header, and a payload that is never
-        // permitted.
+        // The three messages have a wrong request magic, an extended header, and a payload that is
+        // larger than is ever permitted.
         let mut extended = request(0, READ, 1, 0, 4096);
         extended[..4].copy_from_slice(&0x21e4_1c71u32.to_be_bytes());
         for bad in [
@@ -233,8 +233,8 @@ fn a_client_that_leaves_in_the_middle_loses_nothing_and_leaves_nothing() {
             drop(client);
             let started = slow.completed.get();
             served.until_connections(0).await;
-            // Both complete writes were executed, even after the client had disconnected. The
-            // incomplete third write was not started.
+            // The client disconnected before its two complete writes had finished. Both were
+            // executed nevertheless. The incomplete third write was not started.
             assert_eq!(slow.completed.get(), started + 2);
             let mut client = served.enter().await;
             assert_eq!(client.read(0, 8192).await, vec![sent as u8 + 1; 8192]);
@@ -253,8 +253,8 @@ fn bounds_push_back_on_the_client() {
             .flat_map(|i| request(0, READ, i, (i % 256) * 4096, 4096))
             .collect();
         client.send(&flood).await;
-        // The client does not read the replies. The pipe holds some of the replies. The requests of
-        // the remaining replies stay in flight, so no further request is started.
+        // The client does not read the replies. The pipe holds only some of them. The requests
+        // whose replies do not fit stay in flight, so no further request is started.
         served.rt.sleep(Duration::from_secs(5)).await;
         let started = slow.seen.borrow().len();
         assert!(started < 2000, "{started} started");
@@ -371,7 +371,8 @@ fn many_clients_share_blocks() {
             group.spawn(async move {
                 client.enter().await;
                 for round in 0..4u64 {
-                    // The byte ranges of the connections interleave over four blocks.
+                    // The four writes of a connection cover 256 adjacent bytes, so 16 connections
+                    // write to the same block.
                     let offset = (i * 4 + round) * 64;
                     client.write(0, round, offset, &[i as u8 + 1; 64]).await;
                 }

@@ -243,7 +243,8 @@ fn refuse_bad_clients(connection_threads: u32) {
             let mut raw = Raw::over(&rt, stream);
             raw.send(words).await;
             if words.len() > 5 {
-                // The server can send an alert before it closes the connection.
+                // The server can send an alert before it closes the connection, so read until the
+                // connection ends.
                 raw.take(usize::MAX).await;
             }
         }

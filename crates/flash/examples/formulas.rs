@@ -45,8 +45,9 @@ fn uniform_table() {
     }
 }
 
-/// Returns alpha and the write amplification under skewed writes. With measured classes, the drive
-/// must first separate pages that were filled as one class, so these runs are longer.
+/// Returns alpha and the write amplification under skewed writes. If the drive measures the classes
+/// of pages, the first fill puts all pages in one class and the drive must first separate them, so
+/// these runs are longer.
 fn skewed(cleaning: Cleaning, streams: Streams, spare: f64, skew: Skew) -> (f64, f64) {
     let blocks = 2 * BLOCKS;
     let mut drive = drive(blocks, 64, spare, page_mapped(cleaning, streams));

@@ -10,9 +10,12 @@ use crate::page::{self, PageMapped};
 
 impl DriveConfig {
     /// Returns the configuration of a drive with `logical_pages` pages and the given translation
-    /// layer. The shape of the flash is that of `shape`, except for the number of blocks: it is the
-    /// number required by the spare share or by the layer, whichever is greater. Errors: a value
-    /// out of range.
+    /// layer. The shape of the flash is that of `shape`, except for the number of blocks. This
+    /// number is the larger of two: the blocks that the spare share `over_provisioning` requires,
+    /// and the blocks that the layer requires.
+    ///
+    /// # Errors
+    /// A value is out of range.
     pub fn for_capacity(
         shape: Geometry,
         logical_pages: u32,

@@ -138,7 +138,7 @@ pub enum BufferConfig {
     Slc(u32),
 }
 
-/// Number of logical pages that a drive offers, from which its spare flash follows.
+/// Number of logical pages that a drive offers. The rest of its flash is spare.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Capacity {

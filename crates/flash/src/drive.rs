@@ -44,8 +44,8 @@ impl Drive {
     }
 
     /// Creates a drive around a translation layer that the caller supplies. The translation layer
-    /// and the capacity in `config` are ignored. Errors: a buffer or a read-ahead that is out of
-    /// range.
+    /// and the capacity in `config` are ignored. Errors: the geometry is invalid, or the size of
+    /// the buffer or of the read-ahead is out of range.
     pub fn around(ftl: Box<dyn Ftl>, config: &DriveConfig) -> Result<Self, FlashError> {
         config.geometry.validate()?;
         let logical_pages = ftl.logical_pages();
@@ -109,8 +109,8 @@ impl Drive {
         Ok(())
     }
 
-    /// Writes pages for the host, in the given order, in write stream 0. Errors: a page beyond the
-    /// end of the drive; no page is then written.
+    /// Writes pages for the host, in the given order, in write stream 0. If one of the pages is
+    /// beyond the end of the drive, returns an error and writes no page.
     #[inline]
     pub fn write(&mut self, lpns: &[u32]) -> Result<(), FlashError> {
         self.write_class(lpns, 0)
@@ -240,8 +240,9 @@ impl Drive {
         self.ftl.trim(lpn)
     }
 
-    /// Makes every earlier write durable: writes out a write buffer in volatile memory, and saves a
-    /// translation table in volatile memory. Errors: none in a valid drive.
+    /// Makes every earlier write durable. Writes out the write buffer if the buffer is in volatile
+    /// memory, and saves the translation table if the table is in volatile memory. Errors: none in
+    /// a valid drive.
     pub fn flush(&mut self) -> Result<(), FlashError> {
         self.host.flushes += 1;
         while self

@@ -173,9 +173,9 @@ fn an_slc_log_is_folded_in_idle_time() {
     assert_eq!(drive.idle(10_000), Ok(2 * 225));
     assert_eq!(drive.background_us(), 450);
     assert_eq!(drive.device_time_us(), 150);
-    // The full log of 32 slots makes space by moving the pages of its oldest block of 16 slots:
-    // reads, programs and one erase. Three slots of the first block were used before, so the block
-    // is full after 13 more pages.
+    // The log has 32 slots in blocks of 16 slots. When it is full, it makes space by moving the
+    // pages of its oldest block: reads, programs and one erase. Three slots of that block were used
+    // before, so only 13 of the new pages are in the block and are moved.
     let before = drive.counters();
     write(&mut drive, &(100..133).collect::<Vec<u32>>());
     let done = drive.counters() - before;
@@ -400,9 +400,10 @@ fn a_drive_for_a_capacity_always_fits() {
     }
 }
 
-/// When cleaning moves the pages of a block, it writes each table page that contains entries of
-/// these pages once. Entries in memory cost nothing. The test computes the expected number from the
-/// operations of every write, with one entry in memory.
+/// When cleaning moves the pages of a block, it writes each table page that has entries of the
+/// moved pages. It writes such a table page only once. An entry in memory causes no table write.
+/// The drive keeps one entry in memory. For every write, the test computes the expected number of
+/// table writes from the operations that the drive recorded.
 #[test]
 fn cleaning_writes_the_table_once_for_each_table_page() {
     let page = PageConfig {
@@ -490,9 +491,10 @@ fn what_leaves_the_buffer_is_not_read_ahead() {
     assert_eq!((done.reads_host, done.prefetch_hits), (1, 0));
 }
 
-/// If cleaning moves pages into the open blocks of the streams, the whole reserve must be free
-/// between any two writes. Measured streams need it most, because the pages of one cleaned block
-/// can move to both streams. The drives in this test have the minimum number of blocks.
+/// The whole reserve must be free between any two writes, also when cleaning moves pages into the
+/// open blocks of the streams. This matters most with measured streams, because the pages of one
+/// cleaned block can move to both streams. The drives in this test have the minimum number of
+/// blocks.
 #[test]
 fn streams_never_use_up_the_reserve() {
     let given = (2..6).map(Streams::Given);

@@ -163,9 +163,9 @@ fn hot_and_cold_mixed_are_worse_than_uniform() {
     assert!(greedy > 1.4 * separated_wa(alpha, pages, writes, 64));
 }
 
-/// Counting writes separates hot and cold pages. Once the old mixture has been cleaned away, the
-/// write amplification is at most 5 % above the optimum for given classes, and far below that of
-/// mixed pages.
+/// The drive separates hot and cold pages by counting writes. Once the old mixture has been cleaned
+/// away, the write amplification is at most 5 % above the optimum of a drive that is told the class
+/// of each page, and far below that of a drive with mixed pages.
 #[test]
 fn measured_classes_come_close_to_given_ones() {
     let layer = page_mapped(Cleaning::Greedy, Streams::Measured);

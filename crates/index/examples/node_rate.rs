@@ -1,11 +1,11 @@
 //! Prints the cost of packed nodes: bytes per row, and the CPU time of a lookup and of each row of
-//! a scan; and the same for deltas.
+//! a scan. For deltas, prints their bytes and the CPU time of a lookup and of an insertion.
 //!
 //! `cargo run --release -p bimetal-index --example node_rate` takes about half a minute. Images
 //! have 600 rows. "cached" queries 8 images in turn; "spread" queries more images than fit into the
 //! processor's caches. Half of the lookups of "miss" are for keys between two existing keys. Times
-//! are CPU times of this process, which other load on the machine lengthens only through the
-//! caches; each time is the best of five runs.
+//! are CPU times of this process. Other load on the machine lengthens them only because it shares
+//! the caches. Each time is the best of five runs.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -123,7 +123,8 @@ fn images(case: &Case) -> Result<Leaves, Box<dyn Error>> {
     Ok((images, keys))
 }
 
-/// Scales a random 32-bit number to a number below `end`, which is faster than a division.
+/// Scales a random 32-bit number to a number below `end`. Uses a multiplication and a shift, which
+/// are faster than a division.
 fn below(random: u64, end: usize) -> usize {
     ((random * end as u64) >> 32) as usize
 }

@@ -2,10 +2,10 @@
 //!
 //! An operation is a kind (1 byte), the length of the key and the key; a put also has the length of
 //! the value and the value. Lengths are LEB128. A range deletion has its start in place of the key.
-//! In place of the value it has one byte that says whether there is an end, and the end. A range
-//! deletion that has not reached every leaf is relogged with the sequence number of its batch, in 8
-//! bytes, before its start. The parser trusts no input: an operation that ends too early or has an
-//! unknown kind is an error.
+//! In place of the value it has one byte, which says whether the range has an end, then the length
+//! of the end and the end (length 0 if there is no end). A range deletion that has not reached
+//! every leaf is relogged with the sequence number of its batch, in 8 bytes, before its start. The
+//! parser trusts no input: an operation that ends too early or has an unknown kind is an error.
 
 use crate::error::Error;
 use crate::node::{KEY_BYTES_MAX, Seq};
@@ -313,8 +313,8 @@ pub(crate) fn ranges_first(bytes: &[u8]) -> Result<Cow<'_, [u8]>, NotAnOperation
     Ok(Cow::Owned(ordered))
 }
 
-/// Ranges of keys that do not touch each other: the end of each range by its start; `None` is the
-/// end of all keys.
+/// Ranges of keys that do not touch each other. The map's key is the start of a range, and its
+/// value is the end of the range; `None` means that the range has no end.
 #[derive(Debug, Default)]
 struct Ranges<'a>(BTreeMap<&'a [u8], Option<&'a [u8]>>);
 

@@ -164,9 +164,9 @@ impl Shared {
         })
     }
 
-    /// Waits until the list of range deletions that some leaves have not applied yet has room for
-    /// `ranges` more deletions. To make room, the calling thread applies listed deletions to leaves
-    /// in steps; other threads can write between the steps.
+    /// Waits until `ranges` more deletions fit into the list of pending range deletions, which some
+    /// leaves have not applied yet. To make room, the calling thread applies listed deletions to
+    /// leaves in steps; other threads can write between the steps.
     pub(crate) fn admit(&self, ranges: usize) -> Result<(), Error> {
         let mut is_admitted = ranges == 0;
         while !is_admitted {

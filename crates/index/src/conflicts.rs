@@ -24,9 +24,9 @@ pub(crate) struct Expectation {
 }
 
 impl Expectation {
-    /// Creates the list of what must not have changed for a transaction that has seen all batches
-    /// up to `read_at` and makes the changes in `operations`. All hashes are computed by this call,
-    /// in the thread of the transaction.
+    /// Creates the expectation of a transaction that has seen all batches up to `read_at`: none of
+    /// `keys` must have changed since then. `operations` are the transaction's own changes. All
+    /// hashes are computed by this call, in the thread of the transaction.
     pub(crate) fn new(
         read_at: Seq,
         mut keys: Vec<Box<[u8]>>,
@@ -123,8 +123,9 @@ impl<'a> Taken<'a> {
             .any(|(key, hash)| self.is_deleted(key) || self.changes(key, hash))
     }
 
-    /// Records the changes of the batches that were added since the last call. These records are
-    /// needed only when a transaction is checked for conflicts, so they are made then.
+    /// Records the changes of the batches that were added since the last call. Only the check of a
+    /// transaction for conflicts needs these records, so they are made by the check and not when a
+    /// batch is added.
     fn note_all(&mut self) {
         for number in self.noted..self.batches.len() {
             let Batch {
@@ -297,8 +298,8 @@ mod tests {
             }
             taken.add(operations, expectation.as_ref());
         }
-        // The keys of a transaction are hashed by its own thread, so only the other batches are
-        // parsed.
+        // The keys of a transaction are hashed by its own thread, so only the operations of the
+        // eight other batches are parsed.
         assert_eq!(taken.parsed, 8 * 2000);
     }
 

@@ -295,8 +295,8 @@ impl Db {
     }
 
     /// Writes all changes back into the existing nodes, then takes a
-    /// [`checkpoint`](Self::checkpoint). The work is done in steps of some leaves, between which
-    /// other threads can write.
+    /// [`checkpoint`](Self::checkpoint). The work is divided into steps of a few hundred leaves.
+    /// Other threads can write between two steps.
     ///
     /// # Errors
     ///

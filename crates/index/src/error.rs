@@ -84,9 +84,9 @@ pub enum Error {
         /// Reason why the index accepts no writes.
         reason: String,
     },
-    /// A thread panicked while it changed the index, so the memory of the index may be in any
-    /// state. Neither reads nor writes continue; the storage is as after a crash. Open the index
-    /// anew.
+    /// A thread panicked while it changed the index, so the index's data in memory may be
+    /// inconsistent. Reads and writes are refused. The content of the storage is as after a crash.
+    /// Open the index anew.
     #[error("a thread panicked while it changed the index, which must be reopened: {reason}")]
     Poisoned {
         /// Message of the panic.

@@ -194,11 +194,11 @@ pub(crate) struct Generation {
     pub number: u64,
 }
 
-/// Values of a field in heads and footers that says how the generation tag in images is computed:
-/// from the index id and the generation number (`NAMED`), or from the generation number alone
-/// (`NAMED_WITHOUT_ID`). The latter is version 3 of the format, in which a leftover of another
-/// index at the same location could be mistaken for an image of this index. In version 2 the value
-/// and the tags are 0.
+/// Values of a field in heads and footers. The field says how the generation tag in images is
+/// computed. `NAMED`: from the index id and the generation number. `NAMED_WITHOUT_ID`: from the
+/// generation number alone, as in version 3 of the format; there, a leftover of another index at
+/// the same location could be mistaken for an image of this index. In version 2, the field and the
+/// tags are 0.
 const NAMED: u8 = 2;
 const NAMED_WITHOUT_ID: u8 = 1;
 
@@ -260,8 +260,8 @@ impl Generation {
         })
     }
 
-    /// Encodes a footer with these entries, for byte `at` of the segment. `from` is the end of the
-    /// previous footer, or of the head.
+    /// Encodes a footer with these entries. The footer will begin at byte `at` of the segment.
+    /// `from` is the end of the previous footer or, for the first footer, the end of the head.
     pub(crate) fn footer(&self, entries: &[Entry], at: usize, from: usize) -> Vec<u8> {
         let mut bytes = vec![0; FIXED_BYTES];
         entries.iter().for_each(|entry| entry.encode(&mut bytes));

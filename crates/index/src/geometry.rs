@@ -76,8 +76,8 @@ mod tests {
     #[test]
     fn segments_come_after_the_front_at_a_multiple_of_their_length() {
         let geometry = Geometry::new(1, 512, 1 << 20);
-        // Before the segments are the 64 KiB before the log and the front of the log, 240 blocks of
-        // 4 KiB. So the segments begin at 1 MiB.
+        // The segments begin at 1 MiB. The space in front of them consists of 64 KiB before the
+        // log, and of the front of the log, which has 240 blocks of 4 KiB.
         assert_eq!(geometry.segments_offset(), 1 << 20);
         assert_eq!(geometry.segment_offset(3), 4 << 20);
         assert_eq!(geometry.segments((4 << 20) + 100), 3);

@@ -45,8 +45,9 @@ pub(crate) struct Superblock {
     /// Sequence number of the last batch before the tail.
     pub seq_at_tail: u64,
     /// Minimum incarnation of a frame at the tail. A frame of an earlier incarnation is a leftover
-    /// of an earlier use of the ring. Elsewhere the incarnation of the previous frame shows this,
-    /// but reading begins at the tail, so the frame there has no previous frame.
+    /// of an earlier use of the ring. A later frame is compared with the incarnation of its
+    /// previous frame instead. The frame at the tail has no previous frame, because reading begins
+    /// at the tail.
     pub opening_at_tail: u32,
     /// Segments of the checkpoint, whose length and checksum are in the next two fields. Without
     /// segments the tree is empty.
@@ -203,9 +204,10 @@ impl Superblock {
         Ok(Some(superblock))
     }
 
-    /// Returns true if the rings are exactly those that are needed from the tail on, and the log
-    /// has reached the last ring. The first ring is allowed to end exactly at the tail. This is the
-    /// case if no part of the log was needed when the log moved to the next ring.
+    /// Returns true if the first ring begins at or before the tail, every other ring begins at or
+    /// after the tail, and the log has reached the last ring. The second ring is allowed to begin
+    /// exactly at the tail, where the first ring ends. This happens if no part of the log was
+    /// needed when the log moved to the next ring.
     fn has_its_log(&self) -> bool {
         let rings = self.rings.all();
         let first_needed = rings[0].from <= self.log_tail;

@@ -8,7 +8,7 @@
 //! The core is a passive state machine: it starts no thread, reads no clock, and reaches its device
 //! through one interface ([`storage`]). It must never return content that it has not verified.
 
-// The model of an index for the tests is also used inside this crate, and names the crate by its
+// The module `world` of the tests is also compiled into this crate, and names the crate by its
 // external name.
 #[cfg(any(test, feature = "fuzzing"))]
 extern crate self as bimetal_index;

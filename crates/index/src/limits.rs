@@ -28,8 +28,8 @@ pub struct Limits {
     /// when the index was created.
     pub value_bytes_max: usize,
     /// Maximum length of a batch: its keys, its values, and 2 to 8 bytes for each operation. The
-    /// limit is an eighth of the log, whose length was chosen when the index was created, but at
-    /// most 1 GiB.
+    /// limit is slightly below an eighth of the log, and always below 1 GiB. The length of the log
+    /// was chosen when the index was created.
     pub batch_bytes_max: usize,
 }
 
@@ -97,9 +97,9 @@ mod tests {
         // docs/index.md, "Limits": 64 MiB of log, segments of 1 MiB.
         let usual = limits(16 << 10, 1 << 20);
         assert_eq!(usual.batch_bytes_max, (8 << 20) - 97);
-        // A row's value field has at most 64 KiB, because that is less than an eighth of a segment.
-        // A reference in it has 12 bytes, and 4 bytes for each part. So a value has at most (64
-        // KiB - 12) / 4 parts, of 512 KiB each.
+        // A row's value field has at most 64 KiB; an eighth of the segment would be more. A
+        // reference to a value takes 12 bytes of this field, and 4 bytes for each part of the
+        // value. So a value has at most (64 KiB - 12) / 4 parts, of 512 KiB each.
         assert_eq!(usual.value_bytes_max, 16_381 * (512 << 10));
         // The smallest possible index: a row's value field has at most 8 KiB, an eighth of a
         // segment. So a value has at most (8 KiB - 12) / 4 parts, of 32 KiB each.

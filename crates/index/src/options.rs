@@ -28,10 +28,10 @@ pub struct Options {
     /// Length of the longest value that is stored beside its key; longer values are stored out of
     /// line. The maximum is an eighth of a segment of the index, but at most 64 KiB.
     pub inline_value_bytes: usize,
-    /// Share of the segments' space that has to be in use before segments are added. While a lower
-    /// share is in use, segments are cleaned instead. If rows pack well, a lower share suffices,
-    /// down to 0.7. The lower share applies as long as the segments take no more space than the
-    /// rows would take unpacked, and the storage can grow.
+    /// Share of the segments' space that must be in use before segments are added. Below this
+    /// share, segments are cleaned instead. A lower share, but at least 0.7, is sufficient under
+    /// two conditions: the segments take no more space than their rows would take unpacked, and the
+    /// storage can grow.
     pub utilisation: f64,
     /// Share of all leaves that is classified as hot. In the paper, hot and cold leaves are in the
     /// ratio 1 to 2.

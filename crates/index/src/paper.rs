@@ -34,7 +34,7 @@ pub enum Clusters {
         /// Size of the cluster.
         segments: u32,
     },
-    /// The CHC-Tree: cold leaves and inner nodes are packed, hot leaves are not. Leaves fill at
+    /// The CHC-Tree: cold leaves and inner nodes are packed, hot leaves are not. Hot leaves take at
     /// most the share of the hot cluster that [`Options::utilisation`](crate::Options) sets.
     HotAndCold {
         /// Size of the hot cluster.

@@ -1,8 +1,9 @@
-//! Sequence numbers at which readers read, which determine the versions that must be kept.
+//! Sequence numbers at which readers read. They determine the versions that must be kept.
 //!
-//! The visible sequence number and those of the snapshots are read under one lock. So a thread that
-//! is about to drop old versions either sees a new snapshot, or the new snapshot begins at a
-//! sequence number for which the thread keeps all versions.
+//! A thread that is about to drop old versions reads the visible sequence number and those of the
+//! snapshots under one lock. A new snapshot is registered under the same lock. If the thread does
+//! not see a new snapshot, the snapshot begins at the visible number that the thread has read, or
+//! at a later one. The thread keeps all versions that readers need from that number on.
 
 use crate::node::Seq;
 use crate::planted::{Bug, is_planted};

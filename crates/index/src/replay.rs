@@ -203,7 +203,7 @@ impl<'a> Leaves<'a> {
         Leaves { tree, parent: None }
     }
 
-    /// Returns the leaf of a key that is not less than the key of the previous call.
+    /// Returns the leaf of `key`. In each call, `key` must not be less than in the previous call.
     fn leaf_of(&mut self, key: &[u8]) -> Result<NodeId, Error> {
         if let Some(parent) = &mut self.parent
             && parent.end.as_ref().is_none_or(|end| key < &**end)

@@ -1,11 +1,11 @@
 //! Location of the log: the current ring of blocks, and the earlier rings of the log that still
-//! have needed blocks.
+//! contain needed blocks.
 //!
 //! An index begins with a short ring at the front of its storage. When few blocks of that ring are
 //! free, the log continues in a longer ring, in contiguous segments. When no block of the log is
-//! needed, the log returns to the front and the segments are freed. A position belongs to one ring:
-//! the last ring whose first position is at or before that position. Each position in use must be
-//! in a ring that at least one of the two superblocks lists.
+//! needed any more, the log returns to the front and the segments are freed. A position belongs to
+//! one ring: the last ring whose first position is at or before that position. Each position in use
+//! must be in a ring that at least one of the two superblocks lists.
 
 use crate::geometry::{Geometry, LOG_OFFSET};
 use crate::storage::BLOCK_BYTES;

@@ -62,8 +62,8 @@ fn is_empty(from: &OwnedBound, to: &OwnedBound) -> bool {
 }
 
 impl Snapshot {
-    /// Returns a scan of the keys between two bounds and their values in the snapshot, in ascending
-    /// order of keys.
+    /// Returns a scan of this snapshot. The scan yields the keys between two bounds, each with its
+    /// value, in ascending order of keys.
     pub fn scan(&self, bounds: ScanBounds<'_>) -> Scan {
         Scan::new(self.clone(), bounds, false)
     }

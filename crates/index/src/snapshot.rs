@@ -18,7 +18,8 @@ impl Snapshot {
     ///
     /// # Errors
     ///
-    /// [`Error::SnapshotTooOld`], or if the needed nodes cannot be read.
+    /// [`Error::SnapshotTooOld`] if a version that the snapshot needs may have been dropped.
+    /// Another error if a needed node cannot be read.
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         let mut value = Vec::new();
         Ok(self.get_into(key, &mut value)?.then_some(value))

@@ -26,8 +26,8 @@ mod interleaved {
     #[derive(Debug, Default)]
     pub(crate) struct Mutex<T>(below::Mutex<T>);
 
-    /// Guard of a held mutex. It contains the guard of the Shuttle mutex, which is released only
-    /// while the holder waits for a condition variable.
+    /// Guard of a held mutex. `below` is the guard of the Shuttle mutex. It is `None` only while
+    /// the holder waits for a condition variable.
     pub(crate) struct MutexGuard<'a, T> {
         mutex: &'a Mutex<T>,
         below: Option<below::MutexGuard<'a, T>>,
@@ -81,8 +81,8 @@ mod interleaved {
             guard.below = Some(self.0.wait(below).expect(UNPOISONED));
         }
 
-        /// Releases the mutex, lets other threads run or not, and locks the mutex again, as if the
-        /// timeout had expired at an arbitrary moment.
+        /// Releases the mutex, yields so that other threads can run, and locks the mutex again.
+        /// This acts as if the timeout had expired at an arbitrary moment.
         pub(crate) fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _: Duration) {
             guard.below = None;
             shuttle::thread::yield_now();

@@ -342,8 +342,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Records a problem for each node that no other node references. If an inner node could not be
-    /// read, the nodes below it were not visited, so no such problem is recorded.
+    /// Records a problem for each node that no other node references. Records nothing if an inner
+    /// node could not be read, because the nodes below it were then not visited.
     fn check_unseen(&mut self) {
         if self.is_cut {
             return;

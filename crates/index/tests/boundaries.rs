@@ -135,9 +135,9 @@ fn cuts(step: u64) -> (u64, u64) {
     unreachable!("a life ends")
 }
 
-/// Cuts the power at every call, and then cuts the following opening at each of its own calls. By
-/// default only every seventh call is followed by such openings; with `BIMETAL_EVERY_BOUNDARY`,
-/// every call is.
+/// Cuts the power once at every call. After the cut at every seventh call (with
+/// `BIMETAL_EVERY_BOUNDARY`, at every call), the following opening is also repeated, with a power
+/// cut at each of its own calls.
 #[test]
 fn the_power_is_cut_at_every_call_and_at_every_call_of_the_opening_after_it() {
     let step = match std::env::var_os("BIMETAL_EVERY_BOUNDARY") {
@@ -167,8 +167,8 @@ fn every_write(mishap: Mishap) -> (u64, u64) {
             );
             assert!(is_typed || is_beyond, "{mishap:?} at {number}: {error}");
         } else if !storage.has_happened() {
-            // Nothing has failed: operation `number` may be a sync, which this failure does not
-            // affect. Above 400, the life has ended before the operation `number`.
+            // The mishap has not happened. Up to 400, operation `number` can be a sync, which the
+            // mishap does not affect. Above 400, the life has ended before operation `number`.
             if number > 400 {
                 return (harmless, noticed);
             }

@@ -1,5 +1,5 @@
-//! Tests of power cuts at any operation of the storage, also during the following opening and after
-//! it, and of operations that fail.
+//! Tests of power cuts and of operations that fail. The power is cut at any operation of the
+//! storage, also while the index is opened again and after it is open.
 
 use crate::world::lives::{self, cut, write_some};
 use crate::world::{
@@ -54,8 +54,9 @@ fn nothing_durable_is_lost_under_the_papers_rules() {
     assert!(reached.checkpoints > 100, "{reached:?}");
 }
 
-/// Runs the same short life of an index repeatedly. The power is cut at the first operation, in the
-/// next run at the second operation, and so on, until a run ends before its cut.
+/// Runs the same short life of an index repeatedly. The first run has a power cut at its first
+/// operation, the next run at its second operation, and so on. The test ends with the first run
+/// that ends before its cut.
 #[test]
 fn a_cut_at_every_operation() {
     for number in 0.. {

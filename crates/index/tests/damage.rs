@@ -6,7 +6,7 @@ use bimetal_index::storage::memory::{Faults, MemoryStorage};
 use bimetal_index::{Db, Durability, Error, verify};
 use std::sync::Arc;
 
-/// Returns the distance between two tested bytes. The test changes each of them alone. If
+/// Returns the distance from one tested byte to the next. The test changes one byte at a time. If
 /// `BIMETAL_EVERY_BYTE` is set, every byte is tested, which takes minutes.
 fn step() -> usize {
     match std::env::var_os("BIMETAL_EVERY_BYTE") {

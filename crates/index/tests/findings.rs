@@ -76,8 +76,9 @@ fn a_batch_that_an_opening_has_not_found_does_not_come_back() {
     assert_eq!(db.get(b"second").expect("a get"), None);
 }
 
-/// When a leaf is removed, its keys belong to the neighbouring leaf, which never had their
-/// versions. A snapshot that needs these versions must get an error, not a missing key.
+/// When a leaf is removed, the neighbouring leaf takes over its keys, but not the old versions of
+/// these keys. A snapshot that needs an old version must get an error. It must not find the key
+/// missing.
 #[test]
 fn a_snapshot_that_is_too_old_sees_no_hole_instead() {
     let mut seen = 0;

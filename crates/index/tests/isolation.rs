@@ -18,8 +18,8 @@ const KEYS: u64 = 12;
 /// Initial value of every key.
 const FIRST: u64 = 0;
 
-/// Value of a key: 8 * id + step + 1, where `id` is the number of the transaction that wrote the
-/// value, and `step` is the step of the transaction that wrote it.
+/// Value of a key: 8 * id + step + 1. `id` is the number of the transaction that wrote the value,
+/// and `step` is the number of the step in which the transaction wrote it.
 type Value = u64;
 
 /// What one transaction or snapshot has read and written. The items of one thread are in the order

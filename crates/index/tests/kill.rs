@@ -1,7 +1,8 @@
 //! Tests that repeatedly kill the writing process. In one test, several threads write while leaves
 //! are written back and checkpoints are taken. In the other test, the kill comes at any time
 //! between the start and the end of the process, while another process waits for the same file.
-//! After each kill, all acknowledged batches must be present, and no batch in part.
+//! After each kill, all acknowledged batches must be present, and no batch may be present only in
+//! part.
 //!
 //! `BIMETAL_KILLS=1000 cargo test --release -p bimetal-index --test all kill::` runs the long
 //! campaign.
@@ -257,7 +258,7 @@ impl Rivals {
         Rivals { both, lines }
     }
 
-    /// Receives `lines` valid lines, and then waits up to the time `then` for one more line.
+    /// Receives `lines` valid lines, and then waits at most `then` for one more line.
     fn listen(&mut self, lines: u64, then: Duration) {
         let mut said = 0;
         while said < lines

@@ -207,7 +207,8 @@ fn a_leaf_of_which_patches_leave_nothing_goes() {
     world.db.compact(|_| {}).expect("there is space");
     let found = verify(&*world.disk, &mut |_, _| {}).expect("an index");
     assert_eq!((found.rows, found.problems.len()), (0, 0));
-    // Each inner node keeps one leaf, as the proof that the leaf's range is empty.
+    // No row is left. Each inner node still keeps one empty leaf: only the image of that leaf
+    // proves that older images of its key range are obsolete.
     assert!(found.leaves <= found.inner_nodes.max(1), "{found:?}");
 }
 
@@ -269,8 +270,8 @@ fn a_patch_may_spoil_what_packed_well() {
         key
     };
     let db = Db::create(disk.clone(), 3, &options).expect("an index");
-    // The index must have more than one leaf: a single leaf would be read to find out whether it is
-    // an inner node.
+    // The index must have more than one leaf. A single leaf would be the root, and the root is read
+    // to find out whether it is an inner node.
     for number in 0..3000 {
         let mut batch = Batch::new();
         batch.put(&key(number), b"");

@@ -47,8 +47,9 @@ fn no_commit_waits_for_the_leaves_of_a_long_range() {
             taken_in <= 16,
             "{taken_in} leaves took it in with one commit"
         );
-        // A leaf that is written frees at least as much memory as about sixteen applied deletions
-        // take. So a commit has to write only a few leaves.
+        // Applied deletions take memory, and writing a leaf frees memory. One written leaf frees at
+        // least as much as about sixteen applied deletions take, so a commit has to write only a
+        // few leaves.
         assert!(
             written <= 64,
             "{written} leaves were written with one commit"
@@ -83,9 +84,9 @@ fn no_commit_waits_for_the_leaves_of_a_long_range() {
             .expect("it can be read");
         last = world.db.statistics();
     }
-    // A commit applies the deletion to at most 16 leaves. The bound is only half of the nodes:
-    // three in a hundred nodes are inner nodes, and some leaves were merged before they applied the
-    // deletion.
+    // A commit applies the deletion to at most 16 leaves, so about `nodes / 16` commits are needed.
+    // The test requires only half as many, because not every node counts: about three in a hundred
+    // are inner nodes, and some leaves were merged before they applied the deletion.
     assert!(
         commits * 16 > nodes / 2,
         "{commits} commits for {nodes} nodes"

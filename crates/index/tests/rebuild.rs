@@ -175,7 +175,7 @@ fn tiny() -> Options {
     }
 }
 
-/// Creates an index, with its model, whose log has wrapped around, so that a rebuild needs the
+/// Creates an index and its model. The log of the index has wrapped around, so a rebuild needs the
 /// images.
 fn example(seed: u64) -> World {
     let mut draw = Draw::new(seed);

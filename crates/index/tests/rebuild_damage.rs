@@ -73,7 +73,7 @@ fn options_of(draw: &mut Draw) -> Options {
 fn lead(world: &mut World, shape: &Shape, draw: &mut Draw, past: &mut Past) -> Result<(), Error> {
     let batches = draw.one_of(&[60, 300, 700, 1200]);
     // Average number of batches between two operations of the same kind, such as checkpoints. Some
-    // of these operations move the tail of the log. They must be frequent enough that only few
+    // of these operations move the tail of the log. The average must be small enough that only few
     // files have all their content in the log.
     let rests = draw.one_of(&[50, 200, 1000]);
     for _ in 0..batches {

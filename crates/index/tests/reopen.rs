@@ -114,14 +114,15 @@ fn changes_beyond_the_buffer_are_written_back_by_the_groups_that_follow() {
     let first = db.statistics().delta_bytes;
     assert!(first > 512 << 10, "{first} bytes");
     let mut before = first;
-    // A group commit writes back one or two leaves and cleans a part of a segment. This part has 64
-    // KiB if its images are only moved. If leaves are merged with their changes and written, the
-    // part has 16 KiB: 16 leaves of 1 KiB, and one leaf that is begun before the limit is reached.
-    // Together these are at most 19 leaves. A leaf has a hundred rows of ten bytes, and half of the
-    // rows have changed. A change takes 36 bytes of memory, and the changes of a leaf take 120
-    // bytes more.
+    // A group commit writes back one or two leaves and cleans a part of a segment. If the images in
+    // this part are only moved, the part has 64 KiB. If its leaves are merged with their changes
+    // and written, it has 16 KiB: 16 leaves of 1 KiB, and one more leaf that is begun before the
+    // limit is reached. So a group commit writes at most 19 leaves with changes. A leaf has a
+    // hundred rows of ten bytes, and half of the rows have changed; the bound allows 60 changes. A
+    // change takes 36 bytes of memory, and each leaf with changes takes another 120 bytes.
     let step_max = 19 * (120 + 36 * 60);
-    // Each group commit must reduce the memory for changes by at least 256 bytes.
+    // Each group commit must reduce the memory for changes by at least 256 bytes on average, until
+    // the changes fit into the buffer of 64 KiB.
     for number in 0..first / 256 {
         db.put(&u64::from(number as u32).to_be_bytes(), b"new")
             .expect("a put");
@@ -159,7 +160,7 @@ fn a_replay_keeps_to_the_memory() {
 #[test]
 fn what_a_killed_process_left_in_the_log_is_made_durable_by_opening() {
     let disk = Arc::new(MemoryStorage::new());
-    // With segments of this length the log begins long enough for several long frames, and has to
+    // With segments of this length, the initial log has room for several long frames. It has to
     // grow only after them.
     let options = Options {
         segment_bytes: 1 << 20,

@@ -41,10 +41,10 @@ fn a_log_shorter_than_the_buffer_does_not_let_rubbish_pile_up() {
     );
     let space = statistics.space;
     // The storage grows only when 85 % of it is live, and it never shrinks, so the maximum of the
-    // live bytes determines its size. The following segments are added to that size: 16 segments of
-    // the log; 8 segments that are being filled, emptied or cleaned, which are treated as in use; 7
-    // spare segments; 4 segments by which the storage grows; and 3 segments for bytes that were
-    // live between two measurements.
+    // live bytes determines its size. The following 40 segments are added to that size: 16 segments
+    // of the log; 8 segments that are being filled, emptied or cleaned, which are treated as in
+    // use; 7 spare segments; 4 segments by which the storage grows; and a margin of 5 segments for
+    // bytes that were live between two measurements.
     let segments_bytes = u64::from(space.segments) * u64::from(space.segment_bytes);
     let spare_bytes = 40 * u64::from(space.segment_bytes);
     let most = live_bytes * 100 / 85 + spare_bytes;
@@ -76,8 +76,8 @@ fn a_load_that_reads_nothing_keeps_within_its_memory() {
             db.write(&batch, Durability::Relaxed).expect("a write");
             batch.clear();
             let statistics = db.statistics();
-            // The limit does not include images that are not on the storage yet (see
-            // docs/index.md).
+            // `memory_bytes` does not include images that are not on the storage yet, which take at
+            // most four segments (see docs/index.md).
             let most = options.memory_bytes + 4 * u64::from(options.segment_bytes);
             let bytes = statistics.content_bytes + statistics.delta_bytes;
             assert!(bytes <= most, "{bytes} of {most} after {number} records");
@@ -361,7 +361,7 @@ fn no_step_of_a_compaction_does_all_that_is_left() {
         let maintenance = db.statistics().maintenance;
         maintenance.consolidations + maintenance.patches + maintenance.relogged
     };
-    // The log must have wrapped around, so that no needed change is at its beginning.
+    // These changes make the log wrap around, so that no needed change is at its beginning.
     (0..RECORDS / 1000 * 2).for_each(|number| change_some(number * 1000, 1000, 1));
     let mut compaction = db.compaction();
     let (mut steps, mut most, mut all) = (0, 0, 0);

@@ -32,8 +32,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N,...", value_delimiter = ',',
           value_parser = clap::value_parser!(u64).range(1..=100_000))]
     loads: Vec<u64>,
-    /// Pairs of devices: b and a (two models fitted to the pair in the paper), qlc (only with
-    /// --log) [default: all]
+    /// Pairs of devices: `b` and `a` are two models fitted to the pair in the paper; `qlc` is used
+    /// only with --log [default: all]
     #[arg(
         long,
         value_name = "PAIR,...",
@@ -42,7 +42,7 @@ pub(crate) struct Args {
         conflicts_with = "sweep"
     )]
     pair: Vec<Pair>,
-    /// Vary devices and rules instead, to see which parameters matter
+    /// Run variations of the devices and rules instead of the pairs, to see which parameters matter
     #[arg(long)]
     sweep: bool,
     /// Use a mirror on formatted sides with logs of this length, instead of mirrors on bare sides
@@ -129,8 +129,8 @@ fn or_loads(extent: &Extent, loads: &[u64]) -> Extent {
     extent
 }
 
-/// Returns the modified devices of the sweep. Each has two loads: the load at which tail latencies
-/// are compared, and the load that saturates the devices.
+/// Returns the modified devices of the sweep, each with `extent`. If `extent` has no loads, it gets
+/// two: the load at which tail latencies are compared, and the load that saturates the devices.
 fn pairs_for_logs_changed(extent: &Extent) -> Vec<(Devices, Extent)> {
     let saturation = WRITES_PER_S[WRITES_PER_S.len() - 1];
     let extent = or_loads(extent, &[TAIL_WRITES_PER_S, saturation]);

@@ -68,8 +68,8 @@ pub(crate) struct Args {
     /// hot:90/10)
     #[arg(long, value_name = "PATTERN", default_value = "uniform")]
     pattern: Pattern,
-    /// Average number of writes that arrive per second [default: the next write follows each
-    /// completed write]
+    /// Average number of writes that arrive per second [default: the next write starts when a write
+    /// has completed]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     rate: Option<u64>,
     /// Maximum number of outstanding writes

@@ -57,7 +57,8 @@ struct RunArgs {
     #[arg(long, value_name = "NAMES", default_value = "withstood", allow_hyphen_values = true,
           value_parser = Classes::parse)]
     classes: Classes,
-    /// Extent of the run: `usual`, `heavy-tailed`, or `small` and without faults as in `every`
+    /// Extent of the run: `usual`, `heavy-tailed`, or `small` (which has no faults, as in `tester
+    /// every`)
     #[arg(long, value_name = "NAME", default_value = "usual", value_parser = parse_extent)]
     extent: Extent,
     /// Cut the power at the I/O boundary N, or at two boundaries; boundaries are counted from 1

@@ -56,8 +56,8 @@ fn a_plan_is_shown_run_reported_and_compared() {
     assert!(same.contains("+0.0 %") && !same.contains("FAILS"), "{same}");
 }
 
-/// Tests a comparison with a rule that forbids fewer transactions per second. The second plan has
-/// larger files, so it violates the rule.
+/// Tests a comparison with a rule that forbids a decrease of the transactions per second by more
+/// than 1 %. The second plan has larger files, so it violates the rule.
 #[test]
 fn a_comparison_that_breaks_a_rule_has_status_1() {
     let scratch = Scratch::new("lab-compare");

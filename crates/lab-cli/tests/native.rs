@@ -282,7 +282,8 @@ impl Given {
             .join(name)
     }
 
-    /// Sets the I/O scheduler. A loop device keeps its scheduler when its file is detached.
+    /// Sets the I/O scheduler. A loop device keeps its scheduler when its file is detached, so
+    /// dropping this value sets the scheduler `none`.
     fn schedule(&self, name: &str) {
         std::fs::write(self.queue("scheduler"), name).unwrap();
     }
@@ -423,7 +424,8 @@ fn what_cannot_be_run_is_one_line_and_changes_nothing() {
         1,
         &["`--jobs` must be 1"],
     );
-    // An unprivileged user has no rights, so the program refuses before it creates a folder.
+    // The program needs root. If an unprivileged user runs it, it must refuse before it creates a
+    // folder.
     let program = env!("CARGO_BIN_EXE_bimetal-lab");
     let mut nobody = Command::new("setpriv");
     nobody.args([

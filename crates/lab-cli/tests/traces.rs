@@ -127,9 +127,9 @@ fn a_converted_trace_is_the_same_trace() {
     assert!(bimetal(&["trace", "convert", from, to]).status.success());
     let summary = |file: &str| {
         let mut value = json(&bimetal(&["trace", "summary", file, "--json"]));
-        // Ignore the values that must differ between the two traces: the name, the format, and the
-        // number of lines. Only the text trace has a heading line, so only there one line is passed
-        // over.
+        // Ignore the values that must differ between the two traces: the name, the format, the
+        // number of lines, and the lines that were passed over. Only the text trace has a heading
+        // line, which is passed over.
         for name in ["trace", "format", "lines", "passed_over"] {
             value[name] = Value::Null;
         }

@@ -1,7 +1,7 @@
 //! Tests of experiments in User-Mode Linux: the runs, the refusals, and that no files remain. If
 //! `linux.uml` or a program that creates file systems is missing, each test that boots a guest
-//! prints a message and returns. If the processor has more registers than `linux.uml` can save,
-//! which a boot without the lab shows, the lab must report this.
+//! prints a message and returns. If the processor has more registers than `linux.uml` can save, the
+//! lab must report this. To know whether this is the case, the tests boot a guest without the lab.
 
 #[allow(dead_code, reason = "every test file uses its part")]
 #[path = "../../cli/tests/common/program.rs"]
@@ -100,7 +100,7 @@ fn file_systems_of_a_guest_are_counted() {
             .as_f64()
             .unwrap();
         assert!((120.0..180.0).contains(&made), "{made}");
-        // Most of the about 150 files of 12 KiB are written at least once.
+        // The run has about 150 files of 12 KiB, and most of them are written at least once.
         let writes = &run["writes"];
         let of = |name: &str| writes[name].as_u64().unwrap();
         assert!(of("bios") > 50);

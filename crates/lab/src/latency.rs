@@ -219,8 +219,8 @@ mod tests {
         );
         let sum: u64 = of.writes.map.iter().map(|cell| cell.2).sum();
         assert_eq!((sum, of.writes.count), (599_998, 599_998));
-        // 2 ms are between 1.5 * 2^20 and 2^21 ns, the upper half of the power 20. Its class is 2 *
-        // (20 - 10) + 1 = 21.
+        // A latency of 2 ms lies between 1.5 * 2^20 and 2^21 ns, which is the upper half of the
+        // range from 2^20 to 2^21 ns. So its class is 2 * (20 - 10) + 1 = 21.
         assert!(of.writes.map.iter().all(|cell| cell.1 == 21));
         assert_eq!(of.reads, DirectionLatency::default());
     }

@@ -122,8 +122,9 @@ pub struct Ratio {
 /// the same side of 1 with a probability of 1 in 16.
 const PAIRS_MIN: usize = 5;
 
-/// Returns the ratio of `values` to `base` from the ratios of their pairs; `None` if there are no
-/// pairs or an element of `base` is 0.
+/// Returns the ratio of `values` to `base`. A pair is an element of `values` and the element of
+/// `base` at the same place. The ratio is estimated from the ratios of all pairs. Returns `None` if
+/// there are no pairs or an element of `base` is 0.
 pub fn paired_ratio(values: &[f64], base: &[f64]) -> Option<Ratio> {
     if base.contains(&0.0) {
         return None;

@@ -398,8 +398,8 @@ fn cells_are_repeated_until_their_intervals_are_narrow() {
             let of = plan.baseline_of(&other.choice).unwrap();
             other.choice == cell.choice || (of == cell.choice && other.choice != base)
         };
-        // After its third run, a cell has a further run only if one interval was too wide before
-        // this run: the interval of the cell itself, or of a cell that is compared with it.
+        // After its third run, a cell gets one more run at a time, as long as an interval is too
+        // wide: the interval of the cell itself, or of a cell that is compared with it.
         let mut asking = all.cells.iter().filter(is_asked_for);
         let wide_until = (3..6).take_while(|n| {
             asking.clone().any(|other| {
@@ -458,7 +458,8 @@ fn a_program_needs_a_load_of_ours_and_a_kernel() {
         ("program", "a built-in load"),
     ] {
         let error = with(of).unwrap_err();
-        // The error names the place in the file of the section that declares the external program.
+        // The error gives a position in the file: the position of the section that declares the
+        // external program.
         assert!(error.contains(why) && error.contains("x.toml:"), "{error}");
     }
 }

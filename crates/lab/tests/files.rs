@@ -62,12 +62,12 @@ fn config(kind: FileSystemKind) -> FilesConfig {
     }
 }
 
-/// The scenario has one directory, and one file of 256 pages. The changed metadata blocks are the
-/// group table, both bitmaps, the inode block, the directory block and the indirect block. The
-/// first three must be read before they are changed. The indirect block separates the data pages 0
-/// to 11 from the pages 12 to 255. The two ranges are written in 1 and 2 bios of up to 128 pages,
-/// or all pages in 256 bios of one page. A journal adds a descriptor, the six blocks, and the
-/// commit block.
+/// The scenario has one directory, and one file of 256 pages. Six metadata blocks change: the group
+/// table, both bitmaps, the inode block, the directory block and the indirect block. The first
+/// three must be read before they are changed. The indirect block separates the data pages 0 to 11
+/// from the pages 12 to 255. Ext2 writes these two ranges in 1 and 2 bios of up to 128 pages. Ext3
+/// writes all pages in 256 bios of one page, and its journal adds a descriptor, the six blocks, and
+/// the commit block.
 #[test]
 fn a_file_is_written_in_long_bios_or_page_by_page() {
     for (kind, expected) in [

@@ -61,10 +61,10 @@ fn clients_do_what_was_recorded() {
     let moved: f64 = [figures["with_1_mb_per_s"], figures["with_2_mb_per_s"]]
         .iter()
         .sum();
-    // The load runs for a second with one client, and for a second with two clients. Half of the
-    // bytes that the clients transfer are written. But the end of a second can interrupt each of
-    // the three clients after its write and before the sync that sends the written bytes to the
-    // device.
+    // The load runs for a second with one client, and then for a second with two clients. Half of
+    // the bytes that the clients transfer are written. At the end of its second, each of these
+    // three clients can be interrupted after its write and before the sync that sends the written
+    // bytes to the device.
     let written_mb = of.writes.bytes as f64 / 1e6;
     let cut_mb = 3.0 * 65_536.0 / 1e6;
     assert!(moved > 10.0, "{moved} MB");

@@ -61,9 +61,9 @@ fn run(text: &str, stop: impl Future<Output = ()>) -> Result<Outcome, RunError> 
     outcome
 }
 
-/// The load draws from the seed only, so its program makes the same calls in real and in virtual
-/// time. The number of requests at the device depends on the clock, but the counters are always
-/// consistent.
+/// All random choices of the load come from the seed, so the load makes the same calls in real and
+/// in virtual time. The number of requests at the device depends on the clock, but the counters are
+/// always consistent.
 #[test]
 fn a_load_asks_the_same_of_a_stack_as_of_a_model() {
     let ours = run(PLAN, pending()).unwrap();

@@ -56,9 +56,9 @@ pub enum DrainOrder {
 pub enum BackInTime {
     /// The delay queue of the side is empty.
     Drained,
-    /// A delayed side is in time again as soon as the writes that exceeded the limit have completed
-    /// (a close reading of the paper's "for the time being"). Other writes in the delay queue of
-    /// the side wait until the side is idle.
+    /// A delayed side switches back as soon as the writes that exceeded the limit have completed.
+    /// This is a close reading of the paper's "for the time being". Other writes in the delay queue
+    /// of the side wait until the side is idle.
     LateDone,
 }
 
@@ -141,10 +141,10 @@ impl HeteroRules {
             && oldest_ns <= self.exposure_age_ns_max
     }
 
-    /// Returns true if the copying of unreplicated bytes to the other sides must have priority over
-    /// all other work, because more than half of a bound on these bytes is used. `exposed_bytes`
-    /// and `oldest_ns` are the amount and the greatest age of acknowledged bytes that are not on
-    /// every healthy side.
+    /// Returns true if unreplicated bytes must be copied to the other sides before any other work
+    /// is done. This is the case if the amount or the age of these bytes exceeds half of its bound.
+    /// `exposed_bytes` and `oldest_ns` are the amount and the greatest age of acknowledged bytes
+    /// that are not on every healthy side.
     pub fn is_pressed(&self, exposed_bytes: u64, oldest_ns: u64) -> bool {
         exposed_bytes > self.exposure_bytes_max / 2 || oldest_ns > self.exposure_age_ns_max / 2
     }
@@ -162,7 +162,7 @@ pub enum Mode {
 /// The state of a side's queue at the time when the side can start another operation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct QueueView {
-    /// True when a waiting write is unlikely to be completed in time by any other side.
+    /// True when an urgent write waits. It is sent before the other waiting writes.
     pub urgent: bool,
     /// True when a write waits.
     pub waiting: bool,
@@ -209,8 +209,8 @@ const DEPTH_MIN: usize = 8;
 const DRAIN_AHEAD_NS: u64 = 4_000_000;
 /// Maximum number of batches from the delay queue in flight on a side.
 const DRAIN_DEPTH_MAX: usize = 16;
-/// Lower bound of the limit on batches in flight while there is pressure to catch up. This number
-/// of batches is enough for a disk to reorder them.
+/// Minimum of the limit on batches in flight while there is pressure to catch up. With this number
+/// of batches in flight, a disk has enough batches to reorder.
 const DRAIN_DEPTH_PRESSED_MIN: usize = 8;
 
 /// The state of one side.
@@ -256,8 +256,8 @@ impl SidePolicy {
         (self.in_time_latency.samples() >= SAMPLES_MIN).then_some(self.median_ns)
     }
 
-    /// Records the completion of an operation of the side that was started with `ahead` other
-    /// operations in flight.
+    /// Records the completion of an operation of the side. When this operation was started, `ahead`
+    /// other operations were in flight.
     ///
     /// Once there are enough samples, only operations that were started on an idle side are
     /// recorded. Otherwise every backlog would raise the limit for the next backlog. A sample is
@@ -304,9 +304,10 @@ impl SidePolicy {
             .then(|| self.limit_ns.saturating_add(queued_ns))
     }
 
-    /// Returns the maximum number of operations in flight on the side: the number that the side
-    /// completes in [`AHEAD_NS`] if it serves them one after another. A small number keeps the
-    /// decisions about order and urgency in this policy instead of the device's queue.
+    /// Returns the maximum number of operations in flight on the side, which never exceeds
+    /// `depth_max`. With `WaitLimit::Own`, it is the number that the side completes in [`AHEAD_NS`]
+    /// one after another, but at least [`DEPTH_MIN`]. A small number keeps the decisions about
+    /// order and urgency in this policy instead of the device's queue.
     fn depth(&self) -> usize {
         match self.rules.wait_limit {
             WaitLimit::Factor(_) => self.rules.depth_max,
@@ -377,8 +378,8 @@ impl SidePolicy {
     }
 
     /// Returns true if a delayed side is allowed to start another batch from its delay queue. The
-    /// number of batches in flight must be below the limit. Without pressure to catch up, all
-    /// operations in flight must be such batches.
+    /// number of batches in flight must be below the limit. Unless there is pressure to catch up,
+    /// no other operation of the side may be in flight.
     fn may_drain(&self, view: QueueView) -> bool {
         let idle = view.in_flight == view.drain_in_flight;
         (idle || view.pressed) && view.drain_in_flight < self.drain_depth(view.pressed)

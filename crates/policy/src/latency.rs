@@ -33,8 +33,8 @@ impl Window {
 }
 
 impl Quantiles {
-    /// Creates an estimator over the most recent one to two windows of `window_samples` samples
-    /// each.
+    /// Creates an estimator over two windows, the current one and the previous one. Each window has
+    /// up to `window_samples` samples.
     pub fn new(window_samples: u32) -> Quantiles {
         assert!(window_samples > 0, "a window holds a sample");
         Quantiles {

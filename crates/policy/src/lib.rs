@@ -1,9 +1,9 @@
 //! Policies of the data path, as state machines without I/O: time and events are arguments, and
 //! decisions are return values.
 //!
-//! The crate depends on no crate that can do I/O, so a policy cannot depend on anything but its
-//! arguments, and the live stack, the simulator and the lab run the same code. Times are
-//! nanoseconds since any fixed start.
+//! The crate depends on no crate that can do I/O, so a policy depends only on its arguments. The
+//! live stack, the simulator and the lab can therefore run the same code. Times are nanoseconds
+//! since any fixed start.
 
 pub mod hedge;
 pub mod hetero;

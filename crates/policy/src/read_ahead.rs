@@ -17,8 +17,8 @@ pub struct Window {
     pub first_page: u64,
     /// Number of pages.
     pub pages: u64,
-    /// The page that receives a mark when it has been read. When the reader reaches the marked
-    /// page, the caller requests the next window with [`ReadAhead::marked`].
+    /// The page of the window that the caller marks. When the reader reaches the marked page, the
+    /// caller requests the next window with [`ReadAhead::marked`].
     pub marked_page: Option<u64>,
 }
 
@@ -96,9 +96,9 @@ impl ReadAhead {
             self.push_on();
             return Some(self.window(page));
         }
-        // Another reader set the mark, or this reader set it before it moved to another position.
-        // The number of pages in memory from the mark on shows how far the reader that set the mark
-        // had read.
+        // The mark was set by another reader, or by this reader before it moved to another
+        // position. The number of pages in memory from the mark on shows how far the reader that
+        // set the mark had read.
         let first = hole(page, self.pages_max + 1)?;
         let come = first
             .checked_sub(page)
@@ -109,8 +109,8 @@ impl ReadAhead {
         Some(self.window(page))
     }
 
-    /// Returns true if a sequential reader would be at `page`: at the mark of the last window, or
-    /// at the first page after the window.
+    /// Returns true if `page` is the next page at which a sequential reader needs this policy: the
+    /// mark of the last window, or the first page after the window.
     fn is_expected(&self, page: u64) -> bool {
         let end = self.first_page + self.pages;
         page != 0 && (page == end - self.ahead_pages || page == end)
@@ -240,8 +240,8 @@ mod tests {
         assert_eq!(reader.missed(100, 2), alone);
         reader.has_read(101);
         assert_eq!(reader.marked(1, 1, none_missing), Some(window(4, 8, 4)));
-        // A read of the page after the page read last is sequential. It need not continue the first
-        // window.
+        // A read of the page after the last page read is sequential, even if this page is outside
+        // the earlier windows.
         assert_eq!(reader.missed(102, 1), window(102, 4, 103));
     }
 

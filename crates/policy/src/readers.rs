@@ -4,9 +4,11 @@
 //! [`ReadAhead`] is the state of one reader of one file, but a device knows no files: one
 //! connection carries many readers, and one reader can use several connections. So a request
 //! belongs to the reader whose last request ended where the new request begins, whichever
-//! connection sends it. If there is no such reader, the request starts a new reader, which replaces
-//! the least recently active one. This module must never do I/O, and never return a page of the
-//! request itself, which is read in any case.
+//! connection sends it. If there is no such reader, the request starts a new reader. If there are
+//! already [`READERS_MAX`] readers, the new reader replaces the least recently active one.
+//!
+//! This module must never do I/O. The pages of a request are read in any case, so this module must
+//! never return one of them.
 
 use std::ops::Range;
 
@@ -29,12 +31,12 @@ pub struct Readers {
 struct Reader {
     /// The first page of the reader's next request if the reader continues sequentially.
     next_page: u64,
-    /// Sequence number of the reader's last request among all requests.
+    /// Number of the reader's last request. The requests of all readers are counted together.
     last_request: u64,
     windows: ReadAhead,
-    /// The page of the reader's last window at which the next window is requested. The mark is
-    /// stored in the reader and not with the page in memory, so a reader never finds the mark of
-    /// another reader.
+    /// The marked page: when the reader reaches this page of its last window, the next window is
+    /// requested. The mark is stored in the reader and not with the page in memory, so a reader
+    /// never finds the mark of another reader.
     marked_page: Option<u64>,
 }
 
@@ -92,9 +94,10 @@ impl Readers {
 }
 
 impl Reader {
-    /// Applies the kernel's rules for each page to a whole request. A window is requested at the
-    /// first page that is not in memory, and at every mark (the page of a window at which the
-    /// reader requests the next window). Returns the pages to read ahead.
+    /// Applies the kernel's read-ahead rules, which are defined for single pages, to all pages of a
+    /// request. The reader requests a window at the first page that is not in memory, and at every
+    /// mark. A mark is the page of a window at which the reader requests the next window. Returns
+    /// the pages to read ahead.
     fn ahead(&mut self, pages: &Range<u64>, is_here: impl Fn(u64) -> bool) -> Option<Range<u64>> {
         let mut ahead = None;
         let missed = pages.clone().find(|&page| !is_here(page));
@@ -135,7 +138,7 @@ mod tests {
     /// 128 KiB of pages of 4 KiB.
     const MAX: u64 = 32;
 
-    /// A memory that never evicts a page, and the readers of the device.
+    /// The readers under test, and the set of pages in memory. No page is ever evicted.
     struct Memory {
         readers: Readers,
         here: BTreeSet<u64>,
@@ -222,8 +225,9 @@ mod tests {
         assert_eq!(memory.read(128..256), Some(256..288));
     }
 
-    /// A request has 8 pages. The first window has 16 pages. Its mark, the page whose read requests
-    /// the next window, is the first page after the requested pages. The next window has 32 pages.
+    /// A request has 8 pages. The first window has 16 pages. The mark of a window is the page at
+    /// which the reader requests the next window. Here it is the first page after the first
+    /// request. The next window has 32 pages.
     #[test]
     fn a_mark_is_found_inside_a_request() {
         let mut memory = Memory::new();
@@ -255,8 +259,8 @@ mod tests {
         let second = |number: u64| start(number) + 1..start(number) + 2;
         let ahead = |number: u64| start(number) + 2..start(number) + 5;
         assert_eq!(memory.read(second(1)), Some(ahead(1)));
-        // The first reader was forgotten, so its request starts a new reader, which replaces the
-        // third.
+        // The first reader was forgotten, so its second request starts a new reader. The new reader
+        // replaces the third reader, which is now the least recently active.
         assert_eq!(memory.read(second(0)), None);
         assert_eq!(memory.read(second(2)), None);
         let newest = READERS_MAX as u64;

@@ -102,8 +102,8 @@ pub enum Step {
         /// True when the flusher has work.
         wake_flusher: bool,
     },
-    /// The writer starts to write out the given number of dirty pages, and then requests its next
-    /// step.
+    /// The writer starts the writes of the given number of dirty pages. It then requests its next
+    /// step, without waiting until these writes have completed.
     Write {
         /// Number of pages to write.
         pages: u64,
@@ -120,10 +120,11 @@ pub enum Step {
 #[derive(Clone, Debug)]
 pub struct WriteBack {
     parameters: WriteBackParameters,
-    /// True while a writer has been found over its limit; all writers are then checked more often.
+    /// Set when a writer is found over its limit, and cleared when a writer is found within its
+    /// limit. While it is set, all writers are checked more often.
     exceeded: bool,
-    /// For each task, two counts of dirtied pages: the pages since the last check of the task, and
-    /// the recent pages (old counts are halved with time).
+    /// For each task, two counts of the pages that it dirtied: `unchecked` counts them since the
+    /// last check of the task; `of_late` counts the recent ones, and is halved with time.
     tasks: BTreeMap<u32, Dirtied>,
     /// Number of pages that all tasks have dirtied recently; old counts are halved with time.
     of_late: u64,

@@ -39,8 +39,8 @@ enum Plant {
     /// Planted bug: the target answers a fence (a request to end a path) without checking that the
     /// requests of the path have ended.
     FenceLeftOut,
-    /// The initiator behaves as if no change was lost with the target: it does not send the lost
-    /// changes again.
+    /// Planted bug: the welcome of the target does not say that the target can lose changes. So the
+    /// initiator does not send the lost changes again.
     ReplayLeftOut,
 }
 
@@ -189,8 +189,8 @@ impl World {
         let ToInitiator::Welcome(welcome) = message else {
             return Err("no welcome".to_owned());
         };
-        // The initiator's encoder is new: the model does not send the initiator's HELLO, which
-        // would be the first frame in this direction.
+        // The model does not send the initiator's HELLO, which would be the first frame in this
+        // direction. So the initiator gets a new encoder, which has not encoded any frame yet.
         let given_up = self
             .initiator
             .path_up(number, &welcome, Outbound::new())
@@ -443,8 +443,8 @@ impl World {
         self.content = self.durable;
         self.taken.clear();
         self.sessions = Sessions::new(64);
-        // Half of the paths, chosen at random, end at the initiator now. The initiator learns that
-        // the remaining paths have ended when the next path comes up.
+        // All paths have ended. For about half of them, chosen at random, the initiator learns this
+        // now. For the others, it learns this when the next path comes up.
         for number in self.connections.keys().copied().collect::<Vec<_>>() {
             if self.rng.chance(50) {
                 self.initiator.path_down(number);
@@ -751,8 +751,8 @@ fn an_export_is_taken_again_as_long_as_what_was_told_at_first_holds() {
         assert_eq!(up, Err(Unusable::Changed(change)));
         assert_eq!(initiator.welcome(), Some(&told));
     }
-    // An export that has become larger is accepted. After it, an export with the original size is
-    // accepted, too.
+    // An export that has become larger is accepted. An export that then has the original size again
+    // is accepted, too, because each export is compared with the first one.
     let more = Welcome {
         size_bytes: 1 << 21,
         rights: discards_and(right::ROTATIONAL),

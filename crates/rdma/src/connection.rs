@@ -256,9 +256,9 @@ impl Connection {
                 self.break_off(error.kind(), error.to_string());
             }
             self.send_idle();
-            // The loop ends if the request for a notification included sends (`all`), or if no
-            // notification of sends is needed. Otherwise the completions just processed made one
-            // necessary, and the next pass requests it.
+            // The loop ends if this pass requested a notification of sends (`all`), or if no
+            // notification of sends is needed. Otherwise, the completions just processed have made
+            // a notification of sends necessary, and the next pass requests it.
             if all || !wants_all() {
                 break;
             }

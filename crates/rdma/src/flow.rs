@@ -39,8 +39,8 @@ pub enum Breach {
     /// Data came without a credit for it.
     #[error("data arrived without a credit")]
     NoCredit,
-    /// A message without data gave back less than half of the credits (the permissions to send
-    /// messages with data).
+    /// A message without data gave back less than half of all credits. A credit is the permission
+    /// to send one message with data.
     #[error("a message without data returned only {0} credits")]
     IdleMessage(u16),
     /// A message was longer than its receive buffer.

@@ -96,8 +96,8 @@ impl Listener {
     }
 }
 
-/// Accepted connections are ended in the background: when a stream is dropped, sent data can still
-/// be in flight, so its connection ends later.
+/// Accepted connections are ended in the background. When a stream is dropped, sent data can still
+/// be in flight, so the connection of the stream ends later.
 impl Listener {
     /// Returns the group of tasks that end the accepted connections after their shutdown. Each task
     /// waits until the sent data of its connection has arrived, for at most five seconds.

@@ -246,7 +246,8 @@ impl Rt {
         self.real().map(|real| real.options())
     }
 
-    /// Returns the driver in use, and the reasons for it; `None` in virtual time.
+    /// Returns the driver in use, and the reasons why `io_uring` or a part of it cannot be used, if
+    /// there are any; `None` in virtual time.
     pub fn driven(&self) -> Option<&Driven> {
         self.real().map(|real| real.driven())
     }

@@ -266,8 +266,8 @@ mod tests {
         let copy = Sender {
             mailbox: Arc::clone(&sender.mailbox),
             doorbell: sender.doorbell.try_clone().expect("a descriptor"),
-            // This sender has another process ID than this process, like the copy of a sender in a
-            // forked child process.
+            // The process ID in this sender differs from the ID of this process. So the sender
+            // looks like a copy in a forked child process.
             process: std::process::id() + 1,
         };
         drop(copy);
@@ -299,7 +299,7 @@ mod tests {
         });
     }
 
-    /// Returns the number of rings that were written to the doorbell and have not been read.
+    /// Reads the doorbell, and returns how many times it was rung since it was last read.
     fn doorbells(receiver: &Receiver<u64>) -> usize {
         receiver.doorbell.set_nonblocking(true).expect("a socket");
         let heard = (&receiver.doorbell).read(&mut [0; DOORBELLS]).unwrap_or(0);

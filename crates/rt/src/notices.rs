@@ -155,7 +155,8 @@ mod tests {
         notices.post("c", "lost", "is lost");
         assert_eq!(lines(&notices, 2), ["b: is back", "c: is lost"]);
         assert_eq!(lines(&notices, 10), [""; 0]);
-        // The next notice of this kind is due ten seconds after the last report.
+        // The loss of `b` was last reported at 1 s. The next report of this kind is due ten seconds
+        // later.
         let words = ["b: is lost, 3 (and 2 times more before)"];
         assert_eq!(lines(&notices, 11), words);
         assert_eq!(lines(&notices, 100), [""; 0]);

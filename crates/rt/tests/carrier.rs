@@ -89,7 +89,7 @@ fn without_reading_ahead_no_more_is_received_than_was_asked_for() {
         let (stream, mut peer) = carried(rt, carrier);
         peer.write_all(&bytes(30)).expect("there is room");
         assert_eq!(receive(rt, &stream, 10).await.unwrap(), bytes(30)[..10]);
-        // The layer that is put on the connection next receives the remaining bytes.
+        // Next, a layer is put on the connection. This layer receives the remaining bytes.
         let said = stream.carried().unwrap().raise(async |rt: &Rt, below| {
             let taken = receive(rt, &below, 5).await?;
             Ok((Stream::layered(Inverted(below)), taken))
@@ -136,8 +136,8 @@ fn a_layer_that_fails_ends_the_connection() {
     });
 }
 
-/// Tests that a peer that does not receive blocks the sender, and that a peer that sends is blocked
-/// while the connection is not read.
+/// Tests two limits: the sender blocks if its peer does not receive, and the peer blocks if the
+/// connection is not read.
 #[test]
 fn both_directions_are_bounded() {
     with_carrier(async |rt, carrier| {

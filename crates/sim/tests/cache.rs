@@ -1,5 +1,5 @@
-//! Tests of the cache simulator on small traces whose results are computed by hand, and of its
-//! requests to the flash.
+//! Tests of the cache simulator: of its results on small traces, which are compared with results
+//! computed by hand, and of its requests to the flash.
 
 use bimetal_policy::replacement::{Build, Granularity, Replacement, Spec};
 use bimetal_rt::Rng;
@@ -381,9 +381,9 @@ fn the_default_suits_the_device_it_is_run_over() {
     }
 }
 
-/// Every page of a device exists, so reading a page costs one page read. A block written in order
-/// costs one program per page, except on a page-mapped drive, whose garbage collection also copies
-/// valid pages.
+/// The devices are built full, so every page can be read at the cost of one page read. A block
+/// written in order costs one program per page, except on a page-mapped drive, whose garbage
+/// collection also copies valid pages.
 #[test]
 fn a_block_written_in_order_costs_what_it_holds_over_every_device() {
     for name in [

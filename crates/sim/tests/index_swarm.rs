@@ -62,11 +62,11 @@ fn seeds_that_have_found_something_find_nothing() {
         assert_eq!(report.finding, None, "{}", report.summary());
     }
     for (seed, classes) in [
-        // The memory of a long batch was released only during the following batches, and exceeded
-        // the memory budget until then.
+        // The memory of a long batch was released too late, during the following batches. Until
+        // then, the memory in use exceeded the memory budget.
         (86, &[Class::PowerCut][..]),
-        // The bug of seed 206 (a snapshot missed a version of a value), without other classes of
-        // faults.
+        // The bug of seed 206: a snapshot missed a version of a value. Here the seed runs with
+        // power cuts as the only class of faults.
         (206, &[Class::PowerCut]),
         // The log had no space to relog the changes of a leaf, and the index reported a full disk.
         (359, &[Class::PowerCut, Class::LostNodes]),
@@ -180,8 +180,9 @@ fn seeds_that_have_found_something_find_nothing() {
                 Class::HugeValues,
             ],
         ),
-        // The log supplied older changes of a leaf, but the stored image of the leaf had already
-        // deleted all of them. Afterwards no key led to the leaf, and the index reported damage.
+        // The log supplied older changes of a leaf, but the stored image of the leaf already
+        // contained deletions of all keys of these changes. Afterwards no key led to the leaf, and
+        // the index reported damage.
         (
             401_999,
             &[
@@ -196,8 +197,8 @@ fn seeds_that_have_found_something_find_nothing() {
         // A compaction wrote nodes, and kept all of these nodes in memory until the end of the next
         // batch.
         (304_326, &[Class::PowerCut, Class::Kill, Class::Full]),
-        // The index still refused a batch that needs a longer log after space on the disk had
-        // become free.
+        // After space on the disk had become free, the index still refused a batch that needs a
+        // longer log.
         (
             325_729,
             &[

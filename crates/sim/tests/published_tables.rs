@@ -49,9 +49,9 @@ const FILES: &[(&str, &str)] = &[
 const COLUMNS: [&str; 8] = ["fifo", "lru", "clock", "sieve", "arc", "2q", "slru", "lirs"];
 /// Tolerance for ratios of the table: one unit of the fourth and last decimal.
 const EXACT: f64 = 0.000_101;
-/// Tolerance for S3-FIFO and W-TinyLFU. For these two policies, even the last two versions of the
-/// independent simulator differ by more than this value, and the result of W-TinyLFU depends on its
-/// hash function.
+/// Tolerance for S3-FIFO and W-TinyLFU. It cannot be much smaller: for these two policies, even the
+/// last two versions of the independent simulator differ by more than this value, and the result of
+/// W-TinyLFU depends on its hash function.
 const LOOSE: f64 = 0.01;
 
 /// Miss ratios that the web page lists below its table: trace, cache size, ratio of S3-FIFO, and

@@ -84,16 +84,16 @@ const SEEDS: [(u64, &str); 30] = [
     ),
 ];
 
-/// Classes that were on by default when most of the seeds below were found. Classes added later
-/// would change the scenarios of the seeds that draw these classes.
+/// Classes that were on by default when most of the seeds below were found. A class that was added
+/// later is not listed, because it would change the scenario of each seed that draws it.
 const FOUND_WITH: &str =
     "withstood,-crash-at-epoch,-change-of-sides,-full-log,-crash-in-scrub,-crash-in-resync";
 
 /// Classes that were on by default before the class `deaths-in-opening` was added.
 const FOUND_BEFORE_DEATHS: &str = "withstood,-full-log,-crash-in-scrub,-crash-in-resync";
 
-/// Classes for seeds that were found when `full-log` and the classes of crashes were not on by
-/// default, so they are named here.
+/// Classes for seeds that need `full-log` and the classes of crashes, and were found when these
+/// classes were not on by default. So the text switches each of these classes on by its name.
 const ALL_DEATHS: &str = "withstood,full-log,crash-in-scrub,crash-in-resync";
 
 /// Classes for full logs, and for power cuts and kills while the volume opens.

@@ -1,6 +1,6 @@
 //! Tests of the mirror tester: a slice of its seeds, and checks of the tester itself. The tester
-//! must find planted bugs, give the same result for the same seed, and reach the states for which
-//! it exists.
+//! must find planted bugs, give the same result for the same seed, and reach the states that it was
+//! written to test.
 
 use bimetal_sim::tester::every::{Every, every};
 use bimetal_sim::tester::{self, Class, Classes, Extent, Options, Plant, Scenario};

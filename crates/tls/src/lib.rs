@@ -4,8 +4,8 @@
 //! sessions. It is for byte streams that leave the machine. A stream without TLS does not use this
 //! crate.
 //!
-//! This crate must never pass on a byte that was not authenticated. It must never mistake the end
-//! of the underlying stream for the peer's authenticated end of data.
+//! This crate must never give its caller a byte that was not authenticated. It must never mistake
+//! the end of the underlying stream for the peer's authenticated end of data.
 
 mod files;
 mod handshake;

@@ -100,7 +100,8 @@ impl Encrypted {
         Ok(true)
     }
 
-    /// Feeds received ciphertext to the connection. Returns false when there is none.
+    /// Feeds received ciphertext to the connection. Returns false when there is no received
+    /// ciphertext to feed.
     fn feed(&self) -> io::Result<bool> {
         let mut incoming = self.incoming.borrow_mut();
         let Some(here) = incoming.as_mut() else {
@@ -158,7 +159,7 @@ impl Encrypted {
             }
             match self.receive_below(RECEIVE_BYTES).await {
                 Ok(true) => {}
-                // The connection ended without the peer's announcement of its end of data, so an
+                // The connection ended before the peer announced the end of its data, so an
                 // attacker might have cut the connection.
                 Ok(false) => return (Err(io::ErrorKind::UnexpectedEof.into()), buf),
                 Err(error) => return (Err(error), buf),

@@ -16,7 +16,8 @@ use crate::tally::Ignored;
 /// split requests.
 const EVENTS: [&[u8]; 4] = [b"Q", b"I", b"D", b"C"];
 
-/// The kind of event whose lines are read as the requests of a trace.
+/// A kind of event, as an index into `EVENTS`. The lines of one kind are read as the requests of a
+/// trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Event(usize);
 
@@ -32,8 +33,8 @@ impl Event {
         EVENTS.iter().position(|name| *name == action).map(Event)
     }
 
-    /// Returns the event in `lines` that a request causes first, among the events that can be read
-    /// as a request; `None` if there is no such event.
+    /// Returns the earliest event in `lines`: of the events that can be read as a request, the one
+    /// that comes first in the course of a request. `None` if `lines` has no such event.
     pub(crate) fn first_of(lines: &[u8]) -> Option<Event> {
         let events = lines.split(|b| *b == b'\n').filter_map(Event::of_line);
         events.min()
@@ -44,7 +45,8 @@ impl Event {
         ["Q", "I", "D", "C"][self.0]
     }
 
-    /// Returns true for the event Q. If a trace has events Q, they are taken for the requests.
+    /// Returns true for the event Q, the usual choice: if a trace has events Q, these are read as
+    /// its requests.
     pub(crate) fn is_usual(self) -> bool {
         self.0 == 0
     }
@@ -57,12 +59,12 @@ fn is_device(name: &[u8]) -> bool {
     name.contains(&b',') && comma_fields(name).all(|part| whole(part).is_some())
 }
 
-/// Parses one line of a trace in which the event `taken` is read as a request.
+/// Parses one line of a trace. The events `taken` of the trace are read as its requests.
 ///
 /// # Errors
-/// When the line is an event with impossible fields, or an event that comes before `taken` among
-/// the events of one request. The second error means that `taken` was chosen from a part of the
-/// trace that lacks the earlier event.
+/// When the line is an event with impossible fields. Also when the line is an event that occurs
+/// before `taken` in the life of a request: then `taken` was chosen from a part of the trace that
+/// lacks the earlier event.
 pub(crate) fn line(
     line: &[u8],
     taken: Option<Event>,
@@ -93,8 +95,8 @@ pub(crate) fn line(
         return Ok(Parsed::Ignored(Ignored::OtherEvent));
     }
     let kind = field(fields, "type")?;
-    // In this format a flush has no type of its own: its type `FWS` contains the letter W of a
-    // write. A flush also has no sectors.
+    // In this format a flush has no type letter of its own: its type `FWS` contains the letter W of
+    // a write. A flush is ignored below, because it has no sectors.
     let letters = [(b'D', Op::Trim), (b'W', Op::Write), (b'R', Op::Read)];
     let found = letters.iter().find(|(letter, _)| kind.contains(letter));
     let process = |word: &&[u8]| word.starts_with(b"[");

@@ -73,7 +73,8 @@ fn is_note(start: &[u8]) -> bool {
     matches!(start, [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..])
 }
 
-/// Skips zstd frames without content, and returns the number of bytes skipped.
+/// Skips the notes (zstd frames without content) at the current position, and returns the number of
+/// bytes skipped.
 fn pass_over_notes(input: &mut BufReader<Source>) -> io::Result<u64> {
     let mut bytes = 0;
     while is_note(input.fill_buf()?) {

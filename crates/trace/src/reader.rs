@@ -418,8 +418,8 @@ impl Reader {
         Ok(Some(parsed))
     }
 
-    /// Parses a line of blkparse while it is still open which kind of event (Q, I, D or C) is read
-    /// as the requests. At the first line with a suitable event, the kind is chosen from that line
+    /// Parses a line of blkparse before the kind of event (Q, I, D or C) that is read as the
+    /// requests has been chosen. If this line has a suitable event, chooses the kind from this line
     /// and the lines that follow.
     fn choose_event(
         &mut self,

@@ -1,11 +1,11 @@
 //! A representative sample of the pages of a trace, selected by a hash of each page's address.
 //!
 //! All accesses to selected pages are kept, and accesses to other pages are dropped. So the number
-//! of distinct pages between two uses of a page shrinks by the sampling rate, and a cache that is
-//! smaller by the same rate behaves alike. Source: Waldspurger et al., "Efficient MRC construction
-//! with SHARDS", FAST 2015, and "Cache modeling and optimization using miniature simulations",
-//! USENIX ATC 2017. The selection must depend only on the address, so that the same pages are
-//! selected in every run and every trace.
+//! of distinct pages between two uses of a page shrinks by the sampling rate. If the size of a
+//! cache shrinks by the same rate, its hit ratio stays about the same. Source: Waldspurger et al.,
+//! "Efficient MRC construction with SHARDS", FAST 2015, and "Cache modeling and optimization using
+//! miniature simulations", USENIX ATC 2017. The selection must depend only on the address, so that
+//! the same pages are selected in every run and every trace.
 
 use std::fmt;
 
@@ -35,7 +35,7 @@ impl Sample {
     /// Creates a sample of about the share `rate` of all pages.
     ///
     /// # Errors
-    /// When `rate` is not above 0 and at most 1, or so small that no page would be selected.
+    /// When `rate` is 0 or less, is above 1, or is so small that no page would be selected.
     pub fn new(rate: f64) -> Result<Sample, InvalidRate> {
         let possible = rate > 0.0 && rate <= 1.0;
         let threshold = (rate * f64::from(HASH_BITS).exp2()).round() as u64;

@@ -17,7 +17,7 @@ pub enum Ignored {
     /// A line that belongs to the format itself, such as the first line of a fio log or the `*` of
     /// LIRS.
     Mark,
-    /// An event of blkparse of a kind other than the kind that is read as a request.
+    /// An event of blkparse that is not of the kind that is read as requests.
     OtherEvent,
     /// A flush or another request of blkparse that has no sectors.
     NoSectors,
@@ -41,7 +41,8 @@ impl Ignored {
         Ignored::NoData,
     ];
 
-    /// Returns the reason in words. In a message, a number of lines comes before these words.
+    /// Returns the reason in words. In a message, the count of the ignored lines comes before these
+    /// words, as in `3 comments`.
     pub fn words(self) -> &'static str {
         match self {
             Ignored::Blank => "blank",

@@ -122,7 +122,8 @@ impl Model {
             let versions = &mut blocks[block as usize];
             let covered = |v: &Version| v.acknowledged.is_some_and(|at| at <= sent);
             // If the flush covers no version, the oldest version stays. The oldest version is
-            // always durable, even if it became durable by FUA after the flush was sent.
+            // always durable. If it became durable by FUA after the flush was sent, the flush does
+            // not cover it.
             let certain = versions.iter().rposition(covered).unwrap_or(0);
             versions.drain(..certain);
             versions.len() > 1
@@ -207,8 +208,8 @@ fn put_sector(sector: u64, stamp: u64, bytes: &mut Vec<u8>) {
 /// Returns the stamp of each sector of a block.
 ///
 /// # Errors
-/// A breach if a sector does not have the content that the write named by its stamp puts at this
-/// position.
+/// The stamp and the position of a sector determine the content of the whole sector. The error is a
+/// breach if a sector has different content.
 fn read_stamps(block: u64, bytes: &[u8]) -> Result<Stamps, Breach> {
     let mut stamps = [0; SECTORS];
     let mut expected = Vec::with_capacity(SECTOR_BYTES as usize);

@@ -83,8 +83,8 @@ pub fn tests_run(tree: &Tree) -> Vec<Complaint> {
     complaints
 }
 
-/// Words that a name must not contain, because they say nothing about the subject of a file: each
-/// subject has a name in its field.
+/// Words that a name must not contain, because they do not say what a file is about. A file is
+/// named with the technical term for its subject instead.
 const EMPTY_WORDS: &[&str] = &["manager", "handler", "helper", "helpers", "util", "utils"];
 
 /// Complains about a file, folder or module whose name contains a word of `EMPTY_WORDS`.

@@ -17,8 +17,8 @@ pub fn file_length(tree: &Tree) -> Vec<Complaint> {
         .collect()
 }
 
-/// Complains about a source file, manifest or script that is not ASCII. In an ASCII file the
-/// visible text is the compiled text.
+/// Complains about a source file, manifest or script that is not ASCII. Other characters can be
+/// invisible or look like ASCII characters, so a reader might not see the text that is compiled.
 pub fn ascii_only(tree: &Tree) -> Vec<Complaint> {
     let source = |f: &&File| {
         let kinds = [".rs", ".toml", ".sh", ".py", "Makefile", ".ci/run"];

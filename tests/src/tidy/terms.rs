@@ -18,7 +18,7 @@ struct Refused {
     /// Refused words and phrases in lower case, each with a space before and after it. No comment
     /// and no page may contain them.
     phrases: BTreeSet<String>,
-    /// The single words among `phrases`, which must not be a part of a name in code either.
+    /// The single words among `phrases`. A name in code must not have one of them as a part.
     words: BTreeSet<String>,
 }
 

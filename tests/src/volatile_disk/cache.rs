@@ -47,7 +47,7 @@ type Block = Box<[u8]>;
 pub struct Content {
     file: File,
     size_bytes: u64,
-    /// Unflushed versions of each block, oldest first, by block number.
+    /// The unflushed versions of each block, oldest first. The key is the number of the block.
     cache: BTreeMap<u64, Vec<Block>>,
 }
 

@@ -13,12 +13,12 @@
 //!
 //! | command | effect |
 //! | --- | --- |
-//! | `cut nothing`, `cut everything` | power cut; the cache is lost, or was written out in time |
+//! | `cut nothing`, `cut everything` | power cut; the disk keeps nothing of its cache, or everything |
 //! | `cut blocks SEED`, `cut sectors SEED` | power cut; each block of 4 KiB keeps some version, torn at 512 bytes with `sectors` |
-//! | `freeze`, `thaw` | the disk answers no request; it answers again |
+//! | `freeze`, `thaw` | the disk stops answering requests; the disk answers again |
 //! | `delay MS` | every operation takes MS milliseconds longer |
 //! | `limit N` | at most N operations a second, 0 for no limit |
-//! | `lie`, `honest` | a flush or FUA makes no data durable; it does again |
+//! | `lie`, `honest` | flushes and FUA stop making data durable; they make data durable again |
 //! | `counts` | reads, writes, writes with FUA, flushes, unflushed blocks, waiting operations |
 //! | `await N` | answers when N writes have completed since the start |
 

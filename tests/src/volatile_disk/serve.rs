@@ -12,8 +12,8 @@ use crate::nbd::{
     CLIENT_FLAGS, FUA, IHAVEOPT, NBDMAGIC, OPTION_REPLY_MAGIC, REQUEST_MAGIC, cmd, errno, opt, rep,
 };
 
-/// Maximum size of an option's data in bytes. `PAYLOAD_MAX` is the maximum payload of a request in
-/// bytes.
+/// Maximum sizes in bytes: `OPTION_MAX` is that of an option's data, and `PAYLOAD_MAX` is that of
+/// the payload of a request.
 const OPTION_MAX: u32 = 64 << 10;
 const PAYLOAD_MAX: u32 = 32 << 20;
 
@@ -76,8 +76,8 @@ fn converse(stream: &mut &UnixStream, number: u64, device: &Device) -> Result<()
     }
 }
 
-/// Validates a request. Returns the command for the device, which for an invalid request is a
-/// refusal.
+/// Validates a request. Returns the command for the device; for an invalid request, this is a
+/// `Refuse` command with the error.
 fn checked(
     command: u16,
     flags: u16,

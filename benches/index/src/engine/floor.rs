@@ -1,6 +1,6 @@
 //! A bare log without an index: the lower bound of the cost of a durable commit. The file is
 //! preallocated and fully written, and each commit is one direct and durable write of whole blocks.
-//! No engine with the same promise can be faster on the same device.
+//! No engine that makes each commit durable can be faster on the same device.
 
 use super::{Durability, Engine, Reader, Seen};
 use crate::record::Changes;

@@ -74,8 +74,8 @@ pub trait Engine: Send + Sync {
     /// Calls `look` with a reader. All reads of this reader see the same snapshot.
     fn read(&self, look: &mut dyn FnMut(&mut dyn Reader) -> Result<()>) -> Result<()>;
 
-    /// Replaces the content of `out` by the newest value of a key, by the engine's fastest call.
-    /// Returns whether the key exists.
+    /// Replaces the content of `out` with the newest value of a key, using the engine's fastest
+    /// call. Returns whether the key exists.
     fn get(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         let mut found = false;
         self.read(&mut |reader| {

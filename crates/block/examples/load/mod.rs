@@ -1,4 +1,5 @@
-//! A load, and the measurement of its CPU time, for the examples that measure layers.
+//! A load, and a measurement of the CPU time of the thread. Both are used by the examples that
+//! measure layers.
 
 use std::cell::Cell;
 use std::rc::Rc;

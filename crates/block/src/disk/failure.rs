@@ -1,5 +1,5 @@
-//! Describes the kernel's errors about a failing device for the operator: the error with its name,
-//! and the remedy.
+//! Texts for the operator about errors that the kernel reports for a failing device: the error with
+//! its name, and the remedy.
 
 use std::io;
 

@@ -106,7 +106,7 @@ impl Ends {
         let word = |at: usize| {
             u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]])
         };
-        // The block size is 1 KiB shifted by this value, at most 64 KiB.
+        // The block size is 1 KiB shifted left by `word(0x18)`. It is at most 64 KiB.
         if block[0x38..0x3a] != [0x53, 0xef] || word(0x18) > 6 {
             return;
         }
@@ -288,7 +288,7 @@ const FIXED: &[(&str, u64, &[u8])] = &[
     ("ReiserFS", 65536 + 52, b"ReIsEr"),
     // Linux, fs/jfs/jfs_superblock.h: JFS_MAGIC at 32 KiB.
     ("JFS", 32768, b"JFS1"),
-    // ECMA-119, 8.1: the standard identifier of the descriptor in sector 16, in sectors of 2 KiB.
+    // ECMA-119, 8.1: the standard identifier in the descriptor of sector 16. A sector has 2 KiB.
     ("ISO 9660", 32768 + 1, b"CD001"),
     // Linux, include/uapi/linux/magic.h: SQUASHFS_MAGIC, EROFS_SUPER_MAGIC_V1 (at 1024).
     ("SquashFS", 0, b"hsqs"),

@@ -122,9 +122,9 @@ impl System {
             let &[_, _, device, _, on, ..] = &fields[..] else {
                 continue;
             };
-            // A file system on several devices has a device number of its own, which is not
-            // `number`. So the source in the mount table is compared too. It names only one of the
-            // devices.
+            // A file system on several devices has a device number of its own, which differs from
+            // `number`. So the source in the mount table is compared too. But the source is only
+            // one of the devices, so the mount is not found for the others.
             let source = rest.split(' ').nth(1).unwrap_or_default();
             let is_mounted = device.parse() == Ok(number) || self.is_node_of(source, number);
             if is_mounted {

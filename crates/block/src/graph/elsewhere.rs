@@ -115,8 +115,8 @@ impl Stack {
 }
 
 impl Graph {
-    /// Returns the unused devices that might hold `side`: first the devices over a file on which
-    /// the side was found, then the devices over exports of other servers.
+    /// Returns the unused devices that might hold `side`. The devices that use a file on which the
+    /// side was found come first. The devices that use exports of other servers come last.
     fn perhaps_holding(&self, roots: &[&str], side: &Uuid) -> Vec<&str> {
         let unused = self.roots().into_iter().filter(|name| {
             let below = self.below(name);

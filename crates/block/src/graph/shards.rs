@@ -96,9 +96,9 @@ impl Stack {
         having.next().map(|(shard, _)| shard.clone())
     }
 
-    /// Checks that neither `root` nor a device below it is already in use on any thread. A device
-    /// that an earlier operation opened does not count as in use if it is open on the thread on
-    /// which `root` needs it.
+    /// Checks that neither `root` nor a device below it is already in use on any thread. There is
+    /// one exception: a device that was opened after the stack had been opened can be used again,
+    /// if it is open on the thread on which `root` needs it.
     ///
     /// # Errors
     /// Names the device that is in use.

@@ -3,9 +3,9 @@
 //!
 //! The presented device consists of the head of a small metadata device, the whole disk, and the
 //! last block of the metadata device. The format of a side needs no exception: its superblocks and
-//! areas are on the metadata device, and its data area is the disk, from byte 0 on. After a clean
-//! stop, the disk alone is therefore the volume. This layer must never write to the disk except for
-//! requests to the disk's part of the presented device.
+//! areas are on the metadata device, and its data area is the disk, from byte 0 on. A clean stop
+//! empties the log into the data area, so the disk alone is then the volume. This layer must never
+//! write to the disk except for requests to the disk's part of the presented device.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -334,8 +334,8 @@ mod tests {
                         assert_eq!(ours.to_vec(), expected.to_vec(), "step {step}");
                     }
                     (Reply::Extents(ours), Reply::Extents(expected)) => {
-                        // Memory is allocated in chunks, and the tail lies in a different chunk
-                        // here than in the model.
+                        // Memory is allocated in chunks. The tail lies in a different chunk here
+                        // than in the model, so its extents can differ from those of the model.
                         let total = |runs: &[Extent]| runs.iter().map(|run| run.len).sum::<u64>();
                         assert_eq!(total(&ours), total(&expected));
                         let in_tail = offset + len == size_bytes;

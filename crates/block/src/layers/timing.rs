@@ -140,8 +140,8 @@ struct TimingState {
     lateness: Cell<Lateness>,
 }
 
-/// Delay with which the device handles the events of the model. In real time this delay adds to the
-/// emulated latency, because timers fire late and the thread has other work. In virtual time it is
+/// Delay with which the device handles the events of the model. In real time, timers fire late and
+/// the thread has other work, so this delay is added to the emulated latency. In virtual time it is
 /// zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lateness {
@@ -438,8 +438,8 @@ impl Device for Timing {
         Box::pin(async {
             self.closed.set(true);
             let state = &self.state;
-            // Wait until no request is left in the model: take all permits, also those that dropped
-            // requests still hold.
+            // Wait until no request is left in the model. Dropped requests can still hold permits,
+            // so all permits are acquired.
             drop(state.places.acquire(QUEUE_COMMANDS_MAX as u64).await);
             Ok(())
         })

@@ -292,7 +292,8 @@ fn error_of(error: &Error) -> IoError {
 
 /// Computes the geometry from the server's description of the export.
 fn geometry(export: &Welcome) -> Result<Geometry, String> {
-    // Bytes after the last whole block could not be written atomically, so they are not presented.
+    // The bytes after the last whole block cannot be written atomically, so the size of the device
+    // does not include them.
     let whole = Geometry::of_whole_blocks(export.size_bytes);
     if whole.size_bytes == 0 {
         return Err("the export is smaller than a block of 4096 bytes".to_owned());

@@ -55,7 +55,7 @@ impl Volume {
         }
     }
 
-    /// Returns the volume as a configuration describes it that names the sides `sides`.
+    /// Returns this volume as a configuration that names only the given `sides` would describe it.
     pub fn on(&self, sides: &[&Candidate]) -> Volume {
         Volume {
             rt: self.rt.clone(),
@@ -75,7 +75,7 @@ impl Volume {
         device
     }
 
-    /// Opens the volume, which must succeed, while all sides can be found.
+    /// Opens the volume while all sides can be found. Panics if the volume does not open.
     pub async fn open(&self) -> OpenVolume {
         self.open_as(&OpenOptions::default()).await
     }

@@ -2,9 +2,9 @@
 //! requests.
 //!
 //! Requests count towards this maximum from their submission until the program reaps their
-//! completion. A program that does not reap is therefore stopped at `brp_submit`, and its
-//! completions cannot use up the memory. A panic of another thread leaves the queue consistent, so
-//! a poisoned lock is used as it is.
+//! completion. If a program does not reap, `brp_submit` therefore refuses its further requests, and
+//! its completions cannot use up the memory. A panic of another thread leaves the queue consistent,
+//! so a poisoned lock is used as it is.
 
 mod event;
 

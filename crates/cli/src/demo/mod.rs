@@ -33,8 +33,8 @@ use bimetal_console::stderr::say;
 use screen::Screen;
 use targets::{Arrivals, Target};
 
-/// Size of each file of the demo's stand-alone devices, and number of bytes that the load uses of
-/// each device stack that is compared.
+/// Size of each file of the demo's stand-alone devices. The load uses at most this number of bytes
+/// of each of the compared device stacks.
 const FILE_BYTES: u64 = 128 << 20;
 /// Size of the files of the mirror's sides. Half of each file is the side's log, which bounds the
 /// exposure.

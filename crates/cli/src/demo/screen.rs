@@ -15,10 +15,10 @@ use bimetal_block::units::show_count;
 use bimetal_console::latency::show_latency;
 use bimetal_console::table::{Align, Table};
 
-/// Age of the oldest request in flight from which a device is shown as frozen.
+/// A device is shown as frozen when its oldest request in flight has at least this age.
 const FROZEN_NS: u64 = 200_000_000;
-/// Latencies from which a value is shown in the colour for a warning, and in the colour for a bad
-/// value.
+/// A latency of at least the first value is shown in the colour for a warning. A latency of at
+/// least the second value is shown in the colour for a bad value.
 const SLOW_NS: [u64; 2] = [100_000_000, 500_000_000];
 /// Range of latencies that the curves show.
 const CURVE_NS: (u64, u64) = (1_000_000, 2_000_000_000);

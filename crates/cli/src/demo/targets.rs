@@ -13,8 +13,8 @@ use bimetal_rt::{Instant, Rng, Rt};
 use crate::load::{cut, random_data};
 use bimetal_console::latency::Latencies;
 
-/// Step of the write sizes: 10 to 500 KB in steps of 10 KB, as in the paper on hetero-mirroring,
-/// according to which 96 % of the files in use are smaller than 500 KB.
+/// Step of the write sizes. The sizes are 10 to 500 KB in steps of 10 KB, as in the paper on
+/// hetero-mirroring. According to the paper, 96 % of the files in use are smaller than 500 KB.
 const WRITE_STEP_BYTES: u64 = 10_000;
 const WRITE_STEPS_MAX: u64 = 50;
 /// Number of writes for each read.

@@ -60,8 +60,9 @@ pub(super) fn tell(graph: &Graph, all: &mut AllFacts) -> Result<()> {
     Ok(())
 }
 
-/// Returns the names of the volume's sides by their index. A side that the configuration does not
-/// list gets the name of the unused device that holds the side.
+/// Returns the names of the volume's sides by their index. If the configuration does not list a
+/// side, its name is the name of the device on which it is found, provided that no mirror uses this
+/// device. If there is no such device, its name is the short form of its UUID.
 fn names_of(
     graph: &Graph,
     newest: &Superblock,

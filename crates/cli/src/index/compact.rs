@@ -16,7 +16,7 @@ use bimetal_block::units::show_count;
 /// Arguments of the verb `compact`.
 ///
 /// Each completed step is kept, so a compaction can be interrupted at any time and continued later.
-/// While it runs, the compaction needs at most two segments and a checkpoint of additional space.
+/// While it runs, the compaction needs additional space for at most two segments and a checkpoint.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The index

@@ -76,8 +76,8 @@ fn make_at(args: &Args, path: &Path) -> Result<Db> {
     let storage = FileStorage::open(path, Presence::Any);
     let made = make(args, storage.map_err(|error| unopened(path, &error))?);
     if made.is_err() && is_new {
-        // The file is empty because the creation was refused, so it is removed. The refusal is
-        // reported, and not an error of the removal.
+        // This call created the file, and the creation of the index failed, so the file is removed.
+        // If the removal fails too, only the first failure is reported.
         let _ = std::fs::remove_file(path);
     }
     made

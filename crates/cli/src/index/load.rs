@@ -268,8 +268,8 @@ struct Loading<'a> {
 
 impl<'a> Loading<'a> {
     fn new(args: &'a Args, db: &'a Db, progress: &'a Progress) -> Loading<'a> {
-        // A batch takes at most half of the index's limit, so that a batch can exceed the limit
-        // only if it consists of a single record.
+        // A batch of several records takes at most half of the index's limit. So only a batch of a
+        // single record can exceed the limit.
         let half = db.limits().batch_bytes_max / 2;
         Loading {
             args,

@@ -115,8 +115,8 @@ impl MakeArgs {
             options.log_bytes = log.0;
         }
         if let Some(segment) = self.segment_bytes {
-            // If the value does not fit in 32 bits, the index refuses the maximum with a message of
-            // its own.
+            // A value that does not fit in 32 bits is replaced by the maximum, which the index
+            // refuses with a message of its own.
             options.segment_bytes = u32::try_from(segment.0).unwrap_or(u32::MAX);
         }
         options

@@ -20,8 +20,9 @@ use bimetal_console::table::{Align, Table};
 ///
 /// Neither superblocks nor checkpoints are needed: the new index is built from the images of leaves
 /// and from the log. The verb lists every range of keys in which content is missing or possibly not
-/// the newest. If no range is listed, the new index has the content of the old one. This is not
-/// proven if the old index has no readable superblock, or if a part of its log is not readable.
+/// the newest. If no range is listed, the new index has the content of the old one, provided that
+/// the old index has a readable superblock and that its whole log is readable. Otherwise, the list
+/// does not prove that the content is the same.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The damaged index; it is only read

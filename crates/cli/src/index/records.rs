@@ -167,8 +167,8 @@ impl<R: BufRead> Read for ByLine<R> {
     }
 }
 
-/// Returns the I/O error that a CSV error contains, because only the I/O error shows its kind. Any
-/// other CSV error is converted to an I/O error with its text.
+/// Converts a CSV error to an I/O error. If the CSV error contains an I/O error, that error itself
+/// is returned, so that its kind is kept. Any other CSV error becomes an I/O error with its text.
 pub(crate) fn io_error(error: csv::Error) -> io::Error {
     match error.into_kind() {
         csv::ErrorKind::Io(error) => error,
@@ -225,9 +225,9 @@ impl<R: BufRead> Csv<R> {
         if self.fields.len() == 1 && self.fields[0] == [BEHIND_THE_END] {
             return Ok(false);
         }
-        // The number of line feeds in the fields was subtracted. The fields of a complete record do
-        // not include its final line feed. The fields of this record do include it, because a quote
-        // is not closed, so one line feed too many was subtracted.
+        // The number of line feeds in the fields was subtracted. The final line feed of a record
+        // normally is not part of a field. In this record a quote is not closed, so the final line
+        // feed is part of the last field, and one line feed too many was subtracted.
         self.line += 1;
         let why = "a quote is opened here and never closed";
         Err(Bad::Record(why.to_owned()))

@@ -23,8 +23,8 @@ const BLOCK_BYTES: u64 = 4096;
 const BLOCKS: u64 = 256;
 /// Number of requests in flight.
 const DEPTH: usize = 48;
-/// Maximum number of blocks in a request. A request of more than one block is never merged with
-/// other requests.
+/// Maximum number of blocks in a write or a read. A request of more than one block is never merged
+/// with other requests.
 const WRITE_BLOCKS_MAX: u64 = 6;
 /// Maximum number of answers after which the target is killed.
 const ANSWERS_MAX: u64 = 600;

@@ -169,7 +169,8 @@ impl Greeting<'_> {
             instance: identity.instance,
             host: identity.host,
             size_bytes: geometry.size_bytes,
-            // The atomic unit, the layer directly above the device, accepts requests of any length.
+            // `AtomicUnit`, the layer between the server and the device, accepts requests of any
+            // length.
             block_bytes: 1,
             preferred_bytes: geometry.preferred_bytes,
             transfer_bytes_max: transfer_bytes_max(geometry),

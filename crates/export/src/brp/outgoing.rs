@@ -16,7 +16,7 @@ pub(crate) enum Outgoing {
         status: Status,
         data: Payload,
     },
-    /// Notification that the path with this number, which a fence has stopped, has ended.
+    /// Answer to a fence: no request of the path with this number is in progress any more.
     Fenced(u32),
 }
 

@@ -24,8 +24,9 @@ pub(crate) struct Target {
     rt: Rt,
     identity: OnceCell<Identity>,
     sessions: Sessions,
-    /// Signals that a path was fenced (stopped by a message over another path) or has ended. The
-    /// tasks of the server also use this event for other conditions.
+    /// Notified when a path is fenced (stopped by a message over another path), and when a request
+    /// of a fenced path has ended. The tasks of the server also wait for other conditions with this
+    /// event.
     changed: Rc<Event>,
 }
 

@@ -46,8 +46,8 @@ const SLICES_MAX: usize = 1023;
 
 /// Error of a read from `/dev/fuse` after the file system has been unmounted.
 const ENODEV: i32 = 19;
-/// Error numbers of a write of an answer to `/dev/fuse`. They mean that the process that sent the
-/// request no longer waits for the answer.
+/// The errors `ENOENT` and `EINTR` of a write of an answer to `/dev/fuse` mean that the process
+/// that sent the request no longer waits for the answer.
 const ENOENT: i32 = 2;
 const EINTR: i32 = 4;
 /// Error number with which a kernel that is too old is refused.
@@ -74,7 +74,7 @@ pub(super) struct Connection {
     in_flight: Rc<Semaphore>,
     /// Bound on the memory of requests that wait because too many device requests are in flight.
     room: Room,
-    /// Limits the number of answers in progress that need no device.
+    /// Limits the number of concurrent answers that are given without the device.
     quick: Rc<Semaphore>,
     readers: TaskGroup,
     /// First error that stopped the connection.
@@ -126,8 +126,8 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Waits until a task that reads `/dev/fuse` has ended, because the file system was unmounted
-    /// or an error occurred.
+    /// Waits until a task that reads `/dev/fuse` has ended. Such a task ends when the file system
+    /// is unmounted or an error occurs.
     pub(super) async fn ended(&self) {
         self.changed.until(|| self.has_ended()).await;
     }
@@ -255,8 +255,8 @@ impl Connection {
 
     /// Takes the data of a write out of the buffer's body. Returns the data, and the number of
     /// bytes of memory that the data occupies. This function never waits for memory, because a
-    /// reader that waits could not receive messages that need no memory. The callers bound the
-    /// memory that is taken in this way.
+    /// reader that waits could not receive messages that need no memory. The caller must bound the
+    /// memory that the data of all writes occupies.
     fn take_data(&self, buf: &mut Box<MessageBuf>, len: usize) -> (Payload, usize) {
         if 2 * len < self.body_bytes() {
             return (self.rt.pool().copy_of(&buf.body()[..len]).into(), len);

@@ -274,7 +274,7 @@ fn is_ours(device: &File) -> io::Result<bool> {
     match info {
         Ok(info) => Ok(is_our_name(&info)),
         // The server of the file behind the device no longer answers, so no process can use the
-        // device.
+        // device. The device is treated as ours.
         Err(rustix::io::Errno::NOTCONN) => Ok(true),
         Err(error) => Err(error.into()),
     }

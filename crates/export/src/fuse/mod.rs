@@ -162,8 +162,8 @@ impl Mounted {
     }
 
     /// Stops serving the file. Requests in flight are answered, and the kernel fails all later
-    /// requests. The mount itself is not removed; call [`unmount`] before this function, since a
-    /// mount that remains is dead.
+    /// requests. The mount itself is not removed. Call [`unmount`] before this function; otherwise,
+    /// the mount remains and every request on it fails.
     ///
     /// # Errors
     /// The error that had stopped the service before this call, if there was one.

@@ -220,8 +220,8 @@ pub(super) fn mount(folder: &Path, facts: &MountFacts<'_>) -> Result<OwnedFd, Mo
     }
 }
 
-/// Mounts as [`mount`] does, through `fusermount3`, which may mount for every user. `fusermount3`
-/// passes the open `/dev/fuse` over a socket.
+/// Mounts as [`mount`] does, but runs `fusermount3`, which can also mount for a user other than
+/// root. `fusermount3` passes the open `/dev/fuse` over a socket.
 fn mount_by_program(folder: &Path, facts: &MountFacts<'_>) -> Result<OwnedFd, MountError> {
     let failed = |error: io::Error| MountError::File {
         path: folder.to_owned(),
@@ -357,8 +357,8 @@ pub fn abort(folder: &Path) -> Result<(), UnmountError> {
     }
 }
 
-/// Whether a mount that `bimetal mount` has created is on a folder. No request is sent to the
-/// server.
+/// Returns true if the topmost mount on the folder was created by `bimetal mount`. Sends no request
+/// to the server.
 pub fn is_mounted(folder: &Path) -> bool {
     mounted_at(folder).is_ok()
 }

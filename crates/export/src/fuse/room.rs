@@ -1,10 +1,10 @@
 //! Bound on the memory of requests that wait for the device.
 //!
-//! Requests are read from the kernel even though too many device requests are already in flight,
-//! because requests that need no device can be after them in the kernel's queue. The memory of the
-//! waiting requests is bounded. When the bound is reached, the next request must wait for memory,
-//! and all messages after it wait as well. If the device makes no progress in the meantime, the
-//! request is refused. This module must never refuse a request while the device makes progress.
+//! Requests are read from the kernel even while too many device requests are in flight: further
+//! back in the kernel's queue, there can be requests that need no device. The memory of the waiting
+//! requests is bounded. When the bound is reached, the next request must wait for memory, and all
+//! messages after it wait as well. If the device makes no progress in the meantime, the request is
+//! refused. This module must never refuse a request while the device makes progress.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -18,8 +18,8 @@ use bimetal_rt::{Instant, Rt};
 const ROOM_BYTES: u64 = 64 << 20;
 /// Memory that one waiting request holds besides its data, in bytes, rounded up.
 const REQUEST_BYTES: u64 = 1 << 10;
-/// Time without progress of the device after which requests that find no free memory are refused.
-/// Progress is a device request that begins or ends.
+/// Requests that find no free memory are refused once the device has made no progress for this
+/// time. Progress is a device request that begins or ends.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Bound on the memory of waiting requests; see the module documentation.
@@ -33,8 +33,8 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// Creates a bound with all memory free. `subject` is the mount that the reports to the
-    /// operator name.
+    /// Creates a bound with all memory free. `subject` is the name of the mount in reports to the
+    /// operator.
     pub(super) fn new(rt: &Rt, subject: String) -> Room {
         Room {
             rt: rt.clone(),

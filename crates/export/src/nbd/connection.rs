@@ -39,10 +39,10 @@ pub(crate) struct Entered {
     pub(crate) early: Vec<u8>,
 }
 
-/// Performs the handshake with a client. Returns `None` if the client left in order, or if the
-/// export has no free connection slot. `exports` are the exports that the client may see. If
-/// `exports` is `None`, the handshake requires TLS, and `secure` returns the exports for the
-/// identified client.
+/// Performs the handshake with a client. Returns `None` if the client ended the connection without
+/// an error, or if the export has no free connection slot. `exports` are the exports that the
+/// client may see. If `exports` is `None`, the handshake requires TLS. After TLS is established,
+/// `secure` returns the exports that the identified client may see.
 ///
 /// # Errors
 /// The reason why the connection has to end.
@@ -219,8 +219,8 @@ impl Transmission {
         Some(self.answer(request, Op::Write, result))
     }
 
-    /// Starts a request. Its reply is queued in the link when the request ends, which is before
-    /// this function returns if the device need not wait.
+    /// Starts a request. When the request ends, its reply is queued in the link. If the device need
+    /// not wait, that happens before this function returns.
     fn start(
         self: &Rc<Self>,
         request: Request,

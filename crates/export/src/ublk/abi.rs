@@ -21,7 +21,7 @@ pub(super) const DESCRIPTOR_BYTES: usize = 24;
 const IO_COMMAND_BYTES: usize = 16;
 /// Maximum queue depth that the driver accepts (`UBLK_MAX_QUEUE_DEPTH`).
 pub(super) const QUEUE_DEPTH_MAX: u16 = 4096;
-/// Device number in a request to add a device that makes the driver choose a number.
+/// Device number that lets the driver choose a number when a device is added.
 pub(super) const ANY_NUMBER: u32 = u32::MAX;
 /// Queue number in commands that do not concern a particular queue.
 const NO_QUEUE: u16 = u16::MAX;

@@ -6,9 +6,9 @@
 //! interface is specified by the kernel's `Documentation/block/ublk.rst` and `linux/ublk_cmd.h`.
 //! The driver copies the data between the request and a buffer that belongs to the request's tag.
 //!
-//! This module is allowed to use `unsafe`, because it vouches for the driver's use of the buffers.
-//! It must never answer a request before the device below has answered. It must never leave a block
-//! device behind without a report.
+//! The driver accesses buffers of this process, so this module is allowed to use `unsafe`. It
+//! vouches for these accesses. It must never answer a request before the device below has answered.
+//! It must never leave a block device behind without a report.
 
 mod abi;
 mod control;

@@ -88,8 +88,8 @@ impl UblkQueue {
         Ok(queue)
     }
 
-    /// Waits until the task of a tag (a request slot of the queue) has ended, because the block
-    /// device was stopped or an error occurred.
+    /// Waits until the task of at least one tag (a request slot of the queue) has ended, because
+    /// the block device was stopped or an error occurred. `depth` is the number of tags.
     pub(super) async fn ended(&self, depth: u16) {
         let depth = usize::from(depth);
         self.changed.until(|| self.tags.len() < depth).await;

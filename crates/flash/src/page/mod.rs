@@ -25,7 +25,8 @@ use crate::geometry::{FlashError, Geometry, NONE, check_page, check_range};
 use crate::nand::{Inconsistent, Nand};
 use crate::operation::{Purpose, Recorder};
 
-/// Maximum number of blocks that the cleaning policy with random choice draws.
+/// Maximum value of `cleaning.choices`: the number of blocks that the policy `Cleaning::Choices`
+/// draws at random each time it selects a block to clean.
 const CHOICES_MAX: u32 = 1024;
 
 /// The page-mapped layer; see the module documentation.

@@ -3,8 +3,8 @@
 //!
 //! A space stores pages and never interprets them. Each write stream (class) has an open block for
 //! the host's pages and, if cleaning uses separate blocks, an open block for pages that cleaning
-//! moves. The full blocks of a class are candidates of the same policy. The class with the most
-//! invalid pages is cleaned first, so the classes share the spare flash equally.
+//! moves. The class with the most invalid pages is cleaned first, so the classes share the spare
+//! flash equally. Within a class, the cleaning policy selects one of the full blocks.
 //!
 //! Why cleaning always ends: between commands, at least `reserve` blocks are free, one for each
 //! class. In m cleanings the classes open at most (moved pages) / (pages of a block) + classes new
@@ -147,8 +147,8 @@ impl Space {
     }
 
     /// Returns whether the class can append a page without using the reserve. If the class has an
-    /// open block for the host's pages, the page needs no free block. A cleaning can already have
-    /// opened this block, because cleaning can also write to the host's open blocks.
+    /// open block for the host's pages, the page needs no free block. Cleaning can also have opened
+    /// this block, because cleaning sometimes writes to the host's open blocks.
     fn has_room(&self, class: u8) -> bool {
         let takes = u32::from(self.pools[usize::from(class)].host_block == NONE);
         self.free.len() >= self.reserve + takes
@@ -314,8 +314,8 @@ impl Space {
         None
     }
 
-    /// Recomputes the number of valid pages in full blocks from the array, after the validity of
-    /// all pages has been restored.
+    /// Recomputes the number of valid pages in full blocks. The numbers are taken from the array,
+    /// in which the validity of all pages must already be restored.
     pub fn recount(&mut self, core: &Core) {
         for pool in &mut self.pools {
             pool.closed_valid = 0;

@@ -230,8 +230,9 @@ pub(super) struct SavedMap {
     table_pages: u32,
     /// The table at the last save. A power cut reverts to it.
     saved: Vec<u32>,
-    /// `changes` lists each entry that differs from the saved table once. `change` holds, for each
-    /// entry, the reason for the difference.
+    /// `changes` lists each entry that differs from the saved table; no entry is listed twice.
+    /// `change` has a value for every entry of the table: why the entry differs, or 0 if it does
+    /// not differ.
     changes: Vec<u32>,
     change: Vec<u8>,
     /// For each block, the number of its pages to which the saved table refers but the current

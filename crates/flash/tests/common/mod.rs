@@ -1,6 +1,6 @@
 //! Helpers that tests and examples share: loads, and analytic models as independent oracles.
 //!
-//! The helpers do not use the internals of the crate. The formulas are solved from their equations,
+//! The helpers do not use the internals of the crate. The models solve their equations numerically,
 //! and the loads come from a separate random number generator.
 
 #![allow(dead_code, reason = "every test and example uses another part of this")]
@@ -80,9 +80,10 @@ pub fn fifo_wa(alpha: f64) -> f64 {
 }
 
 /// Returns the write amplification of FIFO cleaning under skewed writes, when hot and cold pages
-/// share blocks. The hot pages are the share `pages` of all pages and get the share `writes` of all
-/// writes. WA = sum(n l / (1 - e^(-l t))) for the t with t x WA = alpha, where n is the share of
-/// each group in the pages and l its relative write rate.
+/// share blocks, for alpha = physical / logical pages. The hot pages are the fraction `pages` of
+/// all pages and get the fraction `writes` of all writes. The result is WA = sum(n l / (1 - e^(-l
+/// t))) over the two groups, for the t with t x WA = alpha. For each group, n is its fraction of
+/// the pages and l is its relative write rate.
 pub fn fifo_mixed_wa(alpha: f64, pages: f64, writes: f64) -> f64 {
     let groups = [
         (pages, writes / pages),
@@ -137,8 +138,8 @@ pub fn fill(drive: &mut Drive) {
     }
 }
 
-/// Skewed writes: the share `pages` of the pages, which are hot, gets the share `writes` of the
-/// writes. The hot pages come first.
+/// Skewed writes. The share `writes` of all writes goes to the hot pages. The hot pages are the
+/// first pages of the drive, and are the share `pages` of all pages.
 #[derive(Clone, Copy)]
 pub struct Skew {
     pub pages: f64,

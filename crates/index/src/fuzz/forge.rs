@@ -85,7 +85,8 @@ impl Example {
         };
         write(&mut world, 150)?;
         world.db.write_back()?;
-        // After the index is opened again no leaf is in memory, so that changes become patches.
+        // After the index is opened again, no leaf is in memory. Changes to a leaf then become
+        // patches.
         let disk = world.disk.clone();
         world.reopen(disk)?;
         write(&mut world, 4)?;

@@ -128,7 +128,8 @@ impl Header {
         is_there.then_some((header, geometry))
     }
 
-    /// Returns the ring of the frame, as a ring that begins at the frame's position.
+    /// Returns the ring that contains the frame. The first position of the returned ring is the
+    /// position of the frame.
     pub(crate) fn ring(&self) -> Ring {
         Ring {
             from: self.position,
@@ -211,8 +212,8 @@ impl<'a> Frame<'a> {
     /// # Errors
     ///
     /// The errors of `take`, and [`Error::Damaged`] if the bytes are not whole batches. A frame is
-    /// written only with complete batches. So a last batch without an end is incomplete, and an
-    /// incomplete batch must never be applied.
+    /// written only with complete batches, so a frame whose last batch has no end is damaged. That
+    /// batch must never be applied.
     pub(crate) fn each_batch(
         &self,
         mut take: impl FnMut(u64, &'a [u8]) -> Result<(), Error>,

@@ -1,5 +1,6 @@
-//! The log: all changes in order. A change is appended to the log, and made durable there if the
-//! caller of the write requests that, before it is acknowledged.
+//! The log: all changes in order. A change is acknowledged only after it was appended to the log.
+//! If the caller of the write requests durability, the change is also made durable in the log
+//! before that.
 //!
 //! The log is a ring of blocks that is overwritten again and again, so that a commit costs the file
 //! system no work besides writing its blocks. When the ring is too short, the log continues in a

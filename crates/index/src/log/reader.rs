@@ -23,9 +23,9 @@ pub(crate) struct Reader<'a> {
     /// Incarnation of the last frame read; before any frame is read, the minimum incarnation of the
     /// first frame.
     opening: u32,
-    /// Minimum incarnation of every frame at or after `durable`. The log was durable up to
-    /// `durable` when the superblock was written, so later frames are at least of the incarnation
-    /// in the superblock.
+    /// Minimum incarnation of every frame at or after `durable`. When the superblock was written,
+    /// the log was durable up to `durable`. So a valid frame from that position on has the
+    /// incarnation in the superblock or a later one.
     opening_beyond: u32,
     /// Generation of the superblock that was found.
     generation: u64,

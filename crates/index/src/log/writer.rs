@@ -24,8 +24,8 @@ pub(crate) struct Log {
     geometry: Geometry,
     opening: u32,
     rings: Rings,
-    /// Position from which on the blocks of the current ring have never been written. Used until
-    /// the end of the first lap through the ring.
+    /// The blocks of the current ring from this position on have never been written. Used until the
+    /// end of the first lap through the ring.
     unwritten_from: u64,
     /// Position of the next frame, in blocks. The position only grows.
     head: u64,
@@ -33,8 +33,8 @@ pub(crate) struct Log {
     tail: u64,
     /// Position before which the whole log survives a power cut.
     durable_below: u64,
-    /// Position where the part that this incarnation has written begins. Earlier incarnations wrote
-    /// the log before this position, and this incarnation has only read that part.
+    /// Position at which this incarnation began to write the log. Earlier incarnations wrote the
+    /// log before this position, and this incarnation has only read that part.
     read_below: u64,
     frame: Aligned,
     /// End of the batches in `frame`; [`HEADER_BYTES`] if there are no batches.
@@ -134,7 +134,8 @@ impl Log {
         self.rings.current().blocks
     }
 
-    /// Returns the number of blocks that are free for frames after the pending frame.
+    /// Returns the number of blocks of the current ring that remain free once the pending frame is
+    /// written.
     pub(crate) fn free_blocks(&self) -> u64 {
         let pending = if self.has_pending() {
             self.pending_blocks()
@@ -327,9 +328,9 @@ impl Log {
     }
 }
 
-/// Returns the position from which blocks of the current ring may never have been written. A ring
-/// at the front of the storage has no such blocks, because they were written when the index was
-/// created.
+/// Returns the position in the log from which blocks of the current ring may never have been
+/// written. Returns `u64::MAX` for a ring at the front of the storage, because all blocks of this
+/// ring were written when the index was created.
 fn first_unwritten(rings: &Rings, head: u64) -> u64 {
     match rings.current().place {
         RingLocation::Front => u64::MAX,

@@ -14,7 +14,7 @@ pub const NUMBER_KEY: &[u8] = b"~number";
 /// a stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Survivors {
-    /// All durable batches, and any number of the batches after them.
+    /// Any prefix that contains all durable batches.
     Durable,
     /// Any prefix: the storage may have lost the end of the log or the newest superblock.
     AnyBeginning,
@@ -106,10 +106,10 @@ impl History {
         numbered
     }
 
-    /// Records that a batch was given to the index, and the answer of the index. A refused batch
-    /// has changed nothing: it did not fit, it conflicted, its snapshot was too old, or the index
-    /// is read-only. After any other error the batch may or may not be present after the next
-    /// opening; until then no reader sees it.
+    /// Records that a batch was given to the index, and the answer of the index. The index refuses
+    /// a batch that does not fit or conflicts, or whose snapshot is too old, and every batch if it
+    /// is read-only. A refused batch has changed nothing. After any other error, no reader sees the
+    /// batch before the next opening; after that opening it may or may not be present.
     pub fn wrote(&mut self, changes: Vec<Change>, durability: Durability, answer: Option<&Error>) {
         match answer {
             None => {
@@ -178,8 +178,8 @@ impl History {
         latest.map(|number| (number, self.at(number)))
     }
 
-    /// Describes the content found after a stop, and the batches with which the history could have
-    /// ended.
+    /// Describes the content found after a stop, and tells which batches could correctly have been
+    /// the last.
     fn misfit(&self, found: &Found, first: usize) -> String {
         let number_of = |value: Option<&Vec<u8>>| {
             let bytes = value.and_then(|value| <[u8; 8]>::try_from(&value[..]).ok());
@@ -216,7 +216,8 @@ fn wrong_keys<'a>(found: &'a Found, map: &'a Map) -> impl Iterator<Item = Vec<u8
     unasked.chain(wrong.map(|(key, _)| key)).cloned()
 }
 
-/// Returns the number of keys that a change concerns and whose answer differs from the map.
+/// Returns the number of keys that the change concerns and that have a wrong answer in `found`: an
+/// answer that differs from the value in `map`.
 fn concerned(found: &Found, map: &Map, change: &Change) -> usize {
     let is_wrong = |key: &Vec<u8>| match found.get(key) {
         None => map.contains_key(key),

@@ -52,8 +52,8 @@ pub fn blob_image(node: NodeId, lsn: u64, content: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Parses the image of a blob that was read from `meant`, the location of the image with its
-/// segment generation. Bytes after the image are ignored.
+/// Parses the image of a blob. The image was read from `meant`: a location, with the generation of
+/// the segment there. Bytes after the image are ignored.
 ///
 /// # Errors
 /// If the bytes are not a complete, unchanged image of a blob that was sealed for `meant`.

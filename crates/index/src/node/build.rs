@@ -82,8 +82,8 @@ impl Lengths {
     }
 }
 
-/// Properties of the rows that determine the lengths of the columns, together with the first and
-/// the last key.
+/// Properties of the rows. Together with the first and the last key, they determine the lengths of
+/// the columns.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     keys: Lengths,
@@ -351,9 +351,9 @@ impl Builder {
     /// builder; see [`Builder::clear`].
     ///
     /// # Panics
-    /// If the image would be longer than [`IMAGE_BYTES_MAX`]. If `level` is above 0, also if a row
-    /// has a sequence number, is not a [`Kind::Put`], or has a value other than the 4 bytes of a
-    /// node number.
+    /// If the image would be longer than [`IMAGE_BYTES_MAX`]. If `level` is above 0 and a row has a
+    /// sequence number, is not a [`Kind::Put`], or has a value other than the 4 bytes of a node
+    /// number.
     pub fn finish(&mut self, node: NodeId, level: u8, lsn: u64, interval: u8) -> Vec<u8> {
         self.image(Sort::Node, node, level, lsn, interval, 0, IMAGE_BYTES_MAX)
     }
@@ -368,7 +368,7 @@ impl Builder {
     }
 
     /// Returns the image of the rows like [`Builder::finish`], padded with zeroes to at least
-    /// `least_bytes`: an image of a fixed length.
+    /// `least_bytes`. So all images that need at most `least_bytes` have the same length.
     ///
     /// # Panics
     /// As [`Builder::finish`].

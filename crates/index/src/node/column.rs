@@ -39,8 +39,8 @@ impl Sections<'_> {
     }
 }
 
-/// Returns the eight bytes from `at` as a little-endian number. With the padding, eight bytes
-/// follow every position in an image.
+/// Returns the eight bytes from `at` as a little-endian number. An image is followed by padding, so
+/// these eight bytes exist for every position in the image.
 #[inline(always)]
 fn le_u64(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(eight(bytes, at))
@@ -167,8 +167,9 @@ impl Ints {
         self.base.wrapping_add(self.offset(bytes, row))
     }
 
-    /// Returns the string of `len` bytes that the number of a row encodes, padded with zeroes to
-    /// eight bytes. The fixed length of the result saves the caller a copy of variable length.
+    /// Returns the string of a row: the lowest `len` bytes of the row's number, highest byte first,
+    /// followed by zeroes up to eight bytes. Because the result has a fixed length, the caller need
+    /// not copy a variable number of bytes.
     #[inline(always)]
     pub fn key(&self, bytes: &[u8], row: usize, len: u8) -> [u8; 8] {
         let shift = 64 - 8 * u32::from(len);
@@ -292,8 +293,8 @@ impl Column {
         }
     }
 
-    /// Returns the first of ascending rows whose cell is not less than `key`, and whether that cell
-    /// is equal to `key`.
+    /// Returns the first of the ascending `rows` whose cell is not less than `key`, or the number
+    /// of rows if there is none. Also returns whether that cell is equal to `key`.
     #[inline]
     pub fn locate(&self, rows: Sorted<'_>, key: &[u8]) -> (usize, bool) {
         let bytes = rows.bytes;
@@ -378,7 +379,8 @@ fn locate_number(rows: Sorted<'_>, ints: &Ints, len: u8, key: &[u8]) -> (usize, 
         // The first string that begins with the key is the key followed by zeroes.
         (Some(head(key) >> (64 - 8 * len)), false)
     } else {
-        // A string that is a proper prefix of the key comes before the key.
+        // A string that is a proper prefix of the key comes before the key, so the search looks for
+        // the next larger number.
         (number(&key[..len]).checked_add(1), false)
     };
     let Some(target) = target else {

@@ -277,10 +277,10 @@ impl Delta {
         });
     }
 
-    /// Adds a range deletion after changes of its own batch and of later batches were added.
-    /// Changes of its own batch stay, because a batch deletes ranges before it makes other changes.
-    /// Adds nothing if the delta already has the deletion. Otherwise this works like
-    /// [`insert_range`](Self::insert_range).
+    /// Adds a range deletion when the delta may already have changes of the same batch and of later
+    /// batches. Changes of the same batch stay, because a batch deletes ranges before it makes
+    /// other changes. Adds nothing if the delta already has this deletion. In all other respects,
+    /// this works like [`insert_range`](Self::insert_range).
     pub fn insert_range_late(
         &mut self,
         start: Bound<&[u8]>,
@@ -296,8 +296,8 @@ impl Delta {
         }
     }
 
-    /// Drops the versions of keys between two bounds that are older than the batch `seq`, which
-    /// deleted these keys. Used for a leaf whose image already includes the deletion and may
+    /// For the keys between two bounds, drops the versions that are older than the batch `seq`,
+    /// which deleted these keys. Used for a leaf whose image already includes the deletion and may
     /// contain newer versions.
     pub fn remove_older(&mut self, start: Bound<&[u8]>, end: Bound<&[u8]>, seq: Seq) {
         if self.remove_hidden(start, end, &|old| old < seq) < Seq::MAX {
@@ -306,8 +306,9 @@ impl Delta {
         self.compact();
     }
 
-    /// Drops the versions of keys between two bounds for which `is_hidden` is true. Returns the
-    /// lowest dropped sequence number, or `Seq::MAX` if no version was dropped.
+    /// Drops each version whose key is between the two bounds, if `is_hidden` is true for its
+    /// sequence number. Returns the lowest dropped sequence number, or `Seq::MAX` if no version was
+    /// dropped.
     fn remove_hidden(
         &mut self,
         start: Bound<&[u8]>,
@@ -537,7 +538,7 @@ impl Delta {
         at + (at..self.slots.len()).take_while(same).count()
     }
 
-    /// Returns the first slot of the versions of one key: of the key that slot `at` holds.
+    /// Returns the first slot of the run of slots that hold versions of the same key as slot `at`.
     pub(super) fn run_start(&self, at: usize) -> usize {
         let same = |other: &usize| self.is_same_key(at, *other);
         at - (0..at).rev().take_while(same).count()

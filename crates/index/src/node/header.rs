@@ -211,8 +211,8 @@ impl Header {
     /// Parses a header and checks that the image is complete, unchanged since it was sealed, and
     /// sealed for `meant`.
     ///
-    /// An image on the storage is not longer than [`IMAGE_BYTES_MAX`]; an image that stays in
-    /// memory can be longer.
+    /// `bytes_max` is the maximum length of the image. It is [`IMAGE_BYTES_MAX`] for an image on
+    /// the storage; an image that stays in memory can be longer.
     pub fn open(bytes: &[u8], meant: Seal, bytes_max: usize) -> Result<Self, ImageError> {
         let header = Self::decode_within(bytes, bytes_max)?;
         let image = bytes

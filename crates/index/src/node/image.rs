@@ -101,8 +101,8 @@ struct Parsed {
     /// fields close together.
     seqs: Option<Box<Ints>>,
     lsn: u64,
-    /// LSN of the image on the storage, if this image was merged in memory from that image and
-    /// changes. Otherwise it equals `lsn`.
+    /// LSN of the image on the storage. It differs from `lsn` only if this image was made in
+    /// memory, by merging changes into the image on the storage.
     stored_lsn: u64,
     node: NodeId,
     level: u8,
@@ -322,8 +322,8 @@ impl Image {
         self.0.lsn
     }
 
-    /// Returns the LSN of the image on the storage. It is the LSN of this image, unless this image
-    /// was merged in memory.
+    /// Returns the LSN of the image on the storage. If this image was merged in memory, this is the
+    /// LSN of the stored image from which it was made. Otherwise it is the LSN of this image.
     pub(crate) fn stored_lsn(&self) -> u64 {
         self.0.stored_lsn
     }
@@ -569,7 +569,8 @@ impl Image {
         first..if equal { self.run_end(first) } else { first }
     }
 
-    /// Returns the first row after the last version of the key in row `row`.
+    /// Row `row` holds a version of a key. Returns the first row after the last version of that
+    /// key.
     pub(super) fn run_end(&self, row: usize) -> usize {
         let mut end = row + 1;
         if self.0.seqs.is_some() {
@@ -580,7 +581,8 @@ impl Image {
         end
     }
 
-    /// Returns the first row of the key in row `row`, which is the newest version of that key.
+    /// Returns the first row that has the same key as the row `row`. The first row has the newest
+    /// version of that key.
     pub(super) fn run_start(&self, row: usize) -> usize {
         let mut start = row;
         if self.0.seqs.is_some() {

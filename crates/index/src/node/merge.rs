@@ -7,8 +7,8 @@
 use super::{Delta, Image};
 use std::ops::{Bound, Range};
 
-/// One step of the iteration: the rows of the image before the next key of the delta, then that
-/// key, both in the direction of the iteration.
+/// One step of the iteration: first the rows of the image that come before the next key of the
+/// delta, then that key. "Before" refers to the direction of the iteration.
 #[derive(Debug)]
 pub(super) struct Step {
     /// Rows of the image whose keys have no version in the delta.

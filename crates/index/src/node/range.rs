@@ -57,7 +57,8 @@ impl KeyRange {
         out.extend_from_slice(to.unwrap_or_default());
     }
 
-    /// Parses a range from the start of `bytes` and checks that it contains all rows.
+    /// Parses a range from the start of `bytes`. Checks that the range contains all rows of the
+    /// image, whose first and last keys are `ends`.
     pub(super) fn parse(bytes: &[u8], ends: Ends<'_>) -> Result<KeyRange, ImageError> {
         let malformed = ImageError::Malformed("an impossible range");
         let (fixed, rest) = bytes.split_first_chunk::<FIXED_BYTES>().ok_or(malformed)?;

@@ -15,9 +15,9 @@ use std::ops::Range;
 pub(crate) struct Spread {
     /// Number of the first row, which is the lowest.
     least: u64,
-    /// Average number of rows for each difference of 2 between the numbers of two rows. Half of a
-    /// difference always fits a signed integer, which the processor converts to a float in one
-    /// instruction.
+    /// Slope of the line: the average number of rows for a difference of 2 between the numbers. The
+    /// unit is 2 because half of a difference always fits a signed integer, which the processor
+    /// converts to a float in one instruction.
     rows_per_half: f32,
     /// Largest distance of a row below its estimate.
     below: u16,
@@ -47,8 +47,8 @@ impl Spread {
             below = below.max(guess.saturating_sub(row));
             above = above.max(row.saturating_sub(guess));
         }
-        // The distance can exceed `u16::MAX` only if the rows are unsorted, and no line helps to
-        // find unsorted rows.
+        // The distance can exceed `u16::MAX` only if the rows are unsorted. A search cannot rely on
+        // any line to find unsorted rows, so the distance is limited to `u16::MAX`.
         spread.below = u16::try_from(below).unwrap_or(u16::MAX);
         spread.above = u16::try_from(above).unwrap_or(u16::MAX);
         spread
@@ -62,8 +62,8 @@ impl Spread {
         (halves as f32 * self.rows_per_half) as i64 as usize
     }
 
-    /// Returns the rows to search for the first row whose number is not less than `number`. That
-    /// row is among them or is the row directly after them.
+    /// Returns the range of rows in which to search for a row: the first row whose number is not
+    /// less than `number`. The wanted row is in the range or is the row directly after the range.
     #[inline(always)]
     fn around(&self, number: u64, rows: usize) -> Range<usize> {
         let guess = self.guess(number);

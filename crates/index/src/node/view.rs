@@ -9,8 +9,8 @@ use super::merge::{Merge, Shared};
 use super::{Delta, Image, Kind, Seq};
 use std::ops::{Bound, Range};
 
-/// Rows of a leaf that a reader sees, to be read once from first to last: runs of rows of the
-/// image, and copied rows of the delta. The memory can be reused.
+/// Rows of a leaf that a reader sees: runs of rows of the image, and copied rows of the delta. The
+/// rows can be read only once, from first to last. The memory of the list can be reused.
 #[derive(Debug, Default)]
 pub struct Rows {
     image: Option<Image>,

@@ -1,9 +1,10 @@
 //! Planted bugs, which test the tests: each bug breaks one promise of the engine in a place where a
 //! programmer might break it, and at least one test must find the bug ([`tests`]).
 //!
-//! Only two sets of tests can plant a bug: the tests of this crate, for one thread, and those of
-//! `interleavings/`, which build the crate themselves. Everywhere else [`is_planted`] is a
-//! constant, so that the shipped code never contains a path for a bug.
+//! Only two sets of tests can plant a bug. The tests of this crate plant it for one thread. The
+//! tests of `interleavings/`, which build the crate themselves, plant it for all threads. In all
+//! other builds, [`is_planted`] always returns false, so the shipped code never contains a path for
+//! a bug.
 
 #[cfg(test)]
 mod tests;
@@ -42,8 +43,7 @@ pub enum Bug {
     RelogsNoRanges,
     /// Bug: a checkpoint does not list the range deletions that leaves may lack.
     ForgetsDeletions,
-    /// A leaf is rewritten although it has not applied some range deletions, and without applying
-    /// them.
+    /// A leaf is rewritten without the range deletions that it has not applied yet.
     WritesWithoutDeletions,
     /// Readers ignore the range deletions that are kept beside the leaves.
     OverlooksDeletions,

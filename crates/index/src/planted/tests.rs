@@ -1,4 +1,5 @@
-//! Tests that every planted bug is found, and by which scenario (`life`) of the tests.
+//! Tests that every planted bug is found. Each call of `assert_found` lists the bugs that one
+//! scenario (`life`) must find.
 
 use super::Bug;
 use crate::MaintenanceStatistics;

@@ -33,8 +33,10 @@ pub(super) struct Leaf {
     pub is_proven: bool,
 }
 
-/// A key range in which changes may be missing. The doubt concerns only keys whose source image has
-/// an LSN below `up_to`, and only if the log lacks batches after that LSN.
+/// Write 1 is alone in the first group. Write 4 overlaps write 3 and replaces it. The side is given
+/// write 4 before writes 2 and 5. Once the side is also given write 2, point 5 is consistent,
+/// because the side has the content of all writes below 5. Point 4 is not consistent: without write
+/// 4, the side lacks the content of write 3.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Doubt {
     pub range: KeyRange,

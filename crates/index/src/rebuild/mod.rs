@@ -89,8 +89,8 @@ pub struct Rebuilt {
     pub lost: Vec<Lost>,
     /// Number of lost ranges, including those that are not listed.
     pub lost_found: u64,
-    /// Defects found in the storage that was read, other than losses. A defect need not have caused
-    /// a loss.
+    /// Defects found in the storage that was read. Lost ranges are not among them (see `lost`). A
+    /// defect does not always cause a loss.
     pub problems: Vec<Problem>,
     /// Number of problems, including those that are not listed.
     pub problems_found: u64,
@@ -224,7 +224,7 @@ struct Building<'a> {
     /// Keys whose values are stored out of line and cannot be read. The flag is true while the
     /// value is lost; it becomes false if the log or a patch has the value or a newer change.
     lost_values: BTreeMap<Vec<u8>, bool>,
-    /// True once the log is complete from the current frame to its end.
+    /// True once no frame of the log is missing from the current frame to the end of the log.
     is_log_complete: bool,
     losses: Losses,
     rebuilt: Rebuilt,
@@ -338,8 +338,8 @@ impl Building<'_> {
         let mut patches = self.survey.patches.iter().peekable();
         let mut deletions = VecDeque::from(self.relogged_deletions(frames)?);
         frames.each(self.from, &mut |frame| {
-            // If a later frame of the log is missing, that frame may have held the last change of a
-            // key that this frame changes.
+            // The log is complete from this frame on only if no later frame is missing. A missing
+            // frame may have held a newer change of a key that this frame changes.
             self.is_log_complete = frame.position >= frames.whole().from;
             done += 1;
             if done % 64 == 0 {
@@ -386,8 +386,8 @@ impl Building<'_> {
         Ok(all)
     }
 
-    /// Applies the relogged range deletions of batches up to `seq`. Values that cannot be read stay
-    /// lost, because some of these values might be newer than the deletion.
+    /// Applies the relogged range deletions of batches up to `seq`. A value in a deleted range that
+    /// cannot be read still counts as lost, because it might be newer than the deletion.
     fn delete_relogged(
         &mut self,
         deletions: &mut VecDeque<Deletion>,
@@ -407,7 +407,7 @@ impl Building<'_> {
 
     /// Returns true if a lost image might have contained a newer change of the key than the change
     /// in the log. This is possible if the image for the key cannot be read and the log lacks a
-    /// later frame.
+    /// frame after the current frame.
     fn is_superseded(&self, key: &[u8]) -> bool {
         let is_lost = matches!(self.pieces.of_key(key).source, Source::Lost(_));
         is_lost && !self.is_log_complete
@@ -422,8 +422,8 @@ impl Building<'_> {
     fn add_patch(&mut self, patch: &survey::Patch, whole: CompleteLog) -> Result<(), Error> {
         let image = match patch.is_whole {
             true => self.survey.image(self.from, &patch.place),
-            // A damaged patch is skipped here. The doubtful key ranges determine whether a loss is
-            // reported.
+            // A damaged patch is skipped here. `lose_what_is_doubted` decides whether its changes
+            // are reported as lost.
             false => None,
         };
         let Some(image) = image else {
@@ -487,8 +487,8 @@ impl Building<'_> {
             Operation::Put { key, value } if self.is_wanted(key, seq) => self.put_again(key, value),
             Operation::Delete { key } if self.is_wanted(key, seq) => self.delete(key),
             Operation::DeleteRange { start, end } => self.delete_range(seq, start, end),
-            // Nothing to do: relogged deletions are applied separately, before the first batch that
-            // is newer.
+            // Nothing to do: relogged range deletions are applied separately, in the order of their
+            // batches.
             Operation::RangeDeleted { .. } => Ok(()),
             Operation::Put { .. } | Operation::Delete { .. } | Operation::End => Ok(()),
         }
@@ -554,8 +554,8 @@ impl Building<'_> {
     }
 }
 
-/// Returns true if the log lacks batches after the LSN of `piece`, a key range with one source
-/// image. Changes of these batches may have existed only in a lost image.
+/// Returns true if batches after the LSN of `piece` are missing from the complete part of the log
+/// (`whole`). Changes of these batches may have existed only in a lost image.
 fn has_gap(piece: &Piece, whole: CompleteLog) -> bool {
     piece.lsn + 1 < whole.first_seq
 }

@@ -13,8 +13,8 @@ use std::ops::Range;
 pub(super) enum Source {
     /// No image: no keys existed before the changes in the log.
     Nothing,
-    /// An image that cannot be read. The value is the LSN of the newest such image, or the highest
-    /// possible LSN if no image is known.
+    /// The newest image of the keys cannot be read. The value is the LSN of that image, or the
+    /// highest possible LSN if no image is known.
     Lost(Seq),
     /// The image of this leaf of the survey.
     Leaf(usize),
@@ -132,8 +132,8 @@ impl Pieces {
     }
 }
 
-/// Returns the source of the keys that are in the key ranges of all leaves in `over`, and the LSN
-/// of that source.
+/// Returns the source of a piece of the key space, and the LSN of that source. `over` is the set of
+/// leaves whose key ranges contain this piece, the newest first.
 fn source_of(
     leaves: &[Leaf],
     over: &BTreeSet<(Reverse<Seq>, bool, usize)>,

@@ -1,14 +1,15 @@
-//! Proof that an image is the newest image of its keys, and the keys without such a proof.
+//! Finds the images that are proven to be the newest images of their keys, and the keys without
+//! such a proof.
 //!
 //! There are three kinds of evidence. The first is the log, if it has every batch after the image.
 //! The second is a checkpoint: it names the images and patches of all leaves, and the log from the
 //! checkpoint's tail on has all later changes. So the content of a key is right if the leaf that
-//! covers it in the checkpoint, or a newer leaf, can be read. The third is the segments, if no
-//! superblock is left: the entries of their footers, and the range in each image. This must
-//! suffice, because a power cut may have destroyed all superblocks and checkpoints, and an index
-//! must not be reported as damaged after a mere power cut. If a superblock exists whose checkpoint
-//! could not be compared with the segments, an image must never be considered the newest only
-//! because no newer image was found.
+//! covers it in the checkpoint, or a newer leaf, can be read. The third is the segments: the
+//! entries of their footers, and the key range in each image. The segments are used as evidence
+//! only if no superblock is left. They must then suffice, because a power cut may have destroyed
+//! all superblocks and checkpoints, and an index must not be reported as damaged after a mere power
+//! cut. But if a superblock exists and its checkpoint could not be compared with the segments, the
+//! lack of a newer image must never be taken as proof that an image is the newest.
 
 use super::evidence::{CompleteLog, Doubt};
 use super::survey::{Patch, Survey};
@@ -52,7 +53,7 @@ fn of_segments(survey: &Survey, whole: CompleteLog) -> Vec<Doubt> {
 
 /// Returns the keys that a damaged patch makes doubtful: the key range of the newest image of the
 /// patch's leaf that is older than the patch. Returns `None` if there is no such image: then the
-/// leaf has been rewritten since, and cleaning has overwritten the older images.
+/// leaf was rewritten after the patch, and cleaning has overwritten the leaf's older images.
 fn of_patch(survey: &Survey, patch: &Patch) -> Option<Doubt> {
     let (node, lsn) = (patch.place.node, patch.place.lsn);
     let leaves = survey.leaves.iter();
@@ -97,9 +98,9 @@ impl Named {
     }
 
     /// Returns the doubtful key ranges. A key is in doubt if the survey found no leaf of the
-    /// checkpoint that covers the key, or if the leaf found has lost a patch. A leaf image that a
-    /// footer lists is treated as found even if it cannot be read: the selection of a source image
-    /// for each key determines which of its keys are lost.
+    /// checkpoint that covers the key, or if the leaf found has lost a patch. A leaf whose image
+    /// cannot be read is treated as found if a footer lists the image. Which keys of such a leaf
+    /// are lost is determined later, when a source image is selected for each key.
     fn doubts(&self, survey: &mut Survey, whole: CompleteLog) -> Vec<Doubt> {
         let leaves = survey.leaves.iter().enumerate();
         let leaves: BTreeMap<_, usize> = leaves

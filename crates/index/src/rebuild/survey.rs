@@ -248,10 +248,10 @@ impl Survey {
         }
     }
 
-    /// Adds images that no footer lists, because the footer is damaged or was never written. The
-    /// image itself has its node and key range. A damaged image that no footer lists is noticed
-    /// only if its block cannot be read. `name` is the generation tag of the images, if it is
-    /// known.
+    /// Adds images that no footer lists, because the footer is damaged or was never written. Such
+    /// an image states its node and key range itself. A damaged image that no footer lists is
+    /// noticed only if its block cannot be read. `name` is the generation tag of the images, if it
+    /// is known.
     fn take_unlisted(
         &mut self,
         content: &Content<'_>,

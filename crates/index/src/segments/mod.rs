@@ -126,7 +126,7 @@ pub(crate) struct Segments {
     geometry: Geometry,
     all: Vec<Segment>,
     free: usize,
-    /// Number of segments without live content that a checkpoint may name.
+    /// Number of segments that have no live content, although a checkpoint may still name them.
     emptied: usize,
     /// Number of segments that the log occupies.
     log: usize,
@@ -215,8 +215,8 @@ impl Segments {
         }
     }
 
-    /// Marks the location of an image that a checkpoint names as in use. Returns false if other
-    /// content occupies it.
+    /// Marks the location of an image as in use. A checkpoint names this location. Returns false if
+    /// other content occupies the location.
     #[must_use]
     pub(crate) fn take_up(&mut self, location: Location) -> bool {
         let segment = self.all[location.segment() as usize];
@@ -459,8 +459,8 @@ impl Segments {
         Some((least.0 as u32, least.1.live_bytes))
     }
 
-    /// Returns the written segment with the fewest live bytes, if less than nine tenths of it are
-    /// live. Ignores segments that were begun after the first `begun` segments of this opening.
+    /// Returns the written segment with the fewest live bytes, if they are less than nine tenths of
+    /// it. Ignores segments that this opening began after its first `begun` segments.
     pub(crate) fn worth_moving(&self, begun: u64) -> Option<u32> {
         let written = self.all.iter().enumerate();
         let written = written.filter(|(_, segment)| {

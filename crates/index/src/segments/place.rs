@@ -117,8 +117,9 @@ impl Generations {
         }
     }
 
-    /// Returns the seal that an image at this location must have: the location and the generation
-    /// of its segment. Only the writer calls this, and no segment is refilled during the call.
+    /// Returns the seal that an image at this location must have. The seal consists of the location
+    /// and of the generation tag of the segment there. Only the writer calls this, and no segment
+    /// is refilled during the call.
     pub(crate) fn seal_of(&self, location: Location) -> Seal {
         self.spot(location).seal()
     }

@@ -1,10 +1,10 @@
 //! A device of the stack as a storage: a mirror, a cache, a stripe, or any other configured device.
 //!
-//! A device belongs to the one thread of its shard, while any thread can use an index, and is
-//! blocked during a call of the index. So each call is a message to the thread of the device, which
-//! runs the call as a task of its executor, beside other tasks. In virtual time the executor must
-//! not wait for another thread, so the thread of the device runs the executor only while there are
-//! messages, and virtual time does not advance otherwise
+//! A device belongs to the one thread of its shard. An index can be called by any thread, and the
+//! calling thread is blocked during the call. So each call of the storage is a message to the
+//! thread of the device, which runs the call as a task of its executor, beside other tasks. In
+//! virtual time the executor must not wait for another thread. The thread of the device therefore
+//! runs the executor only while there are messages, and virtual time does not advance otherwise
 //! ([`serve_virtually`](Serving::serve_virtually)). The storage must never report a write as
 //! durable before the device does: `write_durable` is a write with forced unit access, `sync` is a
 //! flush.
@@ -49,8 +49,8 @@ pub struct Serving(Receiver<Job>);
 pub struct Opened {
     /// The device.
     pub device: Rc<dyn Device>,
-    /// Closes the device and the devices below it, after the storage is dropped. Failures of
-    /// closing are reported by this future itself.
+    /// Future that closes the device and the devices below it. It must be awaited only after the
+    /// storage is dropped. It has no result: it reports a failed close itself.
     pub close: LocalFuture<'static, ()>,
 }
 
@@ -84,8 +84,8 @@ impl DeviceStorage {
         let thread = std::thread::Builder::new().name("shard".to_owned());
         let thread = thread.spawn(move || {
             if let Err(why) = run(options, open, &ready) {
-                // The thread that called `start` gets the error, unless that thread already has the
-                // storage.
+                // If `start` still waits for the storage, it returns the error to its caller. If it
+                // has already received the storage, the error is dropped.
                 let _ = ready.send(Err(why));
             }
         });

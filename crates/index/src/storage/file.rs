@@ -150,7 +150,7 @@ fn refused(error: TryLockError, file: &File) -> io::Error {
     }
 }
 
-/// Returns the process that has locked a file, if the kernel tells it (proc(5), `/proc/locks`).
+/// Returns the process that has locked a file, if the kernel lists it in `/proc/locks` (proc(5)).
 fn holder(file: &File) -> Option<String> {
     let inode = file.metadata().ok()?.ino();
     let locks = std::fs::read_to_string("/proc/locks").ok()?;
@@ -169,7 +169,7 @@ fn holder(file: &File) -> Option<String> {
 
 impl FileStorage {
     /// Reserves space on the file system, so that a write into the range never finds the disk full.
-    /// A file system without this function leaves a hole.
+    /// If the file system cannot reserve space, the range remains a hole.
     fn allocate(&self, offset: u64, len: u64) -> Result<(), StorageError> {
         match fallocate(&self.file, FallocateFlags::empty(), offset, len) {
             Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),

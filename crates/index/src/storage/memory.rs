@@ -43,8 +43,8 @@ pub enum Astray {
     /// A write is stored at a location this number of blocks further on, wrapping at the end of the
     /// disk.
     MisdirectedWrite(u64),
-    /// A read returns the content of a location this number of blocks further on, wrapping at the
-    /// end of the disk.
+    /// A read returns the content of another location, which is this number of blocks after the
+    /// requested one. The count wraps at the end of the disk.
     MisdirectedRead(u64),
 }
 
@@ -55,10 +55,11 @@ pub struct Faults {
     pub power_cut_at: Option<u64>,
     /// Number of the operation that fails.
     pub fail_at: Option<u64>,
-    /// If set, only calls of this kind fail: the first call of this kind at or after `fail_at`.
+    /// If set, `fail_at` applies only to calls of this kind. The first such call whose number is at
+    /// least `fail_at` fails.
     pub fails_only: Option<Call>,
-    /// Whether the failure is permanent: every operation from `fail_at` on fails, or every
-    /// operation of the kind in `fails_only`, if that is set. Otherwise only one operation fails.
+    /// Whether the failure is permanent. If true, every operation from `fail_at` on fails; if
+    /// `fails_only` is set, only the operations of that kind fail. If false, one operation fails.
     pub fails_for_good: bool,
     /// A misdirected or lost operation: an operation number, and the fault. The fault affects the
     /// first operation at or after that number that this kind of fault can affect.
@@ -151,14 +152,14 @@ impl MemoryStorage {
         }
     }
 
-    /// Sets the faults from now on. The numbers of operations start at the first operation of the
-    /// disk, not at this call.
+    /// Replaces the faults, with effect from now on. The operation numbers in `faults` count from
+    /// the first operation of the disk, not from this call.
     pub fn set_faults(&self, faults: Faults) {
         self.state.lock().faults = faults;
     }
 
-    /// Returns the faults that are still to happen. A misdirected or lost operation, and the
-    /// failure of a single call of a kind, are removed once they have happened.
+    /// Returns the faults that are still to happen. Two faults are removed once they have happened:
+    /// a misdirected or lost operation, and the failure of a single call if `fails_only` is set.
     pub fn faults(&self) -> Faults {
         self.state.lock().faults
     }
@@ -279,7 +280,8 @@ impl DiskState {
         let number = self.counts.operations;
         self.counts.operations += 1;
         if self.faults.power_cut_at.is_some_and(|at| number >= at) {
-            // The first operation to fail may have been in progress when the power was cut.
+            // The first operation that fails may have been in progress when the power was cut, so
+            // it gets `EIO`. Later operations find no device, so they get `ENODEV`.
             let first = !std::mem::replace(&mut self.is_off, true);
             let error = if first { libc::EIO } else { libc::ENODEV };
             self.counts.failures += 1;
@@ -451,8 +453,8 @@ impl DiskState {
         self.unsynced.keys().copied().collect()
     }
 
-    /// Removes a sector from the unsynced ones although it is not durable, so that no later sync
-    /// writes it.
+    /// Removes a sector from the set of unsynced sectors although the sector is not durable, so
+    /// that no later sync makes it durable.
     fn doubt(&mut self, sector: usize) {
         let versions = self.unsynced.remove(&sector).unwrap_or_default();
         self.doubtful.entry(sector).or_default().extend(versions);
@@ -535,8 +537,8 @@ impl Storage for MemoryStorage {
         let beyond = len / SECTOR_BYTES;
         state.unsynced.split_off(&beyond);
         state.doubtful.split_off(&beyond);
-        // A range that was cut off and is added again reads as zeroes, which become durable like a
-        // write.
+        // If the storage grows over a range that was cut off earlier, the range reads as zeroes.
+        // Like written data, these zeroes may be lost in a power cut before the next sync.
         let stale = before..len.min(state.durable.len());
         for sector in stale.step_by(SECTOR_BYTES) {
             let versions = state.unsynced.entry(sector / SECTOR_BYTES).or_default();
@@ -597,8 +599,8 @@ mod tests {
         assert_eq!(durable + not_durable + lost, 64);
         assert!(durable > 6 && not_durable > 12 && lost > 6);
         assert_eq!(disk.counts().lost_sectors, lost as u64);
-        // The next sync makes the sectors durable that are still in the cache, but not those that
-        // the disk already treats as durable.
+        // The next sync makes those sectors durable that are still in the cache. It does not write
+        // the sectors that the disk wrongly treats as durable.
         disk.sync().unwrap();
         assert!(count(1, 0) > 6 && count(1, 1) > durable + 6);
     }

@@ -73,8 +73,8 @@ pub trait Storage: Send + Sync {
     fn resize(&self, len_bytes: u64) -> Result<(), StorageError>;
 }
 
-/// A storage with a second owner, which inspects the storage, or uses it after the index is
-/// dropped.
+/// Lets a storage have a second owner. The second owner can inspect the storage while the index is
+/// open, or use the storage after the index is dropped.
 impl<S: Storage + ?Sized> Storage for Arc<S> {
     fn len_bytes(&self) -> u64 {
         (**self).len_bytes()

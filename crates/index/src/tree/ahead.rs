@@ -17,8 +17,8 @@ use std::sync::Arc;
 
 /// Maximum bytes of one read.
 const READ_BYTES_MAX: u64 = 1 << 20;
-/// Maximum gap between two nodes, in bytes, that is read together with them; nodes with a larger
-/// gap between them are read separately.
+/// Maximum gap in bytes between two nodes that are read with one read. The bytes of the gap are
+/// read as well. Two nodes with a larger gap between them are read separately.
 const GAP_BYTES_MAX: u64 = 32 << 10;
 
 /// Nodes that lie close to each other and are read with one read.

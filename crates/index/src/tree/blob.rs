@@ -25,8 +25,9 @@ pub(crate) struct Reference {
 }
 
 impl Reference {
-    /// Returns the approximate length of the reference to a value of `value_bytes` bytes: blobs
-    /// hold at least 32 KiB each, since segments are at least twice that long.
+    /// Returns the approximate length of the reference to a value of `value_bytes` bytes. The
+    /// reference has an id for each blob. All blobs except the last hold at least 32 KiB, because a
+    /// segment has at least 64 KiB.
     pub(crate) fn bytes_for(value_bytes: usize) -> usize {
         HEAD_BYTES + value_bytes.div_ceil(32 << 10) * 4
     }

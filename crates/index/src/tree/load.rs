@@ -19,8 +19,8 @@ use crate::sync::atomic::Ordering;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Maximum number of attempts to read an image that moves during each attempt: more attempts
-/// indicate damage.
+/// Maximum number of attempts to read an image. An attempt is repeated if the image has moved
+/// during it. If the image moves during every attempt, the index is considered damaged.
 pub(super) const ATTEMPTS_MAX: usize = 64;
 
 impl Tree {
@@ -33,7 +33,8 @@ impl Tree {
             };
             let read = self.read_whole(id, &places);
             let mut node = slot.node.write();
-            // If the node has moved during the read, the bytes read may be content of another node.
+            // If the node has moved during the read, the bytes may be content of another node, so
+            // the node is read again.
             let is_there = Places::of(&node, &self.generations).as_ref() == Some(&places);
             if is_there || is_planted(Bug::BelievesOldReads) {
                 let (content, drops_blobs) = read?;
@@ -89,7 +90,9 @@ impl Tree {
         Ok(merged(&image, &patches, places.image.location, freed))
     }
 
-    /// Returns a key in the image or in a patch of a leaf with patches. Only the writer calls this.
+    /// Returns one key of a leaf that has patches: the first key of a patch or of the image.
+    /// Returns `None` if the leaf has no patches, or if none of its pieces has rows. Only the
+    /// writer calls this.
     pub(crate) fn key_in_pieces(&self, id: NodeId) -> Result<Option<Vec<u8>>, Error> {
         let places = {
             let node = self.slots.get(id).node.read();
@@ -176,8 +179,8 @@ impl Tree {
         self.content_of(id, spot, &bytes)
     }
 
-    /// Returns the content of the node `id` for memory. Its image, `bytes`, was read from the
-    /// location in `spot`.
+    /// Converts the image `bytes` of the node `id` to the content that is kept in memory. The image
+    /// was read from the location in `spot`.
     pub(super) fn content_of(
         &self,
         id: NodeId,
@@ -214,8 +217,9 @@ impl Tree {
         })
     }
 
-    /// Reads a leaf for a reader. If the leaf has patches, reads only the image at `spot`, which
-    /// the reader needs. However, if readers have missed the leaf repeatedly, reads the whole leaf.
+    /// Reads a leaf, or one image of it, for a reader. The whole leaf is read if it has no patches,
+    /// or if readers have missed it repeatedly. Otherwise only the image at `spot` is read, which
+    /// the reader needs.
     pub(super) fn fetch(
         &self,
         id: NodeId,
@@ -231,7 +235,8 @@ impl Tree {
         match self.read_piece(id, spot) {
             Ok(image) => at_hand.pieces.push((spot, image)),
             Err(error) => {
-                // If the image has moved, the next attempt finds its new location.
+                // The read may have failed because the image has moved. In this case no error is
+                // returned, and the reader's next attempt finds the new location.
                 let node = slot.node.read();
                 let mut places = node.patches().iter().map(|patch| patch.location);
                 let is_named = node.location == spot.location
@@ -264,8 +269,8 @@ impl<'a> AtHand<'a> {
     }
 
     /// Returns the image or patch at `location`, if the reader has already read it. Otherwise
-    /// returns, as the error, the spot to read it from. `location` is a location that the node has
-    /// now.
+    /// returns, as the error, the spot to read it from. `location` must be one of the node's
+    /// current locations.
     pub fn piece(&self, location: Location) -> Result<&Image, Spot> {
         let spot = self.generations.spot(location);
         let mut pieces = self.pieces.iter();

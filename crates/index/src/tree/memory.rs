@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 /// of them are in use or not yet on the storage, the next nodes probably cannot be evicted either.
 const LOOKS_MAX: usize = 256;
 
-/// Content that an eviction spares although it can be read again.
+/// Of the content that can be read again, the part that a pass of an eviction keeps in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Spared {
     /// Content used since the last inspection.
@@ -89,9 +89,9 @@ impl Memory {
         self.drop_content(before);
     }
 
-    /// Notes a miss of a leaf with patches. Returns true if the leaf was missed before, and so
-    /// recently that it would still be in memory if it had been read whole at that time: only such
-    /// a leaf is worth reading whole.
+    /// Notes a miss of a leaf with patches. Returns true if the leaf was also missed recently: if
+    /// it had been read whole at that miss, it would still be in memory. Only such a leaf is worth
+    /// reading whole.
     pub(crate) fn is_missed_again(&self, slot: &Slot) -> bool {
         let now = self.misses.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         let before = slot.miss(now);
@@ -144,8 +144,9 @@ impl Memory {
     }
 
     /// Evicts content until memory is within the budget, or until [`LOOKS_MAX`] inspections in a
-    /// row have evicted no content. Inspects each node at most once. So content that was just read
-    /// stays in memory, even if memory cannot be brought within the budget.
+    /// row have evicted no content. Inspects each node at most once: an inspection clears the
+    /// node's mark of use, so a second inspection would evict content that `spared` protects.
+    /// Memory can therefore still exceed the budget afterwards.
     fn go_round(&self, slots: &Slots, resident: &mut VecDeque<NodeId>, spared: Spared) {
         let mut looks = LOOKS_MAX;
         for _ in 0..resident.len() {

@@ -47,8 +47,8 @@ pub(crate) struct Tree {
     root: AtomicU32,
     /// Exclusive upper bound of the node ids.
     nodes: AtomicU32,
-    /// Version of the structure; odd while the structure changes, and forever once a change has
-    /// panicked.
+    /// Version of the structure. It is odd while the structure changes, and stays odd forever once
+    /// a change has panicked.
     structure: AtomicU64,
     /// Message of the panic that a thread raised while it changed the index.
     poison: OnceLock<String>,
@@ -141,8 +141,8 @@ impl Tree {
         self.floor.fetch_max(floor, Ordering::AcqRel);
     }
 
-    /// Returns true if a leaf still has the versions that a reader at `seq` sees, including the
-    /// versions of leaves that this leaf replaced.
+    /// Returns true if a leaf still has all versions that a reader at `seq` sees. If this leaf has
+    /// replaced other leaves, it must also have the versions of those leaves.
     fn is_kept(&self, node: &Node, seq: Seq) -> bool {
         let delta_floor = node.delta.as_ref().map_or(0, |delta| delta.floor());
         let floor = self.floor.load(Ordering::Acquire);
@@ -374,7 +374,7 @@ impl Tree {
         }
     }
 
-    /// Reads the value of `key` that a reader sees into `out`, replacing the content of `out`.
+    /// Reads the value of `key` as `reader` sees it. The value replaces the content of `out`.
     /// Returns whether the key has a value, or `Ok(None)` if the version that the reader would see
     /// has been dropped.
     pub(crate) fn get(
@@ -577,9 +577,9 @@ pub(crate) enum Next {
     TooOld,
 }
 
-/// Looks up a key in a leaf for a reader. `deleted` is the sequence number of a range deletion of
-/// the key that the leaf might not have applied. That deletion hides older versions in the delta,
-/// and versions in older images.
+/// Looks up a key in a leaf for a reader. `deleted` is the sequence number of a range deletion that
+/// covers the key and that the leaf might not have applied. The deletion hides each version in the
+/// delta that is older than the deletion, and all versions in an image that is older.
 fn look_up(
     node: &Node,
     key: &[u8],

@@ -111,9 +111,10 @@ pub(crate) fn merged(
     let mut key = Vec::new();
     for patch in patches {
         lsn = lsn.max(patch.lsn());
-        // Rows of patches have no sequence numbers. Each patch gets a number above that of the
-        // previous patch, because only the order of the patches matters, and several patches can
-        // have the same LSN. The merged leaf gets the highest LSN, not a later one.
+        // Rows of patches have no sequence numbers, so each patch gets one, above that of the
+        // previous patch. Only the order of these numbers matters. The LSNs are not enough, because
+        // several patches can have the same LSN. The LSN of the merged leaf is the highest LSN,
+        // even if the last sequence number is higher.
         seq = patch.lsn().max(seq.saturating_add(1));
         for row in 0..patch.rows() {
             patch.key(row, &mut key);

@@ -37,7 +37,7 @@ pub(crate) struct Node {
     pub content: Content,
     /// Changes of a leaf since its image was written.
     pub delta: Option<Box<Delta>>,
-    /// Lowest sequence number of a reader for which the image gives correct answers.
+    /// Lowest sequence number at which the image gives a reader correct answers.
     pub floor: Seq,
     /// Sequence number at which the node was last written back.
     pub consolidated_at: Seq,

@@ -35,7 +35,8 @@ const PATCH_BYTES: usize = 16;
 const UNKNOWN: u32 = u32::MAX;
 /// Bytes of a range deletion, without its keys.
 const DELETION_BYTES: usize = 16;
-/// Stored in place of the length of an end key if the deletion extends to the end of all keys.
+/// Stored in place of the length of the end key if a range deletion has no end key. The deletion
+/// then covers all keys after its start.
 const NO_END: u32 = u32::MAX;
 
 /// Content of a checkpoint.
@@ -43,8 +44,8 @@ const NO_END: u32 = u32::MAX;
 pub(crate) struct Stored {
     pub root: NodeId,
     pub locations: Vec<Location>,
-    /// Generation tag of each segment, as the images in the segment carry it; empty in a checkpoint
-    /// of version 2.
+    /// Generation tag of each segment. The images in a segment carry the tag of the segment. The
+    /// list is empty in a checkpoint of version 2.
     pub generations: Vec<u32>,
     /// Patches of the leaves that have any, the oldest first.
     pub patches: BTreeMap<NodeId, Vec<Patch>>,
@@ -55,10 +56,11 @@ pub(crate) struct Stored {
 /// Level of detail of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Detail {
-    /// No filters of patches: opening the index reads every patch to compute its filter.
+    /// The checkpoint has no filters of patches. So opening the index reads every patch to compute
+    /// its filter.
     Places,
-    /// With the filters of patches, so that opening the index does not have to read the patches.
-    /// Used for a checkpoint from which the index is expected to be opened.
+    /// The checkpoint has the filters of patches, so that opening the index does not have to read
+    /// the patches. This level is used if the index is expected to be opened from the checkpoint.
     Filters,
 }
 
@@ -268,9 +270,9 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes an image of the root leaf if the tree has no image yet, even if the tree is empty. If
-    /// all superblocks and checkpoints are lost, only this image proves that no content from before
-    /// the log is missing.
+    /// Writes an image of the root leaf if the tree has no image yet, even if the tree is empty.
+    /// All superblocks and checkpoints can be lost. Only this image then proves that the log is
+    /// complete: there was no content before the log that is now missing.
     fn write_first_image(&mut self) -> Result<(), Error> {
         let root = self.tree.root();
         let is_leaf = !self.nodes.is_changed(root);

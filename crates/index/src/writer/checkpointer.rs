@@ -158,8 +158,8 @@ impl Checkpointer {
         self.unsettled.settle(leaves_written);
     }
 
-    /// Returns the sources of new images that are made from the images `bases`: the images in
-    /// `bases`, and the images from which these were made, as far as they are recorded.
+    /// Returns the sources of a new image that is made from the images `bases`. The sources are
+    /// these images and, as far as they are recorded, the images from which these images were made.
     pub(super) fn trace(&self, bases: &[Base], logged_from: u64) -> LeafSources {
         self.unsettled.trace(bases, logged_from)
     }
@@ -182,8 +182,8 @@ mod tests {
         geometry
     }
 
-    /// A checkpoint of `kib` KiB. Each KiB is filled with its number modulo 251; only one byte of
-    /// the last KiB is used.
+    /// A checkpoint in a buffer of `kib` KiB. Each KiB is filled with its number modulo 251. Of the
+    /// last KiB, only the first byte belongs to the checkpoint.
     fn checkpoint(kib: usize, segments: Vec<u32>) -> TakenCheckpoint {
         let mut bytes = Aligned::zeroed(kib << 10);
         for (number, part) in bytes.chunks_mut(1 << 10).enumerate() {

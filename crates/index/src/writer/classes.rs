@@ -52,8 +52,8 @@ impl Classes {
     pub(crate) fn is_hot(&self, interval: u8) -> bool {
         let closer: u64 = self.counts[..usize::from(interval) % CLASSES].iter().sum();
         let own = self.counts[usize::from(interval) % CLASSES];
-        // Leaves with a shorter interval come first in the hot share. This interval is hot if more
-        // than half of its leaves still fit into the hot share.
+        // The hot share is filled with leaves in ascending order of their intervals. Leaves with
+        // this interval are hot if more than half of them still fit into the hot share.
         (closer as f64 + own as f64 / 2.0) < self.total as f64 * self.hot_share
     }
 }

@@ -19,8 +19,8 @@ const PIECE_BYTES: usize = 64 << 10;
 /// Work of rewriting a leaf in a cleaning step, as a multiple of the length of its image. The work
 /// of moving an image equals the length of the image.
 const CONSOLIDATION_WORK: usize = 4;
-/// Minimum number of patches for which a leaf that is not in memory is read and rewritten instead
-/// of moving its image.
+/// Minimum number of patches that makes it worthwhile to read and rewrite a leaf that is not in
+/// memory. With fewer patches, and no changes in memory, the image of the leaf is moved instead.
 const PATCHES_WORTH_READING: usize = 2;
 
 impl Writer {
@@ -208,7 +208,8 @@ impl Writer {
         is_worth_it && has_room && !node.is_pinned
     }
 
-    /// Moves one image of a leaf with patches: the image of the whole leaf, or a patch.
+    /// Moves one image of a patched leaf. The image contains either the whole leaf or one of its
+    /// patches.
     fn move_piece(
         &mut self,
         peek: &Peek,
@@ -225,8 +226,9 @@ impl Writer {
         Ok(())
     }
 
-    /// Moves an image. Until the new copy has reached the storage, readers need the content from
-    /// memory.
+    /// Moves an image. The content of a node stays in memory until the new copy has reached the
+    /// storage, because readers cannot read that copy before. A blob is never in memory, so its new
+    /// copy is written at once.
     fn move_bytes(
         &mut self,
         peek: &Peek,

@@ -12,11 +12,11 @@ use crate::storage::Aligned;
 use std::iter::Peekable;
 use std::vec;
 
-/// Minimum share of the segments' space that should be in use: below it, segments are cleaned
-/// however well rows pack.
+/// Minimum of the share of the segments' space below which segments are cleaned. However well rows
+/// pack, this share is not set lower, unless the options ask for less.
 const UTILISATION_MIN: f64 = 0.7;
-/// Number of image bytes after which all earlier observations of how well rows pack have half their
-/// weight.
+/// When this number of image bytes has been observed, the weight of all earlier observations is
+/// halved. The observations tell how well rows pack.
 const REMEMBERED_BYTES: u64 = 64 << 20;
 
 /// A segment that is being cleaned.
@@ -135,13 +135,14 @@ impl Cleaner {
 
     /// Removes the segment being cleaned from the cleaner and returns it, for one step. After the
     /// step, the caller passes the segment to [`give_back`](Self::give_back). If the step fails,
-    /// the caller does not, and the cleaning of that segment starts again from its beginning.
+    /// the caller drops the segment instead. The cleaning of that segment then starts again from
+    /// its beginning.
     pub(super) fn take(&mut self) -> Option<Cleaning> {
         self.under_way.take()
     }
 
-    /// Accepts a segment that [`take`](Self::take) has returned, after one step. Returns true if
-    /// that was the last step.
+    /// Takes back a segment that [`take`](Self::take) has returned, after one step of its cleaning.
+    /// Returns true if that was the last step.
     pub(super) fn give_back(&mut self, cleaning: Cleaning) -> bool {
         assert!(self.under_way.is_none(), "one segment at a time");
         let is_done = cleaning.is_done();
@@ -163,8 +164,9 @@ impl Cleaner {
         self.packing.note(rows_bytes, image_bytes);
     }
 
-    /// Returns the share of the segments' space below which segments are cleaned. The share is at
-    /// most `utilisation`, the value of the options.
+    /// Returns a share of the segments' space. While less than this share is in use, segments are
+    /// cleaned if free segments are scarce. The share is at most `utilisation`, the value of the
+    /// options.
     pub(super) fn utilisation(&self, utilisation: f64) -> f64 {
         let packed_part = self.packing.packed_part();
         packed_part.max(UTILISATION_MIN).min(utilisation)
@@ -276,8 +278,8 @@ mod tests {
         for _ in 0..96 {
             packing.note(2 * mib, mib);
         }
-        // The weight of the first 64 MiB is halved three times, to 8 MiB. That is an eighth of the
-        // total weight at the end of the test, which is 64 MiB.
+        // The weight of the first 64 MiB is halved three times, to 8 MiB. The total weight at the
+        // end of the test is 64 MiB, so the first 64 MiB have an eighth of it.
         assert!(packing.packed_part() < 0.58, "{}", packing.packed_part());
     }
 }

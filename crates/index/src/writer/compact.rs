@@ -13,8 +13,8 @@ pub(crate) enum Compacting {
     /// The compaction has begun.
     #[default]
     Begun,
-    /// Stage in which leaves apply range deletions. The number is the maximum number of leaves that
-    /// still apply deletions in this stage.
+    /// Pending range deletions are being applied to the leaves that lack them. The number is the
+    /// maximum number of leaves to which this stage still applies deletions.
     Deletions(u32),
     /// Changes and patches are being written into leaves. The number is the maximum number of
     /// leaves that this stage still writes. Without a limit, new changes of other threads could

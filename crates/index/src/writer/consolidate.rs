@@ -157,12 +157,12 @@ enum Verdict {
     Beyond,
 }
 
-/// State while it is decided, from the newest to the oldest version, which versions of one key are
-/// kept.
+/// State of the decision which versions of one key are kept. The versions are judged from the
+/// newest to the oldest.
 #[derive(Debug)]
 struct OfKey {
-    /// Sequence number of the version that was judged last. It is the next newer version of the key
-    /// whose versions are judged now.
+    /// Sequence number of the version that was judged last. If the next version has the same key,
+    /// this is the number of the next newer version of that key.
     newer: Seq,
     kept: usize,
     bytes: usize,
@@ -184,10 +184,11 @@ impl OfKey {
         }
     }
 
-    /// Judges the next version, `row`, which belongs to the same key as the previous version or to
-    /// another key (`is_same_key`). `held` are the sequence numbers of the open readers, in
-    /// ascending order. A reader sees a version if the number of the reader is not below the number
-    /// of that version, and is below the number of the next newer version.
+    /// Decides whether the version `row` is kept. `is_same_key` is true if the previous version has
+    /// the same key; the previous version is then the next newer one. `held` are the sequence
+    /// numbers of the open readers, in ascending order. A reader sees a version if the number of
+    /// the reader is at least the number of that version, and is below the number of the next newer
+    /// version.
     fn judge(&mut self, row: &Row<'_>, is_same_key: bool, held: &[Seq]) -> Verdict {
         let value_bytes = match row.value.len() {
             long if long > self.inline_bytes_max => Reference::bytes_for(long),
@@ -335,8 +336,8 @@ impl Writer {
         for reference in std::mem::take(&mut self.scratch.freed) {
             self.free_blobs(&reference);
         }
-        // The inner nodes are written last, because this can fail. The leaf then still counts as
-        // written.
+        // Writing the inner nodes can fail, so they are written last. If this fails, the leaf still
+        // counts as written.
         self.write_inners_at_once()
     }
 
@@ -394,12 +395,14 @@ impl Writer {
         }
     }
 
-    /// Returns the leaves to write together with the leaf `id`, after adding the rows of all of
-    /// them to the scratch. These are: the leaf alone; or, if the leaf has become small and a
-    /// neighbour fits into one image with it, the leaf and that neighbour; or, if the leaf has
-    /// become empty, the leaf and its neighbours until one of them has a row. An empty leaf is
-    /// never just removed: only an image of its key range proves that older images of that range
-    /// are obsolete.
+    /// Returns the leaves that are to be written as one, among them the leaf `id`. The scratch then
+    /// holds the rows of all of them. There are three cases:
+    ///
+    /// - Usually, the leaf is written alone.
+    /// - A leaf that has become small is joined with a neighbour if both fit into one image.
+    /// - A leaf that has become empty is joined with its neighbours, up to the first one with a
+    ///   row. It cannot just be removed: only an image of its key range proves that older images of
+    ///   that range are obsolete.
     fn with_neighbours(
         &mut self,
         id: NodeId,
@@ -445,8 +448,9 @@ impl Writer {
         Ok(both.to_vec())
     }
 
-    /// Returns the empty leaf at the end of `path` together with its neighbours, up to the first
-    /// neighbour that has rows.
+    /// Gathers neighbours of the empty leaf at the end of `path`, until a neighbour has rows, there
+    /// are no more neighbours, or `EMPTY_JOINED_MAX` leaves are joined. Returns the empty leaf and
+    /// these neighbours, in the order of their keys.
     fn beside_nothing(&mut self, path: &Path, oldest: Seq) -> Result<Vec<NodeId>, Error> {
         let Some((_, inner, index)) = path.last() else {
             return Ok(Vec::new());
@@ -519,8 +523,8 @@ impl Writer {
             return std::iter::once(0..0).collect();
         }
         self.lay_out_for_cutting();
-        // The estimate ignores that rows can pack worse in several parts than in one image. So an
-        // image can become longer than `node_bytes`.
+        // Rows can pack worse in several small images than in one image. The estimate ignores this,
+        // so an image can become longer than `node_bytes`.
         let mut packed = 0;
         for start in (0..rows).step_by(ESTIMATED_ROWS) {
             self.builder.clear();

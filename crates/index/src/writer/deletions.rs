@@ -4,11 +4,12 @@
 //! longer range also takes effect immediately, because readers consult the list of such deletions
 //! in addition to the leaves ([`Deletions`](crate::tree::deletions::Deletions)). After each group
 //! of batches some leaves apply the deletion, and each leaf that is rewritten or relogged applies
-//! it first. So no commit waits for more than these leaves, however long the range is. A leaf is
-//! read for this only if the deletion is of an earlier incarnation, because the image of the leaf
-//! may then be newer than the deletion. Checkpoints list the deletions that leaves may lack, and
-//! the log has these deletions after its tail, for a rebuild. A leaf that has not applied a
-//! deletion must never be written or relogged with a sequence number above that of the deletion.
+//! it first. So a commit waits for a few leaves at most, however long the range is. A leaf is read
+//! from the storage to apply a deletion only if the deletion is of an earlier incarnation: the
+//! image of the leaf may then be newer than the deletion. Checkpoints list the deletions that
+//! leaves may lack. The log also has these deletions, after its tail, so that a rebuild finds them.
+//! A leaf that has not applied a deletion must never be written or relogged with a sequence number
+//! above that of the deletion.
 
 use super::Writer;
 use crate::batch::{Operation, push_operation};
@@ -30,10 +31,10 @@ const WAITING_MAX: usize = 64;
 /// because the log has to hold all of them.
 const WAITING_SHARE: usize = 16;
 
-/// A range deletion that some leaves might not have applied yet. After every leaf has applied the
-/// deletion, the deletion stays in the list as long as a leaf needs the log from the deletion's log
-/// position or from an earlier position. After a crash, an opening finds such a leaf in its state
-/// before the deletion, and needs the deletion again.
+/// A range deletion that some leaves might not have applied yet. Even after every leaf has applied
+/// it, it stays in the list while some leaf needs the log from the deletion's log position or from
+/// an earlier position. The reason is a crash: the next opening can find such a leaf in its state
+/// before the deletion, and must then apply the deletion again.
 #[derive(Debug)]
 struct Waiting {
     deletion: Deletion,
@@ -51,7 +52,8 @@ struct Waiting {
 pub(super) struct WaitingDeletions(Vec<Waiting>);
 
 impl WaitingDeletions {
-    /// Creates the list from the deletions of a checkpoint, which need the log from `logged_at` on.
+    /// Creates the list from the deletions of a checkpoint. All of these deletions need the log
+    /// from `logged_at` on.
     pub(super) fn of(stored: Vec<Deletion>, logged_at: u64) -> WaitingDeletions {
         let mut waiting = WaitingDeletions::default();
         for deletion in stored {
@@ -204,8 +206,8 @@ impl Writer {
         self.maintain(1, 0)
     }
 
-    /// Makes up to `leaves` leaves apply the deletions that they lack. Returns false if no leaf
-    /// lacks any deletion.
+    /// Applies waiting deletions to at most `leaves` leaves. Each of these leaves gets all
+    /// deletions that it lacks. Returns false if no leaf lacks any deletion.
     pub(super) fn take_in_some(&mut self, leaves: usize) -> Result<bool, Error> {
         if self.deletions.is_done() {
             return Ok(false);
@@ -215,7 +217,8 @@ impl Writer {
         result.map(|()| true)
     }
 
-    /// Makes the first leaf that lacks the oldest deletion apply all deletions that it lacks.
+    /// Finds the first leaf that lacks the oldest deletion, and makes this leaf apply all deletions
+    /// that it lacks.
     fn take_in_next(&mut self) -> Result<(), Error> {
         let next = self
             .deletions
@@ -285,9 +288,8 @@ impl Writer {
             let lsn = match is_old && consolidated_at < deletion.seq {
                 true => self.tree.leaf_image(id)?.map_or(0, |image| image.lsn()),
                 // `consolidated_at` is used in two cases. First, the leaf was written back in this
-                // incarnation, which has set the value. Second, the deletion is of this incarnation
-                // and the image of the leaf is of an earlier one, so the image is older than the
-                // deletion.
+                // incarnation, and that write-back has set the value. Second, the deletion is of
+                // this incarnation, and the image of the leaf is older than the deletion.
                 false => consolidated_at,
             };
             let has_changes = self.tree.slots.get(id).node.read().delta.is_some();
@@ -300,10 +302,11 @@ impl Writer {
         Ok(())
     }
 
-    /// Relogs, at the head of the log, deletions that some leaves lack and whose log position is
-    /// before `target`. One call relogs at most one frame of deletions. The deletions keep the
-    /// sequence numbers of their batches. They have to stay in the log only for a rebuild, because
-    /// a rebuild has no checkpoint. Returns false if there is no such deletion.
+    /// Relogs, at the head of the log, the deletions that some leaves lack and whose log position
+    /// is before `target`. Returns false if there is no such deletion. One call relogs at most one
+    /// frame of deletions. The deletions keep the sequence numbers of their batches. Only a rebuild
+    /// needs them in the log: an opening finds them in the checkpoint, but a rebuild has no
+    /// checkpoint.
     pub(super) fn relog_deletions(&mut self, target: u64) -> Result<bool, Error> {
         let is_due = |w: &Waiting| w.next.is_some() && w.logged_at < target;
         if !self.deletions.0.iter().any(is_due) {
@@ -333,9 +336,10 @@ impl Writer {
         Ok(true)
     }
 
-    /// Returns the first log position that is needed for the deletions that some leaf has not
-    /// applied. Removes from the list each deletion that all leaves have applied, if its log
-    /// position is before `leaves_from`, the position from which leaves need the log.
+    /// Returns the lowest log position of the deletions that some leaf has not applied; `None` if
+    /// there are none. Leaves need the log from `leaves_from` on. Removes from the list each
+    /// deletion that all leaves have applied, if its log position is before `leaves_from` or no
+    /// leaf needs the log.
     pub(super) fn deletions_needed_from(&mut self, leaves_from: Option<u64>) -> Option<u64> {
         let is_logged = |w: &Waiting| leaves_from.is_some_and(|from| from <= w.logged_at);
         self.deletions

@@ -1,28 +1,28 @@
 //! The dirty leaves: the order in which they are written back, the log position from which each of
 //! them needs the log, and the memory that their changes are allowed to take.
 //!
-//! Both orders are queues. A queue entry is valid only while the leaf still has the value in the
-//! entry. When a leaf is written back, its entries stay in the queues; they are dropped when they
-//! reach the front. Every leaf that has changes must have an entry in each queue. Otherwise the log
-//! would be truncated before the changes are in a node. The queue in log order must never be read
-//! while it is unsorted. A replay leaves that queue unsorted, because a replay adds changes in key
-//! order.
+//! There are two queues of leaves: one in order of age, for the write-back, and one in order of log
+//! position. A queue entry is valid only while the leaf still has the value in the entry. When a
+//! leaf is written back, its entries stay in the queues; they are dropped when they reach the
+//! front. Every leaf that has changes must have an entry in each queue. Otherwise the log would be
+//! truncated before the changes are in a node. The queue in log order must never be read while it
+//! is unsorted. A replay leaves that queue unsorted, because a replay adds changes in key order.
 
 use crate::node::NodeId;
 use crate::tree::slots::{Node, Slots};
 use std::collections::VecDeque;
 
-/// Number of bytes by which each committed byte of changes lowers the temporary memory limit that
-/// applies after an opening. The value is so high that the limit falls faster than changes fill
-/// memory.
+/// Number of bytes by which the temporary memory limit after an opening decreases for each
+/// committed byte of changes. At this value, the limit decreases faster than changes fill memory.
 const PAID_OFF_SHARE: u64 = 8;
-/// Minimum number of bytes by which the temporary memory limit after an opening decreases with each
-/// group of batches, so that the limit is finally below the normal limit and has no effect. Writing
-/// back one leaf frees about five times this number of bytes. In a measurement, writing back a leaf
-/// with every commit after an opening made those commits a fifth slower.
+/// Minimum number of bytes by which each group of batches lowers the temporary memory limit that
+/// applies after an opening. Because of this minimum, the limit finally falls below the normal
+/// limit and has no effect. Writing back one leaf frees about five times this number of bytes, so
+/// not every commit has to write back a leaf. In a measurement, commits that each wrote back a leaf
+/// were a fifth slower.
 const PAID_OFF_BYTES: u64 = 256;
 
-/// A leaf id, and the log position from which that leaf needs the log.
+/// A log position from which a leaf needs the log, and the id of that leaf.
 pub(super) type Logged = (u64, NodeId);
 
 /// The dirty leaves.
@@ -150,8 +150,8 @@ impl DirtyLeaves {
         }
     }
 
-    /// Notes that the changes of these leaves were relogged at `position`. No leaf in the queue has
-    /// a higher log position.
+    /// Notes that the changes of these leaves were relogged at `position`. `position` must not be
+    /// lower than the log position of any leaf in the queue.
     pub(super) fn logged_again(&mut self, taken: Vec<Logged>, slots: &Slots, position: u64) {
         let last = self.by_log.back();
         assert!(
@@ -306,8 +306,8 @@ mod tests {
         leaves.change_late(2, 15);
         leaves.change_late(3, 5);
         leaves.change_late(4, 17);
-        // A late change at a log position (19) after the first position of its leaf (17) changes no
-        // queue entry.
+        // Leaf 4 already has a change at position 17. So a late change at the later position 19
+        // changes no queue entry.
         leaves.change_late(4, 19);
         let expected = [(5, 3), (15, 2), (17, 4), (40, 1)];
         assert_eq!(leaves.in_order_of_log(), expected);

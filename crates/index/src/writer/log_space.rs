@@ -26,9 +26,10 @@ impl Writer {
     }
 
     /// Moves the log to a longer ring if the log has not reached its maximum length and the storage
-    /// has room; otherwise returns false. After a failed attempt the next attempt is made only when
-    /// the number of segments has changed, or when a waiting batch needs `needed_blocks` blocks:
-    /// other programs may have freed space on the file system.
+    /// has room; otherwise returns false. After a failed attempt, the next attempt is made only
+    /// when the number of segments has changed or when a waiting batch needs `needed_blocks`
+    /// blocks. For a waiting batch, an attempt is always worthwhile, because other programs may
+    /// have freed space on the file system.
     pub(super) fn lengthen_log(&mut self, needed_blocks: u64) -> Result<bool, Error> {
         let Some(blocks) = self.log.rings().longer(&self.tree.geometry, needed_blocks) else {
             return Ok(false);
@@ -69,8 +70,9 @@ impl Writer {
     }
 
     /// Performs one step of freeing the log before `target`. The step ends when [`LEAVES_IN_STEP`]
-    /// leaves have been written or relogged; the last frame of relogged leaves can exceed that
-    /// number. Returns false if no part of the log before `target` is needed any more.
+    /// leaves have been written or relogged. The number can be slightly higher, because leaves are
+    /// relogged in whole frames. Returns false if no part of the log before `target` is needed any
+    /// more.
     pub(super) fn free_some_log(&mut self, target: u64) -> Result<bool, Error> {
         let end = self.leaves_freed() + u64::from(LEAVES_IN_STEP);
         while self.leaves_freed() < end {

@@ -1,5 +1,5 @@
-//! Schedule of maintenance: a little after every group of batches, in proportion to the work that
-//! the group added.
+//! Schedule of maintenance: each group of batches is followed by a small amount of maintenance, in
+//! proportion to the work that the group added.
 //!
 //! Maintenance never changes the content that readers see. It writes back changes beyond the memory
 //! budget, moves the tail of the log before the log is full, and cleans segments before free
@@ -22,8 +22,8 @@ pub(super) const LEAVES_IN_STEP: u32 = 256;
 pub(crate) enum WritingBack {
     #[default]
     Begun,
-    /// Leaves are applying range deletions. The number is the maximum number of leaves that still
-    /// apply deletions in this stage.
+    /// Leaves are applying range deletions. The number is the maximum number of further leaves to
+    /// which this stage applies them.
     Deletions(u32),
     /// Leaves are being written back. The number is the maximum number of leaves that this stage
     /// still writes back.
@@ -69,10 +69,10 @@ impl Writer {
         Ok(())
     }
 
-    /// Cleans a piece of a segment if segments need cleaning, and takes or continues a checkpoint
-    /// if free segments are scarce: segments without live content can be rewritten only once no
-    /// checkpoint names them. Must be called as often as segments are filled, or the storage would
-    /// grow. Also evicts written nodes from memory.
+    /// Cleans a piece of a segment if segments need cleaning. If free segments are scarce, takes or
+    /// continues a checkpoint, because a segment without live content can be rewritten only once no
+    /// checkpoint names it. Must be called as often as segments are filled; otherwise the storage
+    /// would grow. Also evicts written nodes from memory.
     pub(super) fn clean_some(&mut self) -> Result<(), Error> {
         self.release_memory();
         if self.options.paper.is_some() {
@@ -133,9 +133,9 @@ impl Writer {
     }
 
     /// Performs one step of writing leaves. Calls `write` once for each leaf, at most `left` times,
-    /// until [`LEAVES_IN_STEP`] leaves have been written. Leaves that cleaning writes are included
-    /// in the step, but not in `left`. Returns the rest of `left`, or `None` if `left` is used up
-    /// or `write` finds no leaf.
+    /// until [`LEAVES_IN_STEP`] leaves have been written. A leaf that is written by cleaning counts
+    /// towards the step, but not towards `left`. Returns the rest of `left`, or `None` if `left` is
+    /// used up or `write` finds no leaf.
     pub(super) fn consolidate_more(
         &mut self,
         mut left: u32,
@@ -179,9 +179,9 @@ mod tests {
         db.write(&batch, Durability::Relaxed).expect("a write");
     }
 
-    /// Writes all changes back in steps, between which other threads can write; a thread waits for
-    /// at most one step. The writing back includes all changes that existed when it began, and ends
-    /// even if other threads add changes faster than it proceeds.
+    /// All changes are written back in steps. Other threads can write between two steps, so a
+    /// thread waits for at most one step. The write-back includes all changes that existed when it
+    /// began, and it ends even if other threads add changes faster than it proceeds.
     #[test]
     fn changes_are_written_back_in_steps_that_come_to_an_end() {
         let options = Options {

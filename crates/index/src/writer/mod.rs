@@ -108,8 +108,8 @@ pub struct MaintenanceStatistics {
     pub log_rings: u64,
 }
 
-/// Number of node ids that must be available before the tree changes: enough for an even split of a
-/// leaf and of every level above the leaf.
+/// Number of node ids that must be available before the tree changes. They suffice even for a
+/// change that splits a leaf and every level above the leaf.
 const IDS_SPARE: usize = 1 << 12;
 
 /// The writer of an index.
@@ -256,8 +256,8 @@ impl Writer {
         }
     }
 
-    /// Applies the operations of a batch to the leaves. The batch is in the log at `position` or
-    /// later.
+    /// Applies the operations of a batch to the leaves. The record of the batch in the log begins
+    /// at `position` or at a later position.
     pub(crate) fn apply(
         &mut self,
         seq: Seq,
@@ -300,12 +300,11 @@ impl Writer {
 
     /// Applies a range deletion from the log again during replay, before any reader exists.
     ///
-    /// If the deletion concerned only one or a few leaves, this function applies it to these leaves
-    /// immediately. This is so for a relogged deletion, and for a deletion before the checkpoint
-    /// that is not in the list of the checkpoint. It cannot be applied later, because the sequence
-    /// numbers of images would not show which leaves lack it: an image of the checkpoint that is
-    /// newer than the deletion includes the deletion, but an image written since the replay began
-    /// also looks newer and may lack it.
+    /// Two kinds of deletions concerned only a few leaves, and are applied to them immediately: a
+    /// relogged deletion, and a deletion before the checkpoint that the checkpoint does not list.
+    /// Neither can be applied later, because the sequence numbers of images would not show which
+    /// leaves lack the deletion: an image of the checkpoint that is newer than the deletion
+    /// includes it, but an image written since the replay began also looks newer and may lack it.
     pub(crate) fn replay_deletion(
         &mut self,
         seq: Seq,
@@ -331,8 +330,8 @@ impl Writer {
     }
 
     /// Keeps memory within its bound while the log is replayed. If the storage has no space to
-    /// write leaves back, the changes take more memory: a full disk must not prevent reading and
-    /// deleting.
+    /// write leaves back, the changes are allowed to exceed the bound, and no error is returned: a
+    /// full disk must not prevent reading and deleting.
     pub(crate) fn maintain_in_replay(&mut self) -> Result<(), Error> {
         if self.options.paper.is_none() {
             self.dirty.lend(self.options.memory_bytes / 4 * 3);

@@ -5,7 +5,7 @@
 //! tree tell readers where a node is. This table tells the writer, together with facts that readers
 //! do not need: which leaves have patches, which inner nodes are newer in memory than any image,
 //! and which ids are free for new nodes. An id must never be free while a location or a patch is
-//! recorded for it: a checkpoint would name a node that does not exist.
+//! recorded for it. Otherwise a checkpoint would name a node that does not exist.
 
 use crate::node::NodeId;
 use crate::segments::Location;
@@ -21,7 +21,7 @@ pub(super) struct NodeTable {
     patched: BTreeSet<NodeId>,
     /// Free ids for new nodes; the last one is allocated next.
     free_ids: Vec<NodeId>,
-    /// Inner nodes that have changed since an image of them was written.
+    /// Inner nodes that have changed since their last image was written.
     changed_inners: BTreeSet<NodeId>,
 }
 

@@ -37,7 +37,7 @@ pub(crate) struct OpenLog {
     log: Log,
     /// The newest superblock.
     superblock: Superblock,
-    /// The superblock that was read at the opening, until it is known to be durable.
+    /// The superblock that was read at the opening; `None` once it is known to be durable.
     read: Option<Superblock>,
     /// Sequence number of the last batch accepted.
     seq: Seq,
@@ -84,7 +84,7 @@ impl OpenLog {
         self.seq
     }
 
-    /// Returns the number of blocks of the ring that the log continues in.
+    /// Returns the size, in blocks, of the ring in which the log continues.
     pub(super) fn ring_blocks(&self) -> u64 {
         self.log.ring_blocks()
     }
@@ -193,10 +193,10 @@ impl OpenLog {
     /// Writes the current superblock with the next generation, in the place of the older of the two
     /// superblocks.
     ///
-    /// The superblock that was read at the opening is written again first, to its own place. After
-    /// a failed write of an earlier incarnation it may be in the page cache only. The older
-    /// superblock would then be the only durable one, and a power cut while it is overwritten would
-    /// leave none.
+    /// The superblock that was read at the opening is first written again, to its own place. If an
+    /// earlier incarnation failed to write it, it may be in the page cache only. Then only the
+    /// older superblock is durable, and a power cut while the older one is overwritten would leave
+    /// no superblock.
     fn write_superblock(&mut self, storage: &dyn Storage) -> Result<(), Error> {
         if let Some(read) = &self.read {
             read.write(storage)?;
@@ -206,7 +206,8 @@ impl OpenLog {
         self.superblock.write(storage)
     }
 
-    /// Writes `rings` into the superblock durably: into both superblocks if the rings have changed.
+    /// Writes the superblock with `rings` durably. If the rings have changed, writes it twice, so
+    /// that both superblocks contain the new rings.
     fn write_rings(&mut self, storage: &dyn Storage, rings: &Rings) -> Result<(), Error> {
         let has_changed = self.superblock.rings != *rings;
         self.superblock.rings = rings.clone();
@@ -217,10 +218,10 @@ impl OpenLog {
         }
     }
 
-    /// Returns the rings of the log that are needed if nothing before `tail` is needed. If `tail`
-    /// is the end of the log, nothing of the log is needed, and this is only the ring at the front
-    /// of the storage. During a replay the log extends beyond the part read so far, so all rings
-    /// are kept except those before `tail`.
+    /// Returns the rings of the log that are still needed when the log before `tail` is not. If
+    /// `tail` is the end of a durable log, no ring has needed content, and only the ring at the
+    /// front of the storage is returned. During a replay the log extends beyond the part read so
+    /// far, so all rings are kept except those before `tail`.
     fn rings_after(&self, tail: u64) -> Rings {
         let needed = self.log.rings().needed_from(tail);
         let is_unneeded = self.is_taken_up() && tail == self.log.head() && self.log.is_durable();
@@ -263,7 +264,8 @@ impl OpenLog {
         })
     }
 
-    /// Returns the segments of those rings in `before` that the log no longer occupies.
+    /// Returns the segments of the rings that the log has left: the rings that are in `before` but
+    /// are not rings of the log now.
     fn left_since(&self, before: &Rings) -> Vec<Range<u32>> {
         let now = self.log.rings().all();
         let is_left = |ring: &&Ring| now.iter().all(|other| other.place != ring.place);
@@ -281,8 +283,8 @@ impl OpenLog {
         blocks: u64,
     ) -> Result<Vec<Range<u32>>, Error> {
         assert!(self.is_taken_up(), "what is replayed stays where it is");
-        // The log is made durable first: if frames before the start of the new ring were lost, that
-        // could not be distinguished from the end of the log.
+        // The log is made durable first. Otherwise, a crash could lose frames before the start of
+        // the new ring, and this loss would look like the end of the log.
         self.log.write_out(storage, true)?;
         let ring = Ring {
             from: self.log.head(),
@@ -514,7 +516,8 @@ mod tests {
         /// The durable write at this offset fails, and its data is only in the cache. No later sync
         /// writes it, as after a failed write-back on Linux.
         UnwrittenAt(u64),
-        /// The power is cut in the durable write at this offset, whose block is garbage then.
+        /// The power is cut during the durable write at this offset. The write leaves garbage in
+        /// its block.
         TornAt(u64),
     }
 

@@ -113,8 +113,8 @@ impl Writer {
         }
     }
 
-    /// Writes changed inner nodes immediately under the paper's rules; otherwise they are written
-    /// with the next checkpoint.
+    /// Writes changed inner nodes immediately, if the index follows the paper's rules. Otherwise
+    /// does nothing: the nodes are written with the next checkpoint.
     pub(super) fn write_inners_at_once(&mut self) -> Result<(), Error> {
         match self.options.paper {
             Some(_) => self.write_inners(),

@@ -1,10 +1,10 @@
 //! Writing the changes of a leaf as a patch, if only a little of the leaf has changed.
 //!
-//! Without patches each write-back would write the whole leaf. With patches, a leaf that is not in
-//! memory is neither read nor written whole, and a leaf in memory is merged with the changes there
-//! but not written whole. A leaf is written whole only after several patches, so the cost of a
-//! whole image arises once instead of with each write-back (docs/index.md). In memory a leaf is
-//! always one image, so a reader that finds the leaf in memory never reads patches.
+//! Without patches, each write-back would write the whole leaf. With patches, it writes only the
+//! changes. If the leaf is not in memory, the leaf is not read. If it is in memory, the changes are
+//! merged into its image there. A leaf is written whole only after several patches, so several
+//! write-backs together cost only one whole image (docs/index.md). In memory a leaf is always one
+//! image, so a reader that finds the leaf in memory never reads patches.
 
 use super::Writer;
 use crate::error::Error;
@@ -26,13 +26,13 @@ const PATCH_ROWS_MAX: usize = ROWS_MAX / 2 / PATCHES_MAX - 1024;
 /// allowed more space.
 const PATCHES_SHARE_AWAY: usize = 2;
 /// Divisor of the length of the image: the quotient limits the total bytes of all patches of a leaf
-/// in memory. Patches of such a leaf save only writing, not reading, so they are allowed less
-/// space.
+/// that is in memory. Patches of such a leaf save only writing, not reading, so they are allowed
+/// less space.
 const PATCHES_SHARE_AT_HAND: usize = 4;
 /// Maximum variation of the limit on the total bytes of a leaf's patches, in eighths of that limit,
-/// upwards or downwards. The node id of the leaf determines the variation. Without it, leaves that
-/// were first written together would also be rewritten together. Commits would be slow while that
-/// happens, and a third faster at other times.
+/// upwards or downwards. The node id of the leaf determines the variation. Without the variation,
+/// leaves that were first written together would also be rewritten together. The speed of commits
+/// would then alternate: slow during these rewrites, and a third faster at other times.
 const PATCHES_SPREAD_EIGHTHS: usize = 2;
 
 /// A patch that was written.
@@ -102,9 +102,9 @@ impl Writer {
         bytes * PATCH_SHARE <= image && all * all_share * 8 <= image * eighths_of(id)
     }
 
-    /// Returns the content of a leaf in memory merged with its changes, or `Absent` for a leaf that
-    /// is not in memory. Returns `None` if the changes drop a reference to a blob: only rewriting
-    /// the leaf frees that blob.
+    /// Returns the content of a leaf that is in memory, merged with the changes of the leaf.
+    /// Returns `Absent` if the leaf is not in memory. Returns `None` if the changes drop a
+    /// reference to a blob, because only rewriting the leaf frees that blob.
     fn content_with_changes(&mut self, id: NodeId, oldest: Seq) -> Option<Content> {
         let node = self.tree.slots.get(id).node.read();
         let (Content::Leaf(image), Some(delta)) = (&node.content, node.delta.as_deref()) else {

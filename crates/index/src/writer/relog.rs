@@ -3,8 +3,8 @@
 //!
 //! A commit of one change fills a block of the log, although the change itself is a hundredth of
 //! the block. Writing a leaf back only because the log wraps around would cost a whole image for
-//! one change. So the leaf's delta is relogged together with many other deltas. If the deltas would
-//! themselves take a large part of the log, relogging would never end, and leaves are written back
+//! one change. So the leaf's delta is relogged together with many other deltas. But if the deltas
+//! themselves take a large part of the log, relogging would never end. Leaves are then written back
 //! instead.
 
 use super::Writer;
@@ -26,8 +26,8 @@ const FRAME_BYTES_MAX: usize = 60 << 10;
 const FRAMES_MIN: usize = 32;
 
 impl Writer {
-    /// Returns the first log position that is needed by a leaf, or for a range deletion that some
-    /// leaf has not applied. Returns the head of the log if no part of the log is needed.
+    /// Returns the first log position that is still needed, either by a leaf or by a range deletion
+    /// that some leaf has not applied. Returns the head of the log if no part of the log is needed.
     pub(super) fn needed_from(&mut self) -> u64 {
         let leaves_from = self.leaves_needed_from();
         let deletions_from = self.deletions_needed_from(leaves_from);
@@ -45,8 +45,9 @@ impl Writer {
         self.leaves_needed_from().is_some_and(|from| from < target)
     }
 
-    /// Returns true if relogging deltas is possible and makes room: the log has room for the new
-    /// records, and the deltas take only a small part of the log.
+    /// Returns true if deltas can be relogged and relogging them frees space in the log. The log
+    /// must have room for the new records, and the deltas must take less memory than a quarter of
+    /// the size of the log.
     fn may_relog(&self) -> bool {
         let has_room = self.log.free_blocks() as usize * BLOCK_BYTES > self.frame_bytes() * 2;
         has_room && self.tree.memory.delta_bytes() < self.log_bytes() as u64 / 4
@@ -82,8 +83,8 @@ impl Writer {
     /// Writes back the leaf whose changes are first in the log.
     fn consolidate_first_logged(&mut self) -> Result<(), Error> {
         if let Some((_, id)) = self.dirty.first_logged(&self.tree.slots) {
-            // The leaf stays in the queue until it is written, because the queue determines from
-            // where the log is needed.
+            // The leaf stays in the queue until it is written: the leaves in the queue determine
+            // the position from which the log is needed.
             self.write_leaf_back(id)?;
         }
         Ok(())
@@ -103,7 +104,8 @@ impl Writer {
         {
             // A relogged delta gets the current sequence number, so the leaf must first apply the
             // range deletions that it lacks. Such a deletion may have an earlier log position than
-            // the delta. The leaf then stays the first in the queue, unless it has no changes left.
+            // the delta. So the leaf is still the first in the queue after it has applied the
+            // deletions, unless it has no changes left.
             self.take_in_of(id)?;
             let first = self.dirty.first_logged(&self.tree.slots);
             if first.is_none_or(|(_, first)| first != id) {

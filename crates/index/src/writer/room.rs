@@ -5,8 +5,8 @@
 //! take no more space than their rows would take unpacked, the storage grows and no segment is
 //! cleaned. Segments are cleaned if the utilisation is below a minimum that the
 //! [cleaner](super::cleaner) determines. A write must never be refused for lack of space that
-//! cleaning could have made. So the index tries to grow the storage while spare segments exist, and
-//! cleans segments if the storage cannot grow.
+//! cleaning could have made. So the index keeps spare segments for cleaning. It tries to grow the
+//! storage before they are used up, and cleans segments if the storage cannot grow.
 
 use super::Writer;
 use crate::error::Error;
@@ -22,11 +22,12 @@ impl Writer {
         6 + table * 6 + self.segments.count_without_log() / 64
     }
 
-    /// Returns true if segments should be cleaned. If few segments are free, the share of live
-    /// content decides. Below a lower bound, which the cleaner determines, segments are cleaned.
-    /// From there up to the utilisation in the options, this function tries to extend the storage,
-    /// and segments are cleaned only if the storage has no space left. Above it, segments are not
-    /// cleaned. A segment that is being cleaned already is always continued.
+    /// Returns true if segments should be cleaned. A segment that is being cleaned already is
+    /// always continued. Otherwise, segments are cleaned only if few segments are free, and the
+    /// share of live content in the storage decides. If the share is below a lower bound, which the
+    /// cleaner determines, segments are cleaned. If the share is at or above the utilisation in the
+    /// options, segments are not cleaned. Between the two bounds, this function tries to extend the
+    /// storage, and segments are cleaned only if the storage has no space left.
     ///
     /// # Errors
     /// Errors of extending the storage, except a lack of space.

@@ -119,8 +119,9 @@ impl Writer {
         is_few && children_bytes(children) <= self.inner_bytes_max()
     }
 
-    /// Returns the maximum number of bytes of an inner node's children: the image of the node has
-    /// to fit a segment even if the children pack badly.
+    /// Returns the maximum number of bytes that the children of one inner node may take in an
+    /// unpacked image. The limit is low enough that the node's image fits a segment even if the
+    /// children pack badly.
     fn inner_bytes_max(&self) -> usize {
         self.tree.geometry.segment_bytes as usize / 2
     }

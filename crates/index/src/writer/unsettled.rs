@@ -26,8 +26,8 @@ pub(super) struct LeafSources {
 }
 
 impl LeafSources {
-    /// Adds `other`, the sources of an image from which this leaf was made: its bases become bases
-    /// of this leaf, too.
+    /// Adds `other`, the sources of a base of this leaf. The bases in `other` become bases of this
+    /// leaf too, up to `BASES_MAX` bases. `logged_from` becomes the lower of the two positions.
     fn reach_back(&mut self, other: &LeafSources) {
         for base in &other.bases {
             if self.bases.len() < BASES_MAX && !self.bases.contains(base) {

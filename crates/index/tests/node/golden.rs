@@ -330,9 +330,9 @@ fn a_patch_of_other_rows_is_refused() {
         seal(&mut page, 64);
         Image::parse(&page, 64).expect_err("no patch of version 1")
     };
-    // Each of the three calls changes one byte. The changed bytes give the patch a value out of
-    // line, the level of an inner node, and a column of sequence numbers. The page has enough zero
-    // bytes to contain such a column.
+    // Each of the three calls changes one byte of the patch. The first change puts a value out of
+    // line, the second sets the level of an inner node, and the third adds a column of sequence
+    // numbers. The page has enough zero bytes to contain such a column.
     let of_kind = |error| {
         matches!(
             error,

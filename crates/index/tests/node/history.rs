@@ -171,7 +171,7 @@ impl History {
     }
 
     /// Returns the version of `key` that a reader at the sequence number `seq` sees in the image
-    /// and the delta; `None` if there is none or it is a deletion.
+    /// and the delta. Returns `None` if the reader sees no version, or sees a deletion.
     fn visible(&self, key: &[u8], seq: Seq) -> Option<(Kind, Vec<u8>)> {
         let base = || super::model::visible(&self.base, key, seq).map(|(_, what)| what.clone());
         let newest = self.change(key, seq).map(Change::kind_and_value);
@@ -279,8 +279,8 @@ proptest! {
         }
     }
 
-    /// A delta gives correct answers to readers down to its floor, the lowest sequence number of a
-    /// reader that gets correct answers. This includes readers below `prune_at`.
+    /// A delta gives correct answers at every sequence number from its floor to the newest one.
+    /// This includes numbers below `prune_at`, if the floor is lower.
     #[test]
     fn a_delta_knows_how_far_back_it_answers(history in history()) {
         let delta = history.delta();

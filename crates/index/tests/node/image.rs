@@ -118,8 +118,8 @@ proptest! {
         prop_assert_eq!(Image::peek(&bytes), None);
     }
 
-    /// Malformed bytes with a valid checksum, as from a bug in another program or made on purpose,
-    /// can be parsed and queried without a panic.
+    /// An image with a valid checksum but malformed content causes no panic when it is parsed and
+    /// queried. A bug in another program, or an attacker, can produce such an image.
     #[test]
     fn whatever_is_sealed_can_be_asked(
         versions in versions(0..40),

@@ -89,8 +89,8 @@ pub fn crash(seed: u64, options: fn(&mut Draw) -> Options, reached: &mut Mainten
         if let Err(error) = world.reopen(disk) {
             panic!("seed {seed}: {error}");
         }
-        // The check above has read all leaves. Half of the time the index is opened again, so that
-        // no leaf is in memory, as in most programs.
+        // The check above has read all leaves. Half of the time, the index is opened again without
+        // a check. It then has no leaf in memory, as is usual after an opening.
         if draw.once_in(2) {
             let disk = world.disk.clone();
             let opened = world.open_again(disk);
@@ -175,8 +175,8 @@ fn nothing_but_the_log() -> Options {
         buffer_bytes: 8 << 20,
         log_bytes: 4 << 20,
         // An index also makes the log durable when a segment is full or when a value is written out
-        // of line. These options avoid both. Nodes are so long that no leaf is written because of
-        // its length.
+        // of line. These options avoid both. The maximum length of a node is so large that no leaf
+        // reaches it, so no leaf is written for that reason.
         node_bytes: 256 << 10,
         segment_bytes: 4 << 20,
         inline_value_bytes: 1000,
@@ -184,8 +184,9 @@ fn nothing_but_the_log() -> Options {
     }
 }
 
-/// Runs lives with long batches that become durable much later. A power cut then finds several
-/// frames of the log that are not durable, and the simulated disk keeps only some of these frames.
+/// Runs lives with long batches. Most of them are relaxed: they are not yet durable when they are
+/// acknowledged. A power cut then finds several frames of the log that are not durable, and the
+/// simulated disk keeps only some of these frames.
 pub fn relaxed(seed: u64) {
     let mut draw = Draw::new(seed);
     let mut world = World::new(nothing_but_the_log()).expect("an index on an empty disk");

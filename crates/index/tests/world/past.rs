@@ -16,8 +16,8 @@ fn found(disk: Disk, options: &Options) -> Result<Map, Error> {
     Ok(all.into_iter().collect())
 }
 
-/// Checks that an opening finds the content after some batch of the history, or reports damage.
-/// Returns false if it reports damage.
+/// Checks that opening the index either finds exactly the content after the first batches of the
+/// history (any number of them), or reports damage. Returns false if it reports damage.
 pub fn assert_not_wrong(disk: Disk, options: &Options, history: &History, how: &str) -> bool {
     match found(disk, options) {
         Ok(map) => {

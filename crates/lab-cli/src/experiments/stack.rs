@@ -58,7 +58,7 @@ fn run_alone(job: &Job<'_>) -> Result<Outcome, RunError> {
     };
     let (choice, settings) = (&job.cell.choice, &job.cell.settings);
     let outcome = rt.block_on(stack::run(&rt, choice, settings, job.seed, stop));
-    // Flushing tasks and timers of the stack run until the runtime is ended.
+    // The stack has timers, and tasks that flush data. They run until the runtime is ended.
     rt.end();
     outcome
 }

@@ -52,8 +52,7 @@ const INODES_IN_GROUP: u32 = 8_192;
 const TABLE_BLOCKS: u32 = INODES_IN_GROUP / INODES_IN_BLOCK;
 /// Number of directory entries in a block; an entry has about 24 bytes.
 const ENTRIES_IN_BLOCK: u32 = 170;
-/// Number of blocks that an inode lists directly, and number of blocks that an indirect block
-/// lists.
+/// Number of blocks that an inode lists directly. An indirect block lists `INDIRECT_PAGES` blocks.
 const DIRECT_PAGES: u32 = 12;
 const INDIRECT_PAGES: u32 = 1024;
 /// Maximum size in bytes of a file with a tail in the tree.
@@ -349,7 +348,8 @@ impl FileSystemLayout {
         touches.push(look(self.home(file)));
     }
 
-    /// Returns the block that contains the file's inode, or for ReiserFS its item in the tree.
+    /// Returns the block that contains the file's inode. For ReiserFS, returns the leaf of the tree
+    /// that contains the file's item.
     fn home(&self, file: FileId) -> u32 {
         let of = self.file(file);
         match of.item {
@@ -393,8 +393,8 @@ impl FileSystemLayout {
         }
     }
 
-    /// Returns true if a read bio must end before this page, because a different indirect block
-    /// lists the page.
+    /// Returns true if a read bio must end before this page, because this page is the first page
+    /// that an indirect block lists.
     pub(crate) fn breaks_before(&self, page: u32) -> bool {
         self.kind != FileSystemKind::Reiserfs
             && page >= DIRECT_PAGES

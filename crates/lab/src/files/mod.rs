@@ -4,8 +4,8 @@
 //! The layer consists of a page cache with Linux's read-ahead and write-back (decided by
 //! [`bimetal_policy`]), the layout of one of three file systems, and a journal if the file system
 //! has one. Below the layer is the real `queue` layer of the stack. Pages have no content: the
-//! layer models only the cost of an access, so data must never be requested from it. `docs/lab.md`
-//! describes the rules, and their simplifications compared with a kernel.
+//! layer models only the cost of an access, so no caller may request data from the layer.
+//! `docs/lab.md` describes the rules, and their simplifications compared with a kernel.
 
 mod disk;
 mod journal;
@@ -109,7 +109,7 @@ impl From<Full> for NoSpace {
     }
 }
 
-/// A program of a workload, and the CPU time that it has used but not yet waited for.
+/// A program of a workload, and its accumulated CPU time that the clock does not include yet.
 #[derive(Clone, Copy, Debug)]
 pub struct Program {
     task: u32,
@@ -145,8 +145,8 @@ impl OpenFile {
     }
 }
 
-/// Amount of CPU time in ns that a program accumulates before it waits for this time. A smaller
-/// amount causes no wait, so an access to a page in memory needs no timer.
+/// CPU time in ns that a program accumulates before it sleeps for the accumulated time. Below this
+/// amount the program does not sleep, so an access to a page in memory needs no timer.
 const PAID_AT_ONCE_NS: u64 = 200_000;
 
 /// Virtual file layer; see the module. Clones refer to the same file system.

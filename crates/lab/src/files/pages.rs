@@ -65,7 +65,8 @@ pub(crate) struct PageCache {
     /// Clean pages in the order of their last use, the most recently used at the front.
     clean: List,
     files: BTreeMap<FileId, FilePages>,
-    /// Files with dirty pages, ordered by the time since which each file has had dirty pages.
+    /// Files with dirty pages, oldest first. Each entry begins with the time since which the file
+    /// has had dirty pages.
     dirty_files: BTreeSet<(u64, FileId)>,
     dirty_pages: u64,
     under_way_pages: u64,
@@ -329,8 +330,9 @@ impl PageCache {
         }
     }
 
-    /// Returns the files with dirty pages, oldest first. Each element consists of the time since
-    /// which the file has had dirty pages, and of the file.
+    /// Returns the files with dirty pages. The file that has had dirty pages for the longest time
+    /// is the first. Each element consists of the time at which the file began to have dirty pages,
+    /// and of the file.
     pub(crate) fn oldest_dirty(&self) -> impl Iterator<Item = (u64, FileId)> + '_ {
         self.dirty_files.iter().copied()
     }

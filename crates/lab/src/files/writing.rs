@@ -90,7 +90,8 @@ impl Files {
         }
     }
 
-    /// Makes a program write dirty pages itself, or wait, if too many pages are dirty.
+    /// Throttles a program while too many pages are dirty: the program must write dirty pages
+    /// itself, or wait.
     async fn throttle(&self, program: &mut Program) {
         let mut throttle = Throttle::default();
         loop {
@@ -122,8 +123,8 @@ impl Files {
     async fn until_less_is_under_way(&self, most: Duration) {
         let before = self.0.cache.borrow().counts().under_way;
         let less = || self.0.cache.borrow().counts().under_way < before;
-        // The caller checks the counts again, whether this wait has ended by a change or by the
-        // timeout.
+        // This wait ends by a change or by the timeout. In both cases, the caller checks the counts
+        // again.
         let _ = self.0.rt.timeout(most, self.0.changed.until(less)).await;
     }
 

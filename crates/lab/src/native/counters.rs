@@ -25,8 +25,8 @@ const TRACEPOINTS: [&str; 6] = [
 ];
 /// Tracepoint filters for the direction of a request. The field `rwbs` (`blk_fill_rwbs`) contains
 /// the letter of the operation. If the device flushes its cache before the operation, the letter F
-/// precedes this letter. For a flush without data, `rwbs` is FF in the event of a request, and FW,
-/// without sectors, in the event of a bio.
+/// precedes this letter. A flush without data has two forms: request events show it as FF, and bio
+/// events show it as FW, with no sectors.
 const READS: &str = "rwbs ~ \"R*\"";
 const WRITES: &str = "(rwbs ~ \"W*\" || rwbs ~ \"FW*\")";
 const FLUSHES: &str = "rwbs ~ \"FF*\"";
@@ -222,7 +222,7 @@ impl Way {
         }
     }
 
-    /// Returns the counters of one direction when only the device's statistics are known, and no
+    /// Returns the counters of one direction, made from the device's statistics alone, without a
     /// trace. All merges are then reported as back merges, and the number of bios is the number of
     /// completed requests plus merges.
     fn alone(self) -> Direction {

@@ -148,9 +148,9 @@ fn number_of(path: &str) -> Option<DeviceNumber> {
     is_device.then(|| DeviceNumber::of_stat(metadata.st_rdev()))
 }
 
-/// Returns the mount point of a file system on one of these devices, from `mountinfo` (proc(5)).
-/// The third field of a line is the device number of the file system, which for btrfs is not the
-/// number of a disk. The second field after ` - ` is the path of the device.
+/// Returns the mount point of a file system on one of the devices in `numbers`, from `mountinfo`
+/// (proc(5)). The third field of a line is the device number of the file system, which for btrfs is
+/// not the number of a disk. The second field after ` - ` is the path of the device.
 fn mounted_at(
     mountinfo: &str,
     numbers: &[DeviceNumber],
@@ -167,7 +167,8 @@ fn mounted_at(
     })
 }
 
-/// Returns the path of a swap device that is one of these devices, from `/proc/swaps`.
+/// Returns the path of the first swap device in `swaps` (the text of `/proc/swaps`) whose device
+/// number is in `numbers`.
 fn swap_on(
     swaps: &str,
     numbers: &[DeviceNumber],

@@ -87,8 +87,9 @@ pub(super) fn remove(number: u32, backing: &Path) -> Result<(), NativeError> {
     }
     match fs::read_to_string(block_folder(number).join("loop/backing_file")) {
         Ok(file) if Path::new(file.trim_end()) != backing => return Ok(()),
-        // The kernel detaches the backing file when the last user closes the device. This call
-        // opens the device only temporarily, and is this last user.
+        // After `loop_clear`, the kernel detaches the backing file when the last user closes the
+        // device. Unless another program has the device open, this is when the file opened here is
+        // dropped.
         Ok(_) => sys::loop_clear(&open(&path)?).map_err(|source| io_error(&path, source))?,
         Err(_) => {}
     }

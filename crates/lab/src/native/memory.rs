@@ -1,7 +1,7 @@
-//! Limits the memory of a run to less than the memory of the machine, with a cgroup that has a
-//! memory limit, and with a limit on the dirty pages of one device. The limit on dirty pages is the
-//! same fraction of memory as in Linux 2.6.26. This module must never change a setting of the whole
-//! machine.
+//! Limits the memory of a run to less than the memory of the machine. A cgroup limits the memory
+//! itself, and a separate limit applies to the dirty pages of one device. The limit on dirty pages
+//! is the same fraction of memory as in Linux 2.6.26. This module must never change a setting of
+//! the whole machine.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,8 @@
-//! Executes the calls of the programs of a load. Programs that must block in the kernel
-//! independently have a thread each, which executes the calls of its program in order.
+//! Executes the calls of the programs of a load.
 //!
-//! A load of one program makes its calls on the thread of the load. In a load of many programs, a
-//! call of one program must not block the other programs.
+//! A load of one program makes its calls on the thread of the load. In a load of many programs,
+//! each program has its own thread, which executes the calls of the program in order. So a call
+//! that blocks in the kernel must not block the other programs.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -15,7 +15,8 @@ use bimetal_rt::Rt;
 use bimetal_rt::mailbox::{Sender, mailbox};
 use bimetal_rt::sync::Event;
 
-/// Stack size in bytes of the thread of a program, which executes only single calls.
+/// Stack size in bytes of a program's thread. The thread only executes single calls, so it needs
+/// little stack.
 const STACK_BYTES: usize = 256 << 10;
 
 type Call = Box<dyn FnOnce() + Send>;

@@ -41,8 +41,8 @@ struct Device {
     disk: Disk,
     /// Open device. It stays open for the duration of the run; closing it releases a loop device.
     file: File,
-    /// Whether the device was created for this run. Its queue settings need not be recorded then,
-    /// because they disappear with the device.
+    /// True if the device was created for this run. The queue settings of such a device need not be
+    /// recorded, because they disappear with the device.
     is_ours: bool,
     name: String,
 }
@@ -240,8 +240,8 @@ fn tune(
     };
     written.set(None, queue.join("write_cache"), cache)?;
     let throttle = queue.join("wbt_lat_usec");
-    // A kernel without writeback throttling has no such setting, and a scheduler may already have
-    // disabled the throttling.
+    // If the kernel has no writeback throttling, this file does not exist. A scheduler may already
+    // have disabled the throttling; the file then contains 0.
     if throttle.exists() && sysfs::read(&throttle)? != "0" {
         written.set(None, throttle, "0")?;
     }
@@ -266,8 +266,8 @@ fn limit_dirty(bdi: &Path, settings: &Settings, written: &mut Written) -> Result
     // exceed the new upper limit, so clear the lower limit first.
     sysfs::set(&bdi.join("min_ratio_fine"), "0")?;
     written.set(None, bdi.join("max_bytes"), &bytes.to_string())?;
-    // The kernel stores the limit as a fraction of memory, in `max_ratio_fine`. It is recorded, so
-    // that a change of it before the load starts is noticed.
+    // The kernel stores the limit as a fraction of memory, in `max_ratio_fine`. The fraction is
+    // recorded, so that a change of the limit before the load starts is noticed.
     let part = bdi.join("max_ratio_fine");
     let found = sysfs::read(&part)?;
     // The kernel assigns a device a share of the allowed dirty pages, in proportion to its writes.
@@ -496,8 +496,8 @@ fn measure(
     Ok((measured, counters.stop()?, elapsed_ns))
 }
 
-/// Runs the load in an external program, in the folder `root`, or on the device itself if the load
-/// uses no file system. When this returns, all written data is durable.
+/// Runs the load in an external program. The program works in the folder `root`, or on the device
+/// itself if the load uses no file system. When this function returns, all written data is durable.
 fn measure_tool(
     rt: &Rt,
     tool: &Tool,

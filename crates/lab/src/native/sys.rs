@@ -110,8 +110,8 @@ pub(super) fn count_events(tracepoint: u64, filter: &CStr, processor: u32) -> io
     words[1] = tracepoint;
     // The flag `disabled`: the counter does not count until its filter is set.
     words[5] = 1;
-    // SAFETY: the structure has the length that it states, and lives until the call returns; -1
-    // stands for every process and for no group.
+    // SAFETY: the structure has the length that it states, and lives until the call returns. The
+    // first -1 selects every process, and the second -1 means that there is no group.
     let fd = unsafe {
         libc::syscall(
             libc::SYS_perf_event_open,
@@ -138,9 +138,9 @@ pub(super) fn count_events(tracepoint: u64, filter: &CStr, processor: u32) -> io
 mod tests {
     use super::*;
 
-    /// The structure in `linux/loop.h` has two numbers of 4 bytes, `loop_info64` with 232 bytes,
-    /// and 64 reserved bytes. The flags are the last number before the names, at offset 52 of
-    /// `loop_info64`.
+    /// The structure `loop_config` in `linux/loop.h` consists of two numbers of 4 bytes, a
+    /// `loop_info64` of 232 bytes, and 64 reserved bytes. The flags are at offset 52 of
+    /// `loop_info64`, directly before the names.
     #[test]
     fn the_structure_is_that_of_the_kernel() {
         assert_eq!(size_of::<LoopConfig>(), 4 + 4 + 232 + 64);

@@ -20,7 +20,8 @@ pub struct Heat<'m> {
     pub label: String,
     /// Length of an interval in ns.
     pub interval_ns: u64,
-    /// Cells in order, each with its interval, its latency class, and its number of requests.
+    /// Cells, sorted by interval and then by latency class. Each cell consists of its interval, its
+    /// latency class, and its number of requests.
     pub map: &'m [(u16, u8, u64)],
 }
 

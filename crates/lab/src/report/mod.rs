@@ -36,8 +36,9 @@ pub struct CellSummary {
     pub is_narrow: bool,
     /// Main metric of each run, in the order of the seeds.
     pub values: Vec<f64>,
-    /// Ratio of the main metric to the main metric of the baseline cell, from pairs of runs with
-    /// the same seed; `None` for the baseline cell itself.
+    /// Ratio of this cell's main metric to that of the baseline cell, computed from pairs of runs
+    /// with the same seed. `None` for the baseline cell itself, without such pairs, or if a
+    /// baseline value is 0.
     pub ratio: Option<Ratio>,
     /// Median of each other metric, by name.
     pub figures: BTreeMap<String, f64>,
@@ -60,8 +61,8 @@ pub struct CellSummary {
     /// Median of this program's CPU time per issued request in ns, for runs that measure it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_ns_per_request: Option<u64>,
-    /// Delay of emulated devices relative to their models. Over all runs: the number of events of
-    /// the models, the median of the mean delays, and the maximum delay.
+    /// Delay of emulated devices relative to their models, summarized over all runs: the number of
+    /// events of the models, the median of the mean delays, and the maximum delay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lateness: Option<Lateness>,
 }

@@ -363,9 +363,9 @@ impl<'s> Page<'s> {
         );
     }
 
-    /// Returns the name of a cell's line in a plot: the cell's choices on the axes on which any of
-    /// the `others` has another choice. If there is no such axis, the name is the device of the
-    /// cell.
+    /// Returns the name of a cell's line in a plot. The name lists the cell's choice on each axis
+    /// on which at least one of the `others` differs from the cell. If there is no such axis, the
+    /// name is the device of the cell.
     fn line_name(&self, cell: &CellSummary, others: &[&CellSummary]) -> String {
         let differs = |axis: &str| {
             others
@@ -520,7 +520,8 @@ impl<'s> Page<'s> {
         AXES.into_iter().filter(varies)
     }
 
-    /// Writes a table of the metrics other than the main metric, which differ between loads.
+    /// Writes a table of the metrics other than the main metric. Different loads have different
+    /// metrics of this kind.
     fn figures_table(&self, out: &mut String) {
         out.push_str(
             "<details><summary>Figures of the loads</summary><div class=\"wide\"><table><tbody>",
@@ -701,8 +702,9 @@ mod tests {
             })
             .collect();
         let summary = super::super::summary(&plan, &runs);
-        // There are four checks: one for each pair of the two schedulers and the two file systems.
-        // Each compares the program with the load `mail` under the same scheduler and file system.
+        // There are two schedulers and two file systems, so there are four checks: one for each
+        // combination. Each check compares the load `program` with the load `mail` in the same
+        // combination.
         assert_eq!(summary.checks.len(), 4);
         for check in &summary.checks {
             assert_eq!(
@@ -715,8 +717,8 @@ mod tests {
         assert_eq!(page.matches("<td>1.50</td>").count(), 4);
     }
 
-    /// Two file systems times two schedulers give three drawings, each with four bars and two boxes
-    /// in the legend.
+    /// The page has three drawings. Each drawing has four bars, one for each pair of the two file
+    /// systems and the two schedulers, and two boxes in the legend.
     #[test]
     fn there_is_a_bar_for_every_cell() {
         assert_eq!(page().matches("class=\"bar\"").count(), 3 * (4 + 2));

@@ -93,7 +93,7 @@ impl Clients {
     /// Returns the load file, if the load has one.
     ///
     /// # Errors
-    /// If the load file cannot be read, or does not have the checksum of the plan.
+    /// If the load file cannot be read, or its checksum differs from the one that the plan states.
     pub(super) fn script(&self) -> Result<Option<Rc<LoadFile>>, LoadError> {
         let Some(path) = &self.script else {
             return Ok(None);

@@ -311,8 +311,8 @@ impl<'a, F: FileLayer> Player<'a, F> {
         }
     }
 
-    /// Executes the calls of the load file repeatedly until the time `until`. Passes the number of
-    /// bytes that each call has transferred to `moved`.
+    /// Executes the calls of the load file repeatedly until the time `until`. After each call,
+    /// `moved` is called with the number of bytes that the call has transferred.
     ///
     /// # Errors
     /// If the device is full, or the layer fails.
@@ -338,8 +338,8 @@ impl<'a, F: FileLayer> Player<'a, F> {
                 }
             }
             if self.bytes == bytes_before {
-                // Calls that transfer no data can take no time, and the loop would then never end.
-                // So return an error.
+                // If no call transfers data, the calls possibly take no time, and the loop would
+                // never end. So return an error.
                 let why = "the load file reads and writes nothing of what it has opened";
                 return Err(LoadError::Trace(why.to_owned()));
             }
@@ -426,8 +426,8 @@ impl<'a, F: FileLayer> Player<'a, F> {
         }
         let open = match self.files.get(&name) {
             Some(file) => files.open(*file, &mut self.program).await?,
-            // A recording can open files that existed before its start, so the first open creates
-            // the file.
+            // A recording can open a file that existed before the recording began. The replay does
+            // not have this file yet, so the first open creates it.
             None if makes || empties => {
                 let directory = self.directory(self.file.directory_of(name)).await?;
                 files.create(directory, &mut self.program).await?

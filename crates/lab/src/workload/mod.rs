@@ -50,8 +50,8 @@ const PAGE_ESTIMATE_NS: u64 = 1_500;
 /// not fit into the caches of the processor.
 const STREAM_PAGE_ESTIMATE_NS: u64 = 8_000;
 
-/// Approximate time in ns of reading or writing a page on a real machine, for an unknown machine
-/// and device.
+/// Estimated time in ns of reading or writing a page on a real machine. The estimate is the same
+/// for every machine and device.
 const NATIVE_PAGE_ESTIMATE_NS: u64 = 30_000;
 /// Approximate time in ns of preparing a device for a run and restoring it afterwards.
 const NATIVE_RUN_ESTIMATE_NS: u64 = 1_500_000_000;
@@ -155,7 +155,7 @@ pub enum Workload {
     },
     /// The load of the module [`tool`].
     Tool {
-        /// Name of the load in the plan that the external program is to make.
+        /// Name of a load in the plan. The external program makes the same load.
         of: String,
     },
 }

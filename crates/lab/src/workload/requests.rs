@@ -78,10 +78,10 @@ impl Requests {
         Ok(())
     }
 
-    /// Returns the approximate number of calls. With `steady`, it is the number of initial writes,
-    /// plus `count` calls for each of half the maximum number of rounds. If the load uses the whole
-    /// device, the initial writes are not included, because the size of the device is not known
-    /// here.
+    /// Returns the approximate number of calls. Without `steady`, it is `count`. With `steady`, it
+    /// is the number of initial writes, plus `count` times half the maximum number of rounds. If
+    /// the load uses the whole device, the initial writes are not included, because the size of the
+    /// device is not known here.
     pub(super) fn estimated_pages(&self) -> u64 {
         let fill_calls = self.span_bytes.div_ceil(4096 * u64::from(FILL_BLOCKS)) * FILLS;
         match self.steady {

@@ -47,8 +47,9 @@ impl Stream {
         }
     }
 
-    /// Returns the number of pages that are read and written: each page of the file is written
-    /// twice, rewritten, and read twice.
+    /// Returns the number of pages that are read and written. Each page of the file is written
+    /// twice, then read and written once more by the rewrite, and then read twice. Each seek reads
+    /// two pages.
     pub(super) fn estimated_pages(&self) -> u64 {
         self.bytes / 4096 * 6 + self.seeks * 2
     }

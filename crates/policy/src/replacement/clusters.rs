@@ -3,9 +3,10 @@
 //!
 //! Sources: FAB, Jo et al., 2006, evicts the cluster with the most pages, and the oldest among
 //! equals. CLC, Park et al., MASCOTS 2008, evicts the largest cluster that is not among the most
-//! recently used ones (10 % of the clusters in this implementation). Block LRU with the
-//! compensation of BPLRU, Kim and Ahn, FAST 2008: a cluster that was written in sequence from its
-//! first to its last page becomes the next victim. The module knows nothing about dirtiness.
+//! recently used ones (10 % of the clusters in this implementation). Block LRU evicts the least
+//! recently used cluster. With the compensation of BPLRU, Kim and Ahn, FAST 2008, a cluster that
+//! was written in sequence from its first to its last page becomes the next victim. The module does
+//! not know which pages are dirty.
 
 use super::{Access, PageAddress, PageId};
 use crate::lists::{Links, List, NONE, grow};
@@ -28,8 +29,8 @@ pub(super) enum Choice {
 
 /// In CLC, one of this number of clusters is hot.
 const HOT_SHARE: usize = 10;
-/// The time since the last use of the oldest page is divided in this ratio, 3/4: a page last used
-/// in the older 3/4 of that time is cold.
+/// Divides the time from the last use of the oldest page until now. A page is cold if it was last
+/// used in the first 3/4 of that time.
 const COLD_SHARE: (u64, u64) = (3, 4);
 
 #[derive(Clone, Copy, Debug)]
@@ -69,8 +70,8 @@ pub(super) struct Clusters {
     most: usize,
     /// Number of clusters with pages.
     count: usize,
-    /// Fields for [`Choice::Cold`]: pages in order of recency, and the time of each page's last
-    /// use, counted in accesses.
+    /// This field and the three fields below it are used only for [`Choice::Cold`]: pages in order
+    /// of recency, and the time of each page's last use, counted in accesses.
     age_links: Links,
     by_age: List,
     used_at: Vec<u64>,
@@ -218,9 +219,9 @@ impl Clusters {
         }
     }
 
-    /// Returns the number of pages that were evicted since the last eviction of the cluster of
-    /// `page`. Returns `None` if a page of the cluster is in the cache, or the eviction has been
-    /// reported before.
+    /// Returns the number of pages that have been evicted since the cluster of `page` was last
+    /// evicted. Returns `None` if a page of the cluster is in the cache, if the cluster was never
+    /// evicted, or if its last eviction has been reported before.
     pub(super) fn take_left_since(&mut self, page: PageId) -> Option<u64> {
         let (cluster, _) = self.homes[page as usize];
         let cluster = &mut self.clusters[cluster as usize];

@@ -2,17 +2,18 @@
 //!
 //! Source: Jiang and Zhang, SIGMETRICS 2002. A LIR page has a small distance and is always in the
 //! cache; a HIR page has a large distance, and is resident if it is in the cache. Stack S orders
-//! pages by recency, and queue Q holds the resident HIR pages, 1 % of all pages (at least one). S
-//! is bounded at twice the capacity: beyond that, the page that was evicted first is forgotten.
+//! pages by recency. Queue Q holds the resident HIR pages: 1 % of the capacity (at least one page).
+//! If S has more pages than twice the capacity, the page that was evicted first is removed from S
+//! and forgotten.
 //!
 //! At one point the code follows the simulator from which the expected values of the tests are
 //! taken, instead of the paper's pseudo code. If a resident HIR page that is no longer in S is
-//! used, the LIR page at the bottom of S becomes a HIR page, and the next new page takes its place
-//! among the LIR pages. Q, which has a single place below 200 pages, can then have no place for the
-//! used page. Such a page is in limbo: it is in the cache and in S, but not in Q, until it is used
-//! again or its frame is needed. The simulator counts a page in limbo as a page in the cache, but
-//! reuses its frame immediately. With `limbo_is_free` the code does the same, only to compare with
-//! the simulator's tables.
+//! used, the LIR page at the bottom of S becomes a HIR page and moves to Q, and the next new page
+//! becomes a LIR page in its place. If the capacity is below 200 pages, Q has a single place, and
+//! can then have no place for the used page. Such a page is in limbo: it is in the cache and in S,
+//! but not in Q, until it is used again or its frame is needed. The simulator counts a page in
+//! limbo as a page in the cache, but reuses its frame immediately. With `limbo_is_free` the code
+//! does the same, only to compare with the simulator's tables.
 
 use super::PageId;
 use super::dirty::Dirty;

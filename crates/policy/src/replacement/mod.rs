@@ -200,8 +200,8 @@ pub trait Replacement: Send {
     /// location `place`.
     fn introduce(&mut self, page: PageId, place: PageAddress);
 
-    /// Accesses a page for which `introduce` was called before. Appends the pages that are evicted
-    /// to make room for the page to `out`.
+    /// Accesses a page for which `introduce` was called before. If pages are evicted to make room
+    /// for the page, they are appended to `out`.
     fn access(&mut self, page: PageId, access: Access, out: &mut Evictions) -> Outcome;
 
     /// Records that the driver wrote `page` to the device by its own decision. The page is clean

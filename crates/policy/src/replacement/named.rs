@@ -151,7 +151,8 @@ enum Kind {
     Page(Page),
     Clustered(Choice, bool),
     Belady,
-    /// The pair that suits the device's write granularity: [`Granularity::default_pair`].
+    /// The pair of policies that suits the write granularity of the device:
+    /// [`Granularity::default_pair`].
     Bimetal,
     Abm(Pair),
 }
@@ -170,7 +171,8 @@ struct WriteSide {
     choice: Choice,
     /// Number of pages in a cluster; `None` if a cluster is an erase block.
     cluster_pages: Option<u32>,
-    /// True if whole erase blocks are written where that costs less.
+    /// True if a whole erase block is written when that costs less than writing only the buffered
+    /// pages of the block.
     pads: bool,
 }
 
@@ -296,8 +298,8 @@ fn parse_write(text: &str) -> Option<WriteSide> {
         "cold" => Choice::Cold,
         _ => return None,
     };
-    // Padding writes a whole erase block, so no dirty page of the block is allowed to remain in the
-    // buffer.
+    // Padding is allowed only if all dirty pages of an erase block are evicted together: it writes
+    // the whole erase block, so no dirty page of the block may remain in the buffer.
     let whole = cluster_pages.is_none() && choice != Choice::Cold;
     (whole || !pads).then_some(WriteSide {
         choice,

@@ -30,13 +30,14 @@ pub(super) trait Order: Send {
     fn hit(&mut self, page: PageId, dirty: &Dirty, out: &mut Vec<PageId>);
 
     /// Inserts a page that is not in the order. If the order is full, evicts another page first. If
-    /// the order has room and does not remember the page, no page is evicted.
+    /// the order has room, a page can be evicted only if the order remembers the inserted page.
     fn insert(&mut self, page: PageId, dirty: &Dirty, out: &mut Vec<PageId>);
 
     /// Records that a page in the order became clean or dirty without being used.
     fn dirtiness_changed(&mut self, _page: PageId, _dirty: bool) {}
 
-    /// Evicts one page, to make room outside this order; does nothing if the order is empty.
+    /// Evicts one page, because the caller needs space for pages that are not in this order. Does
+    /// nothing if the order is empty.
     fn evict(&mut self, dirty: &Dirty, out: &mut Vec<PageId>);
 
     /// Inserts `page`, which is not in the order, at the position of the next victim (write
@@ -50,8 +51,8 @@ pub(super) trait Order: Send {
     /// Removes `page`. The page is then neither in the order nor remembered.
     fn remove(&mut self, page: PageId);
 
-    /// Announces the next access, to `page`. Orders that know the future count accesses in this
-    /// call.
+    /// Announces that the next access is to `page`. An order that knows the future counts accesses
+    /// by these calls.
     fn tick(&mut self, _page: PageId) {}
 }
 

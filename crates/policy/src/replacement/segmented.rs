@@ -52,8 +52,9 @@ impl Segmented {
 
     /// Demotes a page of `segment` if the segment exceeds its limit, and repeats this for each
     /// lower segment that thereby exceeds its limit. The lowest segment evicts a page instead. A
-    /// segment to which no page is demoted can stay above its limit, as the lowest segment does
-    /// when the sizes do not divide evenly.
+    /// segment to which no page is demoted can stay above its limit. For example, the lowest
+    /// segment can exceed its limit if rounding makes the sum of the limits smaller than the
+    /// capacity.
     fn settle(&mut self, segment: usize, out: &mut Vec<PageId>) {
         let mut at = segment;
         while self.segments[at].len() > self.limits[at] {

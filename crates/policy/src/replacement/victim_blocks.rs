@@ -1,4 +1,5 @@
-//! The erase blocks from which REF currently evicts, and the pages of each block in REF's window.
+//! The erase blocks from which REF currently evicts. Also, for each erase block, its pages that are
+//! in REF's window.
 //!
 //! This module only maintains lists; the policy that uses them is [`super::recently_evicted`].
 

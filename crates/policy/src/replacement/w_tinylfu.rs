@@ -19,10 +19,11 @@ use crate::lists::{Links, List, grow};
 const MAIN_SHARES: [usize; 2] = [1, 4];
 /// Number of counted uses per page of the main area after which all counters are halved.
 const SAMPLE: usize = 32;
-/// Number of counters per page of the main area: that of a Bloom filter with an error rate of one
-/// in a thousand.
+/// Number of counters per page of the main area. A Bloom filter with this number of counters has an
+/// error rate of one in a thousand.
 const COUNTERS_PER_PAGE: f64 = 14.378;
-/// Maximum number of counters. Beyond some million pages there are fewer counters per page.
+/// Maximum number of counters. With more than about 9 million pages in the main area, there are
+/// fewer than [`COUNTERS_PER_PAGE`] counters for each page.
 const COUNTERS_MAX: usize = 1 << 27;
 /// Number of counters that each page uses.
 const PROBES: u64 = 10;

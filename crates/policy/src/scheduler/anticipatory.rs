@@ -17,12 +17,12 @@ const THINK_NS_MAX: u64 = 20 * MS_NS;
 const BACK_SECTORS_MAX: u64 = 1024 * 1024;
 /// Factor by which the cost of a backward seek is multiplied.
 const BACK_PENALTY: u64 = 2;
-/// Distance ahead of the head, in sectors, within which a request counts as close before the disk
-/// has waited. Behind the head, half of this distance applies. The distance doubles with each
-/// millisecond of waiting.
+/// Distance ahead of the head, in sectors, up to which a request counts as close if the disk has
+/// not waited yet. Behind the head, the limit is half of this distance. Each millisecond of waiting
+/// doubles both limits.
 const CLOSE_SECTORS: u64 = 8192;
-/// Number of milliseconds that the disk has waited after which any request counts as close to the
-/// last one.
+/// When the disk has waited longer than this number of milliseconds, any request counts as close to
+/// the last one. If `antic_expire_ns` is shorter, it is used instead of this number.
 const CLOSE_MS_MAX: u64 = 20;
 
 /// Parameters of Anticipatory.
@@ -93,7 +93,8 @@ struct History {
 enum Waiting {
     /// The disk is not kept idle.
     Off,
-    /// The disk is kept idle until the task's request that is at the device completes.
+    /// A request of the task is still at the device. The time limit of the wait is set when that
+    /// request completes.
     ForCompletion,
     /// The disk waits for the task's next request, at most until the given time.
     ForNext { until_ns: u64 },
@@ -123,13 +124,15 @@ pub struct Anticipatory {
     /// `writes_left` is the part of the quota that the current batch has not used.
     write_quota: u64,
     writes_left: u64,
-    /// True if the current batch of async requests used up its quota, or had no request left, while
-    /// no sync request waited. The duration of such a batch must not reduce the quota.
+    /// True if, at some time in the current batch of async requests, no sync request waited and the
+    /// batch had no quota or no requests left. The duration of such a batch must not reduce the
+    /// quota.
     idled: bool,
     /// Number of requests on the list or with the device.
     under_way: usize,
     waiting: Waiting,
-    /// Task of the last dispatched request; `None` if that request was async.
+    /// Task of the last dispatched request: the scheduler may wait for the next request of this
+    /// task. `None` if the last dispatched request was async.
     awaited: Option<Task>,
     /// Time of the latest completion of a request of the `awaited` task; `None` if none has
     /// completed since the last dispatch.
@@ -334,8 +337,8 @@ impl Anticipatory {
         }
         if let Some(bio) = bio.filter(|b| b.is_sync() && self.is_close(&history, b, now_ns)) {
             // A near request of another task shows that the two tasks cooperate, so the request is
-            // added to the history of the awaited task, and is treated as a continuation of the
-            // awaited task if that task has exited.
+            // added to the history of the awaited task. If that task has exited, the request also
+            // counts as evidence that another task follows it.
             if history.exited {
                 self.nobody_follows.note(false);
             }
@@ -441,8 +444,8 @@ impl Anticipatory {
     }
 
     /// Adapts the quota of async requests to the duration of the last async batch. The caller does
-    /// this when the first sync request after the batch completes, because by then the device has
-    /// also completed the writes that it had delayed.
+    /// this when the first sync request after the batch completes. The device can delay writes, but
+    /// by then it has also completed the delayed writes.
     fn tune_quota(&mut self, now_ns: u64) {
         let limit_ns = self.parameters.write_batch_expire_ns;
         let took_ns = (now_ns + limit_ns).saturating_sub(self.batch_expires_ns);

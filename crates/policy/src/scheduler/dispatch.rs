@@ -14,9 +14,9 @@ pub struct DispatchList {
     new: Vec<Tag>,
     /// Expected position of the disk's head. The sort order begins at this sector and wraps once.
     boundary_sector: u64,
-    /// The last request appended at the tail of the list. While this request is in the list, the
-    /// boundary sector remains at the end of the request, and requests issued before it do not move
-    /// the boundary sector.
+    /// The last request appended at the tail of the list, until it is issued. During this time the
+    /// boundary sector stays at the end of this request: issuing an earlier request does not move
+    /// it.
     at_tail: Option<Tag>,
 }
 
@@ -48,9 +48,9 @@ impl DispatchList {
         self.new.push(tag);
     }
 
-    /// Inserts `tag` in the order of one ascending sweep that starts at the boundary sector and
-    /// then continues at the lowest sector. The request never passes a request of the other
-    /// direction.
+    /// Inserts `tag` in the order of one ascending sweep, which starts at the boundary sector and
+    /// then continues at the lowest sector. The request is never inserted ahead of a request of the
+    /// other direction.
     pub fn push_sorted(&mut self, tag: Tag, requests: &Requests) {
         let bio = requests[tag].bio;
         let place = |sector: u64| (sector < self.boundary_sector, sector);
@@ -68,8 +68,8 @@ impl DispatchList {
         self.new.push(tag);
     }
 
-    /// Removes and returns a request that this function has not returned since the request was
-    /// added.
+    /// Takes one request from the list of new requests. These are the requests that were added and
+    /// that this function has not returned yet.
     pub(super) fn take_new(&mut self) -> Option<Tag> {
         self.new.pop()
     }

@@ -22,7 +22,7 @@ const QUARTERS: u64 = 4;
 const BUCKETS: usize = 8;
 /// Number of buckets that count latencies within the target.
 const GOOD_BUCKETS: usize = 4;
-/// Number of samples in a histogram that suffices for a percentile.
+/// Minimum number of samples in a histogram for which a percentile is computed immediately.
 const SAMPLES: u64 = 500;
 /// Once this much time has passed since a percentile of a domain was first requested, fewer than
 /// [`SAMPLES`] samples suffice.
@@ -96,8 +96,8 @@ struct Domain {
     /// Time from which a percentile is computed even from few samples. The histograms `total` and
     /// `device` share this time, as in the kernel.
     wait_until_ns: Option<u64>,
-    /// Last percentile of `total`. It is kept because the device can be congested later, at a time
-    /// when no newer percentile exists.
+    /// Last percentile of `total` that was computed while the device was not congested. It is used
+    /// if the device becomes congested when no newer percentile exists.
     kept: Option<usize>,
 }
 

@@ -7,15 +7,14 @@
 /// The number one in the fixed-point representation of means and weights.
 const ONE: u64 = 256;
 
-/// While there are few samples, a seek is recorded as at most four times the mean plus this number
-/// of sectors.
+/// Number of sectors by which a recorded seek can exceed four times the mean while there are few
+/// samples.
 const SEEK_MORE_SECTORS_FEW: u64 = 2 * 1024 * 1024;
-/// Number of sectors by which a recorded seek can exceed four times the mean if there are enough
-/// samples. A longer seek is recorded as this maximum, so that an outlier does not distort the
-/// mean.
+/// If there are enough samples, a recorded seek is at most four times the mean plus this number of
+/// sectors. A longer seek is recorded as this limit, so that an outlier does not distort the mean.
 const SEEK_MORE_SECTORS: u64 = 2 * 1024 * 64;
-/// Total sample weight from which a mean is reliable enough that recorded seeks are limited by
-/// [`SEEK_MORE_SECTORS`] instead of [`SEEK_MORE_SECTORS_FEW`].
+/// Total sample weight from which a mean counts as reliable. From this weight on, recorded seeks
+/// are limited by [`SEEK_MORE_SECTORS`]; below it, they are limited by [`SEEK_MORE_SECTORS_FEW`].
 const ENOUGH: u64 = 80;
 
 /// A decaying mean: a new sample has a weight of one eighth, all previous samples together seven

@@ -94,8 +94,8 @@ pub trait Scheduler: Send {
     /// Returns the request after `tag` in the scheduler's order: the request that `tag` can absorb.
     fn latter(&self, tag: Tag, requests: &Requests) -> Option<Tag>;
 
-    /// Records that a bio was prepended to the request `tag`, which started at `old_start_sector`
-    /// before.
+    /// Records that a bio was prepended to the request `tag`. `old_start_sector` is the sector at
+    /// which the request started until then.
     fn grew_in_front(&mut self, tag: Tag, old_start_sector: u64, requests: &Requests) {
         let _ = (tag, old_start_sector, requests);
     }
@@ -134,8 +134,8 @@ pub trait Scheduler: Send {
         None
     }
 
-    /// Returns the number of requests that were added and have been neither dispatched to the list
-    /// nor absorbed (merged into another request).
+    /// Returns the number of requests that were added, but have not been moved to the list for the
+    /// device and have not been absorbed (merged into another request).
     fn waiting(&self) -> usize;
 }
 

@@ -229,7 +229,7 @@ impl RequestQueue {
         self.scheduler.task_exited(task);
     }
 
-    /// Returns the request that the bio `tag` started, in its current state.
+    /// Returns the current state of the request that began with the bio `tag`.
     pub fn request(&self, tag: Tag) -> &Request {
         &self.requests[tag]
     }

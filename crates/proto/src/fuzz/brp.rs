@@ -466,9 +466,9 @@ impl SessionOf {
         }
     }
 
-    /// Sends a FENCED message over a path. If the initiator has requested a fence on this path, the
-    /// message answers it, and the requests of the fenced path have ended. Otherwise the message is
-    /// unexpected.
+    /// Sends a FENCED message over a path. If the initiator has requested the fence of another path
+    /// over this path, the message answers that request, and all requests of the fenced path have
+    /// ended. Otherwise the message is unexpected.
     fn fenced(&mut self, input: &mut Input<'_>) {
         let Some(path) = self.path(input) else {
             return;

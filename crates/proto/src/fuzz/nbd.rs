@@ -236,8 +236,9 @@ pub fn nbd_client(data: &[u8]) {
 fn server_stream(input: &mut Input<'_>, choice: u8, request: &Request) -> Vec<u8> {
     let mut stream = b"NBDMAGICIHAVEOPT\0\x03".to_vec();
     if choice & 1 != 0 {
-        // Send successful answers to the options that lead into transmission, so that replies are
-        // reached: structured replies, the context `base:allocation`, and GO.
+        // Send successful answers to the options that lead into transmission: structured replies,
+        // the context `base:allocation`, and GO. The fuzzer then also reaches the replies to
+        // requests.
         let mut reply = |option: u32, kind: u32, data: &[u8]| {
             stream.extend(OPTION_REPLY_MAGIC.to_be_bytes());
             stream.extend(option.to_be_bytes());

@@ -240,7 +240,8 @@ impl ClientHandshake {
         self.ask_first(out);
     }
 
-    /// Sends the first option after the decision about TLS. TLS has begun, or it is not wanted.
+    /// Sends the first option that follows the decision about TLS: either TLS has begun, or the
+    /// client does not want TLS.
     fn ask_first(&mut self, out: &mut Vec<u8>) {
         if self.wishes.structured_replies {
             self.ask(opt::STRUCTURED_REPLY, &[], out);

@@ -232,9 +232,9 @@ impl ReplyDecoder {
             }
         }
         let mut consumed = 0;
-        // The sizes at which decoding is tried, in ascending order. Some are possible sizes of the
-        // fixed part of a reply; the others are the sizes at which its length becomes known more
-        // precisely. A fixed part that is not complete at one size has at least the next size.
+        // Decoding is tried at each of these sizes, in ascending order. Some are possible sizes of
+        // the fixed part of a reply. At each of the others, more is learned about the size of the
+        // fixed part. If the fixed part is not complete at one size, it has at least the next size.
         // Collecting bytes up to the next size therefore never consumes a byte of the payload.
         for need_bytes in [4, SIMPLE_REPLY_BYTES, CHUNK_HEADER_BYTES, 24, 26, 28, 32] {
             if need_bytes < self.partial.len() {
@@ -326,8 +326,8 @@ fn inside(request: &Request, offset_bytes: u64, length_bytes: u32) -> Result<(),
     }
 }
 
-/// Returns the offset in the payload of an error chunk that has an offset. It must lie in the
-/// request's range (section "Structured reply types").
+/// Returns the offset that the payload of an error chunk contains, for a chunk of the type with an
+/// offset. The offset must lie in the request's range (section "Structured reply types").
 ///
 /// # Errors
 /// A payload without the offset, or an offset outside the request.
@@ -394,8 +394,9 @@ pub struct ReadCoverage {
 }
 
 impl ReadCoverage {
-    /// Maximum number of separate ranges of a read that have arrived, which bounds the memory of
-    /// this record. While the chunks of a reply arrive in ascending order, there is only one range.
+    /// Maximum number of separate ranges of a read that have arrived. It bounds the memory of a
+    /// [`ReadCoverage`]. While the chunks of a reply arrive in ascending order, there is only one
+    /// range.
     pub const RANGES_MAX: usize = 1024;
 
     /// Nothing of `request` has arrived.
@@ -410,8 +411,9 @@ impl ReadCoverage {
     /// Records a content chunk.
     ///
     /// # Errors
-    /// A chunk that is empty, outside the request or overlaps an earlier chunk; a second chunk
-    /// despite `DF`; more than [`Self::RANGES_MAX`] separate ranges.
+    /// A chunk that is empty, that is outside the request, or that overlaps an earlier chunk; a
+    /// second chunk although the request has the flag `DF`; more than [`Self::RANGES_MAX`] separate
+    /// ranges.
     pub fn add(&mut self, offset_bytes: u64, length_bytes: u32) -> Result<(), ProtocolError> {
         inside(&self.request, offset_bytes, length_bytes)?;
         self.chunks = self.chunks.saturating_add(1);

@@ -40,8 +40,8 @@ impl ExportInfo {
         }
     }
 
-    /// Checks the three block sizes against section "Size constraints", and checks that the flag
-    /// `HAS_FLAGS` is set.
+    /// Checks the three block sizes against the section "Size constraints" of the NBD document, and
+    /// checks that the flag `HAS_FLAGS` is set.
     ///
     /// # Errors
     /// [`ProtocolError::BadExportInfo`] if one of these checks fails.

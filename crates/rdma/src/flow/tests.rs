@@ -171,8 +171,8 @@ impl End {
         }
     }
 
-    /// Sends one message if permitted: a message with data or, if there can be none, a message
-    /// without data.
+    /// Sends one message if the flow permits it: a message with data if possible, otherwise a
+    /// message without data.
     fn send(&mut self) -> bool {
         let left = (self.wants_bytes - self.sent_bytes) as usize;
         let on_wire = match self.flow.next_message(left) {
@@ -379,10 +379,11 @@ fn every_receive_is_needed() {
     };
     // Each even number is an action of the first end: with 0 the end sends a message, with 4 its
     // device receives a message, with 10 its program processes a received message, and with 0xfc
-    // its program reads the data. The odd number 5 is an action of the second end: its device
-    // receives a message. First both ends send all their data. Then the first end twice reads a
-    // message and gives the credit back in a message without data. Finally the device of the second
-    // end receives these four messages, and the program of the second end does not process them.
+    // its program reads the data. Of the odd numbers, which are actions of the second end, with 1
+    // the end sends a message, and with 5 its device receives a message. First both ends send all
+    // their data. Then the first end twice reads a message and gives the credit back in a message
+    // without data. Finally the device of the second end receives the four messages of the first
+    // end, and the program of the second end does not process them.
     let schedule = [0, 0, 1, 1, 4, 4, 10, 0xfc, 0, 10, 0xfc, 0, 5, 5, 5, 5];
     assert_eq!(run(shape, &schedule, 0), Ok(()));
     let overrun = Err("no receive is posted".to_owned());

@@ -299,8 +299,8 @@ impl Queues {
         assert_ne!(before, lent, "a buffer goes to the device and comes back");
     }
 
-    /// Returns the address of a buffer that the device does not own, so that only the caller
-    /// accesses it.
+    /// Returns the address of a buffer. The device must not own the buffer, because the caller must
+    /// be the only one that accesses it.
     fn buffer(&self, index: usize) -> *mut u8 {
         assert!(!self.lent.borrow()[index], "the device has this buffer");
         // SAFETY: the region has one buffer for each index of `lent`.

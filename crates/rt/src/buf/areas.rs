@@ -131,7 +131,8 @@ fn area_of(start: NonNull<u8>) -> usize {
 
 /// Maps a new area, on a huge page if the kernel has one.
 fn map_aligned() -> Option<NonNull<u8>> {
-    // SAFETY: a fresh private mapping, no address asked for; the result is checked.
+    // SAFETY: the call creates a new private mapping and asks for no address. The result is
+    // checked.
     let start = unsafe {
         libc::mmap(
             std::ptr::null_mut(),

@@ -49,8 +49,8 @@ struct PoolState {
     region_bytes: usize,
     buddy: RefCell<Buddy>,
     heap_bytes: Cell<usize>,
-    /// Allocator used instead of the heap for blocks of one size, in a pool [for
-    /// content](BufPool::for_content).
+    /// Allocator for blocks of one size, which would otherwise come from the heap. Only a pool [for
+    /// content](BufPool::for_content) has this allocator.
     areas: Option<RefCell<Areas>>,
     /// Tasks that wait for room in the region, in order of arrival.
     waiting: WaitQueue,
@@ -60,7 +60,7 @@ impl Drop for PoolState {
     fn drop(&mut self) {
         if self.region_bytes > 0 {
             // SAFETY: `BufPool::new` mapped the region with this length. Every block holds a
-            // reference to this state, so no block exists any more.
+            // reference to this state. The state is being dropped, so no block exists any more.
             let result = unsafe { libc::munmap(self.region.as_ptr().cast(), self.region_bytes) };
             assert_eq!(result, 0, "unmapping the buffer region failed");
         }
@@ -267,9 +267,9 @@ impl BufPool {
             .unwrap_or_else(|| std::alloc::handle_alloc_error(heap_layout(heap_bytes(len))))
     }
 
-    /// Allocates a buffer of `len` zeroes outside the registered region: from one of the pool's
-    /// memory areas if the buffer has their piece size, otherwise from the heap. Returns `None`
-    /// when there is no memory.
+    /// Allocates a buffer of `len` zeroes outside the registered region. The buffer is taken from
+    /// one of the pool's memory areas if its size, rounded up to whole pages, is the piece size of
+    /// the areas. Otherwise it is taken from the heap. Returns `None` when there is no memory.
     pub fn try_heap(&self, len: usize) -> Option<BufMut> {
         let capacity = heap_bytes(len);
         let areas = self.0.areas.as_ref();

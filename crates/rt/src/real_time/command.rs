@@ -103,9 +103,9 @@ impl DriverPages {
     pub fn read<const N: usize>(&self, at: usize) -> [u8; N] {
         let fits = at.checked_add(N).is_some_and(|end| end <= self.len);
         assert!(fits, "what is read lies in the pages");
-        // SAFETY: the bytes lie in the mapping, and bytes have no alignment. The driver may write
-        // them meanwhile, so the read is volatile: it happens exactly once, and the compiler
-        // assumes nothing about the value.
+        // SAFETY: the bytes lie in the mapping, and a byte array needs no alignment. The driver may
+        // write to the bytes meanwhile, so the read is volatile: it happens exactly once, and the
+        // compiler assumes nothing about the value.
         unsafe {
             self.start
                 .as_ptr()
@@ -142,8 +142,8 @@ impl CommandFile {
     /// Opens an existing file for reading and writing. Blocks, so use it at start-up only.
     ///
     /// # Errors
-    /// The errors of `open(2)`; `Unsupported` in virtual time, with the driver of threads, and
-    /// where the kernel has no rings with long entries (before Linux 5.19).
+    /// The errors of `open(2)`. `Unsupported` in virtual time, if the driver in use is `threads`,
+    /// or if the kernel has no rings with long entries (before Linux 5.19).
     pub fn open(rt: &Rt, path: &Path) -> io::Result<CommandFile> {
         if super::of(rt)?.driven().kind != DriverKind::Uring {
             return Err(io::Error::new(

@@ -64,7 +64,8 @@ pub(crate) enum Request {
 /// A completion of an operation: its key and its result.
 pub(crate) type Completion = (usize, i32);
 
-/// Driver of a runtime, which has the kernel execute operations.
+/// Driver of a runtime. It passes operations to the kernel, which executes them, and reports their
+/// completions.
 pub(crate) trait Driver {
     /// Starts an operation. The operation can complete before this returns; [`reap`](Self::reap)
     /// reports its completion in that case, too.

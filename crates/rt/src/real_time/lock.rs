@@ -53,8 +53,8 @@ pub fn try_lock_range(file: &File, range: &Range<u64>) -> io::Result<bool> {
         // The kernel requires a process ID of zero for locks of this kind.
         l_pid: 0,
     };
-    // SAFETY: the call reads one `struct flock`, which lives until it returns; the descriptor is
-    // open.
+    // SAFETY: the call reads one `struct flock`, which lives until the call returns; the descriptor
+    // is open.
     let taken = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
     if taken == 0 {
         return Ok(true);

@@ -119,8 +119,8 @@ pub(crate) struct RealTime {
     completions: RefCell<Vec<Completion>>,
     start: std::time::Instant,
     spin: Cell<Spin>,
-    /// Number of bytes that operations have transferred so far. Busy-polling and sleeping are
-    /// compared by this throughput.
+    /// Number of bytes that operations have transferred so far. The throughput is computed from
+    /// this number, in order to compare busy-polling with sleeping.
     moved_bytes: Cell<u64>,
     options: UringOptions,
     driven: Driven,
@@ -137,7 +137,8 @@ impl RealTime {
             start: sys::monotonic_now(),
             spin: Cell::new(Spin::new(options.spin)),
             moved_bytes: Cell::new(0),
-            // Runtimes that are created from these options get the same driver.
+            // The driver that was chosen replaces the requested one, so runtimes that are created
+            // from these options later use the same driver as this runtime.
             options: UringOptions {
                 driver: driven.kind.into(),
                 ..options.clone()

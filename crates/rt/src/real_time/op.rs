@@ -92,7 +92,8 @@ impl Owned {
     }
 }
 
-/// An open file of a runtime, through which files, sockets and watches start operations.
+/// An open file, together with the runtime that executes operations on the file. Files, sockets and
+/// watches start their operations through a handle.
 pub(crate) struct Handle {
     real_time: Rc<RealTime>,
     file: Rc<Descriptor>,

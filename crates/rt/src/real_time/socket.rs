@@ -328,9 +328,9 @@ fn new_socket(family: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Requests a larger send buffer, so that a send waits for room, and is woken, less often. Errors
-/// are ignored, since the size is optional: the kernel applies its own limit, or keeps the default
-/// size.
+/// Requests a larger send buffer, so that a send waits for room less often. Errors are ignored,
+/// because the larger buffer is optional: after an error, the kernel keeps the default size. The
+/// kernel can also limit the size that is requested.
 fn set_send_buffer(fd: &OwnedFd) {
     let _ = set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, SEND_BUFFER_BYTES);
 }
@@ -386,8 +386,8 @@ fn get_option<T: SocketValue>(
     values: &mut [T],
 ) -> io::Result<usize> {
     let mut len = size_of_val(values) as libc::socklen_t;
-    // SAFETY: the pointer and the length describe `values`, which lives through the call, and any
-    // bytes are a valid `T`.
+    // SAFETY: the pointer and the length describe `values`, which lives through the call. Every bit
+    // pattern is a valid `T`.
     let result = unsafe {
         let start = values.as_mut_ptr().cast();
         libc::getsockopt(fd.as_raw_fd(), level, name, start, &raw mut len)

@@ -210,8 +210,8 @@ mod tests {
             done += if probes { 1 } else { 2 };
             now += 10 * US;
         }
-        // The thread busy-polls before the first trial, and for half of the time of each trial. In
-        // the simulated second there are eight trials.
+        // The thread busy-polls until the first trial begins, and then during half of each trial.
+        // The loop simulates one second, which has eight trials.
         assert!((2_000..10_000).contains(&probed), "{probed}");
     }
 

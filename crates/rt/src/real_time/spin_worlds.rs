@@ -303,8 +303,8 @@ fn an_idle_thread_takes_no_processor_time() {
 }
 
 /// Returns the share of time that the thread spends on busy-polling, in thousandths, if requests
-/// arrive at the interval `every`. Before, the thread has had a conversation (requests that follow
-/// each other closely) in which busy-polling was the better way.
+/// arrive at the interval `every`. These requests follow a conversation (requests that follow each
+/// other closely) in which busy-polling was the better way.
 fn polled_permille(every: Duration) -> u128 {
     let mut server = Server::new(1);
     server.run(QUIET, SECOND);

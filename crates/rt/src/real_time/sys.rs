@@ -115,18 +115,17 @@ pub struct MemoryLock {
 /// Prepares the process to serve the machine that it runs on, under memory pressure.
 ///
 /// The kernel might be waiting for this very process to clean dirty pages, so serving a write must
-/// never need memory that only cleaning can free:
-/// - `PR_SET_IO_FLUSHER` tells the kernel that the process is part of the I/O path: allocations of
-///   the process then never wait for write-back (Linux 5.6, needs `CAP_SYS_RESOURCE`).
-/// - The heap is grown by `heap_reserve_bytes` and touched, so that the small allocations of a
-///   request find resident memory. The heap is configured never to shrink, not to serve requests
-///   below 64 MiB by fresh mappings, and not to give threads heaps of their own.
-/// - The stack of the calling thread, which must be the thread that serves requests, is grown: only
-///   the main thread's stack grows by faults, which `mlockall` cannot foresee (mlockall(2), notes).
-/// - `mlockall` keeps all present and future memory resident.
+/// never need memory that only cleaning can free: - `PR_SET_IO_FLUSHER` tells the kernel that the
+/// process is part of the I/O path: allocations of the process then never wait for write-back
+/// (Linux 5.6, needs `CAP_SYS_RESOURCE`). - The heap is grown by `heap_reserve_bytes` and touched,
+/// so that the small allocations of a request find resident memory. The heap is configured never to
+/// shrink, not to serve requests below 64 MiB by fresh mappings, and not to give threads heaps of
+/// their own. - The stack of the calling thread, which must be the thread that serves requests, is
+/// grown: only the main thread's stack grows by faults, which `mlockall` cannot foresee
+/// (mlockall(2), notes). - `mlockall` keeps all present and future memory resident.
 ///
 /// A step that the limits of the process forbid is reported in the result and is not an error: the
-/// server works without the step, except on the machine that mounts its devices.
+/// server works without the step. Only if its own machine mounts its devices is every step needed.
 pub fn keep_memory_resident(heap_reserve_bytes: usize) -> MemoryLock {
     let mut outcome = MemoryLock::default();
     // SAFETY: this option takes four integers and no pointers.
@@ -178,8 +177,9 @@ fn grow_heap(bytes: usize) {
         libc::mallopt(libc::M_MMAP_THRESHOLD, LARGEST_FROM_HEAP_BYTES);
         libc::mallopt(libc::M_ARENA_MAX, 1);
     }
-    // Allocate pieces that are too small for mappings of their own, and hold all of them until
-    // their total size is reached, so that the heap grows. Then return them to the heap.
+    // Allocate `bytes` in pieces of 1 MiB, which are too small to get mappings of their own. All
+    // pieces are held at the same time, so that the heap grows by their total size. Then the pieces
+    // return to the heap.
     let pieces: Vec<Vec<u8>> = (0..bytes.div_ceil(1 << 20))
         .map(|_| std::hint::black_box(vec![1; 1 << 20]))
         .collect();

@@ -10,8 +10,8 @@
 //! Measured on two cores, with a ping-pong over a UNIX socket: on a quiet machine it made 14
 //! thousand round trips a second when both ends slept, and 36 thousand when one end busy-polled.
 //! Beside a compute-bound process both ends shared a core, and it made 107 thousand round trips a
-//! second when both ends slept, and 56 thousand when one end busy-polled. Four connections of fio
-//! achieved a fifth to a half more with a server that sleeps.
+//! second when both ends slept, and 56 thousand when one end busy-polled. The throughput of four
+//! connections of fio was a fifth to a half higher with a server that slept.
 //!
 //! A trial forces the way to wait that it measures: in the parts that busy-poll, every wait of a
 //! conversation begins with busy-polling, regardless of the waits before. If most of these polls
@@ -40,10 +40,10 @@ const WAIT_MAX: Duration = Duration::from_millis(1);
 /// discarded, and the next trial begins soon: the load of the machine might have changed during the
 /// wait.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Time for which the result of a trial is used. It is [`HOLDS_MIN`] at first, and after a result
-/// that changes the way to wait. Each trial that confirms the earlier result doubles the time, up
-/// to [`HOLDS_MAX`]. One run of all parts of a trial takes a sixteenth of [`HOLDS_MAX`], and half
-/// of that run uses the worse way to wait.
+/// Minimum and maximum time for which the result of a trial is used. The time is [`HOLDS_MIN`] at
+/// first. A result that changes the way to wait sets the time to [`HOLDS_MIN`] again. Each trial
+/// that confirms the earlier result doubles the time, up to [`HOLDS_MAX`]. One run of all parts of
+/// a trial takes a sixteenth of [`HOLDS_MAX`], and half of that run uses the worse way to wait.
 const HOLDS_MIN: Duration = Duration::from_millis(16);
 const HOLDS_MAX: Duration = Duration::from_millis(256);
 /// Way to wait in each part of a trial: true for busy-polling. With this order of the parts, a load
@@ -52,14 +52,15 @@ const PARTS: [bool; 4] = [true, false, false, true];
 /// Number of times that all parts of a trial are run before the trial can change the way to wait.
 /// One run is enough to confirm the earlier result.
 const RUNS_TO_CHANGE: u32 = 2;
-/// Minimum work that sleeping must get done, in percent of the work that busy-polling gets done in
-/// the same time. Sleeping is chosen only if it does more than this.
+/// Sleeping is chosen only if it gets more work done than this percentage of the work that
+/// busy-polling gets done in the same time.
 const MARGIN_PERCENT: u128 = 105;
 /// Number of waits with busy-polling after which their success is judged. If most of them found no
 /// completion, sleeping is chosen.
 const POLLS_JUDGED: u32 = 32;
 
-/// Work done in one of the two ways to wait, and the time that it took.
+/// Work that was done with one of the two ways to wait (sleeping or busy-polling), and the time
+/// that it took.
 #[derive(Clone, Copy, Debug, Default)]
 struct Yield {
     done: u64,
@@ -221,9 +222,9 @@ impl Trial {
         }
     }
 
-    /// Chooses how the next waits begin: with busy-polling if `polls` is true, otherwise with
-    /// sleeping. The choice is the result of a trial. Sleeping is also chosen if most waits with
-    /// busy-polling found no completion.
+    /// Sets how the next waits begin: with busy-polling if `polls` is true, otherwise with
+    /// sleeping. The caller passes the result of a trial, or false if most waits with busy-polling
+    /// found no completion.
     fn choose(&mut self, polls: bool) {
         self.holds = match polls == self.polls {
             true => HOLDS_MAX.min(self.holds * 2),
@@ -297,8 +298,8 @@ mod tests {
     }
 
     const SECOND: Duration = Duration::from_secs(1);
-    /// Time after which the first trial has changed the way to wait: the time before the first
-    /// trial, plus two runs of the four parts of a trial, plus one step.
+    /// Time after which the first trial has made the server sleep instead of busy-poll: the time
+    /// before the first trial, plus two runs of the four parts of a trial, plus one step.
     const FIRST: Duration = HOLDS_MIN
         .saturating_add(PART.saturating_mul(8))
         .saturating_add(STEP);
@@ -371,7 +372,8 @@ mod tests {
         }
         assert!(!trial.polls(Instant::ZERO, 0));
         assert_eq!(trial.holds, HOLDS_MIN);
-        // If the first `POLLS_JUDGED` polls find no completion, the trial ends in its first part.
+        // No poll of the first `POLLS_JUDGED` polls finds a completion, so the trial ends during
+        // its first part.
         let later = Instant::ZERO + HOLDS_MIN;
         for _ in 0..POLLS_JUDGED {
             assert!(trial.polls(later, 0));

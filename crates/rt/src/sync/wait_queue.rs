@@ -3,9 +3,10 @@
 //!
 //! Each waiting task has a number. Tasks with the same number are in order of arrival. A wake-up is
 //! sent only to tasks that might be able to continue: to the first task in the queue, or to the
-//! tasks with a certain number. No task is woken although another task has already taken the
-//! resource. The cost of a wake-up therefore does not depend on the number of waiting tasks, and a
-//! task never overtakes a task that arrived earlier.
+//! tasks with or up to a certain number. The other tasks are not woken, because they would only
+//! find that another task has already taken the resource. The cost of a wake-up therefore does not
+//! depend on the number of tasks that stay asleep. Tasks that wait in
+//! [`in_turn`](WaitQueue::in_turn) never overtake each other.
 //!
 //! The queue must never decide by itself that a condition holds: conditions are in the caller's
 //! state, and the code that changes that state wakes the tasks that the change concerns.

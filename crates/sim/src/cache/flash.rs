@@ -89,8 +89,9 @@ struct Aged {
 }
 
 impl Aged {
-    /// Creates a drive and writes every page once in order. Then a page-mapped drive gets the same
-    /// number of writes at random pages, so that its garbage collection reaches a steady state.
+    /// Creates a drive and writes every page once in order. If the drive is page-mapped, this
+    /// function then makes the same number of writes at random pages, so that the garbage
+    /// collection of the drive reaches a steady state.
     fn new(config: &DriveConfig) -> Result<Aged, FlashError> {
         let mut drive = Drive::new(config)?;
         let pages = drive.logical_pages();

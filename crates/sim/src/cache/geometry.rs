@@ -20,8 +20,8 @@ pub struct Geometry {
 const NOWHERE: u32 = u32::MAX;
 
 impl Geometry {
-    /// Maps the trace pages at these addresses, in units of pages, to a device. Returns `None` if
-    /// the device would have 2^32 pages or more.
+    /// Maps the pages of a trace to a device. Element `n` of `addresses` is the address of trace
+    /// page `n`, counted in pages. Returns `None` if the device would have 2^32 pages or more.
     pub fn new(addresses: &[u64], pages_per_block: u32) -> Option<Geometry> {
         let per_block = u64::from(pages_per_block.max(1));
         let mut touched: Vec<u64> = addresses.iter().map(|page| page / per_block).collect();

@@ -207,8 +207,8 @@ impl<'a> Run<'a> {
         self.evictions = evictions;
     }
 
-    /// Extends the group of pages that are to be written, to all pages of their erase block. Reads
-    /// from the device the pages of the block that are not in the cache.
+    /// Prepares the write of a whole erase block: the pages of `group` and all other pages of their
+    /// block. Reads from the device those pages of the block that are not in the cache.
     fn pad(&mut self, group: &Group<'_>) {
         let Some(first) = group.pages.first() else {
             return;

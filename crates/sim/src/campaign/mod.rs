@@ -40,8 +40,8 @@ pub struct Meaning {
     pub replay_every: u64,
 }
 
-/// Returns the subject of a stored state without one: the states of the first campaigns, which were
-/// all of the mirror, do not contain a subject.
+/// Returns the subject for a stored state that does not name its subject. The states of the first
+/// campaigns do not, and all these campaigns tested the mirror.
 fn mirror() -> String {
     "mirror".to_owned()
 }
@@ -215,7 +215,8 @@ mod tests {
             ..meaning()
         };
         assert!(Campaign::resume(&state, &other).is_err());
-        // The first version of the state had no subject, because the mirror was the only one.
+        // The first version of the state had no field `subject`, because the mirror was the only
+        // subject.
         let unnamed = state.replace(r#""subject":"mirror","#, "");
         assert!(unnamed.len() < state.len() && Campaign::resume(&unnamed, &meaning()).is_ok());
     }

@@ -310,10 +310,10 @@ pub fn sweep_point(comparison: &Comparison) -> SweepPoint {
 mod tests {
     use super::*;
 
-    /// A short run of the experiment with the devices of fit B, one of two sets of parameters for
-    /// the paper's devices, reproduces the paper's gain. The exposure has no bound with the paper's
-    /// policy, and has a bound with the default policy. The limits below are those promised for the
-    /// full experiment, which the short runs meet with a margin (see
+    /// A short run of the experiment reproduces the paper's gain. It uses the devices of fit B,
+    /// which is one of two sets of parameters for the paper's devices. The exposure has no bound
+    /// with the paper's policy, and has a bound with the default policy. The limits below are
+    /// promised for the full experiment. The short run meets them with a margin (see
     /// `docs/experiments/hetero-mirroring.md`).
     #[test]
     fn the_papers_result_is_there_and_ours_is_bounded() {

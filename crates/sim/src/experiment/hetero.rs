@@ -187,7 +187,7 @@ pub struct Outcome {
 /// Error in the devices or settings of an experiment.
 #[derive(Debug, thiserror::Error)]
 pub enum ExperimentError {
-    /// A device profile that does not exist, or an override that it does not allow.
+    /// A device profile that does not exist, or an override that its profile does not allow.
     #[error("{0}")]
     Model(#[from] ModelError),
     /// Settings that are not valid TOML, or keys that a mirror does not have.
@@ -196,7 +196,7 @@ pub enum ExperimentError {
     /// Values of settings that a mirror refuses.
     #[error("settings: {0}")]
     Mirror(String),
-    /// A device profile that does not exist, whatever the type of the device.
+    /// A device profile that does not exist for any type of device.
     #[error("unknown profile {name:?}, expected one of {known}")]
     UnknownProfile {
         /// Requested name.
@@ -328,8 +328,8 @@ fn build(
     Ok((Rc::new(mirror.clone()), Some(mirror)))
 }
 
-/// Formats the sides with logs of `log_bytes`, or else of the default length, and opens a mirror on
-/// them.
+/// Formats the sides, and opens a mirror on them. The logs have `log_bytes` bytes, or the default
+/// length if `log_bytes` is `None`.
 pub(super) async fn formatted(
     rt: &Rt,
     config: &MirrorConfig,

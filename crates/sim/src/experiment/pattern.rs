@@ -77,7 +77,8 @@ impl Serialize for Pattern {
     }
 }
 
-/// Source of the offsets of a load, as numbers of places. A place has the length of a write.
+/// Source of the offsets of a load. The range of the load is divided into places, each as long as
+/// one write, and an offset is given as the number of a place.
 pub struct Offsets {
     pattern: Pattern,
     places: u64,
@@ -89,7 +90,7 @@ pub struct Offsets {
 }
 
 impl Offsets {
-    /// Creates a source of offsets among `places` places, at least 1.
+    /// Creates a source of offsets among `places` places. If `places` is 0, there is one place.
     pub fn new(pattern: Pattern, places: u64) -> Offsets {
         let places = places.max(1);
         let zipf = match pattern {

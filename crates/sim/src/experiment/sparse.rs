@@ -55,8 +55,8 @@ pub struct Traffic {
 pub struct Sparse {
     rt: Rt,
     geometry: Geometry,
-    /// Stamps of the blocks of generated content, by the number of the group; zero for all other
-    /// blocks.
+    /// Stamps of blocks, by the number of the group of blocks. The stamp of a block without
+    /// generated content is zero.
     stamps: RefCell<BTreeMap<u64, Box<[u64; GROUP_BLOCKS as usize]>>>,
     /// Blocks that are neither zeroes nor generated, by offset.
     blocks: RefCell<BTreeMap<u64, Payload>>,

@@ -1,8 +1,8 @@
 //! A mirror under a load that lasts longer than the logs of its sides, in virtual time: throughput
-//! and latency in every second, and the bytes that the sides were given.
+//! and latency in every second, and the bytes written to and read from each side.
 //!
-//! The devices, the spans and the loads are free, because a bound that holds for one load says
-//! nothing about another. Every written block has content of its own, so nothing is saved by
+//! The caller chooses the devices, the spans and the loads, because a bound that holds for one load
+//! says nothing about another. Every written block has content of its own, so nothing is saved by
 //! treating blocks of zeroes specially.
 
 use std::cell::{Cell, RefCell};
@@ -116,8 +116,9 @@ pub struct Sustained {
     pub seconds: Vec<Second>,
 }
 
-/// Response times in milliseconds. With a rate, the time counts from the arrival of the request,
-/// also while it waits for a slot; with a closed load, from its start.
+/// Response times in milliseconds. If the load has an arrival rate, the time of a request begins at
+/// its arrival, so it includes the wait for a slot. In a closed load, it begins when the request
+/// starts.
 #[derive(Clone, Debug, Serialize)]
 pub struct Latencies {
     /// Number of completed requests.
@@ -557,8 +558,8 @@ mod tests {
         }
     }
 
-    /// A disk alone that is offered less than it can do completes what is offered. It receives only
-    /// the client's bytes, and a run is the same when it is repeated.
+    /// A disk without a mirror completes the whole load if the load is below the limit of the disk.
+    /// The disk receives only the client's bytes. A repeated run has the same result.
     #[test]
     fn a_device_alone_is_given_what_is_offered() {
         let setting = setting(Target::Slow);

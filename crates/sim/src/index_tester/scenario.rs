@@ -137,14 +137,14 @@ pub struct Life {
     /// Whether the lost or misdirected operation (`astray`) must be in the segments, rather than in
     /// the log or a superblock.
     pub astray_in_segments: bool,
-    /// Bytes that change at rest after the life: the offset in units of 1/2^32 of the length of the
-    /// disk, and the mask of the bits that flip.
+    /// Bit rot after the life. For each byte that changes: its offset in units of 1/2^32 of the
+    /// length of the disk, and the mask of the bits that flip.
     pub rot: Vec<(u32, u8)>,
-    /// Power cuts during the openings after this life, one for each such opening: the number of the
-    /// disk operation, counted from the start of the opening, at which the power is cut.
+    /// One element for each opening after this life in which the power is cut: the number of the
+    /// disk operation at which it is cut. Operations are counted from the start of the opening.
     pub cuts_in_opening: Vec<u64>,
-    /// One element for each opening after this life in which a disk operation fails: the number of
-    /// the operation that fails. Operations are counted from the start of the opening.
+    /// Disk operations that fail in the openings after this life. Each element is for one attempt
+    /// to open: the number of the failing operation, counted from the start of the attempt.
     pub failures_in_opening: Vec<u64>,
 }
 

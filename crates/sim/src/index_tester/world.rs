@@ -128,9 +128,9 @@ impl<'a> World<'a> {
         !self.disk.hits().is_empty()
     }
 
-    /// Checks that a fault explains an error of a reading call. `failures` is the number of
-    /// failures of the disk before the call, and `since` is the number of the last batch that the
-    /// reader sees.
+    /// Checks that an error of a reading call has an explanation: a fault of the disk, or a
+    /// snapshot that is too old. `failures` is the number of failures of the disk before the call,
+    /// and `since` is the number of the last batch that the reader sees.
     pub fn judge_read(&self, error: &Error, failures: u64, since: usize) -> Checked {
         let is_right = match error {
             Error::Storage { .. } => self.disk.counts().failures > failures,

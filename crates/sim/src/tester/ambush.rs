@@ -85,8 +85,9 @@ pub async fn scrub(world: Rc<World>, program: Rc<Program>, after_ns: u64) {
     });
 }
 
-/// Records whether the program died during a scrub, during a resync, or in an ambush (a death at a
-/// chosen I/O boundary) at a change of the health of a side.
+/// Records whether the program died during a scrub or during a resync. Also records whether an
+/// ambush (a death at a chosen I/O boundary) killed the program at a change of the health of a
+/// side.
 pub fn note_death(world: &World, program: &Program) {
     let status = program.mirror.status();
     if is_scrubbing(&status) {

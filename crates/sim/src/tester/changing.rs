@@ -172,10 +172,10 @@ impl Copies<'_> {
         world.reach("sides: scrubbed before a change");
     }
 
-    /// Opens copies of the sides once with each set of sides that the configuration can name. At
-    /// least one set must open and return the content read before the change, and no set must
-    /// return other content. A read is allowed to fail if every side of a set has only a corrupt
-    /// copy of the block.
+    /// Opens copies of the sides once for each set of sides that the configuration can name. At
+    /// least one set must open and return the content read before the change. A set that returns
+    /// other content is a finding. A set is allowed to fail if at least one set succeeds, because
+    /// all sides of a set can have a corrupt copy of the same block.
     async fn check(&self, of: ChangeOfSides, before: &[u64]) {
         let (world, mut failures) = (self.world, Vec::new());
         let namings = self.namings(of.change);

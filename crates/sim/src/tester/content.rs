@@ -31,8 +31,8 @@ pub fn tail_of(stamp: u64, unit_bytes: usize) -> [u8; 8] {
     tails.of(stamp)
 }
 
-/// Values from which the tail of any stamp is computed, for units of one length. A tail is the last
-/// eight bytes of a unit.
+/// Precomputed values for units of one length. They give the tail (the last eight bytes) of a unit
+/// that is filled with any stamp.
 struct Tails {
     of_zero: u64,
     /// For each bit of the stamp (the eight bytes that fill a unit), the bits of the tail (the last

@@ -147,9 +147,9 @@ impl Rule {
         }
     }
 
-    /// Returns true if a block of a side must not be corrupted, because it may be the last good
-    /// copy. This applies to a copy of the superblock if the other copy is missing, is corrupt or
-    /// can become corrupt. It also applies to the second checkpoint slot, which is never corrupted.
+    /// Returns true if a block of a side must not be corrupted. A copy of the superblock must not
+    /// be corrupted if the other copy is missing, is corrupt or can become corrupt, because it may
+    /// then be the last good copy. The second checkpoint slot must never be corrupted.
     fn is_last_copy(&self, side: &SideMap, place: u64) -> bool {
         let last = side.size_bytes() - BLOCK_BYTES;
         let is_gone = |place| {
@@ -174,16 +174,16 @@ impl Rule {
         self.sides.borrow()[index].clone()
     }
 
-    /// Converts an offset on a side to an offset of the volume: returns the start of the block of
-    /// the volume whose home location contains the offset on the side. Returns `None` if the offset
-    /// is outside the used part of the volume.
+    /// Converts an offset on a side to an offset of the volume. If the home location of a block of
+    /// the volume contains the offset on the side, returns the start of this block in the volume.
+    /// Returns `None` if the offset is outside the used part of the volume.
     fn in_volume(&self, side: &SideMap, offset: u64) -> Option<u64> {
         let offset = offset.checked_sub(side.data_offset)?;
         (offset < self.span_bytes).then(|| offset - offset % BLOCK_BYTES)
     }
 
-    /// Returns true if a block on a disk may be corrupted now without leaving the volume unable to
-    /// repair the block.
+    /// Returns true if a block on a disk may be corrupted now: the volume can still repair the
+    /// block afterwards.
     pub fn may_corrupt(&self, side: usize, disk: usize, index: usize) -> bool {
         if self.spared.is_none_or(|spared| spared == side) {
             return false;

@@ -16,10 +16,10 @@
 //! - **Failed flushes.** A failed flush has made nothing durable, and the disk loses none, some or
 //!   all of the blocks that are not durable, as the page cache of Linux does. No later flush makes
 //!   a lost block durable, even if that flush succeeds. Until a lost block is written again, reads
-//!   return its written content or, from some read on, an older version. Blocks that an earlier
-//!   program wrote show an older version immediately, and so does every lost block to the next
-//!   program. Under a volume without superblocks, which has no checksums to detect the loss, no
-//!   block is lost.
+//!   return its written content or, from some read on, an older version. Reads of lost blocks that
+//!   an earlier program wrote return an older version immediately. To the next program, reads of
+//!   every lost block return an older version. Under a volume without superblocks, which has no
+//!   checksums to detect the loss, no block is lost.
 //! - **Freezes.** For a while the disk accepts and answers no request. A write during the freeze
 //!   may or may not have been applied, and every request is answered late. A freeze lasts up to 5
 //!   s, 1 to 120 s (`long-hangs`), or forever.
@@ -194,8 +194,8 @@ impl Disk {
         self.switch.is_dead() || self.around.boundaries.is_cut()
     }
 
-    /// Leaves the changes in flight in the disk when the program is killed and the disk keeps its
-    /// power. Each change is applied later, completely or in part, or never.
+    /// Leaves the changes in flight in the disk. Called when the program is killed and the disk
+    /// keeps its power. Each change is applied later, completely or in part, or never.
     pub fn leave_queue(&self) {
         let queue = std::mem::take(&mut *self.queue.borrow_mut());
         for queued in queue.into_values() {
@@ -224,8 +224,8 @@ impl Disk {
     fn duration(&self) -> Duration {
         let Latency { ns_min, ns_max } = self.latency;
         let mut rng = self.rng.borrow_mut();
-        // Most durations are near the minimum. A few reach the maximum, so that later requests
-        // overtake these slow ones.
+        // Most durations are near the minimum. One in ten is drawn from the whole range up to the
+        // maximum, so that later requests can overtake the slow ones.
         let top = if rng.chance(0.1) {
             ns_max
         } else {
@@ -469,9 +469,9 @@ impl Disk {
         (apart && place + request.len <= self.geometry.size_bytes).then_some(place)
     }
 
-    /// Returns a copy of the content. From now on a program that is being killed reads and writes
-    /// this copy. It is not affected by changes of the platter, because no real disk loses written
-    /// data while its program runs.
+    /// Returns a copy of the content for a program that is being killed. From now on, that program
+    /// reads and writes the copy. Changes of the platter do not affect the copy, because no real
+    /// disk loses written data while its program runs.
     pub fn keep_shadow(&self) -> Rc<RefCell<Platter>> {
         let fork = || Rc::new(RefCell::new(self.platter.borrow().fork()));
         Rc::clone(self.shadow.borrow_mut().get_or_insert_with(fork))

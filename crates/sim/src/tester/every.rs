@@ -1,7 +1,8 @@
-//! Repeats a run once for each I/O boundary (the arrival or the completion of a request at a disk),
-//! with a power cut at that boundary, or once for each operation, with a failure of that operation.
-//! Ends with the first run that has no further boundary or operation. SQLite tests its error paths
-//! by failing each operation (<https://sqlite.org/testing.html>, sections 3.2 and 3.3).
+//! Repeats a run with a fault at a different place each time. For power cuts, there is one run for
+//! each I/O boundary (the arrival or the completion of a request at a disk), with a cut at that
+//! boundary. For failures, there is one run for each operation, which then fails. The series ends
+//! at the first finding, or with the first run in which no fault occurs. SQLite tests its error
+//! paths by failing each operation (<https://sqlite.org/testing.html>, sections 3.2 and 3.3).
 //!
 //! The runs are small ([`Extent::Small`](super::Extent)) and have no other faults, so any violation
 //! is a consequence of the injected fault.
@@ -51,13 +52,14 @@ impl Every {
 /// dozen boundaries.
 const SECOND_CUT_AFTER_MAX: u64 = 60;
 
-/// Runs a seed without faults, and then once for each boundary or operation, or for a random
-/// `sample` of the boundaries or operations. After each run, calls `progress` with the number of
-/// the boundary or operation and with the report. The number is 0 for the run without faults. Stops
-/// at the first finding.
+/// Runs a seed without faults. Then runs it once for each boundary or operation, with a fault
+/// there, or only for a random `sample` of the boundaries or operations. After each run, calls
+/// `progress` with the number of the boundary or operation and with the report. The number is 0 for
+/// the run without faults, and the others count from 1. Ends at the first finding, or with the
+/// first numbered run in which the fault did not occur because the run was over before.
 ///
-/// Returns the number of boundaries or operations. They are numbered from 1. The last run is the
-/// first run in which no fault occurs; this run is not included in the returned number.
+/// Returns the number before that of the last run. Returns 0 if the run without faults has a
+/// finding.
 pub fn every(
     seed: u64,
     every: Every,

@@ -21,7 +21,8 @@ const DEEP_QUEUE_SPAN_BYTES: u64 = 6 << 20;
 /// Maximum length in bytes of an operation, for scenarios in which the load must fill a log.
 const FILLING_BYTES_MAX: u64 = 256 << 10;
 
-/// Makes the additions of the enabled classes to the scenario, each with a chance of one third.
+/// Sets the enabled classes of the scenario. Each class then makes its additions to the scenario
+/// with a chance of one third.
 pub(super) fn add(scenario: &mut Scenario, classes: Classes) {
     scenario.classes = classes;
     for class in classes.iter() {
@@ -57,7 +58,7 @@ fn any_side(scenario: &Scenario, rng: &mut Rng) -> usize {
     rng.below(scenario.sides.len() as u64) as usize
 }
 
-/// Draws a side other than the side without faults, if there is one.
+/// Draws a side. If the scenario has a side without faults, that side is not drawn.
 fn other_side(scenario: &Scenario, rng: &mut Rng) -> usize {
     let count = scenario.sides.len();
     let side = any_side(scenario, rng);

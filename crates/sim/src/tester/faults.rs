@@ -22,9 +22,8 @@ fn calm_at(life: &Life, opened: Instant) -> Instant {
     opened + Duration::from_nanos(ends.max().unwrap_or(0))
 }
 
-/// Starts the faults of a life. First waits until the side without faults holds all content,
-/// because that side can lack content after a crash. Until it holds all content, the volume depends
-/// on a side that has faults.
+/// Starts the faults of a life. First waits until the side without faults holds all content. After
+/// a crash that side can lack content, and the volume then depends on a side that has faults.
 pub async fn start(world: Rc<World>, life: Life, program: Rc<Program>, tasks: TaskGroup) {
     if let Some(spared) = world.scenario.steadfast {
         while !counts(&program, spared) {
@@ -41,8 +40,8 @@ pub async fn start(world: Rc<World>, life: Life, program: Rc<Program>, tasks: Ta
     if world.scenario.steadfast.is_some() {
         return;
     }
-    // If all sides can have faults, the volume can guarantee nothing as long as permanent faults
-    // last. So all remaining faults end once the temporary faults have ended.
+    // If every side can have faults, the volume can guarantee nothing while a permanent fault
+    // lasts. So once the temporary faults have ended, the permanent faults are ended here.
     world
         .rt
         .sleep_until(calm_at + Duration::from_nanos(1))

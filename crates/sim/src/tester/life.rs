@@ -246,8 +246,8 @@ impl Run {
             let (AtRest::SuperblockLost { side, .. }
             | AtRest::Older { side }
             | AtRest::Rot { side, .. }) = *what;
-            // After a clean close, a side can be in sync without a clean mark. Damage at rest can
-            // then hit the only side with a clean mark, so the close is not treated as clean.
+            // A clean close can leave only one side with a clean mark, although others are in sync.
+            // If damage at rest can hit the marked side, the close is not treated as clean.
             let spared = world.scenario.steadfast;
             if *last == Ended::Cleanly && spared.is_none_or(|spared| spared == side) {
                 *last = Ended::Badly;
@@ -489,7 +489,7 @@ impl Run {
     }
 
     fn crash_model(&self) {
-        // After a finding, the model can be inconsistent, and later events do not matter.
+        // After a finding, the model can be inconsistent, so it is not told of the crash.
         if !self.world.findings.any() {
             self.world.volume.borrow_mut().crash();
         }
@@ -506,8 +506,8 @@ impl Run {
         self.world.trace.event(&[11], || "killed".to_owned());
     }
 
-    /// Stops the tasks of a program after its end. Also closes the mirror of a killed program,
-    /// whose tasks still run. The dead disks of the program change no platter.
+    /// Stops the tasks of a program after its end, and closes its mirror, even if the program was
+    /// killed. The disks of the program are dead by then, so they change no platter.
     async fn end_program(&self, program: Rc<Program>) {
         for disk in program.sides.iter().flat_map(|side| &side.disks) {
             disk.switch().die();
@@ -705,8 +705,8 @@ async fn look_regularly(world: Rc<World>) {
 /// no scrub runs. If no side has a permanent fault, also waits until the exposure is zero.
 async fn drain(world: &Rc<World>, life: &Life, program: &Program) {
     if world.around.rule.any_hopeless() {
-        // A block without an intact copy stays out of sync until it is written again, so the wait
-        // could never end.
+        // A block without an intact copy stays out of sync until it is written again. The wait
+        // might never end, so it is skipped.
         return;
     }
     let dead = || !world.is_running(program.life);

@@ -129,7 +129,8 @@ pub fn swarm(seeds: Range<u64>, options: Options, progress: impl FnMut(&Report))
     )
 }
 
-/// Runs a seed once or twice as a campaign requires, but only once if the options say so.
+/// Runs a seed twice and checks that both runs are equal. Runs it only once if `replay` or
+/// `options` says so.
 pub fn run_replayed(seed: u64, replay: Replay, options: Options) -> Report {
     let once = options.once || replay == Replay::Once;
     run(seed, Options { once, ..options })

@@ -39,7 +39,7 @@ pub struct Refusal {
     pub lost: Lost,
 }
 
-/// Data that would be lost if the volume were opened anyway, according to a refusal.
+/// What a refusal reports about the data that would be lost if the volume were opened anyway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lost {
     /// The refusal does not report lost data.

@@ -110,8 +110,8 @@ impl Platter {
     }
 
     /// Returns a copy that a power cut can leave, chosen so that errors of the disk become visible.
-    /// Each block has the newest version that is correct and not durable, even if a faulty write
-    /// has replaced that version since then. A block without such a version has its newest version.
+    /// Each block has the newest of its correct versions that are not durable, even if a corrupt
+    /// version is newer. A block without such a version has its newest version.
     pub fn revealing_copy(&self) -> Platter {
         let mut copy = self.fork();
         for (index, mut versions) in std::mem::take(&mut copy.versions) {
@@ -250,7 +250,7 @@ impl Platter {
         }
     }
 
-    /// Fails a flush. With the chance `chance`, a block loses all its versions that are not
+    /// Fails a flush. Each block loses, with the chance `chance`, all its versions that are not
     /// durable: no later flush makes these versions durable. Reads can still return them until
     /// [`evict`](Self::evict). Returns the number of blocks that lost versions.
     pub fn fail_flush(&mut self, rng: &mut Rng, chance: f64) -> u64 {
@@ -283,8 +283,8 @@ impl Platter {
         self.lost_blocks(u64::MAX).next().is_some()
     }
 
-    /// Returns the blocks whose newest content is one of the first `below` changes and was lost by
-    /// a failed flush.
+    /// Returns the blocks whose newest content was lost by a failed flush, if this content comes
+    /// from one of the first `below` changes.
     pub fn lost_blocks(&self, below: u64) -> impl Iterator<Item = usize> {
         let lost = move |all: &Vec<Version>| all.last().is_some_and(|v| v.lost && v.write <= below);
         let blocks = self.versions.iter().filter(move |(_, all)| lost(all));

@@ -80,7 +80,8 @@ async fn check_open(world: &World, sides: &Rc<Vec<SideStack>>, mirror: &Mirror, 
         Ok(found) => client::check_allowed(&world.volume.borrow(), units.start, &found),
         Err(error) => {
             let (start, end) = (units.start as u64, units.end as u64);
-            // Every copy on the sides that are present can be corrupt, so the read can fail.
+            // The present sides might have only corrupt copies of these units, so the read is
+            // allowed to fail.
             let corrupt = world.scenario.corrupts && world.around.rule.any_corrupt();
             if corrupt
                 || world
@@ -210,10 +211,12 @@ pub async fn holds_without(world: &World, platters: &[Platters], side: usize) ->
 pub struct Held {
     /// Content of the volume opened from each side alone, or the reason why it does not open.
     alone: Vec<Result<Stamps, String>>,
-    /// For each side, whether it is a consistent member of the newest epoch that any side knows.
+    /// For each side, whether the side counts: it is a consistent member of the newest epoch that
+    /// any side knows.
     count: Vec<bool>,
-    /// For each unit, whether a volume opened with all sides can read the unit. If the volume does
-    /// not open with all sides, this is true for all units, so that every unit must stay readable.
+    /// For each unit, whether it is readable in a volume opened with all sides. An opening must
+    /// keep each readable unit readable. If the volume does not open with all sides, every unit
+    /// counts as readable, so every unit is checked.
     given: Vec<bool>,
     /// For each side, whether its log or another of its metadata areas has a corrupt block.
     corrupt: Vec<bool>,
@@ -224,10 +227,9 @@ pub struct Held {
 ///
 /// If blocks can be corrupt, the result includes a unit of content only if the unit is also
 /// readable in two further copies: a copy of the present content, and a copy that a power cut can
-/// leave. In these further copies, a later log entry can prove that an earlier, corrupt entry is
-/// part of the log. The log of this side has then lost a durable entry, and the side must be
-/// rebuilt from the other sides. The opening does not cause this loss, so the result excludes the
-/// lost content.
+/// leave. A further copy can reveal that the log of a side has lost a durable entry: a later entry
+/// proves that an earlier, corrupt entry is part of the log. The side must then be rebuilt from the
+/// other sides. The entry was lost before the opening, so the result excludes its content.
 pub async fn held_by_each(world: &World, platters: &[Platters]) -> Held {
     let count = newest_epoch_members(world, platters).await;
     let mut held = held_by_copies(world, &copies(platters, Platter::worst_copy), &count).await;

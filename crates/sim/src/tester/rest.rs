@@ -45,9 +45,10 @@ pub fn happen(
             };
             let (disk, at) = map.on_disk(kept);
             let index = (at / BLOCK_BYTES) as usize;
-            // One copy of the superblock is overwritten alone only if the other copy is valid and
-            // durable. After a power cut, the other copy can be torn. After a kill, a later power
-            // cut can still tear the other copy, because no flush followed the last writes.
+            // If only one copy of the superblock is to be overwritten, the other copy must be valid
+            // and durable. Otherwise nothing is overwritten. After a power cut, the other copy can
+            // be torn. After a kill, a later power cut can still tear the other copy, because no
+            // flush followed the last writes.
             let is_whole = {
                 let platter = map.platters[disk].borrow();
                 let block = platter.block(index as u64).map(|block| block.to_vec());

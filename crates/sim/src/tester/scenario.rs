@@ -245,10 +245,11 @@ pub struct Scenario {
     /// Whether each opening is checked: the content of each side alone is read from copies before
     /// and after the opening, and the two readings are compared.
     pub watches_openings: bool,
-    /// Side that a side of another volume (a foreign side) replaces in a probe. The probe runs on a
-    /// copy, before each life but the first. `None` means no probe.
+    /// Side to replace by a side of another volume (a foreign side) in a probe. The probe opens a
+    /// copy of the volume, before each life but the first. `None` means no probe.
     pub foreign: Option<usize>,
-    /// Change to the set of sides. The tester makes it on a copy before each life but the first.
+    /// Change to the set of sides. The tester makes this change on a copy of the disks, before each
+    /// life except the first.
     pub changes_sides: Option<ChangeOfSides>,
     /// Number of the life after which the content of the sides is saved, for a side that later
     /// returns with this content ([`AtRest::Older`]).
@@ -292,9 +293,9 @@ pub struct MirrorSettings {
     pub exposure_age_ns: u64,
     /// Name of the policy: `bounded`, `paper` or `paper-wait-limit`.
     pub policy: &'static str,
-    /// Value of the key `wait_limit`, the factor of the paper. The time limit of the other sides
-    /// starts when the first side completes a write. The limit is this multiple of the time that
-    /// the first side needed for the write.
+    /// Value of the key `wait_limit`: the factor in the rule of the hetero-mirroring paper. The
+    /// time limit of the other sides starts when the first side completes a write. The limit is
+    /// this factor times the time that the first side needed for the write.
     pub wait_limit: Option<f64>,
     /// Value of the key `limit_multiple`. A side is late if a write takes longer than this multiple
     /// of a quantile of the write times of this side.
@@ -400,8 +401,8 @@ impl Scenario {
         let span_bytes = (units * unit_bytes).next_multiple_of(16 << 10);
         let mirror = draw_settings(rng, profiles);
         let mut load = draw_load(rng, unit_bytes);
-        // A long load must have flushes. Without flushes, no write would certainly be durable, and
-        // the model would have to keep every write.
+        // A long load must have flushes. Without flushes, the model could not be certain of any
+        // write that it is durable, and would have to keep every write.
         load.weights[3] += u32::from(extent == Extent::HeavyTailed);
         load.operations = (load.operations as f64 * factor).ceil() as u64;
         let lives = match superblocks {
@@ -484,9 +485,9 @@ fn draw_settings(rng: &mut Rng, profiles: bool) -> MirrorSettings {
         rng,
         &["bounded", "bounded", "bounded", "paper", "paper-wait-limit"],
     );
-    // With a device profile, a side without faults can legitimately complete no request for
-    // seconds: the emulated SSD of 2009 freezes for four seconds, and a full shingled disk cleans
-    // for longer. The timeout must exceed these pauses.
+    // With a device profile, a side can complete no request for seconds although it has no fault:
+    // the emulated SSD of 2009 freezes for four seconds, and a full shingled disk cleans for
+    // longer. The timeout must exceed these pauses.
     let absent_after_ns = if profiles {
         spread(rng, 10 * S, 30 * S)
     } else {

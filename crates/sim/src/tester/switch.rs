@@ -155,9 +155,9 @@ impl Switch {
         self.fail_next.set(left);
     }
 
-    /// Makes the next `count` operations of the kind `how` lost or misdirected. An operation that
-    /// the rule in [`corruption`](super::corruption) protects from this fault is not counted and
-    /// not affected.
+    /// Makes the next `count` operations fail silently in the way `how`: they are lost or
+    /// misdirected. An operation that the rule in [`corruption`](super::corruption) protects from
+    /// this fault is not counted and not affected.
     pub fn astray_next(&self, how: Astray, count: u32) {
         let mut left = self.astray_next.get();
         left[how as usize] += count;
@@ -238,7 +238,8 @@ impl Switch {
         struck
     }
 
-    /// Returns true if more operations must be lost or misdirected in the way `how`.
+    /// Returns true if a fault of the kind `how` is still pending, so that another operation must
+    /// be lost or misdirected.
     pub(super) fn wants_astray(&self, how: Astray) -> bool {
         self.astray_next.get()[how as usize] > 0
     }

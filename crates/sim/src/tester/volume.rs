@@ -32,8 +32,9 @@ struct Value {
     stamp: u64,
     first_end: u64,
     last_start: u64,
-    /// Time at which the write of this value failed; `NEVER` otherwise. The value may or may not be
-    /// stored, so this time is used only once a read has returned the value.
+    /// Time at which the write of this value failed; `NEVER` otherwise. After a failure it is not
+    /// known whether the value is stored, so this time has an effect only after a read has returned
+    /// the value.
     failed_at: u64,
     durable: bool,
     /// Number of the last crash that the value has survived; the first crash has number 1. The
@@ -152,7 +153,7 @@ impl Volume {
     /// start of that change.
     ///
     /// # Errors
-    /// A unit whose content is older than the content of another unit allows.
+    /// The message names a unit that lacks a change which the image must include.
     pub fn check_moment(&self, held: &[u64]) -> Result<(), String> {
         // `moment` is the latest start time of all changes that the content includes. The content
         // must include every change that ended before `moment`.
@@ -211,8 +212,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Returns, for each unit, the latest time at which a change of this life that zeroes the unit
-    /// has ended; 0 if there is no such change.
+    /// Returns, for each unit, the latest end of the changes of this life that zero the unit; 0 if
+    /// there is no such change.
     fn zeroed_until(&self) -> Vec<u64> {
         let mut zeroed = vec![0; self.unit_count()];
         for past in self.history.values().filter(|past| past.zeroes) {

@@ -31,7 +31,8 @@ struct Operation {
     start: u64,
     at: Instant,
     what: String,
-    /// True if corrupt copies could already be the reason for a failure when the operation began.
+    /// True if corrupt copies were already a possible reason for a failure when the operation
+    /// began.
     may_fail: bool,
 }
 
@@ -238,7 +239,7 @@ impl World {
         self.faults.set(faults);
     }
 
-    /// Returns the counters of faults that belong to no single disk.
+    /// Returns the counters of the faults that are not counted for each disk separately.
     pub fn faults(&self) -> FaultCounts {
         self.faults.get()
     }
@@ -259,18 +260,17 @@ impl World {
         self.reached.borrow().clone()
     }
 
-    /// Returns true if the error is a consequence of the configuration of the mirror: to stop or to
-    /// become read-only when degraded.
+    /// Returns true if the error can come from a degraded mirror that is configured to stop or to
+    /// become read-only.
     pub fn may_refuse(&self, error: IoError) -> bool {
         let refusal = matches!(error, IoError::ReadOnly | IoError::Offline);
         refusal && self.scenario.mirror.on_degraded != "continue"
     }
 
-    /// Records an error that a client has received, and adds a finding if no correct volume returns
-    /// this error. The error is a finding if one side has no faults, or if a failing operation is
-    /// injected and there was no crash. The error is no finding if a degraded volume or corrupt
-    /// copies can explain it. `could_fail` tells whether corrupt copies were already a possible
-    /// reason at the start of the operation.
+    /// Records an error that a client has received. Adds a finding if one side has no faults, or if
+    /// a failing operation is injected and there was no crash. An error that a degraded volume or
+    /// corrupt copies can explain is never a finding. `could_fail` tells whether corrupt copies
+    /// were already a possible reason at the start of the operation.
     pub fn client_error(&self, error: IoError, op: Op, units: &Range<usize>, could_fail: bool) {
         self.reach("error told to a client");
         if self.may_refuse(error) {
@@ -305,9 +305,9 @@ impl World {
         only_copies || rule.may_fail(start, end)
     }
 
-    /// Returns true while the side without faults is not healthy, for example while it is rebuilt
-    /// after an older copy has replaced it. Until the rebuild is complete, the volume must not rely
-    /// on the content of this side.
+    /// Returns true while the side that gets no faults does not report the health `healthy`. For
+    /// example, this side is rebuilt after an older copy has replaced it. Until the rebuild is
+    /// complete, the volume must not rely on the content of this side.
     fn is_spared_side_behind(&self) -> bool {
         let Some((spared, program)) = self.scenario.steadfast.zip(self.running()) else {
             return false;
@@ -323,10 +323,10 @@ impl World {
         let status = program.mirror.status();
         let early = status.acknowledged_early;
         // An increase of the count of early acknowledgements can be attributed to this operation
-        // only under two conditions. First, each operation must be a single write, but through the
-        // layer of the atomic unit, an operation causes several writes. Second, every client must
-        // wait for its answers, because a client that has abandoned a write does not see the
-        // acknowledgement of the write.
+        // only under two conditions. First, each operation must be a single write. The layer of the
+        // atomic unit breaks this condition, because it makes several writes for one operation.
+        // Second, every client must wait for its answers, because a client that has abandoned a
+        // write does not see the acknowledgement of the write.
         let one_each = self.scenario.unit_bytes == BLOCK_BYTES && self.scenario.load.leave == 0.0;
         if one_each && op.changes_content() && early > self.acknowledged_early.get() {
             self.check_early_acknowledgement(&status);

@@ -289,8 +289,8 @@ fn a_text_of_blkparse_is_read_by_the_first_event_that_it_has() {
         let lines = (1..).zip(events).map(|(time, event)| line(time, event));
         lines.collect::<String>().into_bytes()
     };
-    // Each case has the events of a text, the numbers of the lines that are read as requests, and
-    // the chosen event.
+    // Each case has three parts: the events in the lines of a trace, the numbers of the lines that
+    // must be read as requests, and the event that the reader must choose.
     let cases: [(&[&str], &[u64], &str); 6] = [
         (&["D", "D"], &[1, 2], "D"),
         (&["C", "G", "C"], &[1, 3], "C"),
@@ -320,8 +320,8 @@ fn a_text_of_blkparse_is_read_by_the_first_event_that_it_has() {
 
 #[test]
 fn an_earlier_event_far_behind_the_choice_is_no_silent_loss() {
-    // The reader chooses from the first 64 KiB of the text which event it reads as a request. The
-    // only event Q comes after these 64 KiB.
+    // The reader treats one kind of event as requests. It chooses this kind from the first 64 KiB
+    // of the text. The only event Q comes after these 64 KiB.
     let issued = "8,0 0 1 0.1 7 D R 8 + 8 [cat]\n".repeat(4000);
     let text = format!("{issued}8,0 0 1 0.1 7 Q R 8 + 8 [cat]\n");
     let error = records("t", text.as_bytes(), &in_format(Format::Blkparse));

@@ -163,8 +163,9 @@ proptest! {
 
 #[test]
 fn stack_distances_outlive_the_packing_of_their_times() {
-    // Two pages are used alternately. The accesses need more times than the tree over the last uses
-    // holds, so the times are renumbered. The distance of every repeated use is 1.
+    // Two pages are used alternately. Each access takes a new time, and there are more accesses
+    // than times in the tree over the last uses. So the times are renumbered. The distance of every
+    // repeated use is 1.
     let mut distances = StackDistances::new();
     for step in 0..200_000u32 {
         let distance = distances.access(step % 2);

@@ -87,8 +87,7 @@ impl Modules {
     }
 
     /// Returns every import of the crate, except imports between a module and the modules inside
-    /// it. A module and the modules inside it are treated as one part, so a part of a folder is
-    /// allowed to import the folder.
+    /// it. So a module is allowed to import the folder that contains the module.
     pub fn imports(&self) -> Vec<Import> {
         let mut found = Vec::new();
         for (file, source) in &self.files {

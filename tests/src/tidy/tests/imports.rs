@@ -5,9 +5,9 @@ use super::tells;
 use crate::tidy::imports::{Exception, Rooms, cycles_except, rooms_of_page, rooms_upwards};
 use crate::tidy::{Complaint, Tree};
 
-/// Applies the rule about import cycles, but without the list of exceptions of the real tree. The
-/// samples do not contain the excepted cycles, and the rule complains about an exception without
-/// its cycle.
+/// Applies the rule about import cycles with an empty list of exceptions. The exceptions of the
+/// real tree would cause complaints here: the samples do not contain their cycles, and the rule
+/// complains about an exception whose cycle does not exist.
 fn no_circles(tree: &Tree) -> Vec<Complaint> {
     cycles_except(tree, &[])
 }

@@ -17,8 +17,8 @@ impl Shared {
     }
 
     /// Executes a change of the device's content to completion, even if the returned future is
-    /// dropped. The next change of the same range must not begin before the device has completed
-    /// this change.
+    /// dropped. This is required because the next change of the same range must not begin before
+    /// the device has completed this change.
     pub(super) fn to_its_end(self: &Rc<Self>, request: Request) -> IoFuture<'static> {
         let (shared, outcome) = (Rc::clone(self), Rc::new(OnceValue::default()));
         let ended = Rc::clone(&outcome);

@@ -145,8 +145,8 @@ impl Shared {
         self.waits.room_changed();
     }
 
-    /// Starts destaging pages that have been dirty for too long, and queues retries of failed
-    /// pages, forever.
+    /// Runs forever. At regular intervals, starts destaging the pages that have been dirty for too
+    /// long, and queues retries of failed pages.
     pub(super) async fn look_after_dirty_pages(self: Rc<Self>) {
         let look_every = (self.dirty_age / 8).clamp(Duration::from_millis(10), RETRY_AFTER);
         let mut retry_at = self.rt.now() + RETRY_AFTER;

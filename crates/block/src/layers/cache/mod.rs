@@ -37,8 +37,8 @@ use crate::units::{Size, Time};
 
 /// Minimum size of a cache: enough for a policy with two buffers, and for evictions.
 const SIZE_BYTES_MIN: u64 = 64 * BLOCK_BYTES;
-/// Limits on the number of pages that are being destaged at a time: at most the part 1 /
-/// `LEAVING_SHARE` of all pages, and at most `LEAVING_BYTES_MAX` bytes.
+/// Limits on what is being destaged at a time: at most 1 / `LEAVING_SHARE` of all pages, and at
+/// most `LEAVING_BYTES_MAX` bytes.
 const LEAVING_SHARE: usize = 8;
 const LEAVING_BYTES_MAX: u64 = 64 << 20;
 /// Assumed cost in microseconds of reading a page, until the cost is measured on the device.
@@ -195,8 +195,9 @@ struct Waits {
     /// Signals progress of destaging. While too many pages are being destaged, reads wait here, and
     /// so does the write that holds the permit `write_turn`.
     unchoked: WaitQueue,
-    /// Reads that need a page which another request is already reading from the device. Such a read
-    /// of one page is called a fill. The waiting reads are ordered by the number of the fill.
+    /// Reads that wait for a page which another request is already reading from the device. The
+    /// read of one page from the device is called a fill, and each fill has a number. The waiting
+    /// reads are ordered by the number of the fill that they wait for.
     filled: WaitQueue,
     /// Flushes that wait for destage jobs. Each flush is queued under a job number, and waits until
     /// all destage jobs with lower numbers have ended.

@@ -114,8 +114,8 @@ impl Shared {
         IoFuture::new(async move { shared.read_rest(data, rest).await })
     }
 
-    /// Returns the runs of adjacent pages that this read has to read from the device. Each run
-    /// consists of its first page and the numbers of the fills of its pages. A fill is the read of
+    /// Returns the runs of adjacent pages that this read has to read from the device. Each run is
+    /// given by its first page, and by one fill number for each of its pages. A fill is the read of
     /// one page.
     fn fills_of(self: &Rc<Self>, first: u64, wanted: &[Wanted]) -> Vec<(u64, Vec<u64>)> {
         let mut runs: Vec<(u64, Vec<u64>)> = Vec::new();
@@ -167,8 +167,8 @@ impl Shared {
         Ok(Reply::Data(data))
     }
 
-    /// Reads a run of adjacent pages from the device, and stores those of them that the policy
-    /// still holds.
+    /// Reads a run of adjacent pages from the device. A page that was read is stored in the cache
+    /// only if the policy still holds it.
     pub(super) async fn fetch(&self, mut fill: Fill, origin: Origin) -> Result<Vec<Buf>, IoError> {
         let pages = fill.first_page..fill.end_page();
         let contents = self.read_below(&pages, origin).await?;
@@ -233,8 +233,8 @@ impl Shared {
     /// Waits, in order of arrival, until at most `leaving_pages_max` pages are being destaged.
     ///
     /// # Errors
-    /// If too many pages are being destaged because pages cannot be written, the reason of the
-    /// failure.
+    /// The error of a failed write, if a page waits to be written again while too many pages are
+    /// being destaged.
     pub(super) async fn until_unchoked(&self) -> Result<(), IoError> {
         let over = || {
             let state = self.state.borrow();
@@ -246,9 +246,9 @@ impl Shared {
         self.waits.unchoked.in_turn(over).await
     }
 
-    /// Reads a range while too many pages are being destaged. Waits for the destager first. If
-    /// pages cannot be written, the read stores no page in the cache: it uses pages that are in
-    /// memory, and reads each other page from the device.
+    /// Reads a range while too many pages are being destaged. Waits for the destager first. If this
+    /// wait fails because pages cannot be written, the read stores no page in the cache: it takes
+    /// pages that are in memory from there, and reads each other page from the device.
     async fn read_choked(self: &Rc<Self>, pages: Range<u64>, origin: Origin) -> IoResult {
         if self.until_unchoked().await.is_ok() {
             return self.read_unchoked(pages, origin).await;

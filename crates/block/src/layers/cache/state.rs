@@ -662,9 +662,9 @@ mod tests {
         }
     }
 
-    /// The list of unflushed pages needs no entry for a page that was dropped from memory, because
-    /// after a failed flush the cache only reports that some data is lost. So the list has at most
-    /// one entry for each page in memory, plus some outdated entries.
+    /// A page that was dropped from memory needs no entry in the list of unflushed pages: after a
+    /// failed flush, the cache cannot write the page again, and only reports that some data is
+    /// lost. So the list has at most one entry for each page in memory, plus some outdated entries.
     #[test]
     fn what_no_flush_has_covered_is_remembered_in_bounded_space() {
         let written: u64 = 10_000;
@@ -718,8 +718,8 @@ mod tests {
             state.clean_all();
         }
         assert_eq!((state.jobs.len(), state.outstanding.len()), (1, 1));
-        // The job leaves the queue, as when the device has accepted the writes but not completed
-        // them. Until the job has ended, no further retry is queued.
+        // The job leaves the queue but does not end, as when the device has accepted the writes but
+        // not completed them. Until the job has ended, no further retry is queued.
         let hangs = state.next_job().expect("there is one");
         assert_eq!(hangs.pages.len(), 8);
         for _ in 0..100 {

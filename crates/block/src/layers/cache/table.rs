@@ -48,8 +48,8 @@ impl Slot {
     }
 }
 
-/// An erase block: its number, counted without gaps so that it can be an index, and the number of
-/// its pages that have ids.
+/// An erase block: its number, and the number of its pages that have ids. Numbers of removed blocks
+/// are used again, so the numbers stay small and can be used as an index.
 struct Block {
     number: u32,
     ids: u32,

@@ -4,8 +4,8 @@
 //!
 //! Two changes of the same block must never be in flight without a lock between them, and a
 //! sequence number must never be used twice. The unacknowledged changes together must never exceed
-//! a quarter of the smallest log, the same bound as that of the exposure: after a crash, a side may
-//! lack all of these changes. If the log of the side cannot hold the changes that it lacks, opening
+//! a quarter of the smallest log. The exposure has the same bound. After a crash, a side may lack
+//! all of these changes. If the log of the side could not hold the changes that it lacks, opening
 //! the volume would have to discard content of the side, which T14 forbids.
 
 use std::cell::Cell;

@@ -162,9 +162,9 @@ impl Shared {
         Ok(())
     }
 
-    /// Returns `Some` when the device holds a side of this volume that the volume does not use and
-    /// that has not diverged, so that the device can be formatted again. The inner value is the
-    /// place of that side in the table, if the table still lists it.
+    /// Returns `Some` if the device may be formatted again: it holds a side of this volume, the
+    /// volume does not use this side, and the side has not diverged. The inner value is the place
+    /// of that side in the table, if the table still lists it.
     async fn own_side_on(&self, volume: &Volume, candidate: &Candidate) -> Option<Option<usize>> {
         // An unreadable superblock is refused by the check that the caller makes next.
         let found = candidate.superblock().await.ok().flatten()?;
@@ -182,8 +182,8 @@ impl Shared {
         }
     }
 
-    /// Marks the side at this place of the table as removed if it was not found at the opening,
-    /// because another side now takes its place.
+    /// Marks the side at this place of the table as removed if it was not found at the opening. The
+    /// caller gives its place to another side.
     fn drop_unfound(&self, place: usize) {
         let mut sides = self.sides.iter();
         let unfound = sides.find(|side| self.place_of_side(side.index) == Some(place));
@@ -328,9 +328,9 @@ impl Shared {
     ) -> Result<(), String> {
         let side = &self.sides[index];
         let name = &side.name;
-        // From now on, no flush must depend on this side. The changes that only this side has
-        // flushed are made durable on another side. After that, the epoch that excludes this side
-        // is allowed to begin.
+        // From now on, flushes must not depend on this side. First, the changes that only this side
+        // has flushed are made durable on another side. Only then is the epoch that excludes this
+        // side allowed to begin.
         let was_durable = side.durable.replace(false);
         let number = self.admission.next_number();
         for other in self.sides.iter().filter(|other| other.index != index) {
@@ -379,8 +379,8 @@ impl Shared {
     }
 
     /// Waits until another side, which stays in the volume, durably holds every change below
-    /// `number` and has no unrepaired corrupt block. The wait is needed because side `index`, which
-    /// leaves, may have the last copy of such a block.
+    /// `number` and has no unrepaired corrupt block. Side `index`, which leaves, may have the last
+    /// intact copy of a block that is corrupt on the other side, so the wait includes the repair.
     async fn until_elsewhere(self: &Rc<Self>, index: usize, number: u64) {
         let has = |other: &&Side| {
             let stays = other.durable.get() && other.is_healthy();
@@ -401,8 +401,8 @@ impl Shared {
             let Some(store) = found().and_then(|side| side.store()) else {
                 continue;
             };
-            // A repaired block has no sequence number of its own, so only another flush makes it
-            // durable.
+            // A repaired block has no sequence number of its own, so the check of the numbers does
+            // not cover it. Another flush makes it durable.
             match store.flush(number).await {
                 Ok(()) if found().is_some() => return,
                 Ok(()) => {}
@@ -434,9 +434,9 @@ impl Shared {
         self.announce(volume, || ()).await
     }
 
-    /// Applies `change` to the volume, begins an epoch, and writes both to all healthy sides.
-    /// Before that, all of these sides are marked dirty (a peer may be ahead), so that a side
-    /// without the new epoch cannot be started alone.
+    /// Applies `change` to the volume, begins an epoch, and writes the change and the epoch to all
+    /// healthy sides. Before the change, all of these sides are marked dirty, which means that a
+    /// peer may be ahead. So a side without the new epoch cannot be started alone.
     pub(super) async fn announce(
         self: &Rc<Self>,
         volume: &Volume,

@@ -25,7 +25,8 @@ pub struct MirrorConfig {
     /// each other side gets this multiple of the first side's time before it is late. Without the
     /// factor, each side's limit is computed from the quantiles of its own write times.
     pub wait_limit: Option<f64>,
-    /// Quantile, from 0 to 1, of a side's own write times from which its latency limit is computed.
+    /// Quantile, from 0 to 1, of a side's own write times. The latency limit of the side is
+    /// computed from the write time at this quantile.
     pub limit_quantile: Option<f64>,
     /// Factor by which the quantile of `limit_quantile` is multiplied. A side is late when a write
     /// takes longer than the product.
@@ -169,8 +170,8 @@ pub enum PolicyName {
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Acknowledge {
-    /// When the first side has completed the change or the flush, as long as the exposure is within
-    /// its bounds.
+    /// The first side has completed the change or the flush. A change must also be within the
+    /// bounds of the exposure, unless all sides have completed it.
     #[default]
     First,
     /// All sides have completed it.

@@ -39,9 +39,9 @@ struct Passage {
     below: Rc<dyn Device>,
     /// Whether the volume is being opened.
     opening: Rc<Cell<bool>>,
-    /// Number of interruptions that the device had counted when the side was opened, or when an
-    /// interruption was last accepted without cutting the path; `None` for a device that does not
-    /// count interruptions.
+    /// The device's count of interruptions when the side was opened. It is updated when an
+    /// interruption is accepted without cutting the path. `None` for a device that does not count
+    /// interruptions.
     known: Cell<Option<u64>>,
     /// True once the path is cut, so that every request is refused.
     cut: Cell<bool>,
@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(flush(), Err(IoError::Transport));
         assert_eq!(rt.block_on(device_path.begin_anew()), Ok(()));
         assert_eq!(flush(), Ok(()));
-        // A callback registered later does not restore a path that is already cut.
+        // If a callback is registered after the path was cut, the path stays cut.
         remote.interrupted_by_next.set(true);
         assert_eq!(flush(), Err(IoError::Transport));
         device_path.monitor(Rc::new(|| false));

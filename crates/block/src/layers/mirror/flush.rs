@@ -1,9 +1,10 @@
 //! Flush: when a flush completes, every change acknowledged before the flush is durable.
 //!
-//! With logs, a flush completes when one durable side has all changes before the flush and has
-//! flushed them. The other sides follow at their own pace, and their superblocks say that a peer
-//! may be ahead. So a hanging side must never delay a flush. After a crash, bare devices cannot
-//! show which of them is ahead, so over bare devices a flush waits for all healthy sides.
+//! With logs, one durable side is enough by default: a flush completes when this side has all
+//! changes before the flush and has flushed them. The other sides follow at their own pace, and
+//! their superblocks say that a peer may be ahead. A hanging side therefore does not delay the
+//! flush. After a crash, bare devices cannot show which of them is ahead, so over bare devices a
+//! flush waits for all healthy sides.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -54,7 +55,8 @@ impl Shared {
         if self.is_durable(boundary) {
             return Some(Ok(()));
         }
-        // A side that was added after the flush began has no failure recorded.
+        // A side that was added after the flush began is not in `before`. Its number of failures
+        // was 0 at that time.
         let has_failed = |side: &Side| {
             let failed = before.get(side.index).copied().unwrap_or(0);
             side.failed_flushes.get() != failed
@@ -94,9 +96,10 @@ impl Shared {
         self.membership.is_marked() && (first && early || any && all())
     }
 
-    /// Returns true when recovery after a crash would use the content of a side. The superblock of
-    /// a side that has just joined still says that the side is being rebuilt. It is rewritten,
-    /// after the superblocks of the other sides, to name the side as a member.
+    /// Returns true when recovery after a crash would use the content of a side. This is false for
+    /// a side that has just joined, because its superblock still says that the side is being
+    /// rebuilt. Its superblock is rewritten after those of the other sides, and then names the side
+    /// as a member.
     pub(super) fn would_be_asked(&self, index: usize) -> bool {
         let volume = self.membership.superblocks.as_ref();
         volume.is_none_or(|volume| volume.is_established(index))
@@ -126,9 +129,10 @@ impl Shared {
         });
     }
 
-    /// Returns the sequence number below which a side flushes all changes next. If flushes wait,
-    /// this is the lowest number for which a flush waits. So no flush waits for changes that are
-    /// needed only by later flushes. If no flush waits, it is the highest requested number.
+    /// Returns the sequence number below which a side flushes all changes next. If flushes wait for
+    /// the side, this is the lowest number for which one of them waits. So no flush waits for
+    /// changes that only later flushes need. The result is at most the highest number requested of
+    /// the side, and equals it if no flush waits.
     fn next_flush_of(&self, side: &Side) -> u64 {
         let durable = side.store().map_or(0, |store| store.complete_durable());
         let wanted = side.flush_wanted.get();
@@ -161,8 +165,8 @@ impl Shared {
                 Ok(()) => self.release_logs(),
                 Err(error) => {
                     self.flush_failed(index, error);
-                    // Changes that were admitted during the flush may have waited until the side is
-                    // idle, so they are sent now.
+                    // Changes that were admitted during the flush can still be queued, because they
+                    // waited for the side to become idle. So they are sent now.
                     self.pump(index);
                     return;
                 }
@@ -228,9 +232,9 @@ impl Shared {
                 .filter(|other| other.index != side.index && other.is_counted_on());
             if let Some(volume) = &self.membership.superblocks {
                 let acknowledged = volume.has_current_epoch(side.index);
-                // Until the superblock of this side durably excludes the side ejected last, that
-                // ejected side is still a member after a crash, and the changes that it lacks are
-                // recovered from the log of this side.
+                // As long as the superblock of this side does not durably exclude the side ejected
+                // last, that side would still be a member after a crash. It would then get the
+                // changes that it lacks from the log of this side, so this log must keep them.
                 if volume.is_established(side.index) && !acknowledged {
                     if !store.is_full() {
                         continue;
@@ -336,11 +340,10 @@ impl Shared {
         result
     }
 
-    /// Handles a flush that failed on a side. The unflushed content of the side is now unknown: on
-    /// a side with a log, the content written since the last successful flush; on a bare device,
-    /// possibly all content. The side is therefore ejected, even if it is only joining: its
-    /// operations in flight may lie in these ranges, and must have ended before the ranges are
-    /// copied.
+    /// Handles a flush that failed on a side. Some content of the side is now unknown: on a side
+    /// with a log, the content written since the last successful flush; on a bare device, possibly
+    /// all content. The side is ejected, even if it is only joining. The unknown ranges must be
+    /// copied again, and operations in flight on these ranges must have ended before that.
     pub(super) fn lost_since_last_flush(self: &Rc<Self>, index: usize, error: IoError) {
         let side = &self.sides[index];
         if side.is_active() {

@@ -20,8 +20,8 @@ pub(super) struct Flushes {
     pub(super) changed: Event,
 }
 
-/// Registration of a waiting flush. Dropping it removes the flush, since a client can cancel its
-/// request at any time.
+/// Registration of a waiting flush. When the registration is dropped, the flush no longer counts as
+/// waiting. So a client can cancel its request at any time.
 pub(super) struct FlushWaits<'f> {
     flushes: &'f Flushes,
     boundary: u64,

@@ -3,9 +3,9 @@
 //! The side is given a change if it already has the surrounding content. When too many bytes wait
 //! for the side, the change is not given to it: the range becomes out of sync again, and the
 //! rebuild copies it. This undoes part of the rebuild, so it is allowed only while the rebuild is
-//! ahead of the minimum rebuild rate (its floor), where ranges that became out of sync again are
-//! treated as not copied. Otherwise the change waits, before it is admitted, until fewer bytes wait
-//! for the side.
+//! ahead of the minimum rebuild rate (its floor). In this comparison, ranges that became out of
+//! sync again count as not copied. If the rebuild is not ahead, the change waits, before it is
+//! admitted, until fewer bytes wait for the side.
 //!
 //! These rules bound the bytes in memory that wait for the side: when the rebuild is complete and
 //! acknowledgements depend on the side, clients must not wait for a large backlog. A volume must
@@ -19,12 +19,12 @@ use super::shared::{Shared, VolumeState};
 use super::side::Side;
 
 /// Maximum number of admitted bytes that wait to be stored on a side that is being rebuilt. The
-/// bound that the log of the side puts on the exposure applies as well. 1 MiB holds 256 blocks,
-/// enough to sort them by position.
+/// bound that the log of the side puts on the exposure applies as well. The maximum of 1 MiB is 256
+/// blocks. That is enough for sorting the blocks by position to be useful.
 const FOLLOWING_BYTES_MAX: u64 = 1 << 20;
-/// Minimum cost in bytes, on a disk, of a range that becomes out of sync again: about the bytes
-/// that pass below the head while the disk seeks to a block and then, after a write to its log, to
-/// the next block.
+/// Minimum cost, in bytes, of a range on a disk that becomes out of sync again. It is about the
+/// number of bytes that pass below the head during two seeks: one to a block and, after a write to
+/// the log, one to the next block.
 const COST_SEEKING_BYTES_MIN: u64 = 256 << 10;
 
 impl Side {
@@ -38,15 +38,15 @@ impl Side {
         self.is_active() && !is_passed
     }
 
-    /// Returns true when a change of the range need not be given to the side, because the side is
-    /// being rebuilt and its queue holds no older change of the range.
+    /// Returns true when a change of the range need not be given to the side: the side is being
+    /// rebuilt, and its queue holds no older change of the range.
     fn may_be_passed(&self, range: &Range<u64>) -> bool {
         self.life.get() == Life::Resyncing && self.queue.borrow().is_current(range)
     }
 
-    /// Returns true when a change of the range is given to this side, which is being rebuilt: the
-    /// side already has a part of the range, and the limit on waiting bytes has room for the
-    /// change.
+    /// Returns true if this side, which is being rebuilt, must be given a change of the range. This
+    /// requires that the side already has a part of the range, and that the limit on waiting bytes
+    /// has room for the change.
     fn follows(&self, range: &Range<u64>) -> bool {
         !self.out_of_sync.covers(range) && self.has_room_for(range)
     }
@@ -65,8 +65,8 @@ impl Side {
         self.may_be_passed(range) && !self.out_of_sync.covers(range)
     }
 
-    /// Returns true when the limit on waiting bytes has no room for a change of the range. The side
-    /// would then lack the range again, which undoes part of the rebuild.
+    /// Returns true when the limit on waiting bytes has no room for a change of the range. If the
+    /// change is made now, the side lacks the range again, which undoes part of the rebuild.
     fn would_fall_back(&self, range: &Range<u64>) -> bool {
         self.needs_room_for(range) && !self.has_room_for(range)
     }
@@ -96,7 +96,7 @@ impl Shared {
         waiting.in_turn(|| follow().then_some(())).await;
     }
 
-    /// Records that a side is not given a change of the range, and therefore lacks the range.
+    /// Records that a side lacks the range, because the side is not given a change of the range.
     pub(super) fn pass_over(&self, side: &Side, range: &Range<u64>) {
         if side.would_fall_back(range) {
             let cost_bytes_min = match side.device.geometry().rotational {

@@ -1,10 +1,11 @@
 //! Growing a volume while it is in use, after the devices of its sides have become larger.
 //!
-//! The size is stored in the superblock of each side and changes together with an epoch, as the
-//! table of sides does, so that the newest history has the newest size. The new size must never be
-//! on a side before every side reads as zeroes up to the new size. No write beyond the old size is
-//! accepted before every healthy side durably has the new size. After a crash the volume has the
-//! old size or the new size; if the new size was reported to the caller, it is the new size.
+//! The superblock of each side stores the size. The size changes together with an epoch, like the
+//! table of sides, so that the newest history has the newest size. The new size must never be on a
+//! side before the new part of the volume reads as zeroes on every side. No write beyond the old
+//! size is accepted before every healthy side durably has the new size. After a crash the volume
+//! has the old size or the new size. If the new size was reported to the caller, the volume has the
+//! new size.
 
 use std::rc::Rc;
 

@@ -1,4 +1,4 @@
-//! Monitoring the sides: detects late sides, and ejects sides that do not answer or fail.
+//! Monitoring the sides: detects late sides, and ejects sides that fail or do not answer.
 //!
 //! A side that works but lags is only delayed: once the exposure is full, writes proceed at the
 //! speed of that side. A side becomes absent when it has operations in flight and completes none

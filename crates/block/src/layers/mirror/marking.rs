@@ -30,8 +30,9 @@ impl Shared {
     pub(super) fn begin_epoch(self: &Rc<Self>) -> Option<u64> {
         let volume = self.membership.superblocks.as_ref()?;
         let epoch = volume.begin_epoch(&self.healthy(), self.admission.next_number());
-        // A side that is being rebuilt is also given changes of the new epoch. Changes that its log
-        // records under the old epoch would be invalid.
+        // A side that is being rebuilt also receives the changes of the new epoch. Its log gets the
+        // new epoch, too, because changes that the log records under the old epoch would be
+        // invalid.
         for store in self.sides.iter().filter(|side| side.is_active()) {
             if let Some(store) = store.store() {
                 store.set_epoch(epoch);
@@ -68,11 +69,11 @@ impl Shared {
             || others.all(|other| !volume.is_established(other) || volume.knows(other, index))
     }
 
-    /// Returns true when an epoch that excludes the ejected sides is allowed to begin. Before that,
-    /// a member of the new epoch must durably have the changes that were flushed before the
-    /// ejection. This member must be a side whose content recovery would use. If no such side can
-    /// have these changes, any other member suffices. If no member can have all of them, the epoch
-    /// is allowed to begin without them.
+    /// Returns true when an epoch that excludes the ejected sides is allowed to begin. The changes
+    /// that were flushed before the ejection must first be durable on a member of the new epoch
+    /// whose content recovery would use. If no such member can have all of these changes, it is
+    /// enough that another member has them durably. If no member at all can have all of them, the
+    /// epoch is allowed to begin without them.
     fn holds_what_was_flushed(&self) -> bool {
         let flushed = self.flushes.below();
         let members = || {

@@ -1,8 +1,8 @@
 //! Membership: the sides of the volume according to the superblocks, the members among them, and
 //! the parts of this information that are durable.
 //!
-//! No request may be acknowledged before a healthy side durably has the epoch that excludes the
-//! side ejected last.
+//! When a side is ejected, a new epoch begins that excludes it. No request may be acknowledged
+//! until at least one healthy side durably has that epoch.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -23,10 +23,11 @@ pub(super) struct Membership {
     epoch_needed: Cell<u64>,
     /// Number of the newest epoch that a healthy side durably has.
     epoch_marked: Cell<u64>,
-    /// True when no change was admitted for a while, so that every side is to be marked clean-idle
-    /// (no peer is ahead of it).
+    /// True when no change was admitted for a while and every side durably has all changes. Every
+    /// side is then to be marked clean-idle (no peer is ahead of it).
     pub(super) idle: Cell<bool>,
-    /// Sequence number at which the volume was closed: every change below it was to be flushed.
+    /// Sequence number of the next change at the time when the volume was stopped. The stop makes
+    /// the sides flush every change below this number.
     pub(super) closed_at: Cell<u64>,
 }
 
@@ -44,7 +45,8 @@ impl Membership {
         }
     }
 
-    /// Requires that a healthy side durably has this epoch before any request is acknowledged.
+    /// From now on, no change and no flush is acknowledged until at least one healthy side durably
+    /// has this epoch.
     pub(super) fn need(&self, epoch: u64) {
         self.epoch_needed.set(epoch);
     }

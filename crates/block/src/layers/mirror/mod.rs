@@ -12,8 +12,9 @@
 //!   in the queue.
 //! - A read goes to the fastest side that has the newest content of the range. Content that no side
 //!   has yet is read from the queues in memory.
-//! - A flush, and a write with FUA, completes when one durable side has made all changes up to its
-//!   request durable; over bare devices, when all healthy sides have done so.
+//! - A flush or a write with FUA must make all changes up to itself durable. It completes when one
+//!   durable side has done this. Over bare devices, it completes when all healthy sides have done
+//!   this.
 //!
 //! The mirror must never serve a block older than an acknowledged write, never let the exposure
 //! exceed its bound, and never lose the record of a range that a side lacks.
@@ -165,8 +166,8 @@ impl Mirror {
     }
 
     /// Opens the volume on formatted sides, after a clean stop or after any crash. Unless the
-    /// volume is forced open read-only, the members are durably marked dirty (a peer may be ahead)
-    /// before this function returns.
+    /// volume is forced open read-only, the members are durably marked dirty before this function
+    /// returns. A dirty mark says that another side may be ahead.
     ///
     /// # Errors
     /// When the volume must not be opened. The message describes the state of the sides, the
@@ -240,11 +241,12 @@ impl Mirror {
     }
 
     /// Starts a scrub, which reads every written block of every healthy side and repairs corrupt
-    /// blocks. If a scrub that was resumed when the volume was opened still runs, this call has no
-    /// effect.
+    /// blocks. If a scrub that was resumed when the volume was opened still runs, this call
+    /// succeeds but starts no other scrub.
     ///
     /// # Errors
-    /// One line with the reason: a scrub already runs, or the volume cannot be scrubbed.
+    /// One line with the reason: a scrub that was not resumed already runs, or the volume cannot be
+    /// scrubbed.
     pub fn start_scrub(&self) -> Result<(), String> {
         self.shared.start_scrub()
     }

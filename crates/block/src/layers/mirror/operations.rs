@@ -94,7 +94,7 @@ impl Shared {
         listed.find(may_leave)
     }
 
-    /// Returns the side at a place of the table; `None` when it cannot be determined.
+    /// Returns the side at a place of the table; `None` if no side is known to be at this place.
     fn side_at(&self, place: usize) -> Option<&Side> {
         let mut sides = self.sides.iter();
         sides.find(|side| self.place_of_side(side.index) == Some(place))

@@ -32,8 +32,8 @@ pub(super) struct Copying<'o> {
 }
 
 impl Copying<'_> {
-    /// Returns the parts of `part` in which the copy is still the newest content, because no change
-    /// of them was recorded since the copy began.
+    /// Returns the parts of `part` for which the copy still has the newest content: no change of
+    /// these parts was recorded since the copy began.
     pub(super) fn not_overtaken(&self, part: &Range<u64>) -> Vec<Range<u64>> {
         let copying = self.of.copying.borrow();
         let own = copying.iter().find(|(range, _)| *range == self.range);
@@ -68,8 +68,8 @@ impl OutOfSync {
         self.added.notify();
     }
 
-    /// Adds exactly this range, without merging, because the content around the range may be the
-    /// last copy.
+    /// Adds exactly this range. The range is not merged with another range across a gap, because
+    /// the side may hold the last copy of the content in the gap.
     pub(super) fn add_exact(&self, range: Range<u64>) {
         self.overtake(&range);
         self.lacking.borrow_mut().insert_exact(range);
@@ -102,8 +102,8 @@ impl OutOfSync {
         self.lacking.borrow_mut().remove(range);
     }
 
-    /// Registers a copy of a range to the side. Changes in the range, which the copy does not
-    /// contain, are recorded until the returned guard is dropped.
+    /// Registers a copy of a range to the side. Until the returned guard is dropped, changes in the
+    /// range are recorded, because the copy does not contain them.
     pub(super) fn begin_copy(&self, range: Range<u64>) -> Copying<'_> {
         let mut copying = self.copying.borrow_mut();
         copying.push((range.clone(), RangeSet::new()));
@@ -170,8 +170,8 @@ impl OutOfSync {
             .all(|range| corrupt.covers(&range))
     }
 
-    /// Returns true when the set has room for another range without merging, so that no other
-    /// content would be recorded as lacking.
+    /// Returns true when the set has room for another range. Without room, ranges would be merged,
+    /// and the content between them would be recorded as lacking, too.
     pub(super) fn has_room(&self) -> bool {
         self.lacking.borrow().has_room()
     }
@@ -209,8 +209,8 @@ impl OutOfSync {
         Some(range.start.max(position)..range.end)
     }
 
-    /// Returns the first position after the start of the range at which a lacking range begins or
-    /// ends; the end of the range if there is no such position.
+    /// Returns the first position after the start of the range at which a part that the side lacks
+    /// begins or ends. Returns the end of the range if there is no such position.
     pub(super) fn first_boundary(&self, range: &Range<u64>) -> u64 {
         self.lacking.borrow().first_boundary(range)
     }

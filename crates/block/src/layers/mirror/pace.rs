@@ -123,8 +123,9 @@ impl Pace {
     }
 }
 
-/// Returns the maximum time for which the copy of a piece of `bytes` bytes waits for clients to be
-/// silent (no request in flight or shortly before).
+/// Returns the maximum time for which the work on a piece of `bytes` bytes waits for clients to be
+/// silent. Clients are silent when no request is in flight, and none was within the last
+/// [`SILENT_AFTER`].
 fn give_way_max(bytes: u64) -> Duration {
     let share = bytes.min(GIVE_WAY_BYTES) as f64 / GIVE_WAY_BYTES as f64;
     GIVE_WAY_MAX.mul_f64(share)

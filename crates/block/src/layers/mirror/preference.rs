@@ -10,7 +10,7 @@ use bimetal_rt::Instant;
 pub(super) struct Preference {
     /// Index of the side that is read first.
     pub(super) side: Cell<usize>,
-    /// Time at which the latency of the sides that are not read now is measured again.
+    /// Earliest time at which the latency of the sides that reads do not use is measured again.
     pub(super) next_probe: Cell<Instant>,
     /// Whether late reads can also be sent to a second side.
     pub(super) hedges: bool,

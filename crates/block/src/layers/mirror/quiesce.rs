@@ -16,8 +16,8 @@ const FLUSH_EVERY: Duration = Duration::from_millis(500);
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Shared {
-    /// Ends the idle state of the volume after a change was admitted: the sides that are marked
-    /// clean-idle (no peer is ahead) are marked dirty again.
+    /// Records that the volume is busy, because a change was admitted. If the sides were marked
+    /// clean-idle (no peer is ahead), marks the healthy sides dirty again.
     pub(super) fn is_busy(self: &Rc<Self>) {
         if self.membership.idle.replace(false) {
             for index in self.healthy() {
@@ -69,9 +69,9 @@ impl Shared {
         }
     }
 
-    /// Flushes the sides round robin while changes are admitted and a log is at least half full,
-    /// even if no client requests a flush: only changes that are durable on all sides can leave the
-    /// logs.
+    /// While changes are admitted and a log is at least half full, flushes one side after another,
+    /// even if no client requests a flush. This frees space in the logs, because only changes that
+    /// are durable on all sides can leave them.
     pub(super) async fn keep_logs_moving(self: Rc<Self>) {
         let (mut flushed, mut turn) = (self.admission.next_number(), 0);
         loop {

@@ -270,8 +270,9 @@ impl Shared {
     }
 
     /// Returns a second side for a late read: a side that has the newest content of the whole range
-    /// and is not stuck. Returns `None` when there is no such side, when the exposure is near a
-    /// bound (the read would slow down catching up), or when the budget is used up.
+    /// and is not stuck. Returns `None` when there is no such side, when the budget is used up, or
+    /// when the exposure is near a bound. In the last case the read would delay the side that has
+    /// to catch up.
     fn hedge_side(&self, index: usize, range: &Range<u64>, failed: &[usize]) -> Option<usize> {
         let exposed = self.exposure.bytes();
         if self.rules().is_pressed(exposed, self.exposure_age_ns()) {
@@ -303,9 +304,9 @@ impl Shared {
         Ok(reply)
     }
 
-    /// Sends a side a request that changes nothing, and waits for the answer. If another side is
-    /// healthy, the wait also ends when the side is ejected, and when the side has not answered for
-    /// `absent_after`, the time after which a side is considered absent.
+    /// Sends a side a request that changes nothing, and waits for the answer. The wait also ends
+    /// when the side is ejected. If another side is healthy, the wait also ends when the side has
+    /// not answered for `absent_after`, the time after which a side is considered absent.
     pub(super) async fn ask(self: &Rc<Self>, index: usize, request: Request) -> IoResult {
         let side = &self.sides[index];
         let started = self.rt.now();
@@ -572,8 +573,8 @@ impl Shared {
                 }
             }
         }
-        // Only a range that is corrupt on every side is reported as corrupt. An error of a device
-        // may be temporary.
+        // The range is reported as corrupt only if at least one side was read, and each side that
+        // was read is corrupt there. Any other error may be temporary.
         Err(match all_corrupt && failed.len() > 1 {
             true => IoError::Corrupt,
             false => IoError::Medium,

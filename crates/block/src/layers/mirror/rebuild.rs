@@ -111,9 +111,9 @@ impl Shared {
             {
                 if must_be_announced(side, &piece) {
                     if !pieces.is_empty() {
-                        // The piece must first be recorded in the dirty-region bitmap. That waits
-                        // until no piece is in flight: pieces in flight hold locks and must be
-                        // polled until they end.
+                        // The piece must be recorded in the dirty-region bitmap before it is
+                        // copied. First let the pieces in flight end: they hold locks, and nothing
+                        // polls them while this task waits for the recording.
                         break;
                     }
                     self.announce_copies(side, &piece).await?;
@@ -239,7 +239,8 @@ impl Shared {
         side: &Side,
         piece: Range<u64>,
     ) -> Result<(), IoError> {
-        // This preload needs no lock, so a side that hangs in it does not block a client.
+        // The preload runs before the range is locked, so a side that hangs in it does not block a
+        // client.
         self.look_ahead(side, &piece).await;
         let mut guard = Some(self.admission.ranges.lock(piece.clone()).await);
         if !side.is_active() {
@@ -358,8 +359,8 @@ impl Shared {
 
     /// Copies a range to a side that is being rebuilt. If a block cannot be read, the other blocks
     /// are copied nevertheless. If no other side could provide the block in many attempts, the
-    /// block is marked unreadable on the rebuilt side. Otherwise, a single block would keep the
-    /// rebuild from completing, and the side from becoming healthy.
+    /// block is marked unreadable on the rebuilt side. Without this mark, a single block would
+    /// prevent the rebuild from completing, and the side would never become healthy.
     async fn copy_out_of_sync(
         self: &Rc<Self>,
         side: &Side,
@@ -621,8 +622,8 @@ async fn end_of_work<T>(side: &Side, outcome: &Cell<Option<T>>) -> Option<T> {
     done.await
 }
 
-/// Returns true when the content written directly to its home location must be made durable before
-/// more is written, because there is too much of it.
+/// Returns true when a rebuild has written so much content directly to home locations that this
+/// content must be made durable before the rebuild writes more.
 fn should_settle(side: &Side) -> bool {
     side.store().is_some_and(|store| store.should_settle())
 }
@@ -637,7 +638,9 @@ fn must_be_announced(side: &Side, piece: &Range<u64>) -> bool {
     lacking.iter().any(|part| store.is_to_be_announced(part))
 }
 
-/// Returns the next piece of out-of-sync ranges at or after `position`.
+/// Returns the next range to copy, which starts with the first out-of-sync range at or after
+/// `position`. Later ranges of the same window are included, with the gaps before them, up to the
+/// first gap longer than `gap_bytes_max`.
 fn next_piece(side: &Side, position: u64, gap_bytes_max: u64) -> Option<Range<u64>> {
     let start = side.out_of_sync.next_from(position)?.start;
     let window_end = (start / WINDOW_BYTES + 1) * WINDOW_BYTES;

@@ -22,7 +22,8 @@ use crate::request::Request;
 /// Interval between attempts to open an absent side, and between attempts to rebuild a side after a
 /// failure.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
-/// Delay before the flushes for which a joining side waits are requested again.
+/// A joining side waits until the other sides are flushed. If it has waited for this time, the
+/// flushes are requested again.
 const FLUSH_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 impl Shared {
@@ -91,8 +92,8 @@ impl Shared {
     /// holds every change that was acknowledged without it.
     async fn join(self: &Rc<Self>, index: usize) -> Result<(), IoError> {
         let side = &self.sides[index];
-        // From now on, the log of the side defines the content of the side, so content that the
-        // rebuild wrote directly to its home location must be durable first.
+        // After this call, the log of the side defines the content of the side. Before the side
+        // joins, the content that the rebuild wrote directly to its home location must be durable.
         if let Some(store) = side.store() {
             store.end_straight();
         }
@@ -152,9 +153,10 @@ impl Shared {
     }
 
     /// Waits until the other healthy or joining sides durably hold every change admitted before the
-    /// call. Content that the rebuild wrote directly to its home location is in no log, so no other
-    /// side must depend on the log of `side` to recover that content. If another side does not
-    /// answer, it is ejected in the meantime, and is later rebuilt from the dirty-region bitmap.
+    /// call. The rebuild wrote content directly to home locations of `side`, and this content is
+    /// not in the log of `side`. So another side could not recover the content from that log, and
+    /// must hold it itself. If another side does not answer, it is ejected in the meantime, and is
+    /// later rebuilt from the dirty-region bitmap.
     ///
     /// # Errors
     /// `Offline` when `side` is ejected during the wait.
@@ -230,15 +232,17 @@ impl Shared {
         let on = store_device(&candidate.device, &found, &self.config);
         let store = Store::open(&self.rt, &on).await?;
         let had = side.store().map_or(0, |old| old.complete_durable());
-        // The side lacks everything in each of these cases: its device holds an older state of the
-        // side than before; its log has lost unknown entries; it was missing when the volume was
-        // opened, and so was never compared with the other sides.
+        // The side is taken to lack everything in each of these cases: the superblock on its device
+        // is older than the one that the volume knew; its log has lost entries, and it is unknown
+        // which; the side was missing when the volume was opened, so it was never compared with the
+        // other sides.
         let everything = store.found().damaged
             || before.is_none_or(|before| found.generation < before.generation)
             || store.found().complete_below < had;
         // The side lacks the changes since the last epoch in which it was a member, even if an
-        // interrupted rebuild has given it a newer history. If that epoch is older than the history
-        // of the volume, it is unknown whether the side was a member.
+        // interrupted rebuild has given it a newer history. If the history of the volume no longer
+        // has that epoch, it cannot be checked that the side was a member, so the side is treated
+        // as lacking everything.
         let reaches_back = |epoch: &&Epoch| volume.knows_epoch(&epoch.id);
         let since = found.last_epoch().filter(reaches_back);
         let since = since.filter(|_| !everything);

@@ -76,8 +76,8 @@ impl Shared {
             for index in self.healthy() {
                 self.scrub_superblocks(run, index).await;
             }
-            // The superblocks are checked before this call writes them, since the write repairs
-            // corrupt copies and would hide the damage.
+            // This call writes the superblocks, which repairs corrupt copies and would hide the
+            // damage. The superblocks have therefore been checked before it.
             self.remember_scrub(Some(run.record()));
             run.is_noted();
             for index in self.healthy() {
@@ -281,8 +281,8 @@ impl Shared {
                 starts.map(|start| start..start + BLOCK_BYTES)
             });
             for block in blocks {
-                // The block was written in the meantime, or is recorded as lacking, so no read uses
-                // this copy.
+                // The side is recorded as lacking this block, for example because the block was
+                // written in the meantime. No read uses this copy, so it needs no repair here.
                 if !side.out_of_sync.is_clear(&block) {
                     continue;
                 }

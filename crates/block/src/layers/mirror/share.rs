@@ -6,8 +6,8 @@
 //! clients had requests in flight during that burst. So clients have at least half of the time to
 //! themselves and keep at least half of their rate; when clients request little, the rebuild hardly
 //! rests. The operator sets a minimum rate (the floor) and a maximum rate (the ceiling), in bytes a
-//! second. Clients must never hold a rebuild below its floor. A rebuild must never exceed its
-//! ceiling for longer than its pieces in flight take.
+//! second. The load of clients must not slow a rebuild below its floor. A rebuild is allowed to
+//! exceed its ceiling only until the pieces that are in flight are complete.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -18,8 +18,8 @@ use bimetal_rt::{Instant, Rt};
 
 use super::pace::Clients;
 
-/// Age of a burst (a group of pieces that rebuilds copy without a rest) from which the burst is
-/// closed: no further piece joins it, if clients also have requests.
+/// Age up to which a burst (a group of pieces that rebuilds copy without a rest) accepts further
+/// pieces while clients have requests. Without requests of clients, the age is not limited.
 const BURST: Duration = Duration::from_millis(100);
 /// Maximum lag of a rebuild behind the minimum rebuild rate (the floor), as a time. A rebuild makes
 /// up for a lag of at most this time; a longer lag is cut to it.
@@ -228,7 +228,8 @@ impl Share {
         let (now, rates) = (self.rt.now(), self.rates.get());
         let burst = self.burst.get();
         // A new burst begins if no piece was being copied, or if clients have had no request since
-        // the burst began. So a burst has no end while clients are idle.
+        // the burst began. So while clients are idle, every piece begins a new burst, and no burst
+        // reaches its end.
         if self.working.get() == 0 || clients.busy() == burst.busy_before {
             self.burst.set(Burst {
                 began: now,

@@ -28,7 +28,7 @@ use crate::geometry::{Geometry, GrowingGeometry};
 
 /// Maximum time for which stopping the volume waits for a side that does not answer.
 const PATIENCE_MAX: Duration = Duration::from_secs(30);
-/// Length of the buffer of zero bytes from which answers of zeroes are taken.
+/// Length of the buffer of zero bytes. Replies that consist of zeroes refer to this buffer.
 const ZEROES_BYTES: usize = 1 << 20;
 
 /// State of the volume, which decides which requests are accepted.
@@ -67,7 +67,8 @@ pub(super) struct Parts {
 pub(super) struct Shared {
     pub(super) rt: Rt,
     pub(super) config: MirrorConfig,
-    /// Configured rules. [`Shared::rules`] returns them with the exposure also bounded by the logs.
+    /// Configured rules. [`Shared::rules`] returns them with the exposure limit lowered, if
+    /// necessary, to what the smallest log permits.
     pub(super) rules: HeteroRules,
     pub(super) on_degraded: OnDegraded,
     pub(super) acknowledge: Acknowledge,
@@ -141,7 +142,8 @@ impl Shared {
         self.repair.following.wake_first();
     }
 
-    /// Sets the state of the volume, and wakes the first change that waits for rebuilds.
+    /// Sets the state of the volume, and wakes the first change that waits until a side that is
+    /// being rebuilt has room for it.
     pub(super) fn set_state(&self, state: VolumeState) {
         self.state.set(state);
         self.repair.following.wake_first();
@@ -173,9 +175,9 @@ impl Shared {
     }
 
     /// Returns the rules of the volume, with the exposure also bounded by the smallest log, so that
-    /// the content that a side lacks fits into its log. The bound is needed because changes in a
-    /// group overtake each other: none of them is complete before the whole group is in the log, so
-    /// none can be destaged to make room.
+    /// the content that a side lacks fits into its log. The log cannot make room by destaging part
+    /// of a group: changes in a group overtake each other, so none of them can be destaged until
+    /// the whole group is in the log.
     pub(super) fn rules(&self) -> HeteroRules {
         let by_logs = self.exposure.bytes_max_by_logs();
         HeteroRules {

@@ -38,7 +38,8 @@ impl Shared {
     pub(super) async fn end_tasks(&self) {
         self.watchers.cancel().await;
         // The remaining tasks belong to sides that are not healthy and are no longer monitored. A
-        // hanging device may never answer; its operations own their buffers until it does.
+        // hanging device may never answer, so the wait has a time limit. The operations of such a
+        // device own their buffers until the device answers.
         let ended = self.rt.timeout(self.patience(), self.tasks.join());
         if ended.await.is_err() {
             self.tasks.cancel().await;
@@ -52,7 +53,7 @@ impl Shared {
     /// side is marked: the next opening then knows that the sides without the mark may lack
     /// changes.
     pub(super) async fn mark_clean(&self, volume: &Volume) -> Result<(), IoError> {
-        // As always, the superblocks of sides that have just joined are written last.
+        // The superblocks of sides that have just joined are written last, here as everywhere else.
         let (established, joining): (Vec<usize>, Vec<usize>) = self
             .healthy()
             .into_iter()

@@ -128,7 +128,7 @@ pub(super) struct Side {
     pub(super) failed_flushes: Cell<u64>,
     pub(super) flush_error: Cell<IoError>,
     pub(super) errors_in_a_row: Cell<u32>,
-    /// After an error, time before which the side is given no request.
+    /// Time until which the side is given no request after an error.
     pub(super) retry_at: Cell<Instant>,
     pub(super) changed: Event,
     pub(super) counts: SideCounters,
@@ -273,8 +273,8 @@ impl Side {
             .is_some_and(|store| store.complete_durable() >= number)
     }
 
-    /// Returns true when every admitted change, except for corrupt blocks, is on the side or in its
-    /// queue.
+    /// Returns true when every admitted change is on the side or in its queue. Blocks that were
+    /// found corrupt on the side are not considered.
     pub(super) fn holds_all(&self) -> bool {
         self.is_counted_on() && self.out_of_sync.is_only_corrupt()
     }

@@ -1,10 +1,10 @@
 //! Undecided writes, whose outcome (stored or failed) is not yet known, and their effect on reads.
 //!
 //! A write is undecided from its admission until a side that decides its outcome has stored it, or
-//! all sides have failed to. A read may find the content of an undecided write. If that write then
-//! failed, the next read might find the older content, so that the first answer would have been
-//! reverted. A read therefore waits for decisions, but only for the decisions of writes whose
-//! content it has found:
+//! all sides have failed to store it. A read may find the content of an undecided write. If that
+//! write then failed, the next read might find the older content, so that the first answer would
+//! have been reverted. A read therefore waits for decisions, but only for the decisions of writes
+//! whose content it has found:
 //!
 //! 1. A read is sent to the sides immediately, whatever writes are in flight.
 //! 2. When the read has its answer, it looks up the undecided writes that overlap it. There is at
@@ -19,11 +19,11 @@
 //!
 //! # Why each block is linearizable
 //!
-//! Call a write of a block *stored* from its decision on. Writes of one block are stored one after
-//! the other, in the order of admission. A side that lacks a stored write of a block is not used to
-//! read that block, and neither is a side that has not yet stored an undecided write of it. So a
-//! read that begins after a write was stored finds the content of this write or of a later one. A
-//! block of an answer is therefore one of these:
+//! Call a write of a block *stored* once it is decided that the write has succeeded. Writes of one
+//! block are stored one after the other, in the order of admission. A block is not read from a side
+//! that lacks a stored write of it, or that has not yet stored an undecided write of it. So a read
+//! that begins after a write was stored finds the content of this write or of a later one. A block
+//! of an answer is therefore one of these:
 //!
 //! - **The content of a stored write.** This write was the newest stored one when the read began,
 //!   or was stored since. Every read that begins later finds the same content, or newer content.
@@ -86,7 +86,8 @@ impl Undecided {
         writes.insert(ticket.range.clone(), write);
     }
 
-    /// Removes a write that is now stored, and wakes the reads that wait for its decision.
+    /// Removes a write that is now stored, and wakes the reads that wait until the write is
+    /// decided.
     pub(super) fn stored(&self, ticket: &Ticket) {
         self.writes.borrow_mut().remove(ticket.range.clone());
         self.waiting.wake_at(ticket.seq);
@@ -103,7 +104,7 @@ impl Undecided {
         self.stored(ticket);
     }
 
-    /// Registers a read in flight until the returned guard is dropped.
+    /// Registers a read. The read counts as in flight until the returned guard is dropped.
     pub(super) fn begin_read(&self, range: &Range<u64>) -> ReadUnderWay<'_> {
         let reading = Reading {
             range: range.clone(),

@@ -57,8 +57,8 @@ pub(super) struct Volume {
     sides: RefCell<Vec<Option<Marked>>>,
     /// Current table of sides, which is possibly not written to all sides yet.
     table: RefCell<Table>,
-    /// Unfinished operations that the volume remembers. They are possibly not written to all sides
-    /// yet.
+    /// Record of the unfinished operations of the volume. The record is possibly not written to all
+    /// sides yet.
     remembered: Cell<Remembered>,
     /// Current size of the volume, which is possibly not written to all sides yet.
     volume_bytes: Cell<u64>,
@@ -109,8 +109,8 @@ impl Volume {
         self.history.borrow().epoch_of(change)
     }
 
-    /// Returns true when the epoch that is current in the superblock `found` belongs to the history
-    /// of the volume, which proves that its side has not accepted writes on its own.
+    /// Returns true when the current epoch of the superblock `found` is in the past of the volume.
+    /// The side of this superblock has then not accepted writes without the volume.
     pub(super) fn was_in_epoch_of(&self, found: &Superblock) -> bool {
         let (history, table) = (self.history.borrow(), self.table.borrow());
         is_past(&history, &table, &found.side, found.history.current())
@@ -159,7 +159,7 @@ impl Volume {
         Ok((place, Listed::new(self.random())))
     }
 
-    /// Enters a side in the table at a place for which no operation is remembered yet. The
+    /// Enters a side in the table at `place`. The caller records the operations of this place. The
     /// superblock of each side gets the changed table with its next write.
     pub(super) fn enter(&self, place: usize, listed: Listed) {
         self.table.borrow_mut()[place] = Some(listed);
@@ -197,9 +197,9 @@ impl Volume {
         *self.table.borrow()
     }
 
-    /// Returns true when `found` is a superblock expected for side `index`. It must belong to the
-    /// side that had this index before. If that side was missing, the superblock must belong to a
-    /// listed side that was not found yet.
+    /// Returns true when `found` is a superblock that side `index` is expected to have. If the side
+    /// was present before, `found` must belong to the same side. If the side was missing, `found`
+    /// must belong to a listed side of this volume that was not found yet.
     pub(super) fn misses(&self, index: usize, found: &Superblock) -> bool {
         let is = |marked: &Marked| {
             let known = &marked.superblock;
@@ -227,8 +227,8 @@ impl Volume {
         self.remember(|remembered| remembered.clear_place(place));
     }
 
-    /// Removes a side from the table because a command removed it, and remembers that it has left
-    /// the volume.
+    /// Removes the side at `place` from the table as [`strike`](Self::strike) does, and remembers
+    /// that the side has left the volume. This is for a side that a command has removed.
     pub(super) fn strike_left(&self, place: usize) {
         let listed = self.table.borrow()[place];
         if let Some(listed) = listed {
@@ -375,8 +375,9 @@ impl Volume {
         self.of(index, |side| side.written.1)
     }
 
-    /// Returns true when the durable superblock of the side has the state dirty (a peer may be
-    /// ahead of the side), and no superblock write in flight could change this.
+    /// Returns true when the side is durably marked as active: its durable superblock has the state
+    /// dirty (a peer may be ahead of the side), and no superblock write in flight could change this
+    /// state.
     pub(super) fn is_marked_active(&self, index: usize) -> bool {
         let active = |side: &Marked| side.written.1 == SideState::Dirty && !side.may_be_complete;
         self.of(index, active).unwrap_or(false)

@@ -26,8 +26,9 @@ use crate::request::{IoResult, Op, Reply, Request};
 
 /// Maximum length of a batch of merged writes.
 const BATCH_BYTES_MAX: u64 = 1 << 20;
-/// Half of the delay, in nanoseconds, between the first error of a side and the next request to the
-/// side. Every further consecutive error doubles the delay, up to [`ERRORS_IN_A_ROW_MAX`] errors.
+/// Half of the delay, in nanoseconds, before the next request to a side after its first error: the
+/// delay is this value, doubled once for each consecutive error. From [`ERRORS_IN_A_ROW_MAX`]
+/// errors on, the delay stays the same.
 const RETRY_NS_MIN: u64 = 50_000_000;
 /// Number of consecutive errors after which a side is considered absent.
 const ERRORS_IN_A_ROW_MAX: u32 = 5;
@@ -67,10 +68,10 @@ impl Drop for Admitted {
 }
 
 impl Shared {
-    /// Stores a change on the sides, and acknowledges it by the configured rules. A write larger
-    /// than the bound that the smallest log puts on the exposure is split into several changes. As
-    /// a single change, such a write would not be complete on any side before all of it is in the
-    /// log, and the log could destage none of it to make room for the rest.
+    /// Stores a change on the sides, and acknowledges it by the configured rules. The smallest log
+    /// of a side limits the exposure. A write larger than this limit is split into several changes.
+    /// As a single change, it could not be destaged before all of it is in the log, so the log
+    /// could not make room for the rest of it.
     pub(super) async fn change(self: &Rc<Self>, request: Request) -> IoResult {
         let piece_bytes_max = self.exposure.bytes_max_by_logs() / BLOCK_BYTES * BLOCK_BYTES;
         let piece_bytes_max = piece_bytes_max.max(BLOCK_BYTES);
@@ -266,10 +267,11 @@ impl Shared {
 
     /// Waits until every healthy or joining side has a write, or until the exposure has room for
     /// the write. Writes get room in the order in which they began to wait, so that small writes
-    /// cannot starve a large write. A write that all of these sides have needs no room, and does
-    /// not wait for the room of other writes.
+    /// cannot starve a large write. If all of these sides have the write, it needs no room, and
+    /// does not wait for the room of other writes.
     ///
-    /// The caller must add the write to the exposure before its next await.
+    /// If one of these sides still lacks the write, the caller must add the write to the exposure
+    /// before its next await.
     async fn until_it_may_be_acknowledged(&self, ticket: &Ticket) {
         let len = ticket.range.end - ticket.range.start;
         let on_all = || self.membership.is_marked() && self.all_healthy_have(ticket);
@@ -352,7 +354,8 @@ impl Shared {
         }
     }
 
-    /// Sends a side every batch of its queue that its policy allows now.
+    /// Sends batches from the queue of a side to this side, as long as the policy of the side
+    /// allows it.
     pub(super) fn pump(self: &Rc<Self>, index: usize) {
         let side = &self.sides[index];
         while side.is_active() && self.rt.now() >= side.retry_at.get() {
@@ -409,8 +412,9 @@ impl Shared {
         if batch.drained {
             side.work.drain_starts();
         }
-        // The log of a side must know of every change given to the side before any other task runs;
-        // otherwise the log could state that no change is missing.
+        // The change must be appended before any other task runs. Until then, the log of the side
+        // does not know that the side was given the change, and could state that no change is
+        // missing.
         let appended = self.append_to_log(index, &batch);
         let shared = Rc::clone(self);
         self.tasks.spawn(async move {
@@ -519,8 +523,8 @@ impl Shared {
         add(&side.counts.errors, 1);
         let in_a_row = side.errors_in_a_row.get() + 1;
         side.errors_in_a_row.set(in_a_row);
-        // The last healthy side must eventually store every acknowledged write: such a write is
-        // retried without limit, and is read from memory in the meantime.
+        // The last healthy side must eventually store every acknowledged write. A batch with an
+        // acknowledged write is retried without limit, and is read from memory in the meantime.
         let only = self.healthy() == [index];
         let given_up = only && side.queue.borrow().may_be_given_up(&batch);
         if given_up {
@@ -568,7 +572,8 @@ impl Shared {
     /// acknowledgement. Each side may hold the old content, the new content, or a mixture. A
     /// healthy side that is not out of sync in the range is chosen as the source, and all other
     /// sides are marked as out of sync there. The source lacks no older write of the range, even if
-    /// it lagged: a side never abandons a write that has replaced older writes in its queue.
+    /// it lagged. It would lack one only if it had abandoned this write after this write replaced
+    /// the older one in its queue, and a side never abandons such a write.
     fn failed_everywhere(&self, ticket: &Ticket) {
         add(&self.counts.failed_writes, 1);
         let mut order = self.read_order().into_iter();

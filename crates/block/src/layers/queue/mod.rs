@@ -38,8 +38,8 @@ use tags::{Tags, Turn};
 /// Unit of the schedulers' addresses and lengths.
 const SECTOR_BYTES: u64 = 512;
 
-/// Maximum number of tasks that schedulers distinguish, because they keep state for each task. If
-/// there are more tasks, several tasks share an entry.
+/// Maximum number of tasks that schedulers distinguish. Schedulers keep state for each task, so the
+/// number must have a bound. If there are more tasks, several tasks share an entry.
 const TASKS_MAX: u32 = 1024;
 
 /// Wake-up time of the timer task if no wake-up is scheduled.
@@ -238,8 +238,8 @@ impl Core {
 
     /// Executes an issued request on the device, and distributes the answer to its bios (the
     /// requests before merging). `now_ns` is the current time if the caller has just read the
-    /// clock. Passing it saves a second reading if the device answers immediately, because reading
-    /// the clock is a large part of the cost of this layer.
+    /// clock. If the device answers immediately, this time is used instead of a second reading. A
+    /// reading of the clock is a large part of the cost of this layer.
     async fn carry(self: &Rc<Core>, tag: Tag, now_ns: Option<u64>) {
         let (request, alone) = self.whole(tag);
         let under_way = self.below.submit(request);

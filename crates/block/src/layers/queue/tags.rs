@@ -96,8 +96,8 @@ impl Tags {
         !place.abandoned
     }
 
-    /// Returns true if the request of `tag` started a merged request that has been issued and has
-    /// no answer yet.
+    /// Returns true if `tag` identifies a merged request that has been issued and has no answer
+    /// yet. The tag of a merged request is that of the request with which it began.
     pub(super) fn is_issued(&self, tag: Tag) -> bool {
         matches!(self.taken(tag).stage, Stage::Issued)
     }
@@ -134,7 +134,7 @@ impl Tags {
     }
 
     /// Marks a tag as abandoned, because the future of its request was dropped. Returns true if the
-    /// request was issued, so that a separate task has to execute it.
+    /// request was already issued: then a separate task has to execute it.
     pub(super) fn abandon(&mut self, tag: Tag) -> bool {
         let place = self.taken_mut(tag);
         place.abandoned = true;

@@ -77,7 +77,8 @@ enum Outcome {
 pub(super) struct Answered {
     /// Slot number from the request's message.
     pub(super) key: usize,
-    /// Number of interruptions of the device below, read after the answer.
+    /// Number of interruptions of the device below, read after that device had answered the
+    /// request.
     pub(super) interruptions: Option<u64>,
     /// Size of the device below, read after the answer.
     pub(super) size_bytes: u64,

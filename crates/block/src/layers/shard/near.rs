@@ -200,8 +200,8 @@ impl Near {
         }
         let thread = self.thread.borrow_mut().take();
         match (state.phase.get(), thread) {
-            // A thread that has died is not joined, because it can still be waiting for its ring,
-            // and the join would wait too.
+            // A thread that has died is not joined: it has closed its mailbox, but it can still be
+            // waiting for its ring, and then the join would not return.
             (Phase::Died, _) => return Err(IoError::Offline),
             // The thread closes its mailbox as its last action, so the join is short.
             (_, Some(thread)) => join(thread),

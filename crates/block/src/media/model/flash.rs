@@ -135,8 +135,8 @@ pub struct FlashParameters {
     pub command_ns: u64,
     /// Rate of the interface to the host, shared by all commands.
     pub interface_rate_bytes_per_s: u64,
-    /// Time of a flush, in ns, after all earlier writes have been programmed. A FUA write takes
-    /// this time in addition to its own time.
+    /// Time, in ns, that a flush takes after all earlier writes have been programmed. A FUA write
+    /// takes this time in addition to its own time.
     pub flush_ns: u64,
     /// Whether a write-zeroes only deallocates its pages, instead of programming them.
     pub zeroes_deallocate: bool,

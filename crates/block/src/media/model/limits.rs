@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::draw::Lognormal;
 
-/// Upper limit of every fixed time, and of the cap of every random time, among the parameters: an
-/// hour.
+/// Upper limit of the times among the parameters: an hour. It applies to fixed times and to the
+/// caps of random times.
 const TIME_LIMIT_NS: u64 = 3_600_000_000_000;
 
 /// Reason why a model cannot be created.

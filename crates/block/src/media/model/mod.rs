@@ -61,8 +61,8 @@ pub struct Command {
     pub id: u64,
     /// Operation.
     pub kind: CommandKind,
-    /// Offset of the first byte. An offset beyond the capacity is treated as the last byte,
-    /// because a model does not check bounds.
+    /// Offset of the first byte. A model does not reject an offset beyond the capacity. For a read
+    /// or write there, a model with positions on the medium uses its last byte or page.
     pub offset: u64,
     /// Length in bytes.
     pub len: u64,

@@ -26,7 +26,8 @@ pub struct NetworkParameters {
     pub rate_bytes_per_s: u64,
     /// Payload in bytes that an idle volume accepts in one burst.
     pub burst_bytes: u64,
-    /// Distribution of the service time of a command, which starts once the command has its tokens.
+    /// Distribution of the service time of a command. The service starts once the command has its
+    /// tokens.
     pub latency: Lognormal,
     /// Probability of a latency spike for a command.
     pub spike_probability: f64,

@@ -41,8 +41,9 @@ impl Parameters {
     /// unit.
     ///
     /// # Errors
-    /// If the profile is unknown (the message lists the profiles of the type) or of another type,
-    /// if an override is no parameter or has the wrong type, or if a value is out of range.
+    /// If the profile is unknown (the message lists the profiles of the type), if the profile is of
+    /// another type, if an override does not name a parameter or has the wrong type, or if a value
+    /// is out of range.
     pub fn from_profile(
         wanted: ModelType,
         name: &str,

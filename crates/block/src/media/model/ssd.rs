@@ -30,9 +30,9 @@ const TERABYTE: u64 = 1_000_000_000_000;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SsdParameters {
-    /// Maximum number of commands in service concurrently: 1 for the drives of 2009 (the measured
-    /// fits are serial), and for NVMe the number of independent flash channels x dies that a queue
-    /// can keep busy.
+    /// Maximum number of commands in service concurrently. This is 1 for the drives of 2009,
+    /// because these were fitted as serial devices. For NVMe this is the number of independent
+    /// flash channels x dies that a queue can keep busy.
     pub channels_commands: u32,
     /// Fixed time of a read, in ns, in addition to its transfer.
     pub read_latency_ns: u64,
@@ -43,7 +43,7 @@ pub struct SsdParameters {
     /// Rate of the data path for writes that do not go to an SLC cache, shared by all commands in
     /// service. On a device with an SLC cache, this rate applies when the cache is full.
     pub write_rate_bytes_per_s: u64,
-    /// Time of a flush, in ns, after all earlier commands have finished. A FUA write takes this
+    /// Time of a flush, in ns, counted from the end of all earlier commands. A FUA write takes this
     /// time in addition to its own time.
     pub flush_latency_ns: u64,
     /// Time of a discard, and of a write-zeroes if `zeroes_deallocate` is set, in ns.
@@ -52,8 +52,8 @@ pub struct SsdParameters {
     /// (SATA).
     pub zeroes_deallocate: bool,
 
-    /// Maximum number of pre-erased bytes in the pool, reached after a long idle time. 0: no pool,
-    /// the device never freezes.
+    /// Maximum number of pre-erased bytes in the pool. The pool reaches it after a long idle time.
+    /// If it is 0, there is no pool, and the device never freezes.
     pub pool_bytes: u64,
     /// Rate at which an idle device refills the pool.
     pub pool_reclaim_bytes_per_s: u64,

@@ -48,7 +48,8 @@ fn a_header_lies_as_in_the_kernels() {
         node: 2,
     };
     assert_eq!(decode_header(&bytes, 56), Some(header));
-    // A length that differs from the received length, and a message that is shorter than a header.
+    // A header is rejected if its length differs from the received length, or if the message is
+    // shorter than a header.
     assert_eq!(decode_header(&bytes, 55), None);
     assert_eq!(decode_header(&bytes[..56], 57), None);
     let mut short = message(38, "");
@@ -144,7 +145,8 @@ fn names_end_with_a_zero() {
     assert_eq!(decoded(&message(1, "00")), Some(Asked::Lookup(Vec::new())));
     assert_eq!(decoded(&message(1, "766f6c")), None);
     assert_eq!(decoded(&message(1, "")), None);
-    // A name that exceeds the head: 40 bytes of the name and its terminator follow the head.
+    // A name of 80 bytes does not fit into the head: its last 40 bytes and its terminator are after
+    // the head.
     let long = message(1, &format!("{}00", "61".repeat(80)));
     assert_eq!(decoded(&long), Some(Asked::Lookup(vec![b'a'; 80])));
 }

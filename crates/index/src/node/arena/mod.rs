@@ -63,8 +63,8 @@ impl Chunk {
     /// Maps a chunk of `units` units of zeroes.
     fn map(units: u32) -> Chunk {
         let bytes = units as usize * UNIT_BYTES;
-        // A mapping may begin at any page, so the mapping is made longer than the chunk, and the
-        // excess is unmapped.
+        // A chunk must begin at the boundary of a huge page, but the kernel may place a mapping at
+        // any page. So the mapping is made longer than the chunk, and the excess is unmapped.
         let mapped_bytes = bytes + HUGE_PAGE_BYTES;
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: this is a fresh private mapping at an address that the kernel chooses.
@@ -101,7 +101,7 @@ impl Drop for Chunk {
     }
 }
 
-/// Unmaps a part of a mapping of [`Chunk::map`] that contains no block.
+/// Unmaps a part of a mapping of [`Chunk::map`]. The part must contain no block.
 fn unmap(start: *mut c_void, bytes: usize) {
     if bytes > 0 {
         // The call fails if the process has reached its limit of mappings. The part then stays
@@ -185,8 +185,8 @@ struct Head<T> {
     block: Block,
 }
 
-// SAFETY: holders on several threads share the value by reference, and any of them can drop it, as
-// with `Arc`; the tail is only read until then.
+// SAFETY: holders on several threads share the value by reference, and the last holder drops it on
+// its own thread, as with `Arc`. The tail is only read until the value is dropped.
 unsafe impl<T: Send + Sync> Send for Shared<T> {}
 // SAFETY: as for `Send`: the value is shared by reference, and the tail is only read.
 unsafe impl<T: Send + Sync> Sync for Shared<T> {}
@@ -195,8 +195,8 @@ unsafe impl<T: Send + Sync> Sync for Shared<T> {}
 const HOLDERS_MAX: u32 = i32::MAX as u32;
 
 impl<T> Shared<T> {
-    /// Copies `bytes` with `padding` zeroes after them into a block, and calls `make` with the
-    /// bytes and the padding for the value.
+    /// Copies `bytes` into a block, followed by `padding` zeroes. Then calls `make` with the copied
+    /// bytes and the zeroes; `make` returns the value to be shared.
     ///
     /// # Errors
     ///
@@ -253,8 +253,8 @@ impl<T> Shared<T> {
     #[inline(always)]
     pub fn tail(&self) -> &[u8] {
         let len = self.head().tail_len as usize;
-        // SAFETY: `tail_len` bytes were written after the head when it was made, and they never
-        // change.
+        // SAFETY: `tail_len` bytes were written directly behind the head before the head was made.
+        // These bytes never change.
         unsafe {
             let tail = self.head.cast::<u8>().add(size_of::<Head<T>>());
             std::slice::from_raw_parts(tail.as_ptr(), len)
@@ -327,11 +327,11 @@ impl<T> Drop for Shared<T> {
         if self.head().holders.fetch_sub(1, Ordering::Release) > 1 {
             return;
         }
-        // The fence makes all accesses of the other holders to the value happen before the value is
-        // dropped.
+        // Every access to the value by another holder must happen before the value is dropped. The
+        // fence ensures this.
         fence(Ordering::Acquire);
-        // SAFETY: this was the last holder. The head is moved out before it is dropped, because
-        // dropping it frees the block that contains it.
+        // SAFETY: this was the last holder. The head is moved out of its block before it is
+        // dropped, because dropping the head frees that block.
         drop(unsafe { self.head.read() });
     }
 }

@@ -36,8 +36,8 @@ const ORDER: &str = "order.json";
 const ANSWER: &str = "answer.json";
 /// Text that a kernel prints when it panics.
 const PANIC: &str = "Kernel panic";
-/// If a guest has not answered, number of the last lines of its console that the error message
-/// quotes.
+/// Number of lines that the error message quotes from the end of a guest's console, if the guest
+/// has not answered.
 const LAST_LINES: usize = 2;
 
 /// Run that a guest must execute.
@@ -249,8 +249,8 @@ fn last_words(console: &str) -> String {
     lines[from..].join("; ")
 }
 
-/// Message that the kernel of a guest prints if the kernel of the host refuses to restore its
-/// register state.
+/// Message that a guest's kernel prints if the host's kernel refuses to restore the guest's
+/// registers.
 const REGISTERS_REFUSED: &str = "ptrace set fp regs failed";
 
 /// Returns the reason why a guest wrote no answer. `status` is the exit status of the guest, and

@@ -2,9 +2,9 @@
 //! and the fixed cost of a flush.
 //!
 //! A flash translation layer does its internal work later, during another flush, and in bursts. So
-//! the time of a single flush does not show the work that the flush caused; means over many flushes
-//! do. The cheapest flushes show the cost of a page alone, and the mean excess of the other flushes
-//! is the fixed cost of one more flush. Invalid values must never enter the means.
+//! the time of a single flush does not show the work that this flush caused, but the mean over many
+//! flushes does. The cheapest flushes show the cost of a page alone. The mean excess of the other
+//! flushes is the fixed cost of one more flush. Invalid values must never enter the means.
 
 use crate::replacement::DeviceCost;
 
@@ -13,7 +13,8 @@ const WEIGHT: f64 = 1.0 / 256.0;
 /// Weight of a new flush in the moving mean that estimates the cost of the cheapest page. Only a
 /// more expensive flush is averaged in with this weight; a cheaper flush becomes the new value.
 const CHEAPEST_WEIGHT: f64 = 1.0 / 1024.0;
-/// Minimum cost of a page read in microseconds, since other costs are divided by it.
+/// Minimum cost of a page read, in microseconds. It is above 0, because other costs are divided by
+/// the cost of a page read.
 const COST_US_MIN: f64 = 1e-3;
 
 /// Means of the device's costs, in microseconds.
@@ -24,8 +25,8 @@ pub(super) struct Costs {
     read_us: f64,
     flush_us: f64,
     cheapest_us: f64,
-    /// Mean time and mean number of pages of a flush of less than a cluster, and the number of such
-    /// flushes.
+    /// Three values of the flushes of less than a whole cluster: their mean time, their mean number
+    /// of pages, and their number.
     partial_us: f64,
     partial_pages: f64,
     partial_flushes: f64,
@@ -96,8 +97,8 @@ impl Costs {
         self.cheapest_us
     }
 
-    /// Returns the fixed cost, in microseconds, of a flush of fewer pages than a cluster. The cost
-    /// of each flushed page is added to it.
+    /// Returns the fixed cost, in microseconds, of a flush of fewer pages than a cluster. It does
+    /// not include the cost per page ([`page_us`](Self::page_us)).
     pub(super) fn beside_us(&self) -> f64 {
         (self.partial_us - self.partial_pages * self.cheapest_us).max(0.0)
     }
@@ -133,10 +134,12 @@ mod tests {
 
     #[test]
     fn work_that_comes_in_lumps_is_spread_over_all_flushes() {
-        // The log takes 8 flushes, and every eighth flush includes 8 merges of 8 ms each. So the
-        // fixed cost of a flush is 8 ms, in addition to its two pages. A whole block, which needs
-        // no merge, takes 12.8 ms, plus 25 us for each missing page. With k pages, padding costs
-        // 14.4 ms - 25 us * k, which is less than 8 ms + 200 us * k from k = 29 on.
+        // The log of this device is full after 8 flushes, so every eighth flush includes 8 merges
+        // of 8 ms each. So the mean fixed cost of a flush is 8 ms, in addition to the cost of its
+        // two pages. The flush of a whole block needs no merge and takes 12.8 ms. If the block has
+        // only k changed pages, each of the 64 - k missing pages is read first, in 25 us. So
+        // padding costs 14.4 ms - 25 us * k in total, which is less than 8 ms + 200 us * k from k =
+        // 29 on.
         let mut costs = Costs::new(64, 25.0, 200.0);
         for number in 0..4096 {
             let merges = if number % 8 == 7 { 8.0 } else { 0.0 };

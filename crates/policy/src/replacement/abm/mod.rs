@@ -7,19 +7,20 @@
 //! - When the cache is full, the buffer that exceeds its share evicts (3.1); each buffer can borrow
 //!   unused capacity from the other buffer.
 //! - A clean page that is written moves to the write buffer (3.2, A).
-//! - When a cluster is written, only one of its frames is freed (B). Its other pages are clean then
+//! - When a cluster is written, only one of its frames is freed (B). Its other pages are then clean
 //!   and move to the evicted-first end of the read buffer (C).
 //! - Accesses to remembered evicted pages, the ghosts, move the pointer (3.3).
 //!
 //! The paper leaves three points open. In this implementation, the freed page of a written cluster
-//! is the least recently used page. The number of evicted pages that a side remembers is at most
-//! the whole capacity minus the number of pages that the side has in the cache. If a page that was
-//! kept by rule C is evicted later, it is remembered on the write side, unless it was read in the
-//! meantime.
+//! is the least recently used page. The number of ghosts of a buffer is at most the whole capacity
+//! minus the number of pages in the buffer. If a page that was kept by rule C is evicted later, it
+//! becomes a ghost of the write buffer, unless it was read in the meantime.
 //!
-//! Padding is an addition, after BPLRU (Kim and Ahn, FAST 2008), used only where it costs less. A
-//! log-block layer eventually merges an erase block of which a part was written, and copies the
-//! rest of the block; a block that is written whole just replaces the old one.
+//! Padding is an addition, after BPLRU (Kim and Ahn, FAST 2008): the eviction of a cluster also
+//! writes the pages of the cluster that are not in the buffer, if this costs less than to write
+//! only the buffered pages. The reason: a log-block layer eventually merges an erase block of which
+//! a part was written, and copies the rest of the block; a block that is written whole just
+//! replaces the old one.
 //!
 //! A page is dirty exactly while it is in the write buffer. No other code stores dirtiness.
 
@@ -35,7 +36,7 @@ use super::{
 use crate::lists::{Links, List, grow};
 use pointer::Side;
 
-/// State that the policy stores for each page, in addition to the page's presence in one of the
+/// What the policy remembers about a page, apart from the fact that the page is in one of the
 /// buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Memory {
@@ -63,7 +64,8 @@ pub(super) struct Abm<R> {
     ghost_links: Links,
     read_ghosts: List,
     write_ghosts: List,
-    /// An empty set of dirty pages for calls to the read side, which has only clean pages.
+    /// An empty set of dirty pages. It is passed to `read`, the order of the read buffer, which has
+    /// only clean pages.
     none_dirty: Dirty,
     leaving: Vec<PageId>,
     cluster: Vec<PageId>,
@@ -236,8 +238,8 @@ impl<R: Order> Abm<R> {
                 self.hand_out_read(out);
             }
             Access::Write => {
-                // The page enters the write buffer, so the read side no longer needs to remember
-                // it.
+                // The page enters the write buffer, so the order of the read buffer no longer needs
+                // to remember it.
                 self.read.remove(page);
                 self.insert_write(page);
             }

@@ -3,11 +3,11 @@
 //! Source: section 3.3 of the ABM paper, which states only the direction in which an access to a
 //! ghost, a recently evicted page, moves the pointer. The paper's rule moves the pointer by one
 //! page at every ghost hit. The other rules weigh a ghost hit by the device time that a longer
-//! residence of the page would have saved, based on recent costs: one page read if the page is read
-//! again, one page of a flush if a flushed page is written again. `Marginal` separates the cost of
-//! a flush per page from the fixed cost of a flush, and counts the fixed cost once when a cluster
-//! is flushed again, whichever of its pages are written. The pointer must never exceed the
-//! capacity.
+//! residence of the page would have saved, based on recent costs. If the page is read again, this
+//! is the cost of reading one page. If a flushed page is written again, it is the cost of one page
+//! in a flush. `Marginal` separates the cost per page from the fixed cost of a flush. When a
+//! flushed cluster is written again, `Marginal` counts the fixed cost once, whichever pages of the
+//! cluster are written. The pointer must never exceed the capacity.
 
 use super::costs::Costs;
 use crate::replacement::{Access, DeviceCost};
@@ -23,9 +23,9 @@ pub enum PointerRule {
     /// device time that a longer residence of the page would have saved, divided by the time of one
     /// page read.
     Cost,
-    /// The rule of [`PointerRule::Cost`], but the fixed cost of a flush is counted once per
-    /// cluster. The read side and the write side of the buffer each remember ghosts (evicted pages)
-    /// for half of the capacity, so that the hits on both sides are comparable.
+    /// Like [`PointerRule::Cost`], but the fixed cost of a flush is counted once per cluster. The
+    /// read buffer and the write buffer each forget a ghost (an evicted page) after the same number
+    /// of evictions, half of the capacity, so that their ghost hits are comparable.
     Marginal,
 }
 
@@ -52,9 +52,9 @@ pub struct Pointer {
 }
 
 impl Pointer {
-    /// Creates a pointer in the middle of `capacity` pages, or at the share of
-    /// [`PointerRule::Fixed`]. Clusters have `cluster_pages` pages. `read_us` and `flush_us` are
-    /// the costs of a page until costs have been measured.
+    /// Creates a pointer whose target for the write buffer is half of `capacity` pages, or the
+    /// share that [`PointerRule::Fixed`] gives. Clusters have `cluster_pages` pages. `read_us` and
+    /// `flush_us` are the costs of a page until costs have been measured.
     pub fn new(
         rule: PointerRule,
         capacity: usize,
@@ -110,9 +110,10 @@ impl Pointer {
         (self.capacity as usize / 2).max(1)
     }
 
-    /// Moves the pointer by `saved_us`, the time that a longer residence would have saved, in units
-    /// of one page read. `Marginal` uses a larger unit in a small buffer, so that the largest step
-    /// needs at least [`STEPS_MIN`] steps to cross the buffer.
+    /// Moves the pointer by a number of pages: `saved_us`, the time that a longer residence would
+    /// have saved, divided by the time of one page read. In a small buffer, `Marginal` divides by a
+    /// longer time, so that the pointer needs at least [`STEPS_MIN`] steps to cross the buffer even
+    /// if every step has the maximum size.
     fn step(&mut self, towards: f64, saved_us: f64) {
         let unit_us = match self.rule {
             PointerRule::Marginal => {
@@ -246,9 +247,10 @@ mod tests {
 
     #[test]
     fn the_marginal_rule_keeps_proportions_in_a_small_buffer() {
-        // By its cost, a page of a flush (200 us, or 8 page reads) would move the pointer by 8 of
-        // 64 pages. The rule limits this largest step to a 32nd of the buffer, 2 pages. A page read
-        // has an eighth of the cost, so it moves the pointer by a quarter of a page.
+        // By cost alone, one page of a flush (200 us, as much as 8 page reads) would move the
+        // pointer by 8 of the 64 pages. The rule limits the largest step to a 32nd of the buffer,
+        // which is 2 pages, and scales smaller steps in proportion. A page read costs an eighth of
+        // a page of a flush, so it moves the pointer by a quarter of a page.
         let mut pointer = pointer(PointerRule::Marginal, 64);
         pointer.ghost_hit(Side::Write, Access::Write);
         assert_eq!(pointer.write_target(), 34.0);

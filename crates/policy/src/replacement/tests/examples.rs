@@ -202,8 +202,9 @@ fn fab_drops_the_block_with_most_pages() {
 
 #[test]
 fn clc_spares_the_recent_block_even_if_it_is_large() {
-    // A tenth of the blocks, rounded up, is one block. This block is hot and is not evicted: block
-    // 2, which is the largest block and was used last. Of the cold blocks, block 0 is the largest.
+    // A tenth of the blocks, rounded up, is one block. So one block is hot and is not evicted. This
+    // is block 2: it is the largest block and was used last. Of the cold blocks, block 0 is the
+    // largest.
     let mut clc = driven("clc", 6);
     read_all(&mut clc, &[0, 1, 4, 8, 9, 10]);
     let mut left = left_by_reading(&mut clc, 9);
@@ -344,9 +345,9 @@ fn a_cold_page_takes_the_cold_ones_of_its_block_along() {
 
 #[test]
 fn a_cluster_that_is_flushed_again_moves_the_pointer_that_counts_flushes() {
-    // With 4 frames, 2 of them for writes, pages 0, 1 and 2 are flushed when page 8 is accessed.
-    // Page 3 of the same block is new, so no page is flushed again. But a larger write buffer would
-    // have flushed the block once instead of twice.
+    // There are 4 frames, 2 of them for writes. Pages 0, 1 and 2 are flushed when page 8 is
+    // accessed. Then page 3 of the same block is written. No page is flushed twice, but the block
+    // is. A larger write buffer would have flushed the block only once.
     for (name, moves) in [("abm-lru-fab-cost", false), ("abm-lru-fab-marginal", true)] {
         let mut abm = driven(name, 4);
         for time_us in [200.0, 1000.0] {

@@ -54,8 +54,8 @@ impl Busy {
         self.raised
     }
 
-    /// Returns true if the counted queues differ in class, or if they differ in weight and `of`
-    /// does not have the smallest weight.
+    /// Returns true if the counted queues differ in class. Also returns true if they differ in
+    /// weight, unless `of` is a queue with the smallest weight.
     pub(super) fn is_uneven(&self, of: Option<&Flow>) -> bool {
         let least = self.weights.first().map(|of| of.0);
         let has_least = of.is_some_and(|flow| Some(flow.weight()) == least);

@@ -26,7 +26,7 @@ pub(super) struct Share {
     /// Weight of the queue while it is included in its class's total weight, otherwise 0.
     weight: u64,
     rank: Rank,
-    /// Maximum number of sectors that the queue is served before its service ends.
+    /// Maximum number of sectors for which the queue is served before its service ends.
     pub(super) budget: u64,
     /// Number of sectors that the queue has been charged since its service began.
     pub(super) service: u64,
@@ -145,7 +145,8 @@ impl Fair {
         let rank = ranks.find(|rank| self.has(*rank))?;
         let class = &mut self.classes[rank as usize];
         let starts = class.active.iter().map(|(_, at)| self.shares[*at].start);
-        // If no queue's virtual start has passed, virtual time jumps to the earliest start.
+        // If the virtual start of every queue is later than the virtual time, the virtual time
+        // jumps to the earliest start.
         class.vtime = class.vtime.max(starts.min()?);
         let vtime = class.vtime;
         let mut places = class.active.iter();
@@ -189,8 +190,8 @@ impl Fair {
         }
     }
 
-    /// Forgets the idle queues, in the class of the queue with index `at`, whose virtual finish
-    /// time has passed.
+    /// In the class of the queue with index `at`, forgets each idle queue whose virtual finish time
+    /// has passed.
     fn forget_passed(&mut self, at: usize) {
         let class = &mut self.classes[self.shares[at].rank as usize];
         while let Some((finish, first)) = class.idle.first().copied() {

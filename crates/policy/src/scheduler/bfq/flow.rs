@@ -53,7 +53,8 @@ pub(super) struct Flow {
     /// Time at which the queue became idle, with no request waiting or in flight; `None` before the
     /// first such time.
     pub(super) idle_since_ns: Option<u64>,
-    /// Time after which a new request shows that the task paces itself as a media player does.
+    /// A new request that arrives after this time shows that the task paces itself, as a media
+    /// player does.
     pub(super) soft_real_time_ns: u64,
     /// True when `soft_real_time_ns` must be computed once the queue's last request completes.
     pub(super) computes_later: bool,

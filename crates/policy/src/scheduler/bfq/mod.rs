@@ -32,7 +32,8 @@ const BUDGET_PARTS: u64 = 32;
 /// Minimum value of the budget counter at which budgets are limited to the measured maximum budget.
 /// The counter approaches 256 with every service.
 const BUDGETS_KNOWN: u64 = 194;
-/// Number of sectors that each sector of an async request is charged to its queue's budget.
+/// Number of sectors that the budget of a queue is charged for each sector of an async request, if
+/// the busy queues do not differ in class or weight.
 const ASYNC_CHARGE: u64 = 3;
 /// Maximum pause for a seeky queue. A queue whose service was too short to measure is charged for
 /// at least this time.
@@ -261,8 +262,8 @@ impl Bfq {
     }
 
     /// Returns true if the service of the queue with index `at` has reached its timeout. While the
-    /// scheduler pauses for this queue, the result is true only if at least a third of the queue's
-    /// budget is left as well.
+    /// scheduler pauses for this queue, there is a second condition: at least a third of the
+    /// queue's budget must be left.
     fn may_time_out(&self, at: usize, now_ns: u64) -> bool {
         let budget = self.fair.budget(at);
         let is_due = now_ns >= self.flows[at].budget_until_ns;

@@ -19,8 +19,8 @@ const PLAYER_SECTORS_PER_S: u64 = 7_000;
 const PLAYER_NS: u64 = 300 * MS_NS;
 /// Tolerance for the kernel's coarse clock: four ticks at 250 ticks per second.
 const TICKS_NS: u64 = 16 * MS_NS;
-/// Number of served sectors above which the raise of a new queue ends. The weight of a new queue is
-/// raised in case its task is a starting program, and a starting program reads less.
+/// Number of served sectors above which the raise of a new queue ends. The raise is meant for
+/// starting programs, and a starting program reads fewer sectors than this.
 const RAISED_SECTORS_MAX: u64 = 120_000;
 
 impl Bfq {
@@ -40,8 +40,8 @@ impl Bfq {
         let is_player = is_done && flow.soft_real_time_ns < now_ns && flow.plain_weight() == 40;
         let was_up = flow.raise.is_up();
         if !is_new && !is_player {
-            // In the usual case the queue is neither new nor that of a media player, and its raised
-            // weight does not change.
+            // In the usual case, the queue is neither new nor that of a media player. Its weight is
+            // then not raised, and an earlier raise stays as it is.
             if !was_up {
                 flow.raise.began_ns = now_ns;
             }
@@ -73,8 +73,8 @@ impl Bfq {
         }
     }
 
-    /// Ends the raise of the queue with index `at` if the time of the raise has passed, or if a new
-    /// queue has been served too many sectors.
+    /// Ends the raise of the queue with index `at` if the time of the raise has passed, or if the
+    /// queue was raised as a new queue and has been served too many sectors.
     pub(super) fn lower(&mut self, at: usize, now_ns: u64) {
         let raise = &self.flows[at].raise;
         if !raise.is_up() {
@@ -122,9 +122,9 @@ impl Bfq {
     }
 }
 
-/// Returns the time after which a new request shows that the task is a media player: the time until
-/// which a player at the maximum rate would consume the data served. The returned time is at least
-/// `idle_ns` and four ticks after `now_ns`.
+/// Returns a time. If the next request of the task arrives after this time, the task is treated as
+/// a media player. A player at the maximum rate would need until this time to consume the data
+/// served. The time is never earlier than `now_ns` plus `idle_ns` plus four ticks.
 pub(super) fn player_ns(flow: &Flow, idle_ns: u64, now_ns: u64) -> u64 {
     let used_ns = flow.busy_sectors * 1_000 * MS_NS / PLAYER_SECTORS_PER_S;
     (flow.busy_since_ns + used_ns).max(now_ns + idle_ns + TICKS_NS)

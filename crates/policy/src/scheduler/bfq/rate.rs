@@ -162,10 +162,10 @@ mod tests {
     #[test]
     fn a_second_of_sequential_requests_counts_nine_tenths() {
         // One request of 512 sectors per millisecond is 0.512 sectors per us, about 33,554 in fixed
-        // point. The sample has 1001 requests in 1 s, that is 512,512 sectors: 512,512 << 16 /
-        // 1,000,000 = 33,587. Of these requests 1000 are known to be sequential, so the weight is
-        // 9 * 1000 / 1001 = 8, times 1 s of 1 s: 8. The divisor is 10 - 8 = 2, so the peak is
-        // 9333/2 + 33,587/2 = 4666 + 16,793.
+        // point. The sample has 1001 requests in 1 s, that is 512,512 sectors: (512,512 << 16) /
+        // 1,000,000 = 33,587. Of these requests 1000 are known to be sequential, so the weight is 9
+        // * 1000 / 1001 = 8. The sample has the full length of 1 s, so the weight is not reduced.
+        // The divisor is 10 - 8 = 2, so the peak is 9333/2 + 33,587/2 = 4666 + 16,793.
         let mut rate = Rate::new(true);
         let mut changes = 0;
         for ms in 0..=1000 {

@@ -11,9 +11,9 @@ pub(super) struct Raise {
     pub(super) sectors: u64,
     /// True when the queue behaves like a media player, with requests of a limited rate.
     pub(super) is_soft_real_time: bool,
-    /// Start of the first raise, which the queue got because it was new. The first raise can resume
-    /// when the present raise ends. Set only if the queue was recognised as that of a media player
-    /// during the first raise.
+    /// Start of the raise that the queue got as a new queue, before the present raise. The earlier
+    /// raise can resume when the present raise ends. Set only if the queue was recognised as that
+    /// of a media player during the earlier raise.
     pub(super) before_ns: Option<u64>,
 }
 

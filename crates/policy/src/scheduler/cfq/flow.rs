@@ -24,7 +24,7 @@ pub(super) struct Flow {
     pub(super) slice_dispatched: u64,
     /// True when the queue's oldest request was checked for expiry in the current slice.
     looked: bool,
-    /// Number of the queue's requests on the list or with the device.
+    /// Number of the queue's requests that are on the dispatch list or with the device.
     pub(super) under_way: usize,
     /// Number of the queue's waiting requests for metadata.
     pub(super) metadata: usize,

@@ -31,8 +31,8 @@ const DEVICE_QUEUES: usize = 4;
 /// Parameters of CFQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CfqParameters {
-    /// Maximum number of requests that a queue dispatches in one round. Also its maximum number of
-    /// requests in flight while other queues wait.
+    /// Maximum number of requests that a queue dispatches in one round. While other queues wait, a
+    /// queue with this number of requests in flight begins no further round.
     pub quantum: u64,
     /// Expiry age of a sync request. Once in each slice, the oldest request of the queue is
     /// checked, and is dispatched first if it has expired.
@@ -116,7 +116,8 @@ pub struct Cfq {
     tasks: Vec<History>,
     /// The queue that has the device.
     active: Option<usize>,
-    /// Time until which the device is kept idle for the active queue, which is empty.
+    /// While the active queue has no requests, the device is kept idle for that queue until this
+    /// time.
     idle_until_ns: Option<u64>,
     /// Number of requests that wait.
     waiting: usize,
@@ -241,8 +242,8 @@ impl Cfq {
         Some(at)
     }
 
-    /// Returns true if the queue with index `at` must not dispatch now: because enough of its
-    /// requests are in flight, or because it is async and sync requests are in flight.
+    /// Returns true if the queue with index `at` must not dispatch now, either because enough of
+    /// its requests are in flight, or because it is async and sync requests are in flight.
     fn is_held(&self, at: usize, round: usize) -> bool {
         let flow = &self.flows[at];
         let alone = self.busy.len() <= 1;

@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// A sector that is not close to any sector near 0, in either direction.
+/// A sector that is far from sector 0 and its neighbours. It does not count as close to them, and
+/// they do not count as close to it.
 const FAR: u64 = 100_000_000;
 
 fn anticipatory() -> Bench {
@@ -115,9 +116,10 @@ fn a_task_that_thinks_longer_than_the_wait_is_not_waited_for() {
 
 #[test]
 fn where_nobody_follows_tasks_that_are_gone_there_is_no_wait() {
-    // Let s be the share of exited tasks after which no other task requests a nearby sector. Each
-    // wait in vain changes s to (7s + 256) / 8: 32, 60, 84, 105, 123, 139. Before the seventh
-    // exited task, the share exceeds one half (128), so the disk does not wait for that task.
+    // The scheduler estimates, in units of 1/256, how often no other task requests a nearby sector
+    // after a task has exited. Each wait in vain changes the estimate s to (7s + 256) / 8: 32, 60,
+    // 84, 105, 123, 139. Before the seventh exited task, s exceeds one half (128), so the disk does
+    // not wait for that task.
     let mut bench = anticipatory();
     for round in 0..7u32 {
         let (gone, other) = (2 * round, 2 * round + 1);
@@ -154,8 +156,8 @@ fn writes_have_a_batch_when_that_of_the_reads_is_over_and_done() {
     bench.reads(&[100, 1000, 2000, 3000]);
     let (first, _) = bench.next().unwrap();
     bench.writes(&[50_000]);
-    // While only reads waited, the end of their batch was moved to 500 ms, so the batch is over at
-    // 501 ms.
+    // While only reads waited, each read that was dispatched moved the end of the batch to 500 ms
+    // after its dispatch. Here that is 500 ms, so the batch is over at 501 ms.
     bench.pass_ms(500);
     let (second, start) = bench.next().unwrap();
     assert_eq!(start, 1000);
@@ -180,8 +182,8 @@ fn a_batch_of_writes_has_12_and_twice_as_many_when_they_were_fast() {
     let expected: Vec<u64> = writes[1..12].to_vec();
     let served: Vec<u64> = (0..11).map(|_| serve(&mut bench)).collect();
     assert_eq!(served, expected);
-    // A batch of reads follows. The duration of the batch of writes ends when the first of these
-    // reads completes, and is 0 ms. This is less than a third of 125 ms, so the quota of writes
+    // A batch of reads follows. The duration of the batch of writes is measured until the first of
+    // these reads completes: it is 0 ms, less than a third of 125 ms. So the quota of writes
     // doubles.
     assert_eq!(serve(&mut bench), 100);
     bench.pass_ms(501);

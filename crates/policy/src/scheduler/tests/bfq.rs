@@ -198,10 +198,10 @@ fn a_raise_is_over_after_its_time() {
 
 #[test]
 fn a_player_has_three_thousand_times_its_weight() {
-    // A media player consumes 7000 sectors per second, so 8 sectors last for 1.1 ms. The pause of 8
-    // ms and four ticks of the kernel's clock, 16 ms, are longer, so they determine the limit: a
-    // request shows a media player if it arrives more than 24 ms after the service ended. If the
-    // request arrives earlier, the queue keeps the raise of a new queue.
+    // A request shows a media player if it arrives later than a limit after the service ended. The
+    // limit is the longer of two times. A player consumes 7000 sectors per second, so 8 sectors
+    // last for 1.1 ms. The pause of 8 ms and four ticks of the kernel's clock (16 ms) are 24 ms, so
+    // this is the limit. After an earlier request, the queue keeps the raise of a new queue.
     for (comes_ms, weight) in [(24, 1200), (25, 120_000)] {
         let mut bfq = Bfq::new(TAGS, BfqParameters::default());
         let mut requests = Requests::new(4);
@@ -218,8 +218,8 @@ fn a_player_has_three_thousand_times_its_weight() {
             weight
         };
         assert_eq!(ask(&mut bfq, 0, 0), Some(1200));
-        // The pause for a queue with a raised weight is 20 ms. The `comes_ms` milliseconds until
-        // the next request begin at the end of this pause.
+        // The weight of the queue is raised, so the scheduler pauses for 20 ms. The next request
+        // arrives `comes_ms` milliseconds after the end of this pause.
         let at_ns = (20 + comes_ms) * MS_NS;
         assert_eq!(ask(&mut bfq, 1, at_ns), Some(weight), "{comes_ms}");
     }

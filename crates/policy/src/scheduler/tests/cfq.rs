@@ -46,8 +46,9 @@ fn a_slice_of_100_ms_runs_from_the_first_completion() {
     assert_eq!(bench.next(), None);
     bench.pass_ms(50);
     bench.complete(first[0]);
-    // The slice ends at 150 ms. At 149 ms task 1 still has the device; at 150 ms it does not, even
-    // though it has requests in flight, for which the device would otherwise be kept idle.
+    // The slice ends at 150 ms. At 149 ms task 1 still has the device. At 150 ms task 1 loses it,
+    // although requests of task 1 are in flight. During the slice, the device would be kept idle
+    // for these requests.
     bench.pass_ms(99);
     assert_eq!(bench.next().map(|n| n.1), Some(400));
     bench.complete(first[1]);

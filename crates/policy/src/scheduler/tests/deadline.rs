@@ -9,9 +9,9 @@ fn deadline(parameters: DeadlineParameters) -> Bench {
 #[test]
 fn a_seek_ends_the_batch_but_the_sweep_goes_on() {
     // No request has expired. The first batch starts at the oldest request, 500. The next request
-    // of the sweep, 600, is not contiguous, so the batch ends and a new direction is chosen: reads
-    // again, which continue the sweep. At the end of the sweep, the oldest request, 300, starts
-    // another ascending sweep: 300, 400.
+    // of the sweep, 600, is not contiguous, so the batch ends and the scheduler chooses a
+    // direction. It chooses reads again, and the new batch continues the sweep with 600. No request
+    // follows 600, so the oldest request, 300, starts another ascending sweep: 300, 400.
     let mut bench = deadline(DeadlineParameters::default());
     bench.reads(&[500, 300, 600, 400]);
     assert_eq!(bench.served(), [500, 600, 300, 400]);
@@ -81,10 +81,10 @@ fn an_expired_write_still_waits_for_its_turn() {
 
 #[test]
 fn a_request_that_absorbs_an_older_one_is_as_old() {
-    // The surviving request is 100..124. It was added at 300 ms, after the request at 600. It
-    // absorbs the request 116..124, which was added at 0 ms, and takes over the FIFO position of
-    // that request, so it starts the first batch. Without this rule, the request at 600 would be
-    // the oldest and start the batch.
+    // The surviving request is 100..124. It was added at 300 ms, after the request at sector 600.
+    // It absorbs the request 116..124, which was added at 0 ms, and takes over its FIFO position.
+    // So the surviving request starts the first batch. Without this rule, the request at sector 600
+    // would be the oldest and would start the batch.
     let mut bench = deadline(DeadlineParameters::default());
     bench.reads(&[116]);
     bench.pass_ms(300);

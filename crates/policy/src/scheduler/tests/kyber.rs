@@ -136,18 +136,19 @@ fn what_was_seen_before_counts_in_one_congestion() {
     // to 3/4. Writes would get 5/4 of 128 tokens, which exceeds the maximum.
     bed.five_hundred(WRITE, 4, 200_000, 12_000);
     assert_eq!(bed.tokens(312_000), (192, 128));
-    // At the next adjustment, the previous percentile of reads has been used and is not available
-    // again.
+    // This adjustment has used up the previous percentile of the reads. At the next adjustment the
+    // reads have no percentile, so they keep their tokens.
     bed.five_hundred(WRITE, 4, 400_000, 12_000);
     assert_eq!(bed.tokens(512_000), (192, 128));
 }
 
 #[test]
 fn fewer_than_500_samples_wait_for_a_second() {
-    // Reads of 1 ms are in the 2nd quarter (bucket 1) of their target, and this percentile is kept
-    // for the reads. Ten late writes complete at 212 ms. At the adjustment at 312 ms, these samples
-    // are too few. The next write completes at 1312 ms. At the adjustment at 1412 ms, the wait for
-    // samples has ended, so few samples suffice.
+    // Reads of 1 ms are in the 2nd quarter (bucket 1) of their target. The device is not congested,
+    // so this percentile of the reads is kept for a later adjustment. Ten late writes complete at
+    // 212 ms. They are too few samples for the adjustment at 312 ms. The next write completes at
+    // 1312 ms. At the adjustment at 1412 ms, the wait for samples has ended, so few samples
+    // suffice.
     let mut bed = Bed::new();
     bed.five_hundred(READ, 2, 0, 1000);
     bed.round(WRITE, 10, [200_000, 200_000, 212_000]);
@@ -159,9 +160,10 @@ fn fewer_than_500_samples_wait_for_a_second() {
 
 #[test]
 fn one_late_request_of_ten_is_congestion_and_less_is_not() {
-    // The 90th percentile of 500 samples is the 450th sample. With 450 samples in time and 50 late,
-    // that sample is in time; with 449 in time it is late, and the device is congested. The reads,
-    // in the 1st quarter (bucket 0) of their target, then keep 1/4 of their tokens.
+    // The 90th percentile of 500 samples is the 450th sample. If 450 samples are in time and 50 are
+    // late, this sample is in time. If only 449 are in time, it is late, and the device is
+    // congested. The latency of the reads is in the 1st quarter (bucket 0) of their target, so
+    // under congestion the reads keep 1/4 of their tokens.
     for (late, tokens) in [(50, 256), (51, 64)] {
         let mut bed = Bed::new();
         bed.five_hundred(READ, 2, 0, 400);

@@ -66,7 +66,7 @@ fn what_waits_longer_than_prio_aging_expire_goes_first() {
     bench.add(of(Priority::RealTime(0), 400));
     assert_eq!(bench.next().map(|n| n.1), Some(300));
     // At 10 s both requests of the idle class have aged. They are dispatched before the request at
-    // 400, even while the request at 300 is at the device.
+    // 400, and do not wait for the request at 300, which is still at the device.
     bench.pass_ms(1);
     assert_eq!(bench.served(), [100, 600, 400]);
 }

@@ -14,17 +14,18 @@ const ADAPTIVE_MIN: usize = 8;
 /// writes. The results of reads then carry most of the data. Because frames are small, the target
 /// begins to send results while the next frame is on its way.
 const ADAPTIVE_MAX: usize = 16;
-/// Lower bound of the maximum frame size, in requests, in the adaptive mode if most of the requests
-/// are writes, whose data the command carries. The maximum frame size is half of the number of
-/// waiting requests, but at least this number. The waiting requests are divided evenly into frames
-/// of at most this size. Frames must not be small: copying the data into the link is the
-/// initiator's largest cost, and each further send wakes the target for little work. Many requests
-/// are divided among several frames, so that both ends work at the same time.
+/// Minimum for the limit on the number of requests in a frame, in the adaptive mode if most of the
+/// requests are writes. The limit is half of the number of waiting requests, but at least this
+/// number. The waiting requests are divided evenly into frames within the limit. Frames must not be
+/// small: copying the data of the writes into the link is the initiator's largest cost, and each
+/// further send wakes the target for little work. Many requests are divided among several frames,
+/// so that both ends work at the same time.
 const ADAPTIVE_WRITES_MIN: usize = 32;
 /// If a send has this number of data bytes or more, no further frame is added to it.
 const SEND_BYTES: u64 = 4 << 20;
 
-/// Way in which requests are merged, and in which the target is told to handle them.
+/// Decides how requests are merged into frames, and whether the target handles requests one at a
+/// time or concurrently.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// BRP-1: one request per frame and one frame per send; the target handles requests one at a

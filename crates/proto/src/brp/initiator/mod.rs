@@ -26,8 +26,8 @@ use merge::{Waiting, cut};
 use overlap::Overlap;
 use table::Table;
 
-/// Number of paths that must break while a request is in flight on them before the request fails.
-/// It fails since the request itself might be the reason why the paths break.
+/// A request fails once this number of paths have broken while the request was in flight on them.
+/// The request itself might be the reason why the paths break.
 const BREAKS_MAX: u32 = 8;
 
 /// Data of a request. The initiator passes the data on and never reads it.
@@ -57,8 +57,8 @@ pub enum Failure {
 /// Reason why a reachable target cannot be used by this session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unusable {
-    /// The export offers less than it did at the beginning of the session. The session is usable
-    /// again when the export offers the same as then.
+    /// The export has changed since the beginning of the session in one of the ways in [`Change`].
+    /// The session becomes usable again when this change is undone.
     #[error("{0}")]
     Changed(Change),
     /// All content of the export was lost permanently, because it was in the memory of a target
@@ -87,8 +87,8 @@ pub enum Change {
     /// Discarded ranges no longer read as zeroes.
     #[error("what is discarded in the export does not read as zeroes any more")]
     Discards,
-    /// The export keeps something other than before when the target's process ends: unflushed
-    /// changes may now survive, or no longer survive, and likewise all of its content.
+    /// A rule about what survives the end of the target's process has changed since the beginning
+    /// of the session: the rule for unflushed changes, or the rule for all content.
     #[error("the export keeps what was not flushed in another way than before")]
     Keeping,
 }
@@ -355,8 +355,8 @@ impl<D: Data> Initiator<D> {
         }
     }
 
-    /// Issues a flush if changes wait for room among the kept changes (answered, but not yet known
-    /// to be durable), or if these take more than half of their room.
+    /// Issues a flush if changes wait for room in the store of kept changes, or if more than half
+    /// of that room is used. A kept change has been answered, but is not yet known to be durable.
     fn flush_for_room(&mut self) {
         let wanted = self.is_kept() && (self.is_full || self.kept.is_half_full());
         if !wanted || self.kept.is_empty() || self.own_flush || self.table.is_full() {
@@ -370,9 +370,10 @@ impl<D: Data> Initiator<D> {
         self.admit_or_hold(tag);
     }
 
-    /// Returns true when answered changes are kept, so that the caller must keep the data of a
-    /// change valid after the answer. If an export loses all its content when the target's process
-    /// ends, changes are not kept, since they could not be used.
+    /// Returns true when the initiator keeps changes after they are answered. The caller must then
+    /// keep the data of a change valid after the answer. If an export loses all its content when
+    /// the target's process ends, changes are not kept, since sending them again could not restore
+    /// the content.
     pub fn is_kept(&self) -> bool {
         let worth_it = |w: Welcome| w.has(right::VOLATILE) && !w.has(right::EPHEMERAL);
         self.kept.keeps() && self.welcome.is_some_and(worth_it)
@@ -716,9 +717,9 @@ impl<D: Data> Initiator<D> {
         Ok(())
     }
 
-    /// Fails all submitted requests without an answer, because the target was unreachable for too
-    /// long. Answered changes are still kept. If the target becomes reachable again, paths with
-    /// requests in progress at the target are still fenced.
+    /// Fails every submitted request that has no answer yet, because the target was unreachable for
+    /// too long. Answered changes are still kept. If the target becomes reachable again, it might
+    /// still execute requests of an old path, so such a path is still fenced.
     pub fn give_up(&mut self) {
         let submitted: Vec<(u32, RequestState)> = self
             .table

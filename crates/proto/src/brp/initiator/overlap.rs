@@ -7,14 +7,15 @@ use crate::brp::command::Request;
 /// Set of the ranges of requests. For each range the set records whether the request is a change.
 #[derive(Debug, Default)]
 pub(super) struct Overlap {
-    /// Map of the ranges. The key is the first byte of a range and the tag of its request. The
-    /// value is the exclusive end of the range, and true if the request is a change.
+    /// Map of the ranges. The key consists of the first byte of a range and the tag of its request.
+    /// The value consists of the exclusive end of the range, and a flag that is true if the request
+    /// is a change.
     ranges: BTreeMap<(u64, u32), (u64, bool)>,
     /// Upper bound of the lengths of the ranges. A range that starts more than this number of bytes
     /// before a request cannot overlap the request.
     longest_bytes: u64,
-    /// Number of changes in the set. If it is 0, a request that is no change conflicts with nothing
-    /// in the set.
+    /// Number of changes in the set. If it is 0, a request conflicts with the set only if the
+    /// request is itself a change.
     changes: usize,
 }
 

@@ -61,8 +61,8 @@ async fn serve(rt: &Rt, mut orders: Messages<(Number, Order)>, told: &Arc<Sender
                         end.release();
                     }
                 }
-                // For every order between `Carry` and `Release`, the connection is in the table:
-                // the near end sends no order for it earlier or later.
+                // The connection is in the table: the near end sends these orders for a connection
+                // only after its `Carry` and before its `Release`.
                 order => ends[&number].take(order),
             }
         }
@@ -123,7 +123,7 @@ impl End {
     }
 
     /// Returns the stream. Returns an error while a layer (such as TLS) is being put on the stream,
-    /// or if this has failed.
+    /// or if the layer could not be put on it.
     fn stream(&self) -> io::Result<Rc<Stream>> {
         let stream = self.stream.borrow().clone();
         stream.ok_or_else(|| io::ErrorKind::NotConnected.into())

@@ -9,9 +9,9 @@
 //! - **Crossing threads.** The near end sends orders to the carrier's thread and gets reports from
 //!   it, both through mailboxes; the messages of one turn are sent in one batch. Data is copied
 //!   once in each direction ([`DetachedBuf`]).
-//! - **Receiving** needs an order of the near end. An order is for at most the number of bytes for
-//!   which the receiver has room, so no byte is taken from a socket beyond those that a handshake
-//!   requested. When the receiver has allowed [read-ahead](Carried::read_ahead), up to
+//! - **Receiving** needs an order of the near end. An order asks for at most as many bytes as the
+//!   receiver has room for. A handshake that requests only its own bytes therefore takes no later
+//!   byte from the socket. When the receiver has allowed [read-ahead](Carried::read_ahead), up to
 //!   [`AHEAD_MAX`] pieces of [`PIECE_BYTES`] are received before they are requested.
 //! - **Sending** completes when the socket has accepted all bytes. At most [`SENDS_MAX`] pieces of
 //!   [`SEND_BYTES`] of one payload are copied at a time.

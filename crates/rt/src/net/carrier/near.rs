@@ -52,7 +52,8 @@ struct CarrierState {
     /// The end of the stream, or the error that broke it.
     ended: RefCell<Option<io::Result<()>>>,
     heard: Event,
-    /// Number of pieces of payloads that were ordered to be sent and whose send has not completed.
+    /// Number of payload pieces whose send was ordered from the carrier's thread and has not
+    /// completed.
     sending: Cell<usize>,
     send_error: RefCell<Option<io::Error>>,
     raised: RefCell<Option<io::Result<()>>>,

@@ -26,8 +26,8 @@ pub(super) const NEEDED: [u8; 14] = [
     opcode::AsyncCancel::CODE,
 ];
 
-/// Value of an offset that makes the kernel use the file's own position. The drivers of message
-/// files ignore the position.
+/// Offset that makes the kernel use the file's own position. It is used to read and write files
+/// that carry messages, whose drivers ignore the position.
 const NO_OFFSET: u64 = u64::MAX;
 
 impl Ring {

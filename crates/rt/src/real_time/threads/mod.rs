@@ -89,8 +89,9 @@ impl Threads {
             return self.end(key, negative(&error));
         }
         let fd = file.raw();
-        // Operations that wait for the same kind of change are executed in order, so a new
-        // operation must not be tried while another operation of its kind waits.
+        // Operations on a file that wait for the same kind of change (readable or writable) are
+        // executed in order. A new operation must therefore not be tried while another operation
+        // waits for the same kind of change.
         let must_queue = self.files.borrow().get(&fd).is_some_and(|w| w.has(request));
         if !must_queue && let Some(result) = attempt(fd, request) {
             return self.end(key, result);
@@ -225,7 +226,7 @@ impl Driver for Threads {
     }
 
     /// Cancels an operation. If the operation waits for its file or for a thread, it ends
-    /// immediately. If a thread has already begun the operation, it continues.
+    /// immediately. If a thread has already begun the operation, the thread completes it.
     fn cancel(&self, key: usize, file: &Descriptor) {
         let mut files = self.files.borrow_mut();
         let waited = files.get_mut(&file.raw());

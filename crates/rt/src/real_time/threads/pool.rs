@@ -1,11 +1,12 @@
 //! Threads that execute operations on files and block devices.
 //!
 //! All [`THREADS_MAX`] threads are started with the first operation, so that no thread must be
-//! created later, when the machine might be short of memory until this process has written data.
-//! When all threads are busy, operations wait in a queue, whose length is bounded by the slots of
-//! the runtime. Threads sleep while the queue is empty, and end with the pool. A thread must access
-//! only the memory that the slot of its operation owns. Once the completion of an operation is
-//! visible, the thread must not access the memory of the operation any more.
+//! created later. At that time the machine might be short of memory, and might get free memory only
+//! after this process has written data. When all threads are busy, operations wait in a queue,
+//! whose length is bounded by the slots of the runtime. Threads sleep while the queue is empty, and
+//! end with the pool. A thread must access only the memory that the slot of its operation owns.
+//! Once the completion of an operation is visible, the thread must not access the memory of the
+//! operation any more.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -223,16 +224,16 @@ impl Pool {
         at.and_then(|at| state.jobs.remove(at)).is_some()
     }
 
-    /// Requests a ring of the doorbell at the next completion. Returns false, without requesting a
-    /// ring, when there are completions that the runtime has not taken.
+    /// Requests that the doorbell be rung at the next completion. If there are completions that the
+    /// runtime has not taken, requests nothing and returns false.
     pub(super) fn listen(&self) -> bool {
         let mut state = self.shared.lock();
         state.is_listening = state.ended.is_empty();
         state.is_listening
     }
 
-    /// Ends the request to ring the doorbell at the next completion. A runtime that is awake does
-    /// not need the doorbell.
+    /// Cancels the request that `listen` made: the next completion does not ring the doorbell. A
+    /// runtime that is awake does not need the doorbell.
     pub(super) fn stop_listening(&self) {
         self.shared.lock().is_listening = false;
     }

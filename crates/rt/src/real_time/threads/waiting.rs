@@ -34,7 +34,7 @@ impl Waiting {
         false
     }
 
-    /// Returns true when another operation waits for the same kind of change as `request`.
+    /// Returns true when another operation waits for what `request` needs: data, or room to write.
     pub(super) fn has(&self, request: &Request) -> bool {
         match needs_room(request) {
             true => !self.writers.is_empty(),
@@ -48,9 +48,10 @@ impl Waiting {
         (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET | room) as u32
     }
 
-    /// Retries the operations that wait for one of `events`. Calls `ends` for each operation, in
-    /// order of arrival; `ends` returns true when the operation has completed. In each of the two
-    /// queues, stops at the first operation that has not completed.
+    /// Retries the operations that wait for one of `events`, first the readers, then the writers.
+    /// Calls `ends` for each operation, in order of arrival; `ends` returns true when the operation
+    /// has completed. Each of these two queues is left at its first operation that has not
+    /// completed.
     pub(super) fn changed(&mut self, events: u32, mut ends: impl FnMut(usize, &Request) -> bool) {
         for (queue, concerned) in [(&mut self.readers, READ), (&mut self.writers, WRITE)] {
             if events & concerned == 0 {
@@ -111,8 +112,8 @@ mod tests {
         message: std::ptr::null(),
     };
 
-    /// Reports `events` to `waiting`, and returns the keys of the operations that it tries. Only
-    /// the operations in `ready` complete.
+    /// Reports `events` to `waiting`, and returns the keys of the operations that `waiting` tries.
+    /// Of these operations, only those in `ready` complete.
     fn tried(waiting: &mut Waiting, events: i32, ready: &[usize]) -> Vec<usize> {
         let mut tried = Vec::new();
         waiting.changed(events as u32, |key, _| {

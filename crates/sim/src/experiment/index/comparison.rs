@@ -10,7 +10,8 @@ use super::scheme::{Area, Scheme};
 use super::setting::Setting;
 use crate::experiment::parallel::{all_cores, run_all};
 
-/// Load in operations per second above which the paper averages the gain of its tree for updates.
+/// The paper averages the gain of its tree for updates over the loads above this value, in
+/// operations per second.
 const PAST_PER_S: u64 = 900;
 
 /// Schemes, area rules and seeds of a comparison.
@@ -117,8 +118,8 @@ pub fn compare(
     let mut jobs = Vec::new();
     for &area in &extent.areas {
         for &scheme in &extent.schemes {
-            // The area rule does not affect a scheme whose area has no fixed size, so the scheme
-            // runs only once.
+            // The area rule does not affect a scheme whose area has no fixed size, so such a scheme
+            // runs only with the first rule.
             if scheme.is_papers() || extent.areas.first() == Some(&area) {
                 let seeds = 1..=extent.seeds;
                 jobs.extend(seeds.map(|seed| (Entrant { area, scheme }, seed)));

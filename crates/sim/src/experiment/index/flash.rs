@@ -1,5 +1,5 @@
-//! Flash below the storage interface of the index, which counts pages read, pages programmed and
-//! erase units erased.
+//! Flash below the storage interface of the index. It counts pages read, pages programmed and erase
+//! units erased.
 //!
 //! A page that has been programmed since its unit was erased cannot be programmed again before the
 //! unit is erased. The other pages of the unit stay readable. When an index rewrites a part of a

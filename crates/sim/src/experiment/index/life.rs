@@ -331,8 +331,8 @@ mod tests {
 
     #[test]
     fn a_search_of_a_plain_tree_reads_a_page_on_each_level_and_does_nothing_else() {
-        // In the first tree, the 60,000 keys fill 345 leaves of 174 keys. A root has only 336
-        // children, so the first tree has three levels. In the second tree, the keys fill 246
+        // In the first tree, the 60,000 keys fill 345 leaves of 174 keys. A root can have at most
+        // 336 children, so the first tree has three levels. In the second tree, the keys fill 246
         // leaves of 244 keys, so the second tree has two levels.
         for (scheme, levels) in [(Scheme::BtrN, 3), (Scheme::BtrF, 2)] {
             let mut life = life(scheme);

@@ -101,7 +101,7 @@ impl Population {
         (record * RECORD_BYTES).to_le_bytes()
     }
 
-    /// Returns the numbers of the keys that are present at the beginning, in order.
+    /// Returns the numbers of the keys that are present at the beginning, in ascending order.
     pub(super) fn loaded(&self) -> impl Iterator<Item = u64> {
         (0..self.numbers).step_by(2)
     }

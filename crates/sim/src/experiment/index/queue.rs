@@ -7,8 +7,8 @@ use std::collections::BinaryHeap;
 use bimetal_rt::Rng;
 use serde::Serialize;
 
-/// Divisor of the number of operations. The quotient is the number of first operations that are not
-/// measured (a tenth).
+/// The first operations are not measured. Their number is the number of all operations divided by
+/// this divisor (so a tenth).
 const UNMEASURED_SHARE: usize = 10;
 
 /// Throughput and response time that the clients received.

@@ -33,8 +33,8 @@ pub enum Scheme {
     Ours,
 }
 
-/// Rule for the amount of flash (the area) of the schemes of the paper. The text of the paper
-/// allows both rules.
+/// Rule for choosing the amount of flash (the area) of each scheme of the paper. The text of the
+/// paper can be read as either rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Area {

@@ -5,8 +5,8 @@ use serde::Serialize;
 
 /// Length in bytes of a key, and also of a value.
 pub(super) const FIELD_BYTES: u64 = 8;
-/// Fill factor of the ordinary B+-tree of the paper. The area under the rule [`super::Area::Same`]
-/// is computed from this fill factor.
+/// Fill factor of the ordinary B+-tree of the paper. With [`super::Area::Same`], the length of the
+/// area of all schemes is computed from this fill factor.
 pub(super) const FILL_NORMAL: f64 = 0.69;
 /// Fill factor of the dense B+-tree of the paper.
 pub(super) const FILL_FULL: f64 = 0.97;
@@ -34,9 +34,9 @@ pub struct Setting {
     pub keys: u64,
     /// Form of the keys.
     pub key_form: KeyForm,
-    /// Fraction, from 0 to 1, of the keys that are hot. The same fraction of the leaves is hot, and
-    /// the same fraction of the area under [`super::Area::Same`]. The hot keys receive the fraction
-    /// 1 - `hot_share` of the updates.
+    /// Fraction, from 0 to 1, of the keys that are hot. The same fraction of the leaves is hot.
+    /// Under [`super::Area::Same`], a scheme with an area for hot leaves gives this fraction of the
+    /// whole area to them. The hot keys receive the fraction 1 - `hot_share` of the updates.
     pub hot_share: f64,
     /// Fraction of the area that is in use after loading.
     pub utilisation: f64,

@@ -60,7 +60,8 @@ impl Bug for BadSide {
 
     async fn run(self: Rc<Self>, request: Request) -> IoResult {
         let range = request.offset..request.end();
-        // The bug reorders or drops writes of data only, so it passes on writes to the superblock.
+        // The bug reorders or drops only writes of data. The superblock is in the first 64 KiB, so
+        // writes there reach the device unchanged.
         let data = request.op == Op::Write && request.offset >= 64 << 10;
         let strikes = data && !request.flags.fua && self.rng.borrow_mut().chance(0.1);
         if !strikes || !self.late.borrow().is_clear(&range) {

@@ -47,7 +47,8 @@ pub enum Plant {
     /// A side that never stores its dirty-region bitmap. At the end of each life, the side loses
     /// the record of the regions that the other sides lack (T3).
     ForgetsMap,
-    /// A side that never stores a checkpoint, so a later life finds an outdated checkpoint (T3).
+    /// A side that acknowledges writes of checkpoints but does not store them. A later life finds
+    /// an outdated checkpoint (T3).
     ForgetsCheckpoints,
     /// An opening that does not find the log of one side (T3).
     HidesLog,
@@ -107,8 +108,9 @@ impl Plant {
         }
     }
 
-    /// Returns the fault classes for the search for the bug: the classes that the bug needs, or for
-    /// most bugs the default classes without the two classes that hide bugs.
+    /// Returns the fault classes with which to search for the bug. For some bugs these are the
+    /// classes that the bug needs. For all other bugs these are the default classes, without two
+    /// classes that hinder the search.
     pub fn classes(self) -> Classes {
         match self {
             Plant::ChecksNothing => [Class::Rot, Class::LostWrites, Class::MisdirectedWrites]

@@ -2,7 +2,8 @@
 //! it, or returns content other than the stored content, and a later life detects the effect.
 //!
 //! A bug is inactive until a superblock has been read from the side, so formatting is correct. A
-//! bug must break no promise except its own: it passes on all other requests unchanged.
+//! bug must break only the promise that it is about: it submits all other requests unchanged to the
+//! device below.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -154,8 +155,8 @@ impl BadSide {
         self.rt.pool().copy_of(&bytes).into()
     }
 
-    /// Replaces the superblock in a write request by a superblock with the wrong state or epoch of
-    /// the planted bug.
+    /// Replaces the superblock in a write request by one with a wrong state or wrong epochs. The
+    /// planted bug determines what is wrong.
     fn falsify(&self, request: &mut Request) {
         let Ok(Some(mut superblock)) = Superblock::decode(&request.payload.to_vec()) else {
             return;

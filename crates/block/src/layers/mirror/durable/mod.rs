@@ -70,7 +70,8 @@ pub(super) struct Durable {
     /// began. Value: the number of changes that began then.
     in_flight: RefCell<BTreeMap<u64, usize>>,
     moved: Event,
-    /// Number of completed changes, from which each completed change gets its number.
+    /// Number of completed changes. Each change that completes increments it, and the new value is
+    /// the number of that change.
     completed: Cell<u64>,
     /// Number of failed flushes.
     failures: Cell<u64>,
@@ -188,12 +189,13 @@ impl Durable {
         self.moved.notify();
     }
 
-    /// Prepares for reading the content of the device again. When this returns, everything written
+    /// Prepares for reading the content of the device again. When this succeeds, everything written
     /// to the device since the last call of [`forget`](Self::forget) is durable on it, except for
     /// content of which no copy was kept.
     ///
     /// # Errors
-    /// When a failure cannot be repaired now: content that was read could then still be lost.
+    /// When a failed flush cannot be repaired now. The caller must not read in this case, because
+    /// the content that it reads could still be lost.
     pub(super) async fn settle(&self) -> Result<(), IoError> {
         let flushed = self.flush().await;
         match self.failure.get() {
@@ -287,7 +289,7 @@ impl Durable {
         Ok(())
     }
 
-    /// Writes all changes again that began before the last failure and are not durable.
+    /// Writes again all changes that began before the last failure and are not durable.
     async fn write_all_again(&self) -> Result<(), IoError> {
         loop {
             let suspects = self.unflushed.borrow().suspects(self.failures.get());
@@ -338,7 +340,8 @@ impl Durable {
         fits && (unflushed.parts() as u64) < self.bytes_max.div_ceil(BLOCK_BYTES)
     }
 
-    /// Admits a change once the kept bytes stay within their bound, after a flush if needed.
+    /// Admits a change with `bytes` bytes of data. Waits until there is room for the data, and
+    /// flushes if a flush can make room.
     ///
     /// # Errors
     /// The error of the flush.
@@ -350,8 +353,8 @@ impl Durable {
                     self.flush().await?;
                     continue;
                 }
-                // All kept changes are in flight, and a flush covers a change only after it has
-                // completed. So wait until one has completed or there is room.
+                // All kept changes are in flight, and a flush covers only changes that have
+                // completed. So wait until a change has completed or there is room.
                 let some = || self.has_room(bytes) || self.unflushed.borrow().parts() > 0;
                 self.moved.until(some).await;
             }

@@ -22,8 +22,9 @@ use crate::request::{BLOCK_BYTES, Flags, IoResult, Op, Reply, Request};
 
 type Blocks = BTreeMap<u64, Payload>;
 
-/// A device with a volatile cache. A flush that fails permanently removes some blocks from the
-/// cache, so that no later flush covers them. Blocks that are not in the maps read as zeroes.
+/// A device with a volatile cache. After a failed flush, some blocks count as durable although they
+/// are not, so no later flush writes them. Some of these blocks also return to their old content.
+/// Blocks that are not in the maps read as zeroes.
 struct Dropping {
     rt: Rt,
     geometry: Geometry,
@@ -143,8 +144,8 @@ impl Dropping {
             }
             Op::Extents => Err(IoError::Unsupported),
             Op::Write | Op::Discard | Op::WriteZeroes => {
-                // If the change was applied early, a flush may have dropped it since, so it is not
-                // repeated.
+                // A change that was applied early is not applied again: a failed flush may have
+                // dropped the change in the meantime.
                 if !early {
                     self.change(&request);
                 }
@@ -216,7 +217,8 @@ async fn client(rt: Rt, durable: Rc<Durable>, pasts: Rc<RefCell<Vec<Past>>>, num
             past.stamps.push(stamp);
         }
         if durable.submit(request).await.is_err() {
-            // The flush that would have made room for the change failed, so nothing was written.
+            // The change needed room, and the flush that would have made room failed. So nothing
+            // was written.
             for past in &mut pasts.borrow_mut()[range] {
                 past.stamps.pop();
             }
@@ -397,8 +399,9 @@ fn what_the_last_side_has_flushed_survives_a_power_cut_after_failed_flushes() {
                 let change = write(&rt, block * BLOCK_BYTES, 1, round, Flags::NONE);
                 mirror.submit(change).await.expect("the side takes it");
             }
-            // An idle side destages after a second, so the failures hit flushes of the client or of
-            // the destager.
+            // An idle side destages after a second, and the sleep below takes up to three seconds.
+            // So the failures hit flushes of the client in some rounds, and flushes of the destager
+            // in others.
             disk.failing.set(2 + 2 * rng.below(3) as u32);
             rt.sleep(Duration::from_millis(rng.below(3_000))).await;
             let mut failed = 0;
@@ -468,10 +471,10 @@ fn time_of_writes(
     (ns as f64 / 1e6, durable.flushes.get())
 }
 
-/// Measures the cost of the bound on devices that no client flushes, for the table in
-/// `docs/layers/mirror.md`; prints it with `--nocapture`. Log entries are long and sequential.
-/// Small random writes gain most from the cache of a device, which a flush empties before the next
-/// write.
+/// Measures the cost of the bound on unflushed bytes (`UNFLUSHED_BYTES_MAX`) on devices that no
+/// client flushes. The result is for the table in `docs/layers/mirror.md`, and is shown with
+/// `--nocapture`. The sequential load stands for log entries, which are long. Small random writes
+/// gain most from the cache of a device, and each flush empties this cache.
 #[test]
 fn a_flush_for_each_64_mib_costs_little_on_a_disk_and_on_flash() {
     let (sequential, random) = ((512, 1 << 20, false), (40_000, 4096, true));

@@ -15,19 +15,19 @@ pub fn is_past(history: &History, table: &Table, side: &Uuid, epoch: &Epoch) -> 
     history.contains(&epoch.id) || remembered(history, table, side, epoch)
 }
 
-/// Returns true if `epoch` might have been dropped from the history, and the table records it as
-/// the last epoch of the side with the UUID `side`. A new side that has the place of an earlier
-/// side in the table has another UUID, so the record of the earlier side is not used for the new
-/// side.
+/// Returns true if two conditions are met: the history may have dropped `epoch`, and the table
+/// records `epoch` as the last epoch of the side with the UUID `side`. If a new side has taken the
+/// place of an earlier side in the table, the new side has another UUID. So the record of the
+/// earlier side is not used for the new side.
 fn remembered(history: &History, table: &Table, side: &Uuid, epoch: &Epoch) -> bool {
     let listed = place_in(table, side).and_then(|place| table[place]);
     history.may_have_dropped(epoch)
         && listed.is_some_and(|listed| listed.acknowledged.may_be(&epoch.id))
 }
 
-/// Records in the table the last epoch of each side, before another epoch is added to `history`.
-/// For a present side, `current` returns two epochs: that of its last durable superblock, and that
-/// of its superblock write in flight.
+/// Records in the table the last epoch of each side. Call this before another epoch is added to
+/// `history`. For a present side, `current` returns two epochs: the epoch of its last durable
+/// superblock, and the epoch of its superblock write in flight.
 pub fn remember(
     table: &mut Table,
     history: &History,
@@ -43,17 +43,19 @@ pub fn remember(
     }
 }
 
-/// Returns the record of the epochs of a side that is present. An epoch outside the past of the
-/// volume, such as that of a discarded side that ran alone, is not recorded. So the operator
-/// decides again each time whether to discard such a side.
+/// Returns the record of the epochs of a side that is present. An epoch is recorded only if it is
+/// in the past of the volume, or if the table already records it. The epoch of a discarded side
+/// that ran alone is not recorded, so the operator decides again each time whether to discard that
+/// side.
 fn seen(history: &History, listed: &Listed, (durable, written): (Uuid, Uuid)) -> Acknowledged {
     let ours = |id: Uuid| (history.contains(&id) || listed.acknowledged.may_be(&id)).then_some(id);
     Acknowledged::one_of(ours(durable), ours(written))
 }
 
-/// Returns the record of the last epochs of a side that is not present: the earlier record in the
-/// table. If that record is empty, or if the side is a member of the current epoch, the last epoch
-/// of which the side was a member is added, because the side might have received that epoch.
+/// Returns the record of the last epochs of a side that is not present or shows no known epoch.
+/// This is the earlier record in the table. But if that record is empty, or the side is a member of
+/// the current epoch, the record gets a new last epoch: the last one of which the side was a
+/// member. The side might have received that epoch.
 fn unseen(history: &History, listed: &Listed, place: usize) -> Acknowledged {
     let mut epochs = history.epochs().iter().rev();
     let last = epochs.find(|epoch| epoch.has_member(place));

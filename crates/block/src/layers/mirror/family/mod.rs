@@ -28,12 +28,12 @@
 //!   epoch is neither the newest nor recorded for it in the table of the side with the newest
 //!   history.
 //! - **Sides that might be ahead (T7).** A missing durable member of the newest epoch might have
-//!   acknowledged flushes that the sources lack. The same holds for the true side of an older copy;
-//!   a found member that is neither a source nor about to join is an older copy. No side is ahead
-//!   of a source that has the newest epoch and is clean or clean-idle. Non-durable sides can be
-//!   missing, but not all durable members: only durable sides make a flush valid. A damaged member
-//!   might be ahead if it once had more complete changes than the sources. The only member of an
-//!   epoch starts alone, also after a crash (T6). The operator can [`Force`] the opening.
+//!   acknowledged flushes that the sources lack. So might the true side of an older copy (a found
+//!   member that is neither a source nor about to join). No side is ahead of a source that has the
+//!   newest epoch and is clean or clean-idle. Non-durable sides can be missing, because only
+//!   durable sides make a flush valid. If there are durable members, one must be present. A damaged
+//!   member might be ahead if it once had more complete changes than the sources. The only member
+//!   of an epoch starts alone, also after a crash (T6). The operator can [`Force`] the opening.
 //! - **Valid records.** If every side of the table is a source, every record in their logs is
 //!   valid. Otherwise only complete changes are valid, those below [`Plan::counts_below`] (T6),
 //!   whether a side is missing or behind. A side that is behind might have a change that the
@@ -64,12 +64,12 @@
 //! - Every opening that is not read-only begins an epoch ([`Plan::next_epoch`]), even if no side
 //!   left or joined: otherwise an older copy that runs alone could not be told from the true side.
 //!   No change is admitted before every source is durably marked dirty in that epoch.
-//! - The changes that the sources lack of each other are durable on all of them before the first
-//!   source gets that epoch. Until then these changes are in log entries of the newest epoch. The
-//!   logs of the sources also durably state that they are complete: a source might be the only
-//!   source of the next opening, where only complete changes are valid. Then the opening uses up a
-//!   sequence number, like a change without content, and [`Seen::shared_below`] is the number after
-//!   it. So an older copy is not complete, and cannot bring back changes decided to be lost (T4).
+//! - Each change that only some sources have is made durable on all of them before the first source
+//!   gets that epoch. Until then these changes are in log entries of the newest epoch. The logs of
+//!   the sources also durably state that they are complete: a source might be the only source of
+//!   the next opening, where only complete changes are valid. Then the opening uses up a sequence
+//!   number, like a change without content, and [`Seen::shared_below`] is the number after it. So
+//!   an older copy is not complete, and cannot bring back changes decided to be lost (T4).
 //! - Every epoch comes with a table that records the last epoch of each side, as far as it is known
 //!   ([`remember`]), before the history drops that epoch.
 //! - An epoch that excludes a side begins only when every flushed change is durable on one durable
@@ -77,8 +77,8 @@
 //!   lacks is acknowledged.
 //! - A side is ejected only when its superblock names another healthy side as a member. Otherwise,
 //!   started alone, it would be the only member of the last epoch in its superblock.
-//! - A superblock with a new epoch records below which change the side is now durably complete: at
-//!   most the first change of that epoch, and never a number from a discarded history.
+//! - A superblock with a new epoch records the number below which the side is now durably complete:
+//!   at most that of the first change of that epoch, and never a number from a discarded history.
 //! - A side joins when everything copied to it is durable on every member, and is marked in its
 //!   dirty-region bitmap for the sides that are not members; the bitmap begins as a copy of the
 //!   source's. The epoch is written to the other members first, and to the joining side last; until
@@ -174,18 +174,18 @@ pub enum Force {
 /// Extent to which a side lacks content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behind {
-    /// Compared with the sources (the sides that make up the volume), the side lacks at most: the
-    /// regions that a source's dirty-region bitmap marks as changed after `epoch`, the changes in
-    /// the sources' logs, and the ranges of its own changes from `discard_from` on, which are
-    /// discarded.
+    /// The side has the content of the sources (the sides that make up the volume), except at most:
+    /// the regions that a source's dirty-region bitmap marks as changed after `epoch`, the changes
+    /// in the sources' logs, and the ranges of the side's own changes from `discard_from` on. These
+    /// own changes are discarded.
     Since {
         /// Number of the last epoch of which the side was a member.
         epoch: u64,
         /// Sequence number from which the side's own changes are discarded.
         discard_from: u64,
     },
-    /// The side lacks everything: it was discarded by the operator, is damaged or an older copy of
-    /// itself, or the changes since its last epoch are not known.
+    /// The side lacks everything: the operator discarded the side, its log is damaged, its content
+    /// is an older copy, or the changes since its last epoch are not known.
     Everything,
 }
 
@@ -319,9 +319,9 @@ impl Present<'_> {
         self.superblock.state != SideState::Inconsistent && counts && usable
     }
 
-    /// Returns the sequence number below which the side once had every change of the history
-    /// `newest`, according to its log and superblock. If the side lacks the newest epoch, the
-    /// result is 0 unless the side is a member of every epoch after its own.
+    /// Returns the sequence number below which the side had every change of the history `newest` at
+    /// some time, according to its log and superblock. The result is 0 if the side lacks the newest
+    /// epoch and is not a member of every epoch after its own.
     fn had_below(&self, newest: &History) -> u64 {
         let had = self.complete_below().max(self.seen.shared_below);
         if self.superblock.history.contains(&newest.current().id) {
@@ -336,8 +336,8 @@ impl Present<'_> {
     }
 
     /// Returns true if this side is damaged and its superblock proves that every source is
-    /// outdated: this side knows a later epoch than the source does, and either such an epoch
-    /// excludes the source, or the table of this side records another epoch for the source.
+    /// outdated: this side knows epochs later than the source's, and either the source is not a
+    /// member of all these epochs, or the table of this side records another epoch for it.
     fn outdates(&self, sources: &[Present<'_>]) -> bool {
         let (history, table) = (&self.superblock.history, &self.superblock.table);
         let is_later = |side: &Present<'_>| history.next_after(&side.current().id).is_some();
@@ -345,8 +345,8 @@ impl Present<'_> {
         self.seen.damaged && sources.iter().all(|side| is_later(side) && !counts(side))
     }
 
-    /// Returns true if the table records the current epoch of the side, or no epoch for it.
-    /// Otherwise the side is an older copy of itself.
+    /// Returns true if the table records the current epoch of the side, or no epoch for the side.
+    /// If the table records another epoch, the side is an older copy.
     fn is_as_acknowledged(&self, table: &Table) -> bool {
         let listed = place_in(table, &self.superblock.side).and_then(|place| table[place]);
         let acknowledged = listed.map(|listed| listed.acknowledged).unwrap_or_default();
@@ -507,9 +507,9 @@ struct NextTable {
     made: Vec<(usize, usize)>,
 }
 
-/// Derives the next table from the table of the side with the newest history. A side in that table
-/// that is not configured is removed; if it might be ahead, this is an error. A discarded side that
-/// does not belong to the volume gets the place of a side that was not found, or a free place.
+/// Derives the next table from the table of the side with the newest history. Sides in that table
+/// that are not configured are removed; it is an error if one of them might be ahead. If a side to
+/// rebuild does not belong to the volume, it gets the place of a side not found, or a free place.
 fn table(
     seen: &[Seen],
     present: &[Present<'_>],
@@ -541,8 +541,8 @@ fn table(
         formatted: holder.superblock.side_count(),
         configured: seen.len(),
     };
-    // Every unreadable device must be a side of its own: either a listed side that was not found,
-    // or a side that has left. So there must not be more unreadable devices than such sides.
+    // Each unreadable device must be a different side: either a listed side that was not found, or
+    // a side that has left. More unreadable devices than such sides are refused.
     if unknown.len() > unseen.len() + left {
         return Err(wrong_number);
     }
@@ -559,7 +559,7 @@ fn table(
         table[place] = None;
         placed.push((index, place));
     }
-    // The unseen sides that are left are not configured. Each is removed unless it might be ahead.
+    // If no device is unreadable, the unseen sides left over are removed unless one may be ahead.
     if unknown.is_empty() {
         let complete = holder.superblock.state.is_complete();
         if !complete && unseen.iter().any(|place| current.has_member(*place)) {
@@ -620,8 +620,8 @@ fn perhaps_dropped<'p, 's>(
     older(other, one).then_some(other)
 }
 
-/// Returns two lists of sides: the sources, whose logs together make the volume; and the sides that
-/// are older copies of themselves.
+/// Returns two lists of sides: the sources, whose logs together make the volume; and the sides
+/// whose content is older than what they held before.
 fn sources<'s>(
     consistent: &[Present<'s>],
     holder: &Present<'s>,
@@ -669,7 +669,7 @@ fn is_among(side: &Present<'_>, sides: &[Present<'_>]) -> bool {
     sides.iter().any(|other| other.index == side.index)
 }
 
-/// Returns the sides that might have acknowledged changes that the sources lack. If a member of the
+/// Returns the sides that might hold acknowledged changes that the sources lack. If a member of the
 /// newest epoch is missing, any durable missing side could be that member.
 fn may_be_ahead(
     seen: &[Seen],
@@ -704,8 +704,8 @@ fn may_be_ahead(
 }
 
 /// Returns true if a crash might have interrupted the joining of this side: the newest epoch began,
-/// but the side's superblock lacks that epoch and marks the side as being rebuilt, and no log has
-/// dropped an entry in that epoch. Such a side has no change that the other sides lack.
+/// but the side's superblock lacks that epoch and marks the side as being rebuilt, and no log knows
+/// that a change of that epoch is on every member. Such a side has no change that others lack.
 fn is_about_to_join(side: &Present<'_>, sources: &[Present<'_>], newest: &History) -> bool {
     let shared = sources.iter().map(Present::shared_below).max().unwrap_or(0);
     side.superblock.state == SideState::Inconsistent
@@ -713,8 +713,8 @@ fn is_about_to_join(side: &Present<'_>, sources: &[Present<'_>], newest: &Histor
         && shared <= newest.current().first_change
 }
 
-/// Returns the sides that might have a later epoch than the sources: the missing sides, durable or
-/// not. If no side is missing or discarded, returns the sources, which must be older copies.
+/// Returns the missing sides, durable or not: they might have a later epoch than the sources. If no
+/// side is missing or discarded, returns the sources, which must then be older copies.
 fn outdated_by(seen: &[Seen], present: &[Present<'_>], sources: &[Present<'_>]) -> Vec<usize> {
     let missing = missing(seen);
     if !missing.is_empty() || present.iter().any(|side| side.given_up) {
@@ -768,10 +768,10 @@ fn behind(
 }
 
 /// Returns how far a side is behind; `None` if no dirty-region bitmap shows this. A bitmap omits
-/// changes that all members had, so the side must be a member of no epoch after the last one whose
-/// changes it has. The newest epoch is an exception if no log has dropped an entry in it, since it
-/// might have begun with the joining of the side. The current epoch of the side must be in
-/// `newest`, because content copied to the side must belong to this history.
+/// changes that all members had, so the side must not be a member of any epoch after the last epoch
+/// whose changes it has. The newest epoch is exempt if no log has dropped an entry in it, since the
+/// side might have joined at its start. The current epoch of the side must be in `newest`, because
+/// content copied to the side must belong to this history.
 fn since(side: &Present<'_>, sources: &[Present<'_>], newest: &History) -> Option<Behind> {
     let place = side.superblock.place();
     let last_own = side.superblock.last_epoch()?;

@@ -349,8 +349,8 @@ impl World {
         self.follow(run, epoch);
     }
 
-    /// Adds an epoch to the history of the run. Before that, records the last epochs of the present
-    /// sides in the table.
+    /// Adds an epoch to the history of the run. Before that, records in the table of the run, for
+    /// each side that is present, the last epoch of that side.
     fn follow(&self, run: &mut Run, epoch: Epoch) {
         let current = |side: &Uuid| {
             let of = |disk: &Disk| disk.superblock.side == *side;
@@ -462,9 +462,9 @@ impl World {
                     "side {side} is whole after {behind:?}"
                 );
             }
-            // A side that lacks everything gets all content. An older copy also gets all content in
-            // this model: if it has the same epoch in which the side was left out, the volume
-            // cannot tell the copy from the true side.
+            // A side that lacks everything gets all content. In this model, an older copy always
+            // gets all content as well, because the volume cannot tell a copy from the true side if
+            // both have the same epoch.
             _ => disk.kept = run.content.clone(),
         }
         disk.map = map;
@@ -553,9 +553,10 @@ impl World {
         asked.iter().any(|&a| asked.iter().any(|&b| apart(a, b)))
     }
 
-    /// Returns true if the newest history might have dropped the current epoch of a member of the
-    /// newest epoch. This happens if too many openings in a row died before they wrote the
-    /// superblock of that side. It is then unknown whether the side was a member all the time.
+    /// Returns true if a member of the newest epoch has a current epoch that is so old that the
+    /// newest history might have dropped it. This happens if too many openings in a row died before
+    /// they wrote the superblock of this member. It is then unknown whether the side was a member
+    /// of every epoch since.
     fn has_unacknowledged_member(&self, asked: &[usize]) -> bool {
         let histories = asked
             .iter()
@@ -651,8 +652,8 @@ impl World {
         for (n, flushed) in &self.flushed {
             // A flushed change is allowed to be lost if no source was in the epoch of the flush,
             // and the sources cannot know that an epoch began without them. They cannot know this
-            // in two cases: one of them is clean or clean-idle, or they have been in an epoch that
-            // is not in the past of the run that made the flush.
+            // in two cases: at least one source is clean or clean-idle, or the sources have been in
+            // an epoch that the run that made the flush had not been in.
             let left_out =
                 !seen.contains(&flushed.epoch) && (at_peace || !seen.is_subset(&flushed.seen));
             assert!(

@@ -15,8 +15,8 @@ pub(super) fn remembered(consistent: &[Present<'_>], holder: &Present<'_>) -> Re
 }
 
 /// Returns the configured sides that a command has removed from the volume; they are not missing
-/// sides. A side on an unreadable device is taken for a removed side if commands have removed sides
-/// and every side of the volume was found.
+/// sides. If a device cannot be read, its side is assumed to be a removed one, provided that
+/// commands have removed sides and that every side in the table was found on another device.
 pub(super) fn gone(seen: &[Seen], plan: &Plan) -> Vec<usize> {
     let is_made = |index: usize| plan.made.iter().any(|(made, _)| *made == index);
     let are_all_found = plan.table.iter().enumerate().all(|(place, listed)| {

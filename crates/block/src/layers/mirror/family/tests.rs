@@ -236,7 +236,7 @@ fn what_the_members_have_lost_counts_on_no_other_side() {
     superblock.complete_below = 160;
     let late = at(182, side(B, 2, SideState::Dirty, &[together()]));
     let opened = plan(&[alone, late]);
-    // The same changes are valid whether or not the other side is present.
+    // The changes of side A are valid up to the same number as without side B.
     assert_eq!(
         (indices(&opened), opened.counts_below),
         (vec![A], Some(178))
@@ -279,8 +279,8 @@ fn the_only_member_of_an_epoch_starts_alone_after_a_crash() {
     let alone = at(260, side(A, 2, SideState::Dirty, &of_a));
     let started = plan(&[alone.clone(), absent(B, Absence::Missing)]);
     assert_eq!((indices(&started), started.missing), (vec![A], vec![B]));
-    // Side A has every change below 260. Side B might have a later change that side A received and
-    // lost in the crash. So all changes from 260 on are discarded.
+    // Side A has every change below 260. It may have received a later change and lost it in the
+    // crash, while side B might still have that change. So all changes from 260 on are discarded.
     assert_eq!(started.counts_below, Some(260), "what is not complete");
     let out_of_sync = side(B, 2, SideState::Dirty, &[together()]);
     let started = plan(&[alone, out_of_sync.clone()]);
@@ -321,8 +321,8 @@ fn a_member_that_was_not_told_of_the_newest_epoch_is_a_source() {
     let mut rest = seen;
     rest[A] = absent(A, Absence::Missing);
     assert!(matches!(refusal(&rest), Refusal::FreshestMissing { .. }));
-    // Side B is clean, but in an earlier epoch than side A. A clean side proves nothing about an
-    // epoch that it did not get.
+    // Side B is clean, but its newest epoch is older than that of side A. A clean side proves
+    // nothing about an epoch that it has not recorded.
     let seen = [
         side(A, 3, SideState::Dirty, &acknowledged[..2]),
         at(200, side(B, 3, SideState::Clean, &[first])),
@@ -347,11 +347,12 @@ fn an_inconsistent_side_is_never_a_source() {
         let took = u64::from(state != SideState::Dirty);
         seen[A].found.as_mut().unwrap().complete_below += took;
         let plan = plan(&seen);
-        // The changes of side A are valid up to the same number as without side B.
+        // Without side B, the changes of side A would be valid up to the same number.
         let counts_below = Some(300 + took);
         assert_eq!((indices(&plan), plan.counts_below), (vec![A], counts_below));
-        // If side A is clean or clean-idle, side B has completed its join. The side B in this test
-        // lacks the epoch of the join, so it is an older copy of itself.
+        // If side A is clean or clean-idle, side B has completed its join. But the side B that is
+        // present in this test lacks the epoch of the join. So it is an old copy of side B, from
+        // before the join.
         let behind = match state {
             SideState::Dirty => Behind::Since {
                 epoch: 1,
@@ -434,8 +435,9 @@ fn an_older_copy_of_a_side_is_made_anew() {
             [A, B]
         );
     }
-    // The log of a dirty peer records the number below which all members had every change. A side
-    // that lacks such a change is an older copy, and the true side might be ahead of the peer.
+    // The log of a dirty peer records a number: every member had all changes below this number. A
+    // side that lacks one of these changes is an older copy. The newest copy of that side might
+    // have more changes than the peer.
     let mut active = at(500, side(A, 2, SideState::Dirty, &[together()]));
     active.shared_below = 300;
     assert_eq!(
@@ -668,9 +670,9 @@ fn what_the_table_names_is_that_epoch_of_that_side_and_nothing_else() {
     // The side has since run alone, by force.
     let alone = side(B, 2, SideState::Dirty, &[first, epoch(7, 2, &[B])]);
     assert!(too_old(&[newest(), alone]));
-    // Side B also ran alone, for more epochs than side A. The history of side A has dropped only
-    // epochs with lower numbers than the epoch of side B, so this epoch was never in it: the sides
-    // have diverged.
+    // Side B also ran alone, for more epochs than side A. Its epoch has a higher number than every
+    // epoch that the history of side A has dropped. So the epoch was never in that history: the
+    // sides have diverged.
     let mut far = history(&[first]);
     (2..=EPOCHS_MAX as u64 + 9).for_each(|number| far.push(epoch(7, number, &[B])));
     let far = Seen::of("b", Ok(superblock(B, 2, SideState::Dirty, far)));
@@ -761,8 +763,9 @@ fn the_table_says_what_each_side_was_told_last() {
         remembered(&[both, both, one], table, Some((id(durable), id(written))))
     };
     assert_eq!(may_be(there(blank(), 1, 2)), [1, 2]);
-    // Side B is absent. The table keeps the recorded epoch of side B, and adds the last epoch that
-    // side B might have received since then.
+    // Side B is absent. The table keeps the recorded epoch of side B. If there is none, or if side
+    // B is a member of the current epoch, the table adds the last epoch that has side B as a
+    // member.
     let missing = |members: &[&[usize]], table| remembered(members, table, None);
     assert_eq!(may_be(missing(&[both, one], blank())), [1]);
     let known = there(blank(), 1, 1);

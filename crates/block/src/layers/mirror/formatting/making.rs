@@ -239,7 +239,7 @@ pub(super) async fn clear(device: &dyn Device, start: u64, len: u64) -> Result<(
 /// Returns the layout that a side would get, without writing anything.
 ///
 /// # Errors
-/// When the side cannot be formatted; one line with the reason.
+/// If the side cannot be formatted. The error is one line with the reason.
 pub(super) async fn check_formattable(
     side: &Candidate,
     formatting: &Formatting,

@@ -87,8 +87,8 @@ impl Attempt<'_> {
         Ok(takes(inspected, side, &lacks).then_some(lacks))
     }
 
-    /// Returns true if the logs of other sources have every change that the side has stored out of
-    /// order, or newer changes of the same blocks.
+    /// Looks at the changes that the side has stored out of order. Returns true if the logs of
+    /// other sources have each of these changes, or newer changes of its blocks.
     fn has_nothing_alone(&self, inspected: &[Inspected], sources: &[usize], side: usize) -> bool {
         let store = store_of(inspected, side);
         let others: Vec<usize> = sources.iter().copied().filter(|&s| s != side).collect();
@@ -152,9 +152,10 @@ impl Attempt<'_> {
     }
 
     /// Durably gives each source the changes that it lacks. Each source is then complete, and its
-    /// log records this. The least complete source is processed first. This source can destage its
-    /// complete changes to make room, because all other sources have these changes. Meanwhile the
-    /// logs of the other sources keep the changes that the least complete source lacks.
+    /// log records this. The least complete source is processed first. To make room, this source
+    /// can destage its changes below its complete sequence number, because all other sources have
+    /// these changes. Meanwhile the logs of the other sources keep the changes that the least
+    /// complete source lacks.
     pub(super) async fn make_equal(
         &self,
         inspected: &[Inspected],

@@ -35,7 +35,8 @@ pub(super) fn pieces(
     starts.map(move |start| (start..range.end.min(start + PIECE_BYTES), newest))
 }
 
-/// Returns the side that has every change up to the highest sequence number.
+/// Returns the side with the highest number below which it has every change. `sides` lists the
+/// candidates.
 pub(super) fn most_complete(inspected: &[Inspected], sides: &[usize]) -> usize {
     let most = sides
         .iter()
@@ -47,9 +48,9 @@ pub(super) fn most_complete(inspected: &[Inspected], sides: &[usize]) -> usize {
 pub(super) type Lacked = Vec<(Range<u64>, Newest)>;
 
 /// Returns the ranges in which side `index` lacks changes. The changes are looked up in the logs of
-/// `sides`. In `ranges` the log entries might have been dropped, so the content of `ranges` is
-/// taken from the most complete side. The result is sorted by sequence number, because a log must
-/// destage an older change before a newer one.
+/// `sides`. For `ranges`, log entries might have been dropped. So the content of `ranges` is taken
+/// from the most complete side, except where a log has a later change. The result is sorted by the
+/// sequence number of the changes, because a log must destage an older change before a newer one.
 pub(super) fn lacked(
     inspected: &[Inspected],
     sides: &[usize],

@@ -40,7 +40,8 @@ use crate::range_set::RangeSet;
 /// Options that the operator gives for an opening.
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
-    /// Way to force the opening if a side that might be ahead is missing; `None` never forces it.
+    /// How to force the opening if a side that might be ahead is missing. With `None`, the opening
+    /// is never forced.
     pub force: Option<Force>,
     /// Names of the sides to discard, whatever their state. They are rebuilt completely from the
     /// other sides.
@@ -112,8 +113,8 @@ struct Made {
     volume: Volume,
     volume_bytes: u64,
     next_number: u64,
-    /// Ranges that each side lacks; the list is indexed by side. `lives` holds the life-cycle state
-    /// of each side.
+    /// Ranges that each side lacks, and (in `lives`) the life-cycle state of each side. Both lists
+    /// are indexed by side.
     out_of_sync: Vec<RangeSet>,
     lives: Vec<Life>,
     read_only: bool,
@@ -395,8 +396,8 @@ impl Attempt<'_> {
         };
         let found = store.found();
         // The side once recorded a sequence number below which it has every change. If its log now
-        // ends before that number, the log has lost entries. A side that is being rebuilt has
-        // recorded no number.
+        // ends before that number, the log has lost entries. A side that is being rebuilt is not
+        // checked, because its superblock records no such number.
         let said_below = found.shared_below.max(superblock.complete_below);
         let lost = found.complete_below < said_below && superblock.state != SideState::Inconsistent;
         Inspected {
@@ -480,8 +481,8 @@ impl Attempt<'_> {
             let found = store_of(inspected, index).found();
             found.next_number.max(superblock.complete_below)
         });
-        // A discarded history might have used higher sequence numbers; its changes are recognized
-        // by their epoch. So the new epoch can begin at a lower number than the epoch before it.
+        // A discarded history might have used higher sequence numbers. The new epoch can use these
+        // numbers again, because the discarded changes are recognized by their epoch.
         seen.max().expect("a plan has a source")
     }
 
@@ -532,9 +533,9 @@ impl Attempt<'_> {
         Ok(volume)
     }
 
-    /// Returns the unfinished operations of the opened volume. A side that the configuration names
-    /// is no longer recorded as added by a command. Once the configuration names exactly the sides
-    /// of the volume, the record of sides that have left is deleted.
+    /// Returns the unfinished operations of the opened volume. If the configuration names a side
+    /// that was recorded as added by a command, this record is removed. Once the configuration
+    /// names exactly the sides of the volume, the record of sides that have left is deleted.
     fn remembered(&self, inspected: &[Inspected], plan: &Plan) -> Remembered {
         let mut remembered = plan.remembered.within(&plan.table);
         let mut agree = self.sides.len() == self.config.sides.len();
@@ -607,8 +608,8 @@ impl Attempt<'_> {
         let logged = lacking(own, &newest, complete).into_iter();
         let logged = logged.map(|(range, _)| range);
         lacks.extend(regions.chain(logged).chain(discarded));
-        // The volume might have been larger in a discarded history. Ranges beyond its end are
-        // removed.
+        // The volume might have been larger in a discarded history. Ranges beyond the present end
+        // of the volume are removed.
         lacks.remove(volume_bytes..u64::MAX);
         lacks
     }
@@ -753,8 +754,7 @@ pub(super) fn store_device(
 fn lost_ranges(inspected: &[Inspected], refusal: &family::Refusal) -> Vec<Range<u64>> {
     let mut lost = RangeSet::new();
     match refusal {
-        // A missing side might have changed any block since the other sides were last in use, so
-        // the whole volume is returned.
+        // The missing side can hold newer content of any block, so the whole volume is returned.
         family::Refusal::FreshestMissing { .. } => {
             let known = inspected
                 .iter()

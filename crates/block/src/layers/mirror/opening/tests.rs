@@ -63,8 +63,9 @@ async fn keep_out_of_turn(rt: &Rt, side: &Candidate, byte: u8) {
 }
 
 /// When all sides are present, every change that any side has is valid, and a change that was read
-/// once is final (T3 and T4 in docs/trust.md). So each side must have the change when it is started
-/// alone later, although a side alone counts only its complete changes as valid (T6).
+/// once is final (T3 and T4 in docs/trust.md). A side that is started alone treats a change as
+/// valid only if the side has all earlier changes (T6). Even so, a change that was read must be
+/// found on each side that is started alone later.
 #[test]
 fn what_an_opening_has_answered_is_found_on_each_side_alone() {
     let rt = Rt::virtual_time(VirtualOptions::default());

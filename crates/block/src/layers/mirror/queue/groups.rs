@@ -84,8 +84,8 @@ impl Groups {
     }
 
     /// Makes a part wait again on a side with a log, in front of all other waiting parts. No newer
-    /// write is allowed to replace this part, because then the log might have to hold more content
-    /// than it has room for before it could destage any of that content.
+    /// write is allowed to replace this part. Otherwise the log might need more room than it has,
+    /// because it can destage none of the content until it holds all of it.
     pub(super) fn put_back(&mut self, part: Range<u64>, waiting: Waiting) {
         let joins = self.first_failed && self.first().is_clear(&part);
         if !self.first().is_empty() && !joins {

@@ -106,13 +106,13 @@ struct Outstanding {
 }
 
 /// The oldest write that one or more outstanding writes stand for. It is either an outstanding
-/// write itself, or an older write that outstanding writes have replaced and that is treated as
-/// stored only once these are stored.
+/// write itself, or an older write that outstanding writes have replaced. Such an older write is
+/// treated as stored only once the outstanding writes that stand for it are stored.
 struct SourceWrite {
     ticket: Rc<Ticket>,
     count: usize,
-    /// Number of the outstanding writes that stand for this write and have a part that the side was
-    /// not given yet.
+    /// Number of the outstanding writes that stand for this write and that the side has not been
+    /// given completely.
     unsent: usize,
 }
 
@@ -125,9 +125,10 @@ pub(super) struct SideQueue {
     flying: ExtentMap<Waiting>,
     outstanding: BTreeMap<u64, Outstanding>,
     origins: BTreeMap<u64, SourceWrite>,
-    /// Writes that have replaced an older write, and of which no part waits any more. Each such
-    /// write is also counted as the older writes that it replaced. Key: the sequence number of the
-    /// write. Value: the sequence number of the oldest write that it replaced.
+    /// Writes that have replaced an older write, and of which no part waits any more. If such a
+    /// write is not below a consistent point, the writes that it replaced must not be below the
+    /// point either, because the side was never given them. Key: the sequence number of the write.
+    /// Value: the sequence number of the oldest write that it replaced.
     ahead: BTreeMap<u64, u64>,
     /// Parts of admitted writes in the order of admission. Parts that no longer wait are skipped.
     order: VecDeque<(u64, Range<u64>)>,
@@ -162,9 +163,9 @@ impl SideQueue {
         }
     }
 
-    /// Adds an admitted write. In the group that the write joins, overlapped waiting parts of older
-    /// writes are dropped as replaced. A group of a side with a log accepts no more writes once it
-    /// has reached `group_bytes_max`.
+    /// Adds an admitted write to a group. Parts of older writes that wait in the same group are
+    /// dropped where the new write overlaps them, because it replaces them. A group of a side with
+    /// a log accepts no more writes once it has reached `group_bytes_max`.
     pub(super) fn push(
         &mut self,
         change: Change,
@@ -329,9 +330,9 @@ impl SideQueue {
         }
     }
 
-    /// Drops the records in `ahead` on which no later consistent point can depend: the records of
-    /// writes older than every outstanding write. Such a record is kept only if the record of a
-    /// newer write leads back to its write or to an older one.
+    /// Drops the records in `ahead` on which no later consistent point can depend. These are
+    /// records of writes older than every write in `origins`. Such a record is kept only if a newer
+    /// record, directly or through other records, names its write or an older write as replaced.
     fn forget_ahead(&mut self) {
         let oldest = self.origins.keys().next().copied().unwrap_or(u64::MAX);
         if self.ahead.keys().next().is_some_and(|seq| *seq < oldest) {
@@ -388,8 +389,9 @@ impl SideQueue {
     }
 
     /// Returns the next urgent part. By the paper's rules, this is the part of the oldest urgent
-    /// write. By this project's rules, it is the next urgent part in the direction of the elevator,
-    /// since the order of the positions matters most when one disk serves all requests alone.
+    /// write. By this project's rules, it is the urgent part that comes next in the direction of
+    /// the elevator, because the order of the positions matters most when one disk serves all
+    /// requests alone.
     fn first_urgent(&self) -> Option<(u64, Range<u64>)> {
         let mut free = self.urgent.iter().filter_map(|ticket| {
             let part = self.first_free_of_all(ticket.seq, &ticket.range)?;
@@ -401,8 +403,8 @@ impl SideQueue {
         free.min_by_key(|(_, part)| (part.start < self.head, part.start))
     }
 
-    /// Returns the first part of a write that overlaps no write in flight. Only the first group,
-    /// which is being given to the side, is searched.
+    /// Returns the first part of the write `seq` that overlaps no write in flight. Searches only
+    /// the first group, which is the one being given to the side.
     fn first_free(&self, seq: u64, range: &Range<u64>) -> Option<Range<u64>> {
         let mut parts = self.waiting.first().overlapping(range);
         parts
@@ -410,8 +412,8 @@ impl SideQueue {
             .map(|(part, _)| part)
     }
 
-    /// Returns the first part of a write, in any group, that can be sent now. The part is allowed
-    /// to overtake parts that it does not overlap.
+    /// Returns the first part of a write that can be sent now. The part can be in any group. It is
+    /// allowed to overtake parts that it does not overlap.
     fn first_free_of_all(&self, seq: u64, range: &Range<u64>) -> Option<Range<u64>> {
         let is_free = |part: &Range<u64>| self.flying.is_clear(part);
         self.waiting.first_that(seq, range, is_free)
@@ -488,8 +490,9 @@ impl SideQueue {
 
     fn next_free_from_head(&self) -> Option<(u64, Range<u64>)> {
         let (waiting, mut position) = (self.waiting.first(), self.head);
-        // Few operations are in flight, so few entries are skipped; the loop ends after at most two
-        // passes over the ranges in flight.
+        // Few operations are in flight, so few waiting entries overlap them and are skipped. The
+        // loop takes at most two steps for each range in flight, and one more. If it finds no free
+        // entry, all waiting entries are searched below.
         for _ in 0..=2 * self.flying.len() {
             let (range, entry) = waiting.next_from(position)?;
             if self.flying.is_clear(&range) {

@@ -54,8 +54,9 @@ fn what_came_early_takes_what_it_replaced_out_of_the_moment() {
     assert_eq!(queue.given_below(6), 2);
     let (seq, second) = give(&mut queue);
     assert_eq!(seq, 2);
-    // The side was not given write 5. With write 4, the side has the content of all writes below 5.
-    // Without write 4, it lacks the content of write 3, which write 4 has replaced.
+    // The side was given every write below 5, except write 3, which write 4 has replaced. So point
+    // 5 is consistent, because write 4 is below it. Point 4 is not, because the side lacks the
+    // content of write 3. Point 3 is consistent.
     assert_eq!(queue.given_below(6), 5);
     assert_eq!(queue.given_below(4), 3, "4 is not meant, so 3 is lacking");
     queue.stored(&early, 0, Instant::ZERO);
@@ -93,9 +94,9 @@ fn what_came_early_leads_back_to_what_came_early_before() {
     assert!(queue.ahead.is_empty(), "it concerns no moment to come");
 }
 
-/// A write of one unit takes two units in the log, because of its header, so three writes fill a
-/// group of six units. If write 5 could replace write 2, the four writes from 2 to 5 would have to
-/// be in the log together, which is more than a group.
+/// A write of one unit takes two units in the log, because of its header, so a group of six units
+/// has room for three writes. Write 5 must not replace write 2: the four writes from 2 to 5 would
+/// then have to be in the log together, but a group has no room for four writes.
 #[test]
 fn a_group_is_not_longer_than_the_log_has_room_for() {
     let mut queue = SideQueue::new(false, true);

@@ -80,8 +80,8 @@ impl Ticket {
         }
     }
 
-    /// Adds a side that has joined to the sides that decide whether the write is stored. If this
-    /// side already has the write, the write is stored from now on.
+    /// Makes a joined side one of the sides that decide whether the write is stored. If this side
+    /// already has the write, the write is stored from now on.
     pub(in super::super) fn decides_from_now(&self, side: usize, now: Instant) {
         let Some(decides) = self.decides.get(side) else {
             return;

@@ -10,9 +10,9 @@ use super::log::{Log, Outcome, Pending};
 use crate::error::IoError;
 
 impl Log {
-    /// Appends changes that are already in the log again, under the same sequence numbers, so that
-    /// their old entries can be dropped. If a newer change has replaced such a change before an
-    /// entry with its copy is formed, the copy is left out. A copy must never be placed after a
+    /// Appends a second copy of changes that the log already has, under the same sequence numbers,
+    /// so that their old entries can be dropped. If a newer change replaces such a change before an
+    /// entry with the copy is formed, the copy is left out. A copy must never be placed after a
     /// newer change of the same blocks: the newer change might be dropped first, and only the old
     /// content would remain in the log.
     pub(super) fn append_again(self: &Rc<Self>, appends: Vec<Append>) -> Vec<Outcome> {

@@ -1,4 +1,4 @@
-//! Result of checking the areas of a side other than its data area.
+//! Result of checking the areas of a side, except its data area.
 
 /// Result of checking some pages of the areas other than the data area.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

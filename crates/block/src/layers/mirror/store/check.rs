@@ -14,7 +14,7 @@ use crate::BLOCK_BYTES;
 use crate::error::IoError;
 use crate::request::{EXTENTS_MAX, Origin};
 
-/// Number of changed checksum pages at which the pages are written.
+/// The changed checksum pages in memory are written when there are this many of them.
 const UNWRITTEN_PAGES_MAX: usize = 64;
 
 /// Result of checking a range of the volume.
@@ -142,8 +142,8 @@ impl Store {
                 learned += 1;
             }
         }
-        // The lock is released before the pages are written: a destage of the same range may wait
-        // for the lock.
+        // The lock is released before the pages are written, so that a destage of the same range
+        // that waits for the lock does not wait for this write too.
         drop(home);
         if checksums.unwritten_pages() >= UNWRITTEN_PAGES_MAX {
             self.write_pages().await?;

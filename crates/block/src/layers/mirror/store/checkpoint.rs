@@ -46,8 +46,8 @@ pub(super) struct Checkpoint {
     pub(super) sequence: u64,
     /// Position of the first log entry that is needed.
     pub(super) tail: u64,
-    /// Sequence number below which every change is on the side, even without the entries from the
-    /// tail on.
+    /// Sequence number below which the side has every change, even if all log entries from the tail
+    /// on are lost.
     pub(super) complete_below: u64,
     /// Number of the current incarnation of the log.
     pub(super) run: u64,
@@ -149,16 +149,16 @@ impl Checkpoint {
 pub(super) struct Found {
     /// The newest checkpoint.
     pub(super) newest: Checkpoint,
-    /// Index of the slot to write first next time: the slot that may not hold the newest
-    /// checkpoint.
+    /// Index of the slot to write first next time. The other slot holds the newest checkpoint; this
+    /// slot possibly holds an older one, or none.
     pub(super) older_slot: usize,
 }
 
 /// Reads the newest checkpoint of a side.
 ///
 /// # Errors
-/// `Corrupt` when neither slot is valid; an error of the device when a slot cannot be read and no
-/// slot is valid.
+/// When neither slot is valid: the error of the device if a slot cannot be read, otherwise
+/// `Corrupt`.
 pub(super) async fn read(device: &Rc<dyn Device>, side: &Uuid) -> Result<Found, IoError> {
     let (mut newest, mut error) = (None::<Found>, IoError::Corrupt);
     for (index, slot) in SLOTS.into_iter().enumerate() {
@@ -184,8 +184,8 @@ pub(super) async fn read(device: &Rc<dyn Device>, side: &Uuid) -> Result<Found, 
     newest.ok_or(error)
 }
 
-/// Returns the number of slots that do not hold `checkpoint`, although it was written to both
-/// slots. A slot with an unreadable block is counted.
+/// Returns the number of slots that do not hold `checkpoint`. Both slots should hold it, because it
+/// was written to both. A slot with an unreadable block is counted.
 ///
 /// # Errors
 /// Errors of the device other than an unreadable block.

@@ -55,8 +55,8 @@ impl Drop for Loading<'_> {
 /// Purpose for which the entries of a page are requested.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Purpose {
-    /// The entries are only compared with data. Therefore a page that was never written need not be
-    /// loaded into memory.
+    /// The entries are only compared with data. If their page was never written, its entries are
+    /// known, so the page is not put into memory.
     Verify,
     /// The entries are changed, so their page must be in memory.
     Change,
@@ -115,9 +115,9 @@ impl Checksums {
         }
     }
 
-    /// Preloads the checksums of blocks into memory, as far as there is room. With `changed`, which
-    /// means that the blocks will be changed, this includes pages that were never written, so that
-    /// changed pages are written together with the pages between them.
+    /// Preloads the checksums of blocks into memory, as far as there is room. `changed` means that
+    /// the blocks will be changed. The pages that were never written are then put into memory too,
+    /// so that changed pages can be written together with the pages between them.
     ///
     /// # Errors
     /// As for [`expected`](Self::expected).
@@ -184,10 +184,11 @@ impl Checksums {
     }
 
     /// Returns the kinds of the checksum entries of the blocks in a range, as runs of one kind with
-    /// their lengths in blocks. All digests are of one kind. The answer ends at the end of the page
-    /// that describes the first block. But if that page was never written, the answer can extend
-    /// over the following pages that were never written. The same request preloads further pages of
-    /// the range into memory while there is room.
+    /// their lengths in blocks. All digests count as one kind.
+    ///
+    /// The answer ends at the end of the page that describes the first block, and the call preloads
+    /// further pages of the range into memory while there is room. But if the first page was never
+    /// written, the answer can extend over the pages after it that were never written.
     ///
     /// # Errors
     /// As for [`expected`](Self::expected).
@@ -329,9 +330,10 @@ impl Checksums {
         start..end.unwrap_or(end_max)
     }
 
-    /// Reads written pages from the device, from `page` on, as many as one request can read.
-    /// Corrupt pages are scheduled to be written again. Returns the corrupt pages that are not in
-    /// memory, whose checksums are lost.
+    /// Reads written pages from the device, from `page` on, as many as one request can read. A
+    /// corrupt page that is in memory is scheduled to be written again. A corrupt page that is not
+    /// in memory is reset, because its checksums are lost. Returns the result of the check, and the
+    /// pages whose checksums are lost.
     ///
     /// # Errors
     /// Errors of the device.
@@ -542,7 +544,8 @@ impl Checksums {
         pages.start..end
     }
 
-    /// Puts a page that was read into memory, or records that the page is damaged and why.
+    /// Decodes a page that was read from the device and puts it into the cache. If the page is
+    /// damaged, records this and the reason instead.
     fn take(&self, page: u64, bytes: &[u8]) -> Result<(), PageError> {
         let entries = self.area.entries(page, bytes).map(|bytes| decode(&bytes));
         let mut damaged = self.damaged.borrow_mut();

@@ -66,7 +66,8 @@ impl Limits {
     }
 }
 
-/// Returns the parts of a record that no record of the log at or after position `end` replaces.
+/// Returns the parts of a record that no other record replaces. Only log records at or after
+/// position `end` are considered as replacements.
 fn parts_left(
     index: &Index,
     limits: &Limits,
@@ -206,8 +207,8 @@ impl Store {
         Some(self.pieces_of(&newest, end, &limits).await)
     }
 
-    /// Returns the chunk of the entries before `end`. It has `newest`, the newest records of these
-    /// entries, without the parts that records at or after `end` have replaced.
+    /// Returns the chunk of the entries before `end`. The chunk consists of the newest records of
+    /// these entries (`newest`), without the parts that records at or after `end` have replaced.
     async fn pieces_of(&self, newest: &Index, end: u64, limits: &Limits) -> Chunk {
         let mut chunk = Chunk {
             end,

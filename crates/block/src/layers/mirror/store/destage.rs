@@ -1,10 +1,11 @@
 //! Destaging: writes changes from the log to their home locations, a chunk of the oldest entries at
 //! a time, sorted and merged, and without the parts that newer changes have replaced.
 //!
-//! Only changes that are durable in the log and complete are destaged, so that the data area never
-//! has changes beyond the state with which the side could be started. An entry is dropped when its
-//! records are durable at their home locations, with their checksums, and when every other side has
-//! these records or the dirty-region bitmap marks their regions.
+//! Only changes that are durable in the log and complete are destaged. If the side is started
+//! alone, it starts with only its complete changes, so the data area must never have a change
+//! beyond them. An entry is dropped when two conditions hold: its records are durable at their home
+//! locations, with their checksums; and every other side has these records, or the dirty-region
+//! bitmap marks their regions.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -42,8 +43,8 @@ const PEER_PATIENCE: Duration = Duration::from_millis(20);
 const PAGE_TRIES: usize = 4;
 /// Number of home writes between two waits for the rebuild.
 const BURST_WRITES_BESIDE_REBUILD: usize = 16;
-/// Number of writes to home locations after which the destager lets the log proceed, on a device
-/// that is not rotational.
+/// Number of home writes that the destager makes before it lets the log proceed, if the device is
+/// not rotational.
 const BURST_WRITES: usize = 8;
 /// Maximum number of reads of the log in flight.
 const READS_IN_FLIGHT_MAX: usize = 4;
@@ -66,8 +67,8 @@ pub(super) struct DestageWrite {
 }
 
 impl DestageWrite {
-    /// Creates the write of content with these digests to its home location. If `data` is empty,
-    /// only the digests are recorded.
+    /// Creates a write of the content of `range` to its home location. `digests` are the digests of
+    /// the content. If `data` is empty, only the digests are recorded.
     pub(super) fn of(range: &Range<u64>, data: Payload, digests: &Digests) -> DestageWrite {
         let expected = digests
             .values()
@@ -122,7 +123,8 @@ impl Store {
         let over = || self.ending.get() || self.may_destage();
         while !over() {
             let moved = self.log.changed.until(over);
-            // An idle side causes no event, so the condition is also checked after a timeout.
+            // No event is signalled when a side becomes idle, so the condition is also checked
+            // after a timeout.
             let _ = self.rt.timeout(PROBE_INTERVAL, moved).await;
         }
         if self.ending.get() {
@@ -152,8 +154,8 @@ impl Store {
     }
 
     /// Returns the number of home writes that the destager makes before it waits for the log. On a
-    /// disk it is 1: a disk seeks for each home write, which delays the log, and clients wait for
-    /// this log while another side hangs.
+    /// disk it is 1, because the disk seeks for each home write, and this delays the log. While
+    /// another side hangs, clients wait for this log.
     fn burst_writes(&self) -> usize {
         match self.device.geometry().rotational {
             true => 1,
@@ -181,8 +183,9 @@ impl Store {
             } else if self.log.tail() == tail && self.log.flushed() == durable {
                 self.durability_has_moved();
                 // No entry could be dropped: another side must first make progress, or a missing
-                // change must arrive, or changes that have filled the log since must be flushed.
-                // Entries are relogged only when the log is full.
+                // change must arrive. The wait also ends when the log becomes full, since entries
+                // are relogged only then. If the log was full before, the wait ends when the log is
+                // full and has unflushed changes, which must be flushed.
                 let full = || self.log.is_full() && (!was_full || self.log.has_unflushed());
                 let moved = self.log.changed.until(|| full() || self.first_may_go());
                 let patience = match was_full {
@@ -520,14 +523,14 @@ impl Store {
     }
 
     /// Clears the home location of blocks that read as zeroes from now on. On a side with
-    /// checksums, the checksum entries record this, whatever the data area holds: the device may
-    /// discard the content and never has to write zeroes. In two cases, the data area itself must
-    /// read as zeroes: on a side without checksums, and on an adopted disk, which is usable as the
-    /// volume without this program after a clean stop.
+    /// checksums, the checksum entries record that the blocks are zeroes. The data area can then
+    /// hold anything, so a discard suffices, even if the device does not zero discarded blocks. In
+    /// two cases, the data area itself must read as zeroes: on a side without checksums, and on an
+    /// adopted disk, which is usable as the volume without this program after a clean stop.
     ///
-    /// If the space is to be kept, nothing is freed. The blocks are zeroed if the device guarantees
-    /// that discarded blocks read as zeroes, or if the data area itself must read as zeroes.
-    /// Otherwise the blocks are left unchanged.
+    /// With [`Space::Kept`], no space is freed. The blocks are then overwritten with zeroes if the
+    /// device guarantees that discarded blocks read as zeroes, or if the data area itself must read
+    /// as zeroes. Otherwise the blocks are left unchanged.
     async fn forget_home(&self, offset: u64, len: u64, space: Space) -> Result<(), IoError> {
         let geometry = self.device.geometry();
         let home_decides = self.checksums.is_none() || geometry.content_offset_bytes.is_some();

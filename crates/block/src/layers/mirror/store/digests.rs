@@ -10,7 +10,8 @@ use crate::BLOCK_BYTES;
 use crate::extent_map::Cut;
 use crate::layers::mirror::digest::BlockDigest;
 
-/// The digest of each block of some content. Parts that are cut from it share its values.
+/// The digests of the blocks of some content. If the content is cut, the digests of each part share
+/// the stored values of the whole.
 #[derive(Clone, Debug)]
 pub(in super::super) struct Digests {
     made_by: BlockDigest,

@@ -61,7 +61,8 @@ impl Log {
 struct Dropping<'l> {
     log: &'l Log,
     position: u64,
-    /// Log position from which no space is reused until the entries are removed.
+    /// Start of the log space that must not be reused before the entries are removed, as a log
+    /// position.
     pinned: u64,
 }
 

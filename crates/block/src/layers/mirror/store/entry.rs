@@ -45,8 +45,8 @@ pub(super) enum Kind {
 
 impl Kind {
     /// Returns the kind to write to the log of a side with the digest algorithm `digest`. On a side
-    /// with CRC32C, zeroes that keep their space become zeroes that free it, because older programs
-    /// know only CRC32C and not the former kind.
+    /// with CRC32C, zeroes that keep their space are written as zeroes that free it. Older programs
+    /// can open such a side, but do not know zeroes that keep their space.
     pub(super) fn for_side_with(self, digest: BlockDigest) -> Kind {
         match (self, digest) {
             (Kind::Zeroes(_), BlockDigest::Crc32c) => Kind::Zeroes(Space::Freed),

@@ -1,8 +1,8 @@
 //! Determines which parts of a side hold data, as far as this is known without reading the data.
 //!
 //! The search proceeds through the log part by part, and through the checksums page by page. It
-//! ends when the answer is full or covers enough, so that the work is bounded by the size of the
-//! answer, however much of the range is in the log.
+//! ends when the answer has its maximum number of extents or covers the range, or when `PAGES_MAX`
+//! checksum pages have been examined.
 
 use std::ops::Range;
 

@@ -1,9 +1,9 @@
 //! Discarding changes that are in the log but are not valid.
 //!
-//! Such changes may have replaced other changes that the side was not given yet, and may have been
-//! destaged while the side was being rebuilt. The ranges that they may have changed must be
-//! recorded for as long as their content may differ from the other sides, although the log drops
-//! the changes immediately.
+//! A discarded change may have replaced an older change that the side was not given yet. It may
+//! also have been destaged while the side was being rebuilt. So the content of its range may differ
+//! from the other sides. The log drops the change immediately, but the range must stay recorded for
+//! as long as its content may differ.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -59,14 +59,15 @@ impl Store {
 
     /// Discards every change with a sequence number of at least `first`. These changes are not
     /// valid on this side, which was last a member in the epoch `member_until`. Returns the ranges
-    /// that the side lacks as a result, including the ranges of changes that were discarded
-    /// earlier. The side lacks such a range because a discarded change possibly replaced an older
-    /// change that the side was never given. The dirty-region bitmap records the ranges once the
-    /// log has dropped the changes. Must be called before the first incarnation of the log begins.
+    /// that the side lacks: the ranges that its bitmap marks in later epochs, and the ranges of all
+    /// discarded changes, including those discarded earlier. The side may lack the range of a
+    /// discarded change, because that change may have replaced an older change that the side was
+    /// never given. The dirty-region bitmap marks these ranges too, because the log drops the
+    /// changes. Must be called before the first incarnation of the log begins.
     pub(in super::super) fn discard_from(&self, first: u64, member_until: u64) -> Vec<Range<u64>> {
         self.forget_from(first);
         // In the epochs in which the side was a member, its bitmap marked the regions that other
-        // sides lack. In later epochs, the bitmap marked the regions that this side lacks.
+        // sides lack. Only marks of later epochs mean that this side lacks the region.
         let mut lacks = self.out_of_sync_since(member_until + 1);
         for range in self.forgotten_ranges() {
             self.regions.mark(range.clone(), self.epoch.get() + 1);
@@ -137,8 +138,8 @@ impl Store {
 
     /// Changes the checksum entries of blocks in the ranges of discarded changes from never written
     /// to unknown, so that a rebuild writes zeroes there instead of skipping the blocks as empty.
-    /// Call this only on a side that lacks all of these ranges, since the content of the side there
-    /// is wrong.
+    /// Call this only on a side that lacks all of these ranges. In a range that the side does not
+    /// lack, an entry that says never written is correct and must remain.
     ///
     /// # Errors
     /// Errors of the device.

@@ -1,7 +1,7 @@
 //! Growing the volume on one side. The part beyond the old end must read as zeroes before any
-//! superblock says that this part belongs to the volume. Before that, the part may have damaged
-//! checksum pages that were reset, old content of the disk, or content from a discarded part of the
-//! history.
+//! superblock says that this part belongs to the volume. Until it is zeroed, the part may hold old
+//! content of the disk, or content from a discarded part of the history. Its checksum pages may
+//! have been damaged and reset.
 
 use std::ops::Range;
 
@@ -17,10 +17,8 @@ const UNWRITTEN_PAGES_MAX: usize = 1024;
 const ZERO_BYTES: u64 = 16 << 20;
 
 impl Store {
-    /// Sets the size of the volume to `volume_bytes`, unless it is already as large.
-    ///
-    /// # Panics
-    /// When the areas of the side are too short for this size.
+    /// Sets the size of the volume to `volume_bytes`. Does nothing if the volume already has this
+    /// size or is larger.
     pub(in super::super) fn grow(&self, volume_bytes: u64) {
         if volume_bytes <= self.volume_bytes.get() {
             return;
@@ -72,8 +70,8 @@ impl Store {
                 .map(|(_, blocks)| blocks)
                 .sum();
             block += clear;
-            // If all blocks up to the end of the page were never written, `block` is now the first
-            // block of the next page, or `end`.
+            // If no block in the rest of the page was ever written, `block` is now the first block
+            // of the next page, or `end`.
             let page_end = Checksums::blocks_of(Checksums::page_of(block)).end;
             let blocks = block..page_end.min(end);
             if clear == 0 {

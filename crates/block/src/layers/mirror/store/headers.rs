@@ -16,8 +16,8 @@ use crate::error::IoError;
 use crate::layers::mirror::superblock::Uuid;
 use crate::request::{Flags, Request};
 
-/// Maximum number of headers that one call checks. `READS_IN_FLIGHT_MAX` limits its reads in
-/// flight.
+/// Maximum number of headers that one call checks. The call reads at most `READS_IN_FLIGHT_MAX` of
+/// them at the same time.
 const HEADERS_AT_ONCE: usize = 64;
 const READS_IN_FLIGHT_MAX: usize = 8;
 
@@ -52,7 +52,8 @@ impl Store {
     /// Reads the headers of some entries from position `from` on, and rewrites wrong headers.
     ///
     /// # Errors
-    /// Errors of the device that do not concern a single block.
+    /// Errors of the device, except those that concern only the requested blocks. A header with
+    /// such an error counts as wrong.
     pub(in super::super) async fn check_headers(
         &self,
         from: u64,

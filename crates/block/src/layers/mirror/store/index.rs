@@ -209,9 +209,9 @@ impl Index {
         &self.entries
     }
 
-    /// Drops the oldest entry if the entry ends at or before `position`. Those of its records that
-    /// are the newest for their ranges are dropped too. Returns false when the entry ends later, or
-    /// when there is no entry.
+    /// Drops the oldest entry if the entry ends at or before `position`. Also drops the entry's
+    /// records from the map of newest records, where they are still the newest. Returns false when
+    /// the entry ends later, or when there is no entry.
     pub(super) fn drop_first_before(&mut self, position: u64) -> bool {
         let Some(entry) = self.entries.pop_front_if(|first| first.end <= position) else {
             return false;
@@ -237,7 +237,8 @@ impl Index {
         }
     }
 
-    /// Returns the lowest protected position; `None` when there is none.
+    /// Returns the lowest pinned position; `None` when no position is pinned. The log protects the
+    /// space from this position on.
     pub(super) fn lowest_pin(&self) -> Option<u64> {
         self.pins.keys().next().copied()
     }
@@ -247,8 +248,8 @@ impl Index {
         self.newest.bytes()
     }
 
-    /// Returns the ranges of all newest records with a sequence number of at least `first`, each
-    /// with its number, in ascending order of position.
+    /// Returns the ranges whose newest record has a sequence number of at least `first`, each with
+    /// that number, in ascending order of position.
     pub(super) fn since_number(&self, first: u64) -> Vec<(Range<u64>, u64)> {
         let newest = self.newest.iter();
         let late = newest.filter(|(_, logged)| logged.number >= first);
@@ -365,8 +366,8 @@ mod tests {
         ));
         let expected = vec![(0..0x1000, 7), (0x1000..0x3000, 9), (0x3000..0x4000, 7)];
         assert_eq!(numbers(&index, 0..0x4000), expected);
-        // A part that is cut from a record has the position of the content of that part, not that
-        // of the record.
+        // The part from 0x3000 on is cut from the record that starts at 0. The position is that of
+        // the content of this part, not that of the whole record's content.
         let (_, last) = index.newest_in(&(0x3000..0x4000)).remove(0);
         let Content::Data { position, digests } = last.content else {
             panic!("it has data")

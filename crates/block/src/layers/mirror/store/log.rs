@@ -28,12 +28,12 @@ use crate::request::{Flags, Request};
 /// Maximum number of entries in flight: one entry that the device writes, and one queued after it.
 const ENTRIES_IN_FLIGHT_MAX: usize = 2;
 
-/// Maximum number of bytes of the volume covered by the records without data in one entry.
+/// The records without data in one entry cover at most this number of bytes of the volume.
 /// Destaging needs a checksum in memory for each block, so this bounds the memory for a discard.
 const BARE_BYTES_MAX: u64 = 256 << 20;
 
-/// Function that returns a sequence number, at most its argument, below which the side was given
-/// every change. A log with all changes below it holds a consistent state of the volume.
+/// Function that returns a sequence number up to its argument. The side was given every change
+/// below this number, and a log with all of them holds a consistent state of the volume.
 pub(in super::super) type GivenBelow = dyn Fn(u64) -> u64;
 
 /// Result of an append, set once it is known.
@@ -128,12 +128,12 @@ pub(super) struct Log {
     pub(super) head: Cell<u64>,
     pending: RefCell<VecDeque<Pending>>,
     /// Changes to append again (relog) under their old sequence numbers, before all pending
-    /// changes. They make space, so they can use space that pending changes must leave free.
+    /// changes. Relogging frees space, so it can use space that pending changes must leave free.
     pub(super) again: RefCell<VecDeque<Pending>>,
     /// Number of pending appends, by the value of their field `stands_for`.
     pending_numbers: RefCell<BTreeMap<u64, usize>>,
     pub(super) flying: RefCell<VecDeque<Flying>>,
-    /// Whether an entry has failed, so that nothing is written before a new incarnation has begun.
+    /// If true, nothing is written before a new incarnation begins. Set when an entry has failed.
     pub(super) broken: Cell<bool>,
     /// Error with which appends are refused once the log is halted.
     pub(super) halted: Cell<Option<IoError>>,
@@ -254,7 +254,7 @@ impl Log {
         );
         self.index.borrow_mut().forget_from(first);
         self.complete.set(self.complete.get().min(first));
-        // Changes that all members had in a discarded history may be invalid in the new history.
+        // Changes from `first` on no longer count as shared, even if all members had them.
         let mut checkpoint = self.checkpoint.borrow_mut();
         checkpoint.shared_below = checkpoint.shared_below.min(first);
     }
@@ -333,8 +333,8 @@ impl Log {
         outcome
     }
 
-    /// Forms an entry without data that states up to which number the log is complete. The entry
-    /// precedes all waiting changes, which are newer and may wait for space that the entry frees.
+    /// Forms an entry that has no data and states up to which number the log is complete. It
+    /// precedes all waiting changes, which are newer and may wait for space that it frees.
     fn claim(self: &Rc<Self>) -> Outcome {
         let outcome = Outcome::default();
         if let Some(error) = self.halted.get() {
@@ -378,8 +378,8 @@ impl Log {
         self.broken.get()
     }
 
-    /// Starts the work that the waiting appends allow now: it writes them or, after a failure and
-    /// once no entry is in flight, begins a new incarnation.
+    /// Starts to write the waiting appends, as far as this is possible now. After a failure, begins
+    /// a new incarnation first, if no entry is in flight.
     pub(super) fn take_up(self: &Rc<Self>) {
         if !self.broken.get() {
             self.pump();
@@ -402,7 +402,7 @@ impl Log {
     }
 
     /// Flushes the device, so that the stored entries can be destaged and the next attempt to begin
-    /// an incarnation finds space. Nothing else flushes the entries of the broken incarnation.
+    /// an incarnation finds space. While the log is broken, nothing else flushes these entries.
     async fn make_room_for_a_run(&self) {
         self.cramped.set(true);
         let flushed = self.device.submit(Request::flush()).await;
@@ -430,7 +430,7 @@ impl Log {
             }
             let Some((flying, data)) = self.form_entry(again) else {
                 if again {
-                    // Relogging frees space, so it fails instead of waiting. It is retried later.
+                    // A relog frees space, so it must not wait for space. It fails and is retried.
                     self.fail_again(IoError::NoSpace);
                     continue;
                 }
@@ -451,8 +451,8 @@ impl Log {
     /// no space for an entry. With `again`, the entry is for relogged changes.
     fn room(&self, again: bool) -> Option<u64> {
         let (head, window) = (self.head.get(), self.area.window());
-        // Two in-flight windows of space stay free for the gap before the next incarnation. A third
-        // stays free for entries without data, so that a flush never waits for space that only a
+        // Two in-flight windows of space stay free for the gap before the next incarnation. One
+        // more is kept for entries without data, so that a flush never waits for space that only a
         // flush can free, and for relogged changes, which let older entries be dropped.
         let claim = |first: &Pending| first.append.range.is_empty();
         let only_claim = !again && self.pending.borrow().front().is_some_and(claim);
@@ -476,8 +476,8 @@ impl Log {
         pinned.map_or(tail, |pinned| pinned.min(tail))
     }
 
-    /// Forms an entry from the waiting appends that fit in. With `again`, the entry has relogged
-    /// changes; otherwise, it has new changes.
+    /// Forms one entry from the waiting appends, as far as the entry has room. With `again`, the
+    /// entry has relogged changes; otherwise, it has new changes.
     fn form_entry(&self, again: bool) -> Option<(Flying, Payload)> {
         let (mut room, mut bare_room) = (self.room(again)?, BARE_BYTES_MAX);
         let queue = if again { &self.again } else { &self.pending };
@@ -572,7 +572,7 @@ impl Log {
         let ask = Rc::clone(&self.given_below.borrow());
         let pending = self.pending_numbers.borrow().keys().next().copied();
         let complete = ask(pending.unwrap_or(u64::MAX));
-        // The result must not decrease, although sequence numbers are used again after an error.
+        // Do not let the value decrease: sequence numbers are used again after an error.
         complete.max(self.complete.get())
     }
 
@@ -597,7 +597,7 @@ impl Log {
         });
     }
 
-    /// Handles the end of the write of an entry. The oldest entries become stored, in order.
+    /// Handles the end of an entry's write. An entry is stored only after all earlier entries.
     fn written(self: &Rc<Self>, position: u64, outcome: Result<(), IoError>) {
         let mut flying = self.flying.borrow_mut();
         let this = flying.iter_mut().find(|f| f.header.position == position);
@@ -632,8 +632,8 @@ impl Log {
         self.take_up();
     }
 
-    /// Fails the appends that wait for space, because no space can be freed. A new incarnation
-    /// begins before the next append is written.
+    /// Called after a destage has failed with `error`: fails the appends that wait for space in a
+    /// full log. A new incarnation begins before the next append is written.
     pub(super) fn fail_waiting(&self, error: IoError) {
         if self.is_full() && !self.is_writing() && !self.broken.get() {
             self.broken.set(true);
@@ -643,7 +643,7 @@ impl Log {
         }
     }
 
-    /// Fails all waiting appends after an entry has failed: they must not be stored without it.
+    /// Fails all waiting appends, because none may be stored after an entry that has failed.
     fn fail_pending(&self, error: IoError) {
         let pending = std::mem::take(&mut *self.pending.borrow_mut());
         self.pending_numbers.borrow_mut().clear();
@@ -758,8 +758,8 @@ impl Log {
 
     /// Returns true when `bytes` bytes in `records` records fit into the log after the waiting
     /// appends. Each entry is assumed to be full or to have at least `records_per_entry` records.
-    /// Space of complete changes counts as free, because they can be destaged; that of other
-    /// changes does not. The gap before a new incarnation is reserved.
+    /// Entries before the first incomplete change count as free, because they can be destaged. The
+    /// gap before a new incarnation is reserved.
     pub(super) fn takes(&self, bytes: u64, records: u64, records_per_entry: u64) -> bool {
         let complete = self.complete.get();
         let index = self.index.borrow();
@@ -782,7 +782,7 @@ impl Log {
         self.changed.until(|| self.flying.borrow().is_empty()).await;
     }
 
-    /// Cancels the tasks of the log. Writes in flight are not awaited, so there should be none.
+    /// Cancels the tasks of the log. No write should be in flight, since writes are not awaited.
     pub(super) async fn cancel(&self) {
         self.tasks.cancel().await;
     }

@@ -67,7 +67,7 @@ use crate::range_set::RangeSet;
 use crate::request::Request;
 
 /// Assumed minimum number of records in a log entry that is not full, when many changes are
-/// appended together. From this number follows how many entry headers the log needs space for.
+/// appended together. The space that the log needs for entry headers is computed from this number.
 const RECORDS_TOGETHER: u64 = 16;
 
 /// The device of a side, with the parameters for opening its store.
@@ -168,10 +168,11 @@ pub(super) struct Store {
     /// changes in the dirty-region bitmap. This is set when the log is full and has waited too long
     /// for these members to make the changes durable.
     let_go: Cell<bool>,
-    /// Function that reads content from another side, when that side can be read at a lower cost;
-    /// `None` when no function was set.
+    /// Function with which the destager of a rotational side reads content from a non-rotational
+    /// side instead of from its own log; `None` when no function was set.
     peer: RefCell<Option<Rc<AskPeer>>>,
-    /// Number of tasks for which the destager must not wait until the side is idle.
+    /// Number of tasks that need the log destaged without delay. While there is such a task, the
+    /// destager does not wait until the side is idle.
     escalations: Cell<u32>,
     /// Semaphore that lets one chunk at a time be destaged.
     destaging: Rc<Semaphore>,
@@ -196,10 +197,11 @@ pub(super) struct Store {
     tasks: TaskGroup,
 }
 
-/// Initializes the areas of a new side: an empty log, and no page of the bitmap or the checksums
-/// written, which means that no region was ever changed and no block ever written. With
-/// `has_content`, the data area keeps its content, which is treated as change 1. The areas are
-/// durable when this returns. Few bytes are written, regardless of the size of the side.
+/// Initializes the areas of a new side. The log is empty, and no page of the bitmap or of the
+/// checksums is recorded as written. This means that no region was ever changed, and no block was
+/// ever written. With `has_content`, the data area keeps its content, which is treated as change 1.
+/// The areas are durable when this returns. Few bytes are written, regardless of the size of the
+/// side.
 ///
 /// # Errors
 /// Errors of the device; the content of the areas is then unknown.
@@ -410,9 +412,9 @@ impl Store {
     }
 
     /// Registers `told`. It is called when destaging has made more changes durable on this side,
-    /// and whenever the destager waits for changes to become durable on the other members. These
-    /// members may not have been requested to flush, and while the log has no room, no client can
-    /// request a flush.
+    /// and whenever the destager waits for changes to become durable on the other members. The
+    /// second call is needed because possibly no flush of these members was requested. While the
+    /// log has no room, clients cannot request one.
     pub(super) fn tell_of_durability(&self, told: Rc<dyn Fn()>) {
         *self.durability_moved.borrow_mut() = told;
     }
@@ -489,8 +491,8 @@ impl Store {
     /// a mixture of old and new content. The side was last a member in the epoch `member_until`;
     /// with `None`, it may lack everything.
     pub(super) fn begin_mixing(&self, member_until: Option<u64>) {
-        // Where an earlier rebuild was interrupted, the data area may hold content that the
-        // checksums do not describe.
+        // An earlier rebuild may have been interrupted. In the ranges changed since the side was
+        // last a member, the data area may then hold content that the checksums do not describe.
         let since = member_until.map_or(0, |epoch| epoch + 1);
         let touched = self.out_of_sync_since(since);
         self.unsettled.borrow_mut().extend(touched);
@@ -514,15 +516,16 @@ impl Store {
     }
 
     /// Makes all stored changes durable. If the log is complete up to the sequence number `number`,
-    /// its durable entries then state this; see [`Log::flush`].
+    /// a durable entry of the log states so after the call; see [`Log::flush`].
     pub(super) async fn flush(&self, number: u64) -> Result<(), IoError> {
         self.log.flush(number).await
     }
 
-    /// Makes the log durably state that the side holds every change below `number`. The opening
-    /// that calls this function must have given the side all of these changes that are valid. From
-    /// now on, readers can get the content of these changes. So the side must have them even if it
-    /// is started alone later, when only changes that are complete according to the log are valid.
+    /// Makes the log durably state that the side holds every change below `number`. Before this
+    /// call, the opening must have given the side all valid changes below `number`. After the call,
+    /// readers can get the content of these changes, so the side must keep them even if it is
+    /// started alone later. A side that is started alone keeps only the changes up to which its log
+    /// states that it is complete.
     ///
     /// # Errors
     /// Errors of the device.
@@ -540,8 +543,8 @@ impl Store {
         self.checksums.is_some()
     }
 
-    /// Returns true when at least half of the log is in use, so that its entries should become
-    /// durable and be destaged.
+    /// Returns true when at least half of the log is in use. The entries of the log should then
+    /// become durable and be destaged.
     pub(super) fn is_half_full(&self) -> bool {
         self.log.used_bytes() >= self.log.usable_bytes() / 2
     }
@@ -559,9 +562,9 @@ impl Store {
 
     /// Returns true when the log has space for a change that overtakes waiting changes. None of the
     /// waiting changes can be destaged before all of them are in the log. So the log must have
-    /// space for all of them, with the given number of bytes and parts, and for all changes that
-    /// can still join them. Each part may need an entry of its own, since a side can be given one
-    /// part at a time.
+    /// space for all waiting changes, which have `waiting_bytes` bytes in `waiting_parts` parts,
+    /// and for all changes that can still join them. Each part may need a log entry of its own,
+    /// since a side can be given one part at a time.
     pub(super) fn may_overtake(&self, waiting_bytes: u64, waiting_parts: u64) -> bool {
         let bytes = waiting_bytes.max(self.backlog_bytes_max());
         let parts = waiting_parts.max(self.backlog_bytes_max() / BLOCK_BYTES);

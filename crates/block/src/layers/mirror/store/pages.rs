@@ -32,8 +32,9 @@ const CHECKSUM_AT: usize = 508;
 
 /// Maximum number of bytes of adjacent pages that are read or written with one request.
 const RUN_BYTES_MAX: u64 = 1 << 20;
-/// Maximum number of unchanged pages between two changed pages that are written in one request with
-/// them: about as many as pass below the head of a disk in a tenth of a rotation.
+/// Maximum number of unchanged pages that are also written so that one request can write the
+/// changed pages before and after them. About this number of pages pass below the head of a disk in
+/// a tenth of a rotation.
 const BRIDGED_PAGES_MAX: u64 = 32;
 /// Maximum number of writes that one write-back has in flight.
 const WRITES_IN_FLIGHT_MAX: usize = 8;
@@ -109,7 +110,8 @@ impl Area {
     /// Seals a page: distributes its entries over the sectors and adds the checksums.
     ///
     /// # Panics
-    /// When the entries or the page do not have the length of a page.
+    /// When `entries` does not hold the entries of exactly one page, or `bytes` is not one page
+    /// long.
     pub(in crate::layers::mirror::store) fn seal(
         &self,
         page: u64,
@@ -128,8 +130,9 @@ impl Area {
         }
     }
 
-    /// Returns the entries in the bytes that were read as a page, in order. Each entry is as old as
-    /// the last write of its sector; after a torn write, some entries are older than others.
+    /// Returns the entries of a page, in order. `bytes` are the page as it was read. Each entry is
+    /// as old as the last write of its sector; after a torn write, some entries are older than
+    /// others.
     ///
     /// # Errors
     /// The reason why the page is not valid.
@@ -253,8 +256,8 @@ pub(in crate::layers::mirror::store) trait PageBits {
     /// Records that the device has acknowledged a write of the page.
     fn note(&self, page: u64);
 
-    /// Records that the content read back from the page differs from the content written. If the
-    /// bit of the page is not set yet, the page is treated as never written.
+    /// Undoes [`note`](Self::note), because the content read back from the page differs from the
+    /// content written. The page is then treated as never written, unless its bit was set earlier.
     fn forget(&self, page: u64);
 }
 
@@ -303,7 +306,7 @@ impl WrittenIn {
     }
 
     /// Records that the content read back from the page differs from the content written. If the
-    /// page is not marked as written yet, it is treated as never written.
+    /// written bit of the page is not set yet, the page is treated as never written.
     pub(in crate::layers::mirror::store) fn forget(&self, page: u64) {
         if let Some(of) = &self.of {
             of.forget(self.first_bit + page);

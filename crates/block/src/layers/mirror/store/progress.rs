@@ -1,14 +1,14 @@
-//! Detection of progress on the device of a side while its store uses it, and the end of all
-//! changes by a store.
+//! Detects progress on the device of a side while its store uses it, and refuses all changes by a
+//! store that has ended.
 //!
 //! A side whose log is full and is being destaged is slow, but makes progress. A side whose full
 //! log waits for another member is also treated as making progress, although its device has no
 //! request. A completed read is not progress, because a device can answer reads indefinitely
 //! without ever completing another write.
 //!
-//! A store that has ended must change nothing on the side: another store is opened on the same
-//! side, and a late destage or checkpoint of the ended store would overwrite content of the new
-//! store.
+//! A store that has ended must change nothing on the side: another store can already be open on the
+//! same side, and a late destage or checkpoint of the ended store would overwrite content of the
+//! new store.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -71,9 +71,9 @@ impl Noticed {
         })
     }
 
-    /// Returns the time of the last progress, which is a change or a flush that the device
-    /// completed, or progress that the store recorded. While the store waits for something other
-    /// than the device, returns the present time.
+    /// Returns the time of the last progress: the device completed a change or a flush, or `note`
+    /// was called. While the store waits for something other than the device, returns the present
+    /// time.
     pub(super) fn last(&self) -> Instant {
         match self.is_held_up.get() {
             true => self.rt.now(),

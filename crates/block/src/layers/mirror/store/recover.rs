@@ -52,7 +52,8 @@ struct Reader<'d> {
 }
 
 impl Reader<'_> {
-    /// Returns `len` bytes from a position on, which must not cross the end of the area.
+    /// Returns the `len` bytes that start at a position. These bytes must not cross the end of the
+    /// area.
     async fn at(&mut self, position: u64, len: u64) -> Result<&[u8], IoError> {
         let inside =
             position >= self.position && position + len <= self.position + self.bytes.len() as u64;
@@ -109,9 +110,10 @@ impl Reader<'_> {
         Ok(true)
     }
 
-    /// Searches for a valid entry after a damaged entry at the position `end`, as far as entries
-    /// can have been in flight together. Returns the position of the valid entry if the damaged
-    /// entry had been durable, which the valid entry or `durable_to` can prove; otherwise `None`.
+    /// Searches for a valid entry after the damaged entry at the position `end`, within the
+    /// distance in which entries can be in flight together. Returns the position of a valid entry
+    /// if that entry or `durable_to` proves that the damaged entry had been durable; otherwise
+    /// `None`.
     async fn beyond(
         &mut self,
         side: &Uuid,
@@ -229,8 +231,8 @@ struct Walk<'c> {
 impl<'c> Walk<'c> {
     fn new(checkpoint: &'c Checkpoint) -> Walk<'c> {
         let mut discontinuities = checkpoint.discontinuities.iter().peekable();
-        // Each discontinuity record begins the next incarnation. So the incarnation at the tail has
-        // the number before that of the first discontinuity record.
+        // Each discontinuity record begins a new incarnation. So the number of the incarnation at
+        // the tail is one less than the number in the first record.
         let run = discontinuities
             .peek()
             .map_or(checkpoint.run, |discontinuity| discontinuity.run - 1);

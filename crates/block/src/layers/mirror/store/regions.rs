@@ -93,10 +93,10 @@ impl Regions {
         });
         let mut reads = std::pin::pin!(reads.buffered(READS_IN_FLIGHT_MAX));
         let mut marks = Marks::new(regions);
-        // A page on the device that differs from its state in memory is due to be written. This
-        // matters for a damaged page, which can be valid when it is read later. If it then had its
-        // old content, it would lack marks: a mark that the state in memory already includes is not
-        // written again.
+        // If a page on the device differs from its state in memory, the page is due to be written.
+        // A damaged page must be written, because a later read can find it valid, with its old
+        // content. That content would lack the marks that were set since then: the state in memory
+        // already includes them, so setting them does not write the page.
         let (mut damaged, mut due) = (Vec::new(), Vec::new());
         while let Some(read) = reads.next().await {
             let (run, payload) = read?;

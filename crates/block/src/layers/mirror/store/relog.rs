@@ -16,9 +16,10 @@ use crate::request::Origin;
 
 impl Store {
     /// Durably appends the newest content of the oldest entries again, if the log keeps these
-    /// entries only for a lagging member. Returns true when content was moved. Nothing is moved if
-    /// most of the bytes that the tail has passed since the member's last progress were still
-    /// needed and were moved: moving more would free little space, so the log waits for the member.
+    /// entries only for a lagging member. Returns true when content was moved. The number of bytes
+    /// moved since the member's last progress is limited to half the sum of the log's usable size
+    /// and the bytes that the tail has passed since then. At the limit, nothing is moved: moving
+    /// more would free little space, so the log waits for the member.
     ///
     /// # Errors
     /// Errors of the device.

@@ -19,13 +19,15 @@ impl Log {
     }
 
     /// Begins a new incarnation as [`begin_run`](Log::begin_run) does, for a log that can drop no
-    /// more entries. If no entry was stored in the last incarnation, the new one reuses its place;
-    /// otherwise, a program that is killed whenever it opens the volume would use up the log. The
-    /// first discontinuity record is never reused, because it determines which incarnation came
-    /// before it.
+    /// more entries. If the log has no space for another incarnation, and the last one has stored
+    /// no entry, the new incarnation reuses the place of the last one. Without this reuse, a
+    /// program that is killed whenever it opens the volume would use up the log. The first
+    /// discontinuity record is never reused, because it determines which incarnation came before
+    /// it.
     ///
     /// # Errors
-    /// When the device fails; `NoSpace` when the last incarnation has an entry.
+    /// When the device fails; `NoSpace` when the log has no space and the last incarnation cannot
+    /// be reused.
     pub(super) async fn begin_run_again(&self) -> Result<(), IoError> {
         self.begin_run_at(|discontinuities, head| {
             let empty = discontinuities.pop_if(|last| last.start == head);

@@ -1,11 +1,12 @@
 //! Straight writes: writes of a rebuild that go directly to home locations and bypass the log.
 //!
-//! Through the log, each byte would be written twice and read once, a disk would seek between both
-//! places, and a rebuild would wait for space in a log full of client writes. While a side is
-//! rebuilt, its superblock says so, and its data area may be a mixture of old and new content. The
-//! protection that the log gives is therefore not needed there. Before the side becomes a member,
-//! the content and its checksums must be durable. Until [`settle`](Store::settle) has made them
-//! durable, their ranges are recorded, and are treated as lacking again if the side fails.
+//! Through the log, each byte would be written twice and read once, a disk would seek between the
+//! log and the home location, and a rebuild would wait for space in a log full of client writes.
+//! While a side is rebuilt, its superblock says so, and its data area may be a mixture of old and
+//! new content. The protection that the log gives is therefore not needed there. Before the side
+//! becomes a member, the content and its checksums must be durable. [`settle`](Store::settle) makes
+//! them durable. Until then the written ranges are recorded, and are treated as lacking again if
+//! the side fails.
 //!
 //! A straight write must never go to a range with a record in the log, since this older record
 //! would be destaged later.
@@ -112,8 +113,8 @@ impl Straight {
         self.one_has_ended.until(|| self.ended.get() >= begun).await;
     }
 
-    /// Records that the log entry at position `entry` had changes of `ranges`, which the rebuild
-    /// supersedes with newer content.
+    /// Records that the log entry at position `entry` had changes of `ranges`. The rebuild
+    /// supersedes these changes with newer content.
     pub(super) fn supersede(&self, entry: u64, ranges: Vec<Range<u64>>) {
         self.superseded.borrow_mut().note(entry, ranges);
     }
@@ -158,7 +159,8 @@ impl Store {
             self.regions.mark(range.clone(), self.epoch.get() + 1);
         }
         self.write_pages().await?;
-        // The bitmap has one entry for each region, so complete regions are recorded as announced.
+        // The bitmap has one entry for each region. So each region that a range touches is now
+        // announced as a whole.
         let regions = ranges.iter().map(|range| {
             let end = range.end.next_multiple_of(REGION_BYTES);
             range.start - range.start % REGION_BYTES..end
@@ -207,19 +209,19 @@ impl Store {
         checksums.is_some_and(|checksums| checksums.unwritten_pages() > UNWRITTEN_PAGES_MAX)
     }
 
-    /// Makes the content and the checksums of all straight writes (writes of a rebuild that bypass
-    /// the log) before the call durable.
+    /// Makes the content and the checksums of straight writes (writes of a rebuild that bypass the
+    /// log) durable. This covers the straight writes that ended before the call.
     ///
     /// # Errors
-    /// Errors of the device; the variant says whether earlier writes may be lost. Ranges that are
+    /// Errors of the device. The variant says whether earlier writes may be lost. Ranges that are
     /// not durable remain recorded.
     pub(in super::super) async fn settle(&self) -> Result<(), Unsettled> {
         let unsettled = std::mem::take(&mut *self.straight.unsettled.borrow_mut());
         if unsettled.is_empty() {
             return Ok(());
         }
-        // The ranges are recorded here so that they are treated as lacking if the side fails before
-        // they are durable.
+        // The ranges are recorded here until they are durable. If the side fails before that, they
+        // count as ranges that the side lacks.
         let settling = &self.straight.settling;
         settling.borrow_mut().extend(unsettled.iter());
         let settled = self.settle_now().await;
@@ -245,9 +247,9 @@ impl Store {
     }
 
     /// Makes the log drop all entries up to the last entry with changes that a rebuild has
-    /// superseded. This must be done before the side becomes a member, since an opening after a
-    /// crash then trusts the log. If the log keeps entries for other members, this waits until
-    /// these members have the changes.
+    /// superseded. This must be done before the side becomes a member: from then on, an opening
+    /// after a crash trusts the log. If the log must keep some of these entries for other members,
+    /// this waits until these members have the changes.
     ///
     /// # Errors
     /// Errors of the device.
@@ -265,8 +267,8 @@ impl Store {
 
     /// Returns the changes in the log that were discarded because a rebuild has superseded them. A
     /// new store on this side finds these changes in the log again, and must discard them too: the
-    /// rebuild has written newer content in their ranges, and these ranges are possibly no longer
-    /// recorded as lacking.
+    /// rebuild has written newer content in their ranges, and the records may no longer say that
+    /// the side lacks these ranges.
     pub(in super::super) fn superseded(&self) -> Superseded {
         self.straight
             .superseded
@@ -274,9 +276,9 @@ impl Store {
             .without_before(self.log.tail())
     }
 
-    /// Returns the ranges whose content the side may lose: the side holds the content, but possibly
-    /// not durably. A logged change in these ranges can have a sequence number below
-    /// `complete_durable`, since a change that a rebuild logs has the number of an older change.
+    /// Returns the ranges whose content the side holds but may lose, because the content is
+    /// possibly not durable. These ranges can contain logged changes with a sequence number below
+    /// `complete_durable`, because a change that a rebuild logs has the number of an older change.
     /// The call also clears the record of the ranges that the rebuild has written directly to home
     /// locations.
     pub(in super::super) fn take_not_durable(&self) -> RangeSet {

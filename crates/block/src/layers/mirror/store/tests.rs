@@ -1,4 +1,5 @@
-//! Tests of the store of a side on a memory device, whose log is read again after various stops.
+//! Tests of the store of a side on a memory device. The store is stopped at various points, and its
+//! log is then read again.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -113,8 +114,8 @@ fn what_was_stored_is_found_again() {
         assert!(store.empty().await.expect("it goes home"));
         assert_eq!(store.logged_bytes(), 0);
         assert_eq!(get(&store, 2..7).await, Ok(vec![0, 1, 9, 3, 0]));
-        // At its home location, content can be read without the store, at the offset of the data
-        // area.
+        // The content is at its home location now, so it can be read from the device without the
+        // store.
         let home = on(&device).layout.data.0 + 4 * BLOCK_BYTES;
         let raw = device.submit(Request::read(home, BLOCK_BYTES)).await;
         assert_eq!(raw.expect("it reads").into_data().to_vec(), [9; 4096]);
@@ -293,9 +294,9 @@ fn an_entry_that_was_durable_at_the_last_checkpoint_is_missed() {
     }
 }
 
-/// A side that is started alone has no change above the number up to which its changes are
-/// complete. So the store never destages a change above that number, and can still discard such
-/// changes.
+/// If a side is started alone, it must have no change above the number up to which its changes are
+/// complete. So the store must never destage a change above that number, and must still be able to
+/// discard such changes.
 #[test]
 fn what_is_not_complete_can_be_forgotten() {
     let rt = rt();
@@ -407,9 +408,9 @@ fn a_store_that_is_over_changes_nothing() {
     });
 }
 
-/// Each opening of the side needs room in the log. If there is none, entries are destaged although
-/// other sides lag, but no more entries than necessary: for each dropped entry, whole regions have
-/// to be copied to these sides.
+/// Each opening of the side needs room in the log. If there is none, entries are destaged and
+/// dropped, although other sides lag. No more entries are dropped than necessary: for each of them,
+/// whole regions have to be copied to the other sides.
 #[test]
 fn a_side_begins_however_often_it_was_stopped() {
     let rt = rt();
@@ -437,9 +438,9 @@ fn a_side_begins_however_often_it_was_stopped() {
     });
 }
 
-/// The second change is not valid and is discarded. It had replaced content that the side was never
-/// given. The rebuild that would give the side the valid content is interrupted after the log has
-/// dropped the second change.
+/// The second change is not valid and is discarded. The side then lacks the valid content of that
+/// block, because it was never given this content. The rebuild that would give it to the side is
+/// interrupted after the log has dropped the second change, so the side must still lack the block.
 #[test]
 fn what_a_discarded_change_had_replaced_is_lacked_until_the_side_is_a_member_again() {
     let rt = rt();

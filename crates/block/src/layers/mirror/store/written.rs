@@ -1,14 +1,15 @@
 //! Bits that record which pages of the dirty-region bitmap and of the checksums were ever written.
 //! `docs/format/mirror-side.md` specifies the bytes.
 //!
-//! A side of 20 TiB has 21 GB of such pages, none of which is written by formatting: a page without
-//! a set bit is treated as a page of a new side, whatever the device holds in its place. A page
-//! with a set bit is validated by its own checksums alone, so a page that has turned to zeroes is
-//! recognized as damaged.
+//! A side of 20 TiB has 21 GB of such pages, and formatting writes none of these pages. Instead, a
+//! page without a set bit is treated as a page of a new side, whatever the device holds at its
+//! location. A page with a set bit is validated by its own checksums alone, so a page that has
+//! turned to zeroes is recognized as damaged.
 //!
-//! A bit must never be durable before its page is, and the log must never drop the changes in a
-//! page before the bit is durable. A lost bit would make content read as zeroes. So all bits are
-//! stored twice, bits are never cleared, and a bit is valid when either copy has it.
+//! A bit must never be durable before its page is durable. The log must never drop the changes in a
+//! page before the bit of the page is durable. A lost bit would make content read as zeroes. So all
+//! bits are stored twice, bits are never cleared, and a bit counts as set if it is set in either
+//! copy.
 
 #[cfg(test)]
 mod tests;
@@ -197,8 +198,8 @@ impl Written {
     /// corrupt pages, which the next [`settle`](Self::settle) rewrites.
     ///
     /// # Errors
-    /// Errors of the device, except that a block is unreadable or corrupt: such a block counts as a
-    /// corrupt page.
+    /// Errors of the device. An unreadable or corrupt block is not an error: it counts as a corrupt
+    /// page.
     pub(super) async fn check(&self) -> Result<(u64, u64), IoError> {
         let (mut read_bytes, mut wrong_pages) = (0, 0);
         for copy in &self.copies {

@@ -127,7 +127,8 @@ impl Candidate {
     /// not known to be intact, the other copy must not be written.
     ///
     /// # Errors
-    /// The first error. One of the copies is intact nevertheless, and `spare` names the other copy.
+    /// The first error. After a failed write or flush, `spare` names the copy that may be
+    /// destroyed, and the other copy is intact.
     pub(in crate::layers::mirror) async fn write(
         &self,
         superblock: &Superblock,

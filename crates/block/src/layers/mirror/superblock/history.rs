@@ -17,8 +17,8 @@ pub struct Epoch {
     pub number: u64,
     /// Random identifier of the epoch.
     pub id: Uuid,
-    /// Sequence number of the first change admitted in the epoch. If changes were discarded or
-    /// lost, this number is lower than the first change of the epoch before.
+    /// Sequence number of the first change admitted in the epoch. If changes were discarded or lost
+    /// before the epoch began, this number can be lower than that of the previous epoch.
     pub first_change: u64,
     /// Bit set of the members (the sides that hold everything) by their places in the table of
     /// sides.

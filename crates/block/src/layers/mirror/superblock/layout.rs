@@ -321,8 +321,9 @@ mod tests {
         let of_1_tib = SideLayout::of_device(1 << 40, None).unwrap();
         assert_eq!(of_1_tib.map, (64 * KIB, 8384 * KIB));
         assert_eq!(of_1_tib.checksums, (8448 * KIB, 1_065_280 * KIB));
-        // The two areas have 2096 + 266320 pages, one bit for each: two copies of 9 pages of 32256
-        // bits (72 KiB, rounded up to 128 KiB).
+        // The bitmap area and the checksum area have 2096 + 266320 pages. The bits for these pages
+        // fit into 9 pages of 32256 bits. There are two copies of these 9 pages: 72 KiB, rounded up
+        // to 128 KiB.
         assert_eq!(of_1_tib.written, Some((1_073_728 * KIB, 128 * KIB)));
         assert_eq!(of_1_tib.log, (1_073_856 * KIB, 1 << 30));
         let smallest = SideLayout::of_device(SIDE_BYTES_MIN, None).unwrap();
@@ -371,8 +372,8 @@ mod tests {
         }
     }
 
-    /// A device with 100 MiB of existing content after a head, the free part of the device before
-    /// the content. With a head of 5 MiB, the 105 MiB need one bitmap page and 27 checksum pages
+    /// A device with 100 MiB of existing content. Before the content is a head, the free part of
+    /// the device. With a head of 5 MiB, the 105 MiB need one bitmap page and 27 checksum pages
     /// (108 KiB, rounded up to 128 KiB).
     #[test]
     fn content_that_is_there_stays_where_it_is() {
@@ -485,7 +486,7 @@ mod tests {
                 checksums: (good.checksums.0, u64::MAX),
                 ..good
             },
-            // The two copies need one page each, but the area has only one page.
+            // The area must hold two copies of at least one page each, but has only one page.
             SideLayout {
                 written: Some((good.log.0 - 4096, 4096)),
                 ..good

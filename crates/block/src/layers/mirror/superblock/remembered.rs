@@ -79,8 +79,8 @@ impl Remembered {
         self.leaving[place] = leaving;
     }
 
-    /// Returns the place of the side that the side at `place` is to replace; `None` when there is
-    /// none.
+    /// Returns the place of the side that the side at `place` is to replace; `None` when the side
+    /// at `place` is not to replace another side.
     pub fn replaced_by(&self, place: usize) -> Option<usize> {
         let is = |leaving: &Option<Leaving>| *leaving == Some(Leaving::OnceComplete(place));
         self.leaving.iter().position(is)
@@ -98,8 +98,8 @@ impl Remembered {
         self.added |= u16::from(added) << place;
     }
 
-    /// Returns true when a command added the side at a place, or told it to leave, even if no
-    /// configuration names the side.
+    /// Returns true when a command told the side at a place to leave, or when a command added the
+    /// side and no configuration has named it since.
     pub fn concerns(&self, place: usize) -> bool {
         self.is_added(place) || self.leaving[place].is_some()
     }

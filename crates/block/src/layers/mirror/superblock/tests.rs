@@ -158,8 +158,9 @@ fn fields_lie_where_the_format_page_says() {
     put(96, &[11]);
     // 900 MiB.
     put(104, &[0, 0, 0x40, 0x38]);
-    // The layout of a device of 1 GiB, as offset and length of each area: 64 KiB and 64 KiB, 128
-    // KiB and 1088 KiB, 1280 KiB and 64 MiB, 66 MiB and 958 MiB less 4 KiB.
+    // The layout of a device of 1 GiB. Each line has the offset and the length of one area. Bitmap:
+    // 64 KiB, 64 KiB. Checksums: 128 KiB, 1088 KiB. Log: 1280 KiB, 64 MiB. Data: 66 MiB, and 958
+    // MiB minus 4 KiB.
     put(112, &[0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1]);
     put(128, &[0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0x11]);
     put(144, &[0, 0, 0x14, 0, 0, 0, 0, 0, 0, 0, 0, 4]);
@@ -185,8 +186,8 @@ fn fields_lie_where_the_format_page_says() {
     put(848, &[0x84, 3]);
     put(856, &[3]);
     put(864, &[0x91, 0x13]);
-    // The area of the bits that record written pages, at 1216 KiB with 64 KiB; 16,909,060 unknown
-    // blocks.
+    // The area of the bits that record written pages is at 1216 KiB and has a length of 64 KiB. The
+    // number of unknown blocks is 16,909,060.
     put(3848, &[0, 0, 0x13, 0, 0, 0, 0, 0, 0, 0, 1]);
     put(3864, &[4, 3, 2, 1]);
     // The unfinished operations: revision, leaving sides, added sides, the sides that have left

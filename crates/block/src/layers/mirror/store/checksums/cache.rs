@@ -1,7 +1,7 @@
 //! Cache of pages of the checksum area, with CLOCK as the eviction policy for clean pages.
 //!
-//! The cache must never evict a changed page before the device has written the page and it was read
-//! back as written: only the read reveals that the device has lost a write.
+//! The cache must never evict a changed page until the device has written the page and a read has
+//! returned it as written. Only this read reveals that the device has lost a write.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -20,8 +20,8 @@ pub(super) struct Cached {
 #[derive(Default)]
 pub(super) struct Cache {
     pub(super) pages: BTreeMap<u64, Cached>,
-    /// The pages of the clock, in order from its hand on. Every clean page is on the clock. A
-    /// changed page is removed from the clock when the hand reaches it, and is added again after it
+    /// Pages that the hand of the clock will reach, in this order. Every clean page is in this
+    /// queue. A changed page is removed when the hand reaches it, and is added again once the page
     /// was written and verified.
     clock: VecDeque<u64>,
 }
@@ -51,8 +51,8 @@ impl Cache {
         }
     }
 
-    /// Evicts clean pages until at most `pages_max` pages remain, or only pages that must stay in
-    /// memory.
+    /// Evicts clean pages until at most `pages_max` pages remain, or until every remaining page
+    /// must stay in memory.
     pub(super) fn trim(&mut self, pages_max: usize, due: &WriteBack) {
         while self.pages.len() > pages_max
             && let Some(page) = self.clock.pop_front()

@@ -19,11 +19,12 @@ pub(in crate::layers::mirror::store) enum Expected {
     NeverWritten,
     /// The checksum is unknown: the content of the home location is accepted.
     Unknown,
-    /// No side had the content when the side was rebuilt: reads fail until the block is written.
+    /// When the side was rebuilt, no side of the volume had the content of the block. Reads fail
+    /// until it is written.
     Lost,
-    /// The block has this digest. The digests 0, 1 and 2 are stored as 0xFFFFFFFF, 0xFFFFFFFE and
-    /// 0xFFFFFFFD, because the values 0, 1 and 2 of an entry are reserved. Each of the three
-    /// digests is treated as equal to the value stored for it.
+    /// The block has this digest. The values 0, 1 and 2 of an entry are reserved, so the digests 0,
+    /// 1 and 2 are stored as 0xFFFFFFFF, 0xFFFFFFFE and 0xFFFFFFFD. A check of a block therefore
+    /// does not distinguish 0 from 0xFFFFFFFF, 1 from 0xFFFFFFFE, or 2 from 0xFFFFFFFD.
     Digest(u32),
 }
 

@@ -227,8 +227,8 @@ impl Rig {
         self.set_bytes(AREA.offset + page * 4096, bytes);
     }
 
-    /// Returns the requests with operation `op` since the last call. Each is given as its first
-    /// page of [`AREA`] and the page after its last.
+    /// Returns the pages of [`AREA`] that each request with operation `op` covered, for the
+    /// requests since the last call: the first page, and the page after the last one.
     pub(in crate::layers::mirror::store) fn asked(&self, op: Op) -> Vec<[u64; 2]> {
         let asked = std::mem::take(&mut *self.recorder.asked.borrow_mut());
         let page = |offset: u64| (offset - AREA.offset) / 4096;

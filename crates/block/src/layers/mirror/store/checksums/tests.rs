@@ -326,7 +326,8 @@ fn neighbouring_pages_are_one_read_also_for_many_readers() {
         }
     });
     assert_eq!(rig.asked(Op::Read), [[0, 4]]);
-    // The gap is read up to the next page in memory; one read has at most 1 MiB.
+    // The missing pages up to the next page in memory are read together: 4 to 9, then 11 to 299.
+    // One read has at most 1 MiB (256 pages).
     rig.rt
         .block_on(sums.expected(10 * 1008..11 * 1008))
         .unwrap();

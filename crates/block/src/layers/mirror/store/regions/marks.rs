@@ -12,8 +12,9 @@ use super::PAGE_REGIONS;
 pub(super) type PageEntries = [u64; PAGE_REGIONS as usize];
 
 /// Maximum number of different entry values of a page in memory. If a page has more, the lowest
-/// entries are raised: more regions are then marked than were changed, never fewer. A history has
-/// only this number of epochs, so the lower entries hardly matter for any side.
+/// entries other than 0 are raised: more regions are then marked than were changed, never fewer.
+/// The maximum is equal to the maximum number of epochs in a history, so the raised entries hardly
+/// matter for any side.
 const DIFFERENT_MAX: usize = 64;
 
 /// A compressed page with at least one mark.
@@ -149,8 +150,8 @@ mod tests {
     use super::*;
 
     /// The expected values are computed by hand. There are 504 different entries, but only 64
-    /// values can be kept: the entry 0, and the highest of the others. Every lower entry is raised
-    /// to the lowest of these highest values.
+    /// values can be kept: the value 0, if it is among the entries, and the highest other values.
+    /// Every other entry is raised to the lowest kept value except 0.
     #[test]
     fn too_many_different_entries_are_raised_and_never_lowered() {
         for lowest in [0, 1000] {

@@ -82,8 +82,8 @@ fn a_page_is_as_the_format_page_draws_it() {
     assert!(!map.dirty());
 }
 
-/// A torn write leaves any mixture of old and new sectors. Such a page is accepted, because each of
-/// its entries is intact.
+/// A torn write leaves a page with any mixture of old and new sectors. The page is accepted,
+/// because each of its entries is intact.
 #[test]
 fn a_page_of_old_and_new_sectors_is_believed() {
     let of_epoch = |epoch: u64| page_by_hand(&epoch.to_le_bytes().repeat(504), SIDE, 1);
@@ -286,8 +286,9 @@ fn mark_model(model: &mut [u64], range: &Range<u64>, epoch: u64) -> bool {
     news
 }
 
-/// Several tasks set marks, and another one writes back through failures. Entries only rise, so an
-/// entry on the device must not be lower than the mark set before the write.
+/// Several tasks set marks, and another task writes the pages back while the device fails some
+/// requests. Marks only rise. So after a successful write-back, an entry on the device must not be
+/// lower than the mark was before the write-back.
 #[test]
 fn it_agrees_with_an_array_through_failures_and_restarts() {
     for seed in 0..8 {

@@ -15,8 +15,8 @@ impl Written {
         }
     }
 
-    /// Checks the log for a member that holds exactly the changes below `number`: the log must have
-    /// the newest change of each block that was changed from that number on. Also checks that no
+    /// Checks that the log has what a member needs that holds exactly the changes below `number`:
+    /// the newest change of each block that was changed at or after `number`. Also checks that no
     /// region is marked, and that every block reads as written.
     async fn check(&self, store: &Store, number: u64) {
         for (block, (last, _)) in (0u64..).zip(&self.0) {
@@ -95,8 +95,8 @@ fn a_late_member_finds_in_the_log_what_it_lacks() {
             if rng.below(40) == 0 {
                 store.flush(next.get()).await.expect("it flushes");
             }
-            // The member lacks at most a third of the log, as the bound of the exposure would
-            // ensure.
+            // When the member lacks about a third of the log, it catches up by a random amount. In
+            // a mirror, the bound of the exposure ensures this limit.
             let lacked = written.0.iter().filter(|(last, _)| *last >= member).count();
             if lacked > 220 || rng.below(200) == 0 {
                 member += rng.below(next.get() - member + 1);

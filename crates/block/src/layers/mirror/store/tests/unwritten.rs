@@ -222,7 +222,8 @@ fn a_written_page_that_has_turned_to_zeroes_is_damaged() {
             device.seen.borrow_mut()[page..page + 4096].fill(wrong);
             let (store, _) = begun(&rt, &on_large(&below)).await.expect("it opens");
             assert_eq!(get(&store, 3..4).await, Err(IoError::Corrupt));
-            // The next page has the same content on the device, and was never written.
+            // The checksum of this block is in the next page. That page was never written, so its
+            // content on the device is not used.
             assert_eq!(get(&store, 1008..1009).await, Ok(vec![0]));
             store.stop().await;
         }
@@ -289,8 +290,9 @@ fn content_that_was_there_is_unknown_without_a_page() {
     });
 }
 
-/// The checksums of a page include a number of the page. Pages of written bits have other numbers
-/// than pages of the bitmap and the checksums, so no page of one kind is valid as another kind.
+/// The checksums of a page include the number of the page. Pages of written bits are numbered
+/// differently from pages of the bitmap and of the checksums. So a page of one kind is never valid
+/// as a page of another kind.
 #[test]
 fn no_page_of_the_map_passes_for_bits() {
     let area = |numbered_from| Area {
