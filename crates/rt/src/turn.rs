@@ -11,7 +11,8 @@ use std::cell::Cell;
 use crate::executor::yield_now;
 
 /// Maximum number of steps of a turn; a step is about as much work as one lookup in an ordered map.
-/// The last task of a turn can exceed this number by its work between two calls of [`give_way`].
+/// A turn can exceed this number by the work that its last task does before the task next calls
+/// [`give_way`].
 pub const TURN_STEPS_MAX: u64 = 4096;
 
 /// Number of small adjacent entries that count as one step.

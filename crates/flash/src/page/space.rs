@@ -160,8 +160,9 @@ impl Space {
         self.free.len() < self.reserve.saturating_add(wanted) && self.class_to_clean().is_some()
     }
 
-    /// Cleans a block in idle time, and further blocks until the reserve is complete. Returns false
-    /// if `wanted` blocks are already free in addition to the reserve, or if no block can be freed.
+    /// Cleans a block in idle time, whether or not the reserve is complete, and then further blocks
+    /// until it is complete. Returns false if no block can be freed, or if `wanted` blocks are
+    /// already free in addition to the reserve.
     pub fn clean_in_background<W: MoveWatcher>(
         &mut self,
         core: &mut Core,

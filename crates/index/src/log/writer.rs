@@ -265,9 +265,9 @@ impl Log {
     }
 
     /// Fills the block at the end of the log with zeroes, so that no frame begins there. An earlier
-    /// incarnation may have left a torn frame in that block. A torn write of this incarnation could
-    /// make the old frame intact, because the two frames may have equal parts. Opening would reject
-    /// that frame by its incarnation; a rebuild without superblocks would not.
+    /// incarnation may have left a torn frame in that block. If a new frame is written there and is
+    /// torn too, the bytes that it has written could complete the old frame. Opening would reject
+    /// the old frame by its incarnation; a rebuild without superblocks would not.
     pub(crate) fn end_here(&self, storage: &dyn Storage) -> Result<(), Error> {
         if self.free_blocks() == 0 {
             // The ring is full: the next block is that of the tail.

@@ -555,9 +555,9 @@ mod tests {
         }
     }
 
-    /// A superblock that was read may be in the page cache alone, after a failed write. The only
-    /// superblock that is certainly on the device is then the other one, and it must not be
-    /// overwritten before the one that was read is durable.
+    /// After a failed write, the superblock that an opening reads may exist only in the page cache.
+    /// The older superblock is then the only durable one. It must not be overwritten before the
+    /// superblock that was read is durable.
     #[test]
     fn a_superblock_that_was_read_is_made_durable_before_the_other_is_overwritten() {
         let old = superblock();

@@ -202,8 +202,8 @@ impl Writer {
         }
     }
 
-    /// Drops the memory copy of one image of a leaf with patches, after that image has reached the
-    /// storage.
+    /// Drops the copy in memory of one image of a patched leaf (the image of the whole leaf, or a
+    /// patch), after that image has reached the storage.
     pub(super) fn patch_flushed(&self, id: NodeId, location: Location) {
         let memory = &self.tree.memory;
         let mut node = self.tree.slots.get(id).node.write();

@@ -304,8 +304,8 @@ async fn newest_epoch_members(world: &World, platters: &[Platters]) -> Vec<bool>
 /// failed, all content that it could serve without the other sides before the opening (T14). There
 /// are two exceptions. First, a side with corrupt metadata can become unable to read a block when
 /// it learns that the corrupt part belongs to its log. Second, any side can become unable to read a
-/// block if the newest content of the block is corrupt on every side that has this content. The
-/// side has then learned of the newest change, which no side can supply (T11).
+/// block when it learns of a newer change of the block, if the content of that change is corrupt on
+/// every side that has it (T11).
 pub fn check_kept(world: &World, before: &Held, after: &Held) {
     for (side, (held, after)) in before.alone.iter().zip(&after.alone).enumerate() {
         let Some(held) = held.as_ref().ok().filter(|_| before.count[side]) else {

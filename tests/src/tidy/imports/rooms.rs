@@ -166,7 +166,8 @@ pub fn rooms_of_page(tree: &Tree, table: &[Rooms]) -> Vec<Complaint> {
         .collect()
 }
 
-/// Returns the rooms (tiers of modules) of a folder as the text of the page lists them.
+/// Parses the text of ARCHITECTURE.md. Returns the tiers of modules (rooms) that the text lists for
+/// a folder, the top tier first.
 fn told_rooms(text: &str, folder: &str) -> Vec<Vec<String>> {
     let head = format!("Rooms of `{folder}`");
     let behind = text

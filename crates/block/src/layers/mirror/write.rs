@@ -207,10 +207,11 @@ impl Shared {
     }
 
     /// Returns the sides on which a new write is urgent. An urgent write overtakes the other
-    /// waiting changes. By this project's rules, a write is urgent only when no side is in time.
-    /// The write is then urgent on all active sides, and the first side that completes it decides
-    /// when it is done. By the paper's rules, a write is sent immediately to every side in time or,
-    /// if there is no such side, to the side with the fewest bytes in flight.
+    /// waiting changes. By this project's rules, a write is urgent only when every side is delayed
+    /// (its oldest write has exceeded its limit). The write is then urgent on all active sides, and
+    /// the first side that completes it decides when it is done. By the paper's rules, a write is
+    /// sent immediately to every side that is not delayed. If all sides are delayed, it is sent to
+    /// the side with the fewest bytes in flight.
     fn sides_to_escalate(&self) -> Vec<usize> {
         let active = || self.sides.iter().filter(|side| side.is_active());
         let in_time: Vec<usize> = active()
@@ -589,8 +590,8 @@ impl Shared {
         }
     }
 
-    /// Makes some writes urgent on all active sides other than `slow`: the unacknowledged writes
-    /// that the side `slow` has yet to store and that no side has stored so far.
+    /// Makes writes urgent on all active sides other than `slow`: the unacknowledged writes that
+    /// are in the queue of `slow` and that no side has stored yet.
     pub(super) fn escalate_elsewhere(self: &Rc<Self>, slow: usize) {
         if self.is_paper() {
             return;

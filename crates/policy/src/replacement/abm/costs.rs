@@ -135,11 +135,11 @@ mod tests {
     #[test]
     fn work_that_comes_in_lumps_is_spread_over_all_flushes() {
         // The log of this device is full after 8 flushes, so every eighth flush includes 8 merges
-        // of 8 ms each. So the mean fixed cost of a flush is 8 ms, in addition to the cost of its
-        // two pages. The flush of a whole block needs no merge and takes 12.8 ms. If the block has
-        // only k changed pages, each of the 64 - k missing pages is read first, in 25 us. So
-        // padding costs 14.4 ms - 25 us * k in total, which is less than 8 ms + 200 us * k from k =
-        // 29 on.
+        // of 8 ms each. So a flush has a mean fixed cost of 8 ms, and each page written costs 200
+        // us: flushing the k changed pages of a block alone costs 8 ms + 200 us * k. The flush of a
+        // whole block needs no merge and takes 12.8 ms, but each of the 64 - k missing pages is
+        // read first, in 25 us: 14.4 ms - 25 us * k. From k = 29 on, flushing the whole block costs
+        // less.
         let mut costs = Costs::new(64, 25.0, 200.0);
         for number in 0..4096 {
             let merges = if number % 8 == 7 { 8.0 } else { 0.0 };

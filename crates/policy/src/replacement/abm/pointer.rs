@@ -249,8 +249,8 @@ mod tests {
     fn the_marginal_rule_keeps_proportions_in_a_small_buffer() {
         // By cost alone, one page of a flush (200 us, as much as 8 page reads) would move the
         // pointer by 8 of the 64 pages. The rule limits the largest step to a 32nd of the buffer,
-        // which is 2 pages, and scales smaller steps in proportion. A page read costs an eighth of
-        // a page of a flush, so it moves the pointer by a quarter of a page.
+        // which is 2 pages, and scales smaller steps in proportion. A page read costs an eighth as
+        // much as one page of a flush, so it moves the pointer by a quarter of a page.
         let mut pointer = pointer(PointerRule::Marginal, 64);
         pointer.ghost_hit(Side::Write, Access::Write);
         assert_eq!(pointer.write_target(), 34.0);

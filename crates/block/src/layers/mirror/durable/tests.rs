@@ -304,8 +304,9 @@ fn every_flush_fails_until_what_was_dropped_is_on_the_device_again() {
         ] {
             durable.submit(request).await.expect("it is taken");
         }
-        // The first flush fails, writes everything again and fails again; the second flush begins
-        // with writing everything again.
+        // Three flushes of the disk fail. The first request makes two of them: its flush fails, it
+        // writes everything again, and its next flush fails too. The second request first writes
+        // everything again.
         disk.failing.set(3);
         let writes = disk.writes.get();
         assert_eq!(flush().await, Err(IoError::Medium));

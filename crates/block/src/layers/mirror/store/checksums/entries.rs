@@ -81,10 +81,10 @@ pub(in crate::layers::mirror::store) fn expected_of(
         .collect()
 }
 
-/// Returns the numbers of the blocks of `payload`, which begins with block `first_block`, that do
-/// not match their entries. A lost block never matches, whatever its content. An unknown block
-/// always matches, and so does a block that was never written, which the caller replaces with
-/// zeroes.
+/// Compares each block of `payload` with its entry, and returns the numbers of the blocks that do
+/// not match. The first block of `payload` has the number `first_block`. A lost block never
+/// matches, whatever its content. An unknown block always matches, and so does a block that was
+/// never written, which the caller replaces with zeroes.
 ///
 /// # Panics
 /// When the payload and the entries differ in length.
