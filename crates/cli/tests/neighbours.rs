@@ -266,6 +266,9 @@ fn a_tail_that_is_no_block_is_served_whole_or_refused() {
     let config = dir.text("adopt.toml", text);
     let adopt = ["format", arg(&config), "--adopt", "old"];
     assert_refused(&adopt, 1, &["device old", "data device", "last 512 bytes"]);
+    // A refused `format` leaves none of the files that it would have created.
+    dir.zeroes("notes.img", 16 << 20);
+    dir.zeroes("new.img", 64 << 20);
     assert_refused(
         &["check", arg(&config)],
         1,
