@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use bimetal_block::units::{Size, parse_size, show_size};
 use bimetal_console::progress::progress_bar;
 use bimetal_console::table::{Align, Table};
@@ -150,7 +150,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         shown.set_position(done);
     });
     bar.finish_and_clear();
-    let result = result?;
+    // The message of the error contains its source already.
+    let result = result.map_err(|error| anyhow!("{error}"))?;
     let mut out = std::io::stdout().lock();
     if args.json {
         let all = json!({ "version": 1, "setting": setting, "result": result });

@@ -54,26 +54,21 @@ pub struct CreatedFile {
 /// Names the first file that cannot be created; files created before it are kept. Also if no mirror
 /// can adopt the side.
 pub fn create_files(graph: &Graph, adopt: Option<&str>) -> Result<Vec<CreatedFile>, OpenError> {
-    let of_mirrors = match adopt {
-        None => None,
+    let names: Vec<&str> = match adopt {
+        None => graph.order().iter().map(String::as_str).collect(),
         Some(_) => {
-            let mirrors = mirrors(graph, adopt)?;
-            Some(mirrors.into_iter().flat_map(|mirror| graph.below(mirror)))
+            let mirrors = mirrors(graph, adopt)?.into_iter();
+            mirrors.flat_map(|mirror| graph.below(mirror)).collect()
         }
     };
-    let of_mirrors: Option<Vec<&str>> = of_mirrors.map(Iterator::collect);
     let mut created = Vec::new();
-    for name in graph.order() {
+    for name in names {
         let Node::File(config) = &graph.nodes()[name] else {
             continue;
         };
-        let is_left_out = |names: &Vec<&str>| !names.contains(&name.as_str());
-        if of_mirrors.as_ref().is_some_and(is_left_out) {
-            continue;
-        }
         let size_bytes = create_if_missing(config).map_err(|error| error.of(name))?;
         created.extend(size_bytes.map(|size_bytes| CreatedFile {
-            device: name.clone(),
+            device: name.to_owned(),
             path: config.path.clone(),
             size_bytes,
         }));

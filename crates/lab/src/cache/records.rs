@@ -8,6 +8,7 @@ use bimetal_sim::cache::miniature_pages;
 use serde_json::{Map, Value, json};
 
 use super::{Compared, Comparison, Row};
+use crate::report::field;
 
 /// Returns one record for each run over each trace.
 pub(super) fn all(comparison: &Comparison) -> Vec<Map<String, Value>> {
@@ -51,10 +52,7 @@ fn record(of: &Compared, row: &Row, rate: f64) -> Map<String, Value> {
 /// Formats a field of CSV, quoted if necessary.
 fn csv_field(value: &Value) -> String {
     match value {
-        Value::String(text) if text.contains([',', '"', '\n']) => {
-            format!("\"{}\"", text.replace('"', "\"\""))
-        }
-        Value::String(text) => text.clone(),
+        Value::String(text) => field(text),
         other => other.to_string(),
     }
 }

@@ -419,8 +419,8 @@ fn counts(of: &Direction) -> [u64; 8] {
     ]
 }
 
-/// Formats a text as a field of CSV.
-fn field(text: &str) -> String {
+/// Formats a text as a field of CSV, quoted if necessary.
+pub(crate) fn field(text: &str) -> String {
     match text.contains([',', '"', '\n']) {
         true => format!("\"{}\"", text.replace('"', "\"\"")),
         false => text.to_owned(),

@@ -9,12 +9,12 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use bimetal_block::BLOCK_BYTES;
 use bimetal_block::device::Device;
 use bimetal_block::layers::mirror::{Mirror, MirrorConfig};
 use bimetal_block::layers::timing::Timing;
 use bimetal_block::media::model::{Parameters, profiles};
 use bimetal_block::request::{Flags, Request};
+use bimetal_block::{BLOCK_BYTES, Geometry};
 use bimetal_rt::sync::{Permit, Semaphore, TaskGroup};
 use bimetal_rt::{Buf, Instant, Rng, Rt, VirtualOptions};
 use hdrhistogram::Histogram;
@@ -189,7 +189,7 @@ pub fn run(
         shuffle: false,
     });
     let built = build(&rt, setting)?;
-    check(setting, built.device.geometry().size_bytes)?;
+    check(setting, built.device.geometry())?;
     let device = Rc::clone(&built.device);
     let load = Rc::new(Running::new(&rt, setting, device, Box::new(progress)));
     let before = rt.block_on(async {
@@ -205,12 +205,32 @@ pub fn run(
     Ok(result)
 }
 
-fn check(setting: &Setting, volume_bytes: u64) -> Result<(), ExperimentError> {
+fn check(setting: &Setting, volume: &Geometry) -> Result<(), ExperimentError> {
     let (span, write) = (setting.span_bytes, setting.load.write_bytes);
+    let volume_bytes = volume.size_bytes;
+    let write_bytes_max = u64::from(volume.transfer_bytes_max);
     let refuse = |why: String| Err(ExperimentError::Load(why));
     if write == 0 || !write.is_multiple_of(BLOCK_BYTES) {
         return refuse(format!(
             "a write of {write} bytes: expected a multiple of {BLOCK_BYTES}"
+        ));
+    }
+    if write > write_bytes_max {
+        return refuse(format!(
+            "a write of {write} bytes: the device takes at most {write_bytes_max}"
+        ));
+    }
+    let load = &setting.load;
+    if load.seconds == 0
+        || load.outstanding_max == 0
+        || load.writes_per_s == Some(0)
+        || load.flush_every == Some(0)
+    {
+        return refuse("a load has at least one second, write and write per flush".to_owned());
+    }
+    if !span.is_multiple_of(BLOCK_BYTES) {
+        return refuse(format!(
+            "a span of {span} bytes: expected a multiple of {BLOCK_BYTES}"
         ));
     }
     if span > volume_bytes {
@@ -606,6 +626,13 @@ mod tests {
             ),
             (|s| s.span_bytes = 0, "a write has 4096"),
             (|s| s.load.write_bytes = 1000, "multiple of 4096"),
+            (
+                |s| s.load.write_bytes = 64 << 20,
+                "the device takes at most",
+            ),
+            (|s| s.span_bytes += 1, "multiple of 4096"),
+            (|s| s.load.seconds = 0, "at least one second"),
+            (|s| s.load.flush_every = Some(0), "at least one second"),
             (|s| s.devices[0].profile = "none".to_owned(), "hdd-7200"),
             (|s| s.settings = "no".to_owned(), "settings"),
         ] {
