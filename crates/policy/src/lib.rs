@@ -5,6 +5,7 @@
 //! live stack, the simulator and the lab can therefore run the same code. Times are nanoseconds
 //! since any fixed start.
 
+pub mod cleaning;
 pub mod hedge;
 pub mod hetero;
 pub mod latency;
