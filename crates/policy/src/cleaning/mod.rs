@@ -6,8 +6,11 @@
 //! live blocks to open segments; then the whole victim is free. Each module answers one question of
 //! this work:
 //!
+//! - [`victims`]: which segment is cleaned next, and how many blocks must be moved for each block
+//!   of space that cleaning gains;
 //! - [`heat`]: to which of four streams a block is appended, so that blocks that die at about the
-//!   same time share a segment.
+//!   same time share a segment;
+//! - [`admission`]: how many blocks may be appended now, and how much cleaning is due.
 //!
 //! All times are counts of blocks. The clock of a side is the number of blocks ever appended to it,
 //! written and moved ones together, so a policy behaves the same on a fast device and on a slow
@@ -16,4 +19,6 @@
 //! The policy must never do I/O or read a clock of its own, and it must never keep memory for each
 //! block.
 
+pub mod admission;
 pub mod heat;
+pub mod victims;
