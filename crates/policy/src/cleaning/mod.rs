@@ -22,3 +22,6 @@
 pub mod admission;
 pub mod heat;
 pub mod victims;
+
+#[cfg(test)]
+mod tests;
