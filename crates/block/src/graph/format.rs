@@ -115,6 +115,7 @@ pub async fn format(
                 };
                 let formatting = Formatting {
                     force: options.force,
+                    kind: config.layout,
                     log_bytes: options.log_bytes.or(config.asked().log_bytes),
                     grow_to_bytes: options.grow_to_bytes.or(config.asked().grow_to_bytes),
                     no_checksums: !config.checksums,

@@ -341,6 +341,7 @@ pub(super) async fn formatted(
         .map(|(name, device)| Candidate { name, device })
         .collect();
     let formatting = Formatting {
+        kind: config.layout,
         log_bytes,
         no_checksums: !config.checksums,
         ..Formatting::default()

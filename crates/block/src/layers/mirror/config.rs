@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::share::RebuildRates;
-use super::superblock::Asked;
+use super::superblock::{Asked, SideKind};
 use crate::units::{Rate, Size, Time};
 
 /// Keys of a `[device.NAME]` section with `type = "mirror"`.
@@ -54,6 +54,9 @@ pub struct MirrorConfig {
     pub ephemeral: Vec<String>,
     /// Length of the log on each side; fixed when the sides are formatted.
     pub log: Option<Size>,
+    /// How each side stores the blocks of the volume; fixed when the sides are formatted.
+    #[serde(default)]
+    pub layout: SideKind,
     /// Size up to which the devices of the sides can grow later; fixed when the sides are
     /// formatted.
     pub grow_to: Option<Size>,
@@ -219,6 +222,7 @@ impl MirrorConfig {
             acknowledge: Acknowledge::First,
             ephemeral: Vec::new(),
             log: None,
+            layout: SideKind::Home,
             grow_to: None,
             checksums: default_checksums(),
             checksum_cache: default_checksum_cache(),
@@ -293,6 +297,7 @@ impl MirrorConfig {
     /// Returns the layout that the configuration requests for a side to be formatted.
     pub fn asked(&self) -> Asked {
         Asked {
+            kind: self.layout,
             log_bytes: self.log.map(|size| size.0),
             grow_to_bytes: self.grow_to.map(|size| size.0),
         }

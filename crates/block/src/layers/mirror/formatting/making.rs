@@ -11,7 +11,7 @@ use crate::layers::mirror::family::Behind;
 use crate::layers::mirror::store;
 use crate::layers::mirror::superblock::{
     Asked, Candidate, Epoch, FIRST_CHANGE, History, Listed, Remembered, SIDES_MAX, SideFlags,
-    SideLayout, SideState, Superblock, Uuid, device_bytes_for, show_uuid,
+    SideKind, SideLayout, SideState, Superblock, Uuid, device_bytes_for, show_uuid,
 };
 use crate::request::{BLOCK_BYTES, Flags, Op, Request};
 use crate::units::show_size;
@@ -24,6 +24,8 @@ const ZERO_BYTES: u64 = 16 << 20;
 pub struct Formatting {
     /// Whether to overwrite sides that already hold a volume or content.
     pub force: bool,
+    /// How each side stores the blocks of the volume.
+    pub kind: SideKind,
     /// Length of the log of each side in bytes; `None` to derive it from the size of the device.
     pub log_bytes: Option<u64>,
     /// Size in bytes up to which the devices can grow later.
@@ -41,6 +43,7 @@ pub struct Formatting {
 impl Formatting {
     pub(super) fn asked(&self) -> Asked {
         Asked {
+            kind: self.kind,
             log_bytes: self.log_bytes,
             grow_to_bytes: self.grow_to_bytes,
         }
@@ -150,6 +153,7 @@ impl NewSide {
     ) -> Result<SideLayout, OpenError> {
         let formatting = Formatting {
             force: overwrite,
+            kind: self.asked.kind,
             log_bytes: self.asked.log_bytes,
             grow_to_bytes: self.asked.grow_to_bytes,
             ..Formatting::default()
@@ -250,6 +254,9 @@ pub(super) async fn check_formattable(
     }
     let layout = SideLayout::of(geometry, formatting.asked());
     let layout = layout.map_err(|error| side.error(&error.to_string()))?;
+    if layout.segments.is_some() && formatting.no_checksums {
+        return Err(side.error("needs checksums: layout = \"log\" allows no checksums = false"));
+    }
     let has_content = geometry.content_offset_bytes.is_some();
     let adopted = formatting.adopt.as_ref() == Some(&side.name);
     if has_content && !adopted && !formatting.force {

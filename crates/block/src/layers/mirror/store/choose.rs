@@ -15,6 +15,7 @@ use bimetal_rt::yield_now;
 use super::Store;
 use super::index::{Entry, Index, Logged};
 use crate::extent_map::Cut;
+use crate::layers::mirror::superblock::segmented::LOG_FOLD_DIVISOR;
 
 /// Maximum number of bytes that one chunk writes to home locations. The bound is needed because all
 /// these bytes are in memory during the destage.
@@ -108,12 +109,42 @@ impl Store {
         let (used, all) = (self.log.used_bytes(), self.log.usable_bytes());
         if self.log.is_full() {
             Fill::Full
+        } else if self.segments.is_some() {
+            Store::fill_of_segments(used, all)
         } else if used >= all / 16 * 15 || self.log.has_many_runs() {
             Fill::High
         } else if used >= all / 8 * 7 {
             Fill::Much
         } else {
             Fill::Low
+        }
+    }
+
+    /// Returns the fill level of the log of a logged side, which has `used` of `all` bytes. Folding
+    /// costs such a side no seeks, so it begins earlier.
+    fn fill_of_segments(used: u64, all: u64) -> Fill {
+        if used >= all / 4 * 3 {
+            Fill::High
+        } else if used >= all / 2 {
+            Fill::Much
+        } else {
+            Fill::Low
+        }
+    }
+
+    /// Returns the maximum number of bytes of entries that one chunk drops from the log.
+    fn chunk_bytes_max(&self) -> u64 {
+        match self.segments.is_some() {
+            true => self.log.area.bytes / LOG_FOLD_DIVISOR,
+            false => self.log.area.bytes / 16,
+        }
+    }
+
+    /// Returns the maximum number of bytes of content in one chunk.
+    fn chunk_live_bytes_max(&self) -> u64 {
+        match self.segments.is_some() {
+            true => u64::MAX,
+            false => CHUNK_LIVE_BYTES_MAX,
         }
     }
 
@@ -176,7 +207,8 @@ impl Store {
     /// does not keep them for a lagging member. Returns `None` when the oldest entry cannot be
     /// destaged. No other task is allowed to drop entries during the call.
     pub(super) async fn choose_chunk(&self) -> Option<Chunk> {
-        let (limits, log_bytes_max) = (self.limits(), self.log.area.bytes / 16);
+        let (limits, log_bytes_max) = (self.limits(), self.chunk_bytes_max());
+        let live_bytes_max = self.chunk_live_bytes_max();
         let (mut newest, mut end, mut begin, mut records) = (Index::default(), 0, None, 0);
         for at in 0.. {
             let entry = {
@@ -185,8 +217,7 @@ impl Store {
                     break;
                 };
                 let begin = *begin.get_or_insert(entry.position);
-                let large =
-                    newest.bytes() >= CHUNK_LIVE_BYTES_MAX || entry.end - begin > log_bytes_max;
+                let large = newest.bytes() >= live_bytes_max || entry.end - begin > log_bytes_max;
                 let kept = self.is_kept(&index, &limits, entry);
                 if !limits.may_be_destaged(entry) || kept || large && end > 0 {
                     break;

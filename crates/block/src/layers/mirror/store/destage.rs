@@ -254,8 +254,13 @@ impl Store {
             }
             return Ok(());
         };
-        let writes = self.contents_of(&chunk).await?;
-        self.write_home(writes).await?;
+        match &self.segments {
+            Some(segments) => self.fold(segments, &chunk).await?,
+            None => {
+                let writes = self.contents_of(&chunk).await?;
+                self.write_home(writes).await?;
+            }
+        }
         for range in &chunk.unreleased {
             self.regions.mark(range.clone(), self.epoch.get() + 1);
         }
@@ -272,11 +277,17 @@ impl Store {
     pub(super) async fn write_pages(&self) -> Result<(), IoError> {
         let _one = self.writing_pages.acquire(1).await;
         for _ in 0..PAGE_TRIES {
+            // A segment that is dead now is free after the commit, which covers the pages of the
+            // map that have changed before.
+            let dead = self.segments.as_ref().map(|segments| segments.dead());
             if let Some(checksums) = &self.checksums {
                 checksums.write_back().await?;
             }
             if self.regions.dirty() {
                 self.regions.write_back().await?;
+            }
+            if let Some(segments) = &self.segments {
+                segments.write_map().await?;
             }
             // The flush possibly does not cover pages that are written from now on. So the set of
             // pages that this flush makes durable is taken before the flush.
@@ -287,10 +298,15 @@ impl Store {
                 taken &= checksums.verify().await?;
             }
             if taken {
-                return match (&self.written, fresh) {
-                    (Some(written), Some(fresh)) => written.settle(fresh).await,
-                    _ => Ok(()),
-                };
+                if let (Some(written), Some(fresh)) = (&self.written, fresh) {
+                    written.settle(fresh).await?;
+                }
+                if let (Some(segments), Some(dead)) = (&self.segments, dead) {
+                    segments.commit(&dead, self.log.floor()).await?;
+                    // The log may have become longer.
+                    self.log.pump();
+                }
+                return Ok(());
             }
         }
         Err(IoError::Corrupt)

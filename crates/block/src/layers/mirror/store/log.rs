@@ -17,6 +17,7 @@ use super::append::Append;
 use super::checkpoint::{self, Checkpoint, DISCONTINUITIES_MAX};
 use super::entry::{DATA_BLOCKS_MAX, HEADER_BYTES, Header, Kind, RECORDS_MAX, Record};
 use super::index::{Entry, Index, block_count};
+use super::segments::Chain;
 use crate::BLOCK_BYTES;
 use crate::device::Device;
 use crate::error::IoError;
@@ -56,23 +57,41 @@ pub(super) struct Flying {
 }
 
 /// Location of the log on the device, and the size limit of its entries.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Area {
-    /// Offset of the log on the device.
-    pub(super) offset: u64,
+    place: Place,
     /// Length of the log in bytes.
     pub(super) bytes: u64,
     /// Maximum number of data blocks in an entry.
     pub(super) data_blocks_max: u64,
 }
 
+/// Where the log is on the device.
+#[derive(Clone, Debug)]
+enum Place {
+    /// In one area from this offset on, whose end is followed by its start.
+    Circle(u64),
+    /// In segments.
+    Chain(Rc<Chain>),
+}
+
 impl Area {
     /// Creates the log area of a side on a device that accepts `transfer_bytes_max` in one request.
     pub(super) fn new((offset, bytes): (u64, u64), transfer_bytes_max: u64) -> Area {
+        Area::at_place(Place::Circle(offset), bytes, transfer_bytes_max)
+    }
+
+    /// Creates the area of a log of `bytes` in segments, on a device that accepts
+    /// `transfer_bytes_max` in one request.
+    pub(super) fn in_segments(chain: Rc<Chain>, bytes: u64, transfer_bytes_max: u64) -> Area {
+        Area::at_place(Place::Chain(chain), bytes, transfer_bytes_max)
+    }
+
+    fn at_place(place: Place, bytes: u64, transfer_bytes_max: u64) -> Area {
         let fits = (transfer_bytes_max / BLOCK_BYTES).saturating_sub(1);
         let share = bytes / 32 / BLOCK_BYTES;
         Area {
-            offset,
+            place,
             bytes,
             data_blocks_max: DATA_BLOCKS_MAX.min(share).min(fits).max(1),
         }
@@ -90,12 +109,36 @@ impl Area {
 
     /// Returns the offset on the device of a position in the log.
     pub(super) fn at(&self, position: u64) -> u64 {
-        self.offset + position % self.bytes
+        match &self.place {
+            Place::Circle(offset) => offset + position % self.bytes,
+            Place::Chain(chain) => chain.at(position),
+        }
     }
 
-    /// Returns the number of bytes from a position to the end of the area.
+    /// Returns the number of bytes from a position to the next position that no entry crosses: the
+    /// end of the area, or of the segment.
     pub(super) fn bytes_left_at(&self, position: u64) -> u64 {
-        self.bytes - position % self.bytes
+        match &self.place {
+            Place::Circle(_) => self.bytes - position % self.bytes,
+            Place::Chain(chain) => chain.bytes_left_at(position),
+        }
+    }
+
+    /// Returns true when the log has space at a position that was read from the device.
+    pub(super) fn holds(&self, position: u64) -> bool {
+        match &self.place {
+            Place::Circle(_) => true,
+            Place::Chain(chain) => (chain.start()..=chain.end()).contains(&position),
+        }
+    }
+
+    /// Returns the position at which the space of the log ends while the space from position
+    /// `floor` on must not be overwritten.
+    pub(super) fn limit(&self, floor: u64) -> u64 {
+        match &self.place {
+            Place::Circle(_) => floor + self.bytes,
+            Place::Chain(chain) => chain.end().min(floor + self.bytes),
+        }
     }
 }
 
@@ -457,8 +500,8 @@ impl Log {
         let claim = |first: &Pending| first.append.range.is_empty();
         let only_claim = !again && self.pending.borrow().front().is_some_and(claim);
         let reserve = if only_claim || again { 2 } else { 3 };
-        let kept = head - self.floor() + reserve * window;
-        let free = self.area.bytes.checked_sub(kept)?;
+        let limit = self.area.limit(self.floor());
+        let free = limit.checked_sub(head + reserve * window)?;
         if only_claim {
             return (free >= HEADER_BYTES).then_some(0);
         }

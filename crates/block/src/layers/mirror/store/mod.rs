@@ -13,11 +13,13 @@ mod check;
 mod checkpoint;
 pub(super) mod checksums;
 mod choose;
+mod cleaning;
 mod destage;
 pub(super) mod digests;
 mod dropping;
 mod entry;
 mod extents;
+mod folding;
 mod forgetting;
 mod growing;
 mod headers;
@@ -30,6 +32,7 @@ mod recover;
 pub(super) mod regions;
 mod relog;
 mod runs;
+mod segments;
 mod straight;
 mod superseded;
 #[cfg(test)]
@@ -54,6 +57,7 @@ pub(super) use self::log::{LogCounts, Outcome};
 use self::pages::{PageBits, WrittenIn};
 use self::progress::Noticed;
 use self::regions::Regions;
+use self::segments::Segments;
 pub(super) use self::straight::Unsettled;
 pub(super) use self::superseded::Superseded;
 use self::written::Written;
@@ -129,7 +133,11 @@ pub(super) type AskPeer = dyn Fn(Range<u64>) -> LocalFuture<'static, Option<Payl
 /// The store of one side; see the module documentation.
 pub(super) struct Store {
     rt: Rt,
+    /// The device of the side. On a logged side, the addresses of the data area and of the
+    /// checksums are virtual, and `segments` translates them.
     device: Rc<dyn Device>,
+    /// The segments of a logged side; `None` for a side whose blocks have a home.
+    segments: Option<Rc<Segments>>,
     data_offset: u64,
     digest: BlockDigest,
     volume_bytes: Cell<u64>,
@@ -228,6 +236,9 @@ pub(super) async fn initialise(
         kept_from: FIRST_CHANGE,
         ..checkpoint::Checkpoint::default()
     };
+    if let Some(of_side) = &layout.segments {
+        segments::initialise(rt, device, side, (layout, of_side)).await?;
+    }
     checkpoint::write(rt, device, &side, &first, &Cell::new(0)).await
 }
 
@@ -304,9 +315,20 @@ impl Store {
     ) -> Result<Rc<Store>, IoError> {
         let transfer_max = u64::from(on.device.geometry().transfer_bytes_max);
         let noticed = Noticed::over(rt, &on.device);
-        let device = Rc::clone(&noticed) as Rc<dyn Device>;
-        let area = log::Area::new(on.layout.log, transfer_max);
-        let recovered = recover::recover(&device, on, area, told);
+        let raw = Rc::clone(&noticed) as Rc<dyn Device>;
+        let segments = match &on.layout.segments {
+            Some(of_side) => Some(Segments::open(rt, &raw, on.side, (&on.layout, of_side)).await?),
+            None => None,
+        };
+        let (device, area) = match &segments {
+            Some(segments) => {
+                let chain = Rc::clone(segments.chain());
+                let area = log::Area::in_segments(chain, on.layout.log.1, transfer_max);
+                (Rc::clone(segments) as Rc<dyn Device>, area)
+            }
+            None => (raw, log::Area::new(on.layout.log, transfer_max)),
+        };
+        let recovered = recover::recover(&device, on, area.clone(), told);
         let areas = open_areas(rt, &device, on);
         let (recovered, areas) = futures_util::future::try_join(recovered, areas).await?;
         let found = StoreFound {
@@ -330,6 +352,7 @@ impl Store {
         Ok(Rc::new(Store {
             rt: rt.clone(),
             device: Rc::clone(&device),
+            segments,
             data_offset: on.layout.data.0,
             digest: on.digest,
             volume_bytes: on.volume_bytes.into(),
@@ -395,6 +418,11 @@ impl Store {
         let store = Rc::clone(self);
         self.tasks
             .spawn(async move { store.destage_for_ever().await });
+        if let Some(segments) = &self.segments {
+            let (store, segments) = (Rc::clone(self), Rc::clone(segments));
+            self.tasks
+                .spawn(async move { store.clean_for_ever(&segments).await });
+        }
         Ok(())
     }
 
@@ -605,7 +633,10 @@ impl Store {
         match newest.first().map(|(_, record)| &record.content) {
             Some(Content::Data { position, .. }) => Some(self.log.area.at(*position)),
             Some(Content::Zeroes(_) | Content::Lost) => None,
-            None => Some(self.data_offset + offset),
+            None => match &self.segments {
+                Some(segments) => segments.offset_of(self.data_offset + offset),
+                None => Some(self.data_offset + offset),
+            },
         }
     }
 
@@ -628,6 +659,9 @@ impl Store {
     pub(super) async fn end(&self) {
         self.ending.set(true);
         self.log.changed.notify();
+        if let Some(segments) = &self.segments {
+            segments.freed.notify();
+        }
         let _none = self.destaging.acquire(1).await;
         self.log.until_idle().await;
         self.noticed.end_changes().await;
@@ -688,6 +722,9 @@ impl Store {
         }
         if let Some(checksums) = &self.checksums {
             checksums.statistics(part, out);
+        }
+        if let Some(segments) = &self.segments {
+            segments.statistics(part, out);
         }
     }
 

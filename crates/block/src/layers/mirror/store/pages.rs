@@ -55,7 +55,7 @@ pub(in crate::layers::mirror) enum PageError {
 /// it: the CRC32C of the page without the checksums of its sectors. With these checksums included,
 /// all sealed versions of a page would have the same CRC, like any content that ends with its own
 /// CRC.
-fn digests(pages: &Payload) -> Vec<u32> {
+pub(in crate::layers::mirror::store) fn digests(pages: &Payload) -> Vec<u32> {
     let bytes = pages.to_vec();
     let digest = |page: &[u8]| {
         let sectors = page.chunks_exact(SECTOR_BYTES);

@@ -44,6 +44,8 @@ struct Reader<'d> {
     device: &'d Rc<dyn Device>,
     digest: BlockDigest,
     area: Area,
+    /// Position at which the space of the log ends.
+    limit: u64,
     position: u64,
     bytes: Vec<u8>,
     /// Number of reads in flight for the next chunk of bytes. It doubles with each chunk, up to
@@ -87,13 +89,16 @@ impl Reader<'_> {
         run: u64,
         position: u64,
     ) -> Result<Option<Header>, IoError> {
-        let area = self.area;
+        if position + HEADER_BYTES > self.limit {
+            return Ok(None);
+        }
+        let left = self.area.bytes_left_at(position);
         let block = self.at(position, HEADER_BYTES).await?;
         let header = Header::decode(block).filter(|header| {
             header.side == *side
                 && header.run == run
                 && header.position == position
-                && header.end() - position <= area.bytes_left_at(position)
+                && header.end() - position <= left
         });
         Ok(header)
     }
@@ -149,9 +154,13 @@ pub(super) async fn recover(
     let (side, digest, counts_below) = (&on.side, on.digest, &*on.counts_below);
     let slots = checkpoint::read(device, side).await?;
     let checkpoint = slots.newest;
+    if !area.holds(checkpoint.tail) {
+        return Err(IoError::Corrupt);
+    }
     let mut reader = Reader {
         device,
         digest,
+        limit: area.limit(checkpoint.tail),
         area,
         position: 0,
         bytes: Vec::new(),
@@ -172,7 +181,7 @@ pub(super) async fn recover(
         given_up: Vec::new(),
         damaged: false,
     };
-    while walk.position < checkpoint.tail + area.bytes {
+    while walk.position < reader.limit {
         told(walk.position - checkpoint.tail);
         if walk.discontinuity() {
             found.start.head = found.start.head.max(walk.position);

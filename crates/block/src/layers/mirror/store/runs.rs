@@ -69,7 +69,7 @@ impl Log {
             start: (head + self.area.window()).next_multiple_of(BLOCK_BYTES),
         };
         if !is_empty && next.discontinuities.len() == DISCONTINUITIES_MAX
-            || discontinuity.start - floor + self.area.window() > self.area.bytes
+            || discontinuity.start + self.area.window() > self.area.limit(floor)
         {
             let empty = place(&mut next.discontinuities, head).ok_or(IoError::NoSpace)?;
             discontinuity = Discontinuity {

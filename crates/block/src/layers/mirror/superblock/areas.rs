@@ -43,3 +43,8 @@ pub(in crate::layers::mirror) const PAGE_BITS: u64 = ENTRIES_BYTES as u64 * 8;
 pub(in crate::layers::mirror) fn written_bytes(pages: u64) -> u64 {
     2 * pages.div_ceil(PAGE_BITS) * PAGE_BYTES
 }
+
+/// Returns the length in bytes of the bitmap pages that describe `covered_bytes` of the volume.
+pub(in crate::layers::mirror) fn map_bytes(covered_bytes: u64) -> u64 {
+    covered_bytes.div_ceil(MAP_PAGE_COVERS_BYTES) * BLOCK_BYTES
+}

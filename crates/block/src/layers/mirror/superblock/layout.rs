@@ -1,8 +1,11 @@
 //! Layout of the areas of a side. `docs/format/mirror-side.md` specifies the sizes, which are fixed
 //! when a side is formatted: an opening reads them from the superblock and never computes them.
 
+use serde::Deserialize;
+
 use super::SUPERBLOCK_BYTES;
-use super::areas::{CHECKSUM_PAGE_COVERS_BYTES, MAP_PAGE_COVERS_BYTES, written_bytes};
+use super::areas::{CHECKSUM_PAGE_COVERS_BYTES, MAP_PAGE_COVERS_BYTES, map_bytes, written_bytes};
+use super::segmented::{self, SegmentLayout};
 use crate::geometry::Geometry;
 use crate::request::BLOCK_BYTES;
 use crate::units::show_size;
@@ -31,8 +34,11 @@ pub struct SideLayout {
     pub written: Option<(u64, u64)>,
     /// The log.
     pub log: (u64, u64),
-    /// The data area: the volume itself, readable without bimetal.
+    /// The data area: the volume itself, readable without bimetal. On a logged side, this range and
+    /// that of the checksums are virtual.
     pub data: (u64, u64),
+    /// The segments of a logged side; `None` for a side whose blocks have a home.
+    pub segments: Option<SegmentLayout>,
 }
 
 /// Reason why a device cannot be a side.
@@ -66,6 +72,18 @@ pub enum LayoutError {
         /// Size in bytes up to which the device should be able to grow.
         grow_to_bytes: u64,
     },
+    /// A disk whose content is kept cannot be a logged side.
+    #[error("has content to be kept, which a side with layout = \"log\" cannot do")]
+    AdoptedLog,
+    /// The device has more blocks than a logged side can address.
+    #[error(
+        "too large for layout = \"log\": {}, such a side has at most 16 TiB",
+        show_size(*device_bytes)
+    )]
+    TooLargeForSegments {
+        /// Size of the device in bytes.
+        device_bytes: u64,
+    },
     /// The areas do not fit into the metadata device before the data.
     #[error(
         "the {} before the data are not enough; the metadata device needs {} and 4 KiB",
@@ -79,9 +97,23 @@ pub enum LayoutError {
     },
 }
 
+/// How a side stores the blocks of the volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SideKind {
+    /// Each block has a home, to which changes are written after they were logged.
+    #[default]
+    Home,
+    /// The side is a log and nothing else: a block stays where it was logged until its segment is
+    /// cleaned.
+    Log,
+}
+
 /// Requested properties of a layout.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Asked {
+    /// How the side stores the blocks of the volume.
+    pub kind: SideKind,
     /// Length of the log in bytes; `None` to derive it from the size of the device.
     pub log_bytes: Option<u64>,
     /// Size in bytes up to which the device, and the volume with it, can grow later.
@@ -112,6 +144,9 @@ impl SideLayout {
         let device_bytes = geometry.size_bytes;
         if device_bytes < SIDE_BYTES_MIN && geometry.content_offset_bytes.is_none() {
             return Err(LayoutError::TooSmall { device_bytes });
+        }
+        if asked.kind == SideKind::Log {
+            return segmented::of(geometry, asked);
         }
         let mut position = HEADER_BYTES;
         let mut area = |bytes: u64| {
@@ -146,6 +181,7 @@ impl SideLayout {
             written: Some(written),
             log,
             data: (start, end - start),
+            segments: None,
         })
     }
 
@@ -157,6 +193,9 @@ impl SideLayout {
     /// Returns the size in bytes of the largest volume for which a device of `device_bytes` has
     /// room, and which the bitmap and the checksums can describe.
     pub(in crate::layers::mirror) fn volume_bytes_max(&self, device_bytes: u64) -> u64 {
+        if self.segments.is_some() {
+            return self.data.1;
+        }
         let pages = |(_, len): (u64, u64)| len / BLOCK_BYTES;
         let described = [
             pages(self.map) * MAP_PAGE_COVERS_BYTES,
@@ -181,7 +220,9 @@ impl SideLayout {
     /// # Errors
     /// A description of the fault.
     pub(super) fn check(&self, volume_bytes: u64, device_bytes: u64) -> Result<(), String> {
-        let mut free_from = HEADER_BYTES;
+        if let Some(segments) = &self.segments {
+            return segmented::check(self, segments, volume_bytes, device_bytes);
+        }
         // A side that does not record which pages were written has no area for this record, so the
         // length of that area is 0.
         let nowhere = (self.log.0, 0);
@@ -197,33 +238,50 @@ impl SideLayout {
             ("log", self.log, LOG_BYTES_MIN),
             ("data", self.data, volume_bytes),
         ];
-        for (name, (start, len), needed) in areas {
-            let end = start
-                .checked_add(len)
-                .ok_or_else(|| format!("its {name} area has no end"))?;
-            if start < free_from || !(start | len).is_multiple_of(BLOCK_BYTES) {
-                return Err(format!(
-                    "its {name} area lies at {start}, where it cannot be"
-                ));
-            }
-            if len < needed {
-                return Err(format!("its {name} area is too small for the volume"));
-            }
-            free_from = end;
-        }
-        let last = device_bytes.saturating_sub(SUPERBLOCK_BYTES);
-        if free_from > last
-            || !volume_bytes.is_multiple_of(BLOCK_BYTES)
-            || !self.data.0.is_multiple_of(DATA_ALIGNMENT)
+        check_areas(&areas, device_bytes)?;
+        if !volume_bytes.is_multiple_of(BLOCK_BYTES) || !self.data.0.is_multiple_of(DATA_ALIGNMENT)
         {
             return Err(format!(
-                "it describes a volume of {} but the device has {}",
-                show_size(volume_bytes),
-                show_size(device_bytes)
+                "it describes a volume of {volume_bytes} bytes at {}",
+                self.data.0
             ));
         }
         Ok(())
     }
+}
+
+/// Checks areas that were read, given as their names, places and needed lengths in bytes: they must
+/// be long enough, lie one behind the other, and end before the last block of the device.
+///
+/// # Errors
+/// A description of the fault.
+pub(super) fn check_areas(
+    areas: &[(&str, (u64, u64), u64)],
+    device_bytes: u64,
+) -> Result<(), String> {
+    let mut free_from = HEADER_BYTES;
+    for (name, (start, len), needed) in areas {
+        let end = start
+            .checked_add(*len)
+            .ok_or_else(|| format!("its {name} area has no end"))?;
+        if *start < free_from || !(start | len).is_multiple_of(BLOCK_BYTES) {
+            return Err(format!(
+                "its {name} area lies at {start}, where it cannot be"
+            ));
+        }
+        if len < needed {
+            return Err(format!("its {name} area is too small for the volume"));
+        }
+        free_from = end;
+    }
+    if free_from > device_bytes.saturating_sub(SUPERBLOCK_BYTES) {
+        return Err(format!(
+            "its areas end at {} but the device has {}",
+            show_size(free_from),
+            show_size(device_bytes)
+        ));
+    }
+    Ok(())
 }
 
 /// Returns the default length in bytes of the log on a device.
@@ -232,7 +290,7 @@ fn default_log_bytes(device_bytes: u64) -> u64 {
 }
 
 /// Returns the length in bytes of the log on a device without existing content.
-fn log_bytes(device_bytes: u64, asked: Asked) -> Result<u64, LayoutError> {
+pub(super) fn log_bytes(device_bytes: u64, asked: Asked) -> Result<u64, LayoutError> {
     let log_bytes = asked.log_bytes.unwrap_or(default_log_bytes(device_bytes));
     let log_bytes_max = device_bytes / 2;
     if (LOG_BYTES_MIN..=log_bytes_max).contains(&log_bytes) {
@@ -278,11 +336,6 @@ pub(in crate::layers::mirror) fn device_bytes_for(data_bytes: u64, asked: Asked)
         device_bytes += data_bytes - layout.data.1;
     }
     device_bytes.div_ceil(DATA_ALIGNMENT) * DATA_ALIGNMENT
-}
-
-/// Returns the length in bytes of the bitmap pages that describe `covered_bytes` of the volume.
-fn map_bytes(covered_bytes: u64) -> u64 {
-    covered_bytes.div_ceil(MAP_PAGE_COVERS_BYTES) * BLOCK_BYTES
 }
 
 /// Returns the length in bytes of the checksum pages that describe `covered_bytes` of data.

@@ -13,6 +13,7 @@ mod history;
 mod layout;
 mod listed;
 mod remembered;
+pub(super) mod segmented;
 #[cfg(test)]
 mod tests;
 
@@ -26,9 +27,10 @@ pub use candidate::Candidate;
 pub(super) use candidate::NotSeen;
 pub use history::{EPOCHS_MAX, Epoch, History};
 pub(super) use layout::device_bytes_for;
-pub use layout::{Asked, LOG_BYTES_MIN, LayoutError, SIDE_BYTES_MIN, SideLayout};
+pub use layout::{Asked, LOG_BYTES_MIN, LayoutError, SIDE_BYTES_MIN, SideKind, SideLayout};
 pub use listed::{Acknowledged, Listed, Table, place_in};
 pub use remembered::{Leaving, Remembered, ScrubRecord};
+pub use segmented::SegmentLayout;
 
 const MAGIC: [u8; 8] = *b"BIMETAL\0";
 
@@ -54,12 +56,15 @@ const EPOCH_COUNT_AT: usize = 768;
 const HISTORY_AT: usize = 776;
 const EPOCH_BYTES: usize = 48;
 const WRITTEN_AT: usize = 3848;
+const SEGMENTS_AT: usize = 3872;
 const CHECKSUM_AT: usize = SUPERBLOCK_BYTES as usize - 4;
 /// Feature bit of a side that records which pages of its dirty-region bitmap and its checksums were
 /// ever written.
 const WRITTEN_FEATURE: u64 = 1;
 /// Feature bit of a side whose block digests are computed with XXH3.
 const XXH3_FEATURE: u64 = 2;
+/// Feature bit of a logged side.
+const SEGMENTS_FEATURE: u64 = 4;
 /// Sequence number of the first change of a volume; the number 0 means no change.
 pub const FIRST_CHANGE: u64 = 1;
 
@@ -278,7 +283,7 @@ impl Block<'_> {
                 ));
             }
         }
-        match self.u64_at(16) & !(WRITTEN_FEATURE | XXH3_FEATURE) {
+        match self.u64_at(16) & !(WRITTEN_FEATURE | XXH3_FEATURE | SEGMENTS_FEATURE) {
             0 => Ok(()),
             features => Err(format!(
                 "it uses features {features:#x} that this program does not know"
@@ -300,6 +305,16 @@ impl Block<'_> {
             0 => (None, 0),
             _ => (Some(self.area_at(WRITTEN_AT)), self.u64_at(WRITTEN_AT + 16)),
         }
+    }
+
+    /// Returns the segments of a logged side; `None` for a side whose blocks have a home.
+    fn segments(&self) -> Option<SegmentLayout> {
+        let is_logged = self.u64_at(16) & SEGMENTS_FEATURE != 0;
+        is_logged.then(|| SegmentLayout {
+            record: self.area_at(SEGMENTS_AT),
+            area: self.area_at(SEGMENTS_AT + 16),
+            segment_bytes: self.u64_at(SEGMENTS_AT + 32),
+        })
     }
 
     fn table(&self) -> Result<Table, String> {
@@ -379,7 +394,9 @@ impl Superblock {
             BlockDigest::Crc32c => 0,
             BlockDigest::Xxh3 => XXH3_FEATURE,
         };
-        fields.put_u64(written.map_or(0, |_| WRITTEN_FEATURE) | digest);
+        let segments = self.layout.segments;
+        let logged = segments.map_or(0, |_| SEGMENTS_FEATURE);
+        fields.put_u64(written.map_or(0, |_| WRITTEN_FEATURE) | digest | logged);
         (0..2).for_each(|_| fields.put_u64(0));
         fields.put(&self.volume);
         fields.put(&self.side);
@@ -415,6 +432,14 @@ impl Superblock {
             fields.put_u64(offset);
             fields.put_u64(len);
             fields.put_u64(self.unknown_blocks);
+        }
+        if let Some(segments) = segments {
+            let mut fields = Fields::at(&mut block, SEGMENTS_AT);
+            for (offset, len) in [segments.record, segments.area] {
+                fields.put_u64(offset);
+                fields.put_u64(len);
+            }
+            fields.put_u64(segments.segment_bytes);
         }
         self.remembered.encode(&mut block);
         let checksum = crc32c::crc32c(&block[..CHECKSUM_AT]);
@@ -454,6 +479,7 @@ impl Superblock {
                 written,
                 log: block.area_at(144),
                 data: block.area_at(160),
+                segments: block.segments(),
             },
             digest: block.digest(),
             unknown_blocks,

@@ -1,0 +1,197 @@
+//! Pages of the map on the device: reading all of them when a side is opened, and writing those that
+//! have changed to the segments.
+
+use bimetal_rt::Payload;
+use bimetal_rt::turn::give_way;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+
+use super::{PageEntry, Place, Segments, Stream, pages};
+use crate::BLOCK_BYTES;
+use crate::error::IoError;
+use crate::layers::mirror::superblock::areas::ENTRIES_BYTES;
+use crate::request::{Flags, Request};
+
+/// Number of the first page of the map. The checksums of a page include its number, so that no page
+/// of the checksums can be mistaken for one of the map.
+const FIRST_PAGE: u64 = 1 << 61;
+/// Maximum number of pages that one request reads or writes.
+const RUN_PAGES_MAX: usize = 256;
+/// Maximum number of requests in flight.
+const IN_FLIGHT_MAX: usize = 8;
+
+impl Segments {
+    fn area(&self) -> pages::Area {
+        pages::Area {
+            offset: 0,
+            len: self.places.borrow().pages() * BLOCK_BYTES,
+            side: self.side,
+            numbered_from: FIRST_PAGE,
+        }
+    }
+
+    /// Reads all pages of the map that the page table names, and counts the live blocks.
+    ///
+    /// # Errors
+    /// Errors of the device that do not concern single blocks.
+    pub(super) async fn load_map(&self) -> Result<(), IoError> {
+        let mut listed: Vec<(u32, u64)> = {
+            let table = self.table.borrow();
+            let written = (0..)
+                .zip(table.iter())
+                .filter(|(_, entry)| entry.place != 0);
+            written
+                .map(|(page, entry)| (entry.place - 1, page))
+                .collect()
+        };
+        listed.sort_unstable();
+        let together = |a: &(u32, u64), b: &(u32, u64)| a.0 + 1 == b.0;
+        let runs = listed.chunk_by(together);
+        let mut runs = runs.flat_map(|run| run.chunks(self.run_pages_max()));
+        let mut reads = FuturesUnordered::new();
+        loop {
+            while reads.len() < IN_FLIGHT_MAX
+                && let Some(run) = runs.next()
+            {
+                reads.push(self.load_run(run));
+            }
+            match reads.next().await {
+                Some(read) => read?,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    fn run_pages_max(&self) -> usize {
+        let transfer = u64::from(self.device.geometry().transfer_bytes_max) / BLOCK_BYTES;
+        RUN_PAGES_MAX.min(transfer as usize).max(1)
+    }
+
+    async fn load_run(&self, run: &[(u32, u64)]) -> Result<(), IoError> {
+        let bytes = run.len() as u64 * BLOCK_BYTES;
+        let read = Request::read(self.offset_at(run[0].0), bytes);
+        let data = match self.device.submit(read).await {
+            Ok(reply) => Some(reply.into_data()),
+            Err(error) if error.is_of_a_block() && run.len() > 1 => {
+                for page in run {
+                    Box::pin(self.load_run(std::slice::from_ref(page))).await?;
+                }
+                return Ok(());
+            }
+            Err(error) if error.is_of_a_block() => None,
+            Err(error) => return Err(error),
+        };
+        for (index, (at, page)) in run.iter().enumerate() {
+            give_way().await;
+            let start = index * BLOCK_BYTES as usize;
+            let end = start + BLOCK_BYTES as usize;
+            self.load_page(*page, *at, data.as_ref().map(|data| data.slice(start..end)));
+        }
+        Ok(())
+    }
+
+    /// Puts a page into the map. `read` is what was read; `None` when it cannot be read.
+    fn load_page(&self, page: u64, at: u32, read: Option<Payload>) {
+        let digest = self.table.borrow()[page as usize].digest;
+        let intact = read.filter(|read| pages::digests(read) == [digest]);
+        let entries = intact.and_then(|read| self.area().entries(page, &read.to_vec()).ok());
+        if entries.is_none() {
+            self.count(|counts| counts.map_pages_damaged += 1);
+        }
+        let mut places = self.places.borrow_mut();
+        places.load(page, entries.as_deref());
+        let blocks = self.layout.area.1 / BLOCK_BYTES;
+        let is_outside = |(_, at): (u64, u32)| u64::from(at) >= blocks;
+        if places.stored_in_page(page).any(is_outside) {
+            places.load(page, None);
+        }
+        let mut usage = self.usage.borrow_mut();
+        usage.add_live(at);
+        for (_, at) in places.stored_in_page(page) {
+            usage.add_live(at);
+        }
+    }
+
+    /// Writes the pages of the map that have changed, without a flush and without a commit.
+    ///
+    /// # Errors
+    /// Errors of the device; `NoSpace` when no segment is free. Pages that were not written are
+    /// written by the next call.
+    pub(in super::super) async fn write_map(&self) -> Result<(), IoError> {
+        let changed = self.places.borrow_mut().take_changed();
+        let mut result = Ok(());
+        let mut left = changed.as_slice();
+        let mut writes = FuturesUnordered::new();
+        loop {
+            while !left.is_empty() && writes.len() < IN_FLIGHT_MAX && result.is_ok() {
+                let wanted = left.len().min(self.run_pages_max()) as u64;
+                match self.take_blocks(Stream::Pages, wanted) {
+                    Ok((at, blocks, pins)) => {
+                        let (run, rest) = left.split_at(blocks as usize);
+                        left = rest;
+                        writes.push(async move {
+                            let written = self.write_run(run, at).await;
+                            drop(pins);
+                            written
+                        });
+                    }
+                    Err(error) => result = Err(error),
+                }
+            }
+            match writes.next().await {
+                Some(written) => result = result.and(written),
+                None => break,
+            }
+        }
+        self.places.borrow_mut().mark(left.iter().copied());
+        result
+    }
+
+    /// Writes pages to consecutive blocks from `at` on. A page that changes during the write is
+    /// written again by the next call, like all pages of a run that could not be written.
+    async fn write_run(&self, run: &[u64], at: u32) -> Result<(), IoError> {
+        let mut bytes = self.rt.pool().alloc_now(run.len() * BLOCK_BYTES as usize);
+        let area = self.area();
+        for (page, bytes) in run.iter().zip(bytes.chunks_exact_mut(BLOCK_BYTES as usize)) {
+            let mut entries = [0; ENTRIES_BYTES];
+            self.places.borrow().encode(*page, &mut entries);
+            area.seal(*page, &entries, bytes);
+        }
+        let write = Request::write(self.offset_at(at), bytes.freeze(), Flags::NONE);
+        let digests = pages::digests(&write.payload);
+        if let Err(error) = self.device.submit(write).await {
+            self.places.borrow_mut().mark(run.iter().copied());
+            return Err(error);
+        }
+        self.count(|counts| counts.map_pages_written += run.len() as u64);
+        for (index, (page, digest)) in (0..).zip(run.iter().zip(digests)) {
+            let place = at + index;
+            let entry = PageEntry {
+                place: place + 1,
+                digest,
+            };
+            let mut table = self.table.borrow_mut();
+            let before = std::mem::replace(&mut table[*page as usize], entry);
+            let mut usage = self.usage.borrow_mut();
+            usage.add_live(place);
+            if before.place != 0 {
+                usage.remove_live(before.place - 1);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the pages of the map that are in a segment.
+    pub(super) fn map_pages_in(&self, segment: u32) -> Vec<u64> {
+        let table = self.table.borrow();
+        let usage = self.usage.borrow();
+        let is_in =
+            |entry: &PageEntry| entry.place != 0 && usage.segment_of(entry.place - 1) == segment;
+        let pages = (0..).zip(table.iter()).filter(|(_, entry)| is_in(entry));
+        pages.map(|(page, _)| page).collect()
+    }
+
+    /// Returns true when a block of the volume or of the checksums is still where it was.
+    pub(super) fn is_at(&self, block: u64, at: u32) -> bool {
+        self.places.borrow().get(block) == Place::At(at)
+    }
+}

@@ -1,0 +1,534 @@
+//! Segments: the storage of a logged side, which has no home for any block. Everything is appended
+//! to segments, in sequence, and a map says where each block is. Segments that hold little are
+//! cleaned: what is live in them is appended again, and they are filled anew.
+//!
+//! [`Segments`] is a device with *virtual* addresses for the rest of the store: a write to a virtual
+//! address appends the data and changes the map, a read looks the places up. A change that is in
+//! the log is never copied: the map is made to refer to its place in the log. Requests to other
+//! addresses go to the device as they are.
+//!
+//! The map on the device changes only with a commit. A crash takes back everything since the last
+//! commit, except for the log. So this module must never fill a segment to which the last committed
+//! map refers.
+
+mod chain;
+mod clean;
+mod map_pages;
+mod places;
+mod record;
+mod usage;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use bimetal_rt::sync::Event;
+use bimetal_rt::turn::give_way;
+use bimetal_rt::{Buf, Payload, Rt};
+use futures_util::future::try_join_all;
+
+pub(super) use self::chain::Chain;
+use self::chain::Listed;
+use self::places::{Place, Places, runs};
+use self::record::{PageEntry, Record};
+use self::usage::{State, Usage};
+use super::pages;
+use crate::BLOCK_BYTES;
+use crate::device::{Device, IoFuture, LocalFuture, Statistic, StatisticVisitor};
+use crate::error::IoError;
+use crate::extents::ExtentList;
+use crate::geometry::Geometry;
+use crate::layers::mirror::superblock::segmented::{SEGMENTS_RESERVED, VIRTUAL_START, place_pages};
+use crate::layers::mirror::superblock::{SegmentLayout, SideLayout, Uuid};
+use crate::media::null::zero_payload;
+use crate::request::{Extent, IoResult, Op, Reply, Request};
+
+/// Number of free segments that only cleaning and the pages of the map may fill.
+const SPARED: usize = SEGMENTS_RESERVED as usize / 2;
+
+/// What a segment is filled with. Each stream fills a segment of its own, so that content of
+/// similar age is together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stream {
+    /// Pages of the map and of the checksums.
+    Pages,
+    /// Content that a rebuild writes, which goes through no log.
+    Copied,
+    /// Content that cleaning has moved.
+    Moved,
+}
+
+const STREAMS: usize = 3;
+
+/// The segment that a stream fills.
+#[derive(Clone, Copy, Debug)]
+struct Filled {
+    segment: u32,
+    /// Number of its blocks that are taken.
+    blocks: u32,
+}
+
+/// Counters of the segments since the side was opened.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    moved_blocks: u64,
+    cleaned_segments: u64,
+    map_pages_written: u64,
+    map_pages_damaged: u64,
+    commits: u64,
+}
+
+/// The storage of a logged side; see the module documentation.
+pub(super) struct Segments {
+    rt: Rt,
+    device: Rc<dyn Device>,
+    side: Uuid,
+    layout: SegmentLayout,
+    log_bytes: u64,
+    /// Virtual addresses from [`VIRTUAL_START`] on: their number of bytes, and the number of bytes
+    /// before the first block of the volume.
+    virtual_bytes: u64,
+    pages_bytes: u64,
+    geometry: Geometry,
+    places: RefCell<Places>,
+    usage: RefCell<Usage>,
+    filled: RefCell<[Option<Filled>; STREAMS]>,
+    /// The page table: where the last written version of each page of the map is.
+    table: RefCell<Vec<PageEntry>>,
+    /// Segments of the log.
+    chain: Rc<Chain>,
+    /// Position up to which the log will be dropped after the next commit.
+    dropping_to: Cell<u64>,
+    sequence: Cell<u64>,
+    older_copy: Cell<usize>,
+    /// Notified when segments have become free.
+    pub(super) freed: Event,
+    counts: Cell<Counts>,
+    zeroes: Buf,
+}
+
+/// Guard that protects segments from becoming free while requests read or write them.
+struct Pins<'s> {
+    of: &'s Segments,
+    segments: Vec<u32>,
+}
+
+impl Drop for Pins<'_> {
+    fn drop(&mut self) {
+        let mut usage = self.of.usage.borrow_mut();
+        self.segments
+            .iter()
+            .for_each(|segment| usage.unpin(*segment));
+    }
+}
+
+/// Writes the first segment record of a new side. It is durable when this returns.
+///
+/// # Errors
+/// Errors of the device.
+pub(super) async fn initialise(
+    rt: &Rt,
+    device: &Rc<dyn Device>,
+    side: Uuid,
+    (layout, segments): (&SideLayout, &SegmentLayout),
+) -> Result<(), IoError> {
+    let of_log = (layout.log.1 / segments.segment_bytes) as u32;
+    let pages = place_pages(layout.checksums.1 + layout.data.1);
+    let first = Record {
+        sequence: 1,
+        log: Listed {
+            first: 0,
+            segments: (0..of_log).collect(),
+        },
+        pages: vec![PageEntry::default(); pages as usize],
+    };
+    record::write(rt, device, &side, segments, (&first, &Cell::new(0))).await
+}
+
+impl Segments {
+    /// Opens the segments of a side by reading the record and the map. Writes nothing.
+    ///
+    /// # Errors
+    /// Errors of the device that do not concern single blocks; `Corrupt` when no copy of the record
+    /// is valid. A damaged page of the map is no error: the places of its blocks are lost.
+    pub(super) async fn open(
+        rt: &Rt,
+        device: &Rc<dyn Device>,
+        side: Uuid,
+        (layout, segments): (&SideLayout, &SegmentLayout),
+    ) -> Result<Rc<Segments>, IoError> {
+        let virtual_bytes = layout.checksums.1 + layout.data.1;
+        let pages = place_pages(virtual_bytes);
+        let found = record::read(&**device, &side, segments, pages).await?;
+        let record = found.newest;
+        let segment_blocks = segments.segment_blocks() as u32;
+        let mut usage = Usage::new(segments.segments(), segment_blocks);
+        for segment in &record.log.segments {
+            usage.set_state(*segment, State::Log);
+        }
+        let chain = Chain::new(segments.area.0, segments.segment_bytes, record.log);
+        let opened = Segments {
+            rt: rt.clone(),
+            device: Rc::clone(device),
+            side,
+            layout: *segments,
+            log_bytes: layout.log.1,
+            virtual_bytes,
+            pages_bytes: layout.checksums.1,
+            geometry: Geometry {
+                size_bytes: VIRTUAL_START + virtual_bytes,
+                rotational: false,
+                discard_zeroes: true,
+                ..device.geometry().clone()
+            },
+            places: RefCell::new(Places::new(virtual_bytes / BLOCK_BYTES)),
+            usage: RefCell::new(usage),
+            filled: RefCell::default(),
+            table: RefCell::new(record.pages),
+            chain: Rc::new(chain),
+            dropping_to: Cell::new(0),
+            sequence: Cell::new(record.sequence),
+            older_copy: Cell::new(found.older_copy),
+            freed: Event::new(),
+            counts: Cell::default(),
+            zeroes: rt.pool().zeroed(1 << 20),
+        };
+        opened.load_map().await?;
+        let mut usage = opened.usage.borrow_mut();
+        // What no committed map refers to was appended after the last commit, or is dead.
+        let unused = usage.dead();
+        usage.release(&unused);
+        drop(usage);
+        Ok(Rc::new(opened))
+    }
+
+    /// Returns the segments of the log.
+    pub(super) fn chain(&self) -> &Rc<Chain> {
+        &self.chain
+    }
+
+    /// Makes the map refer to the content of a block range in the log: `at` is the offset of the
+    /// content on the device.
+    ///
+    /// # Panics
+    /// When the content crosses the end of a segment.
+    pub(super) fn refer(&self, virtual_offset: u64, bytes: u64, at: u64) {
+        let first = ((at - self.layout.area.0) / BLOCK_BYTES) as u32;
+        let blocks = (bytes / BLOCK_BYTES) as u32;
+        let segment_blocks = self.layout.segment_blocks() as u32;
+        assert_eq!(
+            first / segment_blocks,
+            (first + blocks - 1) / segment_blocks,
+            "an entry lies in one segment"
+        );
+        let block = (virtual_offset - VIRTUAL_START) / BLOCK_BYTES;
+        for index in 0..blocks {
+            self.set_place(block + u64::from(index), Place::At(first + index));
+        }
+    }
+
+    fn set_place(&self, block: u64, place: Place) {
+        let before = self.places.borrow_mut().set(block, place);
+        let mut usage = self.usage.borrow_mut();
+        if let Place::At(at) = place {
+            usage.add_live(at);
+        }
+        if let Place::At(at) = before {
+            usage.remove_live(at);
+        }
+    }
+
+    /// Returns the offset on the device of a block at a virtual address; `None` when it has none.
+    pub(super) fn offset_of(&self, virtual_offset: u64) -> Option<u64> {
+        let block = (virtual_offset - VIRTUAL_START) / BLOCK_BYTES;
+        match self.places.borrow().get(block) {
+            Place::At(at) => Some(self.offset_at(at)),
+            Place::Nowhere | Place::Lost => None,
+        }
+    }
+
+    fn offset_at(&self, block: u32) -> u64 {
+        self.layout.area.0 + u64::from(block) * BLOCK_BYTES
+    }
+
+    /// Announces that the log will be dropped up to a position after the next commit, so that the
+    /// commit lengthens the log by as much.
+    pub(super) fn announce_drop(&self, position: u64) {
+        self.dropping_to.set(self.dropping_to.get().max(position));
+    }
+
+    /// Returns the segments that the next commit frees, if it is preceded by writing all pages of
+    /// the map that have changed by now.
+    pub(super) fn dead(&self) -> Vec<u32> {
+        self.usage.borrow().dead()
+    }
+
+    /// Commits the map: durably writes a record with the pages that were written before, and with
+    /// the segments of the log. `dead` are segments that were dead before these pages were written;
+    /// they become free. `log_floor` is the position before which the log needs nothing.
+    ///
+    /// # Errors
+    /// Errors of the device. The map as it was committed before is intact then, or this one is.
+    pub(super) async fn commit(&self, dead: &[u32], log_floor: u64) -> Result<(), IoError> {
+        let appended = self.usage.borrow().appended_blocks;
+        for segment in self.chain.release_before(log_floor) {
+            let mut usage = self.usage.borrow_mut();
+            usage.set_state(segment, State::Sealed(appended));
+            usage.appended_blocks += self.layout.segment_blocks();
+        }
+        let more = self.take_for_log(log_floor);
+        let mut log = self.chain.listed();
+        log.segments.extend(&more);
+        let record = Record {
+            sequence: self.sequence.get() + 1,
+            log,
+            pages: self.table.borrow().clone(),
+        };
+        // The number is not used again, even if the write fails: the record may be on the device.
+        self.sequence.set(record.sequence);
+        let to = (&record, &self.older_copy);
+        let written = record::write(&self.rt, &self.device, &self.side, &self.layout, to).await;
+        if let Err(error) = written {
+            let mut usage = self.usage.borrow_mut();
+            more.iter().for_each(|segment| usage.give_back(*segment));
+            return Err(error);
+        }
+        self.chain.append(&more);
+        self.usage.borrow_mut().release(dead);
+        self.count(|counts| counts.commits += 1);
+        self.freed.notify();
+        Ok(())
+    }
+
+    /// Takes the free segments by which the log is to be lengthened.
+    fn take_for_log(&self, log_floor: u64) -> Vec<u32> {
+        let wanted = log_floor.max(self.dropping_to.get()) + self.log_bytes;
+        let mut end = self.chain.end();
+        let mut usage = self.usage.borrow_mut();
+        let mut more = Vec::new();
+        while end < wanted
+            && let Some(segment) = usage.take(State::Log, SEGMENTS_RESERVED as usize)
+        {
+            more.push(segment);
+            end += self.layout.segment_bytes;
+        }
+        more
+    }
+
+    /// Takes up to `blocks_max` blocks, one behind the other, for a stream. Returns the number of
+    /// the first one, and how many they are. The segment stays protected by the guard.
+    ///
+    /// # Errors
+    /// `NoSpace` when the segment of the stream is full and no segment is free for it.
+    fn take_blocks(
+        &self,
+        stream: Stream,
+        blocks_max: u64,
+    ) -> Result<(u32, u32, Pins<'_>), IoError> {
+        let segment_blocks = self.layout.segment_blocks() as u32;
+        let mut filled = self.filled.borrow_mut();
+        let mut usage = self.usage.borrow_mut();
+        let this = &mut filled[stream as usize];
+        if let Some(full) = this.take_if(|filled| filled.blocks == segment_blocks) {
+            let appended = usage.appended_blocks;
+            usage.set_state(full.segment, State::Sealed(appended));
+        }
+        if this.is_none() {
+            let spared = match stream {
+                Stream::Pages | Stream::Moved => 0,
+                Stream::Copied => SPARED,
+            };
+            let segment = usage.take(State::Open, spared).ok_or(IoError::NoSpace)?;
+            *this = Some(Filled { segment, blocks: 0 });
+        }
+        let this = this.as_mut().expect("a segment was taken");
+        let blocks = blocks_max.min(u64::from(segment_blocks - this.blocks)) as u32;
+        let first = this.segment * segment_blocks + this.blocks;
+        this.blocks += blocks;
+        usage.appended_blocks += u64::from(blocks);
+        usage.pin(this.segment);
+        let segments = vec![this.segment];
+        Ok((first, blocks, Pins { of: self, segments }))
+    }
+
+    /// Takes blocks as [`take_blocks`](Self::take_blocks) does. Content that a rebuild writes waits
+    /// until cleaning has freed a segment.
+    async fn take_when_free(
+        &self,
+        stream: Stream,
+        blocks_max: u64,
+    ) -> Result<(u32, u32, Pins<'_>), IoError> {
+        loop {
+            match self.take_blocks(stream, blocks_max) {
+                Err(IoError::NoSpace) if stream == Stream::Copied => {
+                    let is_free = || self.usage.borrow().free_count() > SPARED;
+                    self.freed.until(is_free).await;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Reads a range of virtual addresses.
+    async fn read(&self, request: &Request) -> IoResult {
+        let first = (request.offset - VIRTUAL_START) / BLOCK_BYTES;
+        let blocks = first..first + request.len / BLOCK_BYTES;
+        let is_of_page = request.offset - VIRTUAL_START < self.pages_bytes;
+        let segment_blocks = self.layout.segment_blocks() as u32;
+        let found = runs(&self.places.borrow(), blocks, segment_blocks);
+        let _pins = self.pin(&found);
+        let parts = found.iter().map(async |(place, blocks)| {
+            let bytes = blocks * BLOCK_BYTES;
+            match place {
+                Place::Nowhere => Ok(zero_payload(&self.zeroes, bytes)),
+                // A page of checksums that reads as zeroes is recognised as damaged.
+                Place::Lost if is_of_page => Ok(zero_payload(&self.zeroes, bytes)),
+                Place::Lost => Err(IoError::Medium),
+                Place::At(at) => {
+                    let read = Request::read(self.offset_at(*at), bytes);
+                    let read = read.from_origin(request.origin);
+                    self.device.submit(read).await.map(Reply::into_data)
+                }
+            }
+        });
+        let mut data = Payload::empty();
+        for part in try_join_all(parts).await? {
+            data.append(part);
+        }
+        Ok(Reply::Data(data))
+    }
+
+    fn pin(&self, found: &[(Place, u64)]) -> Pins<'_> {
+        let mut usage = self.usage.borrow_mut();
+        let mut segments = Vec::new();
+        for (place, _) in found {
+            if let Place::At(at) = place {
+                let segment = usage.segment_of(*at);
+                usage.pin(segment);
+                segments.push(segment);
+            }
+        }
+        Pins { of: self, segments }
+    }
+
+    /// Appends the data of a write to a virtual address, and makes the map refer to it.
+    async fn write(&self, request: Request) -> IoResult {
+        let first = (request.offset - VIRTUAL_START) / BLOCK_BYTES;
+        let stream = match request.offset - VIRTUAL_START < self.pages_bytes {
+            true => Stream::Pages,
+            false => Stream::Copied,
+        };
+        let (mut done, all) = (0, request.len / BLOCK_BYTES);
+        while done < all {
+            let (at, blocks, pins) = self.take_when_free(stream, all - done).await?;
+            let bytes = (done * BLOCK_BYTES) as usize;
+            let end = bytes + blocks as usize * BLOCK_BYTES as usize;
+            let data = request.payload.slice(bytes..end);
+            let write = Request::write(self.offset_at(at), data, request.flags);
+            self.device
+                .submit(write.from_origin(request.origin))
+                .await?;
+            for index in 0..blocks {
+                let block = first + done + u64::from(index);
+                self.set_place(block, Place::At(at + index));
+            }
+            drop(pins);
+            done += u64::from(blocks);
+        }
+        Ok(Reply::Done)
+    }
+
+    /// Makes a range of virtual addresses read as zeroes.
+    async fn clear(&self, request: &Request) -> IoResult {
+        let first = (request.offset - VIRTUAL_START) / BLOCK_BYTES;
+        let blocks = first..first + request.len / BLOCK_BYTES;
+        for block in blocks {
+            if block.is_multiple_of(CLEARED_PER_TURN) {
+                give_way().await;
+            }
+            self.set_place(block, Place::Nowhere);
+        }
+        Ok(Reply::Done)
+    }
+
+    fn extents(&self, request: &Request) -> IoResult {
+        let first = (request.offset - VIRTUAL_START) / BLOCK_BYTES;
+        let end = first + (request.len / BLOCK_BYTES).min(CLEARED_PER_TURN);
+        let segment_blocks = self.layout.segment_blocks() as u32;
+        let mut list = ExtentList::new(request.extents_max);
+        for (place, blocks) in runs(&self.places.borrow(), first..end, segment_blocks) {
+            let len = blocks * BLOCK_BYTES;
+            let data = place != Place::Nowhere;
+            list.push(Extent { len, data });
+        }
+        Ok(list.into_reply())
+    }
+
+    /// Reports the statistics under `part`, the name of the side.
+    pub(super) fn statistics(&self, part: &str, out: &mut dyn StatisticVisitor) {
+        let usage = self.usage.borrow();
+        let counts = self.counts.get();
+        let mut show = |name, value| out.statistic(part, name, value);
+        let gauge = |count: usize| Statistic::Gauge(count as f64);
+        let retired = usage.all().filter(|(_, s)| s.state == State::Retired);
+        show("segments", gauge(usage.count()));
+        show("segments_free", gauge(usage.free_count()));
+        show("segments_retired", gauge(retired.count()));
+        let live: u64 = usage.all().map(|(_, s)| u64::from(s.live)).sum();
+        show("live_bytes", Statistic::Gauge((live * BLOCK_BYTES) as f64));
+        let moved = counts.moved_blocks * BLOCK_BYTES;
+        show("moved_bytes", Statistic::Counter(moved));
+        show(
+            "segments_cleaned",
+            Statistic::Counter(counts.cleaned_segments),
+        );
+        show(
+            "map_pages_written",
+            Statistic::Counter(counts.map_pages_written),
+        );
+        show(
+            "map_pages_damaged",
+            Statistic::Counter(counts.map_pages_damaged),
+        );
+        show("map_commits", Statistic::Counter(counts.commits));
+    }
+
+    /// Returns the number of commits since the side was opened.
+    pub(super) fn commits(&self) -> u64 {
+        self.counts.get().commits
+    }
+
+    fn count(&self, add: impl FnOnce(&mut Counts)) {
+        let mut counts = self.counts.get();
+        add(&mut counts);
+        self.counts.set(counts);
+    }
+}
+
+/// Number of blocks that one step of a long change of the map processes.
+const CLEARED_PER_TURN: u64 = 1 << 16;
+
+impl Device for Segments {
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    fn submit(&self, request: Request) -> IoFuture<'_> {
+        if request.op == Op::Flush || request.offset < VIRTUAL_START {
+            return self.device.submit(request);
+        }
+        debug_assert!(request.offset + request.len <= VIRTUAL_START + self.virtual_bytes);
+        match request.op {
+            Op::Read => IoFuture::new(async move { self.read(&request).await }),
+            Op::Write => IoFuture::new(async move { self.write(request).await }),
+            Op::Discard | Op::WriteZeroes => {
+                IoFuture::new(async move { self.clear(&request).await })
+            }
+            Op::Extents => IoFuture::ready(self.extents(&request)),
+            Op::Flush => unreachable!("a flush has no address"),
+        }
+    }
+
+    fn close(&self) -> LocalFuture<'_, Result<(), IoError>> {
+        self.device.close()
+    }
+}

@@ -1,0 +1,238 @@
+//! The segment record of a logged side: the segments of its log, and where the pages of its map
+//! are. Everything else about the segments follows from these. `docs/format/logged-side.md`
+//! specifies the bytes.
+//!
+//! The record has two copies, which are written one after the other. Segments that a record
+//! releases must not be filled before both copies have it, so either copy is enough.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use bimetal_rt::Rt;
+
+use super::chain::Listed;
+use crate::BLOCK_BYTES;
+use crate::device::Device;
+use crate::error::IoError;
+use crate::layers::mirror::store::entry::{put_u32, put_u64, u32_at, u64_at};
+use crate::layers::mirror::superblock::segmented::{PAGE_ENTRY_BYTES, RECORD_HEAD_BYTES};
+use crate::layers::mirror::superblock::{SegmentLayout, Uuid};
+use crate::request::{Flags, Request};
+
+const MAGIC: [u8; 8] = *b"BMSEGS\0\x01";
+const CHECKED_FROM: usize = 12;
+/// Maximum length of the requests that read and write a record.
+const REQUEST_BYTES_MAX: u64 = 1 << 20;
+
+/// Where a page of the map is, and what it holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct PageEntry {
+    /// Number of the block of the segments that holds the page, plus 1; 0 when the page was never
+    /// written.
+    pub(super) place: u32,
+    /// CRC32C of the page.
+    pub(super) digest: u32,
+}
+
+/// Content of a segment record.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Record {
+    /// Counts the records of the side.
+    pub(super) sequence: u64,
+    /// The segments of the log.
+    pub(super) log: Listed,
+    /// The page table of the map.
+    pub(super) pages: Vec<PageEntry>,
+}
+
+impl Record {
+    fn encode(&self, side: &Uuid) -> Vec<u8> {
+        let log = &self.log.segments;
+        let body = log.len() * 4 + self.pages.len() * PAGE_ENTRY_BYTES as usize;
+        let len = RECORD_HEAD_BYTES as usize + body.next_multiple_of(BLOCK_BYTES as usize);
+        let mut bytes = vec![0; len];
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[16..32].copy_from_slice(side);
+        put_u64(&mut bytes, 32, self.sequence);
+        put_u64(&mut bytes, 40, self.log.first);
+        put_u32(&mut bytes, 48, log.len() as u32);
+        put_u64(&mut bytes, 56, self.pages.len() as u64);
+        let mut at = RECORD_HEAD_BYTES as usize;
+        for segment in log {
+            put_u32(&mut bytes, at, *segment);
+            at += 4;
+        }
+        for page in &self.pages {
+            put_u32(&mut bytes, at, page.place);
+            put_u32(&mut bytes, at + 4, page.digest);
+            at += PAGE_ENTRY_BYTES as usize;
+        }
+        let checksum = crc32c::crc32c(&bytes[CHECKED_FROM..]);
+        put_u32(&mut bytes, 8, checksum);
+        bytes
+    }
+
+    /// Returns the number of bytes that a record has, as its first block says; `None` when the
+    /// block does not begin a record that could be on a side with this layout.
+    fn bytes_of(head: &[u8], layout: &SegmentLayout, pages: u64) -> Option<u64> {
+        if head.len() as u64 != RECORD_HEAD_BYTES || head[..8] != MAGIC {
+            return None;
+        }
+        let log = u64::from(u32_at(head, 48));
+        let fits = log <= layout.segments() && u64_at(head, 56) == pages;
+        let body = log * 4 + pages * PAGE_ENTRY_BYTES;
+        fits.then(|| RECORD_HEAD_BYTES + body.next_multiple_of(BLOCK_BYTES))
+    }
+
+    /// Decodes a record; `None` when it is not a valid record of this side.
+    fn decode(bytes: &[u8], side: &Uuid, layout: &SegmentLayout) -> Option<Record> {
+        let valid = u32_at(bytes, 8) == crc32c::crc32c(&bytes[CHECKED_FROM..]);
+        if !valid || bytes[16..32] != side[..] {
+            return None;
+        }
+        let (log, pages) = (u32_at(bytes, 48) as usize, u64_at(bytes, 56) as usize);
+        let log_at = RECORD_HEAD_BYTES as usize;
+        let pages_at = log_at + log * 4;
+        let page = |index: usize| {
+            let at = pages_at + index * PAGE_ENTRY_BYTES as usize;
+            PageEntry {
+                place: u32_at(bytes, at),
+                digest: u32_at(bytes, at + 4),
+            }
+        };
+        let record = Record {
+            sequence: u64_at(bytes, 32),
+            log: Listed {
+                first: u64_at(bytes, 40),
+                segments: (0..log).map(|n| u32_at(bytes, log_at + n * 4)).collect(),
+            },
+            pages: (0..pages).map(page).collect(),
+        };
+        record.is_sound(layout).then_some(record)
+    }
+
+    /// Returns true when every segment and every block that the record names exists, and no segment
+    /// is named twice.
+    fn is_sound(&self, layout: &SegmentLayout) -> bool {
+        let mut segments: Vec<u32> = self.log.segments.iter().copied().collect();
+        segments.sort_unstable();
+        let distinct = segments.windows(2).all(|pair| pair[0] < pair[1]);
+        let last = segments.last().copied().map_or(0, u64::from);
+        let blocks = layout.area.1 / BLOCK_BYTES;
+        let inside = |page: &PageEntry| u64::from(page.place) <= blocks;
+        let end = self.log.first.checked_add(segments.len() as u64);
+        let has_end = end.is_some_and(|end| end.checked_mul(layout.segment_bytes).is_some());
+        distinct && last < layout.segments() && has_end && self.pages.iter().all(inside)
+    }
+}
+
+/// Returns the offsets of the two copies.
+fn copies(layout: &SegmentLayout) -> [u64; 2] {
+    let half = layout.record.1 / 2 / BLOCK_BYTES * BLOCK_BYTES;
+    [layout.record.0, layout.record.0 + half]
+}
+
+/// Result of reading both copies.
+pub(super) struct Found {
+    pub(super) newest: Record,
+    /// Index of the copy to write first next time, because it may not hold the newest record.
+    pub(super) older_copy: usize,
+}
+
+/// Reads the newest segment record of a side whose map has `pages` pages.
+///
+/// # Errors
+/// When neither copy is valid: the error of the device if a copy cannot be read, otherwise
+/// `Corrupt`.
+pub(super) async fn read(
+    device: &dyn Device,
+    side: &Uuid,
+    layout: &SegmentLayout,
+    pages: u64,
+) -> Result<Found, IoError> {
+    let (mut newest, mut error) = (None::<Found>, IoError::Corrupt);
+    for (index, offset) in copies(layout).into_iter().enumerate() {
+        let found = match read_copy(device, side, layout, (offset, pages)).await {
+            Ok(found) => found,
+            Err(failed) => {
+                error = failed;
+                continue;
+            }
+        };
+        let newer = |found: &Record| {
+            let known = newest.as_ref();
+            known.is_none_or(|known| known.newest.sequence < found.sequence)
+        };
+        if let Some(found) = found.filter(newer) {
+            newest = Some(Found {
+                newest: found,
+                older_copy: 1 - index,
+            });
+        }
+    }
+    newest.ok_or(error)
+}
+
+async fn read_copy(
+    device: &dyn Device,
+    side: &Uuid,
+    layout: &SegmentLayout,
+    (offset, pages): (u64, u64),
+) -> Result<Option<Record>, IoError> {
+    let head = device
+        .submit(Request::read(offset, RECORD_HEAD_BYTES))
+        .await?;
+    let mut bytes = head.into_data().to_vec();
+    let Some(len) = Record::bytes_of(&bytes, layout, pages) else {
+        return Ok(None);
+    };
+    if len > layout.record.1 / 2 {
+        return Ok(None);
+    }
+    for part in parts(device, RECORD_HEAD_BYTES..len) {
+        let read = Request::read(offset + part.start, part.end - part.start);
+        let data = device.submit(read).await?.into_data();
+        bytes.extend_from_slice(&data.to_vec());
+    }
+    Ok(Record::decode(&bytes, side, layout))
+}
+
+/// Divides a range into parts that one request can transfer.
+fn parts(device: &dyn Device, range: std::ops::Range<u64>) -> Vec<std::ops::Range<u64>> {
+    let transfer = u64::from(device.geometry().transfer_bytes_max);
+    let step = REQUEST_BYTES_MAX.min(transfer) / BLOCK_BYTES * BLOCK_BYTES;
+    let starts = range.clone().step_by(step.max(BLOCK_BYTES) as usize);
+    starts
+        .map(|start| start..(start + step).min(range.end))
+        .collect()
+}
+
+/// Durably writes a record to both copies, first to the copy that may not hold the newest record.
+///
+/// # Errors
+/// When the device fails. One copy is intact nevertheless, with this record or the previous one.
+///
+/// # Panics
+/// When the record is longer than its area allows.
+pub(super) async fn write(
+    rt: &Rt,
+    device: &Rc<dyn Device>,
+    side: &Uuid,
+    layout: &SegmentLayout,
+    (record, older_copy): (&Record, &Cell<usize>),
+) -> Result<(), IoError> {
+    let bytes = rt.pool().copy_of(&record.encode(side));
+    let len = bytes.len() as u64;
+    assert!(len <= layout.record.1 / 2, "the area has room for a record");
+    for _ in 0..2 {
+        let offset = copies(layout)[older_copy.get()];
+        for part in parts(&**device, 0..len) {
+            let data = bytes.slice(part.start as usize..part.end as usize);
+            let write = Request::write(offset + part.start, data, Flags::NONE);
+            device.submit(write).await?;
+        }
+        device.submit(Request::flush()).await?;
+        older_copy.set(1 - older_copy.get());
+    }
+    Ok(())
+}

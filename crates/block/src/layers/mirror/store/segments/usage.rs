@@ -1,0 +1,165 @@
+//! Use of the segments of a logged side: what each segment is used for, how many of its blocks are
+//! live, and which segments are free.
+//!
+//! A segment must never be filled again while the map on the device, or a read in flight, refers to
+//! a block in it. So a segment without live blocks is *dead*, and it becomes free only after the
+//! map that no longer refers to it was committed.
+
+use std::collections::BTreeSet;
+
+/// Use of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// The segment can be filled.
+    Free,
+    /// The log fills the segment, or has entries in it that were not dropped.
+    Log,
+    /// A stream fills the segment.
+    Open,
+    /// The segment is full, or is no longer filled. The field says how many blocks had been
+    /// appended to the side by then.
+    Sealed(u64),
+    /// A block of the segment could not be read or written, so it is not used again.
+    Retired,
+}
+
+/// A segment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Segment {
+    pub(super) state: State,
+    /// Number of blocks to which the map or the page table refers.
+    pub(super) live: u32,
+    /// Number of requests in flight that read or write the segment.
+    pub(super) pins: u32,
+}
+
+/// The use of all segments; see the module documentation.
+pub(super) struct Usage {
+    segments: Vec<Segment>,
+    segment_blocks: u32,
+    free: BTreeSet<u32>,
+    /// Number of the segment after the one that was taken last. Segments are taken in ascending
+    /// order from here, which is the order of the arm of a disk.
+    next: u32,
+    /// Number of blocks that were appended to the side since it was opened.
+    pub(super) appended_blocks: u64,
+}
+
+impl Usage {
+    /// Creates the use of `segments` segments, which are all sealed and without live blocks.
+    pub(super) fn new(segments: u64, segment_blocks: u32) -> Usage {
+        let sealed = Segment {
+            state: State::Sealed(0),
+            live: 0,
+            pins: 0,
+        };
+        Usage {
+            segments: vec![sealed; segments as usize],
+            segment_blocks,
+            free: BTreeSet::new(),
+            next: 0,
+            appended_blocks: 0,
+        }
+    }
+
+    /// Returns the number of the segment of a block.
+    pub(super) fn segment_of(&self, block: u32) -> u32 {
+        block / self.segment_blocks
+    }
+
+    /// Returns a segment.
+    pub(super) fn get(&self, segment: u32) -> Segment {
+        self.segments[segment as usize]
+    }
+
+    /// Returns the number of segments.
+    pub(super) fn count(&self) -> usize {
+        self.segments.len()
+    }
+
+    /// Returns the number of free segments.
+    pub(super) fn free_count(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Returns all segments, each with its number.
+    pub(super) fn all(&self) -> impl Iterator<Item = (u32, Segment)> {
+        (0..).zip(self.segments.iter().copied())
+    }
+
+    /// Sets the use of a segment that is not free.
+    pub(super) fn set_state(&mut self, segment: u32, state: State) {
+        assert!(state != State::Free, "a segment becomes free by a commit");
+        self.segments[segment as usize].state = state;
+    }
+
+    /// Counts a block as live.
+    pub(super) fn add_live(&mut self, block: u32) {
+        let segment = self.segment_of(block);
+        self.segments[segment as usize].live += 1;
+    }
+
+    /// Counts a block as dead.
+    ///
+    /// # Panics
+    /// When its segment has no live block.
+    pub(super) fn remove_live(&mut self, block: u32) {
+        let segment = self.segment_of(block);
+        let live = &mut self.segments[segment as usize].live;
+        *live = live.checked_sub(1).expect("a block that dies was live");
+    }
+
+    /// Protects a segment from becoming free until [`unpin`](Self::unpin).
+    pub(super) fn pin(&mut self, segment: u32) {
+        self.segments[segment as usize].pins += 1;
+    }
+
+    /// Undoes one [`pin`](Self::pin).
+    pub(super) fn unpin(&mut self, segment: u32) {
+        let pins = &mut self.segments[segment as usize].pins;
+        *pins = pins.checked_sub(1).expect("it was pinned");
+    }
+
+    /// Takes a free segment for `state`; `None` when at most `spared` segments are free.
+    pub(super) fn take(&mut self, state: State, spared: usize) -> Option<u32> {
+        if self.free.len() <= spared {
+            return None;
+        }
+        let next = self.free.range(self.next..).next();
+        let segment = *next.or_else(|| self.free.first())?;
+        self.free.remove(&segment);
+        self.next = segment + 1;
+        self.set_state(segment, state);
+        Some(segment)
+    }
+
+    /// Returns the segments without live blocks that nothing uses.
+    pub(super) fn dead(&self) -> Vec<u32> {
+        let is_dead = |segment: &Segment| {
+            matches!(segment.state, State::Sealed(_)) && segment.live == 0 && segment.pins == 0
+        };
+        let dead = self.all().filter(|(_, segment)| is_dead(segment));
+        dead.map(|(number, _)| number).collect()
+    }
+
+    /// Frees segments that were [dead](Self::dead) before the map was committed.
+    ///
+    /// # Panics
+    /// When one of them has a live block.
+    pub(super) fn release(&mut self, dead: &[u32]) {
+        for number in dead {
+            let segment = &mut self.segments[*number as usize];
+            assert_eq!(segment.live, 0, "a dead segment is not filled");
+            if segment.pins == 0 {
+                segment.state = State::Free;
+                self.free.insert(*number);
+            }
+        }
+    }
+
+    /// Gives a segment back that was taken and not used.
+    pub(super) fn give_back(&mut self, segment: u32) {
+        self.segments[segment as usize].state = State::Free;
+        self.free.insert(segment);
+    }
+}

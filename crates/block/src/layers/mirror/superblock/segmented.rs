@@ -1,0 +1,202 @@
+//! Layout of a logged side: a side that consists of segments and has no fixed home for any block.
+//! `docs/format/logged-side.md` specifies the sizes.
+//!
+//! The blocks of the volume and the pages of their checksums have no place of their own on such a
+//! side. They have addresses in a *virtual* range that begins at [`VIRTUAL_START`], and a map says
+//! in which segment each block is.
+
+use super::SUPERBLOCK_BYTES;
+use super::areas::{CHECKSUM_PAGE_COVERS_BYTES, PAGE_BLOCKS, map_bytes, written_bytes};
+use super::layout::{AREA_ALIGNMENT, Asked, DATA_ALIGNMENT, HEADER_BYTES, LayoutError, SideLayout};
+use crate::geometry::Geometry;
+use crate::request::BLOCK_BYTES;
+use crate::units::show_size;
+
+/// First virtual address. No device is so large, so no virtual address is an offset on a device.
+pub(in crate::layers::mirror) const VIRTUAL_START: u64 = 1 << 60;
+/// Length in bytes of the shortest and of the longest segment.
+const SEGMENT_BYTES_MIN: u64 = 256 << 10;
+const SEGMENT_BYTES_MAX: u64 = 64 << 20;
+/// Number of segments into which a device is divided, if the length of its segments allows it. With
+/// fewer segments, cleaning has to write more.
+const SEGMENTS_WANTED: u64 = 2048;
+/// Number of segments that no client can fill: those that are being filled by cleaning and by the
+/// pages of the map, and those that are emptied but not yet released by a commit.
+pub(in crate::layers::mirror) const SEGMENTS_RESERVED: u64 = 8;
+/// Part of the room for data that stays free, so that cleaning finds segments with few live blocks:
+/// one fifth.
+const KEPT_FREE_DIVISOR: u64 = 5;
+/// Part of the log whose entries are folded into the map and dropped together: one quarter.
+pub(in crate::layers::mirror) const LOG_FOLD_DIVISOR: u64 = 4;
+/// Length in bytes of the fixed fields of a segment record.
+pub(in crate::layers::mirror) const RECORD_HEAD_BYTES: u64 = BLOCK_BYTES;
+/// Length in bytes of an entry of the page table in a segment record.
+pub(in crate::layers::mirror) const PAGE_ENTRY_BYTES: u64 = 8;
+/// Maximum number of blocks in all segments together, limited by the 32 bits of a place.
+const BLOCKS_MAX: u64 = u32::MAX as u64 - 2;
+
+/// Offsets and lengths, in bytes, of what only a logged side has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentLayout {
+    /// The two copies of the segment record, each half of the area.
+    pub record: (u64, u64),
+    /// The segments.
+    pub area: (u64, u64),
+    /// Length of a segment.
+    pub segment_bytes: u64,
+}
+
+impl SegmentLayout {
+    /// Returns the number of segments.
+    pub fn segments(&self) -> u64 {
+        self.area.1 / self.segment_bytes
+    }
+
+    /// Returns the number of blocks in a segment.
+    pub(in crate::layers::mirror) fn segment_blocks(&self) -> u64 {
+        self.segment_bytes / BLOCK_BYTES
+    }
+}
+
+/// Returns the length of the segments of a device.
+fn segment_bytes(device_bytes: u64) -> u64 {
+    let wanted = (device_bytes / SEGMENTS_WANTED).max(1);
+    let power = 1 << wanted.ilog2();
+    u64::clamp(power, SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX)
+}
+
+/// Returns the number of pages of the map for a virtual range of `bytes`.
+pub(in crate::layers::mirror) fn place_pages(bytes: u64) -> u64 {
+    (bytes / BLOCK_BYTES).div_ceil(PAGE_BLOCKS)
+}
+
+/// Returns the length in bytes of one copy of the segment record.
+fn record_bytes(segments: u64, virtual_bytes: u64) -> u64 {
+    let tables = segments * 4 + place_pages(virtual_bytes) * PAGE_ENTRY_BYTES;
+    RECORD_HEAD_BYTES + tables.next_multiple_of(BLOCK_BYTES)
+}
+
+/// Computes the layout of a logged side. The log has the requested length, or by default one 16th
+/// of the device, at most 1 GiB, rounded up to whole segments.
+///
+/// # Errors
+/// When the device has existing content, or is too small or too large, or when the log is too long.
+pub(super) fn of(geometry: &Geometry, asked: Asked) -> Result<SideLayout, LayoutError> {
+    let device_bytes = geometry.size_bytes;
+    if geometry.content_offset_bytes.is_some() {
+        return Err(LayoutError::AdoptedLog);
+    }
+    let segment_bytes = segment_bytes(device_bytes);
+    let log_bytes = super::layout::log_bytes(device_bytes, asked)?;
+    let log_bytes = log_bytes.next_multiple_of(segment_bytes);
+    let mut position = HEADER_BYTES;
+    let mut area = |bytes: u64| {
+        let place = (position, bytes.next_multiple_of(AREA_ALIGNMENT));
+        position += place.1;
+        place
+    };
+    let checksums_len = checksum_area_bytes(device_bytes);
+    let virtual_bytes = checksums_len + device_bytes;
+    let map = area(map_bytes(device_bytes));
+    let pages = (map.1 + checksums_len) / BLOCK_BYTES;
+    let written = area(written_bytes(pages));
+    let record = area(2 * record_bytes(device_bytes / segment_bytes, virtual_bytes));
+    let start = position.next_multiple_of(DATA_ALIGNMENT);
+    let end = device_bytes - device_bytes % BLOCK_BYTES - SUPERBLOCK_BYTES;
+    let segments = end.saturating_sub(start) / segment_bytes;
+    let layout = SegmentLayout {
+        record,
+        area: (start, segments * segment_bytes),
+        segment_bytes,
+    };
+    if layout.area.1 / BLOCK_BYTES > BLOCKS_MAX {
+        return Err(LayoutError::TooLargeForSegments { device_bytes });
+    }
+    let capacity = capacity_bytes(&layout, log_bytes).ok_or(LayoutError::LogSize {
+        log_bytes,
+        log_bytes_max: device_bytes / 4,
+    })?;
+    Ok(SideLayout {
+        map,
+        checksums: (VIRTUAL_START, checksums_len),
+        written: Some(written),
+        log: (start, log_bytes),
+        data: (VIRTUAL_START + checksums_len, capacity),
+        segments: Some(layout),
+    })
+}
+
+/// Returns the length of the virtual range of the checksum pages of a device.
+fn checksum_area_bytes(device_bytes: u64) -> u64 {
+    let pages = device_bytes.div_ceil(CHECKSUM_PAGE_COVERS_BYTES);
+    (pages * BLOCK_BYTES).next_multiple_of(DATA_ALIGNMENT)
+}
+
+/// Returns the number of bytes of a volume for which the segments have room; `None` when the log
+/// leaves no room.
+fn capacity_bytes(layout: &SegmentLayout, log_bytes: u64) -> Option<u64> {
+    // While entries are being dropped, the log is longer than its length by as much as is dropped
+    // together.
+    let of_log = (log_bytes + log_bytes / LOG_FOLD_DIVISOR).div_ceil(layout.segment_bytes);
+    let taken = of_log + SEGMENTS_RESERVED;
+    let room = layout.segments().checked_sub(taken)? * layout.segment_bytes;
+    let room = room - room / KEPT_FREE_DIVISOR;
+    // Each block of data needs an entry in a checksum page and in a page of the map.
+    let pages = (room / CHECKSUM_PAGE_COVERS_BYTES + 2) * 2;
+    let capacity = room.checked_sub(pages * BLOCK_BYTES)? / BLOCK_BYTES * BLOCK_BYTES;
+    (capacity >= layout.segment_bytes).then_some(capacity)
+}
+
+/// Checks the layout of a logged side that was read, for a volume of `volume_bytes` on a device of
+/// `device_bytes`.
+///
+/// # Errors
+/// A description of the fault.
+pub(super) fn check(
+    layout: &SideLayout,
+    segments: &SegmentLayout,
+    volume_bytes: u64,
+    device_bytes: u64,
+) -> Result<(), String> {
+    let written = layout.written.ok_or("it records no written pages")?;
+    let size = segments.segment_bytes;
+    if !size.is_power_of_two() || !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&size) {
+        return Err(format!("its segments have {}", show_size(size)));
+    }
+    let checksums = layout.checksums;
+    let is_virtual = checksums.0 == VIRTUAL_START
+        && checksums.1 <= VIRTUAL_START / 2
+        && layout.data.0 == VIRTUAL_START + checksums.1
+        && layout.data.1 <= VIRTUAL_START / 2
+        && (checksums.1 | layout.data.1).is_multiple_of(BLOCK_BYTES);
+    if !is_virtual {
+        return Err("its virtual addresses are not those of a logged side".to_owned());
+    }
+    let count = segments.segments();
+    let record_needed = 2 * record_bytes(count, checksums.1 + layout.data.1);
+    let areas = [
+        ("map", layout.map, map_bytes(volume_bytes)),
+        ("written", written, written_bytes(layout.pages())),
+        ("record", segments.record, record_needed),
+        ("segment", segments.area, size),
+    ];
+    super::layout::check_areas(&areas, device_bytes)?;
+    let checksums_needed = volume_bytes.div_ceil(CHECKSUM_PAGE_COVERS_BYTES) * BLOCK_BYTES;
+    let log = layout.log;
+    let log_fits = log.0 == segments.area.0
+        && log.1.is_multiple_of(size)
+        && (size..=segments.area.1 / 2).contains(&log.1);
+    let fits = segments.area.1.is_multiple_of(size)
+        && segments.area.1 / BLOCK_BYTES <= BLOCKS_MAX
+        && checksums.1 >= checksums_needed
+        && layout.data.1 >= volume_bytes
+        && layout.data.1 < segments.area.1
+        && volume_bytes.is_multiple_of(BLOCK_BYTES);
+    if !fits || !log_fits {
+        return Err(format!(
+            "it describes a volume of {} in segments that have no room for it",
+            show_size(volume_bytes)
+        ));
+    }
+    Ok(())
+}
