@@ -115,9 +115,9 @@ pub async fn format(
                 };
                 let formatting = Formatting {
                     force: options.force,
-                    kind: config.layout,
-                    log_bytes: options.log_bytes.or(config.asked().log_bytes),
-                    grow_to_bytes: options.grow_to_bytes.or(config.asked().grow_to_bytes),
+                    layouts: config.layout.clone(),
+                    log_bytes: options.log_bytes.or(config.log.map(|size| size.0)),
+                    grow_to_bytes: options.grow_to_bytes.or(config.grow_to.map(|size| size.0)),
                     no_checksums: !config.checksums,
                     ephemeral: config.ephemeral.clone(),
                     adopt: options.adopt.clone(),

@@ -341,7 +341,7 @@ pub(super) async fn formatted(
         .map(|(name, device)| Candidate { name, device })
         .collect();
     let formatting = Formatting {
-        kind: config.layout,
+        layouts: config.layout.clone(),
         log_bytes,
         no_checksums: !config.checksums,
         ..Formatting::default()

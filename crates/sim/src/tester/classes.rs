@@ -67,11 +67,13 @@ pub enum Class {
     /// Requests in flight together exceed the smallest log, while sides freeze: the scenarios of
     /// this class need a deep queue.
     DeepQueue,
+    /// Some sides, or all, are a log and nothing else.
+    LoggedSides,
 }
 
 impl Class {
     /// All classes.
-    pub const ALL: [Class; 25] = [
+    pub const ALL: [Class; 26] = [
         Class::Torn,
         Class::LongHangs,
         Class::Flapping,
@@ -97,6 +99,7 @@ impl Class {
         Class::DeathsInOpening,
         Class::AcknowledgeAll,
         Class::DeepQueue,
+        Class::LoggedSides,
     ];
 
     /// Returns the name of the class on a command line.
@@ -127,6 +130,7 @@ impl Class {
             Class::DeathsInOpening => "deaths-in-opening",
             Class::AcknowledgeAll => "acknowledge-all",
             Class::DeepQueue => "deep-queue",
+            Class::LoggedSides => "logged-sides",
         }
     }
 }

@@ -24,8 +24,9 @@ pub struct SideMap {
     pub platters: Platters,
     /// Stripe over the disks, if there is one.
     pub stripe: Option<StripeLayout>,
-    /// Offset on the side at which the volume starts, in bytes.
-    pub data_offset: u64,
+    /// Offset on the side at which the volume starts, in bytes; `None` when the side is a log and
+    /// nothing else.
+    pub home: Option<u64>,
 }
 
 impl SideMap {
@@ -64,12 +65,6 @@ impl SideMap {
         places.next().expect("every block of a disk is in a row")
     }
 
-    /// Returns the first and the last eight bytes of the unit at an offset of the volume, read from
-    /// the unit's home location on the platter.
-    pub fn unit_ends(&self, offset: u64, len: usize) -> (u64, u64) {
-        self.unit_ends_at(self.data_offset + offset, len)
-    }
-
     /// Returns the first and the last eight bytes of the unit at an offset on the side.
     pub fn unit_ends_at(&self, place: u64, len: usize) -> (u64, u64) {
         let (disk, at) = self.on_disk(place);
@@ -77,10 +72,10 @@ impl SideMap {
         ends_of(platter.block_at(at), (at % BLOCK_BYTES) as usize, len)
     }
 
-    /// Calls `question` for an offset of the volume, with the platter that holds its home location
-    /// and the number of the block on that platter.
-    pub fn ask<T>(&self, offset: u64, question: impl Fn(&Platter, usize) -> T) -> T {
-        self.ask_at(self.data_offset + offset, question)
+    /// Returns true if any block of the side is corrupt.
+    fn has_corrupt_blocks(&self) -> bool {
+        let mut disks = self.platters.iter();
+        disks.any(|platter| platter.borrow().corrupt_blocks().next().is_some())
     }
 
     /// Calls `question` for an offset on the side, with the platter that holds the offset and the
@@ -143,8 +138,29 @@ impl Rule {
         let place_on = self.place_on.borrow().clone();
         match place_on {
             Some(place_on) => place_on(side, offset),
-            None => Some(self.sides.borrow()[side].data_offset + offset),
+            None => Some(self.sides.borrow()[side].home? + offset),
         }
+    }
+
+    /// Returns where a side durably keeps a block of the volume when its log is empty: at its home
+    /// location, or at its present place on a side that is a log and nothing else. `None` when it
+    /// is not stored, or when the place is unknown because no program runs.
+    pub fn place_at_rest(&self, side: usize, offset: u64) -> Option<u64> {
+        let home = self.sides.borrow()[side].home;
+        match home {
+            Some(home) => Some(home + offset),
+            None => self.place_on(side, offset),
+        }
+    }
+
+    /// Returns true when the first side stores a block of the volume.
+    pub fn is_stored(&self, offset: u64) -> bool {
+        let place = self.place_at_rest(0, offset);
+        place.is_some_and(|place| {
+            self.sides.borrow()[0].ask_at(place, |platter, index| {
+                platter.block(index as u64).is_some()
+            })
+        })
     }
 
     /// Returns true if a block of a side must not be corrupted. A copy of the superblock must not
@@ -178,7 +194,7 @@ impl Rule {
     /// the volume contains the offset on the side, returns the start of this block in the volume.
     /// Returns `None` if the offset is outside the used part of the volume.
     fn in_volume(&self, side: &SideMap, offset: u64) -> Option<u64> {
-        let offset = offset.checked_sub(side.data_offset)?;
+        let offset = offset.checked_sub(side.home?)?;
         (offset < self.span_bytes).then(|| offset - offset % BLOCK_BYTES)
     }
 
@@ -196,9 +212,18 @@ impl Rule {
         let mut others = sides.iter().enumerate().filter(|(other, _)| *other != side);
         match self.in_volume(&sides[side], place) {
             Some(offset) => {
-                !others.any(|(_, other)| other.ask(offset, Platter::may_become_corrupt))
+                !others.any(|(_, other)| match other.home {
+                    Some(home) => other.ask_at(home + offset, Platter::may_become_corrupt),
+                    // Any block of the other side may be the other copy.
+                    None => self.has_corrupt_areas(other),
+                })
             }
-            // Only one side at a time is allowed to have corrupt blocks in its metadata areas.
+            // Only one side at a time is allowed to have corrupt blocks in its metadata areas. The
+            // segments of a side without home locations count as such an area, and any of its
+            // blocks may be the other copy of a block elsewhere.
+            None if sides[side].home.is_none() => {
+                !others.any(|(_, other)| other.has_corrupt_blocks())
+            }
             None => !others.any(|(_, other)| self.has_corrupt_areas(other)),
         }
     }
@@ -278,7 +303,10 @@ impl Rule {
     /// If all these copies become corrupt, an error is the only correct answer to a read.
     pub fn is_everywhere(&self, offset: u64) -> bool {
         let count = self.sides.borrow().len();
-        let durable = |side: usize| self.sides.borrow()[side].ask(offset, Platter::is_durable);
+        let durable = |side: usize| {
+            let place = self.place_at_rest(side, offset);
+            place.is_some_and(|place| self.sides.borrow()[side].ask_at(place, Platter::is_durable))
+        };
         (0..count).all(|side| durable(side) && self.is_whole(side, offset))
     }
 

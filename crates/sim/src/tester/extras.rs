@@ -182,11 +182,21 @@ fn add_class(scenario: &mut Scenario, class: Class, rng: &mut Rng) {
         Class::FullLog => fill_logs(scenario, rng),
         Class::AcknowledgeAll => scenario.mirror.acknowledge_all = true,
         Class::DeepQueue => queue_deeply(scenario, rng),
+        Class::LoggedSides => log_sides(scenario, rng),
         Class::ChangeOfSides => change_sides(scenario, rng),
         Class::CrashInScrub | Class::CrashInResync | Class::CrashAtEpoch => {
             add_ambushes(scenario, class, rng);
         }
     }
+}
+
+/// Makes sides logged: all of them with a chance of one half, otherwise each with a chance of one
+/// half.
+fn log_sides(scenario: &mut Scenario, rng: &mut Rng) {
+    let all = rng.chance(0.5);
+    // The last one is for a side that is added.
+    let count = scenario.sides.len() + 1;
+    scenario.logged = (0..count).map(|_| all || rng.chance(0.5)).collect();
 }
 
 fn add_kills(scenario: &mut Scenario, class: Class, rng: &mut Rng) {

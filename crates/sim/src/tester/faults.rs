@@ -144,9 +144,9 @@ pub fn rot(world: &World, side: usize, blocks: u32, rng: &mut Rng) {
     let map = rule.side(side);
     for _ in 0..blocks {
         for _ in 0..TRIES {
-            let (start, bytes) = match rng.chance(0.8) {
-                true => (map.data_offset, world.scenario.span_bytes),
-                false => (0, map.size_bytes()),
+            let (start, bytes) = match map.home.filter(|_| rng.chance(0.8)) {
+                Some(home) => (home, world.scenario.span_bytes),
+                None => (0, map.size_bytes()),
             };
             let offset = start + rng.below(bytes / BLOCK_BYTES) * BLOCK_BYTES;
             let (disk, at) = map.on_disk(offset);
@@ -170,15 +170,13 @@ fn rot_all_copies(world: &World, blocks: u32, rng: &mut Rng) {
     for _ in 0..blocks {
         for _ in 0..TRIES {
             let offset = rng.below(world.scenario.span_bytes / BLOCK_BYTES) * BLOCK_BYTES;
-            let used = rule.side(0).ask(offset, |platter, index| {
-                platter.block(index as u64).is_some()
-            });
-            if !used || !rule.is_everywhere(offset) {
+            if !rule.is_stored(offset) || !rule.is_everywhere(offset) {
                 continue;
             }
             for side in 0..world.scenario.sides.len() {
                 let map = rule.side(side);
-                let (disk, at) = map.on_disk(map.data_offset + offset);
+                let place = rule.place_at_rest(side, offset);
+                let (disk, at) = map.on_disk(place.expect("it is stored everywhere"));
                 let index = (at / BLOCK_BYTES) as usize;
                 decay(world, &mut map.platters[disk].borrow_mut(), index, rng);
             }

@@ -647,7 +647,11 @@ async fn format(world: &World, sides: &[SideStack]) -> Result<(), String> {
         return Ok(());
     }
     let candidates = candidates_of(sides);
-    let formatted = formatting::format(&world.rt, "sim", &candidates, &Formatting::default()).await;
+    let formatting = Formatting {
+        layouts: world.scenario.layouts(),
+        ..Formatting::default()
+    };
+    let formatted = formatting::format(&world.rt, "sim", &candidates, &formatting).await;
     formatted
         .map(|_| ())
         .map_err(|error| format!("formatting: {error}"))

@@ -398,12 +398,19 @@ pub async fn boot_alone(world: &World, platters: &[Platters]) {
                 });
                 let unit_bytes = world.scenario.unit_bytes;
                 let map = sides[alone].map();
-                let held = |unit: usize| {
-                    let offset = unit as u64 * unit_bytes;
-                    map.unit_ends(offset, unit_bytes as usize).0
-                };
                 let volume = world.volume.borrow();
-                match check_lost(&volume, unit_bytes, held, &refusal.lost) {
+                let checked = match map.home {
+                    Some(home) => {
+                        let held = |unit: usize| {
+                            let place = home + unit as u64 * unit_bytes;
+                            map.unit_ends_at(place, unit_bytes as usize).0
+                        };
+                        check_lost(&volume, unit_bytes, held, &refusal.lost)
+                    }
+                    // Only the map of the side says where it holds a unit.
+                    None => Ok(0),
+                };
+                match checked {
                     Ok(0) => {}
                     Ok(_) => world.reach("a side alone had lost something"),
                     Err(why) => world

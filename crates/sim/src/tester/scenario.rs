@@ -3,8 +3,9 @@
 //! Options are drawn by swarm testing: each kind of operation, fault and setting occurs in some
 //! runs and not in others, because a run with all kinds together reaches fewer states.
 
+use bimetal_block::layers::mirror::superblock::SideKind;
 use bimetal_block::layers::mirror::{
-    Acknowledge, ExposureConfig, MirrorConfig, OnDegraded, PolicyName,
+    Acknowledge, ExposureConfig, Layouts, MirrorConfig, OnDegraded, PolicyName,
 };
 use bimetal_block::units::{Size, Time};
 use bimetal_rt::Rng;
@@ -214,6 +215,9 @@ pub struct Scenario {
     pub shuffle: bool,
     /// Whether the sides are formatted, so that the volume can have more than one life.
     pub superblocks: bool,
+    /// For each side, whether it is a log and nothing else. Sides beyond the end of the list, and
+    /// all sides of a mirror without superblocks, have a home for each block.
+    pub logged: Vec<bool>,
     /// The sides.
     pub sides: Vec<SideScenario>,
     /// Side without faults. If there is one, the volume must answer every request correctly.
@@ -380,6 +384,22 @@ const PROFILES: [(&str, &str); 7] = [
 ];
 
 impl Scenario {
+    /// Returns true when a side is a log and nothing else.
+    pub fn is_logged(&self, side: usize) -> bool {
+        self.superblocks && self.logged.get(side).copied().unwrap_or(false)
+    }
+
+    /// Returns the layouts of the sides, including a side that is added, for a configuration that
+    /// names them `side-0`, `side-1` and so on.
+    pub fn layouts(&self) -> Layouts {
+        let logged = (0..self.logged.len()).filter(|side| self.is_logged(*side));
+        Layouts::Each(
+            logged
+                .map(|side| (format!("side-{side}"), SideKind::Log))
+                .collect(),
+        )
+    }
+
     /// Draws the scenario of a seed.
     pub fn draw(seed: u64, classes: Classes, extent: Extent) -> Scenario {
         let mut scenario = Scenario::draw_base(seed, extent);
@@ -436,6 +456,7 @@ impl Scenario {
             foreign: None,
             changes_sides: None,
             snapshot_after: None,
+            logged: Vec::new(),
         }
     }
 

@@ -61,11 +61,12 @@ pub fn map_of(scenario: &Scenario, index: usize, platters: &Platters) -> SideMap
     let mut map = SideMap {
         platters: platters.clone(),
         stripe: stripe.map(|(disks, unit_bytes)| StripeLayout::new(disks, unit_bytes)),
-        data_offset: BARE_DATA_OFFSET,
+        home: Some(BARE_DATA_OFFSET),
     };
     if scenario.superblocks {
         let layout = SideLayout::of_device(map.size_bytes(), None);
-        map.data_offset = layout.expect("the side is large enough").data.0;
+        let home = layout.expect("the side is large enough").data.0;
+        map.home = (!scenario.is_logged(index)).then_some(home);
     }
     map
 }
@@ -150,17 +151,20 @@ impl SideStack {
     }
 
     /// Returns the offset of the data on the side, for a planted bug that reads from the side and
-    /// bypasses the mirror.
-    pub fn data_offset(&self) -> u64 {
-        self.map.data_offset
+    /// bypasses the mirror; `None` when the side is a log and nothing else.
+    pub fn data_offset(&self) -> Option<u64> {
+        self.map.home
     }
 
     /// Returns the side as an argument for a mirror without superblocks.
+    ///
+    /// # Panics
+    /// When the side is a log and nothing else.
     pub fn bare(&self, name: String) -> SideDevice {
         SideDevice {
             name,
             device: Rc::clone(&self.device),
-            data_offset: self.map.data_offset,
+            data_offset: self.map.home.expect("a bare side has a home"),
             out_of_sync: false,
         }
     }

@@ -99,7 +99,7 @@ impl Shared {
             device: Rc::clone(&device_path) as Rc<dyn Device>,
         };
         let new = NewSide {
-            asked: self.config.asked(),
+            asked: self.config.asked(&candidate.name),
             not_durable: !durable,
         };
         let own = self.own_side_on(volume, &candidate).await;

@@ -1,5 +1,7 @@
 //! The configuration of `type = "mirror"`.
 
+use std::collections::BTreeMap;
+
 use bimetal_policy::hetero::{AckRule, DrainOrder, HeteroRules, WaitLimit};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -7,6 +9,42 @@ use serde::de::IgnoredAny;
 use super::share::RebuildRates;
 use super::superblock::{Asked, SideKind};
 use crate::units::{Rate, Size, Time};
+
+/// How the sides of a mirror store the blocks of the volume: all in one way, or each in its own.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(untagged)]
+pub enum Layouts {
+    /// All sides store blocks in this way.
+    All(SideKind),
+    /// Each side that is named stores blocks in its own way. The blocks of the others have a home.
+    Each(BTreeMap<String, SideKind>),
+}
+
+impl Default for Layouts {
+    fn default() -> Layouts {
+        Layouts::All(SideKind::default())
+    }
+}
+
+impl Layouts {
+    /// Returns how a side stores the blocks of the volume, by the name of the side.
+    pub fn of(&self, side: &str) -> SideKind {
+        match self {
+            Layouts::All(kind) => *kind,
+            Layouts::Each(kinds) => kinds.get(side).copied().unwrap_or_default(),
+        }
+    }
+
+    /// Returns the names of the sides that are named.
+    fn names(&self) -> impl Iterator<Item = &String> {
+        match self {
+            Layouts::All(_) => None,
+            Layouts::Each(kinds) => Some(kinds.keys()),
+        }
+        .into_iter()
+        .flatten()
+    }
+}
 
 /// Keys of a `[device.NAME]` section with `type = "mirror"`.
 #[derive(Clone, Debug, Deserialize)]
@@ -54,9 +92,9 @@ pub struct MirrorConfig {
     pub ephemeral: Vec<String>,
     /// Length of the log on each side; fixed when the sides are formatted.
     pub log: Option<Size>,
-    /// How each side stores the blocks of the volume; fixed when the sides are formatted.
+    /// How the sides store the blocks of the volume; fixed when the sides are formatted.
     #[serde(default)]
-    pub layout: SideKind,
+    pub layout: Layouts,
     /// Size up to which the devices of the sides can grow later; fixed when the sides are
     /// formatted.
     pub grow_to: Option<Size>,
@@ -222,7 +260,7 @@ impl MirrorConfig {
             acknowledge: Acknowledge::First,
             ephemeral: Vec::new(),
             log: None,
-            layout: SideKind::Home,
+            layout: Layouts::default(),
             grow_to: None,
             checksums: default_checksums(),
             checksum_cache: default_checksum_cache(),
@@ -270,6 +308,11 @@ impl MirrorConfig {
                 "`ephemeral` names {unknown}, which is not among `sides`"
             ));
         }
+        if let Some(unknown) = self.layout.names().find(|name| !self.sides.contains(name)) {
+            return Err(format!(
+                "`layout` names {unknown}, which is not among `sides`"
+            ));
+        }
         if self.sides.iter().all(|side| self.ephemeral.contains(side)) {
             return Err(
                 "`ephemeral` names all sides, so no data would survive a restart of the machine"
@@ -294,10 +337,11 @@ impl MirrorConfig {
         Ok(())
     }
 
-    /// Returns the layout that the configuration requests for a side to be formatted.
-    pub fn asked(&self) -> Asked {
+    /// Returns the layout that the configuration requests for a side to be formatted, by the name
+    /// of the side.
+    pub fn asked(&self, side: &str) -> Asked {
         Asked {
-            kind: self.layout,
+            kind: self.layout.of(side),
             log_bytes: self.log.map(|size| size.0),
             grow_to_bytes: self.grow_to.map(|size| size.0),
         }

@@ -72,7 +72,8 @@ use crate::error::{IoError, OpenError};
 use crate::geometry::Geometry;
 use crate::request::{Op, Request};
 pub use config::{
-    Acknowledge, DrainName, ExposureConfig, MirrorConfig, OnDegraded, PolicyName, RebuildConfig,
+    Acknowledge, DrainName, ExposureConfig, Layouts, MirrorConfig, OnDegraded, PolicyName,
+    RebuildConfig,
 };
 pub use family::Force;
 use lifecycle::Life;

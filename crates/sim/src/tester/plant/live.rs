@@ -99,7 +99,10 @@ impl BadMirror {
             return self.below.submit(request).await;
         };
         let side = &self.sides[side];
-        request.offset += side.data_offset();
+        let Some(home) = side.data_offset() else {
+            return self.below.submit(request).await;
+        };
+        request.offset += home;
         side.device.submit(request).await
     }
 

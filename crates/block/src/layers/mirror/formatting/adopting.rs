@@ -33,7 +33,7 @@ pub(super) async fn adopt(
 ) -> Result<Formatted, OpenError> {
     let volume_bytes = layouts[kept].data.1;
     for (side, layout) in sides.iter().zip(layouts) {
-        check_room(side, layout, volume_bytes, formatting.asked())?;
+        check_room(side, layout, volume_bytes, formatting.asked(&side.name))?;
     }
     let mut superblocks = first_superblocks(rt, name, layouts)?;
     let own = &mut superblocks[kept];
@@ -56,7 +56,7 @@ pub(super) async fn adopt(
     for (place, (side, superblock)) in sides.iter().zip(&mut superblocks).enumerate() {
         if place != kept {
             let new = NewSide {
-                asked: formatting.asked(),
+                asked: formatting.asked(&side.name),
                 not_durable: formatting.flags(&side.name).not_durable,
             };
             *superblock = make_side(rt, side, &own, place, new).await?;

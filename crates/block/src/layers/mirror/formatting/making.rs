@@ -6,12 +6,13 @@ use bimetal_rt::Rt;
 
 use crate::device::Device;
 use crate::error::{IoError, OpenError};
+use crate::layers::mirror::Layouts;
 use crate::layers::mirror::digest::BlockDigest;
 use crate::layers::mirror::family::Behind;
 use crate::layers::mirror::store;
 use crate::layers::mirror::superblock::{
     Asked, Candidate, Epoch, FIRST_CHANGE, History, Listed, Remembered, SIDES_MAX, SideFlags,
-    SideKind, SideLayout, SideState, Superblock, Uuid, device_bytes_for, show_uuid,
+    SideLayout, SideState, Superblock, Uuid, device_bytes_for, show_uuid,
 };
 use crate::request::{BLOCK_BYTES, Flags, Op, Request};
 use crate::units::show_size;
@@ -24,8 +25,8 @@ const ZERO_BYTES: u64 = 16 << 20;
 pub struct Formatting {
     /// Whether to overwrite sides that already hold a volume or content.
     pub force: bool,
-    /// How each side stores the blocks of the volume.
-    pub kind: SideKind,
+    /// How the sides store the blocks of the volume.
+    pub layouts: Layouts,
     /// Length of the log of each side in bytes; `None` to derive it from the size of the device.
     pub log_bytes: Option<u64>,
     /// Size in bytes up to which the devices can grow later.
@@ -41,9 +42,9 @@ pub struct Formatting {
 }
 
 impl Formatting {
-    pub(super) fn asked(&self) -> Asked {
+    pub(super) fn asked(&self, side: &str) -> Asked {
         Asked {
-            kind: self.kind,
+            kind: self.layouts.of(side),
             log_bytes: self.log_bytes,
             grow_to_bytes: self.grow_to_bytes,
         }
@@ -153,7 +154,7 @@ impl NewSide {
     ) -> Result<SideLayout, OpenError> {
         let formatting = Formatting {
             force: overwrite,
-            kind: self.asked.kind,
+            layouts: Layouts::All(self.asked.kind),
             log_bytes: self.asked.log_bytes,
             grow_to_bytes: self.asked.grow_to_bytes,
             ..Formatting::default()
@@ -252,7 +253,7 @@ pub(super) async fn check_formattable(
     if !geometry.writable {
         return Err(side.error("is read-only"));
     }
-    let layout = SideLayout::of(geometry, formatting.asked());
+    let layout = SideLayout::of(geometry, formatting.asked(&side.name));
     let layout = layout.map_err(|error| side.error(&error.to_string()))?;
     if layout.segments.is_some() && formatting.no_checksums {
         return Err(side.error("needs checksums: layout = \"log\" allows no checksums = false"));

@@ -103,11 +103,6 @@ impl Places {
         std::mem::take(&mut self.changed).into_iter().collect()
     }
 
-    /// Returns true when a page has changed since it was last written.
-    pub(super) fn has_changed(&self) -> bool {
-        !self.changed.is_empty()
-    }
-
     /// Records that pages must be written, although they have not changed.
     pub(super) fn mark(&mut self, pages: impl IntoIterator<Item = u64>) {
         self.changed.extend(pages);

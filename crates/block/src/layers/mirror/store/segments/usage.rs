@@ -67,11 +67,6 @@ impl Usage {
         block / self.segment_blocks
     }
 
-    /// Returns a segment.
-    pub(super) fn get(&self, segment: u32) -> Segment {
-        self.segments[segment as usize]
-    }
-
     /// Returns the number of segments.
     pub(super) fn count(&self) -> usize {
         self.segments.len()
