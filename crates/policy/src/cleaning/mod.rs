@@ -10,7 +10,8 @@
 //!   of space that cleaning gains;
 //! - [`heat`]: to which of four streams a block is appended, so that blocks that die at about the
 //!   same time share a segment;
-//! - [`admission`]: how many blocks may be appended now, and how much cleaning is due.
+//! - [`admission`]: how many blocks may be appended now, and how much cleaning is due;
+//! - [`source`]: from which side the content that is moved is read.
 //!
 //! All times are counts of blocks. The clock of a side is the number of blocks ever appended to it,
 //! written and moved ones together, so a policy behaves the same on a fast device and on a slow
@@ -21,6 +22,7 @@
 
 pub mod admission;
 pub mod heat;
+pub mod source;
 pub mod victims;
 
 #[cfg(test)]

@@ -1,45 +1,125 @@
-//! The cleaner of a logged side: keeps enough segments free for the log.
+//! The cleaner of a logged side: empties segments, a piece at a time and as fast as the pace of the
+//! side demands, and commits the map, which frees them.
 
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
+use bimetal_policy::cleaning::source::{Source, Sources};
+use bimetal_rt::Payload;
+
 use super::Store;
-use super::segments::Segments;
+use super::checksums::{self, Expected};
+use super::destage::PEER_PATIENCE;
+use super::segments::{Batch, Live, Segments};
+use crate::BLOCK_BYTES;
 use crate::error::IoError;
 
 /// Delay of the cleaner after an error.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// Number of blocks that are moved together at least, so that a disk seeks rarely.
+const PIECE_BLOCKS_MIN: u64 = 512;
 
 impl Store {
-    /// Cleans segments whenever few are free, until the store ends.
+    /// Cleans segments when it is due, until the store ends.
     pub(super) async fn clean_for_ever(self: &Rc<Self>, segments: &Segments) {
-        loop {
-            let is_due = || self.ending.get() || segments.wants_cleaning();
-            segments.freed.until(is_due).await;
-            if self.ending.get() {
-                return;
-            }
+        let mut sources = Sources::default();
+        while !self.ending.get() {
+            segments.until_due(|| self.ending.get()).await;
             let commits = segments.commits();
-            match self.clean_now(segments).await {
+            match self.clean_batch(segments, &mut sources).await {
                 Ok(true) => {}
                 // Nothing can be freed before the log is folded or content dies, and a commit
                 // follows both.
                 Ok(false) => {
-                    let is_over = || self.ending.get() || segments.commits() > commits;
-                    segments.freed.until(is_over).await;
+                    let is_over = || self.ending.get();
+                    segments.until_committed(commits, is_over).await;
                 }
                 Err(_) => self.rt.sleep(RETRY_AFTER).await,
             }
         }
     }
 
-    /// Moves the live content of some segments and commits the map, which frees them. Returns false
-    /// when there was nothing to free.
-    async fn clean_now(self: &Rc<Self>, segments: &Segments) -> Result<bool, IoError> {
-        if segments.clean_some().await? == 0 {
-            return Ok(false);
+    /// Empties some segments and commits the map. Returns false when there was nothing to empty and
+    /// nothing to free.
+    async fn clean_batch(
+        self: &Rc<Self>,
+        segments: &Segments,
+        sources: &mut Sources,
+    ) -> Result<bool, IoError> {
+        let Some(mut batch) = segments.begin_batch().await else {
+            let has_dead = !segments.dead().is_empty();
+            if has_dead {
+                self.write_pages().await?;
+            }
+            return Ok(has_dead);
+        };
+        while !batch.is_over() {
+            segments.until_due(|| self.ending.get()).await;
+            if self.ending.get() {
+                return Ok(true);
+            }
+            let blocks = segments.due_blocks().max(PIECE_BLOCKS_MIN);
+            let piece = batch.take(blocks);
+            self.move_piece(segments, &mut batch, piece, sources)
+                .await?;
+            // The log may append more.
+            self.log.pump();
         }
+        segments.end_batch(batch);
         self.write_pages().await?;
         Ok(true)
+    }
+
+    async fn move_piece(
+        self: &Rc<Self>,
+        segments: &Segments,
+        batch: &mut Batch<'_>,
+        piece: Vec<Live>,
+        sources: &mut Sources,
+    ) -> Result<(), IoError> {
+        let blocks = piece.len() as u64;
+        let from_peer = self.peer.borrow().is_some() && sources.choose() == Source::Peer;
+        let (mut content, left) = match from_peer {
+            true => {
+                let began = self.rt.now();
+                let ask = |range| Box::pin(self.content_for_move(range)) as _;
+                let (content, left) = segments.read_from(&ask, piece).await;
+                let time_ns = self.rt.now().since(began).as_nanos() as u64;
+                sources.note(Source::Peer, content.len() as u64, time_ns);
+                (content, left)
+            }
+            false => (Vec::new(), piece),
+        };
+        if !left.is_empty() {
+            let began = self.rt.now();
+            let own = segments.read_own(&left).await?;
+            if !from_peer {
+                let time_ns = self.rt.now().since(began).as_nanos() as u64;
+                sources.note(Source::Own, own.len() as u64, time_ns);
+            }
+            content.extend(own);
+        }
+        segments.move_content(batch, blocks, content).await
+    }
+
+    /// Returns the content of a range from another side, if it is the content that this side has
+    /// there: each block must match its checksum on this side.
+    async fn content_for_move(&self, range: Range<u64>) -> Option<Payload> {
+        let ask = self.peer.borrow().clone()?;
+        let checksums = self.checksums.as_ref()?;
+        let first = range.start / BLOCK_BYTES;
+        let expected = checksums
+            .expected(first..range.end / BLOCK_BYTES)
+            .await
+            .ok()?;
+        let is_known = |expected: &Expected| matches!(expected, Expected::Digest(_));
+        if !expected.iter().all(is_known) {
+            return None;
+        }
+        let asked = self.rt.timeout(PEER_PATIENCE, ask(range)).await;
+        let data = asked.ok()??;
+        let wrong = checksums::verify(self.digest, &data, first, &expected);
+        wrong.is_empty().then_some(data)
     }
 }

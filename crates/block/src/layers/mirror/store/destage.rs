@@ -37,7 +37,7 @@ const FAILED_PROBES_MAX: u32 = 3;
 /// Delay of the destager after an error.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Timeout of a read of content from another side.
-const PEER_PATIENCE: Duration = Duration::from_millis(20);
+pub(super) const PEER_PATIENCE: Duration = Duration::from_millis(20);
 /// Maximum number of attempts to write the changed pages, when a page read back differs from the
 /// page written.
 const PAGE_TRIES: usize = 4;

@@ -57,7 +57,7 @@ pub(super) struct Flying {
 }
 
 /// Location of the log on the device, and the size limit of its entries.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct Area {
     place: Place,
     /// Length of the log in bytes.
@@ -67,7 +67,7 @@ pub(super) struct Area {
 }
 
 /// Where the log is on the device.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 enum Place {
     /// In one area from this offset on, whose end is followed by its start.
     Circle(u64),
@@ -121,6 +121,22 @@ impl Area {
         match &self.place {
             Place::Circle(_) => self.bytes - position % self.bytes,
             Place::Chain(chain) => chain.bytes_left_at(position),
+        }
+    }
+
+    /// Returns the number of bytes that may be appended at `head` now, as far as cleaning limits
+    /// them.
+    pub(super) fn granted_bytes(&self, head: u64) -> u64 {
+        match &self.place {
+            Place::Circle(_) => u64::MAX,
+            Place::Chain(chain) => chain.granted_bytes(head),
+        }
+    }
+
+    /// Records that an entry was appended at these positions.
+    pub(super) fn note_appended(&self, entry: Range<u64>) {
+        if let Place::Chain(chain) = &self.place {
+            chain.note_appended(entry.end, entry.end - entry.start);
         }
     }
 
@@ -195,6 +211,8 @@ pub(super) struct Log {
     /// so far, including entries that are still being written.
     pub(super) formed: Cell<(u64, u64)>,
     waits_for_space: Cell<bool>,
+    /// Whether changes wait for cleaning, although the log has space for them.
+    is_held_back: Cell<bool>,
     /// Whether a new incarnation could not begin for lack of space.
     pub(super) cramped: Cell<bool>,
     pub(super) changed: Event,
@@ -257,6 +275,7 @@ impl Log {
             kept_from: Cell::new(kept_from),
             formed: Cell::new((highest, complete)),
             waits_for_space: Cell::new(false),
+            is_held_back: Cell::new(false),
             cramped: Cell::new(false),
             changed: Event::new(),
             tasks: TaskGroup::new(rt),
@@ -477,6 +496,9 @@ impl Log {
                     self.fail_again(IoError::NoSpace);
                     continue;
                 }
+                if self.is_held_back.get() {
+                    return;
+                }
                 if !self.waits_for_space.replace(true) {
                     self.count(|counts| counts.full += 1);
                     self.changed.notify();
@@ -493,6 +515,7 @@ impl Log {
     /// Returns the number of bytes available for the data of the next entry; `None` when there is
     /// no space for an entry. With `again`, the entry is for relogged changes.
     fn room(&self, again: bool) -> Option<u64> {
+        self.is_held_back.set(false);
         let (head, window) = (self.head.get(), self.area.window());
         // Two in-flight windows of space stay free for the gap before the next incarnation. One
         // more is kept for entries without data, so that a flush never waits for space that only a
@@ -506,6 +529,14 @@ impl Log {
             return (free >= HEADER_BYTES).then_some(0);
         }
         if free < HEADER_BYTES + BLOCK_BYTES {
+            return None;
+        }
+        let free = match again {
+            true => free,
+            false => free.min(self.area.granted_bytes(head)),
+        };
+        self.is_held_back.set(free < HEADER_BYTES + BLOCK_BYTES);
+        if self.is_held_back.get() {
             return None;
         }
         let most = HEADER_BYTES + self.area.data_blocks_max * BLOCK_BYTES;
@@ -587,6 +618,7 @@ impl Log {
             digests,
         };
         self.head.set(header.end());
+        self.area.note_appended(header.position..header.end());
         let (highest, complete) = self.formed.get();
         let numbers = header.records.iter().map(|record| record.number);
         let highest = numbers.fold(highest, u64::max);

@@ -468,7 +468,7 @@ impl Store {
     /// from a non-rotational side instead of from its own log. Has no effect on a side that is not
     /// rotational.
     pub(super) fn ask_for_content(&self, peer: Rc<AskPeer>) {
-        if self.device.geometry().rotational {
+        if self.noticed.geometry().rotational {
             *self.peer.borrow_mut() = Some(peer);
         }
     }
@@ -660,7 +660,7 @@ impl Store {
         self.ending.set(true);
         self.log.changed.notify();
         if let Some(segments) = &self.segments {
-            segments.freed.notify();
+            segments.wake();
         }
         let _none = self.destaging.acquire(1).await;
         self.log.until_idle().await;

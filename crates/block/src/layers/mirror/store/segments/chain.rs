@@ -6,13 +6,16 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::rc::Rc;
+
+use super::pace::Pace;
 
 /// The segments of a log; see the module documentation.
-#[derive(Debug)]
 pub(in super::super) struct Chain {
     area_offset: u64,
     segment_bytes: u64,
     segments: RefCell<Listed>,
+    pace: Rc<Pace>,
 }
 
 /// Numbers of consecutive segments of the log.
@@ -25,11 +28,17 @@ pub(super) struct Listed {
 }
 
 impl Chain {
-    pub(super) fn new(area_offset: u64, segment_bytes: u64, listed: Listed) -> Chain {
+    pub(super) fn new(
+        area_offset: u64,
+        segment_bytes: u64,
+        listed: Listed,
+        pace: Rc<Pace>,
+    ) -> Chain {
         Chain {
             area_offset,
             segment_bytes,
             segments: RefCell::new(listed),
+            pace,
         }
     }
 
@@ -61,6 +70,18 @@ impl Chain {
     pub(in super::super) fn end(&self) -> u64 {
         let listed = self.segments.borrow();
         (listed.first + listed.segments.len() as u64) * self.segment_bytes
+    }
+
+    /// Returns the number of bytes that the log may append at `head` now.
+    pub(in super::super) fn granted_bytes(&self, head: u64) -> u64 {
+        self.pace.set_unspent(self.end().saturating_sub(head));
+        self.pace.granted_bytes()
+    }
+
+    /// Records that an entry of `bytes` bytes was appended, which ends at `head`.
+    pub(in super::super) fn note_appended(&self, head: u64, bytes: u64) {
+        self.pace.set_unspent(self.end().saturating_sub(head));
+        self.pace.note_appended(bytes);
     }
 
     /// Returns the segments.

@@ -2,119 +2,146 @@
 //! segments.
 //!
 //! A block that changes while it is moved keeps its newer place: the map is changed only if it still
-//! names the old one. A move needs no copy of the log: until the next commit the old place counts,
-//! and it stays as it is.
+//! names the old one. Until the next commit the old place counts, and it stays as it is.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
+use bimetal_policy::cleaning::victims::{Candidate, Yield, expected_yield, next_victims};
 use bimetal_rt::Payload;
-use bimetal_rt::turn::give_way;
+use bimetal_rt::turn::{count_entries, give_way};
 use futures_util::stream::{self, StreamExt};
 
 use super::usage::{Segment, State};
 use super::{Pins, Place, Segments, Stream};
 use crate::BLOCK_BYTES;
+use crate::device::LocalFuture;
 use crate::error::IoError;
-use crate::layers::mirror::superblock::segmented::SEGMENTS_RESERVED;
+use crate::layers::mirror::superblock::areas::PAGE_BLOCKS;
 use crate::request::{Flags, Request};
 
-/// Maximum number of bytes that are moved together. They are in memory meanwhile.
-const MOVED_TOGETHER_BYTES_MAX: u64 = 32 << 20;
-/// Maximum number of segments that are cleaned together.
-const VICTIMS_MAX: usize = 16;
+/// Maximum number of blocks that are moved between two commits.
+const BATCH_BLOCKS_MAX: u64 = 16 << 10;
+/// Maximum number of segments that are cleaned between two commits.
+const VICTIMS_MAX: usize = 64;
+/// Number of next victims whose cost paces the log.
+const VICTIMS_AHEAD: usize = 64;
 /// Maximum gap between two live blocks that are read with one request.
 const READ_GAP_BLOCKS_MAX: u32 = 16;
 /// Maximum number of bytes in one request.
 const REQUEST_BYTES_MAX: u64 = 1 << 20;
-/// Maximum number of requests in flight.
+/// Maximum number of requests in flight to the side.
 const IN_FLIGHT_MAX: usize = 4;
+/// Maximum number of requests in flight to another side.
+const ASKED_MAX: usize = 32;
 
 /// A live block of a segment that is cleaned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Live {
+pub(in super::super) struct Live {
     /// Number of its block in the segments.
     at: u32,
     /// Number of the block in the virtual range.
     block: u64,
 }
 
+/// Segments that are emptied before the next commit.
+pub(in super::super) struct Batch<'s> {
+    /// Live blocks that are not moved yet, in the order of the segments.
+    live: VecDeque<Live>,
+    cost: Yield,
+    moved_blocks: u64,
+    segments: usize,
+    /// Keeps the segments from being filled anew while their blocks are read.
+    _pins: Pins<'s>,
+}
+
+impl Batch<'_> {
+    /// Returns true when everything was moved.
+    pub(in super::super) fn is_over(&self) -> bool {
+        self.live.is_empty()
+    }
+
+    /// Removes and returns the next blocks to move.
+    pub(in super::super) fn take(&mut self, blocks: u64) -> Vec<Live> {
+        let count = self.live.len().min(blocks as usize);
+        self.live.drain(..count).collect()
+    }
+
+    /// Returns the blocks of space that the moved blocks have paid for.
+    fn paid_blocks(&self) -> u64 {
+        let gained = self.cost.gained_blocks * self.moved_blocks;
+        gained / self.cost.moved_blocks.max(1)
+    }
+}
+
+/// Function that reads a range of the volume from another side; its result is `None` when the other
+/// side cannot supply the content that this side has there.
+pub(in super::super) type FromPeer<'a> =
+    dyn Fn(Range<u64>) -> LocalFuture<'a, Option<Payload>> + 'a;
+
 impl Segments {
-    /// Returns true when so few segments are free that others should be cleaned.
-    pub(in super::super) fn wants_cleaning(&self) -> bool {
-        let usage = self.usage.borrow();
-        let of_log = (self.log_bytes / self.layout.segment_bytes) as usize;
-        usage.free_count() < 2 * SEGMENTS_RESERVED as usize + of_log / 2
-    }
-
-    /// Moves the live content of some segments, as much as the free segments have room for. The
-    /// next commit frees them. Returns the number of segments that were emptied, or that are
-    /// about to be freed already.
-    ///
-    /// # Errors
-    /// Errors of the device that do not concern single blocks; `NoSpace` when no segment is free.
-    pub(in super::super) async fn clean_some(&self) -> Result<usize, IoError> {
-        let dead = self.dead().len();
-        let victims = self.victims();
-        if victims.is_empty() {
-            return Ok(dead);
-        }
-        let _pins = self.pin_all(&victims);
-        let mut live = self.live_in(&victims).await;
-        live.sort_unstable();
-        let moved = self.read_live(live).await?;
-        self.write_moved(moved).await?;
-        let cleaned = victims.len() as u64;
-        self.count(|counts| counts.cleaned_segments += cleaned);
-        Ok(dead + victims.len())
-    }
-
-    /// Protects segments, so that none of them is filled anew while its blocks are read.
-    fn pin_all(&self, segments: &[u32]) -> Pins<'_> {
-        let mut usage = self.usage.borrow_mut();
-        segments.iter().for_each(|segment| usage.pin(*segment));
-        Pins {
-            of: self,
-            segments: segments.to_vec(),
-        }
-    }
-
-    /// Chooses the segments to clean together.
-    fn victims(&self) -> Vec<u32> {
-        let usage = self.usage.borrow();
-        let segment_blocks = self.layout.segment_blocks();
-        let now = usage.appended_blocks;
-        let score = |segment: &Segment| {
-            let State::Sealed(at) = segment.state else {
-                return None;
-            };
-            let (live, full) = (u64::from(segment.live), segment_blocks);
-            if live == 0 || live >= full {
-                return None;
-            }
-            let age = (now - at + 1) as f64;
-            Some(age * (full - live) as f64 / live as f64)
+    fn candidate(&self, number: u32, segment: &Segment) -> Option<Candidate> {
+        let State::Sealed(sealed_at_blocks) = segment.state else {
+            return None;
         };
-        let scored = usage.all().filter_map(|(number, segment)| {
-            let score = score(&segment)?;
-            Some((score, number, u64::from(segment.live)))
-        });
-        let mut scored: Vec<(f64, u32, u64)> = scored.collect();
-        scored.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        Some(Candidate {
+            id: number,
+            live_blocks: segment.live,
+            capacity_blocks: self.layout.segment_blocks() as u32,
+            sealed_at_blocks,
+        })
+    }
+
+    /// Tells the pace of the side how many segments are free, and what the next victims cost.
+    pub(super) fn tell_pace(&self) {
+        let usage = self.usage.borrow();
+        let sealed = usage.all().filter_map(|(n, s)| self.candidate(n, &s));
+        let next = expected_yield(sealed, usage.appended_blocks, VICTIMS_AHEAD);
+        self.pace
+            .set_segments(usage.free_count(), usage.dead_count(), next);
+    }
+
+    /// Chooses segments to empty before the next commit, as far as the free segments have room for
+    /// their content; `None` when no segment can be cleaned now.
+    pub(in super::super) async fn begin_batch(&self) -> Option<Batch<'_>> {
+        let (victims, cost, pins) = self.choose_victims()?;
+        let live = self.live_in(&victims).await;
+        Some(Batch {
+            live: live.into(),
+            cost,
+            moved_blocks: 0,
+            segments: victims.len(),
+            _pins: pins,
+        })
+    }
+
+    fn choose_victims(&self) -> Option<(Vec<u32>, Yield, Pins<'_>)> {
+        let mut usage = self.usage.borrow_mut();
+        let sealed = usage.all().filter_map(|(n, s)| self.candidate(n, &s));
+        let next = next_victims(sealed, usage.appended_blocks, VICTIMS_MAX);
+        let segment_blocks = self.layout.segment_blocks();
         let room = usage.free_count().saturating_sub(2) as u64 * segment_blocks;
-        let blocks_max = room.min((MOVED_TOGETHER_BYTES_MAX / BLOCK_BYTES).max(segment_blocks));
-        let (mut victims, mut blocks) = (Vec::new(), 0);
-        for (_, number, live) in scored.into_iter().take(VICTIMS_MAX) {
-            if blocks + live > blocks_max {
+        let blocks_max = room.min(BATCH_BLOCKS_MAX.max(segment_blocks));
+        let (mut victims, mut cost) = (Vec::new(), Yield::default());
+        for victim in next {
+            let of = victim.cleaning_yield();
+            if cost.moved_blocks + of.moved_blocks > blocks_max {
                 break;
             }
-            blocks += live;
-            victims.push(number);
+            cost.moved_blocks += of.moved_blocks;
+            cost.gained_blocks += of.gained_blocks;
+            victims.push(victim.id);
         }
-        victims
+        if victims.is_empty() {
+            return None;
+        }
+        victims.iter().for_each(|segment| usage.pin(*segment));
+        let segments = victims.clone();
+        Some((victims, cost, Pins { of: self, segments }))
     }
 
-    /// Returns the live blocks of some segments. Pages of the map are not among them: these are
-    /// marked to be written again.
+    /// Returns the live blocks of some segments, in the order of the segments. Pages of the map are
+    /// not among them: these are marked to be written again.
     async fn live_in(&self, victims: &[u32]) -> Vec<Live> {
         let mut is_victim = vec![false; self.usage.borrow().count()];
         victims.iter().for_each(|v| is_victim[*v as usize] = true);
@@ -126,35 +153,99 @@ impl Segments {
         let pages = self.places.borrow().pages();
         for page in 0..pages {
             give_way().await;
+            count_entries(PAGE_BLOCKS as usize);
             let (places, usage) = (self.places.borrow(), self.usage.borrow());
             let stored = places.stored_in_page(page);
             let inside = stored.filter(|(_, at)| is_victim[usage.segment_of(*at) as usize]);
             live.extend(inside.map(|(block, at)| Live { at, block }));
         }
+        live.sort_unstable();
         live
     }
 
-    /// Reads live blocks, given in the order of the segments. Returns each with its content, in the
-    /// order of the virtual range. Blocks that cannot be read are left out, and their segments are
-    /// retired.
-    async fn read_live(&self, live: Vec<Live>) -> Result<Vec<(Live, Payload)>, IoError> {
+    /// Appends content of a batch again, which was read with [`read_own`](Self::read_own) or
+    /// [`read_from`](Self::read_from), and records that `blocks` blocks of the batch are done.
+    ///
+    /// # Errors
+    /// Errors of the device; `NoSpace` when no segment is free.
+    pub(in super::super) async fn move_content(
+        &self,
+        batch: &mut Batch<'_>,
+        blocks: u64,
+        content: Vec<(Live, Payload)>,
+    ) -> Result<(), IoError> {
+        self.write_moved(content).await?;
+        batch.moved_blocks += blocks;
+        self.pace
+            .note_moved(blocks, batch.paid_blocks(), &batch.cost);
+        Ok(())
+    }
+
+    /// Records that a batch is over. The next commit frees its segments.
+    pub(in super::super) fn end_batch(&self, batch: Batch<'_>) {
+        let segments = batch.segments as u64;
+        self.count(|counts| counts.cleaned_segments += segments);
+        drop(batch);
+        self.pace.end_batch();
+        self.tell_pace();
+    }
+
+    /// Reads live blocks of this side, given in the order of the segments. Blocks that cannot be
+    /// read are left out, and their segments are retired.
+    ///
+    /// # Errors
+    /// Errors of the device that do not concern single blocks.
+    pub(in super::super) async fn read_own(
+        &self,
+        live: &[Live],
+    ) -> Result<Vec<(Live, Payload)>, IoError> {
         let segment_blocks = self.layout.segment_blocks() as u32;
         let together = |a: &Live, b: &Live| {
             b.at - a.at <= READ_GAP_BLOCKS_MAX && a.at / segment_blocks == b.at / segment_blocks
         };
         let transfer = u64::from(self.device.geometry().transfer_bytes_max);
-        let bytes_max = REQUEST_BYTES_MAX.min(transfer);
-        let per_request = (bytes_max / BLOCK_BYTES / u64::from(READ_GAP_BLOCKS_MAX)).max(1);
+        let blocks_max = (REQUEST_BYTES_MAX.min(transfer) / BLOCK_BYTES) as u32;
         let runs = live.chunk_by(together);
-        let runs = runs.flat_map(|run| split(run, bytes_max, per_request as usize));
+        let runs = runs.flat_map(|run| split(run, blocks_max));
         let reads = runs.map(|run| self.read_run(run));
         let mut reads = stream::iter(reads).buffer_unordered(IN_FLIGHT_MAX);
-        let mut moved = Vec::with_capacity(live.len());
+        let mut content = Vec::with_capacity(live.len());
         while let Some(read) = reads.next().await {
-            moved.extend(read?);
+            content.extend(read?);
         }
-        moved.sort_unstable_by_key(|(live, _)| live.block);
-        Ok(moved)
+        Ok(content)
+    }
+
+    /// Reads live blocks of the volume from another side. Returns the content that it supplied, and
+    /// the blocks that are left, in the order of the segments.
+    pub(in super::super) async fn read_from(
+        &self,
+        peer: &FromPeer<'_>,
+        mut live: Vec<Live>,
+    ) -> (Vec<(Live, Payload)>, Vec<Live>) {
+        let first_block = self.pages_bytes / BLOCK_BYTES;
+        live.sort_unstable_by_key(|live| live.block);
+        let at = live.partition_point(|live| live.block < first_block);
+        let (pages, blocks) = live.split_at(at);
+        let mut left = pages.to_vec();
+        let blocks_max = (REQUEST_BYTES_MAX / BLOCK_BYTES) as usize;
+        let runs = blocks.chunk_by(|a, b| a.block + 1 == b.block);
+        let runs = runs.flat_map(|run| run.chunks(blocks_max));
+        let asked = runs.map(async |run| {
+            let start = (run[0].block - first_block) * BLOCK_BYTES;
+            let range = start..start + run.len() as u64 * BLOCK_BYTES;
+            (run, peer(range).await)
+        });
+        let mut asked = stream::iter(asked).buffer_unordered(ASKED_MAX);
+        let mut content = Vec::with_capacity(blocks.len());
+        while let Some((run, found)) = asked.next().await {
+            match found {
+                Some(data) => content.extend(each_block(run, &data)),
+                None => left.extend_from_slice(run),
+            }
+        }
+        left.sort_unstable();
+        (content, left)
     }
 
     async fn read_run(&self, run: &[Live]) -> Result<Vec<(Live, Payload)>, IoError> {
@@ -187,36 +278,26 @@ impl Segments {
         }
     }
 
-    /// Appends content again, and makes the map refer to its new place where it still refers to the
-    /// old one.
-    async fn write_moved(&self, moved: Vec<(Live, Payload)>) -> Result<(), IoError> {
+    /// Appends content again in the order of the volume, and makes the map refer to its new place
+    /// where it still refers to the old one.
+    async fn write_moved(&self, mut content: Vec<(Live, Payload)>) -> Result<(), IoError> {
+        content.sort_unstable_by_key(|(live, _)| live.block);
         let transfer = u64::from(self.device.geometry().transfer_bytes_max);
         let blocks_max = REQUEST_BYTES_MAX.min(transfer) / BLOCK_BYTES;
         let mut parts: Vec<(Range<usize>, u32, Pins<'_>)> = Vec::new();
         let mut start = 0;
-        while start < moved.len() {
-            let wanted = blocks_max.min((moved.len() - start) as u64);
+        while start < content.len() {
+            let wanted = blocks_max.min((content.len() - start) as u64);
             let (at, blocks, pins) = self.take_blocks(Stream::Moved, wanted)?;
             let end = start + blocks as usize;
             parts.push((start..end, at, pins));
             start = end;
         }
-        let moved = &moved;
+        let content = &content;
         let writes = parts.into_iter().map(|(range, at, pins)| async move {
-            let mut data = Payload::empty();
-            for (_, block) in &moved[range.clone()] {
-                data.append(block.clone());
-            }
-            let write = Request::write(self.offset_at(at), data, Flags::NONE);
-            self.device.submit(write).await?;
-            for (index, (live, _)) in (0..).zip(&moved[range]) {
-                if self.is_at(live.block, live.at) {
-                    self.set_place(live.block, Place::At(at + index));
-                    self.count(|counts| counts.moved_blocks += 1);
-                }
-            }
+            let written = self.write_part(&content[range], at).await;
             drop(pins);
-            Ok::<(), IoError>(())
+            written
         });
         let mut writes = stream::iter(writes).buffer_unordered(IN_FLIGHT_MAX);
         let mut result = Ok(());
@@ -225,13 +306,64 @@ impl Segments {
         }
         result
     }
+
+    async fn write_part(&self, part: &[(Live, Payload)], at: u32) -> Result<(), IoError> {
+        let mut data = Payload::empty();
+        for (_, block) in part {
+            data.append(block.clone());
+        }
+        let write = Request::write(self.offset_at(at), data, Flags::NONE);
+        self.device.submit(write).await?;
+        for (index, (live, _)) in (0..).zip(part) {
+            if self.places.borrow().get(live.block) == Place::At(live.at) {
+                self.set_place(live.block, Place::At(at + index));
+                self.count(|counts| counts.moved_blocks += 1);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the number of blocks that have to be moved now.
+    pub(in super::super) fn due_blocks(&self) -> u64 {
+        self.pace.due_blocks()
+    }
+
+    /// Waits until cleaning may be due, or `is_over` returns true.
+    pub(in super::super) async fn until_due(&self, is_over: impl Fn() -> bool) {
+        let is_due = || is_over() || self.pace.due_blocks() > 0;
+        self.pace.work.until(is_due).await;
+    }
+
+    /// Waits until the map was committed more than `commits` times, or `is_over` returns true.
+    pub(in super::super) async fn until_committed(&self, commits: u64, is_over: impl Fn() -> bool) {
+        let is_committed = || is_over() || self.commits() > commits;
+        self.freed.until(is_committed).await;
+    }
+
+    /// Wakes the cleaner, so that it notices that the store ends.
+    pub(in super::super) fn wake(&self) {
+        self.pace.work.notify();
+        self.freed.notify();
+    }
 }
 
-/// Divides a run of live blocks into parts that one request can read.
-fn split(run: &[Live], bytes_max: u64, blocks_max: usize) -> Vec<&[Live]> {
-    let span = run.last().map_or(0, |last| last.at - run[0].at + 1);
-    match u64::from(span) * BLOCK_BYTES <= bytes_max {
-        true => vec![run],
-        false => run.chunks(blocks_max).collect(),
+fn each_block(run: &[Live], data: &Payload) -> Vec<(Live, Payload)> {
+    let block = |(index, live): (usize, &Live)| {
+        let start = index * BLOCK_BYTES as usize;
+        (*live, data.slice(start..start + BLOCK_BYTES as usize))
+    };
+    run.iter().enumerate().map(block).collect()
+}
+
+/// Divides a run of live blocks into parts that span at most `blocks_max` blocks.
+fn split(run: &[Live], blocks_max: u32) -> Vec<&[Live]> {
+    let mut parts = Vec::new();
+    let mut rest = run;
+    while let Some(first) = rest.first() {
+        let end = rest.partition_point(|live| live.at - first.at < blocks_max);
+        let (part, left) = rest.split_at(end);
+        parts.push(part);
+        rest = left;
     }
+    parts
 }

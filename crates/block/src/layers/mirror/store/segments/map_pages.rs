@@ -5,7 +5,7 @@ use bimetal_rt::Payload;
 use bimetal_rt::turn::give_way;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use super::{PageEntry, Place, Segments, Stream, pages};
+use super::{PageEntry, Segments, Stream, pages};
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
 use crate::layers::mirror::superblock::areas::ENTRIES_BYTES;
@@ -188,10 +188,5 @@ impl Segments {
             |entry: &PageEntry| entry.place != 0 && usage.segment_of(entry.place - 1) == segment;
         let pages = (0..).zip(table.iter()).filter(|(_, entry)| is_in(entry));
         pages.map(|(page, _)| page).collect()
-    }
-
-    /// Returns true when a block of the volume or of the checksums is still where it was.
-    pub(super) fn is_at(&self, block: u64, at: u32) -> bool {
-        self.places.borrow().get(block) == Place::At(at)
     }
 }

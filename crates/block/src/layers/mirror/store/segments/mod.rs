@@ -14,6 +14,7 @@
 mod chain;
 mod clean;
 mod map_pages;
+mod pace;
 mod places;
 mod record;
 mod usage;
@@ -28,6 +29,8 @@ use futures_util::future::try_join_all;
 
 pub(super) use self::chain::Chain;
 use self::chain::Listed;
+pub(super) use self::clean::{Batch, Live};
+use self::pace::Pace;
 use self::places::{Place, Places, runs};
 use self::record::{PageEntry, Record};
 use self::usage::{State, Usage};
@@ -96,6 +99,7 @@ pub(super) struct Segments {
     table: RefCell<Vec<PageEntry>>,
     /// Segments of the log.
     chain: Rc<Chain>,
+    pace: Rc<Pace>,
     /// Position up to which the log will be dropped after the next commit.
     dropping_to: Cell<u64>,
     sequence: Cell<u64>,
@@ -165,7 +169,13 @@ impl Segments {
         for segment in &record.log.segments {
             usage.set_state(*segment, State::Log);
         }
-        let chain = Chain::new(segments.area.0, segments.segment_bytes, record.log);
+        let pace = Rc::new(Pace::new(segments, layout.log.1));
+        let chain = Chain::new(
+            segments.area.0,
+            segments.segment_bytes,
+            record.log,
+            Rc::clone(&pace),
+        );
         let opened = Segments {
             rt: rt.clone(),
             device: Rc::clone(device),
@@ -185,6 +195,7 @@ impl Segments {
             filled: RefCell::default(),
             table: RefCell::new(record.pages),
             chain: Rc::new(chain),
+            pace,
             dropping_to: Cell::new(0),
             sequence: Cell::new(record.sequence),
             older_copy: Cell::new(found.older_copy),
@@ -198,6 +209,7 @@ impl Segments {
         let unused = usage.dead();
         usage.release(&unused);
         drop(usage);
+        opened.tell_pace();
         Ok(Rc::new(opened))
     }
 
@@ -294,6 +306,7 @@ impl Segments {
         }
         self.chain.append(&more);
         self.usage.borrow_mut().release(dead);
+        self.tell_pace();
         self.count(|counts| counts.commits += 1);
         self.freed.notify();
         Ok(())
@@ -490,6 +503,8 @@ impl Segments {
             Statistic::Counter(counts.map_pages_damaged),
         );
         show("map_commits", Statistic::Counter(counts.commits));
+        let debt = self.pace.debt_blocks() * BLOCK_BYTES;
+        show("cleaning_debt_bytes", Statistic::Gauge(debt as f64));
     }
 
     /// Returns the number of commits since the side was opened.

@@ -137,6 +137,11 @@ impl Usage {
         dead.map(|(number, _)| number).collect()
     }
 
+    /// Returns the number of [dead](Self::dead) segments.
+    pub(super) fn dead_count(&self) -> usize {
+        self.dead().len()
+    }
+
     /// Frees segments that were [dead](Self::dead) before the map was committed.
     ///
     /// # Panics
