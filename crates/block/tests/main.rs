@@ -17,6 +17,7 @@ mod keeping_space;
 mod large;
 mod life_of_sides;
 mod log;
+mod logged;
 mod mirror;
 mod mirror_opening;
 mod model_profiles;

@@ -40,7 +40,10 @@ impl Volume {
 
     /// Formats the sides for a volume `name`, which must be blank.
     pub async fn try_format(&self, name: &str) -> Result<(), String> {
-        let formatting = Formatting::default();
+        let formatting = Formatting {
+            layouts: self.config.layout.clone(),
+            ..Formatting::default()
+        };
         let made = formatting::format(&self.rt, name, &self.sides, &formatting).await;
         made.map(drop).map_err(|error| error.to_string())
     }
@@ -132,6 +135,14 @@ impl Volume {
     pub async fn superblock(&self, side: usize) -> Superblock {
         let found = self.sides[side].superblock().await;
         found.expect("it can be read").expect("it is there")
+    }
+
+    /// Returns the offset on a side of the newest content of a block of the open volume `mirror`.
+    ///
+    /// # Panics
+    /// When the block consists of zeroes that are stored nowhere.
+    pub fn place(&self, mirror: &Mirror, side: usize, offset: u64) -> u64 {
+        mirror.place_on(side, offset).expect("it is stored")
     }
 
     /// Returns the offset of the home location of a block of the volume on a side.

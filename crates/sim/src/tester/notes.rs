@@ -14,6 +14,12 @@ pub(super) fn note_log(world: &World, program: &Program) {
     let full = |(_, name, statistic): &(String, String, Statistic)| {
         name == "log_full" && matches!(statistic, Statistic::Counter(1..))
     };
+    let cleaned = |(_, name, statistic): &(String, String, Statistic)| {
+        name == "segments_cleaned" && matches!(statistic, Statistic::Counter(1..))
+    };
+    if statistics.iter().any(cleaned) {
+        world.reach("segments cleaned");
+    }
     if statistics.iter().any(full) {
         world.reach("log full");
     }

@@ -1,0 +1,265 @@
+//! Sides that are a log and nothing else: what was written is read back however often segments were
+//! cleaned, after a stop and after the death of the server, and damage is found and repaired.
+
+use bimetal_block::layers::mirror::superblock::{SideKind, SideLayout};
+use bimetal_block::layers::mirror::{Layouts, MirrorConfig, OpenOptions};
+use bimetal_block::{Device, Flags, Op, Request, Statistic};
+use bimetal_rt::{Rng, Rt};
+
+use crate::common::virtual_rt;
+use crate::common::volume::{OpenVolume, Volume};
+
+const BLOCK: u64 = 4096;
+const MIB: u64 = 1 << 20;
+
+/// Formats two sides of 64 MiB with these layouts.
+async fn formatted(rt: &Rt, layouts: Layouts) -> Volume {
+    let mut volume = Volume::unformatted(rt, 2);
+    volume.config = MirrorConfig {
+        layout: layouts,
+        ..MirrorConfig::of(Vec::new())
+    };
+    volume.try_format("vol").await.expect("the sides are fit");
+    volume
+}
+
+async fn logged(rt: &Rt) -> Volume {
+    formatted(rt, Layouts::All(SideKind::Log)).await
+}
+
+/// Returns a layout for `side0` that is a log, while the blocks of `side1` have a home.
+fn mixed() -> Layouts {
+    Layouts::Each([("side0".to_owned(), SideKind::Log)].into())
+}
+
+/// Returns the sum of a counter over both sides.
+fn counter(mirror: &OpenVolume, wanted: &str) -> u64 {
+    let mut statistics: Vec<(String, String, Statistic)> = Vec::new();
+    mirror.statistics(&mut statistics);
+    let of = |(_, name, value): &(String, String, Statistic)| match value {
+        Statistic::Counter(count) if name == wanted => Some(*count),
+        _ => None,
+    };
+    statistics.iter().filter_map(of).sum()
+}
+
+/// Returns a gauge of each side that has it.
+fn gauges(mirror: &OpenVolume, wanted: &str) -> Vec<f64> {
+    let mut statistics: Vec<(String, String, Statistic)> = Vec::new();
+    mirror.statistics(&mut statistics);
+    let of = |(_, name, value): &(String, String, Statistic)| match value {
+        Statistic::Gauge(now) if name == wanted => Some(*now),
+        _ => None,
+    };
+    statistics.iter().filter_map(of).collect()
+}
+
+/// Blocks that are overwritten at random, each with what it should hold.
+struct Model {
+    rng: Rng,
+    bytes: Vec<u8>,
+}
+
+impl Model {
+    fn new(blocks: u64) -> Model {
+        Model {
+            rng: Rng::labelled(1, "logged"),
+            bytes: vec![0; blocks as usize],
+        }
+    }
+
+    /// Overwrites `count` random blocks; one in 50 is discarded.
+    async fn overwrite(&mut self, mirror: &OpenVolume, count: u64) {
+        for _ in 0..count {
+            let block = self.rng.below(self.bytes.len() as u64);
+            let byte = match self.rng.below(50) {
+                0 => 0,
+                _ => 1 + self.rng.below(255) as u8,
+            };
+            self.bytes[block as usize] = byte;
+            if byte == 0 {
+                let discard = Request::without_data(Op::Discard, block * BLOCK, BLOCK, Flags::NONE);
+                mirror.submit(discard).await.expect("a side takes it");
+            } else {
+                mirror.put(block * BLOCK, byte).await;
+            }
+        }
+    }
+
+    /// Reads every block.
+    async fn check(&self, mirror: &OpenVolume) {
+        for (block, byte) in (0..).zip(&self.bytes) {
+            let found = mirror.byte_at(block * BLOCK).await;
+            assert_eq!(found, Ok(*byte), "block {block}");
+        }
+    }
+}
+
+/// The volume is four fifths of what the segments have room for, and all of it is written, so that
+/// every segment is cleaned several times.
+#[test]
+fn what_was_written_is_there_however_often_segments_were_cleaned() {
+    for layouts in [Layouts::All(SideKind::Log), mixed()] {
+        let rt = virtual_rt(11);
+        rt.block_on(async {
+            let volume = formatted(&rt, layouts).await;
+            let mirror = volume.open().await;
+            let blocks = mirror.geometry().size_bytes / BLOCK;
+            let mut model = Model::new(blocks);
+            let mut cleaned = 0;
+            model.overwrite(&mirror, 3 * blocks).await;
+            model.check(&mirror).await;
+            cleaned += counter(&mirror, "segments_cleaned");
+            mirror.close().await;
+
+            let mirror = volume.open().await;
+            model.check(&mirror).await;
+            model.overwrite(&mirror, blocks).await;
+            mirror.flush().await;
+            cleaned += counter(&mirror, "segments_cleaned");
+            // The server dies.
+            drop(mirror);
+            let mirror = volume.open().await;
+            model.check(&mirror).await;
+            model.overwrite(&mirror, blocks / 2).await;
+            model.check(&mirror).await;
+            mirror.close().await;
+            for side in 0..2 {
+                let mirror = volume.open_alone(side).await;
+                model.check(&mirror).await;
+                mirror.close().await;
+                break;
+            }
+            assert!(cleaned > 64, "{cleaned} segments were cleaned");
+        });
+    }
+}
+
+/// A logged side that is started alone has all content, and cleans itself without the other side.
+#[test]
+fn a_side_alone_cleans_itself() {
+    let rt = virtual_rt(12);
+    rt.block_on(async {
+        let volume = logged(&rt).await;
+        let mirror = volume.open().await;
+        let blocks = mirror.geometry().size_bytes / BLOCK;
+        let mut model = Model::new(blocks);
+        model.overwrite(&mirror, blocks).await;
+        mirror.close().await;
+        let mirror = volume.open_alone(1).await;
+        model.check(&mirror).await;
+        model.overwrite(&mirror, 3 * blocks).await;
+        model.check(&mirror).await;
+        assert!(counter(&mirror, "segments_cleaned") > 32);
+        mirror.close().await;
+        // The other side is behind, and is brought up to date.
+        let mirror = volume.open().await;
+        mirror.until_complete(2).await;
+        model.check(&mirror).await;
+        mirror.close().await;
+        let alone = volume.open_alone(0).await;
+        model.check(&alone).await;
+    });
+}
+
+/// A discard of everything frees all segments, whose number then is that of a new side.
+#[test]
+fn discarded_space_is_free_at_once() {
+    let rt = virtual_rt(13);
+    rt.block_on(async {
+        let volume = logged(&rt).await;
+        let mirror = volume.open().await;
+        let size = mirror.geometry().size_bytes;
+        let fresh = gauges(&mirror, "segments_free");
+        mirror.fill(0..size / MIB * MIB, 7).await;
+        mirror.close().await;
+        let mirror = volume.open().await;
+        let full = gauges(&mirror, "segments_free");
+        assert!(full.iter().zip(&fresh).all(|(full, fresh)| full < fresh));
+        let all = Request::without_data(Op::Discard, 0, size, Flags::NONE);
+        mirror.submit(all).await.expect("a side takes it");
+        mirror.close().await;
+        let mirror = volume.open().await;
+        let free = gauges(&mirror, "segments_free");
+        let live = gauges(&mirror, "live_bytes");
+        // Only pages of the map and of the checksums are left.
+        assert!(live.iter().all(|bytes| *bytes < MIB as f64), "{live:?}");
+        let is_free = |(free, fresh): (&f64, &f64)| *free >= fresh - 3.0;
+        assert!(free.iter().zip(&fresh).all(is_free), "{free:?} {fresh:?}");
+        assert_eq!(mirror.byte_at(0).await, Ok(0));
+    });
+}
+
+/// Either copy of the segment record is enough. Without both, the side is not opened from what it
+/// may have been.
+#[test]
+fn a_segment_record_has_two_copies() {
+    let rt = virtual_rt(14);
+    rt.block_on(async {
+        let volume = logged(&rt).await;
+        volume.fill(4).await;
+        let superblock = volume.superblock(0).await;
+        let record = superblock.layout.segments.expect("it is logged").record;
+        let copies = [record.0, record.0 + record.1 / 2 / BLOCK * BLOCK];
+        for copy in copies {
+            volume.spoil(0, copy).await;
+            let mirror = volume.open_alone(0).await;
+            assert_eq!(mirror.byte_at(3 * MIB).await, Ok(4));
+            // The next commit writes both copies again.
+            mirror.put(9 * MIB, 9).await;
+            mirror.close().await;
+        }
+        for copy in copies {
+            volume.spoil(0, copy).await;
+        }
+        let refusal = volume.refusal_alone(0).await;
+        assert!(refusal.contains("side0"), "{refusal}");
+        // The other side still has everything.
+        let mirror = volume.try_open(&[0], &OpenOptions::default()).await;
+        assert!(mirror.is_err(), "side0 was the last to be written to");
+    });
+}
+
+/// A block that has changed on one side is read from the other, and repaired.
+#[test]
+fn a_corrupt_block_is_found_and_repaired() {
+    let rt = virtual_rt(15);
+    rt.block_on(async {
+        let volume = logged(&rt).await;
+        volume.fill(8).await;
+        let mirror = volume.open().await;
+        let place = volume.place(&mirror, 0, 5 * MIB);
+        volume.spoil(0, place).await;
+        let scrubbed = mirror.scrub().await;
+        assert_eq!((scrubbed.found, scrubbed.repaired), (1, 1), "{scrubbed:?}");
+        assert_eq!(mirror.scrub().await.found, 0);
+        mirror.close().await;
+        let mirror = volume.open_alone(0).await;
+        assert_eq!(mirror.byte_at(5 * MIB).await, Ok(6));
+    });
+}
+
+/// The layout of the example on the format page, whose numbers are computed there by hand.
+#[test]
+fn a_disk_is_too_large_or_a_log_too_long_for_segments() {
+    let asked = |log_bytes| bimetal_block::layers::mirror::superblock::Asked {
+        kind: SideKind::Log,
+        log_bytes,
+        ..Default::default()
+    };
+    let of = |bytes: u64, log_bytes| {
+        let geometry = bimetal_block::Geometry::of_size(bytes);
+        SideLayout::of(&geometry, asked(log_bytes)).map_err(|error| error.to_string())
+    };
+    let refused = of(17 << 40, None).expect_err("it has too many blocks");
+    assert!(refused.contains("at most 16 TiB"), "{refused}");
+    let refused = of(64 << 20, Some(40 << 20)).expect_err("there is no room for data");
+    assert!(
+        refused.contains("a log of 40 MiB does not fit"),
+        "{refused}"
+    );
+    let made = of(250_000_000_000, None).expect("it fits");
+    let segments = made.segments.expect("it is logged");
+    assert_eq!(segments.segment_bytes, 64 << 20);
+    assert_eq!(made.log.1, 1 << 30);
+}
