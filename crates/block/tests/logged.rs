@@ -1,8 +1,8 @@
 //! Sides that are a log and nothing else: what was written is read back however often segments were
 //! cleaned, after a stop and after the death of the server, and damage is found and repaired.
 
+use bimetal_block::layers::mirror::Layouts;
 use bimetal_block::layers::mirror::superblock::{SideKind, SideLayout};
-use bimetal_block::layers::mirror::{Layouts, MirrorConfig, OpenOptions};
 use bimetal_block::{Device, Flags, Op, Request, Statistic};
 use bimetal_rt::{Rng, Rt};
 
@@ -15,10 +15,7 @@ const MIB: u64 = 1 << 20;
 /// Formats two sides of 64 MiB with these layouts.
 async fn formatted(rt: &Rt, layouts: Layouts) -> Volume {
     let mut volume = Volume::unformatted(rt, 2);
-    volume.config = MirrorConfig {
-        layout: layouts,
-        ..MirrorConfig::of(Vec::new())
-    };
+    volume.config.layout = layouts;
     volume.try_format("vol").await.expect("the sides are fit");
     volume
 }
@@ -124,12 +121,9 @@ fn what_was_written_is_there_however_often_segments_were_cleaned() {
             model.overwrite(&mirror, blocks / 2).await;
             model.check(&mirror).await;
             mirror.close().await;
-            for side in 0..2 {
-                let mirror = volume.open_alone(side).await;
-                model.check(&mirror).await;
-                mirror.close().await;
-                break;
-            }
+            let mirror = volume.open_alone(0).await;
+            model.check(&mirror).await;
+            mirror.close().await;
             assert!(cleaned > 64, "{cleaned} segments were cleaned");
         });
     }
@@ -171,7 +165,9 @@ fn discarded_space_is_free_at_once() {
         let mirror = volume.open().await;
         let size = mirror.geometry().size_bytes;
         let fresh = gauges(&mirror, "segments_free");
-        mirror.fill(0..size / MIB * MIB, 7).await;
+        for at in 0..size / MIB {
+            mirror.fill(at * MIB..(at + 1) * MIB, 7).await;
+        }
         mirror.close().await;
         let mirror = volume.open().await;
         let full = gauges(&mirror, "segments_free");
@@ -214,9 +210,6 @@ fn a_segment_record_has_two_copies() {
         }
         let refusal = volume.refusal_alone(0).await;
         assert!(refusal.contains("side0"), "{refusal}");
-        // The other side still has everything.
-        let mirror = volume.try_open(&[0], &OpenOptions::default()).await;
-        assert!(mirror.is_err(), "side0 was the last to be written to");
     });
 }
 

@@ -20,6 +20,9 @@ use crate::units::show_size;
 /// Maximum length of the requests that zero an area.
 const ZERO_BYTES: u64 = 16 << 20;
 
+/// Reason why a side without checksums cannot be logged.
+const NEEDS_CHECKSUMS: &str = "needs checksums: layout = \"log\" allows no checksums = false";
+
 /// Options of formatting.
 #[derive(Clone, Debug, Default)]
 pub struct Formatting {
@@ -183,6 +186,9 @@ pub(in crate::layers::mirror) async fn make_side(
 ) -> Result<Superblock, OpenError> {
     let layout = new.check(side, template.volume_bytes, true).await?;
     let no_checksums = template.flags.no_checksums;
+    if no_checksums && layout.segments.is_some() {
+        return Err(side.error(NEEDS_CHECKSUMS));
+    }
     let superblock = Superblock {
         side: template.table[place].expect("the side is listed").side,
         state: SideState::Inconsistent,
@@ -256,7 +262,7 @@ pub(super) async fn check_formattable(
     let layout = SideLayout::of(geometry, formatting.asked(&side.name));
     let layout = layout.map_err(|error| side.error(&error.to_string()))?;
     if layout.segments.is_some() && formatting.no_checksums {
-        return Err(side.error("needs checksums: layout = \"log\" allows no checksums = false"));
+        return Err(side.error(NEEDS_CHECKSUMS));
     }
     let has_content = geometry.content_offset_bytes.is_some();
     let adopted = formatting.adopt.as_ref() == Some(&side.name);

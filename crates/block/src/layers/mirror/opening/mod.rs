@@ -388,9 +388,7 @@ impl Attempt<'_> {
         let store = match Store::open_telling(self.rt, &on, &acknowledged).await {
             Ok(store) => store,
             Err(IoError::Corrupt) => {
-                return absent(Absence::Damaged(
-                    "both its checkpoints are damaged".to_owned(),
-                ));
+                return absent(Absence::Damaged(damaged_words(&superblock).to_owned()));
             }
             Err(error) => return absent(Absence::Unreadable(error.to_string())),
         };
@@ -778,4 +776,12 @@ fn lost_ranges(inspected: &[Inspected], refusal: &family::Refusal) -> Vec<Range<
         _ => {}
     }
     lost.iter().collect()
+}
+
+/// Returns why a side cannot be opened whose store has no valid beginning.
+fn damaged_words(superblock: &Superblock) -> &'static str {
+    match superblock.layout.segments {
+        Some(_) => "its checkpoints, or both copies of its segment record, are damaged",
+        None => "both its checkpoints are damaged",
+    }
 }

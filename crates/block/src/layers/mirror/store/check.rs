@@ -192,6 +192,13 @@ impl Store {
                 areas.read_bytes += read_bytes;
                 areas.wrong_pages += wrong_pages;
             }
+            if let Some(segments) = &self.segments {
+                let (read_bytes, wrong_pages) = segments.check_map().await?;
+                areas.read_bytes += read_bytes;
+                let no_commit = self.writing_pages.acquire(1).await;
+                areas.wrong_pages += wrong_pages + segments.check_record().await?;
+                drop(no_commit);
+            }
             if areas.wrong_pages > 0 {
                 self.write_pages().await?;
             }

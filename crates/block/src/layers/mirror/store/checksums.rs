@@ -269,6 +269,23 @@ impl Checksums {
         .await
     }
 
+    /// Makes pages due to be written again, although their entries have not changed.
+    ///
+    /// # Errors
+    /// As for [`expected`](Self::expected).
+    pub(super) async fn write_again(&self, pages: Vec<u64>) -> Result<(), IoError> {
+        for page in pages {
+            let first = Checksums::blocks_of(page).start;
+            if first >= self.blocks.get() {
+                continue;
+            }
+            let one = first..first + 1;
+            let mark = |page, _: &mut [u32]| self.write_back.mark(page);
+            self.visit(one, page + 1, Purpose::Change, mark).await?;
+        }
+        Ok(())
+    }
+
     /// Writes all pages that were changed before the call, without a flush. The future must run to
     /// completion.
     ///

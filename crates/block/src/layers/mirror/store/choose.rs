@@ -14,7 +14,9 @@ use bimetal_rt::yield_now;
 
 use super::Store;
 use super::index::{Entry, Index, Logged};
+use crate::BLOCK_BYTES;
 use crate::extent_map::Cut;
+use crate::layers::mirror::superblock::areas::PAGE_BLOCKS;
 use crate::layers::mirror::superblock::segmented::LOG_FOLD_DIVISOR;
 
 /// Maximum number of bytes that one chunk writes to home locations. The bound is needed because all
@@ -22,6 +24,16 @@ use crate::layers::mirror::superblock::segmented::LOG_FOLD_DIVISOR;
 const CHUNK_LIVE_BYTES_MAX: u64 = 64 << 20;
 /// Number of records processed between two yields.
 const RECORDS_PER_SLICE: usize = 256;
+
+/// Returns the maximum number of pages of checksums and of the map that the records of an entry
+/// change.
+fn pages_of(entry: &Entry) -> u64 {
+    let pages = |(range, _): &(Range<u64>, Logged)| {
+        let blocks = (range.end - range.start) / BLOCK_BYTES;
+        2 * (1 + blocks.div_ceil(PAGE_BLOCKS))
+    };
+    entry.records.iter().map(pages).sum()
+}
 
 /// Log entries that are destaged and dropped together.
 pub(super) struct Chunk {
@@ -140,6 +152,13 @@ impl Store {
         }
     }
 
+    /// Returns the number of pages of checksums and of the map after which a chunk ends. On a
+    /// logged side, all of them must fit into the free segments.
+    fn chunk_pages_max(&self) -> u64 {
+        let segments = self.segments.as_ref();
+        segments.map_or(u64::MAX, |segments| segments.pages_max())
+    }
+
     /// Returns the maximum number of bytes of content in one chunk.
     fn chunk_live_bytes_max(&self) -> u64 {
         match self.segments.is_some() {
@@ -209,6 +228,7 @@ impl Store {
     pub(super) async fn choose_chunk(&self) -> Option<Chunk> {
         let (limits, log_bytes_max) = (self.limits(), self.chunk_bytes_max());
         let live_bytes_max = self.chunk_live_bytes_max();
+        let (pages_max, mut pages) = (self.chunk_pages_max(), 0);
         let (mut newest, mut end, mut begin, mut records) = (Index::default(), 0, None, 0);
         for at in 0.. {
             let entry = {
@@ -226,7 +246,11 @@ impl Store {
             };
             end = entry.end;
             records += entry.records.len();
+            pages += pages_of(&entry);
             newest.push(entry);
+            if pages >= pages_max {
+                break;
+            }
             if records >= RECORDS_PER_SLICE {
                 records = 0;
                 yield_now().await;

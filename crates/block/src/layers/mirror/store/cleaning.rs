@@ -19,25 +19,38 @@ use crate::error::IoError;
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Number of blocks that are moved together at least, so that a disk seeks rarely.
 const PIECE_BLOCKS_MIN: u64 = 512;
+/// Time in nanoseconds that counts for a piece of which another side supplied nothing, so that it
+/// is rarely asked.
+const NOTHING_SUPPLIED_NS: u64 = 1_000_000_000;
 
 impl Store {
     /// Cleans segments when it is due, until the store ends.
     pub(super) async fn clean_for_ever(self: &Rc<Self>, segments: &Segments) {
         let mut sources = Sources::default();
         while !self.ending.get() {
-            segments.until_due(|| self.ending.get()).await;
+            let is_short = || self.log_wants_segments(segments);
+            segments.until_due(|| self.ending.get() || is_short()).await;
             let commits = segments.commits();
-            match self.clean_batch(segments, &mut sources).await {
+            let cleaned = match is_short() {
+                true => self.write_pages().await.map(|()| true),
+                false => self.clean_batch(segments, &mut sources).await,
+            };
+            match cleaned {
                 Ok(true) => {}
                 // Nothing can be freed before the log is folded or content dies, and a commit
                 // follows both.
                 Ok(false) => {
-                    let is_over = || self.ending.get();
+                    let is_over = || self.ending.get() || is_short();
                     segments.until_committed(commits, is_over).await;
                 }
                 Err(_) => self.rt.sleep(RETRY_AFTER).await,
             }
         }
+    }
+
+    /// Returns true when changes wait for space in the log, and a commit would lengthen the log.
+    fn log_wants_segments(&self, segments: &Segments) -> bool {
+        self.log.is_full() && segments.log_is_short(self.log.floor())
     }
 
     /// Empties some segments and commits the map. Returns false when there was nothing to empty and
@@ -48,12 +61,18 @@ impl Store {
         sources: &mut Sources,
     ) -> Result<bool, IoError> {
         let Some(mut batch) = segments.begin_batch().await else {
-            let has_dead = !segments.dead().is_empty();
-            if has_dead {
+            if !segments.dead().is_empty() {
                 self.write_pages().await?;
+                return Ok(true);
             }
-            return Ok(has_dead);
+            // Folding shortens the log, which then needs fewer segments. A chunk that is being
+            // folded may wait for a rebuild that waits for the cleaner.
+            let folds = self.destaging.free() > 0;
+            return Ok(folds && self.make_space().await?);
         };
+        if let Some(checksums) = &self.checksums {
+            checksums.write_again(batch.take_checksum_pages()).await?;
+        }
         while !batch.is_over() {
             segments.until_due(|| self.ending.get()).await;
             if self.ending.get() {
@@ -85,7 +104,10 @@ impl Store {
                 let began = self.rt.now();
                 let ask = |range| Box::pin(self.content_for_move(range)) as _;
                 let (content, left) = segments.read_from(&ask, piece).await;
-                let time_ns = self.rt.now().since(began).as_nanos() as u64;
+                let time_ns = match content.is_empty() {
+                    true => NOTHING_SUPPLIED_NS,
+                    false => self.rt.now().since(began).as_nanos() as u64,
+                };
                 sources.note(Source::Peer, content.len() as u64, time_ns);
                 (content, left)
             }
@@ -98,6 +120,12 @@ impl Store {
                 let time_ns = self.rt.now().since(began).as_nanos() as u64;
                 sources.note(Source::Own, own.len() as u64, time_ns);
             }
+            let unread = segments.unread(&left, &own);
+            let mut suspect = self.suspect.borrow_mut();
+            for offset in unread {
+                suspect.insert(offset..offset + BLOCK_BYTES);
+            }
+            drop(suspect);
             content.extend(own);
         }
         segments.move_content(batch, blocks, content).await

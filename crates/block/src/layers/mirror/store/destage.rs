@@ -110,6 +110,8 @@ impl Store {
         match self.fill() {
             _ if self.escalations.get() > 0 => true,
             Fill::Full | Fill::High => true,
+            // Folding needs no time of the device that the log could use.
+            Fill::Much if self.segments.is_some() => true,
             Fill::Much => !held(),
             Fill::Low => self.rt.now().since(self.wanted.get()) >= IDLE_AFTER && !held(),
         }
@@ -276,6 +278,9 @@ impl Store {
     /// is durable as well when this returns.
     pub(super) async fn write_pages(&self) -> Result<(), IoError> {
         let _one = self.writing_pages.acquire(1).await;
+        if let Some(segments) = &self.segments {
+            segments.begin(self.log.floor()).await?;
+        }
         for _ in 0..PAGE_TRIES {
             // A segment that is dead now is free after the commit, which covers the pages of the
             // map that have changed before.
@@ -298,13 +303,15 @@ impl Store {
                 taken &= checksums.verify().await?;
             }
             if taken {
-                if let (Some(written), Some(fresh)) = (&self.written, fresh) {
-                    written.settle(fresh).await?;
-                }
                 if let (Some(segments), Some(dead)) = (&self.segments, dead) {
                     segments.commit(&dead, self.log.floor()).await?;
                     // The log may have become longer.
                     self.log.pump();
+                }
+                // On a logged side, a page can be found only after the commit. So its bit must not
+                // say earlier that it was written.
+                if let (Some(written), Some(fresh)) = (&self.written, fresh) {
+                    written.settle(fresh).await?;
                 }
                 return Ok(());
             }

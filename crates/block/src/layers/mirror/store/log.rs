@@ -133,6 +133,13 @@ impl Area {
         }
     }
 
+    /// Wakes the cleaner of a logged side, because the log waits for it.
+    pub(super) fn wake_cleaner(&self) {
+        if let Place::Chain(chain) = &self.place {
+            chain.wake_cleaner();
+        }
+    }
+
     /// Records that an entry was appended at these positions.
     pub(super) fn note_appended(&self, entry: Range<u64>) {
         if let Place::Chain(chain) = &self.place {
@@ -153,7 +160,7 @@ impl Area {
     pub(super) fn limit(&self, floor: u64) -> u64 {
         match &self.place {
             Place::Circle(_) => floor + self.bytes,
-            Place::Chain(chain) => chain.end().min(floor + self.bytes),
+            Place::Chain(chain) => chain.end().min(floor.saturating_add(self.bytes)),
         }
     }
 }
@@ -467,6 +474,7 @@ impl Log {
     /// an incarnation finds space. While the log is broken, nothing else flushes these entries.
     async fn make_room_for_a_run(&self) {
         self.cramped.set(true);
+        self.area.wake_cleaner();
         let flushed = self.device.submit(Request::flush()).await;
         if flushed.is_ok() && self.broken.get() && !self.is_writing() {
             self.read_is_durable();
@@ -496,6 +504,7 @@ impl Log {
                     self.fail_again(IoError::NoSpace);
                     continue;
                 }
+                self.area.wake_cleaner();
                 if self.is_held_back.get() {
                     return;
                 }

@@ -339,6 +339,10 @@ impl Store {
             kept_from: recovered.start.checkpoint.kept_from,
             damaged: recovered.damaged,
         };
+        let mut suspect = RangeSet::new();
+        if let Some(segments) = &segments {
+            suspect.extend(volume_ranges(segments.lost_blocks(), on));
+        }
         let mut forgotten = RangeSet::new();
         forgotten.extend(recovered.given_up);
         let log = Log::new(
@@ -379,7 +383,7 @@ impl Store {
             wanted: Cell::new(rt.now()),
             unsettled: RefCell::new(forgotten.clone()),
             forgotten: RefCell::new(forgotten),
-            suspect: RefCell::default(),
+            suspect: RefCell::new(suspect),
             straight: straight::Straight::default(),
             counts: Cell::default(),
             noticed,
@@ -405,13 +409,19 @@ impl Store {
     /// # Errors
     /// When the device fails.
     pub(super) async fn begin(self: &Rc<Self>) -> Result<(), IoError> {
+        if let Some(segments) = &self.segments {
+            segments.begin(self.log.floor()).await?;
+        }
         while let Err(error) = self.log.begin_run().await {
             if error != IoError::NoSpace {
                 return Err(error);
             }
             self.device.submit(Request::flush()).await?;
             self.log.read_is_durable();
-            if !self.make_space().await? {
+            let is_short = |segments: &Rc<Segments>| segments.log_is_short(self.log.floor());
+            if self.segments.as_ref().is_some_and(is_short) {
+                self.write_pages().await?;
+            } else if !self.make_space().await? {
                 self.log.begin_run_again().await?;
             }
         }
@@ -738,6 +748,16 @@ impl Store {
     pub(super) fn digest(&self) -> BlockDigest {
         self.digest
     }
+}
+
+/// Returns the ranges of the volume that lie in ranges of virtual blocks of a logged side.
+fn volume_ranges(blocks: Vec<Range<u64>>, on: &StoreDevice) -> impl Iterator<Item = Range<u64>> {
+    let (before, volume_bytes) = (on.layout.checksums.1, on.volume_bytes);
+    let offset = move |block: u64| (block * BLOCK_BYTES).saturating_sub(before);
+    let ranges = blocks.into_iter();
+    ranges
+        .map(move |blocks| offset(blocks.start)..offset(blocks.end).min(volume_bytes))
+        .filter(|range| range.start < range.end)
 }
 
 /// Waits until all appends have ended, and returns the first error among them.

@@ -226,6 +226,9 @@ pub(super) async fn recover(
         found.take(&header, digest, counts_below);
         walk.position = header.end();
     }
+    // The log may end before everything that was durable, if the space of a logged side is not
+    // what it was.
+    found.damaged |= walk.position < checkpoint.durable_to;
     found.start.checkpoint = checkpoint;
     Ok(found)
 }

@@ -75,6 +75,9 @@ pub enum LayoutError {
     /// A disk whose content is kept cannot be a logged side.
     #[error("has content to be kept, which a side with layout = \"log\" cannot do")]
     AdoptedLog,
+    /// A logged side cannot be prepared for growth.
+    #[error("cannot be prepared to grow: layout = \"log\" allows no grow_to")]
+    GrowingLog,
     /// The device has more blocks than a logged side can address.
     #[error(
         "too large for layout = \"log\": {}, such a side has at most 16 TiB",

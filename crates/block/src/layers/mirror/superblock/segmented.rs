@@ -28,6 +28,10 @@ pub(in crate::layers::mirror) const SEGMENTS_RESERVED: u64 = 8;
 const KEPT_FREE_DIVISOR: u64 = 5;
 /// Part of the log whose entries are folded into the map and dropped together: one quarter.
 pub(in crate::layers::mirror) const LOG_FOLD_DIVISOR: u64 = 4;
+/// Smallest number of segments for data.
+const SEGMENTS_FOR_DATA_MIN: u64 = 4;
+/// A log of this part of the device always leaves room for data.
+const LOG_DIVISOR_MIN: u64 = 4;
 /// Length in bytes of the fixed fields of a segment record.
 pub(in crate::layers::mirror) const RECORD_HEAD_BYTES: u64 = BLOCK_BYTES;
 /// Length in bytes of an entry of the page table in a segment record.
@@ -86,6 +90,9 @@ pub(super) fn of(geometry: &Geometry, asked: Asked) -> Result<SideLayout, Layout
     if geometry.content_offset_bytes.is_some() {
         return Err(LayoutError::AdoptedLog);
     }
+    if asked.grow_to_bytes.is_some() {
+        return Err(LayoutError::GrowingLog);
+    }
     let segment_bytes = segment_bytes(device_bytes);
     let log_bytes = super::layout::log_bytes(device_bytes, asked)?;
     let log_bytes = log_bytes.next_multiple_of(segment_bytes);
@@ -114,7 +121,7 @@ pub(super) fn of(geometry: &Geometry, asked: Asked) -> Result<SideLayout, Layout
     }
     let capacity = capacity_bytes(&layout, log_bytes).ok_or(LayoutError::LogSize {
         log_bytes,
-        log_bytes_max: device_bytes / 4,
+        log_bytes_max: device_bytes / LOG_DIVISOR_MIN,
     })?;
     Ok(SideLayout {
         map,
@@ -139,12 +146,17 @@ fn capacity_bytes(layout: &SegmentLayout, log_bytes: u64) -> Option<u64> {
     // together.
     let of_log = (log_bytes + log_bytes / LOG_FOLD_DIVISOR).div_ceil(layout.segment_bytes);
     let taken = of_log + SEGMENTS_RESERVED;
+    if log_bytes > layout.area.1 / 2 {
+        return None;
+    }
     let room = layout.segments().checked_sub(taken)? * layout.segment_bytes;
     let room = room - room / KEPT_FREE_DIVISOR;
     // Each block of data needs an entry in a checksum page and in a page of the map.
     let pages = (room / CHECKSUM_PAGE_COVERS_BYTES + 2) * 2;
     let capacity = room.checked_sub(pages * BLOCK_BYTES)? / BLOCK_BYTES * BLOCK_BYTES;
-    (capacity >= layout.segment_bytes).then_some(capacity)
+    let of_log = 2 * (log_bytes / layout.segment_bytes);
+    let needed = of_log + SEGMENTS_RESERVED + SEGMENTS_FOR_DATA_MIN;
+    (layout.segments() > needed && capacity >= layout.segment_bytes).then_some(capacity)
 }
 
 /// Checks the layout of a logged side that was read, for a volume of `volume_bytes` on a device of
@@ -183,7 +195,9 @@ pub(super) fn check(
     super::layout::check_areas(&areas, device_bytes)?;
     let checksums_needed = volume_bytes.div_ceil(CHECKSUM_PAGE_COVERS_BYTES) * BLOCK_BYTES;
     let log = layout.log;
-    let log_fits = log.0 == segments.area.0
+    let of_log = (log.1 / size).saturating_mul(2);
+    let log_fits = count > of_log.saturating_add(SEGMENTS_RESERVED + SEGMENTS_FOR_DATA_MIN)
+        && log.0 == segments.area.0
         && log.1.is_multiple_of(size)
         && (size..=segments.area.1 / 2).contains(&log.1);
     let fits = segments.area.1.is_multiple_of(size)

@@ -78,6 +78,11 @@ impl Chain {
         self.pace.granted_bytes()
     }
 
+    /// Wakes the cleaner, because the log waits for it or for more segments.
+    pub(in super::super) fn wake_cleaner(&self) {
+        self.pace.work.notify();
+    }
+
     /// Records that an entry of `bytes` bytes was appended, which ends at `head`.
     pub(in super::super) fn note_appended(&self, head: u64, bytes: u64) {
         self.pace.set_unspent(self.end().saturating_sub(head));

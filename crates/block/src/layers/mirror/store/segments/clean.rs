@@ -1,8 +1,8 @@
 //! Cleaning: moves the live content of segments that hold little, so that a commit frees these
 //! segments.
 //!
-//! A block that changes while it is moved keeps its newer place: the map is changed only if it still
-//! names the old one. Until the next commit the old place counts, and it stays as it is.
+//! A block that changes while it is moved keeps its newer place: the map is changed only if it
+//! still names the old one. Until the next commit the old place counts, and it stays as it is.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use bimetal_rt::turn::{count_entries, give_way};
 use futures_util::stream::{self, StreamExt};
 
 use super::usage::{Segment, State};
-use super::{Pins, Place, Segments, Stream};
+use super::{Pins, Place, SPARED_FOR_CLEANING, SPARED_FOR_PAGES, Segments, Stream};
 use crate::BLOCK_BYTES;
 use crate::device::LocalFuture;
 use crate::error::IoError;
@@ -48,17 +48,31 @@ pub(in super::super) struct Live {
 pub(in super::super) struct Batch<'s> {
     /// Live blocks that are not moved yet, in the order of the segments.
     live: VecDeque<Live>,
+    /// Pages of the checksums that are in the segments. They are not moved but written again, like
+    /// all of these pages, so that they are read back.
+    checksum_pages: Vec<u64>,
     cost: Yield,
     moved_blocks: u64,
     segments: usize,
     /// Keeps the segments from being filled anew while their blocks are read.
-    _pins: Pins<'s>,
+    pins: Pins<'s>,
+}
+
+impl Drop for Batch<'_> {
+    fn drop(&mut self) {
+        self.pins.of.pace.end_batch();
+    }
 }
 
 impl Batch<'_> {
     /// Returns true when everything was moved.
     pub(in super::super) fn is_over(&self) -> bool {
         self.live.is_empty()
+    }
+
+    /// Removes and returns the pages of the checksums to write again.
+    pub(in super::super) fn take_checksum_pages(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.checksum_pages)
     }
 
     /// Removes and returns the next blocks to move.
@@ -105,13 +119,18 @@ impl Segments {
     /// their content; `None` when no segment can be cleaned now.
     pub(in super::super) async fn begin_batch(&self) -> Option<Batch<'_>> {
         let (victims, cost, pins) = self.choose_victims()?;
-        let live = self.live_in(&victims).await;
+        let mut live = self.live_in(&victims).await;
+        let first_block = self.pages_bytes / BLOCK_BYTES;
+        let of_checksums = live.iter().filter(|live| live.block < first_block);
+        let checksum_pages: Vec<u64> = of_checksums.map(|live| live.block).collect();
+        live.retain(|live| live.block >= first_block);
         Some(Batch {
             live: live.into(),
+            moved_blocks: checksum_pages.len() as u64,
+            checksum_pages,
             cost,
-            moved_blocks: 0,
             segments: victims.len(),
-            _pins: pins,
+            pins,
         })
     }
 
@@ -120,7 +139,7 @@ impl Segments {
         let sealed = usage.all().filter_map(|(n, s)| self.candidate(n, &s));
         let next = next_victims(sealed, usage.appended_blocks, VICTIMS_MAX);
         let segment_blocks = self.layout.segment_blocks();
-        let room = usage.free_count().saturating_sub(2) as u64 * segment_blocks;
+        let room = room_segments(usage.free_count()) as u64 * segment_blocks;
         let blocks_max = room.min(BATCH_BLOCKS_MAX.max(segment_blocks));
         let (mut victims, mut cost) = (Vec::new(), Yield::default());
         for victim in next {
@@ -138,6 +157,15 @@ impl Segments {
         victims.iter().for_each(|segment| usage.pin(*segment));
         let segments = victims.clone();
         Some((victims, cost, Pins { of: self, segments }))
+    }
+
+    /// Returns the offsets in the volume of blocks of a piece that are not in its content.
+    pub(in super::super) fn unread(&self, piece: &[Live], content: &[(Live, Payload)]) -> Vec<u64> {
+        let mut found: Vec<Live> = content.iter().map(|(live, _)| *live).collect();
+        found.sort_unstable();
+        let is_unread = |live: &&Live| found.binary_search(live).is_err();
+        let offset = |live: &Live| live.block * BLOCK_BYTES - self.pages_bytes;
+        piece.iter().filter(is_unread).map(offset).collect()
     }
 
     /// Returns the live blocks of some segments, in the order of the segments. Pages of the map are
@@ -186,7 +214,6 @@ impl Segments {
         let segments = batch.segments as u64;
         self.count(|counts| counts.cleaned_segments += segments);
         drop(batch);
-        self.pace.end_batch();
         self.tell_pace();
     }
 
@@ -225,11 +252,9 @@ impl Segments {
     ) -> (Vec<(Live, Payload)>, Vec<Live>) {
         let first_block = self.pages_bytes / BLOCK_BYTES;
         live.sort_unstable_by_key(|live| live.block);
-        let at = live.partition_point(|live| live.block < first_block);
-        let (pages, blocks) = live.split_at(at);
-        let mut left = pages.to_vec();
+        let mut left = Vec::new();
         let blocks_max = (REQUEST_BYTES_MAX / BLOCK_BYTES) as usize;
-        let runs = blocks.chunk_by(|a, b| a.block + 1 == b.block);
+        let runs = live.chunk_by(|a, b| a.block + 1 == b.block);
         let runs = runs.flat_map(|run| run.chunks(blocks_max));
         let asked = runs.map(async |run| {
             let start = (run[0].block - first_block) * BLOCK_BYTES;
@@ -237,7 +262,7 @@ impl Segments {
             (run, peer(range).await)
         });
         let mut asked = stream::iter(asked).buffer_unordered(ASKED_MAX);
-        let mut content = Vec::with_capacity(blocks.len());
+        let mut content = Vec::with_capacity(live.len());
         while let Some((run, found)) = asked.next().await {
             match found {
                 Some(data) => content.extend(each_block(run, &data)),
@@ -344,6 +369,17 @@ impl Segments {
     pub(in super::super) fn wake(&self) {
         self.pace.work.notify();
         self.freed.notify();
+    }
+}
+
+/// Returns the number of segments that content may be moved to before the next commit, when `free`
+/// segments are free. The commit needs others for pages. If few are free, one is enough: it changes
+/// few pages.
+fn room_segments(free: usize) -> usize {
+    match free {
+        0..=SPARED_FOR_PAGES => 0,
+        _ if free < SPARED_FOR_CLEANING => 1,
+        _ => free - SPARED_FOR_CLEANING + 1,
     }
 }
 

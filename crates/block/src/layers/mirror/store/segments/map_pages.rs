@@ -1,14 +1,17 @@
-//! Pages of the map on the device: reading all of them when a side is opened, and writing those that
-//! have changed to the segments.
+//! Pages of the map on the device: reading all of them when a side is opened, writing those that
+//! have changed to the segments, and checking all of them.
+
+use std::ops::Range;
 
 use bimetal_rt::Payload;
 use bimetal_rt::turn::give_way;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use super::{PageEntry, Segments, Stream, pages};
+use super::record::LOST_PAGE;
+use super::{PageEntry, Place, Segments, Stream, pages};
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
-use crate::layers::mirror::superblock::areas::ENTRIES_BYTES;
+use crate::layers::mirror::superblock::areas::{ENTRIES_BYTES, PAGE_BLOCKS};
 use crate::request::{Flags, Request};
 
 /// Number of the first page of the map. The checksums of a page include its number, so that no page
@@ -36,11 +39,16 @@ impl Segments {
     pub(super) async fn load_map(&self) -> Result<(), IoError> {
         let mut listed: Vec<(u32, u64)> = {
             let table = self.table.borrow();
-            let written = (0..)
-                .zip(table.iter())
-                .filter(|(_, entry)| entry.place != 0);
+            let mut places = self.places.borrow_mut();
+            for (page, entry) in (0..).zip(table.iter()) {
+                if entry.place == LOST_PAGE {
+                    places.load(page, None);
+                    places.mark([page]);
+                }
+            }
+            let written = (0..).zip(table.iter());
             written
-                .map(|(page, entry)| (entry.place - 1, page))
+                .filter_map(|(page, entry)| Some((entry.block()?, page)))
                 .collect()
         };
         listed.sort_unstable();
@@ -94,15 +102,22 @@ impl Segments {
         let digest = self.table.borrow()[page as usize].digest;
         let intact = read.filter(|read| pages::digests(read) == [digest]);
         let entries = intact.and_then(|read| self.area().entries(page, &read.to_vec()).ok());
-        if entries.is_none() {
-            self.count(|counts| counts.map_pages_damaged += 1);
-        }
         let mut places = self.places.borrow_mut();
         places.load(page, entries.as_deref());
         let blocks = self.layout.area.1 / BLOCK_BYTES;
         let is_outside = |(_, at): (u64, u32)| u64::from(at) >= blocks;
-        if places.stored_in_page(page).any(is_outside) {
+        if entries.is_none() || places.stored_in_page(page).any(is_outside) {
+            // The segments with the blocks of this page may be filled anew. So the page stays lost,
+            // even if it can be read again later.
             places.load(page, None);
+            places.mark([page]);
+            self.count(|counts| counts.map_pages_damaged += 1);
+            let lost = PageEntry {
+                place: LOST_PAGE,
+                digest: 0,
+            };
+            self.table.borrow_mut()[page as usize] = lost;
+            return;
         }
         let mut usage = self.usage.borrow_mut();
         usage.add_live(at);
@@ -173,8 +188,8 @@ impl Segments {
             let before = std::mem::replace(&mut table[*page as usize], entry);
             let mut usage = self.usage.borrow_mut();
             usage.add_live(place);
-            if before.place != 0 {
-                usage.remove_live(before.place - 1);
+            if let Some(block) = before.block() {
+                usage.remove_live(block);
             }
         }
         Ok(())
@@ -184,9 +199,50 @@ impl Segments {
     pub(super) fn map_pages_in(&self, segment: u32) -> Vec<u64> {
         let table = self.table.borrow();
         let usage = self.usage.borrow();
-        let is_in =
-            |entry: &PageEntry| entry.place != 0 && usage.segment_of(entry.place - 1) == segment;
+        let is_in = |entry: &PageEntry| {
+            let block = entry.block();
+            block.is_some_and(|block| usage.segment_of(block) == segment)
+        };
         let pages = (0..).zip(table.iter()).filter(|(_, entry)| is_in(entry));
         pages.map(|(page, _)| page).collect()
+    }
+
+    /// Returns the virtual blocks that the lost pages of the map describe.
+    pub(in super::super) fn lost_blocks(&self) -> Vec<Range<u64>> {
+        let table = self.table.borrow();
+        let lost = (0..).zip(table.iter());
+        lost.filter(|(_, entry)| entry.place == LOST_PAGE)
+            .map(|(page, _)| page * PAGE_BLOCKS..(page + 1) * PAGE_BLOCKS)
+            .collect()
+    }
+
+    /// Reads all pages of the map. A wrong page is written again from memory by the next commit.
+    /// Returns the number of bytes read, and the number of wrong pages.
+    ///
+    /// # Errors
+    /// Errors of the device that do not concern single blocks.
+    pub(in super::super) async fn check_map(&self) -> Result<(u64, u64), IoError> {
+        let (mut read_bytes, mut wrong) = (0, 0);
+        let pages = self.table.borrow().len() as u64;
+        for page in 0..pages {
+            give_way().await;
+            let entry = self.table.borrow()[page as usize];
+            let Some(block) = entry.block() else {
+                continue;
+            };
+            let _pin = self.pin(&[(Place::At(block), 1)]);
+            let read = Request::read(self.offset_at(block), BLOCK_BYTES);
+            let intact = match self.device.submit(read).await {
+                Ok(reply) => pages::digests(&reply.into_data()) == [entry.digest],
+                Err(error) if error.is_of_a_block() => false,
+                Err(error) => return Err(error),
+            };
+            read_bytes += BLOCK_BYTES;
+            if !intact {
+                wrong += 1;
+                self.places.borrow_mut().mark([page]);
+            }
+        }
+        Ok((read_bytes, wrong))
     }
 }

@@ -2,8 +2,8 @@
 //! to segments, in sequence, and a map says where each block is. Segments that hold little are
 //! cleaned: what is live in them is appended again, and they are filled anew.
 //!
-//! [`Segments`] is a device with *virtual* addresses for the rest of the store: a write to a virtual
-//! address appends the data and changes the map, a read looks the places up. A change that is in
+//! [`Segments`] is a device with *virtual* addresses for the rest of the store: a write to a
+//! virtual address appends the data and changes the map, a read looks the places up. A change that is in
 //! the log is never copied: the map is made to refer to its place in the log. Requests to other
 //! addresses go to the device as they are.
 //!
@@ -45,8 +45,11 @@ use crate::layers::mirror::superblock::{SegmentLayout, SideLayout, Uuid};
 use crate::media::null::zero_payload;
 use crate::request::{Extent, IoResult, Op, Reply, Request};
 
-/// Number of free segments that only cleaning and the pages of the map may fill.
-const SPARED: usize = SEGMENTS_RESERVED as usize / 2;
+/// Number of free segments that only the pages of the map and of the checksums may fill. Without
+/// them, a commit that frees other segments would be impossible.
+const SPARED_FOR_PAGES: usize = 2;
+/// Number of free segments that a rebuild does not fill.
+const SPARED_FOR_CLEANING: usize = SEGMENTS_RESERVED as usize * 3 / 4;
 
 /// What a segment is filled with. Each stream fills a segment of its own, so that content of
 /// similar age is together.
@@ -102,8 +105,14 @@ pub(super) struct Segments {
     pace: Rc<Pace>,
     /// Position up to which the log will be dropped after the next commit.
     dropping_to: Cell<u64>,
+    /// The record that was written last.
+    recorded: RefCell<Record>,
+    /// Number of the record that was begun last.
     sequence: Cell<u64>,
     older_copy: Cell<usize>,
+    /// Whether both copies of the record hold what was read when the side was opened, or something
+    /// newer. Nothing is appended before.
+    is_begun: Cell<bool>,
     /// Notified when segments have become free.
     pub(super) freed: Event,
     counts: Cell<Counts>,
@@ -164,6 +173,7 @@ impl Segments {
         let pages = place_pages(virtual_bytes);
         let found = record::read(&**device, &side, segments, pages).await?;
         let record = found.newest;
+        let recorded = RefCell::new(record.clone());
         let segment_blocks = segments.segment_blocks() as u32;
         let mut usage = Usage::new(segments.segments(), segment_blocks);
         for segment in &record.log.segments {
@@ -197,20 +207,61 @@ impl Segments {
             chain: Rc::new(chain),
             pace,
             dropping_to: Cell::new(0),
+            recorded,
             sequence: Cell::new(record.sequence),
             older_copy: Cell::new(found.older_copy),
+            is_begun: Cell::new(false),
             freed: Event::new(),
             counts: Cell::default(),
             zeroes: rt.pool().zeroed(1 << 20),
         };
         opened.load_map().await?;
-        let mut usage = opened.usage.borrow_mut();
-        // What no committed map refers to was appended after the last commit, or is dead.
-        let unused = usage.dead();
-        usage.release(&unused);
-        drop(usage);
-        opened.tell_pace();
         Ok(Rc::new(opened))
+    }
+
+    /// Makes the segments ready to be filled: durably writes what was read to both copies of the
+    /// record, and frees the segments to which neither refers. Does nothing when this was done.
+    /// `log_floor` is the position before which the log needs nothing.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub(super) async fn begin(&self, log_floor: u64) -> Result<(), IoError> {
+        if self.is_begun.get() {
+            return Ok(());
+        }
+        self.device.submit(Request::flush()).await?;
+        // What no committed map refers to was appended after the last commit, or is dead.
+        let unused = self.dead();
+        self.commit(&unused, log_floor).await?;
+        self.is_begun.set(true);
+        if self.log_is_short(log_floor) {
+            self.commit(&[], log_floor).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns the number of copies of the record that are not as they were written. No commit may
+    /// be under way.
+    ///
+    /// # Errors
+    /// Errors of the device that do not concern single blocks.
+    pub(super) async fn check_record(&self) -> Result<u64, IoError> {
+        let record = self.recorded.borrow().clone();
+        record::wrong_copies(&*self.device, &self.side, &self.layout, &record).await
+    }
+
+    /// Returns true when a commit would lengthen the log.
+    pub(super) fn log_is_short(&self, log_floor: u64) -> bool {
+        let is_free = self.usage.borrow().free_count() > SEGMENTS_RESERVED as usize;
+        let wanted = log_floor.saturating_add(self.log_bytes);
+        is_free && self.chain.end() + self.layout.segment_bytes <= wanted
+    }
+
+    /// Returns the maximum number of pages of the map and of the checksums that may change before
+    /// the next commit, which needs room for all of them.
+    pub(super) fn pages_max(&self) -> u64 {
+        let free = self.usage.borrow().free_count() as u64;
+        free * self.layout.segment_blocks() / 2
     }
 
     /// Returns the segments of the log.
@@ -305,6 +356,7 @@ impl Segments {
             return Err(error);
         }
         self.chain.append(&more);
+        *self.recorded.borrow_mut() = record;
         self.usage.borrow_mut().release(dead);
         self.tell_pace();
         self.count(|counts| counts.commits += 1);
@@ -314,7 +366,9 @@ impl Segments {
 
     /// Takes the free segments by which the log is to be lengthened.
     fn take_for_log(&self, log_floor: u64) -> Vec<u32> {
-        let wanted = log_floor.max(self.dropping_to.get()) + self.log_bytes;
+        let wanted = log_floor
+            .max(self.dropping_to.get())
+            .saturating_add(self.log_bytes);
         let mut end = self.chain.end();
         let mut usage = self.usage.borrow_mut();
         let mut more = Vec::new();
@@ -347,8 +401,9 @@ impl Segments {
         }
         if this.is_none() {
             let spared = match stream {
-                Stream::Pages | Stream::Moved => 0,
-                Stream::Copied => SPARED,
+                Stream::Pages => 0,
+                Stream::Moved => SPARED_FOR_PAGES,
+                Stream::Copied => SPARED_FOR_CLEANING,
             };
             let segment = usage.take(State::Open, spared).ok_or(IoError::NoSpace)?;
             *this = Some(Filled { segment, blocks: 0 });
@@ -373,8 +428,11 @@ impl Segments {
         loop {
             match self.take_blocks(stream, blocks_max) {
                 Err(IoError::NoSpace) if stream == Stream::Copied => {
-                    let is_free = || self.usage.borrow().free_count() > SPARED;
+                    let is_free = || self.usage.borrow().free_count() > SPARED_FOR_CLEANING;
+                    self.tell_pace();
+                    let waiting = self.pace.wait_for_space();
                     self.freed.until(is_free).await;
+                    drop(waiting);
                 }
                 other => return other,
             }
@@ -395,7 +453,7 @@ impl Segments {
                 Place::Nowhere => Ok(zero_payload(&self.zeroes, bytes)),
                 // A page of checksums that reads as zeroes is recognised as damaged.
                 Place::Lost if is_of_page => Ok(zero_payload(&self.zeroes, bytes)),
-                Place::Lost => Err(IoError::Medium),
+                Place::Lost => Err(IoError::Corrupt),
                 Place::At(at) => {
                     let read = Request::read(self.offset_at(*at), bytes);
                     let read = read.from_origin(request.origin);

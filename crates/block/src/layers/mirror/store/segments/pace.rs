@@ -3,7 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use bimetal_policy::cleaning::admission::{Admission, Bounds, Level};
+use bimetal_policy::cleaning::admission::{Admission, Bounds, Level, PIECE_BLOCKS};
 use bimetal_policy::cleaning::victims::Yield;
 use bimetal_rt::sync::Event;
 
@@ -28,8 +28,19 @@ pub(super) struct Pace {
     unspent_blocks: Cell<u64>,
     /// What cleaning of the next victims costs and gains.
     next: Cell<Yield>,
+    /// Number of tasks that wait until segments are free.
+    waiting: Cell<usize>,
     /// Notified when cleaning may have become due.
     pub(super) work: Event,
+}
+
+/// A task that waits until segments are free. Cleaning is due while there is one.
+pub(super) struct Waiting<'p>(&'p Pace);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.set(self.0.waiting.get() - 1);
+    }
 }
 
 impl Pace {
@@ -53,6 +64,7 @@ impl Pace {
             paid_blocks: Cell::new(0),
             unspent_blocks: Cell::new(0),
             next: Cell::new(Yield::default()),
+            waiting: Cell::new(0),
             work: Event::new(),
         }
     }
@@ -109,8 +121,18 @@ impl Pace {
         self.paid_blocks.set(0);
     }
 
+    /// Makes cleaning due until the returned guard is dropped.
+    pub(super) fn wait_for_space(&self) -> Waiting<'_> {
+        self.waiting.set(self.waiting.get() + 1);
+        self.work.notify();
+        Waiting(self)
+    }
+
     /// Returns the number of blocks that cleaning has to move now.
     pub(super) fn due_blocks(&self) -> u64 {
+        if self.waiting.get() > 0 {
+            return PIECE_BLOCKS;
+        }
         let admission = self.admission.borrow();
         admission.due_blocks(&self.level(), &self.next.get())
     }

@@ -24,14 +24,27 @@ const CHECKED_FROM: usize = 12;
 /// Maximum length of the requests that read and write a record.
 const REQUEST_BYTES_MAX: u64 = 1 << 20;
 
+/// Place of a page of the map that was damaged, and was not written again since.
+pub(super) const LOST_PAGE: u32 = u32::MAX;
+
 /// Where a page of the map is, and what it holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PageEntry {
     /// Number of the block of the segments that holds the page, plus 1; 0 when the page was never
-    /// written.
+    /// written, and [`LOST_PAGE`] when it is lost.
     pub(super) place: u32,
     /// CRC32C of the page.
     pub(super) digest: u32,
+}
+
+impl PageEntry {
+    /// Returns the block of the segments that holds the page; `None` when no block does.
+    pub(super) fn block(&self) -> Option<u32> {
+        match self.place {
+            0 | LOST_PAGE => None,
+            place => Some(place - 1),
+        }
+    }
 }
 
 /// Content of a segment record.
@@ -119,7 +132,7 @@ impl Record {
         let distinct = segments.windows(2).all(|pair| pair[0] < pair[1]);
         let last = segments.last().copied().map_or(0, u64::from);
         let blocks = layout.area.1 / BLOCK_BYTES;
-        let inside = |page: &PageEntry| u64::from(page.place) <= blocks;
+        let inside = |page: &PageEntry| u64::from(page.place) <= blocks || page.place == LOST_PAGE;
         let end = self.log.first.checked_add(segments.len() as u64);
         let has_end = end.is_some_and(|end| end.checked_mul(layout.segment_bytes).is_some());
         distinct && last < layout.segments() && has_end && self.pages.iter().all(inside)
@@ -195,6 +208,28 @@ async fn read_copy(
         bytes.extend_from_slice(&data.to_vec());
     }
     Ok(Record::decode(&bytes, side, layout))
+}
+
+/// Returns the number of copies that do not hold `record`. Both should hold it.
+///
+/// # Errors
+/// Errors of the device other than an unreadable block.
+pub(super) async fn wrong_copies(
+    device: &dyn Device,
+    side: &Uuid,
+    layout: &SegmentLayout,
+    record: &Record,
+) -> Result<u64, IoError> {
+    let mut wrong = 0;
+    for offset in copies(layout) {
+        let place = (offset, record.pages.len() as u64);
+        let found = match read_copy(device, side, layout, place).await {
+            Err(error) if error.is_of_a_block() => None,
+            other => other?,
+        };
+        wrong += u64::from(found.as_ref() != Some(record));
+    }
+    Ok(wrong)
 }
 
 /// Divides a range into parts that one request can transfer.
