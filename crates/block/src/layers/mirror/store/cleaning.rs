@@ -30,7 +30,7 @@ impl Store {
         while !self.ending.get() {
             let is_short = || self.log_wants_segments(segments);
             segments.until_due(|| self.ending.get() || is_short()).await;
-            let commits = segments.commits();
+            let moment = segments.moment();
             let cleaned = match is_short() {
                 true => self.write_pages().await.map(|()| true),
                 false => self.clean_batch(segments, &mut sources).await,
@@ -41,7 +41,7 @@ impl Store {
                 // follows both.
                 Ok(false) => {
                     let is_over = || self.ending.get() || is_short();
-                    segments.until_committed(commits, is_over).await;
+                    segments.until_after(moment, is_over).await;
                 }
                 Err(_) => self.rt.sleep(RETRY_AFTER).await,
             }

@@ -80,7 +80,7 @@ impl Chain {
 
     /// Wakes the cleaner, because the log waits for it or for more segments.
     pub(in super::super) fn wake_cleaner(&self) {
-        self.pace.work.notify();
+        self.pace.request();
     }
 
     /// Records that an entry of `bytes` bytes was appended, which ends at `head`.

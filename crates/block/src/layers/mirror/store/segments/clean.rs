@@ -359,10 +359,20 @@ impl Segments {
         self.pace.work.until(is_due).await;
     }
 
-    /// Waits until the map was committed more than `commits` times, or `is_over` returns true.
-    pub(in super::super) async fn until_committed(&self, commits: u64, is_over: impl Fn() -> bool) {
-        let is_committed = || is_over() || self.commits() > commits;
-        self.freed.until(is_committed).await;
+    /// Returns a value that changes when the map is committed, and when the log or a task begins to
+    /// wait for the cleaner.
+    pub(in super::super) fn moment(&self) -> (u64, u64) {
+        (self.commits(), self.pace.requests())
+    }
+
+    /// Waits until [`moment`](Self::moment) is no longer `moment`, or `is_over` returns true.
+    pub(in super::super) async fn until_after(
+        &self,
+        moment: (u64, u64),
+        is_over: impl Fn() -> bool,
+    ) {
+        let is_after = || is_over() || self.moment() != moment;
+        self.pace.work.until(is_after).await;
     }
 
     /// Wakes the cleaner, so that it notices that the store ends.

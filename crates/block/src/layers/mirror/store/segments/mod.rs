@@ -361,6 +361,7 @@ impl Segments {
         self.tell_pace();
         self.count(|counts| counts.commits += 1);
         self.freed.notify();
+        self.pace.work.notify();
         Ok(())
     }
 

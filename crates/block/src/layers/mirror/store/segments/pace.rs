@@ -7,6 +7,7 @@ use bimetal_policy::cleaning::admission::{Admission, Bounds, Level, PIECE_BLOCKS
 use bimetal_policy::cleaning::victims::Yield;
 use bimetal_rt::sync::Event;
 
+use super::SPARED_FOR_CLEANING;
 use crate::BLOCK_BYTES;
 use crate::layers::mirror::superblock::SegmentLayout;
 use crate::layers::mirror::superblock::segmented::SEGMENTS_RESERVED;
@@ -30,6 +31,8 @@ pub(super) struct Pace {
     next: Cell<Yield>,
     /// Number of tasks that wait until segments are free.
     waiting: Cell<usize>,
+    /// Number of times that the log or a task began to wait for the cleaner.
+    requests: Cell<u64>,
     /// Notified when cleaning may have become due.
     pub(super) work: Event,
 }
@@ -65,6 +68,7 @@ impl Pace {
             unspent_blocks: Cell::new(0),
             next: Cell::new(Yield::default()),
             waiting: Cell::new(0),
+            requests: Cell::new(0),
             work: Event::new(),
         }
     }
@@ -121,16 +125,27 @@ impl Pace {
         self.paid_blocks.set(0);
     }
 
-    /// Makes cleaning due until the returned guard is dropped.
+    /// Makes cleaning due while few segments are free, until the returned guard is dropped.
     pub(super) fn wait_for_space(&self) -> Waiting<'_> {
         self.waiting.set(self.waiting.get() + 1);
-        self.work.notify();
+        self.request();
         Waiting(self)
+    }
+
+    /// Wakes the cleaner, because the log or a task waits for it.
+    pub(super) fn request(&self) {
+        self.requests.set(self.requests.get() + 1);
+        self.work.notify();
+    }
+
+    /// Returns the number of requests so far.
+    pub(super) fn requests(&self) -> u64 {
+        self.requests.get()
     }
 
     /// Returns the number of blocks that cleaning has to move now.
     pub(super) fn due_blocks(&self) -> u64 {
-        if self.waiting.get() > 0 {
+        if self.waiting.get() > 0 && self.free_segments.get() <= SPARED_FOR_CLEANING as u64 {
             return PIECE_BLOCKS;
         }
         let admission = self.admission.borrow();
