@@ -111,8 +111,8 @@ pub struct Pacing {
     chunk: Option<Chunk>,
     /// Shares of the stages in the time of a chunk; their sum is 1.
     shares: [f64; 3],
-    /// Times in ns in which a byte of a chunk is destaged, and a unit of its cost; `None` before the
-    /// first chunk.
+    /// Times in ns in which a byte of a chunk is destaged, and a unit of its cost; `None` before
+    /// the first chunk.
     ns_per_byte: Option<f64>,
     ns_per_cost: Option<f64>,
 }

@@ -14,6 +14,7 @@ use bimetal_rt::yield_now;
 
 use super::Store;
 use super::index::{Entry, Index, Logged};
+use super::pacing::CHUNKS_PER_LOG;
 use crate::extent_map::Cut;
 
 /// Maximum number of bytes that one chunk writes to home locations. The bound is needed because all
@@ -176,7 +177,7 @@ impl Store {
     /// does not keep them for a lagging member. Returns `None` when the oldest entry cannot be
     /// destaged. No other task is allowed to drop entries during the call.
     pub(super) async fn choose_chunk(&self) -> Option<Chunk> {
-        let (limits, log_bytes_max) = (self.limits(), self.log.area.bytes / 16);
+        let (limits, log_bytes_max) = (self.limits(), self.log.area.bytes / CHUNKS_PER_LOG);
         let (mut newest, mut end, mut begin, mut records) = (Index::default(), 0, None, 0);
         for at in 0.. {
             let entry = {

@@ -17,6 +17,7 @@ use super::append::Append;
 use super::checkpoint::{self, Checkpoint, DISCONTINUITIES_MAX};
 use super::entry::{DATA_BLOCKS_MAX, HEADER_BYTES, Header, Kind, RECORDS_MAX, Record};
 use super::index::{Entry, Index, block_count};
+use super::room::Withheld;
 use crate::BLOCK_BYTES;
 use crate::device::Device;
 use crate::error::IoError;
@@ -126,7 +127,8 @@ pub(super) struct Log {
     pub(super) checkpointing: Rc<Semaphore>,
     /// Position of the next entry.
     pub(super) head: Cell<u64>,
-    pending: RefCell<VecDeque<Pending>>,
+    pub(super) pending: RefCell<VecDeque<Pending>>,
+    pub(super) withheld: Withheld,
     /// Changes to append again (relog) under their old sequence numbers, before all pending
     /// changes. Relogging frees space, so it can use space that pending changes must leave free.
     pub(super) again: RefCell<VecDeque<Pending>>,
@@ -200,6 +202,7 @@ impl Log {
             checkpointing: Semaphore::new(1),
             head: Cell::new(start.head),
             pending: RefCell::default(),
+            withheld: Withheld::default(),
             again: RefCell::default(),
             pending_numbers: RefCell::default(),
             flying: RefCell::default(),
@@ -355,12 +358,21 @@ impl Log {
     /// entry without data that states the higher number. Another entry, with data, would state it
     /// too, but the log has no space for one.
     pub(super) fn claim_when_full(self: &Rc<Self>) {
-        let claims = |first: &Pending| first.append.range.is_empty();
-        let claimed = self.pending.borrow().front().is_some_and(claims);
         let more = || self.complete_with_this() > self.formed.get().1;
-        if self.is_full() && !self.is_broken() && !claimed && more() {
+        if self.is_full() && !self.is_broken() && !self.is_claim_first() && more() {
             let _ = self.claim();
         }
+    }
+
+    /// Returns true when the next entry of new changes is one without data.
+    pub(super) fn is_claim_first(&self) -> bool {
+        let claims = |first: &Pending| first.append.range.is_empty();
+        self.pending.borrow().front().is_some_and(claims)
+    }
+
+    /// Returns true when a new change waits to be written.
+    pub(super) fn has_pending(&self) -> bool {
+        !self.pending.borrow().is_empty()
     }
 
     fn note_pending(&self, append: &Append) {
@@ -370,7 +382,7 @@ impl Log {
 
     /// Returns true when an append, new or relogged, waits to be written.
     fn has_waiting(&self) -> bool {
-        !self.pending.borrow().is_empty() || !self.again.borrow().is_empty()
+        self.has_pending() || !self.again.borrow().is_empty()
     }
 
     /// Returns true when a new incarnation must begin before anything is written.
@@ -434,6 +446,11 @@ impl Log {
                     self.fail_again(IoError::NoSpace);
                     continue;
                 }
+                if self.waits_for_withheld() {
+                    self.waits_for_space.set(false);
+                    return;
+                }
+                self.withheld.settle();
                 if !self.waits_for_space.replace(true) {
                     self.count(|counts| counts.full += 1);
                     self.changed.notify();
@@ -442,38 +459,10 @@ impl Log {
             };
             if !again {
                 self.waits_for_space.set(false);
+                self.withheld.settle();
             }
             self.write(flying, data);
         }
-    }
-
-    /// Returns the number of bytes available for the data of the next entry; `None` when there is
-    /// no space for an entry. With `again`, the entry is for relogged changes.
-    fn room(&self, again: bool) -> Option<u64> {
-        let (head, window) = (self.head.get(), self.area.window());
-        // Two in-flight windows of space stay free for the gap before the next incarnation. One
-        // more is kept for entries without data, so that a flush never waits for space that only a
-        // flush can free, and for relogged changes, which let older entries be dropped.
-        let claim = |first: &Pending| first.append.range.is_empty();
-        let only_claim = !again && self.pending.borrow().front().is_some_and(claim);
-        let reserve = if only_claim || again { 2 } else { 3 };
-        let kept = head - self.floor() + reserve * window;
-        let free = self.area.bytes.checked_sub(kept)?;
-        if only_claim {
-            return (free >= HEADER_BYTES).then_some(0);
-        }
-        if free < HEADER_BYTES + BLOCK_BYTES {
-            return None;
-        }
-        let most = HEADER_BYTES + self.area.data_blocks_max * BLOCK_BYTES;
-        Some(free.min(self.area.bytes_left_at(head)).min(most) - HEADER_BYTES)
-    }
-
-    /// Returns the lowest position whose space must not be overwritten.
-    pub(super) fn floor(&self) -> u64 {
-        let tail = self.checkpoint.borrow().tail;
-        let pinned = self.index.borrow().lowest_pin();
-        pinned.map_or(tail, |pinned| pinned.min(tail))
     }
 
     /// Forms one entry from the waiting appends, as far as the entry has room. With `again`, the
@@ -681,7 +670,7 @@ impl Log {
 
     /// Returns true while a change or a new incarnation waits for space.
     pub(super) fn is_full(&self) -> bool {
-        self.cramped.get() || self.waits_for_space.get() && !self.pending.borrow().is_empty()
+        self.cramped.get() || self.waits_for_space.get() && self.has_pending()
     }
 
     /// Refuses all further appends, and fails the waiting ones. Entries in flight are completed.
@@ -754,27 +743,6 @@ impl Log {
     /// Returns the number of bytes that can be in use before changes must wait for space.
     pub(super) fn usable_bytes(&self) -> u64 {
         self.area.usable_bytes()
-    }
-
-    /// Returns true when `bytes` bytes in `records` records fit into the log after the waiting
-    /// appends. Each entry is assumed to be full or to have at least `records_per_entry` records.
-    /// Entries before the first incomplete change count as free, because they can be destaged. The
-    /// gap before a new incarnation is reserved.
-    pub(super) fn takes(&self, bytes: u64, records: u64, records_per_entry: u64) -> bool {
-        let complete = self.complete.get();
-        let index = self.index.borrow();
-        let stays = |entry: &&Entry| entry.highest().is_some_and(|highest| highest >= complete);
-        let first = index.entries().iter().find(stays);
-        let stays_bytes = first.map_or(0, |first| self.head.get() - first.position);
-        let pending = self.pending.borrow();
-        let waits = |waiting: &Pending| waiting.append.data_bytes() + HEADER_BYTES;
-        let waits_bytes: u64 = pending.iter().map(waits).sum();
-        // The sum includes extra headers for entries that end before they are full: an entry ends
-        // after each group of appends, and at the end of the area.
-        let full = bytes / (self.area.data_blocks_max * BLOCK_BYTES);
-        let headers = (full + records.div_ceil(records_per_entry) + 4) * HEADER_BYTES;
-        let all = stays_bytes + waits_bytes + bytes + headers + self.area.window();
-        all <= self.usable_bytes()
     }
 
     /// Waits until no entry is in flight.

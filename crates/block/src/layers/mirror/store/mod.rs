@@ -23,12 +23,14 @@ mod growing;
 mod headers;
 mod index;
 mod log;
+mod pacing;
 pub(super) mod pages;
 mod progress;
 mod reading;
 mod recover;
 pub(super) mod regions;
 mod relog;
+mod room;
 mod runs;
 mod straight;
 mod superseded;
@@ -40,6 +42,7 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
 
+use bimetal_policy::pacing::Pacing;
 use bimetal_rt::sync::{Semaphore, TaskGroup};
 use bimetal_rt::{Buf, Instant, Payload, Rt};
 
@@ -191,6 +194,8 @@ pub(super) struct Store {
     /// State of the writes of a rebuild that go directly to home locations.
     straight: straight::Straight,
     counts: Cell<StoreCounts>,
+    /// Pace at which the log takes new changes while it is being destaged.
+    pacing: RefCell<Pacing>,
     /// Wrapper of the device. It records when the device last completed a request of the store, and
     /// refuses every change once the store has ended.
     noticed: Rc<Noticed>,
@@ -359,6 +364,7 @@ impl Store {
             suspect: RefCell::default(),
             straight: straight::Straight::default(),
             counts: Cell::default(),
+            pacing: pacing::of(area),
             noticed,
             tasks: TaskGroup::new(rt),
         }))
@@ -395,6 +401,7 @@ impl Store {
         let store = Rc::clone(self);
         self.tasks
             .spawn(async move { store.destage_for_ever().await });
+        self.release_withheld();
         Ok(())
     }
 
@@ -433,7 +440,7 @@ impl Store {
 
     /// Returns true when the log is short of space and keeps its oldest entry for another member.
     pub(super) fn waits_for_peers(&self) -> bool {
-        self.fill() >= choose::Fill::High && self.keeps_first()
+        (self.fill() >= choose::Fill::High || self.log.is_paced()) && self.keeps_first()
     }
 
     /// Registers the function with which a rotational side, while it destages, reads the content
@@ -677,6 +684,7 @@ impl Store {
         show("log_records", Statistic::Counter(log.records));
         show("log_written_bytes", Statistic::Counter(log.bytes));
         show("log_full", Statistic::Counter(log.full));
+        show("log_paced", Statistic::Counter(self.log.withheld.count()));
         show("destage_writes", Statistic::Counter(store.destage_writes));
         show("destaged_bytes", Statistic::Counter(store.destaged_bytes));
         show("replaced_bytes", Statistic::Counter(store.replaced_bytes));
