@@ -264,6 +264,8 @@ impl Store {
         }
         let Some(chunk) = self.choose_chunk().await else {
             if self.log.is_paced() {
+                // The other members are asked to flush while there is still room that was withheld.
+                self.durability_has_moved();
                 self.nothing_withheld();
             }
             if self.fill() >= Fill::High && !self.log.is_broken() {
