@@ -10,6 +10,7 @@ pub mod hedge;
 pub mod hetero;
 pub mod latency;
 pub mod lists;
+pub mod pacing;
 pub mod read_ahead;
 pub mod readers;
 pub mod replacement;

@@ -62,9 +62,8 @@ impl Copies<'_> {
     }
 
     fn config(&self, named: &[usize]) -> MirrorConfig {
-        let mut config = self.world.scenario.mirror.config(named.len());
+        let mut config = self.world.scenario.config(named.len());
         config.sides = named.iter().copied().map(name_of).collect();
-        config.layout = self.world.scenario.layouts();
         config
     }
 

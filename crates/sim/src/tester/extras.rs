@@ -194,6 +194,7 @@ fn add_class(scenario: &mut Scenario, class: Class, rng: &mut Rng) {
 /// half.
 fn log_sides(scenario: &mut Scenario, rng: &mut Rng) {
     let all = rng.chance(0.5);
+    scenario.cleans_always = rng.chance(0.7);
     // The last one is for a side that is added.
     let count = scenario.sides.len() + 1;
     scenario.logged = (0..count).map(|_| all || rng.chance(0.5)).collect();

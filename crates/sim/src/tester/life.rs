@@ -667,7 +667,7 @@ fn candidates_of(sides: &[SideStack]) -> Vec<Candidate> {
 /// Opens the mirror over the sides. `last`, the end of the last life, is for the error message.
 async fn open_sides(world: &World, sides: &[SideStack], last: Ended) -> Result<Mirror, String> {
     let (rt, scenario) = (&world.rt, &world.scenario);
-    let config = scenario.mirror.config(sides.len());
+    let config = scenario.config(sides.len());
     if !scenario.superblocks {
         let sides = sides.iter().enumerate();
         let sides = sides.map(|(index, side)| side.bare(format!("side-{index}")));

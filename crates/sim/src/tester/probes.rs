@@ -59,7 +59,7 @@ pub fn sides_over(
 }
 
 async fn try_to_open(world: &World, sides: &[SideStack], how: How) -> Option<Opening> {
-    let config = world.scenario.mirror.config(sides.len());
+    let config = world.scenario.config(sides.len());
     let candidates = sides.iter().enumerate();
     let candidates = candidates.map(|(index, side)| side.candidate(format!("side-{index}")));
     let opening = attempt(&world.rt, &config, candidates.collect(), how);

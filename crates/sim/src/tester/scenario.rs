@@ -218,6 +218,8 @@ pub struct Scenario {
     /// For each side, whether it is a log and nothing else. Sides beyond the end of the list, and
     /// all sides of a mirror without superblocks, have a home for each block.
     pub logged: Vec<bool>,
+    /// Whether logged sides clean segments whenever one of them has a dead block.
+    pub cleans_always: bool,
     /// The sides.
     pub sides: Vec<SideScenario>,
     /// Side without faults. If there is one, the volume must answer every request correctly.
@@ -384,6 +386,14 @@ const PROFILES: [(&str, &str); 7] = [
 ];
 
 impl Scenario {
+    /// Returns the configuration of a mirror with this number of sides.
+    pub fn config(&self, sides: usize) -> MirrorConfig {
+        let mut config = self.mirror.config(sides);
+        config.layout = self.layouts();
+        config.cleans_always = self.cleans_always;
+        config
+    }
+
     /// Returns true when a side is a log and nothing else.
     pub fn is_logged(&self, side: usize) -> bool {
         self.superblocks && self.logged.get(side).copied().unwrap_or(false)
@@ -457,6 +467,7 @@ impl Scenario {
             changes_sides: None,
             snapshot_after: None,
             logged: Vec::new(),
+            cleans_always: false,
         }
     }
 

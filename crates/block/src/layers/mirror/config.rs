@@ -95,6 +95,10 @@ pub struct MirrorConfig {
     /// How the sides store the blocks of the volume; fixed when the sides are formatted.
     #[serde(default)]
     pub layout: Layouts,
+    /// Whether logged sides clean segments whenever one of them has a dead block, instead of when
+    /// space is short. For tests, which would otherwise have to fill the sides.
+    #[serde(skip)]
+    pub cleans_always: bool,
     /// Size up to which the devices of the sides can grow later; fixed when the sides are
     /// formatted.
     pub grow_to: Option<Size>,
@@ -261,6 +265,7 @@ impl MirrorConfig {
             ephemeral: Vec::new(),
             log: None,
             layout: Layouts::default(),
+            cleans_always: false,
             grow_to: None,
             checksums: default_checksums(),
             checksum_cache: default_checksum_cache(),

@@ -10,10 +10,16 @@ use bimetal_rt::sync::WaitQueue;
 
 use crate::range_set::RangeSet;
 
+/// Maximum of the bytes by which writes may exceed the pace of the sides.
+const SPARE_BYTES_MAX: u64 = 256 << 10;
+
 /// The exposed ranges; see the module.
 pub(super) struct Exposure {
     ranges: RefCell<RangeSet>,
     bytes_peak: Cell<u64>,
+    /// Bytes by which writes may exceed the pace of the sides: half of what the sides have stored
+    /// lately.
+    spare_bytes: Cell<u64>,
     /// Bound in bytes that the logs put on the exposure (the acknowledged bytes that not all
     /// healthy sides hold). The log of a side must be able to hold all content that the side lacks.
     bytes_max_by_logs: Cell<u64>,
@@ -27,6 +33,7 @@ impl Exposure {
         Exposure {
             ranges: RefCell::new(RangeSet::new()),
             bytes_peak: Cell::new(0),
+            spare_bytes: Cell::new(0),
             bytes_max_by_logs: Cell::new(u64::MAX),
             backpressured_writes: WaitQueue::new(),
         }
@@ -45,7 +52,26 @@ impl Exposure {
 
     /// Removes a range that all healthy sides now hold.
     pub(super) fn remove(&self, range: Range<u64>) {
-        self.ranges.borrow_mut().remove(range);
+        let removed = self.ranges.borrow_mut().remove(range);
+        let spare = self.spare_bytes.get() + removed / 2;
+        self.spare_bytes.set(spare.min(SPARE_BYTES_MAX));
+    }
+
+    /// Takes `len` bytes of what writes may exceed the pace of the sides by. Returns false if there
+    /// is less.
+    ///
+    /// When the sides become slower, more is exposed than their pace allows for. If no write could
+    /// be acknowledged until that much is stored, clients would stand still; so half of what is
+    /// stored is given to them.
+    pub(super) fn take_spare(&self, len: u64) -> bool {
+        let left = self.spare_bytes.get().checked_sub(len);
+        self.spare_bytes.set(left.unwrap_or(self.spare_bytes.get()));
+        left.is_some()
+    }
+
+    /// Returns the number of separate exposed ranges.
+    pub(super) fn count(&self) -> u64 {
+        self.ranges.borrow().len() as u64
     }
 
     /// Returns the number of exposed bytes.

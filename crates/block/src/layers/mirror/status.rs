@@ -178,7 +178,7 @@ impl Shared {
                 progress.seconds_left(self.rt.now(), left_bytes)
             }),
             corrupt_blocks: side.counts.corrupt.get(),
-            log_full: side.store().is_some_and(|store| store.is_full()),
+            log_full: side.store().is_some_and(|store| store.is_short_of_room()),
         }
     }
 }

@@ -17,7 +17,7 @@ use super::queue::{Batch, Change, Progress, Ticket};
 use super::shared::{Shared, VolumeState};
 use super::side::add;
 use super::store::digests::Digests;
-use super::store::{Append, Outcome, Space, all_stored};
+use super::store::{Append, Outcome, Space, Store, all_stored};
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
 use crate::range_lock::RangeGuard;
@@ -279,7 +279,8 @@ impl Shared {
         let has_room = || {
             let (exposed, age_ns) = (self.exposure.bytes(), self.exposure_age_ns());
             let rules = self.rules();
-            self.membership.is_marked() && rules.may_acknowledge_early(exposed, age_ns, len)
+            let may = rules.may_acknowledge_early(exposed, age_ns, len);
+            self.membership.is_marked() && may && self.is_within_pace(exposed, len)
         };
         if on_all() || self.exposure.backpressured_writes.is_empty() && has_room() {
             return;
@@ -294,6 +295,22 @@ impl Shared {
         // again.
         let fewer = self.membership.changed.until(on_all);
         select(pin!(room), select(pin!(stored), pin!(fewer))).await;
+    }
+
+    /// Returns true when the sides are expected to store what is exposed, and a write of `len`
+    /// bytes besides, within a third of the maximum age of the exposure. Without this, all of the
+    /// exposure would be given away within moments, and when the logs of the sides have no room
+    /// left, storing it takes longer than its age is allowed to be: nothing more could be
+    /// acknowledged until nearly all of it is stored.
+    fn is_within_pace(&self, exposed_bytes: u64, len: u64) -> bool {
+        let age_ns_max = self.rules.exposure_age_ns_max;
+        if exposed_bytes == 0 || age_ns_max == u64::MAX {
+            return true;
+        }
+        let (bytes, ranges) = (exposed_bytes + len, self.exposure.count() + 1);
+        let mut counted_on = self.sides.iter().filter(|side| side.is_counted_on());
+        let in_time = |store: Rc<Store>| store.stored_in_ns(bytes, ranges) <= age_ns_max / 3;
+        counted_on.all(|side| side.store().is_none_or(in_time)) || self.exposure.take_spare(len)
     }
 
     /// Returns true when no healthy or joining side has bytes of the write left to store.

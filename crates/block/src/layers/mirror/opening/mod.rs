@@ -739,6 +739,7 @@ pub(super) fn store_device(
         volume_bytes: superblock.volume_bytes,
         unknown_blocks: superblock.unknown_blocks,
         integrity: !superblock.flags.no_checksums,
+        cleans_always: config.cleans_always,
         checksum_cache_bytes: config.checksum_cache.0,
         counts_below: Rc::new(move |epoch| {
             let later = history.epochs().iter().filter(|e| e.number > epoch);

@@ -14,6 +14,7 @@ use bimetal_rt::yield_now;
 
 use super::Store;
 use super::index::{Entry, Index, Logged};
+use super::pacing::CHUNKS_PER_LOG;
 use crate::BLOCK_BYTES;
 use crate::extent_map::Cut;
 use crate::layers::mirror::superblock::areas::PAGE_BLOCKS;
@@ -148,7 +149,7 @@ impl Store {
     fn chunk_bytes_max(&self) -> u64 {
         match self.segments.is_some() {
             true => self.log.area.bytes / LOG_FOLD_DIVISOR,
-            false => self.log.area.bytes / 16,
+            false => self.log.area.bytes / CHUNKS_PER_LOG,
         }
     }
 

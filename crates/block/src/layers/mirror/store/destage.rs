@@ -12,6 +12,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
+use bimetal_policy::pacing::Stage;
 use bimetal_rt::Payload;
 use bimetal_rt::sync::TaskGroup;
 
@@ -21,6 +22,7 @@ use super::choose::{Chunk, Fill};
 use super::digests::Digests;
 use super::entry::Space;
 use super::index::{Content, Logged};
+use super::pacing;
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
 use crate::request::{Flags, Op, Origin, Request};
@@ -81,6 +83,11 @@ impl DestageWrite {
             space: Space::Freed,
         }
     }
+
+    /// Returns the cost of the write, for the pace of its chunk.
+    fn cost(&self) -> usize {
+        pacing::cost(self.data.len() as u64, 1) as usize
+    }
 }
 
 /// Guard that makes the destager run without waiting for an idle side, until the guard is dropped.
@@ -107,7 +114,7 @@ impl Store {
             let held = Rc::clone(&self.held.borrow());
             self.log.is_busy() || held()
         };
-        match self.fill() {
+        match self.urgency() {
             _ if self.escalations.get() > 0 => true,
             Fill::Full | Fill::High => true,
             // Folding needs no time of the device that the log could use.
@@ -123,12 +130,15 @@ impl Store {
     /// `Closed` when the destager must end.
     async fn turn(&self) -> Result<(), IoError> {
         let over = || self.ending.get() || self.may_destage();
+        let begun = self.rt.now();
         while !over() {
             let moved = self.log.changed.until(over);
             // No event is signalled when a side becomes idle, so the condition is also checked
             // after a timeout.
             let _ = self.rt.timeout(PROBE_INTERVAL, moved).await;
         }
+        let waited = self.rt.now().since(begun);
+        self.pacing.borrow_mut().pause(waited.as_nanos() as u64);
         if self.ending.get() {
             return Err(IoError::Closed);
         }
@@ -137,7 +147,7 @@ impl Store {
 
     /// Returns the maximum number of reads of the log in flight.
     fn reads_depth(&self) -> usize {
-        if self.fill() <= Fill::Much {
+        if self.urgency() <= Fill::Much {
             1
         } else {
             READS_IN_FLIGHT_MAX
@@ -146,7 +156,7 @@ impl Store {
 
     /// Returns the maximum number of home writes in flight.
     fn destage_depth(&self) -> usize {
-        match self.fill() {
+        match self.urgency() {
             _ if self.escalations.get() > 0 => 16,
             Fill::Full => 16,
             Fill::High => self.burst_writes(),
@@ -172,6 +182,7 @@ impl Store {
             let some = || !self.log.index.borrow().entries().is_empty();
             self.log.changed.until(some).await;
             if self.turn().await.is_err() {
+                self.nothing_withheld();
                 return;
             }
             let (tail, durable) = (self.log.tail(), self.log.flushed());
@@ -180,6 +191,7 @@ impl Store {
             if let Err(error) = brought {
                 // Changes that wait for space in the log fail now. Otherwise they would wait
                 // forever if no destage succeeds.
+                self.nothing_withheld();
                 self.log.fail_waiting(error);
                 self.rt.sleep(RETRY_AFTER).await;
             } else if self.log.tail() == tail && self.log.flushed() == durable {
@@ -189,7 +201,9 @@ impl Store {
                 // are relogged only then. If the log was full before, the wait ends when the log is
                 // full and has unflushed changes, which must be flushed.
                 let full = || self.log.is_full() && (!was_full || self.log.has_unflushed());
-                let moved = self.log.changed.until(|| full() || self.first_may_go());
+                let paced = || self.log.is_paced();
+                let changed = &self.log.changed;
+                let moved = changed.until(|| full() || paced() || self.first_may_go());
                 let patience = match was_full {
                     true => PROBE_INTERVAL,
                     false => IDLE_AFTER,
@@ -251,23 +265,37 @@ impl Store {
             }
         }
         let Some(chunk) = self.choose_chunk().await else {
+            if self.log.is_paced() {
+                // The other members are asked to flush while there is still room that was withheld.
+                self.durability_has_moved();
+                self.nothing_withheld();
+            }
             if self.fill() >= Fill::High && !self.log.is_broken() {
                 self.relog().await?;
             }
             return Ok(());
         };
-        match &self.segments {
-            Some(segments) => self.fold(segments, &chunk).await?,
+        let paced = match &self.segments {
+            Some(segments) => {
+                self.fold(segments, &chunk).await?;
+                None
+            }
             None => {
+                let paced = self.begin_paced(&chunk);
                 let writes = self.contents_of(&chunk).await?;
                 self.write_home(writes).await?;
+                self.chunk_advances(Stage::Settle, 0, 1);
+                Some(paced)
             }
-        }
+        };
         for range in &chunk.unreleased {
             self.regions.mark(range.clone(), self.epoch.get() + 1);
         }
-        self.write_pages().await?;
+        self.releasing(self.write_pages()).await?;
         self.log.drop_before(chunk.end).await?;
+        if let Some(paced) = paced {
+            paced.end();
+        }
         self.count(|counts| counts.replaced_bytes += chunk.replaced_bytes);
         Ok(())
     }
@@ -332,7 +360,7 @@ impl Store {
             .chunk_by(|a, b| self.are_read_together(a, b))
             .flat_map(|run| run.chunks(READ_PIECES_MAX))
             .collect();
-        let mut runs = runs.as_slice();
+        let (all, mut runs) = (runs.len(), runs.as_slice());
         while !runs.is_empty() {
             self.turn().await?;
             let (some, rest) = runs.split_at(self.reads_depth().min(runs.len()));
@@ -341,6 +369,7 @@ impl Store {
             for run in futures_util::future::join_all(reads).await {
                 writes.extend(run?);
             }
+            self.chunk_advances(Stage::Read, all - runs.len(), all);
         }
         writes.sort_by_key(|write| write.range.start);
         Ok(merged(writes))
@@ -469,21 +498,26 @@ impl Store {
         let failed = Rc::new(Cell::new(None));
         let group = TaskGroup::new(&self.rt);
         let mut burst = 0;
+        let (all, done) = (writes.iter().map(DestageWrite::cost).sum(), Rc::default());
         for write in writes {
             if let Err(error) = self.turn().await {
                 failed.set(Some(error));
                 break;
             }
             self.give_way_after_burst(&group, &mut burst).await;
+            self.give_way_to_log().await;
             group.at_most(self.destage_depth().saturating_sub(1)).await;
             if failed.get().is_some() {
                 break;
             }
-            let (store, failed) = (Rc::clone(self), Rc::clone(&failed));
+            let (store, failed, cost) = (Rc::clone(self), Rc::clone(&failed), write.cost());
+            let done: Rc<Cell<usize>> = Rc::clone(&done);
             group.spawn(async move {
                 if let Err(error) = store.destage_one(write).await {
                     failed.set(Some(error));
                 }
+                done.set(done.get() + cost);
+                store.chunk_advances(Stage::Write, done.get(), all);
             });
         }
         group.join().await;
@@ -503,12 +537,15 @@ impl Store {
                 .timeout(PROBE_INTERVAL, self.straight.until_written())
                 .await;
         }
-        if *burst < self.burst_writes() || self.fill() != Fill::High || self.escalations.get() > 0 {
+        if *burst < self.burst_writes()
+            || self.urgency() != Fill::High
+            || self.escalations.get() > 0
+        {
             return;
         }
         *burst = 0;
         group.join().await;
-        let had = || self.fill() != Fill::High || !self.log.is_busy() || self.ending.get();
+        let had = || self.urgency() != Fill::High || !self.log.is_busy() || self.ending.get();
         // The wait has a timeout, for a log that is never idle.
         let _ = self
             .rt

@@ -48,6 +48,8 @@ impl Log {
             .retain(|discontinuity| discontinuity.start > tail);
         self.write_checkpoint(&next).await?;
         let dropping = Dropping::of(self, position);
+        // What is freed is not given away before the pace is known at which it may be.
+        self.withheld.keep(tail - self.tail());
         *self.checkpoint.borrow_mut() = next;
         dropping.in_turns().await;
         self.pump();

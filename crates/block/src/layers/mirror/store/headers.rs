@@ -42,7 +42,7 @@ struct Held<'l> {
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         self.log.index.borrow_mut().unpin(self.entry.position);
-        if self.log.is_full() {
+        if self.log.is_full() || self.log.is_paced() {
             self.log.pump();
         }
     }

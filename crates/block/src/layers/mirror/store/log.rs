@@ -15,19 +15,16 @@ use bimetal_rt::{Payload, Rt};
 
 use super::append::Append;
 use super::checkpoint::{self, Checkpoint, DISCONTINUITIES_MAX};
-use super::entry::{DATA_BLOCKS_MAX, HEADER_BYTES, Header, Kind, RECORDS_MAX, Record};
+use super::entry::{HEADER_BYTES, Header, Kind, RECORDS_MAX, Record};
 use super::index::{Entry, Index, block_count};
-use super::segments::Chain;
-use crate::BLOCK_BYTES;
+use super::log_area::{Area, ENTRIES_IN_FLIGHT_MAX};
+use super::room::Withheld;
 use crate::device::Device;
 use crate::error::IoError;
 use crate::extent_map::Cut;
 use crate::layers::mirror::digest::BlockDigest;
 use crate::layers::mirror::superblock::Uuid;
 use crate::request::{Flags, Request};
-
-/// Maximum number of entries in flight: one entry that the device writes, and one queued after it.
-const ENTRIES_IN_FLIGHT_MAX: usize = 2;
 
 /// The records without data in one entry cover at most this number of bytes of the volume.
 /// Destaging needs a checksum in memory for each block, so this bounds the memory for a discard.
@@ -54,115 +51,6 @@ pub(super) struct Flying {
     /// Outcomes of all appends with a part in this entry. They are set if the entry fails.
     parts: Vec<Outcome>,
     outcome: Option<Result<(), IoError>>,
-}
-
-/// Location of the log on the device, and the size limit of its entries.
-#[derive(Clone)]
-pub(super) struct Area {
-    place: Place,
-    /// Length of the log in bytes.
-    pub(super) bytes: u64,
-    /// Maximum number of data blocks in an entry.
-    pub(super) data_blocks_max: u64,
-}
-
-/// Where the log is on the device.
-#[derive(Clone)]
-enum Place {
-    /// In one area from this offset on, whose end is followed by its start.
-    Circle(u64),
-    /// In segments.
-    Chain(Rc<Chain>),
-}
-
-impl Area {
-    /// Creates the log area of a side on a device that accepts `transfer_bytes_max` in one request.
-    pub(super) fn new((offset, bytes): (u64, u64), transfer_bytes_max: u64) -> Area {
-        Area::at_place(Place::Circle(offset), bytes, transfer_bytes_max)
-    }
-
-    /// Creates the area of a log of `bytes` in segments, on a device that accepts
-    /// `transfer_bytes_max` in one request.
-    pub(super) fn in_segments(chain: Rc<Chain>, bytes: u64, transfer_bytes_max: u64) -> Area {
-        Area::at_place(Place::Chain(chain), bytes, transfer_bytes_max)
-    }
-
-    fn at_place(place: Place, bytes: u64, transfer_bytes_max: u64) -> Area {
-        let fits = (transfer_bytes_max / BLOCK_BYTES).saturating_sub(1);
-        let share = bytes / 32 / BLOCK_BYTES;
-        Area {
-            place,
-            bytes,
-            data_blocks_max: DATA_BLOCKS_MAX.min(share).min(fits).max(1),
-        }
-    }
-
-    /// Returns the in-flight window: the maximum number of bytes in flight when a crash happens.
-    pub(super) fn window(&self) -> u64 {
-        ENTRIES_IN_FLIGHT_MAX as u64 * (HEADER_BYTES + self.data_blocks_max * BLOCK_BYTES)
-    }
-
-    /// Returns the number of bytes that can be in use before changes must wait for space.
-    pub(super) fn usable_bytes(&self) -> u64 {
-        self.bytes.saturating_sub(3 * self.window())
-    }
-
-    /// Returns the offset on the device of a position in the log.
-    pub(super) fn at(&self, position: u64) -> u64 {
-        match &self.place {
-            Place::Circle(offset) => offset + position % self.bytes,
-            Place::Chain(chain) => chain.at(position),
-        }
-    }
-
-    /// Returns the number of bytes from a position to the next position that no entry crosses: the
-    /// end of the area, or of the segment.
-    pub(super) fn bytes_left_at(&self, position: u64) -> u64 {
-        match &self.place {
-            Place::Circle(_) => self.bytes - position % self.bytes,
-            Place::Chain(chain) => chain.bytes_left_at(position),
-        }
-    }
-
-    /// Returns the number of bytes that may be appended at `head` now, as far as cleaning limits
-    /// them.
-    pub(super) fn granted_bytes(&self, head: u64) -> u64 {
-        match &self.place {
-            Place::Circle(_) => u64::MAX,
-            Place::Chain(chain) => chain.granted_bytes(head),
-        }
-    }
-
-    /// Wakes the cleaner of a logged side, because the log waits for it.
-    pub(super) fn wake_cleaner(&self) {
-        if let Place::Chain(chain) = &self.place {
-            chain.wake_cleaner();
-        }
-    }
-
-    /// Records that an entry was appended at these positions.
-    pub(super) fn note_appended(&self, entry: Range<u64>) {
-        if let Place::Chain(chain) = &self.place {
-            chain.note_appended(entry.end, entry.end - entry.start);
-        }
-    }
-
-    /// Returns true when the log has space at a position that was read from the device.
-    pub(super) fn holds(&self, position: u64) -> bool {
-        match &self.place {
-            Place::Circle(_) => true,
-            Place::Chain(chain) => (chain.start()..=chain.end()).contains(&position),
-        }
-    }
-
-    /// Returns the position at which the space of the log ends while the space from position
-    /// `floor` on must not be overwritten.
-    pub(super) fn limit(&self, floor: u64) -> u64 {
-        match &self.place {
-            Place::Circle(_) => floor + self.bytes,
-            Place::Chain(chain) => chain.end().min(floor.saturating_add(self.bytes)),
-        }
-    }
 }
 
 /// Counters of a log since it was opened.
@@ -192,7 +80,8 @@ pub(super) struct Log {
     pub(super) checkpointing: Rc<Semaphore>,
     /// Position of the next entry.
     pub(super) head: Cell<u64>,
-    pending: RefCell<VecDeque<Pending>>,
+    pub(super) pending: RefCell<VecDeque<Pending>>,
+    pub(super) withheld: Withheld,
     /// Changes to append again (relog) under their old sequence numbers, before all pending
     /// changes. Relogging frees space, so it can use space that pending changes must leave free.
     pub(super) again: RefCell<VecDeque<Pending>>,
@@ -218,8 +107,6 @@ pub(super) struct Log {
     /// so far, including entries that are still being written.
     pub(super) formed: Cell<(u64, u64)>,
     waits_for_space: Cell<bool>,
-    /// Whether changes wait for cleaning, although the log has space for them.
-    is_held_back: Cell<bool>,
     /// Whether a new incarnation could not begin for lack of space.
     pub(super) cramped: Cell<bool>,
     pub(super) changed: Event,
@@ -268,6 +155,7 @@ impl Log {
             checkpointing: Semaphore::new(1),
             head: Cell::new(start.head),
             pending: RefCell::default(),
+            withheld: Withheld::default(),
             again: RefCell::default(),
             pending_numbers: RefCell::default(),
             flying: RefCell::default(),
@@ -282,7 +170,6 @@ impl Log {
             kept_from: Cell::new(kept_from),
             formed: Cell::new((highest, complete)),
             waits_for_space: Cell::new(false),
-            is_held_back: Cell::new(false),
             cramped: Cell::new(false),
             changed: Event::new(),
             tasks: TaskGroup::new(rt),
@@ -424,12 +311,21 @@ impl Log {
     /// entry without data that states the higher number. Another entry, with data, would state it
     /// too, but the log has no space for one.
     pub(super) fn claim_when_full(self: &Rc<Self>) {
-        let claims = |first: &Pending| first.append.range.is_empty();
-        let claimed = self.pending.borrow().front().is_some_and(claims);
         let more = || self.complete_with_this() > self.formed.get().1;
-        if self.is_full() && !self.is_broken() && !claimed && more() {
+        if self.is_full() && !self.is_broken() && !self.is_claim_first() && more() {
             let _ = self.claim();
         }
+    }
+
+    /// Returns true when the next entry of new changes is one without data.
+    pub(super) fn is_claim_first(&self) -> bool {
+        let claims = |first: &Pending| first.append.range.is_empty();
+        self.pending.borrow().front().is_some_and(claims)
+    }
+
+    /// Returns true when a new change waits to be written.
+    pub(super) fn has_pending(&self) -> bool {
+        !self.pending.borrow().is_empty()
     }
 
     fn note_pending(&self, append: &Append) {
@@ -439,7 +335,7 @@ impl Log {
 
     /// Returns true when an append, new or relogged, waits to be written.
     fn has_waiting(&self) -> bool {
-        !self.pending.borrow().is_empty() || !self.again.borrow().is_empty()
+        self.has_pending() || !self.again.borrow().is_empty()
     }
 
     /// Returns true when a new incarnation must begin before anything is written.
@@ -505,9 +401,11 @@ impl Log {
                     continue;
                 }
                 self.area.wake_cleaner();
-                if self.is_held_back.get() {
+                if self.waits_for_withheld() {
+                    self.waits_for_space.set(false);
                     return;
                 }
+                self.withheld.settle();
                 if !self.waits_for_space.replace(true) {
                     self.count(|counts| counts.full += 1);
                     self.changed.notify();
@@ -516,47 +414,10 @@ impl Log {
             };
             if !again {
                 self.waits_for_space.set(false);
+                self.withheld.settle();
             }
             self.write(flying, data);
         }
-    }
-
-    /// Returns the number of bytes available for the data of the next entry; `None` when there is
-    /// no space for an entry. With `again`, the entry is for relogged changes.
-    fn room(&self, again: bool) -> Option<u64> {
-        self.is_held_back.set(false);
-        let (head, window) = (self.head.get(), self.area.window());
-        // Two in-flight windows of space stay free for the gap before the next incarnation. One
-        // more is kept for entries without data, so that a flush never waits for space that only a
-        // flush can free, and for relogged changes, which let older entries be dropped.
-        let claim = |first: &Pending| first.append.range.is_empty();
-        let only_claim = !again && self.pending.borrow().front().is_some_and(claim);
-        let reserve = if only_claim || again { 2 } else { 3 };
-        let limit = self.area.limit(self.floor());
-        let free = limit.checked_sub(head + reserve * window)?;
-        if only_claim {
-            return (free >= HEADER_BYTES).then_some(0);
-        }
-        if free < HEADER_BYTES + BLOCK_BYTES {
-            return None;
-        }
-        let free = match again {
-            true => free,
-            false => free.min(self.area.granted_bytes(head)),
-        };
-        self.is_held_back.set(free < HEADER_BYTES + BLOCK_BYTES);
-        if self.is_held_back.get() {
-            return None;
-        }
-        let most = HEADER_BYTES + self.area.data_blocks_max * BLOCK_BYTES;
-        Some(free.min(self.area.bytes_left_at(head)).min(most) - HEADER_BYTES)
-    }
-
-    /// Returns the lowest position whose space must not be overwritten.
-    pub(super) fn floor(&self) -> u64 {
-        let tail = self.checkpoint.borrow().tail;
-        let pinned = self.index.borrow().lowest_pin();
-        pinned.map_or(tail, |pinned| pinned.min(tail))
     }
 
     /// Forms one entry from the waiting appends, as far as the entry has room. With `again`, the
@@ -765,7 +626,7 @@ impl Log {
 
     /// Returns true while a change or a new incarnation waits for space.
     pub(super) fn is_full(&self) -> bool {
-        self.cramped.get() || self.waits_for_space.get() && !self.pending.borrow().is_empty()
+        self.cramped.get() || self.waits_for_space.get() && self.has_pending()
     }
 
     /// Refuses all further appends, and fails the waiting ones. Entries in flight are completed.
@@ -838,27 +699,6 @@ impl Log {
     /// Returns the number of bytes that can be in use before changes must wait for space.
     pub(super) fn usable_bytes(&self) -> u64 {
         self.area.usable_bytes()
-    }
-
-    /// Returns true when `bytes` bytes in `records` records fit into the log after the waiting
-    /// appends. Each entry is assumed to be full or to have at least `records_per_entry` records.
-    /// Entries before the first incomplete change count as free, because they can be destaged. The
-    /// gap before a new incarnation is reserved.
-    pub(super) fn takes(&self, bytes: u64, records: u64, records_per_entry: u64) -> bool {
-        let complete = self.complete.get();
-        let index = self.index.borrow();
-        let stays = |entry: &&Entry| entry.highest().is_some_and(|highest| highest >= complete);
-        let first = index.entries().iter().find(stays);
-        let stays_bytes = first.map_or(0, |first| self.head.get() - first.position);
-        let pending = self.pending.borrow();
-        let waits = |waiting: &Pending| waiting.append.data_bytes() + HEADER_BYTES;
-        let waits_bytes: u64 = pending.iter().map(waits).sum();
-        // The sum includes extra headers for entries that end before they are full: an entry ends
-        // after each group of appends, and at the end of the area.
-        let full = bytes / (self.area.data_blocks_max * BLOCK_BYTES);
-        let headers = (full + records.div_ceil(records_per_entry) + 4) * HEADER_BYTES;
-        let all = stays_bytes + waits_bytes + bytes + headers + self.area.window();
-        all <= self.usable_bytes()
     }
 
     /// Waits until no entry is in flight.

@@ -25,12 +25,15 @@ mod growing;
 mod headers;
 mod index;
 mod log;
+mod log_area;
+mod pacing;
 pub(super) mod pages;
 mod progress;
 mod reading;
 mod recover;
 pub(super) mod regions;
 mod relog;
+mod room;
 mod runs;
 mod segments;
 mod straight;
@@ -43,6 +46,7 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
 
+use bimetal_policy::pacing::Pacing;
 use bimetal_rt::sync::{Semaphore, TaskGroup};
 use bimetal_rt::{Buf, Instant, Payload, Rt};
 
@@ -54,6 +58,7 @@ use self::index::Content;
 use self::log::GivenBelow;
 use self::log::Log;
 pub(super) use self::log::{LogCounts, Outcome};
+use self::log_area::Area;
 use self::pages::{PageBits, WrittenIn};
 use self::progress::Noticed;
 use self::regions::Regions;
@@ -92,6 +97,8 @@ pub(super) struct StoreDevice {
     pub(super) counts_below: Rc<dyn Fn(u64) -> u64>,
     /// Maximum number of bytes of checksum pages kept in memory.
     pub(super) checksum_cache_bytes: u64,
+    /// Whether a logged side cleans segments whenever one of them has a dead block.
+    pub(super) cleans_always: bool,
 }
 
 /// State of a side as found when its store was opened.
@@ -199,6 +206,8 @@ pub(super) struct Store {
     /// State of the writes of a rebuild that go directly to home locations.
     straight: straight::Straight,
     counts: Cell<StoreCounts>,
+    /// Pace at which the log takes new changes while it is being destaged.
+    pacing: RefCell<Pacing>,
     /// Wrapper of the device. It records when the device last completed a request of the store, and
     /// refuses every change once the store has ended.
     noticed: Rc<Noticed>,
@@ -253,7 +262,7 @@ fn backlog_share(usable_bytes: u64) -> u64 {
 /// lag. This maximum also bounds the exposure of the volume. The result assumes a device without a
 /// limit on the length of transfers; for other devices, the maximum can be slightly higher.
 pub(super) fn backlog_bytes_max(log_bytes: u64) -> u64 {
-    backlog_share(log::Area::new((0, log_bytes), u64::MAX).usable_bytes())
+    backlog_share(Area::new((0, log_bytes), u64::MAX).usable_bytes())
 }
 
 /// The areas of a side other than its log and its data area.
@@ -317,17 +326,22 @@ impl Store {
         let noticed = Noticed::over(rt, &on.device);
         let raw = Rc::clone(&noticed) as Rc<dyn Device>;
         let segments = match &on.layout.segments {
-            Some(of_side) => Some(Segments::open(rt, &raw, on.side, (&on.layout, of_side)).await?),
+            Some(of_side) => {
+                let segments = Segments::open(rt, &raw, on.side, (&on.layout, of_side)).await?;
+                segments.clean_always(on.cleans_always);
+                Some(segments)
+            }
             None => None,
         };
         let (device, area) = match &segments {
             Some(segments) => {
                 let chain = Rc::clone(segments.chain());
-                let area = log::Area::in_segments(chain, on.layout.log.1, transfer_max);
+                let area = Area::in_segments(chain, on.layout.log.1, transfer_max);
                 (Rc::clone(segments) as Rc<dyn Device>, area)
             }
-            None => (raw, log::Area::new(on.layout.log, transfer_max)),
+            None => (raw, Area::new(on.layout.log, transfer_max)),
         };
+        let pacing = pacing::of(area.bytes);
         let recovered = recover::recover(&device, on, area.clone(), told);
         let areas = open_areas(rt, &device, on);
         let (recovered, areas) = futures_util::future::try_join(recovered, areas).await?;
@@ -386,6 +400,7 @@ impl Store {
             suspect: RefCell::new(suspect),
             straight: straight::Straight::default(),
             counts: Cell::default(),
+            pacing,
             noticed,
             tasks: TaskGroup::new(rt),
         }))
@@ -428,10 +443,13 @@ impl Store {
         let store = Rc::clone(self);
         self.tasks
             .spawn(async move { store.destage_for_ever().await });
-        if let Some(segments) = &self.segments {
-            let (store, segments) = (Rc::clone(self), Rc::clone(segments));
-            self.tasks
-                .spawn(async move { store.clean_for_ever(&segments).await });
+        match &self.segments {
+            Some(segments) => {
+                let (store, segments) = (Rc::clone(self), Rc::clone(segments));
+                self.tasks
+                    .spawn(async move { store.clean_for_ever(&segments).await });
+            }
+            None => self.release_withheld(),
         }
         Ok(())
     }
@@ -471,7 +489,7 @@ impl Store {
 
     /// Returns true when the log is short of space and keeps its oldest entry for another member.
     pub(super) fn waits_for_peers(&self) -> bool {
-        self.fill() >= choose::Fill::High && self.keeps_first()
+        (self.fill() >= choose::Fill::High || self.log.is_paced()) && self.keeps_first()
     }
 
     /// Registers the function with which a rotational side, while it destages, reads the content
@@ -721,6 +739,7 @@ impl Store {
         show("log_records", Statistic::Counter(log.records));
         show("log_written_bytes", Statistic::Counter(log.bytes));
         show("log_full", Statistic::Counter(log.full));
+        show("log_paced", Statistic::Counter(self.log.withheld.count()));
         show("destage_writes", Statistic::Counter(store.destage_writes));
         show("destaged_bytes", Statistic::Counter(store.destaged_bytes));
         show("replaced_bytes", Statistic::Counter(store.replaced_bytes));

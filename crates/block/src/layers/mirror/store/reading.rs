@@ -164,7 +164,7 @@ impl Drop for Pinned<'_> {
             index.unpin(record.entry);
         }
         drop(index);
-        if self.log.is_full() {
+        if self.log.is_full() || self.log.is_paced() {
             self.log.pump();
         }
     }

@@ -47,6 +47,7 @@ fn on(device: &Rc<dyn Device>) -> StoreDevice {
         integrity: true,
         counts_below: Rc::new(|_| u64::MAX),
         checksum_cache_bytes: 1 << 20,
+        cleans_always: false,
     }
 }
 

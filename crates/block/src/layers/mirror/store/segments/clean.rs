@@ -106,6 +106,11 @@ impl Segments {
         })
     }
 
+    /// Sets whether cleaning is due whenever a segment has a dead block.
+    pub(in super::super) fn clean_always(&self, always: bool) {
+        self.pace.clean_always(always);
+    }
+
     /// Tells the pace of the side how many segments are free, and what the next victims cost.
     pub(super) fn tell_pace(&self) {
         let usage = self.usage.borrow();

@@ -29,6 +29,8 @@ pub(super) struct Pace {
     unspent_blocks: Cell<u64>,
     /// What cleaning of the next victims costs and gains.
     next: Cell<Yield>,
+    /// Whether cleaning is due whenever it gains something.
+    always: Cell<bool>,
     /// Number of tasks that wait until segments are free.
     waiting: Cell<usize>,
     /// Number of times that the log or a task began to wait for the cleaner.
@@ -67,10 +69,16 @@ impl Pace {
             paid_blocks: Cell::new(0),
             unspent_blocks: Cell::new(0),
             next: Cell::new(Yield::default()),
+            always: Cell::new(false),
             waiting: Cell::new(0),
             requests: Cell::new(0),
             work: Event::new(),
         }
+    }
+
+    /// Sets whether cleaning is due whenever it gains something.
+    pub(super) fn clean_always(&self, always: bool) {
+        self.always.set(always);
     }
 
     fn level(&self) -> Level {
@@ -146,6 +154,9 @@ impl Pace {
     /// Returns the number of blocks that cleaning has to move now.
     pub(super) fn due_blocks(&self) -> u64 {
         if self.waiting.get() > 0 && self.free_segments.get() <= SPARED_FOR_CLEANING as u64 {
+            return PIECE_BLOCKS;
+        }
+        if self.always.get() && !self.next.get().is_nothing() {
             return PIECE_BLOCKS;
         }
         let admission = self.admission.borrow();
