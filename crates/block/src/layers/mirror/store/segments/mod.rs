@@ -198,7 +198,7 @@ impl Segments {
                 size_bytes: VIRTUAL_START + virtual_bytes,
                 rotational: false,
                 discard_zeroes: true,
-                ..device.geometry().clone()
+                ..*device.geometry()
             },
             places: RefCell::new(Places::new(virtual_bytes / BLOCK_BYTES)),
             usage: RefCell::new(usage),
