@@ -8,6 +8,7 @@
 //! under test never sees it.
 
 use std::cell::{Cell, RefCell};
+use std::ops::Range;
 use std::rc::Rc;
 
 use bimetal_block::BLOCK_BYTES;
@@ -27,6 +28,10 @@ pub struct SideMap {
     /// Offset on the side at which the volume starts, in bytes; `None` when the side is a log and
     /// nothing else.
     pub home: Option<u64>,
+    /// Blocks of a copy that is never corrupted, as offsets in bytes: the second copy of the segment
+    /// record of a logged side. The first copy may be corrupt while it is written, when a power cut
+    /// can tear it.
+    pub kept: Range<u64>,
 }
 
 impl SideMap {
@@ -180,8 +185,8 @@ impl Rule {
             0 => is_gone(last),
             block if block == last => is_gone(0),
             // The rule allows corruption of the first checkpoint slot, but never of the second
-            // slot.
-            block => block == 2 * BLOCK_BYTES,
+            // slot. The same holds for the copies of the segment record.
+            block => block == 2 * BLOCK_BYTES || side.kept.contains(&block),
         }
     }
 

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bimetal_block::Device;
-use bimetal_block::layers::mirror::formatting::{self, Formatting};
+use bimetal_block::layers::mirror::formatting;
 use bimetal_block::layers::mirror::superblock::Candidate;
 use bimetal_block::layers::mirror::{Mirror, MirrorStatus};
 use bimetal_rt::sync::TaskGroup;
@@ -647,10 +647,7 @@ async fn format(world: &World, sides: &[SideStack]) -> Result<(), String> {
         return Ok(());
     }
     let candidates = candidates_of(sides);
-    let formatting = Formatting {
-        layouts: world.scenario.layouts(),
-        ..Formatting::default()
-    };
+    let formatting = world.scenario.formatting();
     let formatted = formatting::format(&world.rt, "sim", &candidates, &formatting).await;
     formatted
         .map(|_| ())

@@ -3,6 +3,7 @@
 //! Options are drawn by swarm testing: each kind of operation, fault and setting occurs in some
 //! runs and not in others, because a run with all kinds together reaches fewer states.
 
+use bimetal_block::layers::mirror::formatting::Formatting;
 use bimetal_block::layers::mirror::superblock::SideKind;
 use bimetal_block::layers::mirror::{
     Acknowledge, ExposureConfig, Layouts, MirrorConfig, OnDegraded, PolicyName,
@@ -392,6 +393,14 @@ impl Scenario {
         config.layout = self.layouts();
         config.cleans_always = self.cleans_always;
         config
+    }
+
+    /// Returns the options with which the sides are formatted.
+    pub fn formatting(&self) -> Formatting {
+        Formatting {
+            layouts: self.layouts(),
+            ..Formatting::default()
+        }
     }
 
     /// Returns true when a side is a log and nothing else.

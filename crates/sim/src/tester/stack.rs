@@ -6,12 +6,12 @@ use std::rc::Rc;
 
 use bimetal_block::device::LocalFuture;
 use bimetal_block::layers::atomic::AtomicUnit;
-use bimetal_block::layers::mirror::superblock::{Candidate, SideLayout};
+use bimetal_block::layers::mirror::superblock::{Asked, Candidate, SegmentLayout, SideLayout};
 use bimetal_block::layers::mirror::{Mirror, SideDevice};
 use bimetal_block::layers::stripe::{Stripe, StripeLayout};
 use bimetal_block::layers::timing::Timing;
 use bimetal_block::media::model::{ModelType, Parameters};
-use bimetal_block::{BLOCK_BYTES, Device, IoError};
+use bimetal_block::{BLOCK_BYTES, Device, Geometry, IoError};
 use bimetal_rt::{Payload, Rt};
 
 use super::corruption::SideMap;
@@ -62,11 +62,19 @@ pub fn map_of(scenario: &Scenario, index: usize, platters: &Platters) -> SideMap
         platters: platters.clone(),
         stripe: stripe.map(|(disks, unit_bytes)| StripeLayout::new(disks, unit_bytes)),
         home: Some(BARE_DATA_OFFSET),
+        kept: 0..0,
     };
     if scenario.superblocks {
-        let layout = SideLayout::of_device(map.size_bytes(), None);
-        let home = layout.expect("the side is large enough").data.0;
-        map.home = (!scenario.is_logged(index)).then_some(home);
+        let asked = Asked {
+            kind: scenario.layouts().of(&format!("side-{index}")),
+            ..Asked::default()
+        };
+        let layout = SideLayout::of(&Geometry::of_size(map.size_bytes()), asked);
+        let layout = layout.expect("the side is large enough");
+        map.home = layout.segments.is_none().then_some(layout.data.0);
+        if let Some(SegmentLayout { record, .. }) = layout.segments {
+            map.kept = record.0 + record.1 / 2..record.0 + record.1;
+        }
     }
     map
 }

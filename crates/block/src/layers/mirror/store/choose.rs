@@ -14,7 +14,7 @@ use bimetal_rt::yield_now;
 
 use super::Store;
 use super::index::{Entry, Index, Logged};
-use super::pacing::CHUNKS_PER_LOG;
+use super::log_area::CHUNKS_PER_LOG;
 use crate::BLOCK_BYTES;
 use crate::extent_map::Cut;
 use crate::layers::mirror::superblock::areas::PAGE_BLOCKS;

@@ -28,29 +28,47 @@ impl Store {
     pub(super) async fn clean_for_ever(self: &Rc<Self>, segments: &Segments) {
         let mut sources = Sources::default();
         while !self.ending.get() {
-            let is_short = || self.log_wants_segments(segments);
-            segments.until_due(|| self.ending.get() || is_short()).await;
+            let is_called = || self.ending.get() || self.log.waits_for_room();
+            segments.until_due(is_called).await;
             let moment = segments.moment();
-            let cleaned = match is_short() {
-                true => self.write_pages().await.map(|()| true),
-                false => self.clean_batch(segments, &mut sources).await,
-            };
+            let cleaned = self.help_log(segments, &mut sources).await;
             match cleaned {
                 Ok(true) => {}
                 // Nothing can be freed before the log is folded or content dies, and a commit
                 // follows both.
                 Ok(false) => {
-                    let is_over = || self.ending.get() || is_short();
-                    segments.until_after(moment, is_over).await;
+                    segments.until_after(moment, || self.ending.get()).await;
                 }
                 Err(_) => self.rt.sleep(RETRY_AFTER).await,
             }
         }
     }
 
-    /// Returns true when changes wait for space in the log, and a commit would lengthen the log.
-    fn log_wants_segments(&self, segments: &Segments) -> bool {
-        self.log.is_full() && segments.log_is_short(self.log.floor())
+    /// Does what is most likely to free segments, or to lengthen the log. Returns false when nothing
+    /// could be done.
+    async fn help_log(
+        self: &Rc<Self>,
+        segments: &Segments,
+        sources: &mut Sources,
+    ) -> Result<bool, IoError> {
+        if self.a_commit_helps(segments) {
+            self.write_pages().await?;
+            return Ok(true);
+        }
+        if segments.due_blocks() > 0 && self.clean_batch(segments, sources).await? {
+            return Ok(true);
+        }
+        // Folding tells which blocks are dead. A chunk that is being folded may wait for a rebuild
+        // that waits for the cleaner.
+        let folds = self.destaging.free() > 0 && !self.ending.get();
+        Ok(folds && self.make_space().await?)
+    }
+
+    /// Returns true when changes wait for room in the log, and a commit would lengthen the log or
+    /// free segments.
+    fn a_commit_helps(&self, segments: &Segments) -> bool {
+        let frees = || segments.log_is_short(self.log.floor()) || !segments.dead().is_empty();
+        self.log.waits_for_room() && frees()
     }
 
     /// Empties some segments and commits the map. Returns false when there was nothing to empty and
@@ -61,22 +79,23 @@ impl Store {
         sources: &mut Sources,
     ) -> Result<bool, IoError> {
         let Some(mut batch) = segments.begin_batch().await else {
-            if !segments.dead().is_empty() {
+            let has_dead = !segments.dead().is_empty();
+            if has_dead {
                 self.write_pages().await?;
-                return Ok(true);
             }
-            // Folding shortens the log, which then needs fewer segments. A chunk that is being
-            // folded may wait for a rebuild that waits for the cleaner.
-            let folds = self.destaging.free() > 0;
-            return Ok(folds && self.make_space().await?);
+            return Ok(has_dead);
         };
         if let Some(checksums) = &self.checksums {
             checksums.write_again(batch.take_checksum_pages()).await?;
         }
         while !batch.is_over() {
-            segments.until_due(|| self.ending.get()).await;
+            let is_called = || self.ending.get() || self.a_commit_helps(segments);
+            segments.until_due(is_called).await;
             if self.ending.get() {
                 return Ok(true);
+            }
+            if self.a_commit_helps(segments) {
+                self.write_pages().await?;
             }
             let blocks = segments.due_blocks().max(PIECE_BLOCKS_MIN);
             let piece = batch.take(blocks);

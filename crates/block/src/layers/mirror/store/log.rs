@@ -18,7 +18,7 @@ use super::checkpoint::{self, Checkpoint, DISCONTINUITIES_MAX};
 use super::entry::{HEADER_BYTES, Header, Kind, RECORDS_MAX, Record};
 use super::index::{Entry, Index, block_count};
 use super::log_area::{Area, ENTRIES_IN_FLIGHT_MAX};
-use super::room::Withheld;
+use super::withheld::Withheld;
 use crate::device::Device;
 use crate::error::IoError;
 use crate::extent_map::Cut;

@@ -10,6 +10,9 @@ use crate::BLOCK_BYTES;
 
 /// Maximum number of entries in flight: one entry that the device writes, and one queued after it.
 pub(super) const ENTRIES_IN_FLIGHT_MAX: usize = 2;
+/// Share of the log that a chunk takes, as a divisor. Chunks are chosen by it, and room for one of
+/// them is withheld.
+pub(super) const CHUNKS_PER_LOG: u64 = 16;
 
 /// Location of the log on the device, and the size limit of its entries.
 #[derive(Clone)]

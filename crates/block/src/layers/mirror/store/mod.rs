@@ -40,6 +40,7 @@ mod straight;
 mod superseded;
 #[cfg(test)]
 mod tests;
+mod withheld;
 pub(super) mod written;
 
 use std::cell::{Cell, RefCell};

@@ -14,6 +14,7 @@ use bimetal_rt::Rt;
 
 use super::Store;
 use super::choose::{Chunk, Fill};
+use super::log_area::CHUNKS_PER_LOG;
 use crate::BLOCK_BYTES;
 
 /// Bounds of the expected time between two releases of withheld room.
@@ -29,10 +30,6 @@ const WAY_BLOCKS: u64 = 100;
 /// Time in ns that a disk is assumed to take for a block, before it was measured: 8 ms for a block
 /// and the way to it.
 const DISK_NS_PER_BLOCK: f64 = 80_000.0;
-/// Share of the log that a chunk takes, as a divisor. Chunks are chosen by it, and room for one of
-/// them is withheld.
-pub(super) const CHUNKS_PER_LOG: u64 = 16;
-
 /// Returns the cost of writing `bytes` bytes in `ranges` ranges home, in blocks.
 pub(super) fn cost(bytes: u64, ranges: u64) -> u64 {
     ranges * WAY_BLOCKS + bytes / BLOCK_BYTES

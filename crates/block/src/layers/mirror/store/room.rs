@@ -5,45 +5,12 @@
 //! flushes, and relogged changes are given it at once. A change that waits only for withheld room
 //! does not make the log full.
 
-use std::cell::Cell;
 use std::rc::Rc;
-
-use bimetal_rt::Instant;
 
 use super::entry::HEADER_BYTES;
 use super::index::Entry;
 use super::log::{Log, Pending};
 use crate::BLOCK_BYTES;
-
-/// Room withheld from new changes.
-#[derive(Default)]
-pub(super) struct Withheld {
-    /// Number of bytes; `None` while nothing is withheld.
-    bytes: Cell<Option<u64>>,
-    /// Whether changes wait only because room is withheld.
-    waits: Cell<bool>,
-    /// Time at which changes last waited for withheld room.
-    waited_at: Cell<Option<Instant>>,
-    /// Number of times that changes began to wait for withheld room.
-    count: Cell<u64>,
-}
-
-impl Withheld {
-    /// Returns the number of times that changes began to wait for withheld room.
-    pub(super) fn count(&self) -> u64 {
-        self.count.get()
-    }
-
-    /// Notes that an entry with changes was formed, or that changes wait for other room.
-    pub(super) fn settle(&self) {
-        self.waits.set(false);
-    }
-
-    /// Withholds `freed` bytes more, which an entry has left, if room is withheld at all.
-    pub(super) fn keep(&self, freed: u64) {
-        self.bytes.set(self.bytes.get().map(|bytes| bytes + freed));
-    }
-}
 
 impl Log {
     /// Returns the number of bytes available for the data of the next entry; `None` when there is
@@ -122,6 +89,12 @@ impl Log {
             self.changed.notify();
         }
         waits
+    }
+
+    /// Returns true while changes wait for room, whether the log is full, or is kept in step with
+    /// the destager or with cleaning.
+    pub(super) fn waits_for_room(&self) -> bool {
+        self.is_full() || self.cramped.get() || self.withheld.waits.get() && self.has_pending()
     }
 
     /// Returns true while a change waits only because room is withheld.

@@ -5,7 +5,6 @@ use serde::Deserialize;
 
 use super::SUPERBLOCK_BYTES;
 use super::areas::{CHECKSUM_PAGE_COVERS_BYTES, MAP_PAGE_COVERS_BYTES, map_bytes, written_bytes};
-use super::segmented::{self, SegmentLayout};
 use crate::geometry::Geometry;
 use crate::request::BLOCK_BYTES;
 use crate::units::show_size;
@@ -39,6 +38,29 @@ pub struct SideLayout {
     pub data: (u64, u64),
     /// The segments of a logged side; `None` for a side whose blocks have a home.
     pub segments: Option<SegmentLayout>,
+}
+
+/// Offsets and lengths, in bytes, of what only a logged side has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentLayout {
+    /// The two copies of the segment record, each half of the area.
+    pub record: (u64, u64),
+    /// The segments.
+    pub area: (u64, u64),
+    /// Length of a segment.
+    pub segment_bytes: u64,
+}
+
+impl SegmentLayout {
+    /// Returns the number of segments.
+    pub fn segments(&self) -> u64 {
+        self.area.1 / self.segment_bytes
+    }
+
+    /// Returns the number of blocks in a segment.
+    pub(in crate::layers::mirror) fn segment_blocks(&self) -> u64 {
+        self.segment_bytes / BLOCK_BYTES
+    }
 }
 
 /// Reason why a device cannot be a side.
@@ -124,32 +146,14 @@ pub struct Asked {
 }
 
 impl SideLayout {
-    /// Computes the layout of a device. The log has the requested length (rounded up to 64 KiB), or
-    /// by default one 16th of the device, at least 4 MiB and at most 1 GiB.
+    /// Computes the layout of a side whose blocks have a home; see [`SideLayout::of`].
     ///
     /// # Errors
-    /// When the device is too small, or the log is not between 4 MiB and half of the device.
-    pub fn of_device(device_bytes: u64, log_bytes: Option<u64>) -> Result<SideLayout, LayoutError> {
-        let asked = Asked {
-            log_bytes,
-            ..Asked::default()
-        };
-        SideLayout::of(&Geometry::of_size(device_bytes), asked)
-    }
-
-    /// Computes the layout of a device. If the device already has content, this content becomes the
-    /// data area. Its log then has the requested length; by default it has the default length of
-    /// [`of_device`](Self::of_device), or all the room before the content if that is less.
-    ///
-    /// # Errors
-    /// As for [`of_device`](Self::of_device); or when there is too little room before the content.
-    pub fn of(geometry: &Geometry, asked: Asked) -> Result<SideLayout, LayoutError> {
+    /// As for [`SideLayout::of`].
+    pub(super) fn of_home(geometry: &Geometry, asked: Asked) -> Result<SideLayout, LayoutError> {
         let device_bytes = geometry.size_bytes;
         if device_bytes < SIDE_BYTES_MIN && geometry.content_offset_bytes.is_none() {
             return Err(LayoutError::TooSmall { device_bytes });
-        }
-        if asked.kind == SideKind::Log {
-            return segmented::of(geometry, asked);
         }
         let mut position = HEADER_BYTES;
         let mut area = |bytes: u64| {
@@ -217,15 +221,11 @@ impl SideLayout {
         }
     }
 
-    /// Checks a layout that was read, for a volume of `volume_bytes` on a device of `device_bytes`:
-    /// areas must not overlap, and must be large enough for the volume.
+    /// Checks the layout of a side whose blocks have a home; see [`SideLayout::check`].
     ///
     /// # Errors
     /// A description of the fault.
-    pub(super) fn check(&self, volume_bytes: u64, device_bytes: u64) -> Result<(), String> {
-        if let Some(segments) = &self.segments {
-            return segmented::check(self, segments, volume_bytes, device_bytes);
-        }
+    pub(super) fn check_home(&self, volume_bytes: u64, device_bytes: u64) -> Result<(), String> {
         // A side that does not record which pages were written has no area for this record, so the
         // length of that area is 0.
         let nowhere = (self.log.0, 0);

@@ -10,6 +10,7 @@
 pub(super) mod areas;
 mod candidate;
 mod history;
+mod kinds;
 mod layout;
 mod listed;
 mod remembered;
@@ -27,10 +28,11 @@ pub use candidate::Candidate;
 pub(super) use candidate::NotSeen;
 pub use history::{EPOCHS_MAX, Epoch, History};
 pub(super) use layout::device_bytes_for;
-pub use layout::{Asked, LOG_BYTES_MIN, LayoutError, SIDE_BYTES_MIN, SideKind, SideLayout};
+pub use layout::{
+    Asked, LOG_BYTES_MIN, LayoutError, SIDE_BYTES_MIN, SegmentLayout, SideKind, SideLayout,
+};
 pub use listed::{Acknowledged, Listed, Table, place_in};
 pub use remembered::{Leaving, Remembered, ScrubRecord};
-pub use segmented::SegmentLayout;
 
 const MAGIC: [u8; 8] = *b"BIMETAL\0";
 

@@ -7,7 +7,10 @@
 
 use super::SUPERBLOCK_BYTES;
 use super::areas::{CHECKSUM_PAGE_COVERS_BYTES, PAGE_BLOCKS, map_bytes, written_bytes};
-use super::layout::{AREA_ALIGNMENT, Asked, DATA_ALIGNMENT, HEADER_BYTES, LayoutError, SideLayout};
+use super::layout::{
+    AREA_ALIGNMENT, Asked, DATA_ALIGNMENT, HEADER_BYTES, LayoutError, SegmentLayout, SideLayout,
+    check_areas, log_bytes,
+};
 use crate::geometry::Geometry;
 use crate::request::BLOCK_BYTES;
 use crate::units::show_size;
@@ -38,29 +41,6 @@ pub(in crate::layers::mirror) const RECORD_HEAD_BYTES: u64 = BLOCK_BYTES;
 pub(in crate::layers::mirror) const PAGE_ENTRY_BYTES: u64 = 8;
 /// Maximum number of blocks in all segments together, limited by the 32 bits of a place.
 const BLOCKS_MAX: u64 = u32::MAX as u64 - 2;
-
-/// Offsets and lengths, in bytes, of what only a logged side has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SegmentLayout {
-    /// The two copies of the segment record, each half of the area.
-    pub record: (u64, u64),
-    /// The segments.
-    pub area: (u64, u64),
-    /// Length of a segment.
-    pub segment_bytes: u64,
-}
-
-impl SegmentLayout {
-    /// Returns the number of segments.
-    pub fn segments(&self) -> u64 {
-        self.area.1 / self.segment_bytes
-    }
-
-    /// Returns the number of blocks in a segment.
-    pub(in crate::layers::mirror) fn segment_blocks(&self) -> u64 {
-        self.segment_bytes / BLOCK_BYTES
-    }
-}
 
 /// Returns the length of the segments of a device.
 fn segment_bytes(device_bytes: u64) -> u64 {
@@ -94,7 +74,7 @@ pub(super) fn of(geometry: &Geometry, asked: Asked) -> Result<SideLayout, Layout
         return Err(LayoutError::GrowingLog);
     }
     let segment_bytes = segment_bytes(device_bytes);
-    let log_bytes = super::layout::log_bytes(device_bytes, asked)?;
+    let log_bytes = log_bytes(device_bytes, asked)?;
     let log_bytes = log_bytes.next_multiple_of(segment_bytes);
     let mut position = HEADER_BYTES;
     let mut area = |bytes: u64| {
@@ -192,7 +172,7 @@ pub(super) fn check(
         ("record", segments.record, record_needed),
         ("segment", segments.area, size),
     ];
-    super::layout::check_areas(&areas, device_bytes)?;
+    check_areas(&areas, device_bytes)?;
     let checksums_needed = volume_bytes.div_ceil(CHECKSUM_PAGE_COVERS_BYTES) * BLOCK_BYTES;
     let log = layout.log;
     let of_log = (log.1 / size).saturating_mul(2);

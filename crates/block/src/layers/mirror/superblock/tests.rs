@@ -223,6 +223,51 @@ fn the_checksum_is_crc32c_of_everything_before_it() {
     assert_eq!(stored, crc32c::crc32c(&block[..4092]));
 }
 
+/// The fields of a logged side, at the offsets of its format page.
+#[test]
+fn a_logged_side_says_where_its_segments_are() {
+    let asked = Asked {
+        kind: SideKind::Log,
+        ..Asked::default()
+    };
+    let layout = SideLayout::of(&Geometry::of_size(1 << 30), asked).unwrap();
+    let logged = Superblock {
+        layout,
+        volume_bytes: 512 << 20,
+        ..sample()
+    };
+    let block = logged.encode();
+    assert_eq!(block[16], 1 | 2 | 4);
+    let word = |at: usize| u64::from_le_bytes(block[at..at + 8].try_into().unwrap());
+    let segments = layout.segments.unwrap();
+    // The checksums and the data have virtual addresses.
+    assert_eq!(word(128), 1 << 60);
+    assert_eq!(word(160), (1 << 60) + word(136));
+    // The figures are computed by hand on the format page.
+    assert_eq!((word(3872), word(3880)), segments.record);
+    assert_eq!(segments.record.0, 192 << 10);
+    assert_eq!((word(3888), word(3896)), (1 << 20, 2045 * (512 << 10)));
+    assert_eq!(word(3904), 512 << 10);
+    assert_eq!(word(168), 785_694_720);
+    assert_eq!(Superblock::decode(&block).unwrap(), Some(logged.clone()));
+    assert_eq!(logged.fits(&Geometry::of_size(1 << 30)), Ok(()));
+    // A layout with other areas than a logged side has is refused.
+    let altered = |change: fn(&mut SideLayout)| {
+        let mut changed = logged.clone();
+        change(&mut changed.layout);
+        changed.fits(&Geometry::of_size(1 << 30))
+    };
+    assert!(altered(|l| l.data.0 += 4096).is_err());
+    assert!(altered(|l| l.checksums.0 = 1 << 20).is_err());
+    assert!(altered(|l| l.log.1 = 768 << 20).is_err());
+    assert!(altered(|l| l.segments.as_mut().unwrap().segment_bytes = 0).is_err());
+    assert!(altered(|l| l.segments.as_mut().unwrap().segment_bytes = 3 << 20).is_err());
+    assert!(altered(|l| l.segments.as_mut().unwrap().record.1 = 4096).is_err());
+    assert!(altered(|l| l.segments.as_mut().unwrap().area.1 *= 2).is_err());
+    assert!(altered(|l| l.segments.as_mut().unwrap().area.0 = u64::MAX - 4095).is_err());
+    assert!(altered(|l| l.written = None).is_err());
+}
+
 #[test]
 fn the_newest_good_copy_counts() {
     let old = sample();
@@ -260,8 +305,8 @@ fn what_cannot_be_is_refused_whatever_its_checksum() {
     assert!(old.contains("before crash safety"), "{old}");
     assert!(old.contains("format it again"), "{old}");
     assert!(refused(8, &[3]).contains("version 3"));
-    assert!(refused(16, &[4]).contains("features 0x4"));
-    assert!(refused(16, &[1 | 2 | 8]).contains("features 0x8"));
+    assert!(refused(16, &[8]).contains("features 0x8"));
+    assert!(refused(16, &[1 | 2 | 16]).contains("features 0x10"));
     for (at, bytes) in [
         (72, &[1u8][..]),   // A free place,
         (72, &[0]),         // another side's,

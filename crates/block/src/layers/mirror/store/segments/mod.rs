@@ -3,9 +3,9 @@
 //! cleaned: what is live in them is appended again, and they are filled anew.
 //!
 //! [`Segments`] is a device with *virtual* addresses for the rest of the store: a write to a
-//! virtual address appends the data and changes the map, a read looks the places up. A change that is in
-//! the log is never copied: the map is made to refer to its place in the log. Requests to other
-//! addresses go to the device as they are.
+//! virtual address appends the data and changes the map, a read looks the places up. A change that
+//! is in the log is never copied: the map is made to refer to its place in the log. Requests to
+//! other addresses go to the device as they are.
 //!
 //! The map on the device changes only with a commit. A crash takes back everything since the last
 //! commit, except for the log. So this module must never fill a segment to which the last committed

@@ -14,6 +14,8 @@ use crate::layers::mirror::superblock::segmented::SEGMENTS_RESERVED;
 
 /// Space that the log never uses, in bytes: the gaps that it keeps for its next incarnations.
 const LOG_RESERVED_BYTES: u64 = 16 << 20;
+/// Number of blocks of the smallest entry of the log with data.
+const ENTRY_BLOCKS_MIN: u64 = 2;
 /// Part of the segments that are free when cleaning keeps up with the log exactly.
 const TARGET_DIVISOR: u64 = 32;
 
@@ -160,7 +162,12 @@ impl Pace {
             return PIECE_BLOCKS;
         }
         let admission = self.admission.borrow();
-        admission.due_blocks(&self.level(), &self.next.get())
+        let (level, next) = (self.level(), self.next.get());
+        // The log cannot append less than this.
+        if admission.may_append_blocks(&level, &next) < ENTRY_BLOCKS_MIN && !next.is_nothing() {
+            return PIECE_BLOCKS;
+        }
+        admission.due_blocks(&level, &next)
     }
 
     /// Returns the blocks of space that cleaning owes, for statistics.

@@ -271,3 +271,90 @@ pub(super) async fn write(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIDE: Uuid = *b"0123456789abcdef";
+
+    fn layout() -> SegmentLayout {
+        SegmentLayout {
+            record: (64 << 10, 128 << 10),
+            area: (1 << 20, 16 << 20),
+            segment_bytes: 1 << 20,
+        }
+    }
+
+    fn record() -> Record {
+        let page = |place, digest| PageEntry { place, digest };
+        Record {
+            sequence: 7,
+            log: Listed {
+                first: 5,
+                segments: [3, 15, 0].into(),
+            },
+            pages: vec![page(0, 0), page(4096, 0x1234), page(LOST_PAGE, 0)],
+        }
+    }
+
+    /// Returns the bytes of the record, put together by hand from the format page.
+    fn golden() -> Vec<u8> {
+        let mut bytes = vec![0; 8192];
+        bytes[..8].copy_from_slice(b"BMSEGS\0\x01");
+        bytes[16..32].copy_from_slice(&SIDE);
+        bytes[32] = 7;
+        bytes[40] = 5;
+        bytes[48] = 3;
+        bytes[56] = 3;
+        bytes[4096] = 3;
+        bytes[4100] = 15;
+        bytes[4117] = 0x10;
+        bytes[4120..4122].copy_from_slice(&[0x34, 0x12]);
+        bytes[4124..4128].fill(0xFF);
+        let checksum = crc32c::crc32c(&bytes[12..]);
+        bytes[8..12].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    fn decoded(bytes: &[u8]) -> Option<Record> {
+        let len = Record::bytes_of(&bytes[..4096], &layout(), 3)?;
+        (len == bytes.len() as u64).then(|| Record::decode(bytes, &SIDE, &layout()))?
+    }
+
+    #[test]
+    fn a_record_is_as_the_format_page_draws_it() {
+        assert_eq!(record().encode(&SIDE), golden());
+        assert_eq!(decoded(&golden()), Some(record()));
+        assert_eq!(Record::decode(&golden(), &[0; 16], &layout()), None);
+    }
+
+    #[test]
+    fn no_byte_can_change_unnoticed() {
+        for byte in 0..golden().len() {
+            let mut bad = golden();
+            bad[byte] ^= 1 << (byte % 8);
+            assert_eq!(decoded(&bad), None, "byte {byte}");
+        }
+    }
+
+    /// Records with a valid checksum but impossible values are refused.
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let cases: [(usize, &[u8]); 6] = [
+            (48, &[17]),        // More segments than the side has.
+            (56, &[4]),         // Another number of pages.
+            (47, &[0xFF]),      // Positions beyond the end of numbers.
+            (4096, &[15]),      // One segment twice.
+            (4096, &[16]),      // A segment that does not exist.
+            (4116, &[1, 0x10]), // A block behind the last segment.
+        ];
+        for (at, bytes) in cases {
+            let mut bad = golden();
+            bad[at..at + bytes.len()].copy_from_slice(bytes);
+            let checksum = crc32c::crc32c(&bad[12..]);
+            bad[8..12].copy_from_slice(&checksum.to_le_bytes());
+            assert_eq!(decoded(&bad), None, "byte {at}");
+        }
+    }
+}
