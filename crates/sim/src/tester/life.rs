@@ -646,9 +646,8 @@ async fn format(world: &World, sides: &[SideStack]) -> Result<(), String> {
     if !world.scenario.superblocks {
         return Ok(());
     }
-    let candidates = candidates_of(sides);
-    let formatting = world.scenario.formatting();
-    let formatted = formatting::format(&world.rt, "sim", &candidates, &formatting).await;
+    let (candidates, how) = (candidates_of(sides), world.scenario.formatting());
+    let formatted = formatting::format(&world.rt, "sim", &candidates, &how).await;
     formatted
         .map(|_| ())
         .map_err(|error| format!("formatting: {error}"))
