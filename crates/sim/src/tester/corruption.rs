@@ -28,9 +28,9 @@ pub struct SideMap {
     /// Offset on the side at which the volume starts, in bytes; `None` when the side is a log and
     /// nothing else.
     pub home: Option<u64>,
-    /// Blocks of a copy that is never corrupted, as offsets in bytes: the second copy of the segment
-    /// record of a logged side. The first copy may be corrupt while it is written, when a power cut
-    /// can tear it.
+    /// Blocks of a copy that is never corrupted, as offsets in bytes: the second copy of the
+    /// segment record of a logged side. While the first copy is written, a power cut can tear it,
+    /// so the second one must be intact.
     pub kept: Range<u64>,
 }
 

@@ -44,8 +44,8 @@ impl Store {
         }
     }
 
-    /// Does what is most likely to free segments, or to lengthen the log. Returns false when nothing
-    /// could be done.
+    /// Does what is most likely to free segments, or to lengthen the log. Returns false when
+    /// nothing could be done.
     async fn help_log(
         self: &Rc<Self>,
         segments: &Segments,

@@ -296,6 +296,9 @@ impl Store {
         if let Some(paced) = paced {
             paced.end();
         }
+        if let Some(segments) = &self.segments {
+            segments.log_has_begun();
+        }
         self.count(|counts| counts.replaced_bytes += chunk.replaced_bytes);
         Ok(())
     }

@@ -446,6 +446,7 @@ impl Store {
             .spawn(async move { store.destage_for_ever().await });
         match &self.segments {
             Some(segments) => {
+                segments.log_has_begun();
                 let (store, segments) = (Rc::clone(self), Rc::clone(segments));
                 self.tasks
                     .spawn(async move { store.clean_for_ever(&segments).await });

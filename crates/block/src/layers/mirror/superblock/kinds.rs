@@ -22,7 +22,7 @@ impl SideLayout {
     /// data area. Its log then has the requested length; by default it has the default length of
     /// [`of_device`](Self::of_device), or all the room before the content if that is less.
     ///
-    /// A logged side has the layout that the [segments](SegmentLayout) describe.
+    /// A logged side has the layout that the [segments](super::SegmentLayout) describe.
     ///
     /// # Errors
     /// As for [`of_device`](Self::of_device); or when there is too little room before the content.

@@ -110,6 +110,9 @@ pub(super) struct Segments {
     /// Number of the record that was begun last.
     sequence: Cell<u64>,
     older_copy: Cell<usize>,
+    /// Whether this program has written a checkpoint of the log. The checkpoint that it read may be
+    /// in one slot only, or not durable; the other slot may need earlier segments.
+    log_has_begun: Cell<bool>,
     /// Whether both copies of the record hold what was read when the side was opened, or something
     /// newer. Nothing is appended before.
     is_begun: Cell<bool>,
@@ -210,6 +213,7 @@ impl Segments {
             recorded,
             sequence: Cell::new(record.sequence),
             older_copy: Cell::new(found.older_copy),
+            log_has_begun: Cell::new(false),
             is_begun: Cell::new(false),
             freed: Event::new(),
             counts: Cell::default(),
@@ -238,6 +242,12 @@ impl Segments {
             self.commit(&[], log_floor).await?;
         }
         Ok(())
+    }
+
+    /// Records that this program has written a checkpoint of the log to both slots, so that nothing
+    /// before the start of the log is needed any more.
+    pub(super) fn log_has_begun(&self) {
+        self.log_has_begun.set(true);
     }
 
     /// Returns the number of copies of the record that are not as they were written. No commit may
@@ -333,7 +343,11 @@ impl Segments {
     /// Errors of the device. The map as it was committed before is intact then, or this one is.
     pub(super) async fn commit(&self, dead: &[u32], log_floor: u64) -> Result<(), IoError> {
         let appended = self.usage.borrow().appended_blocks;
-        for segment in self.chain.release_before(log_floor) {
+        let released_below = match self.log_has_begun.get() {
+            true => log_floor,
+            false => 0,
+        };
+        for segment in self.chain.release_before(released_below) {
             let mut usage = self.usage.borrow_mut();
             usage.set_state(segment, State::Sealed(appended));
             usage.appended_blocks += self.layout.segment_blocks();
