@@ -13,7 +13,7 @@
 //! - released by the end: Q = min(W, max(W + C - R, C / 2)). When the reserve is whole (W = R),
 //!   this is C or a little less, so what is taken in equals what is given back. When it is not, at
 //!   most half of the chunk is released, until the reserve is whole again;
-//! - withheld meanwhile: W - Q p, in steps that take as long as the work of [`COST_PER_STEP`],
+//! - withheld meanwhile: W - Q p, in steps that take as long as the work of 36 accesses of a disk,
 //!   because each step makes the log write an entry, and the arm of a disk moves for each of them.
 //!
 //! A chunk is read, written home and then settled (its checksums are written and read back). The
