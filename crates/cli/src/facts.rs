@@ -195,13 +195,16 @@ fn of_mirror(graph: &Graph, config: &MirrorConfig, all: &mut AllFacts) -> Result
         let place = data_place(graph, side, superblock, all);
         let place = place.map(|(path, offset)| (path.to_owned(), offset));
         let of_side = &mut all.get_mut(*side).expect("children come first").more;
-        let data_offset = place
-            .as_ref()
-            .map_or(superblock.layout.data.0, |place| place.1);
+        let of_place = place.as_ref().map(|place| place.1);
+        let data_offset = of_place.or(superblock.layout.home_offset());
         if let Some((path, _)) = place {
             of_side.insert("data_path".into(), json!(path));
         }
-        of_side.insert("data_offset_bytes".into(), json!(data_offset));
+        match data_offset {
+            Some(offset) => of_side.insert("data_offset_bytes".into(), json!(offset)),
+            // Only bimetal can read the volume from this side.
+            None => of_side.insert("layout".into(), json!("log")),
+        };
         let state = match of_found {
             _ if superblock.state == SideState::Inconsistent => "being rebuilt",
             SPLIT | ACTIVE => of_found,
@@ -439,7 +442,7 @@ fn data_place<'g>(
     superblock: &Superblock,
     all: &AllFacts,
 ) -> Option<(&'g Path, u64)> {
-    let (start, len) = superblock.layout.data;
+    let (start, len) = (superblock.layout.home_offset()?, superblock.layout.data.1);
     let (path, first) = place_of(graph, side, start, all)?;
     let (path_of_last, last) = place_of(graph, side, start + len - 1, all)?;
     (path == path_of_last && last - first == len - 1).then_some((path, first))

@@ -85,11 +85,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         )?;
         for (side, uuid, data_offset) in &volume.sides {
             let uuid = show_uuid(uuid);
-            let offset = show_size(*data_offset);
+            let place = match data_offset {
+                Some(offset) => format!("data from {} on", show_size(*offset)),
+                None => "a log and nothing else".to_owned(),
+            };
             let what = match &args.adopt {
-                None => format!("data from {offset} on"),
+                None => place,
                 Some(kept) if kept == side => "its content is that of the volume".to_owned(),
-                Some(_) => format!("data from {offset} on, to be copied by `bimetal serve`"),
+                Some(_) => format!("{place}, to be copied by `bimetal serve`"),
             };
             writeln!(out, "  side {side}: {uuid}, {what}")?;
         }

@@ -68,8 +68,8 @@ pub struct Formatted {
     pub volume: Uuid,
     /// Size of the volume in bytes.
     pub volume_bytes: u64,
-    /// Name, UUID and data offset of each side.
-    pub sides: Vec<(String, Uuid, u64)>,
+    /// Name, UUID and data offset of each side; no offset for a logged side.
+    pub sides: Vec<(String, Uuid, Option<u64>)>,
     /// Length in bytes of the smallest log among the sides.
     pub log_bytes: u64,
 }
@@ -78,7 +78,7 @@ pub struct Formatted {
 pub(super) fn described(sides: &[Candidate], superblocks: &[Superblock]) -> Formatted {
     let sides = sides.iter().zip(superblocks);
     let logs = superblocks.iter().map(|made| made.layout.log.1);
-    let sides = sides.map(|(s, made)| (s.name.clone(), made.side, made.layout.data.0));
+    let sides = sides.map(|(s, made)| (s.name.clone(), made.side, made.layout.home_offset()));
     Formatted {
         volume: superblocks[0].volume,
         volume_bytes: superblocks[0].volume_bytes,

@@ -762,7 +762,8 @@ mod tests {
             mirror.close().await.expect("closed");
             let mut found = Vec::new();
             for (disk, (_, _, data_offset)) in disks.iter().zip(&made.sides) {
-                let home = disk.below.submit(Request::read(*data_offset, MIB)).await;
+                let data_offset = data_offset.expect("the blocks have a home");
+                let home = disk.below.submit(Request::read(data_offset, MIB)).await;
                 let home = home.expect("memory").into_data().to_vec();
                 found.push((disk.zeroed_bytes.get(), home.iter().all(|byte| *byte == 0)));
             }

@@ -192,6 +192,12 @@ impl SideLayout {
         })
     }
 
+    /// Returns the offset in bytes of the data area, where the volume can be read without bimetal;
+    /// `None` for a logged side, where it cannot.
+    pub fn home_offset(&self) -> Option<u64> {
+        self.segments.is_none().then_some(self.data.0)
+    }
+
     /// Returns the total number of pages of the dirty-region bitmap and of the checksums.
     pub(in crate::layers::mirror) fn pages(&self) -> u64 {
         pages_of(self.map, self.checksums)
