@@ -550,6 +550,36 @@ fn seeds_that_failed_with_classes_do_not_fail_again() {
     }
 }
 
+/// Classes with which the seeds below were found: logged sides, and most faults.
+const OF_LOGGED: &str = "logged-sides,torn,kill,rot,lost-writes,misdirected-writes,\
+    superblock-copy,alone,cut-opening,full-log,crash-in-scrub,crash-in-resync,crash-at-epoch,\
+    change-of-sides,deaths-in-opening,acknowledge-all,older-side,flapping";
+
+/// Seeds that found a bug of logged sides.
+const OF_LOGGED_SIDES: &[(u64, &str)] = &[
+    (
+        2289,
+        "the log was kept in step with cleaning, which waited for the log",
+    ),
+    (
+        4139,
+        "an opening released segments that an older checkpoint still needed",
+    ),
+];
+
+#[test]
+fn seeds_that_failed_with_logged_sides_do_not_fail_again() {
+    for &(seed, what) in OF_LOGGED_SIDES {
+        let options = Options {
+            classes: Classes::parse(OF_LOGGED).expect("names of classes"),
+            once: true,
+            ..Options::default()
+        };
+        let report = tester::run(seed, options);
+        assert!(report.finding.is_none(), "{what}: {}", report.summary());
+    }
+}
+
 #[test]
 fn seeds_that_failed_once_do_not_fail_again() {
     for (seed, what) in SEEDS {

@@ -12,7 +12,11 @@ use crate::units::{Rate, Size, Time};
 
 /// How the sides of a mirror store the blocks of the volume: all in one way, or each in its own.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "`layout` must be \"home\" or \"log\", or one of them for each side, as in \
+                 { fast = \"log\" }"
+)]
 pub enum Layouts {
     /// All sides store blocks in this way.
     All(SideKind),

@@ -4,7 +4,7 @@
 //! formula for a log that cleans its oldest segment: u = (f - 1) / ln f, and each written block
 //! costs 1 / (1 - f) appended ones; u is the live share of the segments that are in use. For other
 //! loads, it is an earlier simulation of the same rules by other code, the column "earlier" of
-//! `docs/layers/cleaning.md`.
+//! `docs/cleaning.md`.
 
 mod loads;
 mod side;
@@ -229,7 +229,7 @@ fn admission_is_even_on_a_side_with_real_victims() {
     }
 }
 
-/// Returns the run of a row of `docs/layers/cleaning.md`.
+/// Returns the run of a row of `docs/cleaning.md`.
 fn published(load: Load, full_percent: u32) -> Run {
     Run {
         segments: 1024,
@@ -240,9 +240,9 @@ fn published(load: Load, full_percent: u32) -> Run {
     }
 }
 
-/// Prints the tables of `docs/layers/cleaning.md`.
+/// Prints the tables of `docs/cleaning.md`.
 #[test]
-#[ignore = "takes four minutes even in a release build; docs/layers/cleaning.md has the command"]
+#[ignore = "takes four minutes even in a release build; docs/cleaning.md has the command"]
 fn tables() {
     let loads = [Load::Uniform, Load::Zipf, Load::NinetyTen];
     for load in loads {
