@@ -29,26 +29,32 @@ fn mixed() -> Layouts {
     Layouts::Each([("side0".to_owned(), SideKind::Log)].into())
 }
 
-/// Returns the sum of a counter over both sides.
-fn counter(mirror: &OpenVolume, wanted: &str) -> u64 {
+/// Returns the values of a statistic, one for each side that has it.
+fn statistics(mirror: &OpenVolume, wanted: &str) -> Vec<Statistic> {
     let mut statistics: Vec<(String, String, Statistic)> = Vec::new();
     mirror.statistics(&mut statistics);
-    let of = |(_, name, value): &(String, String, Statistic)| match value {
-        Statistic::Counter(count) if name == wanted => Some(*count),
-        _ => None,
+    let of = statistics.into_iter().filter(|(_, name, _)| name == wanted);
+    of.map(|(_, _, value)| value).collect()
+}
+
+/// Returns the sum of a counter over both sides.
+fn counter(mirror: &OpenVolume, wanted: &str) -> u64 {
+    let values = statistics(mirror, wanted).into_iter();
+    let count = |value| match value {
+        Statistic::Counter(count) => count,
+        other => panic!("{wanted} is {other:?}"),
     };
-    statistics.iter().filter_map(of).sum()
+    values.map(count).sum()
 }
 
 /// Returns a gauge of each side that has it.
 fn gauges(mirror: &OpenVolume, wanted: &str) -> Vec<f64> {
-    let mut statistics: Vec<(String, String, Statistic)> = Vec::new();
-    mirror.statistics(&mut statistics);
-    let of = |(_, name, value): &(String, String, Statistic)| match value {
-        Statistic::Gauge(now) if name == wanted => Some(*now),
-        _ => None,
+    let values = statistics(mirror, wanted).into_iter();
+    let now = |value| match value {
+        Statistic::Gauge(now) => now,
+        other => panic!("{wanted} is {other:?}"),
     };
-    statistics.iter().filter_map(of).collect()
+    values.map(now).collect()
 }
 
 /// Blocks that are overwritten at random, each with what it should hold.

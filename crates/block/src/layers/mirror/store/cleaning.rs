@@ -67,7 +67,7 @@ impl Store {
     /// Returns true when changes wait for room in the log, and a commit would lengthen the log or
     /// free segments.
     fn a_commit_helps(&self, segments: &Segments) -> bool {
-        let frees = || segments.log_is_short(self.log.floor()) || !segments.dead().is_empty();
+        let frees = || segments.log_is_short(self.log.floor()) || segments.has_dead();
         self.log.waits_for_room() && frees()
     }
 
@@ -79,7 +79,7 @@ impl Store {
         sources: &mut Sources,
     ) -> Result<bool, IoError> {
         let Some(mut batch) = segments.begin_batch().await else {
-            let has_dead = !segments.dead().is_empty();
+            let has_dead = segments.has_dead();
             if has_dead {
                 self.write_pages().await?;
             }

@@ -94,7 +94,7 @@ impl Log {
     /// Returns true while changes wait for room, whether the log is full, or is kept in step with
     /// the destager or with cleaning.
     pub(super) fn waits_for_room(&self) -> bool {
-        self.is_full() || self.cramped.get() || self.withheld.waits.get() && self.has_pending()
+        self.is_full() || self.withheld.waits.get() && self.has_pending()
     }
 
     /// Returns true while a change waits only because room is withheld.

@@ -335,6 +335,11 @@ impl Segments {
         self.usage.borrow().dead()
     }
 
+    /// Returns true when the next commit frees a segment.
+    pub(super) fn has_dead(&self) -> bool {
+        self.usage.borrow().dead_count() > 0
+    }
+
     /// Commits the map: durably writes a record with the pages that were written before, and with
     /// the segments of the log. `dead` are segments that were dead before these pages were written;
     /// they become free. `log_floor` is the position before which the log needs nothing.
@@ -372,10 +377,9 @@ impl Segments {
         self.chain.append(&more);
         *self.recorded.borrow_mut() = record;
         self.usage.borrow_mut().release(dead);
-        self.tell_pace();
         self.count(|counts| counts.commits += 1);
+        self.tell_pace();
         self.freed.notify();
-        self.pace.work.notify();
         Ok(())
     }
 

@@ -33,6 +33,13 @@ pub(super) struct Segment {
     pub(super) pins: u32,
 }
 
+impl Segment {
+    /// Returns true when the segment has no live block and nothing uses it.
+    fn is_dead(&self) -> bool {
+        matches!(self.state, State::Sealed(_)) && self.live == 0 && self.pins == 0
+    }
+}
+
 /// The use of all segments; see the module documentation.
 pub(super) struct Usage {
     segments: Vec<Segment>,
@@ -130,16 +137,16 @@ impl Usage {
 
     /// Returns the segments without live blocks that nothing uses.
     pub(super) fn dead(&self) -> Vec<u32> {
-        let is_dead = |segment: &Segment| {
-            matches!(segment.state, State::Sealed(_)) && segment.live == 0 && segment.pins == 0
-        };
-        let dead = self.all().filter(|(_, segment)| is_dead(segment));
+        let dead = self.all().filter(|(_, segment)| segment.is_dead());
         dead.map(|(number, _)| number).collect()
     }
 
     /// Returns the number of [dead](Self::dead) segments.
     pub(super) fn dead_count(&self) -> usize {
-        self.dead().len()
+        self.segments
+            .iter()
+            .filter(|segment| segment.is_dead())
+            .count()
     }
 
     /// Frees segments that were [dead](Self::dead) before the map was committed.
