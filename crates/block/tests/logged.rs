@@ -219,6 +219,57 @@ fn a_segment_record_has_two_copies() {
     });
 }
 
+/// Returns the offsets on a side of the first block of both copies of each run of the journal, as
+/// the format page draws the segment record.
+async fn runs_of(volume: &Volume, side: usize) -> Vec<[u64; 2]> {
+    let layout = volume.superblock(side).await.layout;
+    let segments = layout.segments.expect("it is logged");
+    let device = &volume.sides[side].device;
+    let read = Request::read(segments.record.0, segments.record.1 / 2);
+    let reply = device.submit(read).await.expect("it can be read");
+    let record = reply.into_data().to_vec();
+    let word = |at: usize| u64::from(u32::from_le_bytes(record[at..at + 4].try_into().unwrap()));
+    let (log, runs, pages) = (word(48), word(52), word(56));
+    let first = (4096 + 4 * log + 8 * pages) as usize;
+    let place = |at| segments.area.0 + word(at) * BLOCK;
+    (0..runs as usize)
+        .map(|run| [8, 12].map(|copy| place(first + 24 * run + copy)))
+        .collect()
+}
+
+/// Changes that were folded are in the journal alone. Either copy of it is enough, and a side whose
+/// journal is damaged in both is refused, since it is unknown what it lacks.
+#[test]
+fn a_journal_has_two_copies() {
+    let rt = virtual_rt(16);
+    rt.block_on(async {
+        let volume = logged(&rt).await;
+        let mut model = Model::new(4096);
+        let mirror = volume.open().await;
+        model.overwrite(&mirror, 1000).await;
+        mirror.close().await;
+        for copy in [0, 1] {
+            let runs = runs_of(&volume, 0).await;
+            assert!(!runs.is_empty(), "what was folded is in the journal");
+            for run in runs {
+                volume.spoil(0, run[copy]).await;
+            }
+            let mirror = volume.open_alone(0).await;
+            model.check(&mirror).await;
+            // The next commit writes the pages, so that nothing depends on the damaged runs.
+            mirror.put(9 * MIB, 9).await;
+            model.bytes[(9 * MIB / BLOCK) as usize] = 9;
+            mirror.close().await;
+        }
+        let runs = runs_of(&volume, 0).await;
+        for copy in [0, 1] {
+            volume.spoil(0, runs[0][copy]).await;
+        }
+        let refusal = volume.refusal_alone(0).await;
+        assert!(refusal.contains("side0"), "{refusal}");
+    });
+}
+
 /// A block that has changed on one side is read from the other, and repaired.
 #[test]
 fn a_corrupt_block_is_found_and_repaired() {

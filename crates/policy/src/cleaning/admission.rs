@@ -174,6 +174,14 @@ impl Admission {
         free.min(ahead.max(0.0) as u64)
     }
 
+    /// Returns true when appends are limited by the space that is free, and not by what they owe.
+    /// Then they go on as soon as segments that are paid for become free.
+    pub fn is_limited_by_space(&self, level: &Level, next: &Yield) -> bool {
+        let free = level.free_blocks.saturating_sub(self.bounds.reserve_blocks);
+        let ahead = self.lead_blocks(level) - self.debt_at(level);
+        next.is_nothing() || (free as f64) < ahead
+    }
+
     /// Records that `blocks` blocks of clients were appended. `level` is the level after them. The
     /// factor is taken in the middle of these blocks.
     pub fn note_appended(&mut self, blocks: u64, level: &Level) {
@@ -307,6 +315,20 @@ mod tests {
 
     /// A moved block gains 1 block in the victim, but 1/4 block in the mean of the next ones. The
     /// surplus is 1000 blocks at the target and 500 in the middle.
+    #[test]
+    fn space_limits_appends_where_what_is_paid_for_is_not_free() {
+        let law = law();
+        let level = |free_blocks, coming_blocks| Level {
+            free_blocks,
+            coming_blocks,
+        };
+        // The reserve is 500 and the floor 600, so 1000 blocks are 400 above it, and 50 may be
+        // appended: more than the 10 free blocks above the reserve, and less than 60.
+        assert!(law.is_limited_by_space(&level(510, 490), &live(50)));
+        assert!(!law.is_limited_by_space(&level(560, 440), &live(50)));
+        assert!(law.is_limited_by_space(&level(560, 440), &Yield::default()));
+    }
+
     #[test]
     fn the_mean_pays_at_the_target_and_the_victim_at_the_floor() {
         for (level, paid) in [(600, 40.0), (1100, 25.0), (1600, 10.0), (5000, 10.0)] {

@@ -408,6 +408,11 @@ impl Scenario {
         self.superblocks && self.logged.get(side).copied().unwrap_or(false)
     }
 
+    /// Returns true when a side, or the side that is added, is a log and nothing else.
+    pub fn has_logged_side(&self) -> bool {
+        (0..self.logged.len()).any(|side| self.is_logged(side))
+    }
+
     /// Returns the layouts of the sides, including a side that is added, for a configuration that
     /// names them `side-0`, `side-1` and so on.
     pub fn layouts(&self) -> Layouts {

@@ -27,6 +27,8 @@ pub type Platters = Vec<Rc<RefCell<Platter>>>;
 const BARE_DATA_OFFSET: u64 = 64 << 10;
 /// Size of a formatted side in bytes, slightly above the minimum.
 const FORMATTED_BYTES: u64 = (16 << 20) + (256 << 10);
+/// Size of the sides of a volume with a logged side, so that it has room for the longest span.
+const LOGGED_BYTES: u64 = FORMATTED_BYTES + (5 << 18);
 
 /// One side, with access to the disks below the device that the mirror uses.
 pub struct SideStack {
@@ -40,7 +42,9 @@ pub struct SideStack {
 
 /// Creates platters of zeroes for every side of a scenario.
 pub fn platters_of(rt: &Rt, scenario: &Scenario) -> Vec<Platters> {
-    let bytes = if scenario.superblocks {
+    let bytes = if scenario.has_logged_side() {
+        LOGGED_BYTES
+    } else if scenario.superblocks {
         FORMATTED_BYTES
     } else {
         BARE_DATA_OFFSET + scenario.span_bytes

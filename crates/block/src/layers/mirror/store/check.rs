@@ -9,7 +9,7 @@ use bimetal_rt::Payload;
 
 use super::Store;
 use super::areas::CheckedAreas;
-use super::checksums::{Checksums, Expected, expected_of};
+use super::checksums::{Expected, expected_of};
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
 use crate::request::{EXTENTS_MAX, Origin};
@@ -195,8 +195,12 @@ impl Store {
             if let Some(segments) = &self.segments {
                 let (read_bytes, wrong_pages) = segments.check_map().await?;
                 areas.read_bytes += read_bytes;
+                areas.wrong_pages += wrong_pages;
                 let no_commit = self.writing_pages.acquire(1).await;
-                areas.wrong_pages += wrong_pages + segments.check_record().await?;
+                areas.wrong_pages += segments.check_record().await?;
+                let (read_bytes, wrong_blocks) = segments.check_journal().await?;
+                areas.read_bytes += read_bytes;
+                areas.wrong_pages += wrong_blocks;
                 drop(no_commit);
             }
             if areas.wrong_pages > 0 {
@@ -208,14 +212,7 @@ impl Store {
             return Ok(areas);
         };
         let (of_checksums, lost) = checksums.check_from(page).await?;
-        for page in lost {
-            let blocks = Checksums::blocks_of(page);
-            let end = (blocks.end * BLOCK_BYTES).min(self.volume_bytes.get());
-            let range = blocks.start * BLOCK_BYTES..end;
-            if !range.is_empty() {
-                self.suspect.borrow_mut().insert(range);
-            }
-        }
+        self.suspect_pages(lost);
         if of_checksums.wrong_pages > 0 {
             self.write_pages().await?;
         }

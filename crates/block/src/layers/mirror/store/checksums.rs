@@ -14,6 +14,7 @@ mod cache;
 mod entries;
 #[cfg(test)]
 pub(super) mod fixture;
+mod journaled;
 #[cfg(test)]
 mod tests;
 
@@ -26,6 +27,7 @@ use bimetal_rt::Rt;
 use bimetal_rt::sync::WaitQueue;
 use bimetal_rt::turn::{count_entries, give_way};
 
+use self::journaled::Journaled;
 use super::areas::CheckedAreas;
 use super::pages::{Area, PageError, WriteBack, WrittenIn};
 use crate::device::{Device, Statistic, StatisticVisitor};
@@ -77,6 +79,8 @@ pub(super) struct Checksums {
     /// Requests that wait until a page was read, by the number of the page.
     loaded: WaitQueue,
     write_back: WriteBack,
+    /// What goes into the journal of a logged side; `None` on a side with a home.
+    journaled: Option<RefCell<Journaled>>,
     damaged: RefCell<BTreeMap<u64, PageError>>,
     damaged_pages: Cell<u64>,
     loads: Cell<u64>,
@@ -109,6 +113,7 @@ impl Checksums {
             loading: RefCell::default(),
             loaded: WaitQueue::new(),
             write_back: WriteBack::new(rt, device, area),
+            journaled: None,
             damaged: RefCell::default(),
             damaged_pages: Cell::new(0),
             loads: Cell::new(0),
@@ -225,6 +230,7 @@ impl Checksums {
         let cache = self.cache.borrow();
         let cached = cache.pages.range(pages.start..end_page).next();
         let end_page = cached.map_or(end_page, |(page, _)| *page);
+        let end_page = self.first_replayed(pages.start..end_page);
         if end_page == pages.start {
             return None;
         }
@@ -265,6 +271,8 @@ impl Checksums {
                 *entry = value.entry();
             }
             self.write_back.mark(page);
+            let start = first_block.max(page * PAGE_BLOCKS) % PAGE_BLOCKS;
+            self.note_changed(page, start, entries.len());
         })
         .await
     }
@@ -280,7 +288,7 @@ impl Checksums {
                 continue;
             }
             let one = first..first + 1;
-            let mark = |page, _: &mut [u32]| self.write_back.mark(page);
+            let mark = |page, _: &mut [u32]| self.make_due(page);
             self.visit(one, page + 1, Purpose::Change, mark).await?;
         }
         Ok(())
@@ -323,7 +331,7 @@ impl Checksums {
                 cache.pages.contains_key(page),
                 "page {page} stays in memory until it is verified"
             );
-            self.write_back.mark(*page);
+            self.make_due(*page);
         }
         cache.rejoin(&self.write_back);
         cache.trim(self.cached_pages_max, &self.write_back);
@@ -380,7 +388,7 @@ impl Checksums {
             }
             checked.wrong_pages += 1;
             if self.cache.borrow().pages.contains_key(&page) {
-                self.write_back.mark(page);
+                self.make_due(page);
             } else {
                 self.reset_page(page).await;
                 lost.push(page);
@@ -413,10 +421,12 @@ impl Checksums {
         assert!(page < self.area.pages(), "page {page} lies in the area");
         let is_over = || !self.loading.borrow().contains(&page);
         self.loaded.at(page, is_over).await;
-        self.write_back.mark(page);
+        self.make_due(page);
         self.damaged.borrow_mut().remove(&page);
+        let mut entries = unknown_entries();
+        self.apply_replayed(page, &mut entries);
         let mut cache = self.cache.borrow_mut();
-        cache.put(page, unknown_entries());
+        cache.put(page, entries);
         cache.trim(self.cached_pages_max, &self.write_back);
     }
 
@@ -426,9 +436,13 @@ impl Checksums {
         self.write_back.needed_pages()
     }
 
-    /// Returns the number of changed pages that are not yet written to the device.
+    /// Returns the number of pages with changes that are neither in a page nor in the journal on
+    /// the device.
     pub(super) fn unwritten_pages(&self) -> usize {
-        self.write_back.due_pages()
+        match &self.journaled {
+            Some(journaled) => journaled.borrow().changes.changed_pages(),
+            None => self.write_back.due_pages(),
+        }
     }
 
     /// Reports the statistics of the checksum area under the name `part`.
@@ -490,7 +504,8 @@ impl Checksums {
             }
             if !self.write_back.written().is_written(page) {
                 let mut entries = self.first_entries(page);
-                if purpose == Purpose::Change {
+                let replayed = self.apply_replayed(page, &mut entries);
+                if replayed || purpose == Purpose::Change {
                     self.cache.borrow_mut().put(page, entries);
                 } else {
                     count_entries(inside.len());
@@ -567,8 +582,9 @@ impl Checksums {
         let entries = self.area.entries(page, bytes).map(|bytes| decode(&bytes));
         let mut damaged = self.damaged.borrow_mut();
         match entries {
-            Ok(entries) => {
+            Ok(mut entries) => {
                 damaged.remove(&page);
+                self.apply_replayed(page, &mut entries);
                 self.cache.borrow_mut().put(page, entries);
                 Ok(())
             }

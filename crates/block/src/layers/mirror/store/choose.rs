@@ -15,9 +15,9 @@ use bimetal_rt::yield_now;
 use super::Store;
 use super::index::{Entry, Index, Logged};
 use super::log_area::CHUNKS_PER_LOG;
+use super::segments::commit_bytes_of;
 use crate::BLOCK_BYTES;
 use crate::extent_map::Cut;
-use crate::layers::mirror::superblock::areas::PAGE_BLOCKS;
 use crate::layers::mirror::superblock::segmented::LOG_FOLD_DIVISOR;
 
 /// Maximum number of bytes that one chunk writes to home locations. The bound is needed because all
@@ -26,14 +26,12 @@ const CHUNK_LIVE_BYTES_MAX: u64 = 64 << 20;
 /// Number of records processed between two yields.
 const RECORDS_PER_SLICE: usize = 256;
 
-/// Returns the maximum number of pages of checksums and of the map that the records of an entry
-/// change.
-fn pages_of(entry: &Entry) -> u64 {
-    let pages = |(range, _): &(Range<u64>, Logged)| {
-        let blocks = (range.end - range.start) / BLOCK_BYTES;
-        2 * (1 + blocks.div_ceil(PAGE_BLOCKS))
-    };
-    entry.records.iter().map(pages).sum()
+/// Returns the maximum number of bytes that a commit of a logged side takes for the records of an
+/// entry.
+fn commit_bytes_of_entry(entry: &Entry) -> u64 {
+    let blocks = |(range, _): &(Range<u64>, Logged)| (range.end - range.start) / BLOCK_BYTES;
+    let records = entry.records.iter();
+    records.map(|record| commit_bytes_of(blocks(record))).sum()
 }
 
 /// Log entries that are destaged and dropped together.
@@ -153,11 +151,11 @@ impl Store {
         }
     }
 
-    /// Returns the number of pages of checksums and of the map after which a chunk ends. On a
-    /// logged side, all of them must fit into the free segments.
-    fn chunk_pages_max(&self) -> u64 {
+    /// Returns the number of bytes of its commit after which a chunk ends. On a logged side, the
+    /// commit must fit into the free segments.
+    fn chunk_commit_bytes_max(&self) -> u64 {
         let segments = self.segments.as_ref();
-        segments.map_or(u64::MAX, |segments| segments.pages_max())
+        segments.map_or(u64::MAX, |segments| segments.commit_bytes_max())
     }
 
     /// Returns the maximum number of bytes of content in one chunk.
@@ -229,7 +227,7 @@ impl Store {
     pub(super) async fn choose_chunk(&self) -> Option<Chunk> {
         let (limits, log_bytes_max) = (self.limits(), self.chunk_bytes_max());
         let live_bytes_max = self.chunk_live_bytes_max();
-        let (pages_max, mut pages) = (self.chunk_pages_max(), 0);
+        let (commit_max, mut commit_bytes) = (self.chunk_commit_bytes_max(), 0);
         let (mut newest, mut end, mut begin, mut records) = (Index::default(), 0, None, 0);
         for at in 0.. {
             let entry = {
@@ -247,9 +245,9 @@ impl Store {
             };
             end = entry.end;
             records += entry.records.len();
-            pages += pages_of(&entry);
+            commit_bytes += commit_bytes_of_entry(&entry);
             newest.push(entry);
-            if pages >= pages_max {
+            if commit_bytes >= commit_max {
                 break;
             }
             if records >= RECORDS_PER_SLICE {

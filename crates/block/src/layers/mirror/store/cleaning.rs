@@ -67,8 +67,9 @@ impl Store {
     /// Returns true when changes wait for room in the log, and a commit would lengthen the log or
     /// free segments.
     fn a_commit_helps(&self, segments: &Segments) -> bool {
-        let frees = || segments.log_is_short(self.log.floor()) || segments.has_dead();
-        self.log.waits_for_room() && frees()
+        let is_at_end = || self.log.open_bytes().1 < self.log.area.window();
+        let lengthens = || is_at_end() && segments.log_is_short(self.log.floor());
+        self.log.waits_for_room() && (lengthens() || segments.log_waits_for_dead())
     }
 
     /// Empties some segments and commits the map. Returns false when there was nothing to empty and
@@ -99,14 +100,19 @@ impl Store {
             }
             let blocks = segments.due_blocks().max(PIECE_BLOCKS_MIN);
             let piece = batch.take(blocks);
-            self.move_piece(segments, &mut batch, piece, sources)
-                .await?;
+            let moved = self.move_piece(segments, &mut batch, piece, sources).await;
+            if moved == Err(IoError::NoSpace) {
+                break;
+            }
+            moved?;
             // The log may append more.
             self.log.pump();
         }
+        let is_over = batch.is_over();
         segments.end_batch(batch);
+        let free = segments.free();
         self.write_pages().await?;
-        Ok(true)
+        Ok(is_over || segments.free() > free)
     }
 
     async fn move_piece(

@@ -40,9 +40,6 @@ const FAILED_PROBES_MAX: u32 = 3;
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Timeout of a read of content from another side.
 pub(super) const PEER_PATIENCE: Duration = Duration::from_millis(20);
-/// Maximum number of attempts to write the changed pages, when a page read back differs from the
-/// page written.
-const PAGE_TRIES: usize = 4;
 /// Number of home writes between two waits for the rebuild.
 const BURST_WRITES_BESIDE_REBUILD: usize = 16;
 /// Number of home writes that the destager makes before it lets the log proceed, if the device is
@@ -257,6 +254,15 @@ impl Store {
     /// Destages one chunk and drops its entries.
     async fn destage_chunk(self: &Rc<Self>) -> Result<(), IoError> {
         let _one = self.destaging.acquire(1).await;
+        if let Some(segments) = self.segments.as_ref().filter(|of| of.must_clean_first()) {
+            let _ = self
+                .rt
+                .timeout(PROBE_INTERVAL, segments.until_freed())
+                .await;
+            if segments.must_clean_first() {
+                return Ok(());
+            }
+        }
         if !self.first_may_go() {
             self.log.claim_when_full();
             if self.log.has_unflushed() {
@@ -301,53 +307,6 @@ impl Store {
         }
         self.count(|counts| counts.replaced_bytes += chunk.replaced_bytes);
         Ok(())
-    }
-
-    /// Durably writes the changed pages of the checksums and the bitmap, and reads them back,
-    /// because an outdated page cannot be recognized later. Then durably sets the bits that record
-    /// which of these pages were ever written. Everything written to home locations before the call
-    /// is durable as well when this returns.
-    pub(super) async fn write_pages(&self) -> Result<(), IoError> {
-        let _one = self.writing_pages.acquire(1).await;
-        if let Some(segments) = &self.segments {
-            segments.begin(self.log.floor()).await?;
-        }
-        for _ in 0..PAGE_TRIES {
-            // A segment that is dead now is free after the commit, which covers the pages of the
-            // map that have changed before.
-            let dead = self.segments.as_ref().map(|segments| segments.dead());
-            if let Some(checksums) = &self.checksums {
-                checksums.write_back().await?;
-            }
-            if self.regions.dirty() {
-                self.regions.write_back().await?;
-            }
-            if let Some(segments) = &self.segments {
-                segments.write_map().await?;
-            }
-            // The flush possibly does not cover pages that are written from now on. So the set of
-            // pages that this flush makes durable is taken before the flush.
-            let fresh = self.written.as_ref().map(|written| written.fresh());
-            self.device.submit(Request::flush()).await?;
-            let mut taken = self.regions.verify().await?;
-            if let Some(checksums) = &self.checksums {
-                taken &= checksums.verify().await?;
-            }
-            if taken {
-                if let (Some(segments), Some(dead)) = (&self.segments, dead) {
-                    segments.commit(&dead, self.log.floor()).await?;
-                    // The log may have become longer.
-                    self.log.pump();
-                }
-                // On a logged side, a page can be found only after the commit. So its bit must not
-                // say earlier that it was written.
-                if let (Some(written), Some(fresh)) = (&self.written, fresh) {
-                    written.settle(fresh).await?;
-                }
-                return Ok(());
-            }
-        }
-        Err(IoError::Corrupt)
     }
 
     /// Reads the content of a chunk in the order of the log. Returns it as home writes in the order

@@ -9,11 +9,13 @@
 mod again;
 mod append;
 mod areas;
+mod changes;
 mod check;
 mod checkpoint;
 pub(super) mod checksums;
 mod choose;
 mod cleaning;
+mod committing;
 mod destage;
 pub(super) mod digests;
 mod dropping;
@@ -273,7 +275,11 @@ struct Areas {
     checksums: Option<Checksums>,
 }
 
-async fn open_areas(rt: &Rt, device: &Rc<dyn Device>, on: &StoreDevice) -> Result<Areas, IoError> {
+async fn open_areas(
+    rt: &Rt,
+    (device, segments): (&Rc<dyn Device>, Option<&Rc<Segments>>),
+    on: &StoreDevice,
+) -> Result<Areas, IoError> {
     let pages = |(offset, len): (u64, u64)| pages::Area {
         offset,
         len,
@@ -294,7 +300,14 @@ async fn open_areas(rt: &Rt, device: &Rc<dyn Device>, on: &StoreDevice) -> Resul
         let checksums = Checksums::new(rt, device, of_checksums, blocks, cached);
         // In the area that records which pages were written, the bits of the bitmap pages come
         // first, then the bits of the checksum pages.
-        checksums.with_written(WrittenIn::new(bits(), map.pages()), on.unknown_blocks)
+        let bits = WrittenIn::new(bits(), map.pages());
+        let checksums = checksums.with_written(bits, on.unknown_blocks);
+        let Some(segments) = segments else {
+            return checksums;
+        };
+        // On a logged side, the map says which pages of the checksums were written.
+        let written = Rc::clone(segments) as Rc<dyn PageBits>;
+        checksums.with_journal(segments.take_replayed(), WrittenIn::new(Some(written), 0))
     });
     Ok(Areas {
         written,
@@ -344,7 +357,7 @@ impl Store {
         };
         let pacing = pacing::of(area.bytes);
         let recovered = recover::recover(&device, on, area.clone(), told);
-        let areas = open_areas(rt, &device, on);
+        let areas = open_areas(rt, (&device, segments.as_ref()), on);
         let (recovered, areas) = futures_util::future::try_join(recovered, areas).await?;
         let found = StoreFound {
             complete_below: recovered.start.complete,

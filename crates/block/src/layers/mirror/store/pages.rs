@@ -414,7 +414,6 @@ impl WriteBack {
     }
 
     /// Returns the number of pages that must stay in memory.
-    #[cfg(test)]
     pub(in crate::layers::mirror::store) fn needed_pages(&self) -> usize {
         let due = self.dirty.borrow().union(&self.writing.borrow()).count();
         let unverified = self.unverified.borrow();
@@ -464,9 +463,27 @@ impl WriteBack {
         &self,
         fill: impl Fn(u64, &mut [u8]),
     ) -> Result<(), IoError> {
+        self.run_on(|_| true, fill).await
+    }
+
+    /// Writes pages as [`run`](Self::run) does, but only those of the due pages that are `chosen`.
+    ///
+    /// # Errors
+    /// As for [`run`](Self::run).
+    pub(in crate::layers::mirror::store) async fn run_on(
+        &self,
+        chosen: impl Fn(u64) -> bool,
+        fill: impl Fn(u64, &mut [u8]),
+    ) -> Result<(), IoError> {
         let turn = self.turn.acquire(1).await;
         let run_pages_max = Area::run_pages_max(&*self.device);
-        let runs = runs(self.dirty.borrow().iter().copied(), run_pages_max);
+        let runs = {
+            let dirty = self.dirty.borrow();
+            runs(
+                dirty.iter().copied().filter(|page| chosen(*page)),
+                run_pages_max,
+            )
+        };
         let mut runs = runs.into_iter();
         let mut writes = FuturesUnordered::new();
         let mut result = Ok(());

@@ -23,9 +23,9 @@ const SEGMENT_BYTES_MAX: u64 = 64 << 20;
 /// Number of segments into which a device is divided, if the length of its segments allows it. With
 /// fewer segments, cleaning has to write more.
 const SEGMENTS_WANTED: u64 = 2048;
-/// Number of segments that no client can fill: those that are being filled by cleaning and by the
-/// pages of the map, and those that are emptied but not yet released by a commit.
-pub(in crate::layers::mirror) const SEGMENTS_RESERVED: u64 = 8;
+/// Number of segments that no client can fill: those that are being filled by cleaning, by the
+/// pages of the map and by the journal, and those that are emptied but not yet released by a commit.
+pub(in crate::layers::mirror) const SEGMENTS_RESERVED: u64 = 12;
 /// Part of the room for data that stays free, so that cleaning finds segments with few live blocks:
 /// one fifth.
 const KEPT_FREE_DIVISOR: u64 = 5;
@@ -39,6 +39,10 @@ const LOG_DIVISOR_MIN: u64 = 4;
 pub(in crate::layers::mirror) const RECORD_HEAD_BYTES: u64 = BLOCK_BYTES;
 /// Length in bytes of an entry of the page table in a segment record.
 pub(in crate::layers::mirror) const PAGE_ENTRY_BYTES: u64 = 8;
+/// Length in bytes of the description of a run of the journal in a segment record, and the maximum
+/// number of runs.
+pub(in crate::layers::mirror) const RUN_ENTRY_BYTES: u64 = 24;
+pub(in crate::layers::mirror) const RUNS_MAX: u64 = 512;
 /// Maximum number of blocks in all segments together, limited by the 32 bits of a place.
 const BLOCKS_MAX: u64 = u32::MAX as u64 - 2;
 
@@ -56,7 +60,8 @@ pub(in crate::layers::mirror) fn place_pages(bytes: u64) -> u64 {
 
 /// Returns the length in bytes of one copy of the segment record.
 fn record_bytes(segments: u64, virtual_bytes: u64) -> u64 {
-    let tables = segments * 4 + place_pages(virtual_bytes) * PAGE_ENTRY_BYTES;
+    let of_pages = place_pages(virtual_bytes) * PAGE_ENTRY_BYTES;
+    let tables = segments * 4 + of_pages + RUNS_MAX * RUN_ENTRY_BYTES;
     RECORD_HEAD_BYTES + tables.next_multiple_of(BLOCK_BYTES)
 }
 

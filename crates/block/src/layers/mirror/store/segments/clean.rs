@@ -98,6 +98,10 @@ impl Segments {
         let State::Sealed(sealed_at_blocks) = segment.state else {
             return None;
         };
+        // The blocks of the journal in a segment die together, before long.
+        if self.journal.borrow().is_in(number) {
+            return None;
+        }
         Some(Candidate {
             id: number,
             live_blocks: segment.live,
@@ -216,7 +220,10 @@ impl Segments {
 
     /// Records that a batch is over. The next commit frees its segments.
     pub(in super::super) fn end_batch(&self, batch: Batch<'_>) {
-        let segments = batch.segments as u64;
+        let segments = match batch.is_over() {
+            true => batch.segments as u64,
+            false => 0,
+        };
         self.count(|counts| counts.cleaned_segments += segments);
         drop(batch);
         self.tell_pace();

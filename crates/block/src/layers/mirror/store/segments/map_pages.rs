@@ -16,7 +16,7 @@ use crate::request::{Flags, Request};
 
 /// Number of the first page of the map. The checksums of a page include its number, so that no page
 /// of the checksums can be mistaken for one of the map.
-const FIRST_PAGE: u64 = 1 << 61;
+pub(super) const FIRST_PAGE: u64 = 1 << 61;
 /// Maximum number of pages that one request reads or writes.
 const RUN_PAGES_MAX: usize = 256;
 /// Maximum number of requests in flight.
@@ -126,13 +126,14 @@ impl Segments {
         }
     }
 
-    /// Writes the pages of the map that have changed, without a flush and without a commit.
+    /// Writes the pages of the map that must be written, and up to `more` of those of which the
+    /// journal has entries, without a flush and without a commit.
     ///
     /// # Errors
     /// Errors of the device; `NoSpace` when no segment is free. Pages that were not written are
     /// written by the next call.
-    pub(in super::super) async fn write_map(&self) -> Result<(), IoError> {
-        let changed = self.places.borrow_mut().take_changed();
+    pub(in super::super) async fn write_map(&self, more: usize) -> Result<(), IoError> {
+        let changed = self.places.borrow_mut().changes.take_pages(more);
         let mut result = Ok(());
         let mut left = changed.as_slice();
         let mut writes = FuturesUnordered::new();
@@ -178,6 +179,8 @@ impl Segments {
             return Err(error);
         }
         self.count(|counts| counts.map_pages_written += run.len() as u64);
+        let written = run.iter().copied();
+        self.places.borrow_mut().changes.note_written(written);
         for (index, (page, digest)) in (0..).zip(run.iter().zip(digests)) {
             let place = at + index;
             let entry = PageEntry {

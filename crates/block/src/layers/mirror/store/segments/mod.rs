@@ -13,6 +13,8 @@
 
 mod chain;
 mod clean;
+mod journal;
+mod journaling;
 mod map_pages;
 mod pace;
 mod places;
@@ -20,34 +22,39 @@ mod record;
 mod usage;
 
 use std::cell::{Cell, RefCell};
+use std::ops::Range;
 use std::rc::Rc;
 
 use bimetal_rt::sync::Event;
-use bimetal_rt::turn::give_way;
+use bimetal_rt::turn::{count_entries, give_way};
 use bimetal_rt::{Buf, Payload, Rt};
 use futures_util::future::try_join_all;
 
 pub(super) use self::chain::Chain;
 use self::chain::Listed;
 pub(super) use self::clean::{Batch, Live};
+use self::journal::{Journal, Replayed};
+pub(super) use self::journaling::{ChecksumChanges, ReplayedChecksums, commit_bytes_of};
 use self::pace::Pace;
 use self::places::{Place, Places, runs};
 use self::record::{PageEntry, Record};
 use self::usage::{State, Usage};
-use super::pages;
+use super::pages::{self, PageBits};
 use crate::BLOCK_BYTES;
 use crate::device::{Device, IoFuture, LocalFuture, Statistic, StatisticVisitor};
 use crate::error::IoError;
 use crate::extents::ExtentList;
 use crate::geometry::Geometry;
-use crate::layers::mirror::superblock::segmented::{SEGMENTS_RESERVED, VIRTUAL_START, place_pages};
+use crate::layers::mirror::superblock::segmented::{
+    RUNS_MAX, SEGMENTS_RESERVED, VIRTUAL_START, place_pages,
+};
 use crate::layers::mirror::superblock::{SegmentLayout, SideLayout, Uuid};
 use crate::media::null::zero_payload;
 use crate::request::{Extent, IoResult, Op, Reply, Request};
 
 /// Number of free segments that only the pages of the map and of the checksums may fill. Without
 /// them, a commit that frees other segments would be impossible.
-const SPARED_FOR_PAGES: usize = 2;
+const SPARED_FOR_PAGES: usize = 3;
 /// Number of free segments that a rebuild does not fill.
 const SPARED_FOR_CLEANING: usize = SEGMENTS_RESERVED as usize * 3 / 4;
 
@@ -55,6 +62,8 @@ const SPARED_FOR_CLEANING: usize = SEGMENTS_RESERVED as usize * 3 / 4;
 /// similar age is together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stream {
+    /// Runs of the journal.
+    Journal,
     /// Pages of the map and of the checksums.
     Pages,
     /// Content that a rebuild writes, which goes through no log.
@@ -63,7 +72,7 @@ enum Stream {
     Moved,
 }
 
-const STREAMS: usize = 3;
+const STREAMS: usize = 4;
 
 /// The segment that a stream fills.
 #[derive(Clone, Copy, Debug)]
@@ -100,6 +109,14 @@ pub(super) struct Segments {
     filled: RefCell<[Option<Filled>; STREAMS]>,
     /// The page table: where the last written version of each page of the map is.
     table: RefCell<Vec<PageEntry>>,
+    journal: RefCell<Journal>,
+    /// Number of bytes that a copy of the journal is to have.
+    journal_bytes: u64,
+    /// Whether the next commit writes all pages of which the journal has entries, because a block
+    /// of the journal is damaged.
+    empties_journal: Cell<bool>,
+    /// What the opening found in the journal about the checksums.
+    replayed: RefCell<Replayed>,
     /// Segments of the log.
     chain: Rc<Chain>,
     pace: Rc<Pace>,
@@ -156,6 +173,8 @@ pub(super) async fn initialise(
             segments: (0..of_log).collect(),
         },
         pages: vec![PageEntry::default(); pages as usize],
+        runs: Vec::new(),
+        next_run: 1,
     };
     record::write(rt, device, &side, segments, (&first, &Cell::new(0))).await
 }
@@ -177,6 +196,7 @@ impl Segments {
         let found = record::read(&**device, &side, segments, pages).await?;
         let record = found.newest;
         let recorded = RefCell::new(record.clone());
+        let all_pages = Segments::all_pages(virtual_bytes, layout.checksums.1);
         let segment_blocks = segments.segment_blocks() as u32;
         let mut usage = Usage::new(segments.segments(), segment_blocks);
         for segment in &record.log.segments {
@@ -207,6 +227,10 @@ impl Segments {
             usage: RefCell::new(usage),
             filled: RefCell::default(),
             table: RefCell::new(record.pages),
+            journal: RefCell::new(Journal::beginning_with(record.next_run)),
+            journal_bytes: journaling::journal_bytes(segments, layout.log.1, all_pages),
+            empties_journal: Cell::new(false),
+            replayed: RefCell::default(),
             chain: Rc::new(chain),
             pace,
             dropping_to: Cell::new(0),
@@ -220,6 +244,7 @@ impl Segments {
             zeroes: rt.pool().zeroed(1 << 20),
         };
         opened.load_map().await?;
+        opened.load_journal(&record.runs).await?;
         Ok(Rc::new(opened))
     }
 
@@ -236,10 +261,10 @@ impl Segments {
         self.device.submit(Request::flush()).await?;
         // What no committed map refers to was appended after the last commit, or is dead.
         let unused = self.dead();
-        self.commit(&unused, log_floor).await?;
+        self.commit(&unused, log_floor, 0).await?;
         self.is_begun.set(true);
         if self.log_is_short(log_floor) {
-            self.commit(&[], log_floor).await?;
+            self.commit(&[], log_floor, 0).await?;
         }
         Ok(())
     }
@@ -267,11 +292,19 @@ impl Segments {
         is_free && self.chain.end() + self.layout.segment_bytes <= wanted
     }
 
-    /// Returns the maximum number of pages of the map and of the checksums that may change before
-    /// the next commit, which needs room for all of them.
-    pub(super) fn pages_max(&self) -> u64 {
-        let free = self.usage.borrow().free_count() as u64;
-        free * self.layout.segment_blocks() / 2
+    /// Returns true when cleaning must free segments before the log may be folded: a commit takes
+    /// space, and folding alone frees little.
+    pub(super) fn must_clean_first(&self) -> bool {
+        let few = self.usage.borrow().free_count() <= SPARED_FOR_PAGES + 1;
+        few && self.pace.can_clean()
+    }
+
+    /// Waits until cleaning has freed segments.
+    pub(super) async fn until_freed(&self) {
+        self.pace.request();
+        let waiting = self.pace.wait_for_space();
+        self.freed.until(|| !self.must_clean_first()).await;
+        drop(waiting);
     }
 
     /// Returns the segments of the log.
@@ -335,6 +368,16 @@ impl Segments {
         self.usage.borrow().dead()
     }
 
+    /// Returns true when the log waits for segments that the next commit frees.
+    pub(super) fn log_waits_for_dead(&self) -> bool {
+        self.pace.is_limited_by_space() && self.has_dead()
+    }
+
+    /// Returns the number of free segments.
+    pub(super) fn free(&self) -> usize {
+        self.usage.borrow().free_count()
+    }
+
     /// Returns true when the next commit frees a segment.
     pub(super) fn has_dead(&self) -> bool {
         self.usage.borrow().dead_count() > 0
@@ -342,11 +385,17 @@ impl Segments {
 
     /// Commits the map: durably writes a record with the pages that were written before, and with
     /// the segments of the log. `dead` are segments that were dead before these pages were written;
-    /// they become free. `log_floor` is the position before which the log needs nothing.
+    /// they become free. `log_floor` is the position before which the log needs nothing, and
+    /// `runs_floor` the number of the run of the journal before which no run is needed.
     ///
     /// # Errors
     /// Errors of the device. The map as it was committed before is intact then, or this one is.
-    pub(super) async fn commit(&self, dead: &[u32], log_floor: u64) -> Result<(), IoError> {
+    pub(super) async fn commit(
+        &self,
+        dead: &[u32],
+        log_floor: u64,
+        runs_floor: u64,
+    ) -> Result<(), IoError> {
         let appended = self.usage.borrow().appended_blocks;
         let released_below = match self.log_has_begun.get() {
             true => log_floor,
@@ -364,7 +413,12 @@ impl Segments {
             sequence: self.sequence.get() + 1,
             log,
             pages: self.table.borrow().clone(),
+            runs: self.journal.borrow().listed(runs_floor),
+            next_run: self.journal.borrow().next,
         };
+        if record.runs.len() as u64 > RUNS_MAX {
+            return Err(IoError::NoSpace);
+        }
         // The number is not used again, even if the write fails: the record may be on the device.
         self.sequence.set(record.sequence);
         let to = (&record, &self.older_copy);
@@ -375,6 +429,7 @@ impl Segments {
             return Err(error);
         }
         self.chain.append(&more);
+        self.take_over_runs(runs_floor);
         *self.recorded.borrow_mut() = record;
         self.usage.borrow_mut().release(dead);
         self.count(|counts| counts.commits += 1);
@@ -420,7 +475,8 @@ impl Segments {
         }
         if this.is_none() {
             let spared = match stream {
-                Stream::Pages => 0,
+                Stream::Journal => 0,
+                Stream::Pages => 1,
                 Stream::Moved => SPARED_FOR_PAGES,
                 Stream::Copied => SPARED_FOR_CLEANING,
             };
@@ -594,6 +650,25 @@ impl Segments {
         add(&mut counts);
         self.counts.set(counts);
     }
+}
+
+/// The pages of the checksums: one was written if it has a place.
+impl PageBits for Segments {
+    fn is_written(&self, page: u64) -> bool {
+        self.places.borrow().get(page) != Place::Nowhere
+    }
+
+    fn first_written(&self, pages: Range<u64>) -> u64 {
+        let places = self.places.borrow();
+        let mut pages_left = pages.clone();
+        count_entries((pages.end - pages.start) as usize);
+        let first = pages_left.find(|page| places.get(*page) != Place::Nowhere);
+        first.unwrap_or(pages.end)
+    }
+
+    fn note(&self, _: u64) {}
+
+    fn forget(&self, _: u64) {}
 }
 
 /// Number of blocks that one step of a long change of the map processes.

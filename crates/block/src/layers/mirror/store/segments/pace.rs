@@ -135,6 +135,17 @@ impl Pace {
         self.paid_blocks.set(0);
     }
 
+    /// Returns true when the log could append more if segments that are paid for were free.
+    pub(super) fn is_limited_by_space(&self) -> bool {
+        let admission = self.admission.borrow();
+        admission.is_limited_by_space(&self.level(), &self.next.get())
+    }
+
+    /// Returns true when there is a segment that cleaning gains something from.
+    pub(super) fn can_clean(&self) -> bool {
+        !self.next.get().is_nothing()
+    }
+
     /// Makes cleaning due while few segments are free, until the returned guard is dropped.
     pub(super) fn wait_for_space(&self) -> Waiting<'_> {
         self.waiting.set(self.waiting.get() + 1);

@@ -1,9 +1,9 @@
-//! The map of a logged side in memory: the place of each block of the virtual range, in pages that
-//! are written to the segments when they have changed.
+//! The map of a logged side in memory: the place of each block of the virtual range, in pages. What
+//! has changed goes into the journal, or is written to the segments page by page.
 
-use std::collections::BTreeSet;
 use std::ops::Range;
 
+use crate::layers::mirror::store::changes::Changes;
 use crate::layers::mirror::superblock::areas::{ENTRIES_BYTES, PAGE_BLOCKS};
 
 /// Place of a block in the segments. The blocks of all segments are numbered in the order of their
@@ -43,8 +43,7 @@ impl Place {
 /// The map; see the module documentation. A page without any place takes no memory.
 pub(super) struct Places {
     pages: Vec<Option<Box<[u32; PAGE_ENTRIES]>>>,
-    /// Pages that have changed since they were last written.
-    changed: BTreeSet<u64>,
+    pub(super) changes: Changes,
 }
 
 impl Places {
@@ -53,7 +52,7 @@ impl Places {
         let pages = blocks.div_ceil(PAGE_BLOCKS) as usize;
         Places {
             pages: (0..pages).map(|_| None).collect(),
-            changed: BTreeSet::new(),
+            changes: Changes::default(),
         }
     }
 
@@ -81,8 +80,22 @@ impl Places {
         let page = page.get_or_insert_with(|| Box::new([0; PAGE_ENTRIES]));
         let entry = &mut page[(block % PAGE_BLOCKS) as usize];
         let before = std::mem::replace(entry, place.entry());
-        self.changed.insert(number);
+        let at = (block % PAGE_BLOCKS) as u16;
+        self.changes.note(number, at..at + 1);
         Place::of_entry(before)
+    }
+
+    /// Sets an entry of a page, as the journal says. Returns the place before and the place now.
+    pub(super) fn replay(&mut self, page: u64, (index, entry): (u16, u32)) -> [Place; 2] {
+        let entries = self.pages[page as usize].get_or_insert_with(|| Box::new([0; PAGE_ENTRIES]));
+        let before = std::mem::replace(&mut entries[usize::from(index)], entry);
+        [before, entry].map(Place::of_entry)
+    }
+
+    /// Returns an entry of a page, as the format page draws it.
+    pub(super) fn entry(&self, page: u64, index: u16) -> u32 {
+        let entries = self.pages[page as usize].as_ref();
+        entries.map_or(0, |entries| entries[usize::from(index)])
     }
 
     /// Returns the blocks that a page describes and that are in the segments, each with the number
@@ -98,14 +111,9 @@ impl Places {
             })
     }
 
-    /// Removes and returns the numbers of the pages that have changed, in ascending order.
-    pub(super) fn take_changed(&mut self) -> Vec<u64> {
-        std::mem::take(&mut self.changed).into_iter().collect()
-    }
-
-    /// Records that pages must be written, although they have not changed.
+    /// Makes the next commit write pages.
     pub(super) fn mark(&mut self, pages: impl IntoIterator<Item = u64>) {
-        self.changed.extend(pages);
+        pages.into_iter().for_each(|page| self.changes.mark(page));
     }
 
     /// Fills in the entries of a page, as the format page draws them.
@@ -163,7 +171,11 @@ mod tests {
         assert_eq!(places.set(1010, Place::At(7)), Place::Nowhere);
         assert_eq!(places.set(1011, Place::At(u32::MAX - 3)), Place::Nowhere);
         assert_eq!(places.set(0, Place::Nowhere), Place::Nowhere);
-        assert_eq!(places.take_changed(), [1]);
+        let since = places.changes.take();
+        assert_eq!(
+            since.entries.into_iter().collect::<Vec<_>>(),
+            [(1, vec![2, 3])]
+        );
         let mut bytes = [0; ENTRIES_BYTES];
         places.encode(1, &mut bytes);
         assert_eq!(bytes[8..16], [8, 0, 0, 0, 0xFD, 0xFF, 0xFF, 0xFF]);

@@ -1,5 +1,5 @@
-//! The segment record of a logged side: the segments of its log, and where the pages of its map
-//! are. Everything else about the segments follows from these. `docs/format/logged-side.md`
+//! The segment record of a logged side: the segments of its log, and where the pages of its map and
+//! the runs of its journal are. Everything else about the segments follows from these. `docs/format/logged-side.md`
 //! specifies the bytes.
 //!
 //! The record has two copies, which are written one after the other. Segments that a record
@@ -11,15 +11,18 @@ use std::rc::Rc;
 use bimetal_rt::Rt;
 
 use super::chain::Listed;
+use super::journal::Run;
 use crate::BLOCK_BYTES;
 use crate::device::Device;
 use crate::error::IoError;
 use crate::layers::mirror::store::entry::{put_u32, put_u64, u32_at, u64_at};
-use crate::layers::mirror::superblock::segmented::{PAGE_ENTRY_BYTES, RECORD_HEAD_BYTES};
+use crate::layers::mirror::superblock::segmented::{
+    PAGE_ENTRY_BYTES, RECORD_HEAD_BYTES, RUN_ENTRY_BYTES, RUNS_MAX,
+};
 use crate::layers::mirror::superblock::{SegmentLayout, Uuid};
 use crate::request::{Flags, Request};
 
-const MAGIC: [u8; 8] = *b"BMSEGS\0\x01";
+const MAGIC: [u8; 8] = *b"BMSEGS\0\x02";
 const CHECKED_FROM: usize = 12;
 /// Maximum length of the requests that read and write a record.
 const REQUEST_BYTES_MAX: u64 = 1 << 20;
@@ -56,20 +59,24 @@ pub(super) struct Record {
     pub(super) log: Listed,
     /// The page table of the map.
     pub(super) pages: Vec<PageEntry>,
+    /// The runs of the journal, in ascending order, and the number of the next one.
+    pub(super) runs: Vec<Run>,
+    pub(super) next_run: u64,
 }
 
 impl Record {
     fn encode(&self, side: &Uuid) -> Vec<u8> {
         let log = &self.log.segments;
-        let body = log.len() * 4 + self.pages.len() * PAGE_ENTRY_BYTES as usize;
-        let len = RECORD_HEAD_BYTES as usize + body.next_multiple_of(BLOCK_BYTES as usize);
-        let mut bytes = vec![0; len];
+        let counts = [log.len(), self.pages.len(), self.runs.len()];
+        let mut bytes = vec![0; record_bytes(counts.map(|count| count as u64)) as usize];
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[16..32].copy_from_slice(side);
         put_u64(&mut bytes, 32, self.sequence);
         put_u64(&mut bytes, 40, self.log.first);
         put_u32(&mut bytes, 48, log.len() as u32);
+        put_u32(&mut bytes, 52, self.runs.len() as u32);
         put_u64(&mut bytes, 56, self.pages.len() as u64);
+        put_u64(&mut bytes, 64, self.next_run);
         let mut at = RECORD_HEAD_BYTES as usize;
         for segment in log {
             put_u32(&mut bytes, at, *segment);
@@ -79,6 +86,13 @@ impl Record {
             put_u32(&mut bytes, at, page.place);
             put_u32(&mut bytes, at + 4, page.digest);
             at += PAGE_ENTRY_BYTES as usize;
+        }
+        for run in &self.runs {
+            put_u64(&mut bytes, at, run.sequence);
+            put_u32(&mut bytes, at + 8, run.copies[0]);
+            put_u32(&mut bytes, at + 12, run.copies[1]);
+            put_u32(&mut bytes, at + 16, run.blocks);
+            at += RUN_ENTRY_BYTES as usize;
         }
         let checksum = crc32c::crc32c(&bytes[CHECKED_FROM..]);
         put_u32(&mut bytes, 8, checksum);
@@ -91,10 +105,9 @@ impl Record {
         if head.len() as u64 != RECORD_HEAD_BYTES || head[..8] != MAGIC {
             return None;
         }
-        let log = u64::from(u32_at(head, 48));
-        let fits = log <= layout.segments() && u64_at(head, 56) == pages;
-        let body = log * 4 + pages * PAGE_ENTRY_BYTES;
-        fits.then(|| RECORD_HEAD_BYTES + body.next_multiple_of(BLOCK_BYTES))
+        let [log, runs] = [48, 52].map(|at| u64::from(u32_at(head, at)));
+        let fits = log <= layout.segments() && runs <= RUNS_MAX && u64_at(head, 56) == pages;
+        fits.then(|| record_bytes([log, pages, runs]))
     }
 
     /// Decodes a record; `None` when it is not a valid record of this side.
@@ -104,8 +117,18 @@ impl Record {
             return None;
         }
         let (log, pages) = (u32_at(bytes, 48) as usize, u64_at(bytes, 56) as usize);
+        let runs = u32_at(bytes, 52) as usize;
         let log_at = RECORD_HEAD_BYTES as usize;
         let pages_at = log_at + log * 4;
+        let runs_at = pages_at + pages * PAGE_ENTRY_BYTES as usize;
+        let run = |index: usize| {
+            let at = runs_at + index * RUN_ENTRY_BYTES as usize;
+            Run {
+                sequence: u64_at(bytes, at),
+                copies: [8, 12].map(|copy| u32_at(bytes, at + copy)),
+                blocks: u32_at(bytes, at + 16),
+            }
+        };
         let page = |index: usize| {
             let at = pages_at + index * PAGE_ENTRY_BYTES as usize;
             PageEntry {
@@ -120,6 +143,8 @@ impl Record {
                 segments: (0..log).map(|n| u32_at(bytes, log_at + n * 4)).collect(),
             },
             pages: (0..pages).map(page).collect(),
+            runs: (0..runs).map(run).collect(),
+            next_run: u64_at(bytes, 64),
         };
         record.is_sound(layout).then_some(record)
     }
@@ -135,8 +160,32 @@ impl Record {
         let inside = |page: &PageEntry| u64::from(page.place) <= blocks || page.place == LOST_PAGE;
         let end = self.log.first.checked_add(segments.len() as u64);
         let has_end = end.is_some_and(|end| end.checked_mul(layout.segment_bytes).is_some());
-        distinct && last < layout.segments() && has_end && self.pages.iter().all(inside)
+        let has_pages = self.pages.iter().all(inside);
+        distinct && last < layout.segments() && has_end && has_pages && self.has_sound_runs(layout)
     }
+
+    /// Returns true when the runs of the journal are in order, and each of their copies is in one
+    /// segment.
+    fn has_sound_runs(&self, layout: &SegmentLayout) -> bool {
+        let all_blocks = layout.area.1 / BLOCK_BYTES;
+        let fits = |copy: u32, run: &Run| {
+            let (first, blocks) = (u64::from(copy), u64::from(run.blocks));
+            let left = layout.segment_blocks() - first % layout.segment_blocks();
+            first < all_blocks && (1..=left).contains(&blocks)
+        };
+        let fit = |run: &Run| run.copies.iter().all(|copy| fits(*copy, run));
+        let is_ordered = |a: &Run, b: &Run| a.sequence < b.sequence;
+        let last = self.runs.last();
+        self.runs.is_sorted_by(is_ordered)
+            && last.is_none_or(|last| last.sequence < self.next_run)
+            && self.runs.iter().all(fit)
+    }
+}
+
+/// Returns the length of a record with these numbers of segments of the log, pages and runs.
+fn record_bytes([log, pages, runs]: [u64; 3]) -> u64 {
+    let body = log * 4 + pages * PAGE_ENTRY_BYTES + runs * RUN_ENTRY_BYTES;
+    RECORD_HEAD_BYTES + body.next_multiple_of(BLOCK_BYTES)
 }
 
 /// Returns the offsets of the two copies.
@@ -295,23 +344,34 @@ mod tests {
                 segments: [3, 15, 0].into(),
             },
             pages: vec![page(0, 0), page(4096, 0x1234), page(LOST_PAGE, 0)],
+            runs: vec![Run {
+                sequence: 4,
+                copies: [0x1FE, 0x300],
+                blocks: 2,
+            }],
+            next_run: 9,
         }
     }
 
     /// Returns the bytes of the record, put together by hand from the format page.
     fn golden() -> Vec<u8> {
         let mut bytes = vec![0; 8192];
-        bytes[..8].copy_from_slice(b"BMSEGS\0\x01");
+        bytes[..8].copy_from_slice(b"BMSEGS\0\x02");
         bytes[16..32].copy_from_slice(&SIDE);
         bytes[32] = 7;
         bytes[40] = 5;
         bytes[48] = 3;
+        bytes[52] = 1;
         bytes[56] = 3;
+        bytes[64] = 9;
         bytes[4096] = 3;
         bytes[4100] = 15;
         bytes[4117] = 0x10;
         bytes[4120..4122].copy_from_slice(&[0x34, 0x12]);
         bytes[4124..4128].fill(0xFF);
+        bytes[4132] = 4;
+        bytes[4140..4146].copy_from_slice(&[0xFE, 1, 0, 0, 0, 3]);
+        bytes[4148] = 2;
         let checksum = crc32c::crc32c(&bytes[12..]);
         bytes[8..12].copy_from_slice(&checksum.to_le_bytes());
         bytes
@@ -341,13 +401,17 @@ mod tests {
     /// Records with a valid checksum but impossible values are refused.
     #[test]
     fn what_cannot_be_is_refused() {
-        let cases: [(usize, &[u8]); 6] = [
+        let cases: [(usize, &[u8]); 10] = [
             (48, &[17]),        // More segments than the side has.
             (56, &[4]),         // Another number of pages.
             (47, &[0xFF]),      // Positions beyond the end of numbers.
             (4096, &[15]),      // One segment twice.
             (4096, &[16]),      // A segment that does not exist.
             (4116, &[1, 0x10]), // A block behind the last segment.
+            (52, &[2]),         // A run with the number of the one before, which is empty.
+            (64, &[4]),         // The number of the next run is in use.
+            (4148, &[3]),       // A run that crosses the end of a segment.
+            (4144, &[0, 0x10]), // A run behind the last segment.
         ];
         for (at, bytes) in cases {
             let mut bad = golden();

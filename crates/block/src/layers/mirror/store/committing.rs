@@ -1,0 +1,145 @@
+//! Making the pages of a side durable: those of the checksums and of the dirty-region bitmap, and
+//! on a logged side the map, with a commit.
+//!
+//! A page that is durable must have been read back: a device may lose a write, and an outdated page
+//! cannot be recognized later.
+
+use std::collections::BTreeSet;
+
+use super::Store;
+use super::checksums::Checksums;
+use super::segments::Segments;
+use crate::BLOCK_BYTES;
+use crate::error::IoError;
+use crate::request::Request;
+
+/// Maximum number of attempts to write the changed pages, when a page read back differs from the
+/// page written.
+const PAGE_TRIES: usize = 4;
+
+impl Store {
+    /// Durably writes what has changed in the checksums and the bitmap, and reads it back. Then
+    /// durably sets the bits that record which of these pages were ever written. Everything written
+    /// to home locations before the call is durable as well when this returns.
+    ///
+    /// On a logged side, this is a commit. It writes changed entries of the checksums and of the
+    /// map to the journal, and only some of their pages.
+    ///
+    /// # Errors
+    /// Errors of the device; `Corrupt` when the device does not keep what is written.
+    pub(super) async fn write_pages(&self) -> Result<(), IoError> {
+        let _one = self.writing_pages.acquire(1).await;
+        if let Some(segments) = &self.segments {
+            segments.begin(self.log.floor()).await?;
+        }
+        for _ in 0..PAGE_TRIES {
+            let settled = match &self.segments {
+                Some(segments) => self.commit(segments).await?,
+                None => self.write_pages_home().await?,
+            };
+            if let Some(fresh) = settled {
+                if let Some(written) = &self.written {
+                    written.settle(fresh).await?;
+                }
+                return Ok(());
+            }
+        }
+        Err(IoError::Corrupt)
+    }
+
+    /// Writes the changed pages of a side with a home. Returns the pages that are durable and whose
+    /// bits are not set; `None` when a page read back is not as it was written.
+    async fn write_pages_home(&self) -> Result<Option<BTreeSet<u64>>, IoError> {
+        if let Some(checksums) = &self.checksums {
+            checksums.write_back().await?;
+        }
+        self.write_regions().await?;
+        let fresh = self.flush_pages().await?;
+        let mut taken = self.regions.verify().await?;
+        if let Some(checksums) = &self.checksums {
+            taken &= checksums.verify().await?;
+        }
+        Ok(taken.then_some(fresh))
+    }
+
+    async fn write_regions(&self) -> Result<(), IoError> {
+        match self.regions.dirty() {
+            true => self.regions.write_back().await,
+            false => Ok(()),
+        }
+    }
+
+    /// Flushes the device. Returns the pages that the flush makes durable and whose bits are not
+    /// set.
+    async fn flush_pages(&self) -> Result<BTreeSet<u64>, IoError> {
+        // The flush possibly does not cover pages that are written from now on.
+        let fresh = self.written.as_ref().map(|written| written.fresh());
+        self.device.submit(Request::flush()).await?;
+        Ok(fresh.unwrap_or_default())
+    }
+
+    /// Commits the map and the checksums of a logged side. Returns as
+    /// [`write_pages_home`](Self::write_pages_home) does.
+    async fn commit(&self, segments: &Segments) -> Result<Option<BTreeSet<u64>>, IoError> {
+        // A segment that is dead now is free after the commit: what referred to it has changed
+        // before, so the commit contains that change.
+        let dead = segments.dead();
+        let (of_map, of_checksums) = self.pages_to_write(segments);
+        if let Some(checksums) = &self.checksums {
+            // Writing a page of the checksums changes its place, so this precedes the map.
+            let lost = checksums.write_some(of_checksums).await?;
+            self.suspect_pages(lost);
+        }
+        self.write_regions().await?;
+        segments.write_map(of_map).await?;
+        let changes = self.checksums.as_ref().map(Checksums::take_changes);
+        let first_run = segments.next_run();
+        segments.write_journal(changes.unwrap_or_default()).await?;
+        let fresh = self.flush_pages().await?;
+        let mut taken = self.regions.verify().await?;
+        if let Some(checksums) = &self.checksums {
+            taken &= checksums.verify().await?;
+        }
+        taken &= segments.verify_journal().await?;
+        if !taken {
+            return Ok(None);
+        }
+        let oldest = self.checksums.as_ref().and_then(Checksums::oldest_run);
+        let floor = oldest.unwrap_or(u64::MAX).min(first_run);
+        let log_floor = self.log.floor();
+        segments
+            .commit_changes(&dead, log_floor, (floor, first_run))
+            .await?;
+        if let Some(checksums) = &self.checksums {
+            checksums.committed(first_run);
+        }
+        // The log may have become longer.
+        self.log.pump();
+        Ok(Some(fresh))
+    }
+
+    /// Returns the numbers of pages of the map and of the checksums that this commit should write
+    /// of those of which the journal has entries.
+    fn pages_to_write(&self, segments: &Segments) -> (usize, usize) {
+        let of_checksums = self.checksums.as_ref().map_or((0, 0), Checksums::owed);
+        let of_map = segments.owed();
+        let bytes = of_checksums.1 + of_map.1;
+        (
+            segments.pages_per_commit(of_map.0, bytes),
+            segments.pages_per_commit(of_checksums.0, bytes),
+        )
+    }
+
+    /// Records that the blocks that pages of the checksums describe must be checked, because the
+    /// pages were damaged.
+    pub(super) fn suspect_pages(&self, pages: Vec<u64>) {
+        for page in pages {
+            let blocks = Checksums::blocks_of(page);
+            let end = (blocks.end * BLOCK_BYTES).min(self.volume_bytes.get());
+            let range = blocks.start * BLOCK_BYTES..end;
+            if !range.is_empty() {
+                self.suspect.borrow_mut().insert(range);
+            }
+        }
+    }
+}
