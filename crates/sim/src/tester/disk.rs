@@ -18,8 +18,9 @@
 //!   a lost block durable, even if that flush succeeds. Until a lost block is written again, reads
 //!   return its written content or, from some read on, an older version. Reads of lost blocks that
 //!   an earlier program wrote return an older version immediately. To the next program, reads of
-//!   every lost block return an older version. Under a volume without superblocks, which has no
-//!   checksums to detect the loss, no block is lost.
+//!   every lost block return an older version. An older version that a read returns is not lost: it
+//!   survives a power cut once a later flush has succeeded. Under a volume without superblocks,
+//!   which has no checksums to detect the loss, no block is lost.
 //! - **Freezes.** For a while the disk accepts and answers no request. A write during the freeze
 //!   may or may not have been applied, and every request is answered late. A freeze lasts up to 5
 //!   s, 1 to 120 s (`long-hangs`), or forever.

@@ -292,12 +292,15 @@ impl Platter {
     }
 
     /// Evicts from the cache a block whose newest content was lost by a failed flush. From now on,
-    /// reads return a random older version of the block.
+    /// reads return a random older version of the block. The disk holds that version, so the failed
+    /// flush has not lost it, and the next successful flush makes it durable. Otherwise a program
+    /// that begins after the failure would read content that no flush of its own makes durable.
     pub fn evict(&mut self, index: usize, rng: &mut Rng) {
         assert!(self.is_lost(index), "only what was given up is evicted");
         let mut versions = self.versions.remove(&index).expect("it has versions");
         versions.pop();
         versions.truncate(1 + rng.below(versions.len() as u64) as usize);
+        versions.iter_mut().for_each(|version| version.lost = false);
         let newest = versions.last().expect("the durable version is left");
         let (content, corrupt) = (newest.content.clone(), newest.corrupt);
         if versions.len() > 1 {
@@ -379,4 +382,53 @@ pub async fn until_idle(platter: &Rc<RefCell<Platter>>) {
     }
     let idle = Rc::clone(&platter.borrow().idle);
     idle.until(|| platter.borrow().old_requests == 0).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use bimetal_rt::VirtualOptions;
+
+    use super::*;
+
+    const BLOCK: usize = 3;
+
+    /// Fails two flushes, each after the same block was written, and then evicts the block.
+    fn evicted_after_two_failed_flushes(rt: &Rt, rng: &mut Rng) -> Platter {
+        let mut platter = Platter::new(rt, 8 * BLOCK_BYTES).borrow().fork();
+        for byte in [1, 2] {
+            let content = rt.pool().copy_of(&[byte; BLOCK_BYTES as usize]);
+            platter.set(BLOCK, Some(content.into()));
+            assert_eq!(platter.fail_flush(rng, 1.0), 1);
+        }
+        platter.evict(BLOCK, rng);
+        platter
+    }
+
+    /// The present content of the block and the content after a power cut, each as its first byte.
+    fn present_and_durable(platter: &Platter) -> (u8, u8) {
+        let first = |platter: &Platter| {
+            let block = platter.block(BLOCK as u64);
+            block.map_or(0, |block| block.to_vec()[0])
+        };
+        (first(platter), first(&platter.durable_copy()))
+    }
+
+    /// After an eviction, a read returns an older version. A flush that succeeds makes this version
+    /// durable, and no further eviction can replace it.
+    #[test]
+    fn a_flush_makes_durable_what_is_read_after_an_eviction() {
+        let rt = Rt::virtual_time(VirtualOptions::default());
+        let mut seen = BTreeSet::new();
+        for seed in 0..16 {
+            let mut rng = Rng::labelled(seed, "test");
+            let mut platter = evicted_after_two_failed_flushes(&rt, &mut rng);
+            assert!(!platter.is_lost(BLOCK));
+            let (read, durable) = present_and_durable(&platter);
+            assert_eq!(durable, 0, "no flush has succeeded yet");
+            platter.flushed(platter.writes());
+            assert_eq!(present_and_durable(&platter), (read, read));
+            seen.insert(read);
+        }
+        assert_eq!(seen, BTreeSet::from([0, 1]), "the newest version is lost");
+    }
 }
