@@ -20,6 +20,16 @@ pub enum Source {
     Peer,
 }
 
+/// The source of a piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The source.
+    pub source: Source,
+    /// Whether the source is only tried, to measure what it costs. The piece should be short then:
+    /// the dearer source can cost a hundred times as much.
+    pub is_trial: bool,
+}
+
 /// The measured costs of both sources, and the choice between them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sources {
@@ -33,12 +43,16 @@ pub struct Sources {
 impl Sources {
     /// Returns the source of the next piece, when another side can be asked. An unmeasured source
     /// is tried first, beginning with the other side.
-    pub fn choose(&mut self) -> Source {
+    pub fn choose(&mut self) -> Choice {
+        let trial = |source| Choice {
+            source,
+            is_trial: true,
+        };
         let (Some(own), Some(peer)) = (self.own_ns, self.peer_ns) else {
-            return match self.peer_ns {
+            return trial(match self.peer_ns {
                 None => Source::Peer,
                 Some(_) => Source::Own,
-            };
+            });
         };
         let (cheaper, dearer) = match own < peer {
             true => (Source::Own, Source::Peer),
@@ -46,10 +60,13 @@ impl Sources {
         };
         self.chosen += 1;
         if self.chosen < TRIED_EVERY {
-            return cheaper;
+            return Choice {
+                source: cheaper,
+                is_trial: false,
+            };
         }
         self.chosen = 0;
-        dearer
+        trial(dearer)
     }
 
     /// Records that reading `blocks` blocks from a source took `time_ns`.
@@ -72,7 +89,7 @@ mod tests {
     fn from_peer(sources: &mut Sources, pieces: u32, own_ns: u64, peer_ns: u64) -> u32 {
         let mut count = 0;
         for _ in 0..pieces {
-            let source = sources.choose();
+            let source = sources.choose().source;
             let (each_ns, peer) = match source {
                 Source::Own => (own_ns, 0),
                 Source::Peer => (peer_ns, 1),
@@ -86,9 +103,12 @@ mod tests {
     #[test]
     fn the_cheaper_source_is_used_and_the_other_is_tried_now_and_then() {
         let mut sources = Sources::default();
-        assert_eq!(sources.choose(), Source::Peer);
+        let first = sources.choose();
+        assert_eq!((first.source, first.is_trial), (Source::Peer, true));
         let cheap_peer = from_peer(&mut sources, 320, 50_000, 8_000);
         assert!((300..320).contains(&cheap_peer), "{cheap_peer}");
+        let next = sources.choose();
+        assert_eq!((next.source, next.is_trial), (Source::Peer, false));
         let cheap_own = from_peer(&mut sources, 320, 5_000, 80_000);
         assert!((5..60).contains(&cheap_own), "{cheap_own}");
     }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bimetal_policy::cleaning::source::{Source, Sources};
+use bimetal_policy::cleaning::source::{Choice, Source, Sources};
 use bimetal_rt::Payload;
 
 use super::Store;
@@ -19,6 +19,8 @@ use crate::error::IoError;
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Number of blocks that are moved together at least, so that a disk seeks rarely.
 const PIECE_BLOCKS_MIN: u64 = 512;
+/// Number of blocks of a piece with which a source is tried.
+const TRIAL_BLOCKS: u64 = 32;
 /// Time in nanoseconds that counts for a piece of which another side supplied nothing, so that it
 /// is rarely asked.
 const NOTHING_SUPPLIED_NS: u64 = 1_000_000_000;
@@ -98,9 +100,15 @@ impl Store {
             if self.a_commit_helps(segments) {
                 self.write_pages().await?;
             }
-            let blocks = segments.due_blocks().max(PIECE_BLOCKS_MIN);
+            let choice = self.choose_source(sources);
+            let blocks = match choice.is_trial {
+                true => TRIAL_BLOCKS,
+                false => segments.due_blocks().max(PIECE_BLOCKS_MIN),
+            };
             let piece = batch.take(blocks);
-            let moved = self.move_piece(segments, &mut batch, piece, sources).await;
+            let moved = self
+                .move_piece(segments, &mut batch, (piece, choice.source), sources)
+                .await;
             if moved == Err(IoError::NoSpace) {
                 break;
             }
@@ -108,22 +116,34 @@ impl Store {
             // The log may append more.
             self.log.pump();
         }
-        let is_over = batch.is_over();
+        let has_moved = batch.has_moved();
         segments.end_batch(batch);
         let free = segments.free();
         self.write_pages().await?;
-        Ok(is_over || segments.free() > free)
+        Ok(has_moved || segments.free() > free)
+    }
+
+    /// Chooses where to read the next piece.
+    fn choose_source(&self, sources: &mut Sources) -> Choice {
+        match self.peer.borrow().is_some() {
+            true => sources.choose(),
+            false => Choice {
+                source: Source::Own,
+                is_trial: false,
+            },
+        }
     }
 
     async fn move_piece(
         self: &Rc<Self>,
         segments: &Segments,
         batch: &mut Batch<'_>,
-        piece: Vec<Live>,
+        (piece, from): (Vec<Live>, Source),
         sources: &mut Sources,
     ) -> Result<(), IoError> {
         let blocks = piece.len() as u64;
-        let from_peer = self.peer.borrow().is_some() && sources.choose() == Source::Peer;
+        let piece = self.without_replaced(segments, piece);
+        let from_peer = from == Source::Peer;
         let (mut content, left) = match from_peer {
             true => {
                 let began = self.rt.now();
@@ -153,7 +173,23 @@ impl Store {
             drop(suspect);
             content.extend(own);
         }
+        let _given_way = self.log_gives_way();
         segments.move_content(batch, blocks, content).await
+    }
+
+    /// Removes the blocks of a piece that the log has newer records of. They die where they are as
+    /// soon as these records are folded, and another side has the newer content already. While few
+    /// segments are free, nothing is removed, since the fold may have to wait for cleaning.
+    fn without_replaced(&self, segments: &Segments, mut piece: Vec<Live>) -> Vec<Live> {
+        if segments.must_clean_first() {
+            return piece;
+        }
+        let index = self.log.index.borrow();
+        piece.retain(|live| {
+            let offset = segments.volume_offset(live);
+            index.newest_in(&(offset..offset + BLOCK_BYTES)).is_empty()
+        });
+        piece
     }
 
     /// Returns the content of a range from another side, if it is the content that this side has

@@ -85,6 +85,7 @@ impl Store {
         // before, so the commit contains that change.
         let dead = segments.dead();
         let (of_map, of_checksums) = self.pages_to_write(segments);
+        let given_way = self.log_gives_way();
         if let Some(checksums) = &self.checksums {
             // Writing a page of the checksums changes its place, so this precedes the map.
             let lost = checksums.write_some(of_checksums).await?;
@@ -113,6 +114,7 @@ impl Store {
         if let Some(checksums) = &self.checksums {
             checksums.committed(first_run);
         }
+        drop(given_way);
         // The log may have become longer.
         self.log.pump();
         Ok(Some(fresh))

@@ -107,6 +107,8 @@ pub(super) struct Log {
     /// so far, including entries that are still being written.
     pub(super) formed: Cell<(u64, u64)>,
     waits_for_space: Cell<bool>,
+    /// Number of tasks for which the log pauses.
+    pub(super) gives_way: Cell<u32>,
     /// Whether a new incarnation could not begin for lack of space.
     pub(super) cramped: Cell<bool>,
     pub(super) changed: Event,
@@ -170,6 +172,7 @@ impl Log {
             kept_from: Cell::new(kept_from),
             formed: Cell::new((highest, complete)),
             waits_for_space: Cell::new(false),
+            gives_way: Cell::new(0),
             cramped: Cell::new(false),
             changed: Event::new(),
             tasks: TaskGroup::new(rt),
@@ -382,6 +385,7 @@ impl Log {
     pub(super) fn pump(self: &Rc<Self>) {
         while !self.broken.get()
             && self.halted.get().is_none()
+            && self.gives_way.get() == 0
             && self.flying.borrow().len() < ENTRIES_IN_FLIGHT_MAX
             && self.has_waiting()
         {

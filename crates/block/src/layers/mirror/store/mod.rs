@@ -23,6 +23,7 @@ mod entry;
 mod extents;
 mod folding;
 mod forgetting;
+mod giving_way;
 mod growing;
 mod headers;
 mod index;

@@ -53,6 +53,8 @@ pub(in super::super) struct Batch<'s> {
     checksum_pages: Vec<u64>,
     cost: Yield,
     moved_blocks: u64,
+    /// Whether content was appended again.
+    has_moved: bool,
     segments: usize,
     /// Keeps the segments from being filled anew while their blocks are read.
     pins: Pins<'s>,
@@ -68,6 +70,11 @@ impl Batch<'_> {
     /// Returns true when everything was moved.
     pub(in super::super) fn is_over(&self) -> bool {
         self.live.is_empty()
+    }
+
+    /// Returns true when something was appended again.
+    pub(in super::super) fn has_moved(&self) -> bool {
+        self.has_moved
     }
 
     /// Removes and returns the pages of the checksums to write again.
@@ -136,6 +143,7 @@ impl Segments {
         Some(Batch {
             live: live.into(),
             moved_blocks: checksum_pages.len() as u64,
+            has_moved: !checksum_pages.is_empty(),
             checksum_pages,
             cost,
             segments: victims.len(),
@@ -168,13 +176,18 @@ impl Segments {
         Some((victims, cost, Pins { of: self, segments }))
     }
 
+    /// Returns the offset in the volume of a live block.
+    pub(in super::super) fn volume_offset(&self, live: &Live) -> u64 {
+        live.block * BLOCK_BYTES - self.pages_bytes
+    }
+
     /// Returns the offsets in the volume of blocks of a piece that are not in its content.
     pub(in super::super) fn unread(&self, piece: &[Live], content: &[(Live, Payload)]) -> Vec<u64> {
         let mut found: Vec<Live> = content.iter().map(|(live, _)| *live).collect();
         found.sort_unstable();
         let is_unread = |live: &&Live| found.binary_search(live).is_err();
-        let offset = |live: &Live| live.block * BLOCK_BYTES - self.pages_bytes;
-        piece.iter().filter(is_unread).map(offset).collect()
+        let unread = piece.iter().filter(is_unread);
+        unread.map(|live| self.volume_offset(live)).collect()
     }
 
     /// Returns the live blocks of some segments, in the order of the segments. Pages of the map are
@@ -211,6 +224,7 @@ impl Segments {
         blocks: u64,
         content: Vec<(Live, Payload)>,
     ) -> Result<(), IoError> {
+        batch.has_moved |= !content.is_empty();
         self.write_moved(content).await?;
         batch.moved_blocks += blocks;
         self.pace
