@@ -8,6 +8,11 @@
 
 /// Number of pieces after which the dearer source is tried again.
 const TRIED_EVERY: u32 = 32;
+/// Number of pieces in a row of which the other side supplies nothing, after which it counts as
+/// dear. An SSD that stalls for some 100 ms must not be given up for the next 32 pieces.
+const FAILED_MAX: u32 = 16;
+/// Time for a block, in nanoseconds, that counts then.
+const FAILED_NS: u64 = 1_000_000_000;
 /// Weight of a new measurement in the mean.
 const WEIGHT: f64 = 0.25;
 
@@ -38,6 +43,8 @@ pub struct Sources {
     peer_ns: Option<f64>,
     /// Number of choices since the dearer source was chosen.
     chosen: u32,
+    /// Number of pieces in a row of which the other side supplied nothing.
+    failed: u32,
 }
 
 impl Sources {
@@ -60,9 +67,10 @@ impl Sources {
         };
         self.chosen += 1;
         if self.chosen < TRIED_EVERY {
+            // What the other side does not supply is read from the dearer source.
             return Choice {
                 source: cheaper,
-                is_trial: false,
+                is_trial: cheaper == Source::Peer && self.failed > 0,
             };
         }
         self.chosen = 0;
@@ -73,10 +81,21 @@ impl Sources {
     pub fn note(&mut self, source: Source, blocks: u64, time_ns: u64) {
         let mean = match source {
             Source::Own => &mut self.own_ns,
-            Source::Peer => &mut self.peer_ns,
+            Source::Peer => {
+                self.failed = 0;
+                &mut self.peer_ns
+            }
         };
         let now = time_ns as f64 / blocks.max(1) as f64;
         *mean = Some(mean.map_or(now, |mean| mean + WEIGHT * (now - mean)));
+    }
+
+    /// Records that the other side supplied nothing of a piece.
+    pub fn note_nothing(&mut self) {
+        self.failed += 1;
+        if self.failed >= FAILED_MAX {
+            self.note(Source::Peer, 1, FAILED_NS);
+        }
     }
 }
 
@@ -98,6 +117,22 @@ mod tests {
             count += peer;
         }
         count
+    }
+
+    #[test]
+    fn another_side_that_stalls_is_asked_again_at_once_with_short_pieces() {
+        let mut sources = Sources::default();
+        from_peer(&mut sources, 4, 100_000, 2_000);
+        for _ in 0..15 {
+            sources.note_nothing();
+            let next = sources.choose();
+            assert_eq!((next.source, next.is_trial), (Source::Peer, true));
+        }
+        sources.note(Source::Peer, 100, 100 * 2_000);
+        let next = sources.choose();
+        assert_eq!((next.source, next.is_trial), (Source::Peer, false));
+        (0..16).for_each(|_| sources.note_nothing());
+        assert_eq!(sources.choose().source, Source::Own);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use super::checksums::{self, Expected};
 use super::destage::PEER_PATIENCE;
 use super::segments::{Batch, Live, Segments};
 use crate::BLOCK_BYTES;
+use crate::device::Device;
 use crate::error::IoError;
 
 /// Delay of the cleaner after an error.
@@ -21,9 +22,10 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 const PIECE_BLOCKS_MIN: u64 = 512;
 /// Number of blocks of a piece with which a source is tried.
 const TRIAL_BLOCKS: u64 = 32;
-/// Time in nanoseconds that counts for a piece of which another side supplied nothing, so that it
-/// is rarely asked.
-const NOTHING_SUPPLIED_NS: u64 = 1_000_000_000;
+/// Number of blocks that are read from a disk before its log has a turn.
+const READ_TOGETHER: usize = 32;
+/// Maximum time for which reading waits for the log to have its turn.
+const TURN_MAX: Duration = Duration::from_millis(50);
 
 impl Store {
     /// Cleans segments when it is due, until the store ends.
@@ -149,18 +151,19 @@ impl Store {
                 let began = self.rt.now();
                 let ask = |range| Box::pin(self.content_for_move(range)) as _;
                 let (content, left) = segments.read_from(&ask, piece).await;
-                let time_ns = match content.is_empty() {
-                    true => NOTHING_SUPPLIED_NS,
-                    false => self.rt.now().since(began).as_nanos() as u64,
-                };
-                sources.note(Source::Peer, content.len() as u64, time_ns);
+                let time_ns = self.rt.now().since(began).as_nanos() as u64;
+                match content.is_empty() {
+                    true if left.is_empty() => {}
+                    true => sources.note_nothing(),
+                    false => sources.note(Source::Peer, content.len() as u64, time_ns),
+                }
                 (content, left)
             }
             false => (Vec::new(), piece),
         };
         if !left.is_empty() {
             let began = self.rt.now();
-            let own = segments.read_own(&left).await?;
+            let own = self.read_own(segments, &left).await?;
             if !from_peer {
                 let time_ns = self.rt.now().since(began).as_nanos() as u64;
                 sources.note(Source::Own, own.len() as u64, time_ns);
@@ -175,6 +178,27 @@ impl Store {
         }
         let _given_way = self.log_gives_way();
         segments.move_content(batch, blocks, content).await
+    }
+
+    /// Reads blocks of a piece on this side. On a disk, the log has a turn now and then: a disk that
+    /// orders its requests by position would serve all these reads before the next entry.
+    async fn read_own(
+        &self,
+        segments: &Segments,
+        piece: &[Live],
+    ) -> Result<Vec<(Live, Payload)>, IoError> {
+        if !self.noticed.geometry().rotational {
+            return segments.read_own(piece).await;
+        }
+        let mut content = Vec::with_capacity(piece.len());
+        for some in piece.chunks(READ_TOGETHER) {
+            content.extend(segments.read_own(some).await?);
+            let (log, stored) = (&self.log, self.log.stored());
+            let had_turn = || !log.is_writing() || log.stored() != stored;
+            // The wait has a timeout, since the write in flight may hang on the device.
+            let _ = self.rt.timeout(TURN_MAX, log.changed.until(had_turn)).await;
+        }
+        Ok(content)
     }
 
     /// Removes the blocks of a piece that the log has newer records of. They die where they are as
