@@ -30,6 +30,7 @@ mod rate;
 mod rebuild;
 mod remembered;
 mod shard;
+mod silence;
 mod stats;
 mod stripe;
 mod tap;

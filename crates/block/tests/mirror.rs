@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::common::{byte_of, virtual_rt, write};
 use bimetal_block::layers::fault::{Fault, FaultControl, FaultPlan};
-use bimetal_block::layers::mirror::{Mirror, MirrorConfig, OnDegraded, SideDevice};
+use bimetal_block::layers::mirror::{Mirror, MirrorConfig, OnDegraded, SideDevice, Silence};
 use bimetal_block::media::memory::MemoryDevice;
 use bimetal_block::units::{Size, Time};
 use bimetal_block::{Device, Flags, Geometry, IoError, IoFuture, Op, Request};
@@ -301,7 +301,10 @@ fn at_most_one_read_in_twenty_is_hedged() {
 
 #[test]
 fn past_the_bound_in_bytes_writes_wait_for_all_sides() {
-    let pair = Pair::new(|config| config.exposure.bytes = Size(4 * BLOCK));
+    let pair = Pair::new(|config| {
+        config.exposure.bytes = Size(4 * BLOCK);
+        config.exposure.silence = Silence::Wait;
+    });
     pair.rt.block_on(async {
         pair.learn().await;
         pair.slow.faults.set_frozen(true);
@@ -332,7 +335,10 @@ fn past_the_bound_in_bytes_writes_wait_for_all_sides() {
 #[test]
 fn past_the_bound_in_time_writes_wait_for_all_sides() {
     let age = Time(Duration::from_millis(500));
-    let pair = Pair::new(|config| config.exposure.age = age);
+    let pair = Pair::new(|config| {
+        config.exposure.age = age;
+        config.exposure.silence = Silence::Wait;
+    });
     pair.rt.block_on(async {
         pair.learn().await;
         pair.slow.faults.set_frozen(true);

@@ -10,7 +10,9 @@ use crate::common::{virtual_rt, write};
 use bimetal_block::layers::fault::{Fault, FaultControl, FaultPlan};
 use bimetal_block::layers::mirror::formatting::{self, Formatting};
 use bimetal_block::layers::mirror::superblock::Candidate;
-use bimetal_block::layers::mirror::{Mirror, MirrorConfig, OpenOptions, RebuildRates, SideToOpen};
+use bimetal_block::layers::mirror::{
+    Mirror, MirrorConfig, OpenOptions, RebuildRates, SideToOpen, Silence,
+};
 use bimetal_block::layers::timing::Timing;
 use bimetal_block::media::memory::MemoryDevice;
 use bimetal_block::media::model::{ModelType, Parameters};
@@ -108,6 +110,7 @@ impl Volume {
         made.expect("the sides are fit");
         let mut config = MirrorConfig::of(sides.iter().map(|side| side.name.clone()).collect());
         config.absent_after = Some(Time(Duration::from_secs(2)));
+        config.exposure.silence = Silence::Wait;
         let sides = sides.iter().map(|side| SideToOpen {
             name: side.name.clone(),
             device: Ok(Rc::clone(&side.device)),

@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant};
 
 use bimetal_block::IoError;
-use bimetal_block::layers::mirror::{MirrorStatus, SideStatus};
+use bimetal_block::layers::mirror::{AbsentReason, MirrorStatus, SideStatus};
 use bimetal_rt::{Notice, Rt};
 
 use crate::shown::Shown;
@@ -171,7 +171,13 @@ fn changes_of_side(before: &mut SideBefore, now: &SideStatus) -> Vec<(&'static s
 }
 
 /// Returns the reason why a side was ejected, with advice for the operator.
-fn absent_reason(error: IoError) -> String {
+fn absent_reason(reason: AbsentReason) -> String {
+    let AbsentReason::Error(error) = reason else {
+        return format!(
+            ": {reason}, and then resynchronized; if this repeats, see the kernel log, or replace \
+             the side"
+        );
+    };
     let advice = match error {
         IoError::NoSpace => "free space on the file system or pool below it (ENOSPC)",
         IoError::Medium => "see the kernel log; if the error persists, replace the side (EIO)",

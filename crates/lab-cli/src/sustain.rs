@@ -10,7 +10,7 @@ use bimetal_console::progress::progress_bar;
 use bimetal_console::table::{Align, Table};
 use bimetal_sim::experiment::pattern::Pattern;
 use bimetal_sim::experiment::sustained::{
-    Latencies, Modelled, Progress, Second, Setting, Sustained, SustainedLoad, Target,
+    Latencies, Modelled, Progress, Second, Setting, SilentTime, Sustained, SustainedLoad, Target,
     run as run_load,
 };
 use serde_json::json;
@@ -79,6 +79,12 @@ pub(crate) struct Args {
     /// Flush after each n-th write
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     flush_every: Option<u64>,
+    /// Second of the load from which the slow device answers nothing, for `--silent-for` seconds
+    #[arg(long, value_name = "SECOND", requires = "silent_for")]
+    silent_from: Option<u64>,
+    /// Number of seconds for which the slow device answers nothing
+    #[arg(long, value_name = "N", requires = "silent_from")]
+    silent_for: Option<u64>,
     /// Duration of the load in seconds of virtual time
     #[arg(long, value_name = "N", default_value = "300",
           value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
@@ -119,6 +125,10 @@ impl Args {
             settings: self.set.join("\n"),
             span_bytes: self.span.0,
             fill: !self.empty,
+            silent: self
+                .silent_from
+                .zip(self.silent_for)
+                .map(|(from_s, seconds)| SilentTime { from_s, seconds }),
             load: SustainedLoad {
                 write_bytes: self.block.0,
                 pattern: self.pattern,
@@ -252,6 +262,12 @@ fn totals(result: &Sustained) -> Table {
         latencies("flush", flushes);
     }
     row("longest time without an answer", ms(result.longest_gap_ms));
+    if let Some(silence) = result.silence {
+        row("ejected for silence", silence.ejections.to_string());
+        let whole = silence.whole_after_s;
+        let whole = whole.map_or("not yet".to_owned(), |s| format!("{s:.1} s"));
+        row("whole after the silence", whole);
+    }
     row("exposed at most", show_size(result.exposed_bytes_peak));
     row("rounds of the log", format!("{:.2}", result.log_rounds));
     table

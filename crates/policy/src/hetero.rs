@@ -84,6 +84,9 @@ pub struct HeteroRules {
     /// Timeout after which a side that has outstanding requests and completes none of them is
     /// treated as absent.
     pub absent_after_ns: u64,
+    /// Silence in nanoseconds after which a side is ejected for the first time if writes wait
+    /// because of it; `u64::MAX` if the writes wait until the side is absent.
+    pub silence_ns_max: u64,
     /// Maximum number of operations in flight on a side that is not delayed.
     pub depth_max: usize,
 }
@@ -105,6 +108,7 @@ impl Default for HeteroRules {
             exposure_age_ns_max: 5_000_000_000,
             mode_dwell_ns: 1_000_000_000,
             absent_after_ns: 30_000_000_000,
+            silence_ns_max: 1_000_000_000,
             depth_max: 64,
         }
     }
@@ -123,6 +127,7 @@ impl HeteroRules {
             exposure_age_ns_max: u64::MAX,
             mode_dwell_ns: 0,
             absent_after_ns: u64::MAX,
+            silence_ns_max: u64::MAX,
             depth_max: usize::MAX,
         }
     }

@@ -11,6 +11,7 @@ pub mod hetero;
 pub mod latency;
 pub mod lists;
 pub mod pacing;
+pub mod patience;
 pub mod read_ahead;
 pub mod readers;
 pub mod replacement;

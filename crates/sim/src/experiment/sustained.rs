@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bimetal_block::device::Device;
+use bimetal_block::layers::fault::{Fault, FaultControl, FaultPlan};
 use bimetal_block::layers::mirror::{Mirror, MirrorConfig};
 use bimetal_block::layers::timing::Timing;
 use bimetal_block::media::model::{Parameters, profiles};
@@ -67,8 +68,19 @@ pub struct Setting {
     pub span_bytes: u64,
     /// Whether the span is written once, in sequence, before the load.
     pub fill: bool,
+    /// Time in which the slow device answers nothing; `None` for never.
+    pub silent: Option<SilentTime>,
     /// The load.
     pub load: SustainedLoad,
+}
+
+/// Time in which a device answers nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct SilentTime {
+    /// Seconds from the start of the load to the beginning.
+    pub from_s: u64,
+    /// Length in seconds.
+    pub seconds: u64,
 }
 
 /// A load of writes.
@@ -110,10 +122,22 @@ pub struct Sustained {
     /// Bytes written to the log of a side, divided by the length of that log: the lowest value of
     /// all sides. Zero without logs.
     pub log_rounds: f64,
+    /// What became of the silence of the slow device; `None` without one, and without a mirror.
+    pub silence: Option<SilenceResult>,
     /// Bytes that the devices received and returned during the load.
     pub sides: Vec<SideTraffic>,
     /// The load second by second.
     pub seconds: Vec<Second>,
+}
+
+/// What became of the silence of the slow device.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct SilenceResult {
+    /// Number of times that the slow side was ejected because it was silent.
+    pub ejections: u64,
+    /// Seconds from the end of the silence until both sides were healthy; `None` if they were not
+    /// before the end of the load.
+    pub whole_after_s: Option<f64>,
 }
 
 /// Response times in milliseconds. If the load has an arrival rate, the time of a request begins at
@@ -198,7 +222,18 @@ pub fn run(
         }
         built.traffic()
     });
+    let silence = setting.silent.map(|silent| {
+        rt.spawn(be_silent(
+            rt.clone(),
+            built.clone(),
+            silent,
+            Rc::clone(&load),
+        ))
+    });
     rt.block_on(Rc::clone(&load).drive());
+    if let Some(silence) = silence {
+        rt.block_on(silence.cancel());
+    }
     let result = load.result(setting, &built, &before);
     // The backlog of a mirror can be long, so the run ends without draining it.
     rt.end();
@@ -244,10 +279,28 @@ fn check(setting: &Setting, volume: &Geometry) -> Result<(), ExperimentError> {
     Ok(())
 }
 
+/// Lets the slow device be silent, and notes when the volume is whole again.
+async fn be_silent(rt: Rt, built: Built, silent: SilentTime, load: Rc<Running>) {
+    rt.sleep(Duration::from_secs(silent.from_s)).await;
+    built.slow.set_frozen(true);
+    rt.sleep(Duration::from_secs(silent.seconds)).await;
+    built.slow.set_frozen(false);
+    let Some(mirror) = built.mirror else { return };
+    let thawed = rt.now();
+    while mirror.status().degraded {
+        rt.sleep(Duration::from_millis(10)).await;
+    }
+    load.whole_after_s
+        .set(Some(rt.now().since(thawed).as_secs_f64()));
+}
+
 /// The devices of a run.
+#[derive(Clone)]
 struct Built {
     device: Rc<dyn Device>,
     mirror: Option<Mirror>,
+    /// Switch of the slow device.
+    slow: Rc<FaultControl>,
     media: Vec<(String, Rc<Sparse>)>,
 }
 
@@ -263,12 +316,20 @@ impl Built {
 fn build(rt: &Rt, setting: &Setting) -> Result<Built, ExperimentError> {
     let mut devices: Vec<Rc<dyn Device>> = Vec::new();
     let mut media = Vec::new();
+    let mut slow = Rc::default();
     for (number, (of, name)) in setting.devices.iter().zip(["fast", "slow"]).enumerate() {
         let bytes = of.bytes / BLOCK_BYTES * BLOCK_BYTES;
         let medium = Rc::new(Sparse::new(rt, bytes));
         let seed = setting.load.seed + 1_000 * number as u64;
         let below: Rc<dyn Device> = Rc::clone(&medium) as Rc<dyn Device>;
-        devices.push(Rc::new(Timing::new(rt, below, &parameters(of)?, seed)?));
+        let timed: Rc<dyn Device> = Rc::new(Timing::new(rt, below, &parameters(of)?, seed)?);
+        let switched = Fault::new(rt, Rc::clone(&timed), FaultPlan::default(), seed);
+        if number == 1 && setting.silent.is_some() {
+            slow = switched.control();
+            devices.push(Rc::new(switched));
+        } else {
+            devices.push(timed);
+        }
         media.push((name.to_owned(), medium));
     }
     let alone = |number: usize| (Rc::clone(&devices[number]), None);
@@ -294,6 +355,7 @@ fn build(rt: &Rt, setting: &Setting) -> Result<Built, ExperimentError> {
     Ok(Built {
         device,
         mirror,
+        slow,
         media: media.drain(used).collect(),
     })
 }
@@ -333,6 +395,7 @@ struct Running {
     /// Time of the last completion, or of the start of a request when none was outstanding.
     moved_at: Cell<Instant>,
     longest_gap_ns: Cell<u64>,
+    whole_after_s: Cell<Option<f64>>,
     progress: Box<dyn Fn(Progress)>,
 }
 
@@ -362,6 +425,7 @@ impl Running {
             outstanding: Cell::new(0),
             moved_at: Cell::new(rt.now()),
             longest_gap_ns: Cell::new(0),
+            whole_after_s: Cell::new(None),
             progress,
             load,
         }
@@ -531,6 +595,13 @@ impl Running {
                 .as_ref()
                 .map_or(0, |mirror| mirror.status().exposed_bytes_peak),
             log_rounds: built.mirror.as_ref().map_or(0.0, log_rounds),
+            silence: setting.silent.and(built.mirror.as_ref()).map(|mirror| {
+                let slow = &mirror.status().sides[1];
+                SilenceResult {
+                    ejections: slow.silences,
+                    whole_after_s: self.whole_after_s.get(),
+                }
+            }),
             sides: sides.collect(),
             seconds,
         }
@@ -566,6 +637,7 @@ mod tests {
             settings: String::new(),
             span_bytes: 64 << 20,
             fill: true,
+            silent: None,
             load: SustainedLoad {
                 write_bytes: 4096,
                 pattern: Pattern::Uniform,
@@ -633,6 +705,30 @@ mod tests {
             let gap_ms = result.longest_gap_ms;
             assert!(gap_ms <= 1_000.0, "no answer for {gap_ms} ms");
         }
+    }
+
+    /// The disk answers nothing for 20 s. The mirror ejects it when the exposure is full and a
+    /// write has waited for a second, and makes it whole again when it answers.
+    #[test]
+    fn a_silent_disk_costs_a_write_at_most_its_patience() {
+        let mut setting = setting(Target::Mirror);
+        setting.load.writes_per_s = Some(70);
+        setting.load.seconds = 60;
+        setting.silent = Some(SilentTime {
+            from_s: 10,
+            seconds: 20,
+        });
+        let result = run(&setting, |_| {}).unwrap();
+        let longest_ms = result.writes.max_ms;
+        assert!((900.0..=1_250.0).contains(&longest_ms), "{longest_ms} ms");
+        let silence = result.silence.unwrap();
+        assert_eq!(silence.ejections, 1);
+        let whole_after_s = silence.whole_after_s.unwrap();
+        assert!((1.0..20.0).contains(&whole_after_s), "{whole_after_s} s");
+        setting.settings = "exposure = { silence = \"wait\" }".to_owned();
+        let result = run(&setting, |_| {}).unwrap();
+        assert!(result.writes.max_ms > 14_000.0, "{}", result.writes.max_ms);
+        assert_eq!(result.silence.unwrap().ejections, 0);
     }
 
     #[test]

@@ -255,6 +255,7 @@ fn fill_logs(scenario: &mut Scenario, rng: &mut Rng) {
     settings.exposure_bytes = 64 << 20;
     settings.exposure_age_ns = pick(rng, &[5 * S, 60 * S]);
     settings.absent_after_ns = settings.absent_after_ns.max(spread(rng, S, 10 * S));
+    settings.silence_ns = None;
     let load = &mut scenario.load;
     scenario.span_bytes = scenario.span_bytes.max(FULL_LOG_SPAN_BYTES);
     load.units_max = (FILLING_BYTES_MAX / scenario.unit_bytes) as usize;
@@ -279,6 +280,7 @@ fn queue_deeply(scenario: &mut Scenario, rng: &mut Rng) {
     settings.exposure_bytes = 64 << 20;
     settings.exposure_age_ns = pick(rng, &[5 * S, 60 * S]);
     settings.absent_after_ns = settings.absent_after_ns.max(spread(rng, 5 * S, 20 * S));
+    settings.silence_ns = None;
     let frozen_ns_max = settings.absent_after_ns / 4;
     let load = &mut scenario.load;
     scenario.span_bytes = scenario.span_bytes.max(DEEP_QUEUE_SPAN_BYTES);

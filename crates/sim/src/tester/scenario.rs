@@ -6,7 +6,7 @@
 use bimetal_block::layers::mirror::formatting::Formatting;
 use bimetal_block::layers::mirror::superblock::SideKind;
 use bimetal_block::layers::mirror::{
-    Acknowledge, ExposureConfig, Layouts, MirrorConfig, OnDegraded, PolicyName,
+    Acknowledge, ExposureConfig, Layouts, MirrorConfig, OnDegraded, PolicyName, Silence,
 };
 use bimetal_block::units::{Size, Time};
 use bimetal_rt::Rng;
@@ -315,6 +315,9 @@ pub struct MirrorSettings {
     /// Timeout in nanoseconds: a side with outstanding requests that completes none for this long
     /// is considered absent.
     pub absent_after_ns: u64,
+    /// Silence in nanoseconds after which a side is ejected if writes wait because of it; `None` if
+    /// they wait.
+    pub silence_ns: Option<u64>,
     /// Reaction to a missing side: `continue`, `read-only` or `stop`.
     pub on_degraded: &'static str,
     /// Maximum number of writes in flight to a side.
@@ -333,6 +336,10 @@ impl MirrorSettings {
         config.exposure = ExposureConfig {
             bytes: Size(self.exposure_bytes),
             age: time(self.exposure_age_ns),
+            silence: match self.silence_ns {
+                Some(ns) => Silence::For(time(ns)),
+                None => Silence::Wait,
+            },
         };
         config.policy = match self.policy {
             "bounded" => PolicyName::Bounded,
@@ -443,7 +450,9 @@ impl Scenario {
         let unit_bytes = if rng.chance(0.3) { 512 } else { 4096 };
         let units = spread(rng, 32, 1024);
         let span_bytes = (units * unit_bytes).next_multiple_of(16 << 10);
-        let mirror = draw_settings(rng, profiles);
+        let mut mirror = draw_settings(rng, profiles);
+        // From a stream of its own, so that the other choices of a seed do not depend on it.
+        mirror.silence_ns = draw_silence(&mut Rng::labelled(seed, "silence"), profiles);
         let mut load = draw_load(rng, unit_bytes);
         // A long load must have flushes. Without flushes, the model could not be certain of any
         // write that it is durable, and would have to keep every write.
@@ -531,14 +540,7 @@ fn draw_settings(rng: &mut Rng, profiles: bool) -> MirrorSettings {
         rng,
         &["bounded", "bounded", "bounded", "paper", "paper-wait-limit"],
     );
-    // With a device profile, a side can complete no request for seconds although it has no fault:
-    // the emulated SSD of 2009 freezes for four seconds, and a full shingled disk cleans for
-    // longer. The timeout must exceed these pauses.
-    let absent_after_ns = if profiles {
-        spread(rng, 10 * S, 30 * S)
-    } else {
-        spread(rng, 50 * MS, 2 * S)
-    };
+    let absent_after_ns = draw_timeout(rng, profiles);
     MirrorSettings {
         exposure_bytes: pick(rng, &[0, 4 << 10, 64 << 10, 512 << 10, 64 << 20]),
         exposure_age_ns: pick(rng, &[MS, 20 * MS, 500 * MS, 5 * S]),
@@ -548,6 +550,7 @@ fn draw_settings(rng: &mut Rng, profiles: bool) -> MirrorSettings {
         sorted: pick(rng, &[None, None, Some(true), Some(false)]),
         serial: rng.chance(0.05),
         absent_after_ns,
+        silence_ns: None,
         on_degraded: pick(
             rng,
             &[
@@ -563,6 +566,30 @@ fn draw_settings(rng: &mut Rng, profiles: bool) -> MirrorSettings {
         ),
         depth: rng.chance(0.3).then(|| pick(rng, &[1, 2, 8])),
         acknowledge_all: false,
+    }
+}
+
+/// Returns the silence after which a side for which writes wait is ejected. In half of the seeds it
+/// is shorter than most timeouts, so that it has an effect.
+fn draw_silence(rng: &mut Rng, profiles: bool) -> Option<u64> {
+    if rng.chance(0.2) {
+        return None;
+    }
+    let silence_ns = draw_timeout(rng, profiles);
+    Some(match rng.chance(0.5) && !profiles {
+        true => silence_ns.min(100 * MS),
+        false => silence_ns,
+    })
+}
+
+/// Returns a time in nanoseconds in which every side without faults completes a request.
+fn draw_timeout(rng: &mut Rng, profiles: bool) -> u64 {
+    // With a device profile, a side can complete no request for seconds although it has no fault:
+    // the emulated SSD of 2009 freezes for four seconds, and a full shingled disk cleans for
+    // longer. The timeout must exceed these pauses.
+    match profiles {
+        true => spread(rng, 10 * S, 30 * S),
+        false => spread(rng, 50 * MS, 2 * S),
     }
 }
 

@@ -483,7 +483,10 @@ impl World {
     /// always makes progress, so no timeout should affect this side.
     fn check_spared_side(&self, status: &MirrorStatus) {
         let spared = self.scenario.steadfast.map(|spared| &status.sides[spared]);
-        let silent = spared.filter(|side| side.absent_reason == Some(IoError::Timeout));
+        let silent = spared.filter(|side| {
+            side.absent_reason
+                .is_some_and(|reason| reason.error() == IoError::Timeout)
+        });
         if let Some(side) = silent {
             let what = "was ejected because it did not answer, although it has no faults";
             self.findings

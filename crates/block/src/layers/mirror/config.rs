@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use bimetal_policy::hetero::{AckRule, DrainOrder, HeteroRules, WaitLimit};
-use serde::Deserialize;
-use serde::de::IgnoredAny;
+use serde::de::{Error as _, IgnoredAny};
+use serde::{Deserialize, Deserializer};
 
 use super::share::RebuildRates;
 use super::superblock::{Asked, SideKind};
@@ -134,6 +134,38 @@ pub struct ExposureConfig {
     /// Bound on the age of the oldest exposed write. Default 5 s.
     #[serde(default = "default_age")]
     pub age: Time,
+    /// What happens to a silent side for which writes wait. Default: it is ejected after 1 s.
+    #[serde(default)]
+    pub silence: Silence,
+}
+
+/// What happens to a side that completes nothing while writes wait because of it, since the
+/// exposure has no room for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Silence {
+    /// The side is ejected after this time. Each ejection doubles the time, and each hour without
+    /// one halves it.
+    For(Time),
+    /// The writes wait until the side answers or is absent.
+    Wait,
+}
+
+impl Default for Silence {
+    fn default() -> Silence {
+        Silence::For(Time(std::time::Duration::from_secs(1)))
+    }
+}
+
+impl<'de> Deserialize<'de> for Silence {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Silence, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        if text == "wait" {
+            return Ok(Silence::Wait);
+        }
+        let time = crate::units::parse_time(&text);
+        let time = time.map_err(|why| D::Error::custom(format!("{why}, or \"wait\"")))?;
+        Ok(Silence::For(time))
+    }
 }
 
 /// Minimum and maximum rate of a rebuild, in bytes a second.
@@ -195,6 +227,7 @@ impl Default for ExposureConfig {
         ExposureConfig {
             bytes: default_bytes(),
             age: default_age(),
+            silence: Silence::default(),
         }
     }
 }
@@ -294,6 +327,9 @@ impl MirrorConfig {
         if self.exposure.bytes.0 > 1 << 40 {
             return Err("`exposure.bytes` is more than 1 TiB; it is held in memory".to_owned());
         }
+        if self.exposure.silence == Silence::For(Time(std::time::Duration::ZERO)) {
+            return Err("`exposure.silence` must be more than 0".to_owned());
+        }
         if self
             .wait_limit
             .is_some_and(|factor| !factor.is_finite() || factor <= 0.0)
@@ -385,8 +421,21 @@ impl MirrorConfig {
         if let Some(silence) = self.absent_after {
             rules.absent_after_ns = nanoseconds(silence);
         }
+        rules.silence_ns_max = self.silence_ns_max(&rules);
         rules.depth_max = self.depth.unwrap_or(rules.depth_max);
         rules
+    }
+
+    /// Returns the silence after which a side for which writes wait is ejected; `u64::MAX` if the
+    /// writes wait until the side is absent. They do so, too, if the volume would refuse them
+    /// without the side, or if every write waits for all sides because nothing may be exposed.
+    fn silence_ns_max(&self, rules: &HeteroRules) -> u64 {
+        let goes_on = self.on_degraded == OnDegraded::Continue;
+        let exposes = rules.exposure_bytes_max > 0 && !rules.is_paper();
+        match self.exposure.silence {
+            Silence::For(time) if goes_on && exposes => nanoseconds(time),
+            Silence::For(_) | Silence::Wait => u64::MAX,
+        }
     }
 }
 

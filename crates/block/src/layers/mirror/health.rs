@@ -2,23 +2,31 @@
 //!
 //! A side that works but lags is only delayed: once the exposure is full, writes proceed at the
 //! speed of that side. A side becomes absent when it has operations in flight and completes none
-//! for [`absent_after`](super::MirrorConfig::absent_after), or when it fails repeatedly. The volume
-//! is then degraded, no operation waits for the side any more, and the ranges that the side lacks
-//! are recorded without their data. An absent side must not be used again before all of its
+//! for [`absent_after`](super::MirrorConfig::absent_after), or when it fails repeatedly. While
+//! changes of clients wait because of a silent side, it becomes absent earlier: when the
+//! [patience](bimetal_policy::patience) with it is exhausted. The volume is then degraded, no
+//! operation waits for the side any more, and the ranges that the side lacks are recorded without
+//! their data. An absent side must not be used again before all of its
 //! operations in flight have ended.
 
 use std::rc::Rc;
 use std::time::Duration;
 
+use bimetal_rt::Instant;
+
 use super::config::OnDegraded;
-use super::lifecycle::Life;
+use super::lifecycle::{AbsentReason, Life};
 use super::shared::{Shared, VolumeState};
-use super::side::add;
+use super::side::{Side, add};
 use crate::error::IoError;
 
 /// Interval at which a side that does not answer is checked again when it cannot be ejected or is
 /// already absent.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
+/// Interval at which it is checked whether changes of clients wait because of a side with
+/// operations in flight. Changes can wait longer than the patience by this interval. It also
+/// bounds the part of a pause of this thread that counts as silence.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 impl Shared {
     /// Monitors the operations of one side until the side has left the volume; see the module.
@@ -35,11 +43,18 @@ impl Shared {
             let Some((operation, started)) = side.work.oldest() else {
                 continue;
             };
+            self.check_patience(index, started.at);
+            let may_leave = side.patience.get().is_some() && self.another_is_healthy(index);
+            let look_after = match may_leave && side.is_active() {
+                true => LOOK_EVERY,
+                false => Duration::MAX,
+            };
             let overdue_at = side.overdue_at();
             if let Some(overdue_at) = overdue_at
                 && self.rt.now() < overdue_at
             {
-                self.rt.sleep_until(overdue_at).await;
+                let left = overdue_at.since(self.rt.now());
+                self.rt.sleep(left.min(look_after)).await;
                 continue;
             }
             if overdue_at.is_some() && !side.work.is_stuck() {
@@ -63,7 +78,7 @@ impl Shared {
                 .changed
                 .until(|| side.work.oldest().is_none_or(|(o, _)| o != operation));
             // The next iteration of the loop handles a timeout.
-            let _ = self.rt.timeout(left, moved_on).await;
+            let _ = self.rt.timeout(left.min(look_after), moved_on).await;
         }
     }
 
@@ -82,25 +97,71 @@ impl Shared {
         }
     }
 
-    /// Ejects a side: the volume continues without the side, in the state that the configuration
-    /// selects for a degraded volume.
+    /// Ejects a side if changes of clients wait because of it and it has been silent meanwhile,
+    /// for as long as the patience with it lasts. `busy_since` is the start of its oldest operation
+    /// in flight. The side stays if the sides without it are silent, too: the changes would then
+    /// wait nevertheless.
+    fn check_patience(self: &Rc<Self>, index: usize, busy_since: Instant) {
+        let (side, now) = (&self.sides[index], self.rt.now());
+        let Some(mut patience) = side.patience.get() else {
+            return;
+        };
+        if !self.is_waited_for(side) {
+            side.waited_for_since.set(None);
+            return;
+        }
+        let waited_for_since = side.waited_for_since.get().unwrap_or(now);
+        side.waited_for_since.set(Some(waited_for_since));
+        let silence_of =
+            |side: &Side, since: Instant| self.rt.awake_since(since.max(side.last_progress()));
+        let silence = silence_of(side, busy_since.max(waited_for_since));
+        let bound = Duration::from_nanos(patience.ns(now.as_ns()));
+        let answers = |other: &Side| {
+            let oldest = other.work.oldest();
+            oldest.is_none_or(|(_, oldest)| silence_of(other, oldest.at) < bound)
+        };
+        if silence < bound || !self.healthy_without(index).any(answers) {
+            return;
+        }
+        patience.was_ejected(now.as_ns());
+        side.patience.set(Some(patience));
+        side.waited_for_since.set(None);
+        add(&side.counts.silences, 1);
+        self.do_without(index, AbsentReason::Silent(silence), self.on_degraded);
+    }
+
+    /// Returns true when changes of clients wait because of a side: they wait for room in the
+    /// exposure while the side lacks a change, or until the side, which is being rebuilt, has room
+    /// for them.
+    fn is_waited_for(&self, side: &Side) -> bool {
+        if !side.is_counted_on() {
+            return side.is_active() && !self.repair.following.is_empty();
+        }
+        let writes_wait = !self.exposure.backpressured_writes.is_empty();
+        let lacks_some = || side.queue.borrow().oldest_seq().is_some();
+        writes_wait && self.membership.is_marked() && lacks_some()
+    }
+
+    /// Ejects a side because of an error: the volume continues without the side, in the state that
+    /// the configuration selects for a degraded volume.
     pub(super) fn give_up(self: &Rc<Self>, index: usize, error: IoError) {
-        self.do_without(index, error, self.on_degraded);
+        self.do_without(index, AbsentReason::Error(error), self.on_degraded);
     }
 
     /// Ejects a side because a command removes it. The volume continues to serve requests, whatever
     /// the configured `on_degraded`.
     pub(super) fn dismiss(self: &Rc<Self>, index: usize) {
-        self.do_without(index, IoError::Offline, OnDegraded::Continue);
+        let removed = AbsentReason::Error(IoError::Offline);
+        self.do_without(index, removed, OnDegraded::Continue);
     }
 
-    fn do_without(self: &Rc<Self>, index: usize, error: IoError, on_degraded: OnDegraded) {
-        let side = &self.sides[index];
+    fn do_without(self: &Rc<Self>, index: usize, because: AbsentReason, on_degraded: OnDegraded) {
+        let (side, error) = (&self.sides[index], because.error());
         assert!(
             self.another_is_healthy(index),
             "the last healthy side is never given up"
         );
-        self.change_life(side, Life::given_up(error));
+        self.change_life(side, Life::ejected(because));
         side.out_of_sync.forget_all_corrupt();
         if let Some(store) = side.store() {
             store.halt(error);

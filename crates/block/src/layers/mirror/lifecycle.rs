@@ -12,10 +12,44 @@
 //! become healthy without having been rebuilt, and a removed side must never be used again.
 
 use std::cell::Cell;
+use std::fmt;
+use std::time::Duration;
 
 use bimetal_rt::sync::Event;
 
 use crate::error::IoError;
+
+/// Reason for which a side was ejected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AbsentReason {
+    /// A request failed with this error, or the side did not answer for `absent_after` (`Timeout`).
+    Error(IoError),
+    /// Changes of clients waited because of the side, and it completed nothing for this time.
+    Silent(Duration),
+}
+
+impl AbsentReason {
+    /// Returns the error with which the requests that wait for the side end.
+    pub fn error(self) -> IoError {
+        match self {
+            AbsentReason::Error(error) => error,
+            AbsentReason::Silent(_) => IoError::Timeout,
+        }
+    }
+}
+
+impl fmt::Display for AbsentReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AbsentReason::Error(error) => error.fmt(f),
+            AbsentReason::Silent(silence) => write!(
+                f,
+                "silent for {:.1} s while writes waited for it; it is opened again once it answers",
+                silence.as_secs_f64()
+            ),
+        }
+    }
+}
 
 /// State of a side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,9 +72,9 @@ pub(super) enum Life {
     },
     /// The side is given no requests: it is missing, has not answered for too long, or fails.
     Absent {
-        /// Error for which the side was ejected; `None` when it was missing when the volume was
+        /// Reason for which the side was ejected; `None` when it was missing when the volume was
         /// opened.
-        because: Option<IoError>,
+        because: Option<AbsentReason>,
     },
     /// The side has left the volume permanently.
     Removed,
@@ -52,16 +86,16 @@ impl Life {
     /// State of a side that was missing when the volume was opened.
     pub(super) const MISSING: Life = Life::Absent { because: None };
 
-    /// Returns the state of a side that was ejected because of an error.
-    pub(super) fn given_up(because: IoError) -> Life {
+    /// Returns the state of a side that was ejected.
+    pub(super) fn ejected(because: AbsentReason) -> Life {
         Life::Absent {
             because: Some(because),
         }
     }
 
-    /// Returns the error for which the side was ejected; `None` when the side is not absent, or was
-    /// missing when the volume was opened.
-    pub(super) fn absent_reason(self) -> Option<IoError> {
+    /// Returns the reason for which the side was ejected; `None` when the side is not absent, or
+    /// was missing when the volume was opened.
+    pub(super) fn absent_reason(self) -> Option<AbsentReason> {
         match self {
             Life::Absent { because } => because,
             _ => None,

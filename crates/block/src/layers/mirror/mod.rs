@@ -73,9 +73,10 @@ use crate::geometry::Geometry;
 use crate::request::{Op, Request};
 pub use config::{
     Acknowledge, DrainName, ExposureConfig, Layouts, MirrorConfig, OnDegraded, PolicyName,
-    RebuildConfig,
+    RebuildConfig, Silence,
 };
 pub use family::Force;
+pub use lifecycle::AbsentReason;
 use lifecycle::Life;
 pub use opening::{
     OpenOptions, OpeningProgress, OpeningStep, SideToOpen, holds_side, sides_elsewhere,

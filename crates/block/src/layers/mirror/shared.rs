@@ -166,12 +166,18 @@ impl Shared {
     /// joined but is not yet a member in that superblock does not suffice: if side `index` were
     /// started alone later, it would consider itself the only complete side.
     pub(super) fn another_is_healthy(&self, index: usize) -> bool {
+        self.healthy_without(index).next().is_some()
+    }
+
+    /// Returns the sides with each of which alone the volume can continue without side `index`; see
+    /// [`Shared::another_is_healthy`].
+    pub(super) fn healthy_without(&self, index: usize) -> impl Iterator<Item = &Side> {
         let volume = self.membership.superblocks.as_ref();
-        let is_acknowledged = |other: usize| {
+        let is_acknowledged = move |other: usize| {
             volume.is_none_or(|volume| !volume.is_established(index) || volume.knows(index, other))
         };
-        let healthy = self.healthy().into_iter();
-        healthy.filter(|other| *other != index).any(is_acknowledged)
+        let others = self.sides.iter().filter(move |side| side.index != index);
+        others.filter(move |side| side.is_healthy() && is_acknowledged(side.index))
     }
 
     /// Returns the rules of the volume, with the exposure also bounded by the smallest log, so that

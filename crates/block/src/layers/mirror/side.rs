@@ -9,6 +9,7 @@ use std::rc::Rc;
 
 use bimetal_policy::hetero::{HeteroRules, Mode, SidePolicy};
 use bimetal_policy::latency::Quantiles;
+use bimetal_policy::patience::Patience;
 use bimetal_rt::Instant;
 use bimetal_rt::sync::Event;
 
@@ -23,6 +24,9 @@ use crate::error::IoError;
 use crate::geometry::Geometry;
 use crate::request::{IoResult, Op, Reply, Request};
 
+/// Maximum of the patience with a silent side, in nanoseconds: ten minutes.
+const PATIENCE_NS_MAX: u64 = 600_000_000_000;
+
 /// Counters of one side since the volume was opened.
 #[derive(Default)]
 pub(super) struct SideCounters {
@@ -35,6 +39,7 @@ pub(super) struct SideCounters {
     pub(super) corrupt: Cell<u64>,
     pub(super) repaired_blocks: Cell<u64>,
     pub(super) lost_blocks: Cell<u64>,
+    pub(super) silences: Cell<u64>,
 }
 
 /// Adds to a counter.
@@ -113,6 +118,11 @@ pub(super) struct Side {
     pub(super) rebuild: Cell<Option<Progress>>,
     /// Operations in flight on the side.
     pub(super) work: Work,
+    /// Patience with the side while changes of clients wait because of it; `None` if the side is
+    /// not ejected before it counts as absent.
+    pub(super) patience: Cell<Option<Patience>>,
+    /// Time since which changes of clients wait because of the side.
+    pub(super) waited_for_since: Cell<Option<Instant>>,
     /// True while the absent side is being opened again to check whether it can be used.
     pub(super) coming_back: Cell<bool>,
     /// Number of consecutive failed attempts to rebuild the side.
@@ -165,6 +175,9 @@ impl Side {
         is_logged: bool,
         volume_bytes: u64,
     ) -> Side {
+        let (silence_ns, absent_ns) = (rules.silence_ns_max, rules.absent_after_ns);
+        let patience_ns_max = absent_ns.min(PATIENCE_NS_MAX);
+        let patience = (silence_ns < absent_ns).then(|| Patience::new(silence_ns, patience_ns_max));
         Side {
             index,
             name,
@@ -182,6 +195,8 @@ impl Side {
             out_of_sync: OutOfSync::nothing(volume_bytes),
             rebuild: Cell::new(None),
             work: Work::none(),
+            patience: Cell::new(patience),
+            waited_for_since: Cell::new(None),
             coming_back: Cell::new(false),
             failed_copies: Cell::new(0),
             flush_wanted: Cell::new(0),

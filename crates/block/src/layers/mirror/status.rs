@@ -3,12 +3,12 @@
 use bimetal_policy::hetero::Mode;
 use serde::{Serialize, Serializer};
 
+use super::lifecycle::AbsentReason;
 use super::operations::OperationStatus;
 use super::scrub_progress::ScrubStatus;
 use super::shared::{Shared, VolumeState};
 use super::superblock::SideState;
 use crate::device::{Statistic, StatisticVisitor};
-use crate::error::IoError;
 use crate::range_set::RangeSet;
 
 /// Status of a volume.
@@ -56,10 +56,15 @@ pub struct SideStatus {
     pub health: &'static str,
     /// `joining` or `leaving` while the side is being added or removed; otherwise `None`.
     pub operation: Option<&'static str>,
-    /// Error for which an absent side was ejected; `None` for a side in use, and for a side that
+    /// Reason for which an absent side was ejected; `None` for a side in use, and for a side that
     /// was missing when the volume was opened.
     #[serde(serialize_with = "in_words")]
-    pub absent_reason: Option<IoError>,
+    pub absent_reason: Option<AbsentReason>,
+    /// Number of times that the side was ejected because it was silent while writes waited for it.
+    pub silences: u64,
+    /// Silence in seconds after which the side is ejected if writes wait because of it; `None` if
+    /// they wait until the side is absent.
+    pub patience_seconds: Option<f64>,
     /// `delayed` while the side catches up after a late write; otherwise `in time`, also for an
     /// idle side.
     pub mode: &'static str,
@@ -101,8 +106,8 @@ pub struct SideStatus {
     pub log_full: bool,
 }
 
-fn in_words<S: Serializer>(error: &Option<IoError>, to: S) -> Result<S::Ok, S::Error> {
-    error.map(|error| error.to_string()).serialize(to)
+fn in_words<S: Serializer>(reason: &Option<AbsentReason>, to: S) -> Result<S::Ok, S::Error> {
+    reason.map(|reason| reason.to_string()).serialize(to)
 }
 
 impl Shared {
@@ -153,6 +158,11 @@ impl Shared {
             health: side.life.get().name(),
             operation: self.operation_of(side),
             absent_reason: side.life.get().absent_reason(),
+            silences: side.counts.silences.get(),
+            patience_seconds: side.patience.get().map(|patience| {
+                let patience_ns = patience.ns(self.rt.now().as_ns());
+                patience_ns as f64 / 1e9
+            }),
             mode: match policy.mode() {
                 // A delayed side changes to the mode `in time` only at its next write, so an idle
                 // side is shown as in time.
@@ -296,9 +306,13 @@ impl MirrorStatus {
         for side in self.sides.iter() {
             let part = &side.name;
             out.statistic(part, "health", Statistic::State(side.health.to_owned()));
-            if let Some(error) = side.absent_reason {
-                out.statistic(part, "absent_reason", Statistic::State(error.to_string()));
+            if let Some(reason) = side.absent_reason {
+                out.statistic(part, "absent_reason", Statistic::State(reason.to_string()));
             }
+            if let Some(seconds) = side.patience_seconds {
+                out.statistic(part, "patience_seconds", Statistic::Gauge(seconds));
+            }
+            out.statistic(part, "silences", Statistic::Counter(side.silences));
             if let Some(operation) = side.operation {
                 out.statistic(part, "operation", Statistic::State(operation.to_owned()));
             }
