@@ -28,6 +28,7 @@ impl Freezing {
     fn test(seed: u64, count: usize, test: impl AsyncFnOnce(Freezing)) {
         Volume::test(seed, count, async |mut volume| {
             volume.config.exposure.bytes = Size(BLOCKS_EXPOSED * BLOCK);
+            volume.config.exposure.silence = Silence::For(Time(Duration::from_secs(1)));
             let rt = volume.rt.clone();
             let faults = (0..count).map(|side| {
                 let fault = volume.put_over(side, |below| {
@@ -410,7 +411,7 @@ fn the_key_is_a_time_or_wait() {
     let seconds = |s| Silence::For(Time(Duration::from_secs(s)));
     assert_eq!(silence("3s"), Ok(seconds(3)));
     assert_eq!(silence("wait"), Ok(Silence::Wait));
-    assert_eq!(MirrorConfig::of(Vec::new()).exposure.silence, seconds(1));
+    assert_eq!(MirrorConfig::of(Vec::new()).exposure.silence, Silence::Wait);
     assert!(silence("never").unwrap_err().contains("or \"wait\""));
     assert!(silence("0s").unwrap_err().contains("`exposure.silence`"));
 }

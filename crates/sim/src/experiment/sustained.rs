@@ -718,6 +718,7 @@ mod tests {
             from_s: 10,
             seconds: 20,
         });
+        setting.settings = "exposure = { silence = \"1s\" }".to_owned();
         let result = run(&setting, |_| {}).unwrap();
         let longest_ms = result.writes.max_ms;
         assert!((900.0..=1_250.0).contains(&longest_ms), "{longest_ms} ms");

@@ -134,26 +134,21 @@ pub struct ExposureConfig {
     /// Bound on the age of the oldest exposed write. Default 5 s.
     #[serde(default = "default_age")]
     pub age: Time,
-    /// What happens to a silent side for which writes wait. Default: it is ejected after 1 s.
+    /// What happens to a silent side for which writes wait. Default: they wait.
     #[serde(default)]
     pub silence: Silence,
 }
 
 /// What happens to a side that completes nothing while writes wait because of it, since the
 /// exposure has no room for them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Silence {
     /// The side is ejected after this time. Each ejection doubles the time, and each hour without
     /// one halves it.
     For(Time),
     /// The writes wait until the side answers or is absent.
+    #[default]
     Wait,
-}
-
-impl Default for Silence {
-    fn default() -> Silence {
-        Silence::For(Time(std::time::Duration::from_secs(1)))
-    }
 }
 
 impl<'de> Deserialize<'de> for Silence {
