@@ -1,6 +1,7 @@
 //! The configuration of `type = "mirror"`.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use bimetal_policy::hetero::{AckRule, DrainOrder, HeteroRules, WaitLimit};
 use serde::de::{Error as _, IgnoredAny};
@@ -9,6 +10,9 @@ use serde::{Deserialize, Deserializer};
 use super::share::RebuildRates;
 use super::superblock::{Asked, SideKind};
 use crate::units::{Rate, Size, Time};
+
+/// Default of `exposure.silence` on a volume whose sides are all logged.
+const SILENCE_LOGGED: Duration = Duration::from_secs(1);
 
 /// How the sides of a mirror store the blocks of the volume: all in one way, or each in its own.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
@@ -134,7 +138,7 @@ pub struct ExposureConfig {
     /// Bound on the age of the oldest exposed write. Default 5 s.
     #[serde(default = "default_age")]
     pub age: Time,
-    /// What happens to a silent side for which writes wait. Default: they wait.
+    /// What happens to a silent side for which writes wait.
     #[serde(default)]
     pub silence: Silence,
 }
@@ -147,8 +151,11 @@ pub enum Silence {
     /// one halves it.
     For(Time),
     /// The writes wait until the side answers or is absent.
-    #[default]
     Wait,
+    /// [`For`](Silence::For) one second if all sides are logged, since their return keeps no
+    /// writes waiting; else [`Wait`](Silence::Wait).
+    #[default]
+    ByLayout,
 }
 
 impl<'de> Deserialize<'de> for Silence {
@@ -427,10 +434,15 @@ impl MirrorConfig {
     fn silence_ns_max(&self, rules: &HeteroRules) -> u64 {
         let goes_on = self.on_degraded == OnDegraded::Continue;
         let exposes = rules.exposure_bytes_max > 0 && !rules.is_paper();
-        match self.exposure.silence {
-            Silence::For(time) if goes_on && exposes => nanoseconds(time),
-            Silence::For(_) | Silence::Wait => u64::MAX,
-        }
+        let time = match self.exposure.silence {
+            Silence::For(time) => Some(time),
+            Silence::ByLayout if self.layout == Layouts::All(SideKind::Log) => {
+                Some(Time(SILENCE_LOGGED))
+            }
+            Silence::ByLayout | Silence::Wait => None,
+        };
+        let ejects = time.filter(|_| goes_on && exposes);
+        ejects.map_or(u64::MAX, nanoseconds)
     }
 }
 

@@ -55,6 +55,7 @@ use bimetal_rt::sync::{Semaphore, TaskGroup};
 use bimetal_rt::{Buf, Instant, Payload, Rt};
 
 pub(super) use self::append::Append;
+use self::areas::open_areas;
 pub(super) use self::check::Checked;
 use self::checksums::Checksums;
 pub(super) use self::entry::Space;
@@ -63,7 +64,6 @@ use self::log::GivenBelow;
 use self::log::Log;
 pub(super) use self::log::{LogCounts, Outcome};
 use self::log_area::Area;
-use self::pages::{PageBits, WrittenIn};
 use self::progress::Noticed;
 use self::regions::Regions;
 use self::segments::Segments;
@@ -267,54 +267,6 @@ fn backlog_share(usable_bytes: u64) -> u64 {
 /// limit on the length of transfers; for other devices, the maximum can be slightly higher.
 pub(super) fn backlog_bytes_max(log_bytes: u64) -> u64 {
     backlog_share(Area::new((0, log_bytes), u64::MAX).usable_bytes())
-}
-
-/// The areas of a side other than its log and its data area.
-struct Areas {
-    written: Option<Rc<Written>>,
-    regions: Regions,
-    checksums: Option<Checksums>,
-}
-
-async fn open_areas(
-    rt: &Rt,
-    (device, segments): (&Rc<dyn Device>, Option<&Rc<Segments>>),
-    on: &StoreDevice,
-) -> Result<Areas, IoError> {
-    let pages = |(offset, len): (u64, u64)| pages::Area {
-        offset,
-        len,
-        side: on.side,
-        numbered_from: 0,
-    };
-    let (map, of_checksums) = (pages(on.layout.map), pages(on.layout.checksums));
-    let written = match on.layout.written {
-        Some(place) => Some(Written::load(rt, device, place, on.layout.pages(), on.side).await?),
-        None => None,
-    };
-    let bits = || written.clone().map(|written| written as Rc<dyn PageBits>);
-    let of_map = WrittenIn::new(bits(), 0);
-    let regions = Regions::load(rt, device, map, on.volume_bytes, of_map).await?;
-    let checksums = on.integrity.then(|| {
-        let blocks = on.layout.data.1 / BLOCK_BYTES;
-        let cached = (on.checksum_cache_bytes / BLOCK_BYTES).max(16) as usize;
-        let checksums = Checksums::new(rt, device, of_checksums, blocks, cached);
-        // In the area that records which pages were written, the bits of the bitmap pages come
-        // first, then the bits of the checksum pages.
-        let bits = WrittenIn::new(bits(), map.pages());
-        let checksums = checksums.with_written(bits, on.unknown_blocks);
-        let Some(segments) = segments else {
-            return checksums;
-        };
-        // On a logged side, the map says which pages of the checksums were written.
-        let written = Rc::clone(segments) as Rc<dyn PageBits>;
-        checksums.with_journal(segments.take_replayed(), WrittenIn::new(Some(written), 0))
-    });
-    Ok(Areas {
-        written,
-        regions,
-        checksums,
-    })
 }
 
 impl Store {
