@@ -8,7 +8,8 @@ use crate::common::sides::until_complete;
 use crate::common::volume::{OpenVolume, Volume};
 use bimetal_block::Op;
 use bimetal_block::layers::fault::{Fault, FaultControl, FaultPlan};
-use bimetal_block::layers::mirror::{AbsentReason, MirrorConfig, OnDegraded, Silence};
+use bimetal_block::layers::mirror::superblock::SideKind;
+use bimetal_block::layers::mirror::{AbsentReason, Layouts, MirrorConfig, OnDegraded, Silence};
 use bimetal_block::units::{Size, Time};
 use bimetal_rt::Instant;
 
@@ -411,7 +412,16 @@ fn the_key_is_a_time_or_wait() {
     let seconds = |s| Silence::For(Time(Duration::from_secs(s)));
     assert_eq!(silence("3s"), Ok(seconds(3)));
     assert_eq!(silence("wait"), Ok(Silence::Wait));
-    assert_eq!(MirrorConfig::of(Vec::new()).exposure.silence, Silence::Wait);
+    // Only sides that are all logged return so cheaply that one is ejected by default.
+    let by_layout = |layout| {
+        let mut config = MirrorConfig::of(Vec::new());
+        config.layout = layout;
+        config.rules().silence_ns_max
+    };
+    let mixed = Layouts::Each([("a".to_owned(), SideKind::Log)].into());
+    assert_eq!(by_layout(Layouts::All(SideKind::Log)), 1_000_000_000);
+    assert_eq!(by_layout(Layouts::All(SideKind::Home)), u64::MAX);
+    assert_eq!(by_layout(mixed), u64::MAX);
     assert!(silence("never").unwrap_err().contains("or \"wait\""));
     assert!(silence("0s").unwrap_err().contains("`exposure.silence`"));
 }

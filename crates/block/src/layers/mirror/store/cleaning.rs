@@ -180,8 +180,8 @@ impl Store {
         segments.move_content(batch, blocks, content).await
     }
 
-    /// Reads blocks of a piece on this side. On a disk, the log has a turn now and then: a disk that
-    /// orders its requests by position would serve all these reads before the next entry.
+    /// Reads blocks of a piece on this side. On a disk, the log has a turn now and then: a disk
+    /// that orders its requests by position would serve all these reads before the next entry.
     async fn read_own(
         &self,
         segments: &Segments,

@@ -24,7 +24,8 @@ const SEGMENT_BYTES_MAX: u64 = 64 << 20;
 /// fewer segments, cleaning has to write more.
 const SEGMENTS_WANTED: u64 = 2048;
 /// Number of segments that no client can fill: those that are being filled by cleaning, by the
-/// pages of the map and by the journal, and those that are emptied but not yet released by a commit.
+/// pages of the map and by the journal, and those that are emptied but not yet released by a
+/// commit.
 pub(in crate::layers::mirror) const SEGMENTS_RESERVED: u64 = 12;
 /// Part of the room for data that stays free, so that cleaning finds segments with few live blocks:
 /// one fifth.

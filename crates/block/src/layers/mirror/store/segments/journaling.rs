@@ -69,8 +69,8 @@ impl Segments {
         self.journal.borrow().next
     }
 
-    /// Returns the maximum number of bytes that the changes before the next commit may take in pages
-    /// and in the journal, see [`commit_bytes_of`].
+    /// Returns the maximum number of bytes that the changes before the next commit may take in
+    /// pages and in the journal, see [`commit_bytes_of`].
     pub(in super::super) fn commit_bytes_max(&self) -> u64 {
         let free = self.usage.borrow().free_count() as u64;
         free * self.layout.segment_bytes / ROOM_DIVISOR

@@ -1,6 +1,6 @@
 //! The segment record of a logged side: the segments of its log, and where the pages of its map and
-//! the runs of its journal are. Everything else about the segments follows from these. `docs/format/logged-side.md`
-//! specifies the bytes.
+//! the runs of its journal are. Everything else about the segments follows from these.
+//! `docs/format/logged-side.md` specifies the bytes.
 //!
 //! The record has two copies, which are written one after the other. Segments that a record
 //! releases must not be filled before both copies have it, so either copy is enough.
