@@ -8,11 +8,11 @@
 
 /// Number of pieces after which the dearer source is tried again.
 const TRIED_EVERY: u32 = 32;
-/// Number of pieces in a row of which the other side supplies nothing, after which it counts as
-/// dear. An SSD that stalls for some 100 ms must not be given up for the next 32 pieces.
+/// Number of pieces in a row of which the other side supplies nothing, after which it is given up.
+/// An SSD that stalls for some 100 ms must not be given up.
 const FAILED_MAX: u32 = 16;
-/// Time for a block, in nanoseconds, that counts then.
-const FAILED_NS: u64 = 1_000_000_000;
+/// Number of pieces after which a side that was given up is tried again.
+const RETRIED_EVERY: u32 = 4;
 /// Weight of a new measurement in the mean.
 const WEIGHT: f64 = 0.25;
 
@@ -45,6 +45,8 @@ pub struct Sources {
     chosen: u32,
     /// Number of pieces in a row of which the other side supplied nothing.
     failed: u32,
+    /// Whether the other side was given up.
+    given_up: bool,
 }
 
 impl Sources {
@@ -55,6 +57,17 @@ impl Sources {
             source,
             is_trial: true,
         };
+        if self.given_up {
+            self.chosen += 1;
+            if self.chosen >= RETRIED_EVERY {
+                self.chosen = 0;
+                return trial(Source::Peer);
+            }
+            return Choice {
+                source: Source::Own,
+                is_trial: false,
+            };
+        }
         let (Some(own), Some(peer)) = (self.own_ns, self.peer_ns) else {
             return trial(match self.peer_ns {
                 None => Source::Peer,
@@ -83,6 +96,9 @@ impl Sources {
             Source::Own => &mut self.own_ns,
             Source::Peer => {
                 self.failed = 0;
+                if std::mem::take(&mut self.given_up) {
+                    self.peer_ns = None;
+                }
                 &mut self.peer_ns
             }
         };
@@ -94,7 +110,9 @@ impl Sources {
     pub fn note_nothing(&mut self) {
         self.failed += 1;
         if self.failed >= FAILED_MAX {
-            self.note(Source::Peer, 1, FAILED_NS);
+            self.failed = 0;
+            self.chosen = 0;
+            self.given_up = true;
         }
     }
 }
@@ -131,8 +149,14 @@ mod tests {
         sources.note(Source::Peer, 100, 100 * 2_000);
         let next = sources.choose();
         assert_eq!((next.source, next.is_trial), (Source::Peer, false));
+        // It stays away, and is asked with one piece in four. What it cost before counts no more.
         (0..16).for_each(|_| sources.note_nothing());
-        assert_eq!(sources.choose().source, Source::Own);
+        let next: Vec<Source> = (0..8).map(|_| sources.choose().source).collect();
+        let four = [Source::Own, Source::Own, Source::Own, Source::Peer];
+        assert_eq!(next, [four, four].concat());
+        sources.note(Source::Peer, 100, 100 * 50_000);
+        let next = sources.choose();
+        assert_eq!((next.source, next.is_trial), (Source::Peer, false));
     }
 
     #[test]

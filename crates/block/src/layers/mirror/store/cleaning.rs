@@ -24,7 +24,9 @@ const PIECE_BLOCKS_MIN: u64 = 512;
 const TRIAL_BLOCKS: u64 = 32;
 /// Number of blocks that are read from a disk before its log has a turn.
 const READ_TOGETHER: usize = 32;
-/// Maximum time for which reading waits for the log to have its turn.
+/// Number of blocks that are written to a disk before its log has a turn.
+const WRITTEN_TOGETHER: usize = 1024;
+/// Maximum time for which cleaning waits for the log to have its turn.
 const TURN_MAX: Duration = Duration::from_millis(50);
 
 impl Store {
@@ -176,8 +178,7 @@ impl Store {
             drop(suspect);
             content.extend(own);
         }
-        let _given_way = self.log_gives_way();
-        segments.move_content(batch, blocks, content).await
+        self.move_content(segments, batch, (blocks, content)).await
     }
 
     /// Reads blocks of a piece on this side. On a disk, the log has a turn now and then: a disk
@@ -193,12 +194,41 @@ impl Store {
         let mut content = Vec::with_capacity(piece.len());
         for some in piece.chunks(READ_TOGETHER) {
             content.extend(segments.read_own(some).await?);
-            let (log, stored) = (&self.log, self.log.stored());
-            let had_turn = || !log.is_writing() || log.stored() != stored;
-            // The wait has a timeout, since the write in flight may hang on the device.
-            let _ = self.rt.timeout(TURN_MAX, log.changed.until(had_turn)).await;
+            self.log_has_turn().await;
         }
         Ok(content)
+    }
+
+    /// Appends content of a piece of `blocks` blocks. On a disk, it is appended in parts, each
+    /// without entries of the log in between.
+    async fn move_content(
+        &self,
+        segments: &Segments,
+        batch: &mut Batch<'_>,
+        (blocks, content): (u64, Vec<(Live, Payload)>),
+    ) -> Result<(), IoError> {
+        if !self.noticed.geometry().rotational {
+            return segments.move_content(batch, blocks, content).await;
+        }
+        let mut left = blocks;
+        for part in segments.in_parts(content, WRITTEN_TOGETHER) {
+            let _no_commit = self.writing_pages.acquire(1).await;
+            let given_way = self.log_gives_way();
+            let done = part.len() as u64;
+            segments.move_content(batch, done, part).await?;
+            left -= done;
+            // The log begins its next entries, which the disk serves before or among the next part.
+            drop(given_way);
+        }
+        segments.move_content(batch, left, Vec::new()).await
+    }
+
+    /// Waits until the log has written an entry, if it is writing one.
+    async fn log_has_turn(&self) {
+        let (log, stored) = (&self.log, self.log.stored());
+        let had_turn = || !log.is_writing() || log.stored() != stored;
+        // The wait has a timeout, since the write in flight may hang on the device.
+        let _ = self.rt.timeout(TURN_MAX, log.changed.until(had_turn)).await;
     }
 
     /// Removes the blocks of a piece that the log has newer records of. They die where they are as

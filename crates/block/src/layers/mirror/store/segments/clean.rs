@@ -299,6 +299,17 @@ impl Segments {
         (content, left)
     }
 
+    /// Divides content into parts of at most `blocks_max` blocks, in the order of the volume.
+    pub(in super::super) fn in_parts(
+        &self,
+        mut content: Vec<(Live, Payload)>,
+        blocks_max: usize,
+    ) -> Vec<Vec<(Live, Payload)>> {
+        content.sort_unstable_by_key(|(live, _)| live.block);
+        let parts = content.chunks(blocks_max);
+        parts.map(<[(Live, Payload)]>::to_vec).collect()
+    }
+
     async fn read_run(&self, run: &[Live]) -> Result<Vec<(Live, Payload)>, IoError> {
         let (first, last) = (run[0].at, run[run.len() - 1].at);
         let bytes = u64::from(last - first + 1) * BLOCK_BYTES;
