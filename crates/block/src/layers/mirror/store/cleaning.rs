@@ -200,7 +200,7 @@ impl Store {
     }
 
     /// Appends content of a piece of `blocks` blocks. On a disk, it is appended in parts, each
-    /// without entries of the log in between.
+    /// without entries of the log or a commit in between.
     async fn move_content(
         &self,
         segments: &Segments,

@@ -54,12 +54,7 @@ impl Store {
             checksums.write_back().await?;
         }
         self.write_regions().await?;
-        let fresh = self.flush_pages().await?;
-        let mut taken = self.regions.verify().await?;
-        if let Some(checksums) = &self.checksums {
-            taken &= checksums.verify().await?;
-        }
-        Ok(taken.then_some(fresh))
+        self.flush_and_verify().await
     }
 
     async fn write_regions(&self) -> Result<(), IoError> {
@@ -69,13 +64,18 @@ impl Store {
         }
     }
 
-    /// Flushes the device. Returns the pages that the flush makes durable and whose bits are not
-    /// set.
-    async fn flush_pages(&self) -> Result<BTreeSet<u64>, IoError> {
+    /// Flushes the device, and reads back the pages that were written. Returns the pages that the
+    /// flush makes durable and whose bits are not set; `None` when a page read back is not as it
+    /// was written.
+    async fn flush_and_verify(&self) -> Result<Option<BTreeSet<u64>>, IoError> {
         // The flush possibly does not cover pages that are written from now on.
         let fresh = self.written.as_ref().map(|written| written.fresh());
         self.device.submit(Request::flush()).await?;
-        Ok(fresh.unwrap_or_default())
+        let mut taken = self.regions.verify().await?;
+        if let Some(checksums) = &self.checksums {
+            taken &= checksums.verify().await?;
+        }
+        Ok(taken.then(|| fresh.unwrap_or_default()))
     }
 
     /// Commits the map and the checksums of a logged side. Returns as
@@ -96,13 +96,10 @@ impl Store {
         let changes = self.checksums.as_ref().map(Checksums::take_changes);
         let first_run = segments.next_run();
         segments.write_journal(changes.unwrap_or_default()).await?;
-        let fresh = self.flush_pages().await?;
-        let mut taken = self.regions.verify().await?;
-        if let Some(checksums) = &self.checksums {
-            taken &= checksums.verify().await?;
-        }
-        taken &= segments.verify_journal().await?;
-        if !taken {
+        let Some(fresh) = self.flush_and_verify().await? else {
+            return Ok(None);
+        };
+        if !segments.verify_journal().await? {
             return Ok(None);
         }
         let oldest = self.checksums.as_ref().and_then(Checksums::oldest_run);

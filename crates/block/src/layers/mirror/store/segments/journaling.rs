@@ -84,8 +84,8 @@ impl Segments {
     }
 
     /// Commits as [`commit`](Self::commit) does, after [`write_journal`](Self::write_journal):
-    /// `runs` are the number of the run before which the checksums need none, and of the first run
-    /// that was written for this commit.
+    /// the checksums need no run of the journal before `needed_from`, and `first_run` is the first
+    /// run that was written for this commit.
     ///
     /// # Errors
     /// As for [`commit`](Self::commit).
@@ -395,10 +395,5 @@ impl Segments {
             self.empties_journal.set(true);
         }
         Ok((read_bytes, wrong))
-    }
-
-    /// Returns the number of pages of the map and of the checksums together.
-    pub(super) fn all_pages(virtual_bytes: u64, checksum_bytes: u64) -> u64 {
-        (virtual_bytes / BLOCK_BYTES).div_ceil(PAGE_BLOCKS) + checksum_bytes / BLOCK_BYTES
     }
 }

@@ -196,7 +196,7 @@ impl Segments {
         let found = record::read(&**device, &side, segments, pages).await?;
         let record = found.newest;
         let recorded = RefCell::new(record.clone());
-        let all_pages = Segments::all_pages(virtual_bytes, layout.checksums.1);
+        let all_pages = pages + layout.checksums.1 / BLOCK_BYTES;
         let segment_blocks = segments.segment_blocks() as u32;
         let mut usage = Usage::new(segments.segments(), segment_blocks);
         for segment in &record.log.segments {
