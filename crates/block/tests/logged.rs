@@ -113,6 +113,8 @@ fn what_was_written_is_there_however_often_segments_were_cleaned() {
             model.overwrite(&mirror, 3 * blocks).await;
             model.check(&mirror).await;
             cleaned += counter(&mirror, "segments_cleaned");
+            // Summaries say what is live in the segments that are cleaned.
+            assert_eq!(counter(&mirror, "segments_without_summary"), 0);
             mirror.close().await;
 
             let mirror = volume.open().await;
@@ -230,7 +232,7 @@ async fn runs_of(volume: &Volume, side: usize) -> Vec<[u64; 2]> {
     let record = reply.into_data().to_vec();
     let word = |at: usize| u64::from(u32::from_le_bytes(record[at..at + 4].try_into().unwrap()));
     let (log, runs, pages) = (word(48), word(52), word(56));
-    let first = (4096 + 4 * log + 8 * pages) as usize;
+    let first = (4096 + 4 * log + 16 * pages.div_ceil(504)) as usize;
     let place = |at| segments.area.0 + word(at) * BLOCK;
     (0..runs as usize)
         .map(|run| [8, 12].map(|copy| place(first + 24 * run + copy)))
@@ -312,4 +314,134 @@ fn a_disk_is_too_large_or_a_log_too_long_for_segments() {
     let segments = made.segments.expect("it is logged");
     assert_eq!(segments.segment_bytes, 64 << 20);
     assert_eq!(made.log.1, 1 << 30);
+}
+
+/// Where the pages of a logged side are that lead to its blocks, as offsets on its device. Read as
+/// the format page draws the segment record and the page table.
+struct Pages {
+    /// Both copies of each page of the page table.
+    tables: Vec<[u64; 2]>,
+    /// Each page of the place map.
+    map: Vec<u64>,
+}
+
+async fn pages_of(volume: &Volume, side: usize) -> Pages {
+    let layout = volume.superblock(side).await.layout;
+    let segments = layout.segments.expect("it is logged");
+    let device = &volume.sides[side].device;
+    let read = async |offset, len| {
+        let reply = device.submit(Request::read(offset, len)).await;
+        reply.expect("it can be read").into_data().to_vec()
+    };
+    let word = |bytes: &[u8], at: usize| {
+        u64::from(u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()))
+    };
+    let record = read(segments.record.0, segments.record.1 / 2).await;
+    let (log, pages) = (word(&record, 48), word(&record, 56));
+    let place = |number: u64| segments.area.0 + (number - 1) * BLOCK;
+    let first = (4096 + 4 * log) as usize;
+    let copies = |table: u64| [0, 4].map(|copy| word(&record, first + 16 * table as usize + copy));
+    let copies: Vec<[u64; 2]> = (0..pages.div_ceil(504)).map(copies).collect();
+    let tables: Vec<[u64; 2]> = copies
+        .into_iter()
+        .filter(|copies| *copies != [0, 0])
+        .map(|copies| copies.map(place))
+        .collect();
+    let mut map = Vec::new();
+    for table in &tables {
+        let page = read(table[0], BLOCK).await;
+        let sectors = page.chunks_exact(512);
+        let entries = sectors.flat_map(|sector| sector[..504].chunks_exact(8));
+        let places = entries.map(|entry| word(entry, 0));
+        map.extend(places.filter(|place| *place != 0).map(place));
+    }
+    Pages { tables, map }
+}
+
+/// Spoils all pages that the map of a side consists of; with `tables`, those of the page table in
+/// both copies.
+async fn spoil_map(volume: &Volume, side: usize, tables: bool) {
+    let pages = pages_of(volume, side).await;
+    assert!(!pages.map.is_empty() && !pages.tables.is_empty());
+    let spoiled = match tables {
+        true => pages.tables.into_iter().flatten().collect(),
+        false => pages.map,
+    };
+    for offset in spoiled {
+        volume.spoil(side, offset).await;
+    }
+}
+
+/// The map of a side that is alone is made again from its segments. What was discarded or
+/// overwritten does not come back.
+#[test]
+fn a_lost_map_is_made_again_from_the_segments() {
+    let rt = virtual_rt(17);
+    rt.block_on(async {
+        let volume = logged(&rt).await;
+        let mirror = volume.open().await;
+        let blocks = mirror.geometry().size_bytes / BLOCK;
+        let mut model = Model::new(blocks);
+        model.overwrite(&mirror, 2 * blocks).await;
+        mirror.close().await;
+        for tables in [false, true] {
+            spoil_map(&volume, 0, tables).await;
+            let mirror = volume.open_alone(0).await;
+            model.check(&mirror).await;
+            // Segments are cleaned by the map that was made again.
+            model.overwrite(&mirror, blocks / 2).await;
+            model.check(&mirror).await;
+            mirror.close().await;
+        }
+        // The server dies, so that some segments have no summary.
+        let mirror = volume.open_alone(0).await;
+        model.overwrite(&mirror, blocks / 3).await;
+        mirror.flush().await;
+        drop(mirror);
+        spoil_map(&volume, 0, false).await;
+        let mirror = volume.open_alone(0).await;
+        model.check(&mirror).await;
+        mirror.close().await;
+    });
+}
+
+/// Either copy of a page of the page table is enough.
+#[test]
+fn a_page_table_has_two_copies() {
+    let rt = virtual_rt(18);
+    rt.block_on(async {
+        let volume = logged(&rt).await;
+        volume.fill(4).await;
+        for copy in [0, 1] {
+            for table in pages_of(&volume, 0).await.tables {
+                volume.spoil(0, table[copy]).await;
+            }
+            let mirror = volume.open_alone(0).await;
+            assert_eq!(counter(&mirror, "map_tables_damaged"), 0);
+            assert_eq!(mirror.byte_at(3 * MIB).await, Ok(4));
+            // The next commit writes both copies again.
+            mirror.put(9 * MIB, 9).await;
+            mirror.close().await;
+        }
+    });
+}
+
+/// While another side has the blocks, a damaged map is healed by copying them.
+#[test]
+fn a_lost_map_is_healed_from_another_side() {
+    let rt = virtual_rt(19);
+    rt.block_on(async {
+        let volume = logged(&rt).await;
+        let mirror = volume.open().await;
+        let mut model = Model::new(4096);
+        model.overwrite(&mirror, 4096).await;
+        mirror.close().await;
+        spoil_map(&volume, 0, false).await;
+        let mirror = volume.open().await;
+        model.check(&mirror).await;
+        assert_eq!(mirror.scrub().await.unrepairable, 0);
+        mirror.close().await;
+        let mirror = volume.open_alone(0).await;
+        model.check(&mirror).await;
+    });
 }

@@ -12,7 +12,7 @@
 use std::ops::Range;
 
 use super::lacking::{Lacked, lacked, most_complete, newest_of, regions_lacked};
-use super::{Attempt, Inspected, Made, Setback, store_of, superblock_of};
+use super::{Attempt, Inspected, Made, OpeningStep, Setback, store_of, superblock_of};
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
 use crate::layers::mirror::family::Plan;
@@ -170,6 +170,7 @@ impl Attempt<'_> {
             store.set_epoch(plan.newest.current().number);
             self.on_side(side, store.flush_what_was_found()).await?;
         }
+        self.restore_places(inspected, plan).await?;
         self.release(inspected, plan);
         lacking.sort_by_key(|of| store_of(inspected, of.side).complete());
         for Lacking { side, lacks } in lacking {
@@ -180,6 +181,22 @@ impl Attempt<'_> {
             self.on_side(side, store.become_complete(made.next_number))
                 .await?;
             self.release(inspected, plan);
+        }
+        Ok(())
+    }
+
+    /// Finds blocks of logged sources again whose places are lost, unless another source can supply
+    /// them.
+    async fn restore_places(&self, inspected: &[Inspected], plan: &Plan) -> Result<(), Setback> {
+        let has_lost = |side: &&usize| store_of(inspected, **side).has_lost_places();
+        let lacking: Vec<usize> = plan.sources.iter().filter(has_lost).copied().collect();
+        if lacking.len() < plan.sources.len() {
+            return Ok(());
+        }
+        for side in lacking {
+            let told = |done, all| self.tell(side, OpeningStep::RestoringMap, done, all);
+            let restored = store_of(inspected, side).restore_places(&told);
+            self.on_side(side, restored).await?;
         }
         Ok(())
     }

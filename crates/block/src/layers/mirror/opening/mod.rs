@@ -57,6 +57,9 @@ pub enum OpeningStep {
     ReadingLog,
     /// Writing the changes that the side lacks to its log.
     Giving,
+    /// Searching the segments of a logged side for blocks whose places are lost, because pages of
+    /// its map are damaged.
+    RestoringMap,
 }
 
 /// Progress of the opening on one side.

@@ -85,7 +85,7 @@ impl Store {
         segments: &Segments,
         sources: &mut Sources,
     ) -> Result<bool, IoError> {
-        let Some(mut batch) = segments.begin_batch().await else {
+        let Some(mut batch) = segments.begin_batch().await? else {
             let has_dead = segments.has_dead();
             if has_dead {
                 self.write_pages().await?;

@@ -92,7 +92,9 @@ impl Store {
             self.suspect_pages(lost);
         }
         self.write_regions().await?;
+        segments.write_summaries(self.log.floor()).await?;
         segments.write_map(of_map).await?;
+        segments.write_tables().await?;
         let changes = self.checksums.as_ref().map(Checksums::take_changes);
         let first_run = segments.next_run();
         segments.write_journal(changes.unwrap_or_default()).await?;

@@ -12,12 +12,14 @@ use std::rc::Rc;
 
 use bimetal_rt::sync::{Event, OnceValue, Semaphore, TaskGroup};
 use bimetal_rt::{Payload, Rt};
+use futures_util::future::join;
 
 use super::append::Append;
 use super::checkpoint::{self, Checkpoint, DISCONTINUITIES_MAX};
 use super::entry::{HEADER_BYTES, Header, Kind, RECORDS_MAX, Record};
 use super::index::{Entry, Index, block_count};
 use super::log_area::{Area, ENTRIES_IN_FLIGHT_MAX};
+use super::segments::Birth;
 use super::withheld::Withheld;
 use crate::device::Device;
 use crate::error::IoError;
@@ -50,6 +52,9 @@ pub(super) struct Flying {
     last_parts: Vec<Outcome>,
     /// Outcomes of all appends with a part in this entry. They are set if the entry fails.
     parts: Vec<Outcome>,
+    /// What is written together with the entry, with its offset on the device: the summary of the
+    /// segment of a logged side, behind its last entry.
+    summary: Option<(u64, Vec<u8>)>,
     outcome: Option<Result<(), IoError>>,
 }
 
@@ -223,6 +228,14 @@ impl Log {
     pub(super) fn forget_all(&self) {
         self.forget_from(0);
         self.index.borrow_mut().forget_all();
+    }
+
+    /// Returns the age of content that has all changes in the log.
+    pub(super) fn newest(&self) -> Birth {
+        Birth {
+            epoch: self.epoch.get(),
+            number: self.formed.get().0,
+        }
     }
 
     /// Sets the number of the epoch, after a new epoch has begun.
@@ -492,7 +505,7 @@ impl Log {
             digests,
         };
         self.head.set(header.end());
-        self.area.note_appended(header.position..header.end());
+        let summary = self.area.note_appended(&header);
         let (highest, complete) = self.formed.get();
         let numbers = header.records.iter().map(|record| record.number);
         let highest = numbers.fold(highest, u64::max);
@@ -502,6 +515,7 @@ impl Log {
             header,
             last_parts,
             parts,
+            summary,
             outcome: None,
         };
         Some((flying, data))
@@ -525,7 +539,8 @@ impl Log {
         complete.max(self.complete.get())
     }
 
-    fn write(self: &Rc<Self>, flying: Flying, data: Payload) {
+    fn write(self: &Rc<Self>, mut flying: Flying, data: Payload) {
+        let summary = flying.summary.take();
         let header = &flying.header;
         let mut block = self.rt.pool().alloc_now(HEADER_BYTES as usize);
         header.encode(&mut block);
@@ -540,8 +555,16 @@ impl Log {
         self.flying.borrow_mut().push_back(flying);
         let log = Rc::clone(self);
         self.tasks.spawn(async move {
-            let request = Request::write(at, payload, Flags::NONE);
-            let written = log.device.submit(request).await.map(|_| ());
+            let entry = log.device.submit(Request::write(at, payload, Flags::NONE));
+            let written = match summary {
+                None => entry.await.map(|_| ()),
+                Some((at, bytes)) => {
+                    let summary = log.rt.pool().copy_of(&bytes);
+                    let summary = Request::write(at, summary, Flags::NONE);
+                    let (entry, summary) = join(entry, log.device.submit(summary)).await;
+                    entry.and(summary).map(|_| ())
+                }
+            };
             log.written(position, written);
         });
     }

@@ -1,10 +1,9 @@
 //! Where a log is on the device: in one area that is used in a circle, or in segments. Also the
 //! limits that follow from this: the length of an entry, and the space that may be in flight.
 
-use std::ops::Range;
 use std::rc::Rc;
 
-use super::entry::{DATA_BLOCKS_MAX, HEADER_BYTES};
+use super::entry::{DATA_BLOCKS_MAX, HEADER_BYTES, Header};
 use super::segments::Chain;
 use crate::BLOCK_BYTES;
 
@@ -98,10 +97,19 @@ impl Area {
         }
     }
 
-    /// Records that an entry was appended at these positions.
-    pub(super) fn note_appended(&self, entry: Range<u64>) {
+    /// Records that an entry is appended. Returns what is to be written behind it, with the offset
+    /// on the device: the summary of its segment, if the entry is the last one in it.
+    pub(super) fn note_appended(&self, header: &Header) -> Option<(u64, Vec<u8>)> {
+        match &self.place {
+            Place::Circle(_) => None,
+            Place::Chain(chain) => chain.note_appended(header),
+        }
+    }
+
+    /// Records that an entry was found in the log.
+    pub(super) fn note_found(&self, header: &Header) {
         if let Place::Chain(chain) = &self.place {
-            chain.note_appended(entry.end, entry.end - entry.start);
+            chain.describe(header);
         }
     }
 

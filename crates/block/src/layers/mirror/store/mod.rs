@@ -37,6 +37,7 @@ mod reading;
 mod recover;
 pub(super) mod regions;
 mod relog;
+mod restoring;
 mod room;
 mod runs;
 mod segments;
@@ -67,7 +68,7 @@ use self::log_area::Area;
 use self::open_areas::open_areas;
 use self::progress::Noticed;
 use self::regions::Regions;
-use self::segments::Segments;
+use self::segments::{Birth, Segments};
 pub(super) use self::straight::Unsettled;
 pub(super) use self::superseded::Superseded;
 use self::written::Written;
@@ -295,7 +296,8 @@ impl Store {
         let raw = Rc::clone(&noticed) as Rc<dyn Device>;
         let segments = match &on.layout.segments {
             Some(of_side) => {
-                let segments = Segments::open(rt, &raw, on.side, (&on.layout, of_side)).await?;
+                let segments =
+                    Segments::open(rt, &raw, (on.side, on.digest), (&on.layout, of_side)).await?;
                 segments.clean_always(on.cleans_always);
                 Some(segments)
             }
@@ -313,6 +315,10 @@ impl Store {
         let recovered = recover::recover(&device, on, area.clone(), told);
         let areas = open_areas(rt, (&device, segments.as_ref()), on);
         let (recovered, areas) = futures_util::future::try_join(recovered, areas).await?;
+        if let Some(segments) = &segments {
+            let tail = recovered.start.checkpoint.tail;
+            segments.describe_before(tail).await?;
+        }
         let found = StoreFound {
             complete_below: recovered.start.complete,
             next_number: recovered.next_number(),
@@ -335,6 +341,12 @@ impl Store {
             area,
             recovered.start,
         );
+        if let Some(segments) = &segments {
+            let log = Rc::downgrade(&log);
+            segments.set_born(Rc::new(move || {
+                log.upgrade().map_or(Birth::default(), |log| log.newest())
+            }));
+        }
         Ok(Rc::new(Store {
             rt: rt.clone(),
             device: Rc::clone(&device),

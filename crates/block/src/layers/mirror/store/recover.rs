@@ -205,6 +205,7 @@ pub(super) async fn recover(
                 // entry was durable, so its data have become corrupt since. Reads of the data will
                 // report this.
                 (Some(header), proof, end) if was_durable || proof.is_some() || end.is_some() => {
+                    reader.area.note_found(&header);
                     found.take(&header, digest, counts_below);
                     walk.position = header.end();
                 }
@@ -224,6 +225,7 @@ pub(super) async fn recover(
             continue;
         }
         let header = header.expect("what is whole has a header");
+        reader.area.note_found(&header);
         found.take(&header, digest, counts_below);
         walk.position = header.end();
     }

@@ -34,6 +34,9 @@ pub(in crate::layers::mirror) const PAGE_BLOCKS: u64 =
 /// Number of bytes of data that a page of the checksum area describes.
 pub(in crate::layers::mirror) const CHECKSUM_PAGE_COVERS_BYTES: u64 = PAGE_BLOCKS * BLOCK_BYTES;
 
+/// Number of blocks of a segment that one block with descriptions describes at most.
+pub(in crate::layers::mirror) const DESCRIBED_MAX: u64 = 144;
+
 /// Number of bits in a page of the area that records which pages were ever written.
 pub(in crate::layers::mirror) const PAGE_BITS: u64 = ENTRIES_BYTES as u64 * 8;
 

@@ -4,7 +4,9 @@
 use serde::Deserialize;
 
 use super::SUPERBLOCK_BYTES;
-use super::areas::{CHECKSUM_PAGE_COVERS_BYTES, MAP_PAGE_COVERS_BYTES, map_bytes, written_bytes};
+use super::areas::{
+    CHECKSUM_PAGE_COVERS_BYTES, DESCRIBED_MAX, MAP_PAGE_COVERS_BYTES, map_bytes, written_bytes,
+};
 use crate::geometry::Geometry;
 use crate::request::BLOCK_BYTES;
 use crate::units::show_size;
@@ -60,6 +62,12 @@ impl SegmentLayout {
     /// Returns the number of blocks in a segment.
     pub(in crate::layers::mirror) fn segment_blocks(&self) -> u64 {
         self.segment_bytes / BLOCK_BYTES
+    }
+
+    /// Returns the number of blocks of a segment before its summary.
+    pub(in crate::layers::mirror) fn usable_blocks(&self) -> u64 {
+        let blocks = self.segment_blocks();
+        blocks - blocks.div_ceil(DESCRIBED_MAX + 1)
     }
 }
 

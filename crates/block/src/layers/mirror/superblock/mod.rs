@@ -66,9 +66,9 @@ const WRITTEN_FEATURE: u64 = 1;
 /// Feature bit of a side whose block digests are computed with XXH3.
 const XXH3_FEATURE: u64 = 2;
 /// Feature bit of a logged side.
-const SEGMENTS_FEATURE: u64 = 8;
-/// Feature bit of a logged side without a journal, of an earlier version.
-const OLD_SEGMENTS_FEATURE: u64 = 4;
+const SEGMENTS_FEATURE: u64 = 16;
+/// Feature bits of logged sides of earlier versions: without a journal, and without summaries.
+const OLD_SEGMENTS_FEATURES: u64 = 4 | 8;
 /// Sequence number of the first change of a volume; the number 0 means no change.
 pub const FIRST_CHANGE: u64 = 1;
 
@@ -289,9 +289,11 @@ impl Block<'_> {
         }
         match self.u64_at(16) & !(WRITTEN_FEATURE | XXH3_FEATURE | SEGMENTS_FEATURE) {
             0 => Ok(()),
-            OLD_SEGMENTS_FEATURE => Err("it is a logged side of an earlier version; \
+            old if old & OLD_SEGMENTS_FEATURES == old => {
+                Err("it is a logged side of an earlier version; \
                 format it again with `bimetal format --force`, which empties it"
-                .to_owned()),
+                    .to_owned())
+            }
             features => Err(format!(
                 "it uses features {features:#x} that this program does not know"
             )),

@@ -6,7 +6,9 @@
 //! in which segment each block is.
 
 use super::SUPERBLOCK_BYTES;
-use super::areas::{CHECKSUM_PAGE_COVERS_BYTES, PAGE_BLOCKS, map_bytes, written_bytes};
+use super::areas::{
+    CHECKSUM_PAGE_COVERS_BYTES, DESCRIBED_MAX, PAGE_BLOCKS, map_bytes, written_bytes,
+};
 use super::layout::{
     AREA_ALIGNMENT, Asked, DATA_ALIGNMENT, HEADER_BYTES, LayoutError, SegmentLayout, SideLayout,
     check_areas, log_bytes,
@@ -38,8 +40,10 @@ const SEGMENTS_FOR_DATA_MIN: u64 = 4;
 const LOG_DIVISOR_MIN: u64 = 4;
 /// Length in bytes of the fixed fields of a segment record.
 pub(in crate::layers::mirror) const RECORD_HEAD_BYTES: u64 = BLOCK_BYTES;
-/// Length in bytes of an entry of the page table in a segment record.
-pub(in crate::layers::mirror) const PAGE_ENTRY_BYTES: u64 = 8;
+/// Number of pages of the map that one page of the page table describes.
+pub(in crate::layers::mirror) const TABLE_PAGE_ENTRIES: u64 = 504;
+/// Length in bytes of what a segment record says about a page of the page table.
+pub(in crate::layers::mirror) const TABLE_ENTRY_BYTES: u64 = 16;
 /// Length in bytes of the description of a run of the journal in a segment record, and the maximum
 /// number of runs.
 pub(in crate::layers::mirror) const RUN_ENTRY_BYTES: u64 = 24;
@@ -59,11 +63,16 @@ pub(in crate::layers::mirror) fn place_pages(bytes: u64) -> u64 {
     (bytes / BLOCK_BYTES).div_ceil(PAGE_BLOCKS)
 }
 
+/// Returns the number of pages of the page table of a map with `place_pages` pages.
+pub(in crate::layers::mirror) fn table_pages(place_pages: u64) -> u64 {
+    place_pages.div_ceil(TABLE_PAGE_ENTRIES)
+}
+
 /// Returns the length in bytes of one copy of the segment record.
 fn record_bytes(segments: u64, virtual_bytes: u64) -> u64 {
-    let of_pages = place_pages(virtual_bytes) * PAGE_ENTRY_BYTES;
-    let tables = segments * 4 + of_pages + RUNS_MAX * RUN_ENTRY_BYTES;
-    RECORD_HEAD_BYTES + tables.next_multiple_of(BLOCK_BYTES)
+    let of_tables = table_pages(place_pages(virtual_bytes)) * TABLE_ENTRY_BYTES;
+    let body = segments * 4 + of_tables + RUNS_MAX * RUN_ENTRY_BYTES;
+    RECORD_HEAD_BYTES + body.next_multiple_of(BLOCK_BYTES)
 }
 
 /// Computes the layout of a logged side. The log has the requested length, or by default one 16th
@@ -130,12 +139,15 @@ fn checksum_area_bytes(device_bytes: u64) -> u64 {
 fn capacity_bytes(layout: &SegmentLayout, log_bytes: u64) -> Option<u64> {
     // While entries are being dropped, the log is longer than its length by as much as is dropped
     // together.
-    let of_log = (log_bytes + log_bytes / LOG_FOLD_DIVISOR).div_ceil(layout.segment_bytes);
+    let usable_bytes = layout.usable_blocks() * BLOCK_BYTES;
+    let of_log = (log_bytes + log_bytes / LOG_FOLD_DIVISOR).div_ceil(usable_bytes);
     let taken = of_log + SEGMENTS_RESERVED;
     if log_bytes > layout.area.1 / 2 {
         return None;
     }
-    let room = layout.segments().checked_sub(taken)? * layout.segment_bytes;
+    // Each chunk that is moved begins with descriptions of its blocks.
+    let usable = layout.usable_blocks() * DESCRIBED_MAX / (DESCRIBED_MAX + 1) * BLOCK_BYTES;
+    let room = layout.segments().checked_sub(taken)? * usable;
     let room = room - room / KEPT_FREE_DIVISOR;
     // Each block of data needs an entry in a checksum page and in a page of the map.
     let pages = (room / CHECKSUM_PAGE_COVERS_BYTES + 2) * 2;

@@ -237,7 +237,7 @@ fn a_logged_side_says_where_its_segments_are() {
         ..sample()
     };
     let block = logged.encode();
-    assert_eq!(block[16], 1 | 2 | 8);
+    assert_eq!(block[16], 1 | 2 | 16);
     let word = |at: usize| u64::from_le_bytes(block[at..at + 8].try_into().unwrap());
     let segments = layout.segments.unwrap();
     // The checksums and the data have virtual addresses.
@@ -248,7 +248,7 @@ fn a_logged_side_says_where_its_segments_are() {
     assert_eq!(segments.record.0, 192 << 10);
     assert_eq!((word(3888), word(3896)), (1 << 20, 2045 * (512 << 10)));
     assert_eq!(word(3904), 512 << 10);
-    assert_eq!(word(168), 784_019_456);
+    assert_eq!(word(168), 770_940_928);
     assert_eq!(Superblock::decode(&block).unwrap(), Some(logged.clone()));
     assert_eq!(logged.fits(&Geometry::of_size(1 << 30)), Ok(()));
     // A layout with other areas than a logged side has is refused.
@@ -305,8 +305,11 @@ fn what_cannot_be_is_refused_whatever_its_checksum() {
     assert!(old.contains("before crash safety"), "{old}");
     assert!(old.contains("format it again"), "{old}");
     assert!(refused(8, &[3]).contains("version 3"));
-    assert!(refused(16, &[16]).contains("features 0x10"));
-    assert!(refused(16, &[1 | 2 | 4]).contains("logged side of an earlier version"));
+    assert!(refused(16, &[64]).contains("features 0x40"));
+    for old in [4, 8] {
+        let reason = refused(16, &[1 | 2 | old]);
+        assert!(reason.contains("logged side of an earlier version"));
+    }
     assert!(refused(16, &[1 | 2 | 32]).contains("features 0x20"));
     for (at, bytes) in [
         (72, &[1u8][..]),   // A free place,

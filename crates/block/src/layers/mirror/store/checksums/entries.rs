@@ -48,6 +48,11 @@ impl Expected {
         }
     }
 
+    /// Returns the entry of a block with this digest, as it is read back from a page.
+    pub(in crate::layers::mirror::store) fn digest(digest: u32) -> Expected {
+        Expected::Digest(spelled(digest))
+    }
+
     pub(super) fn entry(self) -> u32 {
         match self {
             Expected::NeverWritten => NEVER_WRITTEN,

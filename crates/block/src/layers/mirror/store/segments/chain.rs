@@ -5,17 +5,38 @@
 //! start are released when their entries were dropped, and other segments are appended.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
+use super::description::{self, Birth, Described};
 use super::pace::Pace;
+use crate::BLOCK_BYTES;
+use crate::layers::mirror::store::entry::{HEADER_BYTES, Header};
+use crate::layers::mirror::superblock::{SegmentLayout, Uuid};
+
+/// Bit of a generation that says that the log has filled the segment. The rest is the place of the
+/// segment in the chain.
+const OF_LOG: u64 = 1 << 63;
+/// Length of the shortest entry with data, in bytes.
+const ENTRY_BYTES_MIN: u64 = HEADER_BYTES + BLOCK_BYTES;
 
 /// The segments of a log; see the module documentation.
 pub(in super::super) struct Chain {
-    area_offset: u64,
-    segment_bytes: u64,
+    side: Uuid,
+    layout: SegmentLayout,
+    /// Number of the first block of the volume in the virtual range.
+    first_block: u64,
     segments: RefCell<Listed>,
+    /// What the blocks of the listed segments hold, by the place of the segment in the chain.
+    described: RefCell<BTreeMap<u64, OfSegment>>,
     pace: Rc<Pace>,
+}
+
+/// What the blocks of a segment of the log hold.
+struct OfSegment {
+    described: Vec<Described>,
+    /// Whether a summary with all of this was given out to be written.
+    is_written: bool,
 }
 
 /// Numbers of consecutive segments of the log.
@@ -28,18 +49,27 @@ pub(super) struct Listed {
 }
 
 impl Chain {
+    /// Creates the chain of a side. `first_block` is the number of the first block of the volume in
+    /// the virtual range.
     pub(super) fn new(
-        area_offset: u64,
-        segment_bytes: u64,
+        (side, layout): (Uuid, &SegmentLayout),
+        first_block: u64,
         listed: Listed,
         pace: Rc<Pace>,
     ) -> Chain {
         Chain {
-            area_offset,
-            segment_bytes,
+            side,
+            layout: *layout,
+            first_block,
             segments: RefCell::new(listed),
+            described: RefCell::default(),
             pace,
         }
+    }
+
+    /// Returns the number of bytes of a segment that the log fills: those before the summary.
+    pub(super) fn usable_bytes(&self) -> u64 {
+        self.layout.usable_blocks() * BLOCK_BYTES
     }
 
     /// Returns the offset on the device of a position in the log.
@@ -47,29 +77,41 @@ impl Chain {
     /// # Panics
     /// When the position is before the first or behind the last segment.
     pub(in super::super) fn at(&self, position: u64) -> u64 {
+        let segment = self.segment_at(position / self.usable_bytes());
+        self.offset_of(segment) + position % self.usable_bytes()
+    }
+
+    fn segment_at(&self, place: u64) -> u32 {
         let listed = self.segments.borrow();
-        let number = position / self.segment_bytes;
-        let index = number
-            .checked_sub(listed.first)
-            .expect("it is not released");
-        let segment = listed.segments[index as usize];
-        self.area_offset + u64::from(segment) * self.segment_bytes + position % self.segment_bytes
+        let index = place.checked_sub(listed.first);
+        listed.segments[index.expect("it is not released") as usize]
+    }
+
+    fn offset_of(&self, segment: u32) -> u64 {
+        self.layout.area.0 + u64::from(segment) * self.layout.segment_bytes
+    }
+
+    /// Returns the position at which a segment begins; `None` when it is not listed.
+    pub(super) fn start_of(&self, segment: u32) -> Option<u64> {
+        let listed = self.segments.borrow();
+        let index = listed.segments.iter().position(|other| *other == segment)?;
+        Some((listed.first + index as u64) * self.usable_bytes())
     }
 
     /// Returns the number of bytes from a position to the end of its segment.
     pub(in super::super) fn bytes_left_at(&self, position: u64) -> u64 {
-        self.segment_bytes - position % self.segment_bytes
+        self.usable_bytes() - position % self.usable_bytes()
     }
 
     /// Returns the position at which the first segment begins.
     pub(in super::super) fn start(&self) -> u64 {
-        self.segments.borrow().first * self.segment_bytes
+        self.segments.borrow().first * self.usable_bytes()
     }
 
     /// Returns the position behind the last segment.
     pub(in super::super) fn end(&self) -> u64 {
         let listed = self.segments.borrow();
-        (listed.first + listed.segments.len() as u64) * self.segment_bytes
+        (listed.first + listed.segments.len() as u64) * self.usable_bytes()
     }
 
     /// Returns the number of bytes that the log may append at `head` now.
@@ -83,10 +125,102 @@ impl Chain {
         self.pace.request();
     }
 
-    /// Records that an entry of `bytes` bytes was appended, which ends at `head`.
-    pub(in super::super) fn note_appended(&self, head: u64, bytes: u64) {
-        self.pace.set_unspent(self.end().saturating_sub(head));
-        self.pace.note_appended(bytes);
+    /// Records that an entry is appended. Returns the summary of its segment, with the offset to
+    /// which it is to be written, if the segment has no room for another entry.
+    pub(in super::super) fn note_appended(&self, header: &Header) -> Option<(u64, Vec<u8>)> {
+        let entry = header.position..header.end();
+        self.pace.set_unspent(self.end().saturating_sub(entry.end));
+        self.pace.note_appended(entry.end - entry.start);
+        self.describe(header);
+        let place = entry.start / self.usable_bytes();
+        let left = (place + 1) * self.usable_bytes() - entry.end;
+        (left < ENTRY_BYTES_MIN).then(|| self.summary(place))
+    }
+
+    /// Returns the place in the chain of the segment with a position of the log, and the generation
+    /// of the segment.
+    pub(super) fn generation_at(&self, position: u64) -> (u64, u64) {
+        let place = position / self.usable_bytes();
+        (place, OF_LOG | place)
+    }
+
+    /// Adds what the blocks of a listed segment hold, as far as it is not known.
+    pub(super) fn add_described(&self, place: u64, described: &[Described]) {
+        let mut all = self.described.borrow_mut();
+        let of = self.of_segment(&mut all, place);
+        for (known, described) in of.described.iter_mut().zip(described) {
+            if !known.is_something() {
+                *known = *described;
+            }
+        }
+    }
+
+    fn of_segment<'m>(
+        &self,
+        all: &'m mut BTreeMap<u64, OfSegment>,
+        place: u64,
+    ) -> &'m mut OfSegment {
+        let usable = self.layout.usable_blocks() as usize;
+        all.entry(place).or_insert_with(|| OfSegment {
+            described: vec![Described::NOTHING; usable],
+            is_written: false,
+        })
+    }
+
+    /// Records what an entry holds that is in the log.
+    pub(in super::super) fn describe(&self, header: &Header) {
+        let usable = self.layout.usable_blocks();
+        let first = header.position / BLOCK_BYTES;
+        let mut all = self.described.borrow_mut();
+        let of = self.of_segment(&mut all, first / usable);
+        of.is_written = false;
+        let index = (first % usable) as usize + 1;
+        let described = self.described_by(header);
+        of.described[index..index + described.len()].copy_from_slice(&described);
+    }
+
+    /// Returns what an entry says about its blocks of data.
+    pub(super) fn described_by(&self, header: &Header) -> Vec<Described> {
+        let mut described = Vec::with_capacity(header.digests.len());
+        let mut digests = header.digests.iter();
+        for record in &header.records {
+            let start = self.first_block + record.offset / BLOCK_BYTES;
+            let birth = Birth {
+                epoch: header.epoch,
+                number: record.number,
+            };
+            let blocks = start..start + record.data_blocks();
+            described.extend(blocks.zip(&mut digests).map(|(block, digest)| Described {
+                block,
+                birth,
+                digest: *digest,
+            }));
+        }
+        described
+    }
+
+    fn summary(&self, place: u64) -> (u64, Vec<u8>) {
+        let offset = self.offset_of(self.segment_at(place)) + self.usable_bytes();
+        let mut all = self.described.borrow_mut();
+        let of = all.get_mut(&place).expect("it has entries");
+        of.is_written = true;
+        let bytes = description::summary(&self.side, OF_LOG | place, &of.described);
+        (offset, bytes)
+    }
+
+    /// Returns the summaries of the segments that end at or before a position and that were not
+    /// given out yet, each with the offset to which it is to be written.
+    pub(super) fn unwritten_summaries(&self, position: u64) -> Vec<(u64, Vec<u8>)> {
+        let listed = self.segments.borrow().first;
+        let released = position / self.usable_bytes();
+        let unwritten: Vec<u64> = {
+            let all = self.described.borrow();
+            let places = all.range(listed..released.max(listed));
+            let unwritten = places.filter(|(_, of)| !of.is_written);
+            unwritten.map(|(place, _)| *place).collect()
+        };
+        let summary = |place| self.summary(place);
+        unwritten.into_iter().map(summary).collect()
     }
 
     /// Returns the segments.
@@ -94,15 +228,18 @@ impl Chain {
         self.segments.borrow().clone()
     }
 
-    /// Removes the segments that end at or before a position, and returns their numbers.
-    pub(super) fn release_before(&self, position: u64) -> Vec<u32> {
+    /// Removes the segments that end at or before a position, and returns their numbers, each with
+    /// what its blocks hold.
+    pub(super) fn release_before(&self, position: u64) -> Vec<(u32, Vec<Described>)> {
         let mut listed = self.segments.borrow_mut();
+        let mut all = self.described.borrow_mut();
         let mut released = Vec::new();
-        while (listed.first + 1) * self.segment_bytes <= position
+        while (listed.first + 1) * self.usable_bytes() <= position
             && let Some(segment) = listed.segments.pop_front()
         {
+            let described = all.remove(&listed.first).map(|of| of.described);
             listed.first += 1;
-            released.push(segment);
+            released.push((segment, described.unwrap_or_default()));
         }
         released
     }

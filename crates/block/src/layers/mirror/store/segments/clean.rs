@@ -12,13 +12,16 @@ use bimetal_rt::Payload;
 use bimetal_rt::turn::{count_entries, give_way};
 use futures_util::stream::{self, StreamExt};
 
+use super::description::{Birth, Described};
+use super::streams::{Chunk, Stream};
 use super::usage::{Segment, State};
-use super::{Pins, Place, SPARED_FOR_CLEANING, SPARED_FOR_PAGES, Segments, Stream};
+use super::{Pins, Place, SPARED_FOR_CLEANING, SPARED_FOR_PAGES, Segments};
 use crate::BLOCK_BYTES;
 use crate::device::LocalFuture;
 use crate::error::IoError;
+use crate::layers::mirror::superblock::areas::DESCRIBED_MAX;
 use crate::layers::mirror::superblock::areas::PAGE_BLOCKS;
-use crate::request::{Flags, Request};
+use crate::request::{Flags, Origin, Request};
 
 /// Maximum number of blocks that are moved between two commits.
 const BATCH_BLOCKS_MAX: u64 = 16 << 10;
@@ -42,6 +45,8 @@ pub(in super::super) struct Live {
     at: u32,
     /// Number of the block in the virtual range.
     block: u64,
+    /// Age of the content; the default when it is unknown.
+    birth: Birth,
 }
 
 /// Segments that are emptied before the next commit.
@@ -112,9 +117,14 @@ impl Segments {
         Some(Candidate {
             id: number,
             live_blocks: segment.live,
-            capacity_blocks: self.layout.segment_blocks() as u32,
+            capacity_blocks: self.content_blocks() as u32,
             sealed_at_blocks,
         })
+    }
+
+    /// Returns the number of blocks with content that fit a segment in long chunks.
+    fn content_blocks(&self) -> u64 {
+        self.layout.usable_blocks() * DESCRIBED_MAX / (DESCRIBED_MAX + 1)
     }
 
     /// Sets whether cleaning is due whenever a segment has a dead block.
@@ -133,14 +143,19 @@ impl Segments {
 
     /// Chooses segments to empty before the next commit, as far as the free segments have room for
     /// their content; `None` when no segment can be cleaned now.
-    pub(in super::super) async fn begin_batch(&self) -> Option<Batch<'_>> {
-        let (victims, cost, pins) = self.choose_victims()?;
-        let mut live = self.live_in(&victims).await;
+    ///
+    /// # Errors
+    /// Errors of the device that do not concern single blocks.
+    pub(in super::super) async fn begin_batch(&self) -> Result<Option<Batch<'_>>, IoError> {
+        let Some((victims, cost, pins)) = self.choose_victims() else {
+            return Ok(None);
+        };
+        let mut live = self.live_in(&victims).await?;
         let first_block = self.pages_bytes / BLOCK_BYTES;
         let of_checksums = live.iter().filter(|live| live.block < first_block);
         let checksum_pages: Vec<u64> = of_checksums.map(|live| live.block).collect();
         live.retain(|live| live.block >= first_block);
-        Some(Batch {
+        Ok(Some(Batch {
             live: live.into(),
             moved_blocks: checksum_pages.len() as u64,
             has_moved: !checksum_pages.is_empty(),
@@ -148,16 +163,16 @@ impl Segments {
             cost,
             segments: victims.len(),
             pins,
-        })
+        }))
     }
 
     fn choose_victims(&self) -> Option<(Vec<u32>, Yield, Pins<'_>)> {
         let mut usage = self.usage.borrow_mut();
         let sealed = usage.all().filter_map(|(n, s)| self.candidate(n, &s));
         let next = next_victims(sealed, usage.appended_blocks, VICTIMS_MAX);
-        let segment_blocks = self.layout.segment_blocks();
-        let room = room_segments(usage.free_count()) as u64 * segment_blocks;
-        let blocks_max = room.min(BATCH_BLOCKS_MAX.max(segment_blocks));
+        let content_blocks = self.content_blocks();
+        let room = room_segments(usage.free_count()) as u64 * content_blocks;
+        let blocks_max = room.min(BATCH_BLOCKS_MAX.max(content_blocks));
         let (mut victims, mut cost) = (Vec::new(), Yield::default());
         for victim in next {
             let of = victim.cleaning_yield();
@@ -190,15 +205,71 @@ impl Segments {
         unread.map(|live| self.volume_offset(live)).collect()
     }
 
-    /// Returns the live blocks of some segments, in the order of the segments. Pages of the map are
-    /// not among them: these are marked to be written again.
-    async fn live_in(&self, victims: &[u32]) -> Vec<Live> {
+    /// Returns the live blocks of some segments, in the order of the segments. Pages of the map and
+    /// of the page table are not among them: these are marked to be written again.
+    async fn live_in(&self, victims: &[u32]) -> Result<Vec<Live>, IoError> {
+        let mut live = Vec::new();
+        let mut unknown = Vec::new();
+        for victim in victims {
+            let pages = self.pages_in(*victim);
+            match self.live_by_summary(*victim, pages).await? {
+                Some(found) => live.extend(found),
+                None => unknown.push(*victim),
+            }
+        }
+        if !unknown.is_empty() {
+            live.extend(self.live_by_map(&unknown).await);
+        }
+        live.sort_unstable();
+        Ok(live)
+    }
+
+    /// Makes the next commit write the pages of the map and of the page table again that are in a
+    /// segment. Returns the number of their blocks.
+    fn pages_in(&self, segment: u32) -> u32 {
+        let pages = self.map_pages_in(segment);
+        let of_map = pages.len() as u32;
+        self.places.borrow_mut().mark(pages);
+        let usage = self.usage.borrow();
+        let is_inside = |block| usage.segment_of(block) == segment;
+        of_map + self.tables.borrow_mut().mark_in(is_inside)
+    }
+
+    /// Returns the live blocks of a segment in which `pages` live blocks are pages of the map and
+    /// of the page table, as the summary of the segment says; `None` when the summary does not know
+    /// all of them.
+    async fn live_by_summary(
+        &self,
+        segment: u32,
+        pages: u32,
+    ) -> Result<Option<Vec<Live>>, IoError> {
+        let Some(described) = self.described(segment).await? else {
+            return Ok(None);
+        };
+        give_way().await;
+        count_entries(described.len());
+        let first = segment * self.layout.segment_blocks() as u32;
+        let places = self.places.borrow();
+        let described = (first..).zip(described.iter());
+        let is_live = |at: u32, of: &Described| {
+            of.block < places.blocks() && places.get(of.block) == Place::At(at)
+        };
+        let live = described.filter(|(at, of)| is_live(*at, of));
+        let live = live.map(|(at, of)| Live {
+            at,
+            block: of.block,
+            birth: of.birth,
+        });
+        let live: Vec<Live> = live.collect();
+        let all = self.usage.borrow().live_in(segment);
+        Ok((live.len() as u32 + pages == all).then_some(live))
+    }
+
+    /// Returns the live blocks of some segments by a search in the whole map. Their age is unknown.
+    async fn live_by_map(&self, victims: &[u32]) -> Vec<Live> {
+        self.count(|counts| counts.map_searches += 1);
         let mut is_victim = vec![false; self.usage.borrow().count()];
         victims.iter().for_each(|v| is_victim[*v as usize] = true);
-        for victim in victims {
-            let pages = self.map_pages_in(*victim);
-            self.places.borrow_mut().mark(pages);
-        }
         let mut live = Vec::new();
         let pages = self.places.borrow().pages();
         for page in 0..pages {
@@ -207,9 +278,12 @@ impl Segments {
             let (places, usage) = (self.places.borrow(), self.usage.borrow());
             let stored = places.stored_in_page(page);
             let inside = stored.filter(|(_, at)| is_victim[usage.segment_of(*at) as usize]);
-            live.extend(inside.map(|(block, at)| Live { at, block }));
+            live.extend(inside.map(|(block, at)| Live {
+                at,
+                block,
+                birth: Birth::default(),
+            }));
         }
-        live.sort_unstable();
         live
     }
 
@@ -345,22 +419,21 @@ impl Segments {
     async fn write_moved(&self, mut content: Vec<(Live, Payload)>) -> Result<(), IoError> {
         content.sort_unstable_by_key(|(live, _)| live.block);
         let transfer = u64::from(self.device.geometry().transfer_bytes_max);
-        let blocks_max = REQUEST_BYTES_MAX.min(transfer) / BLOCK_BYTES;
-        let mut parts: Vec<(Range<usize>, u32, Pins<'_>)> = Vec::new();
+        let request_blocks = REQUEST_BYTES_MAX.min(transfer) / BLOCK_BYTES;
+        let blocks_max = (request_blocks - request_blocks.div_ceil(DESCRIBED_MAX + 1)).max(1);
+        let mut parts: Vec<(Range<usize>, Chunk<'_>)> = Vec::new();
         let mut start = 0;
         while start < content.len() {
-            let wanted = blocks_max.min((content.len() - start) as u64);
-            let (at, blocks, pins) = self.take_blocks(Stream::Moved, wanted)?;
-            let end = start + blocks as usize;
-            parts.push((start..end, at, pins));
+            let end = content.len().min(start + blocks_max as usize);
+            let chunk = self.take_moved(&content[start..end])?;
+            let end = start + chunk.blocks as usize;
+            parts.push((start..end, chunk));
             start = end;
         }
         let content = &content;
-        let writes = parts.into_iter().map(|(range, at, pins)| async move {
-            let written = self.write_part(&content[range], at).await;
-            drop(pins);
-            written
-        });
+        let writes = parts
+            .into_iter()
+            .map(|(range, chunk)| self.write_part(&content[range], chunk));
         let mut writes = stream::iter(writes).buffer_unordered(IN_FLIGHT_MAX);
         let mut result = Ok(());
         while let Some(written) = writes.next().await {
@@ -369,16 +442,22 @@ impl Segments {
         result
     }
 
-    async fn write_part(&self, part: &[(Live, Payload)], at: u32) -> Result<(), IoError> {
+    /// Takes blocks for the first of some blocks that are moved, as many as fit.
+    fn take_moved(&self, content: &[(Live, Payload)]) -> Result<Chunk<'_>, IoError> {
         let mut data = Payload::empty();
-        for (_, block) in part {
+        let mut blocks = Vec::with_capacity(content.len());
+        for (live, block) in content {
             data.append(block.clone());
+            blocks.push((live.block, live.birth));
         }
-        let write = Request::write(self.offset_at(at), data, Flags::NONE);
-        self.device.submit(write).await?;
-        for (index, (live, _)) in (0..).zip(part) {
+        self.take_chunk(Stream::Moved, &blocks, &data)
+    }
+
+    async fn write_part(&self, part: &[(Live, Payload)], chunk: Chunk<'_>) -> Result<(), IoError> {
+        self.write_chunk(&chunk, Flags::NONE, Origin::NONE).await?;
+        for (at, (live, _)) in (chunk.at..).zip(part) {
             if self.places.borrow().get(live.block) == Place::At(live.at) {
-                self.set_place(live.block, Place::At(at + index));
+                self.set_place(live.block, Place::At(at));
                 self.count(|counts| counts.moved_blocks += 1);
             }
         }

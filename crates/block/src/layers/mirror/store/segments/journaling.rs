@@ -9,7 +9,7 @@ use futures_util::future::try_join_all;
 
 use super::journal::{Item, Journal, Replayed, Run, items, pack, replay, seal};
 use super::map_pages::FIRST_PAGE;
-use super::{Place, SPARED_FOR_PAGES, Segments, Stream};
+use super::{Place, SPARED_FOR_PAGES, Segments};
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
 use crate::layers::mirror::store::changes::{ENTRIES_MAX, Since};
@@ -147,8 +147,8 @@ impl Segments {
         let mut left = blocks.as_slice();
         while !left.is_empty() {
             let wanted = left.len() as u64;
-            let (one, count, _pins) = self.take_blocks(Stream::Journal, wanted)?;
-            let (other, blocks, _pins) = self.take_blocks(Stream::Journal, u64::from(count))?;
+            let (one, count, _pins) = self.take_for_journal(wanted)?;
+            let (other, blocks, _pins) = self.take_for_journal(u64::from(count))?;
             let (now, rest) = left.split_at(blocks as usize);
             left = rest;
             let sequence = {

@@ -7,12 +7,13 @@ use bimetal_rt::Payload;
 use bimetal_rt::turn::give_way;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use super::record::LOST_PAGE;
-use super::{PageEntry, Place, Segments, Stream, pages};
+use super::streams::Chunk;
+use super::tables::PageEntry;
+use super::{Place, Segments, Stream, pages};
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
 use crate::layers::mirror::superblock::areas::{ENTRIES_BYTES, PAGE_BLOCKS};
-use crate::request::{Flags, Request};
+use crate::request::{Flags, Origin, Request};
 
 /// Number of the first page of the map. The checksums of a page include its number, so that no page
 /// of the checksums can be mistaken for one of the map.
@@ -38,15 +39,13 @@ impl Segments {
     /// Errors of the device that do not concern single blocks.
     pub(super) async fn load_map(&self) -> Result<(), IoError> {
         let mut listed: Vec<(u32, u64)> = {
-            let table = self.table.borrow();
+            let tables = self.tables.borrow();
             let mut places = self.places.borrow_mut();
-            for (page, entry) in (0..).zip(table.iter()) {
-                if entry.place == LOST_PAGE {
-                    places.load(page, None);
-                    places.mark([page]);
-                }
+            for page in tables.lost() {
+                places.load(page, None);
+                places.mark([page]);
             }
-            let written = (0..).zip(table.iter());
+            let written = tables.all();
             written
                 .filter_map(|(page, entry)| Some((entry.block()?, page)))
                 .collect()
@@ -99,7 +98,7 @@ impl Segments {
 
     /// Puts a page into the map. `read` is what was read; `None` when it cannot be read.
     fn load_page(&self, page: u64, at: u32, read: Option<Payload>) {
-        let digest = self.table.borrow()[page as usize].digest;
+        let digest = self.tables.borrow().get(page).digest;
         let intact = read.filter(|read| pages::digests(read) == [digest]);
         let entries = intact.and_then(|read| self.area().entries(page, &read.to_vec()).ok());
         let mut places = self.places.borrow_mut();
@@ -112,11 +111,7 @@ impl Segments {
             places.load(page, None);
             places.mark([page]);
             self.count(|counts| counts.map_pages_damaged += 1);
-            let lost = PageEntry {
-                place: LOST_PAGE,
-                digest: 0,
-            };
-            self.table.borrow_mut()[page as usize] = lost;
+            self.tables.borrow_mut().set(page, PageEntry::LOST);
             return;
         }
         let mut usage = self.usage.borrow_mut();
@@ -139,16 +134,12 @@ impl Segments {
         let mut writes = FuturesUnordered::new();
         loop {
             while !left.is_empty() && writes.len() < IN_FLIGHT_MAX && result.is_ok() {
-                let wanted = left.len().min(self.run_pages_max()) as u64;
-                match self.take_blocks(Stream::Pages, wanted) {
-                    Ok((at, blocks, pins)) => {
-                        let (run, rest) = left.split_at(blocks as usize);
+                let wanted = &left[..left.len().min(self.run_pages_max())];
+                match self.take_pages(wanted) {
+                    Ok(taken) => {
+                        let (run, rest) = left.split_at(taken.0.blocks as usize);
                         left = rest;
-                        writes.push(async move {
-                            let written = self.write_run(run, at).await;
-                            drop(pins);
-                            written
-                        });
+                        writes.push(self.write_run(run, taken));
                     }
                     Err(error) => result = Err(error),
                 }
@@ -162,19 +153,33 @@ impl Segments {
         result
     }
 
-    /// Writes pages to consecutive blocks from `at` on. A page that changes during the write is
-    /// written again by the next call, like all pages of a run that could not be written.
-    async fn write_run(&self, run: &[u64], at: u32) -> Result<(), IoError> {
-        let mut bytes = self.rt.pool().alloc_now(run.len() * BLOCK_BYTES as usize);
+    /// Takes blocks for the first of some pages, as many as fit. Returns them with the digests of
+    /// the pages.
+    fn take_pages(&self, pages: &[u64]) -> Result<(Chunk<'_>, Vec<u32>), IoError> {
+        let mut bytes = self.rt.pool().alloc_now(pages.len() * BLOCK_BYTES as usize);
         let area = self.area();
-        for (page, bytes) in run.iter().zip(bytes.chunks_exact_mut(BLOCK_BYTES as usize)) {
+        let each = bytes.chunks_exact_mut(BLOCK_BYTES as usize);
+        for (page, bytes) in pages.iter().zip(each) {
             let mut entries = [0; ENTRIES_BYTES];
             self.places.borrow().encode(*page, &mut entries);
             area.seal(*page, &entries, bytes);
         }
-        let write = Request::write(self.offset_at(at), bytes.freeze(), Flags::NONE);
-        let digests = pages::digests(&write.payload);
-        if let Err(error) = self.device.submit(write).await {
+        let data = Payload::from(bytes.freeze());
+        let birth = self.birth_of_pages();
+        let numbers = pages.iter().map(|page| (FIRST_PAGE + page, birth));
+        let numbers: Vec<_> = numbers.collect();
+        let chunk = self.take_chunk(Stream::Pages, &numbers, &data)?;
+        Ok((chunk, pages::digests(&data)))
+    }
+
+    /// Writes pages to the blocks that were taken for them. If that fails, they are written again
+    /// by the next call.
+    async fn write_run(
+        &self,
+        run: &[u64],
+        (chunk, digests): (Chunk<'_>, Vec<u32>),
+    ) -> Result<(), IoError> {
+        if let Err(error) = self.write_chunk(&chunk, Flags::NONE, Origin::NONE).await {
             self.places.borrow_mut().mark(run.iter().copied());
             return Err(error);
         }
@@ -182,13 +187,9 @@ impl Segments {
         let written = run.iter().copied();
         self.places.borrow_mut().changes.note_written(written);
         for (index, (page, digest)) in (0..).zip(run.iter().zip(digests)) {
-            let place = at + index;
-            let entry = PageEntry {
-                place: place + 1,
-                digest,
-            };
-            let mut table = self.table.borrow_mut();
-            let before = std::mem::replace(&mut table[*page as usize], entry);
+            let place = chunk.at + index;
+            let entry = PageEntry::at(place, digest);
+            let before = self.tables.borrow_mut().set(*page, entry);
             let mut usage = self.usage.borrow_mut();
             usage.add_live(place);
             if let Some(block) = before.block() {
@@ -200,36 +201,34 @@ impl Segments {
 
     /// Returns the pages of the map that are in a segment.
     pub(super) fn map_pages_in(&self, segment: u32) -> Vec<u64> {
-        let table = self.table.borrow();
+        let tables = self.tables.borrow();
         let usage = self.usage.borrow();
         let is_in = |entry: &PageEntry| {
             let block = entry.block();
             block.is_some_and(|block| usage.segment_of(block) == segment)
         };
-        let pages = (0..).zip(table.iter()).filter(|(_, entry)| is_in(entry));
+        let pages = tables.all().filter(|(_, entry)| is_in(entry));
         pages.map(|(page, _)| page).collect()
     }
 
     /// Returns the virtual blocks that the lost pages of the map describe.
     pub(in super::super) fn lost_blocks(&self) -> Vec<Range<u64>> {
-        let table = self.table.borrow();
-        let lost = (0..).zip(table.iter());
-        lost.filter(|(_, entry)| entry.place == LOST_PAGE)
-            .map(|(page, _)| page * PAGE_BLOCKS..(page + 1) * PAGE_BLOCKS)
-            .collect()
+        let tables = self.tables.borrow();
+        let blocks = |page| page * PAGE_BLOCKS..(page + 1) * PAGE_BLOCKS;
+        tables.lost().map(blocks).collect()
     }
 
-    /// Reads all pages of the map. A wrong page is written again from memory by the next commit.
-    /// Returns the number of bytes read, and the number of wrong pages.
+    /// Reads all pages of the map and of the page table. A wrong page is written again from memory
+    /// by the next commit. Returns the number of bytes read, and the number of wrong pages.
     ///
     /// # Errors
     /// Errors of the device that do not concern single blocks.
     pub(in super::super) async fn check_map(&self) -> Result<(u64, u64), IoError> {
-        let (mut read_bytes, mut wrong) = (0, 0);
-        let pages = self.table.borrow().len() as u64;
+        let (mut read_bytes, mut wrong) = self.check_tables().await?;
+        let pages = self.places.borrow().pages();
         for page in 0..pages {
             give_way().await;
-            let entry = self.table.borrow()[page as usize];
+            let entry = self.tables.borrow().get(page);
             let Some(block) = entry.block() else {
                 continue;
             };

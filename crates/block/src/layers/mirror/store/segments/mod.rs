@@ -13,12 +13,17 @@
 
 mod chain;
 mod clean;
+mod description;
 mod journal;
 mod journaling;
 mod map_pages;
 mod pace;
 mod places;
 mod record;
+mod search;
+mod streams;
+mod summaries;
+mod tables;
 mod usage;
 
 use std::cell::{Cell, RefCell};
@@ -33,11 +38,16 @@ use futures_util::future::try_join_all;
 pub(super) use self::chain::Chain;
 use self::chain::Listed;
 pub(super) use self::clean::{Batch, Live};
+pub(super) use self::description::Birth;
 use self::journal::{Journal, Replayed};
 pub(super) use self::journaling::{ChecksumChanges, ReplayedChecksums, commit_bytes_of};
 use self::pace::Pace;
 use self::places::{Place, Places, runs};
-use self::record::{PageEntry, Record};
+use self::record::{Record, TableEntry};
+pub(super) use self::search::{Found, take_some};
+use self::streams::{Filled, STREAMS, Stream};
+use self::summaries::Summaries;
+use self::tables::Tables;
 use self::usage::{State, Usage};
 use super::pages::{self, PageBits};
 use crate::BLOCK_BYTES;
@@ -45,8 +55,9 @@ use crate::device::{Device, IoFuture, LocalFuture, Statistic, StatisticVisitor};
 use crate::error::IoError;
 use crate::extents::ExtentList;
 use crate::geometry::Geometry;
+use crate::layers::mirror::digest::BlockDigest;
 use crate::layers::mirror::superblock::segmented::{
-    RUNS_MAX, SEGMENTS_RESERVED, VIRTUAL_START, place_pages,
+    RUNS_MAX, SEGMENTS_RESERVED, VIRTUAL_START, place_pages, table_pages,
 };
 use crate::layers::mirror::superblock::{SegmentLayout, SideLayout, Uuid};
 use crate::media::null::zero_payload;
@@ -58,45 +69,27 @@ const SPARED_FOR_PAGES: usize = 3;
 /// Number of free segments that a rebuild does not fill.
 const SPARED_FOR_CLEANING: usize = SEGMENTS_RESERVED as usize * 3 / 4;
 
-/// What a segment is filled with. Each stream fills a segment of its own, so that content of
-/// similar age is together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stream {
-    /// Runs of the journal.
-    Journal,
-    /// Pages of the map and of the checksums.
-    Pages,
-    /// Content that a rebuild writes, which goes through no log.
-    Copied,
-    /// Content that cleaning has moved.
-    Moved,
-}
-
-const STREAMS: usize = 4;
-
-/// The segment that a stream fills.
-#[derive(Clone, Copy, Debug)]
-struct Filled {
-    segment: u32,
-    /// Number of its blocks that are taken.
-    blocks: u32,
-}
-
 /// Counters of the segments since the side was opened.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     moved_blocks: u64,
     cleaned_segments: u64,
+    map_searches: u64,
     map_pages_written: u64,
     map_pages_damaged: u64,
+    table_pages_damaged: u64,
     commits: u64,
 }
+
+/// Function that returns the age of content that a rebuild writes now.
+type Born = dyn Fn() -> Birth;
 
 /// The storage of a logged side; see the module documentation.
 pub(super) struct Segments {
     rt: Rt,
     device: Rc<dyn Device>,
     side: Uuid,
+    digest: BlockDigest,
     layout: SegmentLayout,
     log_bytes: u64,
     /// Virtual addresses from [`VIRTUAL_START`] on: their number of bytes, and the number of bytes
@@ -107,8 +100,11 @@ pub(super) struct Segments {
     places: RefCell<Places>,
     usage: RefCell<Usage>,
     filled: RefCell<[Option<Filled>; STREAMS]>,
+    summaries: RefCell<Summaries>,
+    /// Function that returns the age of content that a rebuild writes now.
+    born: RefCell<Rc<Born>>,
     /// The page table: where the last written version of each page of the map is.
-    table: RefCell<Vec<PageEntry>>,
+    tables: RefCell<Tables>,
     journal: RefCell<Journal>,
     /// Number of bytes that a copy of the journal is to have.
     journal_bytes: u64,
@@ -172,7 +168,8 @@ pub(super) async fn initialise(
             first: 0,
             segments: (0..of_log).collect(),
         },
-        pages: vec![PageEntry::default(); pages as usize],
+        pages,
+        tables: vec![TableEntry::default(); table_pages(pages) as usize],
         runs: Vec::new(),
         next_run: 1,
     };
@@ -188,7 +185,7 @@ impl Segments {
     pub(super) async fn open(
         rt: &Rt,
         device: &Rc<dyn Device>,
-        side: Uuid,
+        (side, digest): (Uuid, BlockDigest),
         (layout, segments): (&SideLayout, &SegmentLayout),
     ) -> Result<Rc<Segments>, IoError> {
         let virtual_bytes = layout.checksums.1 + layout.data.1;
@@ -204,8 +201,8 @@ impl Segments {
         }
         let pace = Rc::new(Pace::new(segments, layout.log.1));
         let chain = Chain::new(
-            segments.area.0,
-            segments.segment_bytes,
+            (side, segments),
+            layout.checksums.1 / BLOCK_BYTES,
             record.log,
             Rc::clone(&pace),
         );
@@ -213,6 +210,7 @@ impl Segments {
             rt: rt.clone(),
             device: Rc::clone(device),
             side,
+            digest,
             layout: *segments,
             log_bytes: layout.log.1,
             virtual_bytes,
@@ -226,7 +224,9 @@ impl Segments {
             places: RefCell::new(Places::new(virtual_bytes / BLOCK_BYTES)),
             usage: RefCell::new(usage),
             filled: RefCell::default(),
-            table: RefCell::new(record.pages),
+            summaries: RefCell::default(),
+            born: RefCell::new(Rc::new(Birth::default)),
+            tables: RefCell::new(Tables::new(pages, record.tables)),
             journal: RefCell::new(Journal::beginning_with(record.next_run)),
             journal_bytes: journaling::journal_bytes(segments, layout.log.1, all_pages),
             empties_journal: Cell::new(false),
@@ -243,6 +243,7 @@ impl Segments {
             counts: Cell::default(),
             zeroes: rt.pool().zeroed(1 << 20),
         };
+        opened.load_tables().await?;
         opened.load_map().await?;
         opened.load_journal(&record.runs).await?;
         Ok(Rc::new(opened))
@@ -289,7 +290,7 @@ impl Segments {
     pub(super) fn log_is_short(&self, log_floor: u64) -> bool {
         let is_free = self.usage.borrow().free_count() > SEGMENTS_RESERVED as usize;
         let wanted = log_floor.saturating_add(self.log_bytes);
-        is_free && self.chain.end() + self.layout.segment_bytes <= wanted
+        is_free && self.chain.end() + self.chain.usable_bytes() <= wanted
     }
 
     /// Returns true when cleaning must free segments before the log may be folded: a commit takes
@@ -397,14 +398,14 @@ impl Segments {
         runs_floor: u64,
     ) -> Result<(), IoError> {
         let appended = self.usage.borrow().appended_blocks;
-        let released_below = match self.log_has_begun.get() {
-            true => log_floor,
-            false => 0,
-        };
-        for segment in self.chain.release_before(released_below) {
+        let released_below = self.released_below(log_floor);
+        for (segment, described) in self.chain.release_before(released_below) {
             let mut usage = self.usage.borrow_mut();
             usage.set_state(segment, State::Sealed(appended));
             usage.appended_blocks += self.layout.segment_blocks();
+            if !described.is_empty() {
+                self.summaries.borrow_mut().keep(segment, described);
+            }
         }
         let more = self.take_for_log(log_floor);
         let mut log = self.chain.listed();
@@ -412,7 +413,8 @@ impl Segments {
         let record = Record {
             sequence: self.sequence.get() + 1,
             log,
-            pages: self.table.borrow().clone(),
+            pages: self.places.borrow().pages(),
+            tables: self.tables.borrow().written(),
             runs: self.journal.borrow().listed(runs_floor),
             next_run: self.journal.borrow().next,
         };
@@ -432,10 +434,26 @@ impl Segments {
         self.take_over_runs(runs_floor);
         *self.recorded.borrow_mut() = record;
         self.usage.borrow_mut().release(dead);
+        let mut summaries = self.summaries.borrow_mut();
+        dead.iter().for_each(|segment| summaries.forget(*segment));
+        drop(summaries);
         self.count(|counts| counts.commits += 1);
         self.tell_pace();
         self.freed.notify();
         Ok(())
+    }
+
+    /// Returns the position before which a commit releases segments of the log.
+    fn released_below(&self, log_floor: u64) -> u64 {
+        match self.log_has_begun.get() {
+            true => log_floor,
+            false => 0,
+        }
+    }
+
+    /// Sets the function that returns the age of content that a rebuild writes.
+    pub(super) fn set_born(&self, born: Rc<Born>) {
+        *self.born.borrow_mut() = born;
     }
 
     /// Takes the free segments by which the log is to be lengthened.
@@ -450,68 +468,9 @@ impl Segments {
             && let Some(segment) = usage.take(State::Log, SEGMENTS_RESERVED as usize)
         {
             more.push(segment);
-            end += self.layout.segment_bytes;
+            end += self.chain.usable_bytes();
         }
         more
-    }
-
-    /// Takes up to `blocks_max` blocks, one behind the other, for a stream. Returns the number of
-    /// the first one, and how many they are. The segment stays protected by the guard.
-    ///
-    /// # Errors
-    /// `NoSpace` when the segment of the stream is full and no segment is free for it.
-    fn take_blocks(
-        &self,
-        stream: Stream,
-        blocks_max: u64,
-    ) -> Result<(u32, u32, Pins<'_>), IoError> {
-        let segment_blocks = self.layout.segment_blocks() as u32;
-        let mut filled = self.filled.borrow_mut();
-        let mut usage = self.usage.borrow_mut();
-        let this = &mut filled[stream as usize];
-        if let Some(full) = this.take_if(|filled| filled.blocks == segment_blocks) {
-            let appended = usage.appended_blocks;
-            usage.set_state(full.segment, State::Sealed(appended));
-        }
-        if this.is_none() {
-            let spared = match stream {
-                Stream::Journal => 0,
-                Stream::Pages => 1,
-                Stream::Moved => SPARED_FOR_PAGES,
-                Stream::Copied => SPARED_FOR_CLEANING,
-            };
-            let segment = usage.take(State::Open, spared).ok_or(IoError::NoSpace)?;
-            *this = Some(Filled { segment, blocks: 0 });
-        }
-        let this = this.as_mut().expect("a segment was taken");
-        let blocks = blocks_max.min(u64::from(segment_blocks - this.blocks)) as u32;
-        let first = this.segment * segment_blocks + this.blocks;
-        this.blocks += blocks;
-        usage.appended_blocks += u64::from(blocks);
-        usage.pin(this.segment);
-        let segments = vec![this.segment];
-        Ok((first, blocks, Pins { of: self, segments }))
-    }
-
-    /// Takes blocks as [`take_blocks`](Self::take_blocks) does. Content that a rebuild writes waits
-    /// until cleaning has freed a segment.
-    async fn take_when_free(
-        &self,
-        stream: Stream,
-        blocks_max: u64,
-    ) -> Result<(u32, u32, Pins<'_>), IoError> {
-        loop {
-            match self.take_blocks(stream, blocks_max) {
-                Err(IoError::NoSpace) if stream == Stream::Copied => {
-                    let is_free = || self.usage.borrow().free_count() > SPARED_FOR_CLEANING;
-                    self.tell_pace();
-                    let waiting = self.pace.wait_for_space();
-                    self.freed.until(is_free).await;
-                    drop(waiting);
-                }
-                other => return other,
-            }
-        }
     }
 
     /// Reads a range of virtual addresses.
@@ -559,26 +518,23 @@ impl Segments {
     /// Appends the data of a write to a virtual address, and makes the map refer to it.
     async fn write(&self, request: Request) -> IoResult {
         let first = (request.offset - VIRTUAL_START) / BLOCK_BYTES;
-        let stream = match request.offset - VIRTUAL_START < self.pages_bytes {
-            true => Stream::Pages,
-            false => Stream::Copied,
+        let (stream, birth) = match request.offset - VIRTUAL_START < self.pages_bytes {
+            true => (Stream::Pages, self.birth_of_pages()),
+            false => (Stream::Copied, (self.born.borrow())()),
         };
         let (mut done, all) = (0, request.len / BLOCK_BYTES);
         while done < all {
-            let (at, blocks, pins) = self.take_when_free(stream, all - done).await?;
-            let bytes = (done * BLOCK_BYTES) as usize;
-            let end = bytes + blocks as usize * BLOCK_BYTES as usize;
-            let data = request.payload.slice(bytes..end);
-            let write = Request::write(self.offset_at(at), data, request.flags);
-            self.device
-                .submit(write.from_origin(request.origin))
+            let blocks = Segments::of_age(first + done, all - done, birth);
+            let start = (done * BLOCK_BYTES) as usize;
+            let data = request.payload.slice(start..request.len as usize);
+            let chunk = self.take_chunk_when_free(stream, &blocks, &data).await?;
+            self.write_chunk(&chunk, request.flags, request.origin)
                 .await?;
-            for index in 0..blocks {
+            for index in 0..chunk.blocks {
                 let block = first + done + u64::from(index);
-                self.set_place(block, Place::At(at + index));
+                self.set_place(block, Place::At(chunk.at + index));
             }
-            drop(pins);
-            done += u64::from(blocks);
+            done += u64::from(chunk.blocks);
         }
         Ok(Reply::Done)
     }
@@ -634,6 +590,14 @@ impl Segments {
         show(
             "map_pages_damaged",
             Statistic::Counter(counts.map_pages_damaged),
+        );
+        show(
+            "map_tables_damaged",
+            Statistic::Counter(counts.table_pages_damaged),
+        );
+        show(
+            "segments_without_summary",
+            Statistic::Counter(counts.map_searches),
         );
         show("map_commits", Statistic::Counter(counts.commits));
         let debt = self.pace.debt_blocks() * BLOCK_BYTES;

@@ -56,6 +56,16 @@ impl Places {
         }
     }
 
+    /// Returns the number of blocks that the pages describe.
+    pub(super) fn blocks(&self) -> u64 {
+        self.pages() * PAGE_BLOCKS
+    }
+
+    /// Returns the blocks that a page describes.
+    pub(super) fn blocks_of(&self, page: u64) -> Range<u64> {
+        page * PAGE_BLOCKS..(page + 1) * PAGE_BLOCKS
+    }
+
     /// Returns the number of pages.
     pub(super) fn pages(&self) -> u64 {
         self.pages.len() as u64

@@ -1,5 +1,5 @@
-//! The segment record of a logged side: the segments of its log, and where the pages of its map and
-//! the runs of its journal are. Everything else about the segments follows from these.
+//! The segment record of a logged side: the segments of its log, and where the pages of its page
+//! table and the runs of its journal are. Everything else about the segments follows from these.
 //! `docs/format/logged-side.md` specifies the bytes.
 //!
 //! The record has two copies, which are written one after the other. Segments that a record
@@ -17,36 +17,50 @@ use crate::device::Device;
 use crate::error::IoError;
 use crate::layers::mirror::store::entry::{put_u32, put_u64, u32_at, u64_at};
 use crate::layers::mirror::superblock::segmented::{
-    PAGE_ENTRY_BYTES, RECORD_HEAD_BYTES, RUN_ENTRY_BYTES, RUNS_MAX,
+    RECORD_HEAD_BYTES, RUN_ENTRY_BYTES, RUNS_MAX, TABLE_ENTRY_BYTES, table_pages,
 };
 use crate::layers::mirror::superblock::{SegmentLayout, Uuid};
 use crate::request::{Flags, Request};
 
-const MAGIC: [u8; 8] = *b"BMSEGS\0\x02";
+const MAGIC: [u8; 8] = *b"BMSEGS\0\x03";
 const CHECKED_FROM: usize = 12;
 /// Maximum length of the requests that read and write a record.
 const REQUEST_BYTES_MAX: u64 = 1 << 20;
 
-/// Place of a page of the map that was damaged, and was not written again since.
-pub(super) const LOST_PAGE: u32 = u32::MAX;
-
-/// Where a page of the map is, and what it holds.
+/// Where the two copies of a page of the page table are, and what they hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct PageEntry {
-    /// Number of the block of the segments that holds the page, plus 1; 0 when the page was never
-    /// written, and [`LOST_PAGE`] when it is lost.
-    pub(super) place: u32,
-    /// CRC32C of the page.
+pub(super) struct TableEntry {
+    /// For each copy, the number of its block in the segments, plus 1; 0 when the page was never
+    /// written.
+    copies: [u32; 2],
+    /// CRC32C of the page without the checksums of its sectors.
     pub(super) digest: u32,
 }
 
-impl PageEntry {
-    /// Returns the block of the segments that holds the page; `None` when no block does.
-    pub(super) fn block(&self) -> Option<u32> {
-        match self.place {
-            0 | LOST_PAGE => None,
-            place => Some(place - 1),
+impl TableEntry {
+    /// Returns the entry of a page that was written to these blocks.
+    pub(super) fn at(blocks: [u32; 2], digest: u32) -> TableEntry {
+        TableEntry {
+            copies: blocks.map(|block| block + 1),
+            digest,
         }
+    }
+
+    /// Returns true when the page was ever written.
+    pub(super) fn was_written(&self) -> bool {
+        self.copies != [0; 2]
+    }
+
+    /// Returns the blocks of the segments that hold the copies.
+    pub(super) fn blocks(&self) -> impl Iterator<Item = u32> + use<> {
+        let written = self.copies.into_iter().filter(|place| *place != 0);
+        written.map(|place| place - 1)
+    }
+
+    /// Returns true when the page was never written, or both copies are inside of `blocks` blocks.
+    fn is_sound(&self, blocks: u64) -> bool {
+        let is_inside = |place: &u32| (1..=blocks).contains(&u64::from(*place));
+        !self.was_written() || self.copies.iter().all(is_inside)
     }
 }
 
@@ -57,8 +71,10 @@ pub(super) struct Record {
     pub(super) sequence: u64,
     /// The segments of the log.
     pub(super) log: Listed,
-    /// The page table of the map.
-    pub(super) pages: Vec<PageEntry>,
+    /// Number of pages of the map.
+    pub(super) pages: u64,
+    /// Where the pages of the page table are.
+    pub(super) tables: Vec<TableEntry>,
     /// The runs of the journal, in ascending order, and the number of the next one.
     pub(super) runs: Vec<Run>,
     pub(super) next_run: u64,
@@ -67,7 +83,7 @@ pub(super) struct Record {
 impl Record {
     fn encode(&self, side: &Uuid) -> Vec<u8> {
         let log = &self.log.segments;
-        let counts = [log.len(), self.pages.len(), self.runs.len()];
+        let counts = [log.len(), self.tables.len(), self.runs.len()];
         let mut bytes = vec![0; record_bytes(counts.map(|count| count as u64)) as usize];
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[16..32].copy_from_slice(side);
@@ -75,17 +91,18 @@ impl Record {
         put_u64(&mut bytes, 40, self.log.first);
         put_u32(&mut bytes, 48, log.len() as u32);
         put_u32(&mut bytes, 52, self.runs.len() as u32);
-        put_u64(&mut bytes, 56, self.pages.len() as u64);
+        put_u64(&mut bytes, 56, self.pages);
         put_u64(&mut bytes, 64, self.next_run);
         let mut at = RECORD_HEAD_BYTES as usize;
         for segment in log {
             put_u32(&mut bytes, at, *segment);
             at += 4;
         }
-        for page in &self.pages {
-            put_u32(&mut bytes, at, page.place);
-            put_u32(&mut bytes, at + 4, page.digest);
-            at += PAGE_ENTRY_BYTES as usize;
+        for table in &self.tables {
+            put_u32(&mut bytes, at, table.copies[0]);
+            put_u32(&mut bytes, at + 4, table.copies[1]);
+            put_u32(&mut bytes, at + 8, table.digest);
+            at += TABLE_ENTRY_BYTES as usize;
         }
         for run in &self.runs {
             put_u64(&mut bytes, at, run.sequence);
@@ -107,7 +124,7 @@ impl Record {
         }
         let [log, runs] = [48, 52].map(|at| u64::from(u32_at(head, at)));
         let fits = log <= layout.segments() && runs <= RUNS_MAX && u64_at(head, 56) == pages;
-        fits.then(|| record_bytes([log, pages, runs]))
+        fits.then(|| record_bytes([log, table_pages(pages), runs]))
     }
 
     /// Decodes a record; `None` when it is not a valid record of this side.
@@ -116,11 +133,11 @@ impl Record {
         if !valid || bytes[16..32] != side[..] {
             return None;
         }
-        let (log, pages) = (u32_at(bytes, 48) as usize, u64_at(bytes, 56) as usize);
-        let runs = u32_at(bytes, 52) as usize;
+        let (log, pages) = (u32_at(bytes, 48) as usize, u64_at(bytes, 56));
+        let (runs, tables) = (u32_at(bytes, 52) as usize, table_pages(pages) as usize);
         let log_at = RECORD_HEAD_BYTES as usize;
-        let pages_at = log_at + log * 4;
-        let runs_at = pages_at + pages * PAGE_ENTRY_BYTES as usize;
+        let tables_at = log_at + log * 4;
+        let runs_at = tables_at + tables * TABLE_ENTRY_BYTES as usize;
         let run = |index: usize| {
             let at = runs_at + index * RUN_ENTRY_BYTES as usize;
             Run {
@@ -129,11 +146,11 @@ impl Record {
                 blocks: u32_at(bytes, at + 16),
             }
         };
-        let page = |index: usize| {
-            let at = pages_at + index * PAGE_ENTRY_BYTES as usize;
-            PageEntry {
-                place: u32_at(bytes, at),
-                digest: u32_at(bytes, at + 4),
+        let table = |index: usize| {
+            let at = tables_at + index * TABLE_ENTRY_BYTES as usize;
+            TableEntry {
+                copies: [0, 4].map(|copy| u32_at(bytes, at + copy)),
+                digest: u32_at(bytes, at + 8),
             }
         };
         let record = Record {
@@ -142,7 +159,8 @@ impl Record {
                 first: u64_at(bytes, 40),
                 segments: (0..log).map(|n| u32_at(bytes, log_at + n * 4)).collect(),
             },
-            pages: (0..pages).map(page).collect(),
+            pages,
+            tables: (0..tables).map(table).collect(),
             runs: (0..runs).map(run).collect(),
             next_run: u64_at(bytes, 64),
         };
@@ -157,11 +175,10 @@ impl Record {
         let distinct = segments.windows(2).all(|pair| pair[0] < pair[1]);
         let last = segments.last().copied().map_or(0, u64::from);
         let blocks = layout.area.1 / BLOCK_BYTES;
-        let inside = |page: &PageEntry| u64::from(page.place) <= blocks || page.place == LOST_PAGE;
         let end = self.log.first.checked_add(segments.len() as u64);
         let has_end = end.is_some_and(|end| end.checked_mul(layout.segment_bytes).is_some());
-        let has_pages = self.pages.iter().all(inside);
-        distinct && last < layout.segments() && has_end && has_pages && self.has_sound_runs(layout)
+        let has_tables = self.tables.iter().all(|table| table.is_sound(blocks));
+        distinct && last < layout.segments() && has_end && has_tables && self.has_sound_runs(layout)
     }
 
     /// Returns true when the runs of the journal are in order, and each of their copies is in one
@@ -182,9 +199,10 @@ impl Record {
     }
 }
 
-/// Returns the length of a record with these numbers of segments of the log, pages and runs.
-fn record_bytes([log, pages, runs]: [u64; 3]) -> u64 {
-    let body = log * 4 + pages * PAGE_ENTRY_BYTES + runs * RUN_ENTRY_BYTES;
+/// Returns the length of a record with these numbers of segments of the log, pages of the page
+/// table, and runs.
+fn record_bytes([log, tables, runs]: [u64; 3]) -> u64 {
+    let body = log * 4 + tables * TABLE_ENTRY_BYTES + runs * RUN_ENTRY_BYTES;
     RECORD_HEAD_BYTES + body.next_multiple_of(BLOCK_BYTES)
 }
 
@@ -271,7 +289,7 @@ pub(super) async fn wrong_copies(
 ) -> Result<u64, IoError> {
     let mut wrong = 0;
     for offset in copies(layout) {
-        let place = (offset, record.pages.len() as u64);
+        let place = (offset, record.pages);
         let found = match read_copy(device, side, layout, place).await {
             Err(error) if error.is_of_a_block() => None,
             other => other?,
@@ -336,14 +354,18 @@ mod tests {
     }
 
     fn record() -> Record {
-        let page = |place, digest| PageEntry { place, digest };
         Record {
             sequence: 7,
             log: Listed {
                 first: 5,
                 segments: [3, 15, 0].into(),
             },
-            pages: vec![page(0, 0), page(4096, 0x1234), page(LOST_PAGE, 0)],
+            pages: 2 * 504 + 1,
+            tables: vec![
+                TableEntry::default(),
+                TableEntry::at([4095, 7], 0x1234),
+                TableEntry::default(),
+            ],
             runs: vec![Run {
                 sequence: 4,
                 copies: [0x1FE, 0x300],
@@ -356,29 +378,29 @@ mod tests {
     /// Returns the bytes of the record, put together by hand from the format page.
     fn golden() -> Vec<u8> {
         let mut bytes = vec![0; 8192];
-        bytes[..8].copy_from_slice(b"BMSEGS\0\x02");
+        bytes[..8].copy_from_slice(b"BMSEGS\0\x03");
         bytes[16..32].copy_from_slice(&SIDE);
         bytes[32] = 7;
         bytes[40] = 5;
         bytes[48] = 3;
         bytes[52] = 1;
-        bytes[56] = 3;
+        bytes[56..58].copy_from_slice(&[0xF1, 3]);
         bytes[64] = 9;
         bytes[4096] = 3;
         bytes[4100] = 15;
-        bytes[4117] = 0x10;
-        bytes[4120..4122].copy_from_slice(&[0x34, 0x12]);
-        bytes[4124..4128].fill(0xFF);
-        bytes[4132] = 4;
-        bytes[4140..4146].copy_from_slice(&[0xFE, 1, 0, 0, 0, 3]);
-        bytes[4148] = 2;
+        bytes[4125] = 0x10;
+        bytes[4128] = 8;
+        bytes[4132..4134].copy_from_slice(&[0x34, 0x12]);
+        bytes[4156] = 4;
+        bytes[4164..4170].copy_from_slice(&[0xFE, 1, 0, 0, 0, 3]);
+        bytes[4172] = 2;
         let checksum = crc32c::crc32c(&bytes[12..]);
         bytes[8..12].copy_from_slice(&checksum.to_le_bytes());
         bytes
     }
 
     fn decoded(bytes: &[u8]) -> Option<Record> {
-        let len = Record::bytes_of(&bytes[..4096], &layout(), 3)?;
+        let len = Record::bytes_of(&bytes[..4096], &layout(), 1009)?;
         (len == bytes.len() as u64).then(|| Record::decode(bytes, &SIDE, &layout()))?
     }
 
@@ -401,17 +423,18 @@ mod tests {
     /// Records with a valid checksum but impossible values are refused.
     #[test]
     fn what_cannot_be_is_refused() {
-        let cases: [(usize, &[u8]); 10] = [
+        let cases: [(usize, &[u8]); 11] = [
             (48, &[17]),        // More segments than the side has.
             (56, &[4]),         // Another number of pages.
             (47, &[0xFF]),      // Positions beyond the end of numbers.
             (4096, &[15]),      // One segment twice.
             (4096, &[16]),      // A segment that does not exist.
-            (4116, &[1, 0x10]), // A block behind the last segment.
+            (4124, &[1, 0x10]), // A block behind the last segment.
+            (4128, &[0]),       // One copy only.
             (52, &[2]),         // A run with the number of the one before, which is empty.
             (64, &[4]),         // The number of the next run is in use.
-            (4148, &[3]),       // A run that crosses the end of a segment.
-            (4144, &[0, 0x10]), // A run behind the last segment.
+            (4172, &[3]),       // A run that crosses the end of a segment.
+            (4168, &[0, 0x10]), // A run behind the last segment.
         ];
         for (at, bytes) in cases {
             let mut bad = golden();

@@ -74,6 +74,11 @@ impl Usage {
         block / self.segment_blocks
     }
 
+    /// Returns the number of live blocks in a segment.
+    pub(super) fn live_in(&self, segment: u32) -> u32 {
+        self.segments[segment as usize].live
+    }
+
     /// Returns the number of segments.
     pub(super) fn count(&self) -> usize {
         self.segments.len()

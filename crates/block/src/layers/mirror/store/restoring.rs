@@ -1,0 +1,136 @@
+//! Restoring the map of a logged side after pages of it were damaged, from what the segments say
+//! about their blocks. This is for a side without which the volume cannot be had whole: else the
+//! blocks are copied from another side, which takes less time.
+//!
+//! The checksums decide which content is the valid one. So content that was overwritten or
+//! discarded never comes back: its digest is not the expected one, or none is expected. A block
+//! whose checksum is unknown too stays lost.
+
+use std::collections::BTreeMap;
+
+use super::Store;
+use super::checksums::{Checksums, Expected};
+use super::segments::{Found, Segments, take_some};
+use crate::BLOCK_BYTES;
+use crate::error::IoError;
+use crate::range_set::RangeSet;
+
+/// Number of lost blocks that one search through the segments looks for, so that the candidates fit
+/// into memory: 16 GiB of the volume.
+const SEARCHED_BLOCKS: u64 = 4 << 20;
+
+impl Store {
+    /// Returns true when places of blocks are lost.
+    pub(in super::super) fn has_lost_places(&self) -> bool {
+        let segments = self.segments.as_ref();
+        segments.is_some_and(|segments| !segments.lost_blocks().is_empty())
+    }
+
+    /// Finds blocks again whose places are lost, as far as the segments have their content. Must be
+    /// called before the store begins. Calls `told` with the length of the segments that were
+    /// searched, and that of all segments, in bytes. Writes nothing.
+    ///
+    /// # Errors
+    /// Errors of the device that do not concern single blocks.
+    pub(in super::super) async fn restore_places(
+        &self,
+        told: &dyn Fn(u64, u64),
+    ) -> Result<(), IoError> {
+        let (Some(segments), Some(checksums)) = (&self.segments, &self.checksums) else {
+            return Ok(());
+        };
+        let first = segments.first_volume_block();
+        let lost = segments.lost_places();
+        // The pages of the checksums come first, because the others depend on them.
+        let end = first + self.volume_bytes.get() / BLOCK_BYTES;
+        let head = self.log.head.get();
+        for range in [0..first, first..end] {
+            let mut left = RangeSet::new();
+            left.extend(lost.parts_in(&range));
+            while !left.is_empty() {
+                let wanted = take_some(&mut left, SEARCHED_BLOCKS);
+                let mut found = segments.find(&wanted, told).await?;
+                // The log is about to write there, so what an earlier generation left there must not
+                // be referred to.
+                found.retain(|found| !segments.is_ahead_of_log(found, head));
+                match range.start {
+                    0 => restore_checksum_pages(segments, found).await?,
+                    _ => restore_blocks(segments, checksums, &wanted, found).await?,
+                }
+            }
+        }
+        self.suspect_only_lost(segments);
+        Ok(())
+    }
+
+    /// Sets the ranges that have to be healed from another side: those whose places are still lost.
+    fn suspect_only_lost(&self, segments: &Segments) {
+        let mut suspect = self.suspect.borrow_mut();
+        suspect.clear();
+        let volume = self.data_offset..self.data_offset + self.volume_bytes.get();
+        for blocks in segments.lost_places().iter() {
+            let start = Segments::address_of(blocks.start).max(volume.start);
+            let end = Segments::address_of(blocks.end).min(volume.end);
+            if start < end {
+                suspect.insert(start - volume.start..end - volume.start);
+            }
+        }
+    }
+}
+
+/// Gives pages of the checksums the place of their newest version. If its content is damaged, the
+/// page stays lost: an older version would call newer content corrupt.
+async fn restore_checksum_pages(segments: &Segments, found: Vec<Found>) -> Result<(), IoError> {
+    let mut newest: BTreeMap<u64, Vec<Found>> = BTreeMap::new();
+    for one in found {
+        let of_page = newest.entry(one.block).or_default();
+        match of_page.first().map(|known| known.birth) {
+            Some(known) if known > one.birth => continue,
+            Some(known) if known < one.birth => of_page.clear(),
+            _ => {}
+        }
+        of_page.push(one);
+    }
+    let candidates = newest.into_values().flatten().collect();
+    let intact = segments.intact(candidates).await?;
+    intact.iter().for_each(|found| segments.restore(found));
+    Ok(())
+}
+
+/// Gives blocks of the volume their places again: the newest intact content with the expected
+/// digest, or none where none is expected.
+async fn restore_blocks(
+    segments: &Segments,
+    checksums: &Checksums,
+    wanted: &RangeSet,
+    mut found: Vec<Found>,
+) -> Result<(), IoError> {
+    let first = segments.first_volume_block();
+    let mut digests = BTreeMap::new();
+    for range in wanted.iter() {
+        for block in range {
+            let of_volume = block - first;
+            let expected = match checksums.expected(of_volume..of_volume + 1).await {
+                Ok(expected) => expected[0],
+                Err(IoError::Corrupt) => Expected::Unknown,
+                Err(error) => return Err(error),
+            };
+            match expected {
+                Expected::NeverWritten => segments.restore_nowhere(block),
+                Expected::Digest(digest) => {
+                    digests.insert(block, digest);
+                }
+                Expected::Unknown | Expected::Lost => {}
+            }
+        }
+    }
+    found.retain(|one| {
+        let expected = digests.get(&one.block);
+        expected.is_some_and(|expected| Expected::Digest(*expected) == Expected::digest(one.digest))
+    });
+    let mut intact = segments.intact(found).await?;
+    // The first one that is given counts.
+    intact.sort_unstable_by_key(|found| std::cmp::Reverse(found.birth));
+    intact.iter().for_each(|found| segments.restore(found));
+    Ok(())
+}

@@ -1,0 +1,282 @@
+//! Search for blocks in the segments of a side, whose places are lost because pages of the map are
+//! damaged. What the segments say about their blocks leads to candidates. Which of them is the
+//! valid content is for the caller to decide, who knows the checksums.
+//!
+//! The search must run before the segments are filled again: a segment without a place in the map
+//! is free otherwise.
+
+use std::cell::Cell;
+use std::ops::Range;
+
+use bimetal_rt::turn::{count_entries, give_way};
+use futures_util::stream::{self, StreamExt};
+
+use super::description::{self, Birth, Described};
+use super::{Place, Segments};
+use crate::BLOCK_BYTES;
+use crate::error::IoError;
+use crate::layers::mirror::store::entry::{HEADER_BYTES, Header};
+use crate::layers::mirror::superblock::segmented::VIRTUAL_START;
+use crate::range_set::RangeSet;
+use crate::request::Request;
+
+/// Maximum number of segments that are read at once.
+const IN_FLIGHT_MAX: usize = 8;
+/// Maximum gap between two blocks that are read with one request, and maximum number of its blocks.
+const READ_GAP_BLOCKS_MAX: u32 = 16;
+const READ_BLOCKS_MAX: u32 = 256;
+
+/// A block of the segments that may be the valid content of a block whose place is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct Found {
+    /// Number of the block in the virtual range.
+    pub(in super::super) block: u64,
+    pub(in super::super) birth: Birth,
+    pub(in super::super) digest: u32,
+    /// Number of the block in the segments.
+    at: u32,
+}
+
+impl Segments {
+    /// Returns the blocks of the virtual range whose places are lost.
+    pub(in super::super) fn lost_places(&self) -> RangeSet {
+        let mut lost = RangeSet::new();
+        let places = self.places.borrow();
+        for page in self.tables.borrow().lost() {
+            let of_page = places.blocks_of(page);
+            lost.extend(
+                of_page
+                    .filter(|block| places.get(*block) == Place::Lost)
+                    .map(|block| block..block + 1),
+            );
+        }
+        lost
+    }
+
+    /// Returns the number of blocks of the virtual range before the first block of the volume:
+    /// pages of the checksums.
+    pub(in super::super) fn first_volume_block(&self) -> u64 {
+        self.pages_bytes / BLOCK_BYTES
+    }
+
+    /// Returns all blocks of the segments that are described as one of the `wanted` blocks. Calls
+    /// `told` with the length of the segments that were searched, and that of all segments, in
+    /// bytes.
+    ///
+    /// # Errors
+    /// Errors of the device that do not concern single blocks.
+    pub(in super::super) async fn find(
+        &self,
+        wanted: &RangeSet,
+        told: &dyn Fn(u64, u64),
+    ) -> Result<Vec<Found>, IoError> {
+        let (all, bytes) = (self.layout.segments(), self.layout.segment_bytes);
+        let done = Cell::new(0);
+        let searches = (0..all as u32).map(async |segment| {
+            let found = self.find_in(segment, wanted).await;
+            done.set(done.get() + 1);
+            told(done.get() * bytes, all * bytes);
+            found
+        });
+        let mut searches = stream::iter(searches).buffer_unordered(IN_FLIGHT_MAX);
+        let mut found = Vec::new();
+        while let Some(some) = searches.next().await {
+            found.extend(some?);
+        }
+        Ok(found)
+    }
+
+    async fn find_in(&self, segment: u32, wanted: &RangeSet) -> Result<Vec<Found>, IoError> {
+        let mut found = Vec::new();
+        for described in self.all_descriptions(segment).await? {
+            give_way().await;
+            count_entries(described.1.len());
+            for (at, of) in (described.0..).zip(&described.1) {
+                if of.is_something() && wanted.covers(&(of.block..of.block + 1)) {
+                    found.push(Found {
+                        block: of.block,
+                        birth: of.birth,
+                        digest: of.digest,
+                        at,
+                    });
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Returns all that a segment says about its blocks, each part with the number of its first
+    /// block: the summary, and, if the segment was begun again since, what the chunks and entries
+    /// say that it was filled with.
+    async fn all_descriptions(&self, segment: u32) -> Result<Vec<(u32, Vec<Described>)>, IoError> {
+        let first = segment * self.layout.segment_blocks() as u32;
+        let mut all = Vec::new();
+        let mut index = 0;
+        let summary = self.read_summary(segment).await?;
+        let summarised = summary.as_ref().map(|(generation, _)| *generation);
+        if let Some((_, described)) = summary {
+            all.push((first, described));
+        }
+        while index < self.layout.usable_blocks() as u32 {
+            let Some(block) = self.read_block(first + index).await? else {
+                break;
+            };
+            let Some(walked) = self.walk(&block, index) else {
+                break;
+            };
+            if index == 0 && Some(walked.generation) == summarised {
+                break;
+            }
+            all.push((first + walked.first, walked.described));
+            index = walked.next;
+        }
+        Ok(all)
+    }
+
+    async fn read_block(&self, at: u32) -> Result<Option<Vec<u8>>, IoError> {
+        let read = Request::read(self.offset_at(at), BLOCK_BYTES);
+        match self.device.submit(read).await {
+            Ok(reply) => Ok(Some(reply.into_data().to_vec())),
+            Err(error) if error.is_of_a_block() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Interprets the block with the index `index` in a segment as one that describes others: of a
+    /// chunk, or the header of an entry of the log.
+    fn walk(&self, block: &[u8], index: u32) -> Option<Walked> {
+        let usable = self.layout.usable_blocks();
+        let inside = |next: u64| (next <= usable).then_some(next as u32);
+        if let Some((head, described)) = description::decode(&self.side, block) {
+            let next = inside(u64::from(index) + u64::from(head.next))?;
+            let end = u64::from(head.first) + described.len() as u64;
+            let follows = next > index && head.first > index && end <= usable;
+            return follows.then_some(Walked {
+                generation: head.generation,
+                first: head.first,
+                described,
+                next,
+            });
+        }
+        let header = Header::decode(block).filter(|header| header.side == self.side)?;
+        let (_, generation) = self.chain.generation_at(header.position);
+        let is_here = header.position / BLOCK_BYTES % usable == u64::from(index);
+        let next = inside(u64::from(index) + (header.end() - header.position) / BLOCK_BYTES)?;
+        is_here.then(|| Walked {
+            generation,
+            first: index + (HEADER_BYTES / BLOCK_BYTES) as u32,
+            described: self.chain.described_by(&header),
+            next,
+        })
+    }
+
+    /// Returns true when a block is in a segment of the log, at the position `head` of the log or
+    /// behind it.
+    pub(in super::super) fn is_ahead_of_log(&self, found: &Found, head: u64) -> bool {
+        let segment_blocks = self.layout.segment_blocks() as u32;
+        let (segment, index) = (found.at / segment_blocks, found.at % segment_blocks);
+        let start = self.chain.start_of(segment);
+        start.is_some_and(|start| start + u64::from(index) * BLOCK_BYTES >= head)
+    }
+
+    /// Reads candidates, and returns those whose content has the digest of their description.
+    ///
+    /// # Errors
+    /// Errors of the device that do not concern single blocks.
+    pub(in super::super) async fn intact(
+        &self,
+        mut found: Vec<Found>,
+    ) -> Result<Vec<Found>, IoError> {
+        found.sort_unstable_by_key(|found| found.at);
+        let together = |a: &Found, b: &Found| b.at - a.at <= READ_GAP_BLOCKS_MAX;
+        let mut intact = Vec::with_capacity(found.len());
+        for near in found.chunk_by(together) {
+            let mut left = near;
+            while let Some(first) = left.first() {
+                let end = left.partition_point(|of| of.at - first.at < READ_BLOCKS_MAX);
+                let (now, rest) = left.split_at(end);
+                left = rest;
+                self.keep_intact(now, &mut intact).await?;
+            }
+        }
+        Ok(intact)
+    }
+
+    async fn keep_intact(&self, run: &[Found], intact: &mut Vec<Found>) -> Result<(), IoError> {
+        let (first, last) = (run[0].at, run[run.len() - 1].at);
+        let bytes = u64::from(last - first + 1) * BLOCK_BYTES;
+        let read = self
+            .device
+            .submit(Request::read(self.offset_at(first), bytes));
+        let data = match read.await {
+            Ok(reply) => reply.into_data().to_vec(),
+            Err(error) if error.is_of_a_block() && run.len() > 1 => {
+                for one in run {
+                    Box::pin(self.keep_intact(std::slice::from_ref(one), intact)).await?;
+                }
+                return Ok(());
+            }
+            Err(error) if error.is_of_a_block() => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        give_way().await;
+        for one in run {
+            let start = (one.at - first) as usize * BLOCK_BYTES as usize;
+            let block = &data[start..start + BLOCK_BYTES as usize];
+            if self.digest.of(block) == one.digest {
+                intact.push(*one);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a block its place again, if it is still lost.
+    pub(in super::super) fn restore(&self, found: &Found) {
+        self.restore_place(found.block, Place::At(found.at));
+    }
+
+    /// Records that a block whose place is lost has none, if it is still lost: it was never
+    /// written, or was discarded.
+    pub(in super::super) fn restore_nowhere(&self, block: u64) {
+        self.restore_place(block, Place::Nowhere);
+    }
+
+    fn restore_place(&self, block: u64, place: Place) {
+        if self.places.borrow().get(block) == Place::Lost {
+            self.set_place(block, place);
+        }
+    }
+
+    /// Returns the address of a block of the virtual range.
+    pub(in super::super) fn address_of(block: u64) -> u64 {
+        VIRTUAL_START + block * BLOCK_BYTES
+    }
+}
+
+/// What a block of a segment says about the blocks that follow it.
+struct Walked {
+    generation: u64,
+    /// Index in the segment of the first described block.
+    first: u32,
+    described: Vec<Described>,
+    /// Index in the segment of the next block that describes others.
+    next: u32,
+}
+
+/// Returns the range of blocks that a list of ranges begins with, at most `blocks_max` blocks, as a
+/// set, and removes it from the list.
+pub(in super::super) fn take_some(left: &mut RangeSet, blocks_max: u64) -> RangeSet {
+    let mut some = RangeSet::new();
+    let mut room = blocks_max;
+    let ranges: Vec<Range<u64>> = left.iter().collect();
+    for range in ranges {
+        if room == 0 {
+            break;
+        }
+        let part = range.start..range.end.min(range.start + room);
+        room -= part.end - part.start;
+        left.remove(part.clone());
+        some.insert(part);
+    }
+    some
+}

@@ -1,0 +1,160 @@
+//! What the segments of a side hold, for cleaning: from memory while it was filled not long ago,
+//! else from the summary on the device.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+use bimetal_rt::Payload;
+use bimetal_rt::turn::give_way;
+use futures_util::future::try_join_all;
+
+use super::description::{self, Described};
+use super::{Place, Segments};
+use crate::BLOCK_BYTES;
+use crate::error::IoError;
+use crate::layers::mirror::store::entry::{HEADER_BYTES, Header};
+use crate::request::{Flags, Request};
+
+/// Maximum number of described blocks that are kept in memory, 64 MiB of descriptions. Segments of
+/// small sides are short, and a disk would seek for the summary of each.
+const KEPT_BLOCKS_MAX: usize = 2 << 20;
+
+/// Descriptions of the segments that were filled last; see the module documentation.
+#[derive(Default)]
+pub(super) struct Summaries {
+    of: BTreeMap<u32, Rc<Vec<Described>>>,
+    /// The segments in the order in which they were filled. A segment may be in it that is no
+    /// longer kept.
+    order: VecDeque<u32>,
+    kept_blocks: usize,
+}
+
+impl Summaries {
+    /// Keeps the descriptions of a segment that was filled.
+    pub(super) fn keep(&mut self, segment: u32, described: Vec<Described>) {
+        self.forget(segment);
+        self.kept_blocks += described.len();
+        self.of.insert(segment, Rc::new(described));
+        self.order.push_back(segment);
+        while self.kept_blocks > KEPT_BLOCKS_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.forget(oldest);
+        }
+    }
+
+    /// Forgets the descriptions of a segment that becomes free.
+    pub(super) fn forget(&mut self, segment: u32) {
+        if let Some(described) = self.of.remove(&segment) {
+            self.kept_blocks -= described.len();
+            self.order.retain(|other| *other != segment);
+        }
+    }
+}
+
+impl Segments {
+    /// Returns what the blocks of a segment hold, as its summary says; `None` when the summary is
+    /// damaged or was never written. A block may hold something else meanwhile, if the summary is
+    /// one of an earlier generation.
+    ///
+    /// # Errors
+    /// Errors of the device that do not concern single blocks.
+    pub(super) async fn described(
+        &self,
+        segment: u32,
+    ) -> Result<Option<Rc<Vec<Described>>>, IoError> {
+        if let Some(kept) = self.summaries.borrow().of.get(&segment) {
+            return Ok(Some(Rc::clone(kept)));
+        }
+        let read = self.read_summary(segment).await?;
+        Ok(read.map(|(_, described)| Rc::new(described)))
+    }
+
+    /// Reads the summary of a segment. Returns the generation that it describes, and
+    /// what the blocks hold.
+    pub(super) async fn read_summary(
+        &self,
+        segment: u32,
+    ) -> Result<Option<(u64, Vec<Described>)>, IoError> {
+        let first = segment * self.layout.segment_blocks() as u32;
+        let _pin = self.pin(&[(Place::At(first), 1)]);
+        let usable = self.layout.usable_blocks();
+        let bytes = (self.layout.segment_blocks() - usable) * BLOCK_BYTES;
+        let offset = self.summary_offset(segment);
+        let transfer = u64::from(self.device.geometry().transfer_bytes_max);
+        let step = transfer / BLOCK_BYTES * BLOCK_BYTES;
+        let reads = (0..bytes).step_by(step as usize).map(|from| {
+            let read = Request::read(offset + from, step.min(bytes - from));
+            self.device.submit(read)
+        });
+        let mut data = Payload::empty();
+        match try_join_all(reads).await {
+            Ok(parts) => parts
+                .into_iter()
+                .for_each(|part| data.append(part.into_data())),
+            Err(error) if error.is_of_a_block() => return Ok(None),
+            Err(error) => return Err(error),
+        }
+        Ok(description::read_summary(
+            &self.side,
+            &data.to_vec(),
+            usable,
+        ))
+    }
+
+    /// Makes known what the segment of the log holds in which the log begins at `tail`: entries
+    /// before the tail are not read by the opening, but their content may be live.
+    ///
+    /// # Errors
+    /// Errors of the device that do not concern single blocks.
+    pub(in super::super) async fn describe_before(&self, tail: u64) -> Result<(), IoError> {
+        let (place, generation) = self.chain.generation_at(tail);
+        let start = place * self.chain.usable_bytes();
+        if tail == start || tail >= self.chain.end() {
+            return Ok(());
+        }
+        let segment =
+            ((self.chain.at(start) - self.layout.area.0) / self.layout.segment_bytes) as u32;
+        if let Some((found, described)) = self.read_summary(segment).await?
+            && found == generation
+        {
+            self.chain.add_described(place, &described);
+            return Ok(());
+        }
+        let mut position = start;
+        while position < tail {
+            give_way().await;
+            let read = Request::read(self.chain.at(position), HEADER_BYTES);
+            let block = match self.device.submit(read).await {
+                Ok(reply) => reply.into_data().to_vec(),
+                Err(error) if error.is_of_a_block() => return Ok(()),
+                Err(error) => return Err(error),
+            };
+            let header = Header::decode(&block);
+            let Some(header) = header.filter(|header| {
+                header.side == self.side && header.position == position && header.end() <= tail
+            }) else {
+                // Between two incarnations of the log is a gap. What is behind it stays unknown.
+                return Ok(());
+            };
+            self.chain.describe(&header);
+            position = header.end();
+        }
+        Ok(())
+    }
+
+    /// Writes the summaries of the segments of the log that the next commit releases, where the log
+    /// has not written them itself.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub(in super::super) async fn write_summaries(&self, log_floor: u64) -> Result<(), IoError> {
+        let below = self.released_below(log_floor);
+        for (offset, summary) in self.chain.unwritten_summaries(below) {
+            let data = self.rt.pool().copy_of(&summary);
+            let write = Request::write(offset, data, Flags::NONE);
+            self.device.submit(write).await?;
+        }
+        Ok(())
+    }
+}
