@@ -29,6 +29,7 @@ mod queue_replay;
 mod rate;
 mod rebuild;
 mod remembered;
+mod rescue;
 mod shard;
 mod silence;
 mod stats;

@@ -32,6 +32,7 @@ mod probe;
 mod proxy;
 mod rebuild;
 mod record;
+mod rescue;
 mod running;
 mod runtime;
 mod scrub;
@@ -102,6 +103,8 @@ enum Verb {
     Cache(cache::Args),
     /// Add, remove or replace a side of a served volume.
     Side(side::Args),
+    /// Copy a volume from one of its sides, without a server, a configuration or the other sides.
+    Rescue(rescue::Args),
     /// Grow a served volume to the largest size that its sides allow.
     Grow(grow::Args),
     /// Measure the performance of a device of a configuration, without an export.
@@ -138,6 +141,7 @@ fn main() -> ExitCode {
         Verb::Rebuild(args) => rebuild::run(&args),
         Verb::Cache(args) => cache::run(&args),
         Verb::Side(args) => side::run(&args),
+        Verb::Rescue(args) => rescue::run(&args),
         Verb::Grow(args) => grow::run(&args),
         Verb::Bench(args) => bench::run(&args),
         Verb::Exports(args) => exports::run(&args),

@@ -48,6 +48,7 @@ const ROOMS: &[Rooms] = &[
                 "monitor",
                 "health",
                 "shutdown",
+                "rescue",
             ],
             &["read", "write", "flush", "following"],
             &[

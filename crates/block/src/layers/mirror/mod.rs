@@ -48,6 +48,7 @@ mod read;
 mod rebuild;
 mod rejoin;
 mod repair;
+pub mod rescue;
 mod scrub;
 mod scrub_progress;
 mod share;

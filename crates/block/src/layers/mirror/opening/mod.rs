@@ -9,6 +9,7 @@ mod elsewhere;
 mod equalising;
 mod giving;
 mod lacking;
+mod side_store;
 #[cfg(test)]
 mod tests;
 
@@ -23,12 +24,13 @@ pub use self::elsewhere::{holds_side, sides_elsewhere};
 use self::equalising::takes;
 use self::lacking::{lacked, most_complete, newest_of};
 pub(super) use self::lacking::{lacking, newest_among};
+pub(super) use self::side_store::{damaged_words, store_device, store_with_cache};
 use super::config::MirrorConfig;
 use super::device_path::DevicePath;
 use super::family::{self, Absence, Behind, Force, Plan, Seen};
 use super::formatting::{NewSide, make_side};
 use super::lifecycle::Life;
-use super::store::{Store, StoreDevice, Superseded};
+use super::store::{Store, Superseded};
 use super::superblock::{
     Candidate, Epoch, NotSeen, Remembered, SideState, Superblock, Table, Uuid, place_in,
 };
@@ -727,30 +729,6 @@ fn superblock_of(inspected: &[Inspected], index: usize) -> &Superblock {
     found.expect("a side that is used has a superblock")
 }
 
-/// Returns the parameters for opening the store of a side.
-pub(super) fn store_device(
-    device: &Rc<dyn Device>,
-    superblock: &Superblock,
-    config: &MirrorConfig,
-) -> StoreDevice {
-    let history = superblock.history.clone();
-    StoreDevice {
-        device: Rc::clone(device),
-        side: superblock.side,
-        layout: superblock.layout,
-        digest: superblock.digest,
-        volume_bytes: superblock.volume_bytes,
-        unknown_blocks: superblock.unknown_blocks,
-        integrity: !superblock.flags.no_checksums,
-        cleans_always: config.cleans_always,
-        checksum_cache_bytes: config.checksum_cache.0,
-        counts_below: Rc::new(move |epoch| {
-            let later = history.epochs().iter().filter(|e| e.number > epoch);
-            later.map(|e| e.first_change).min().unwrap_or(u64::MAX)
-        }),
-    }
-}
-
 /// Returns the ranges in which changes might be lost if the volume is opened in spite of the
 /// refusal.
 fn lost_ranges(inspected: &[Inspected], refusal: &family::Refusal) -> Vec<Range<u64>> {
@@ -780,12 +758,4 @@ fn lost_ranges(inspected: &[Inspected], refusal: &family::Refusal) -> Vec<Range<
         _ => {}
     }
     lost.iter().collect()
-}
-
-/// Returns why a side cannot be opened whose store has no valid beginning.
-fn damaged_words(superblock: &Superblock) -> &'static str {
-    match superblock.layout.segments {
-        Some(_) => "its checkpoints, or both copies of its segment record, are damaged",
-        None => "both its checkpoints are damaged",
-    }
 }

@@ -50,8 +50,8 @@ impl Store {
             while !left.is_empty() {
                 let wanted = take_some(&mut left, SEARCHED_BLOCKS);
                 let mut found = segments.find(&wanted, told).await?;
-                // The log is about to write there, so what an earlier generation left there must not
-                // be referred to.
+                // The log is about to write there, so what an earlier generation left there must
+                // not be referred to.
                 found.retain(|found| !segments.is_ahead_of_log(found, head));
                 match range.start {
                     0 => restore_checksum_pages(segments, found).await?,
@@ -67,14 +67,21 @@ impl Store {
     fn suspect_only_lost(&self, segments: &Segments) {
         let mut suspect = self.suspect.borrow_mut();
         suspect.clear();
+        suspect.extend(self.volume_ranges_lost(segments).iter());
+    }
+
+    /// Returns the ranges of the volume whose places are lost.
+    pub(super) fn volume_ranges_lost(&self, segments: &Segments) -> RangeSet {
         let volume = self.data_offset..self.data_offset + self.volume_bytes.get();
+        let mut lost = RangeSet::new();
         for blocks in segments.lost_places().iter() {
             let start = Segments::address_of(blocks.start).max(volume.start);
             let end = Segments::address_of(blocks.end).min(volume.end);
             if start < end {
-                suspect.insert(start - volume.start..end - volume.start);
+                lost.insert(start - volume.start..end - volume.start);
             }
         }
+        lost
     }
 }
 

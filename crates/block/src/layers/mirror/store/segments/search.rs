@@ -16,6 +16,7 @@ use super::{Place, Segments};
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
 use crate::layers::mirror::store::entry::{HEADER_BYTES, Header};
+use crate::layers::mirror::superblock::areas::PAGE_BLOCKS;
 use crate::layers::mirror::superblock::segmented::VIRTUAL_START;
 use crate::range_set::RangeSet;
 use crate::request::Request;
@@ -245,6 +246,29 @@ impl Segments {
         if self.places.borrow().get(block) == Place::Lost {
             self.set_place(block, place);
         }
+    }
+
+    /// Returns the range of the device that the segments take.
+    pub(in super::super) fn device_range(&self) -> Range<u64> {
+        self.layout.area.0..self.layout.area.0 + self.layout.area.1
+    }
+
+    /// Returns the blocks of the volume that are in a range of the device: the offset of each on
+    /// the device, and its offset in the volume, in the order of the volume.
+    pub(in super::super) async fn stored_in(&self, range: &Range<u64>) -> Vec<(u64, u64)> {
+        let pages = self.places.borrow().pages();
+        let mut stored = Vec::new();
+        for page in 0..pages {
+            give_way().await;
+            count_entries(PAGE_BLOCKS as usize);
+            for (block, at) in self.places.borrow().stored_in_page(page) {
+                let at = self.offset_at(at);
+                if block >= self.first_volume_block() && range.contains(&at) {
+                    stored.push((at, block * BLOCK_BYTES - self.pages_bytes));
+                }
+            }
+        }
+        stored
     }
 
     /// Returns the address of a block of the virtual range.

@@ -1,0 +1,53 @@
+//! The parameters for opening the store of a side, as its superblock has them.
+
+use std::rc::Rc;
+
+use crate::device::Device;
+use crate::layers::mirror::config::MirrorConfig;
+use crate::layers::mirror::store::StoreDevice;
+use crate::layers::mirror::superblock::Superblock;
+
+/// Returns the parameters for opening the store of a side of a volume with this configuration.
+pub(in crate::layers::mirror) fn store_device(
+    device: &Rc<dyn Device>,
+    superblock: &Superblock,
+    config: &MirrorConfig,
+) -> StoreDevice {
+    StoreDevice {
+        cleans_always: config.cleans_always,
+        ..store_with_cache(device, superblock, config.checksum_cache.0)
+    }
+}
+
+/// Returns the parameters for opening the store of a side with at most `checksum_cache_bytes` bytes
+/// of checksum pages in memory, if it is not a logged one.
+pub(in crate::layers::mirror) fn store_with_cache(
+    device: &Rc<dyn Device>,
+    superblock: &Superblock,
+    checksum_cache_bytes: u64,
+) -> StoreDevice {
+    let history = superblock.history.clone();
+    StoreDevice {
+        device: Rc::clone(device),
+        side: superblock.side,
+        layout: superblock.layout,
+        digest: superblock.digest,
+        volume_bytes: superblock.volume_bytes,
+        unknown_blocks: superblock.unknown_blocks,
+        integrity: !superblock.flags.no_checksums,
+        cleans_always: false,
+        checksum_cache_bytes,
+        counts_below: Rc::new(move |epoch| {
+            let later = history.epochs().iter().filter(|e| e.number > epoch);
+            later.map(|e| e.first_change).min().unwrap_or(u64::MAX)
+        }),
+    }
+}
+
+/// Returns why a side cannot be opened whose store has no valid beginning.
+pub(in crate::layers::mirror) fn damaged_words(superblock: &Superblock) -> &'static str {
+    match superblock.layout.segments {
+        Some(_) => "its checkpoints, or both copies of its segment record, are damaged",
+        None => "both its checkpoints are damaged",
+    }
+}

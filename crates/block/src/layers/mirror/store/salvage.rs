@@ -1,0 +1,284 @@
+//! Reading the content of a side in the order in which it lies on the device, for a copy of the
+//! volume from one side alone. A logged side that was written at random has its blocks in the order
+//! of writing, so a disk gives them back fast in this order only.
+//!
+//! Nothing is written, and no block is returned that does not match its digest.
+
+use std::ops::Range;
+
+use bimetal_rt::Payload;
+use bimetal_rt::turn::give_way;
+
+use super::Store;
+use super::checksums::{self, Expected};
+use super::digests::Digests;
+use super::index::Content;
+use crate::BLOCK_BYTES;
+use crate::error::IoError;
+use crate::extent_map::Cut;
+use crate::range_set::RangeSet;
+use crate::request::Request;
+
+/// Maximum number of bytes between two pieces that are read together, and of all bytes that are
+/// read together. A disk passes over such a gap faster than it seeks.
+const READ_GAP_BYTES_MAX: u64 = 256 << 10;
+const READ_BYTES_MAX: u64 = 1 << 20;
+
+/// A part of the volume that is in one place on the device.
+#[derive(Clone, Debug)]
+pub(in super::super) struct Piece {
+    /// Offset on the device.
+    at: u64,
+    range: Range<u64>,
+    /// Digests of the content, if it is in the log; else the checksums have them.
+    digests: Option<Digests>,
+}
+
+impl Piece {
+    /// Returns the offset on the device at which the piece ends.
+    pub(in super::super) fn end(&self) -> u64 {
+        self.at + self.len()
+    }
+
+    fn len(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+
+    fn joins(&self, next: &Piece) -> bool {
+        let is_next = self.end() == next.at && self.range.end == next.range.start;
+        is_next && self.digests.is_none() && next.digests.is_none()
+    }
+
+    fn cut(&self, blocks: Range<u64>) -> Piece {
+        let bytes = blocks.start * BLOCK_BYTES..blocks.end * BLOCK_BYTES;
+        Piece {
+            at: self.at + bytes.start,
+            range: self.range.start + bytes.start..self.range.start + bytes.end,
+            digests: self.digests.as_ref().map(|digests| digests.cut(bytes)),
+        }
+    }
+}
+
+/// Content that was read.
+#[derive(Debug, Default)]
+pub(in super::super) struct Salvaged {
+    /// Intact parts, each with its offset in the volume.
+    pub(in super::super) intact: Vec<(u64, Payload)>,
+    /// Ranges of the volume that cannot be read or do not match their digests.
+    pub(in super::super) missing: Vec<Range<u64>>,
+    /// Number of bytes in `intact` for which no digest is known.
+    pub(in super::super) unverified_bytes: u64,
+}
+
+impl Store {
+    /// Returns the range of the device that [`pieces_in`](Self::pieces_in) divides.
+    pub(in super::super) fn content_area(&self) -> Range<u64> {
+        match &self.segments {
+            Some(segments) => segments.device_range(),
+            None => self.data_offset..self.data_offset + self.volume_bytes.get(),
+        }
+    }
+
+    /// Returns the parts of the volume whose newest content is in the log, in the order of the
+    /// device, and adds the ranges that the log calls lost to `missing`.
+    pub(in super::super) fn pieces_in_log(&self, missing: &mut RangeSet) -> Vec<Piece> {
+        let index = self.log.index.borrow();
+        let mut pieces = Vec::new();
+        for (range, record) in index.newest_in(&(0..self.volume_bytes.get())) {
+            match record.content {
+                Content::Data { position, digests } => pieces.push(Piece {
+                    at: self.log.area.at(position),
+                    range,
+                    digests: Some(digests),
+                }),
+                Content::Zeroes(_) => {}
+                Content::Lost => missing.insert(range),
+            }
+        }
+        pieces.sort_unstable_by_key(|piece| piece.at);
+        pieces
+    }
+
+    /// Returns the parts of the volume whose newest content is in a range of the device outside of
+    /// the log, in the order of the device.
+    ///
+    /// # Errors
+    /// Errors of the device that do not concern single blocks.
+    pub(in super::super) async fn pieces_in(
+        &self,
+        range: Range<u64>,
+    ) -> Result<Vec<Piece>, IoError> {
+        let mut pieces = Vec::new();
+        match &self.segments {
+            Some(segments) => {
+                for (at, offset) in segments.stored_in(&range).await {
+                    if offset < self.volume_bytes.get() {
+                        self.add_piece(&mut pieces, at, offset);
+                    }
+                }
+                pieces.sort_unstable_by_key(|piece| piece.at);
+            }
+            None => {
+                let start = range.start - self.data_offset;
+                for offset in (start..range.end - self.data_offset).step_by(BLOCK_BYTES as usize) {
+                    give_way().await;
+                    if self.has_content_at_home(offset).await? {
+                        self.add_piece(&mut pieces, self.data_offset + offset, offset);
+                    }
+                }
+            }
+        }
+        let mut joined: Vec<Piece> = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            match joined.last_mut() {
+                Some(last) if last.joins(&piece) && last.len() < READ_BYTES_MAX => {
+                    last.range.end = piece.range.end;
+                }
+                _ => joined.push(piece),
+            }
+        }
+        Ok(joined)
+    }
+
+    /// Adds a block of the volume, unless the log has something newer.
+    fn add_piece(&self, pieces: &mut Vec<Piece>, at: u64, offset: u64) {
+        let range = offset..offset + BLOCK_BYTES;
+        if self.log.index.borrow().newest_in(&range).is_empty() {
+            pieces.push(Piece {
+                at,
+                range,
+                digests: None,
+            });
+        }
+    }
+
+    async fn has_content_at_home(&self, offset: u64) -> Result<bool, IoError> {
+        let Some(checksums) = &self.checksums else {
+            return Ok(true);
+        };
+        let block = offset / BLOCK_BYTES;
+        match checksums.expected(block..block + 1).await {
+            Ok(expected) => Ok(expected[0] != Expected::NeverWritten),
+            Err(IoError::Corrupt) => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Divides pieces, given in the order of the device, into runs that are read together.
+    pub(in super::super) fn runs_of(pieces: &[Piece]) -> Vec<&[Piece]> {
+        let mut runs = Vec::new();
+        let mut left = pieces;
+        while let Some(first) = left.first() {
+            let mut end = 1;
+            while end < left.len()
+                && left[end].at <= left[end - 1].end() + READ_GAP_BYTES_MAX
+                && left[end].end() - first.at <= READ_BYTES_MAX
+            {
+                end += 1;
+            }
+            let (run, rest) = left.split_at(end);
+            runs.push(run);
+            left = rest;
+        }
+        runs
+    }
+
+    /// Reads a run of pieces with one request. If that fails, or a block is wrong, each block is
+    /// read separately.
+    ///
+    /// # Errors
+    /// Errors of the device that do not concern single blocks.
+    pub(in super::super) async fn salvage(&self, run: &[Piece]) -> Result<Salvaged, IoError> {
+        let mut salvaged = Salvaged::default();
+        let (Some(first), Some(last)) = (run.first(), run.last()) else {
+            return Ok(salvaged);
+        };
+        let read = Request::read(first.at, last.end() - first.at);
+        let data = match self.device.submit(read).await {
+            Ok(reply) => Some(reply.into_data()),
+            Err(error) if error.is_of_a_block() => None,
+            Err(error) => return Err(error),
+        };
+        for piece in run {
+            let start = (piece.at - first.at) as usize;
+            let part = data.as_ref();
+            let part = part.map(|data| data.slice(start..start + piece.len() as usize));
+            self.salvage_piece(piece, part, &mut salvaged).await?;
+        }
+        Ok(salvaged)
+    }
+
+    async fn salvage_piece(
+        &self,
+        piece: &Piece,
+        data: Option<Payload>,
+        salvaged: &mut Salvaged,
+    ) -> Result<(), IoError> {
+        let blocks = piece.len() / BLOCK_BYTES;
+        if let Some(data) = data
+            && self.is_intact(piece, &data, salvaged).await?
+        {
+            salvaged.intact.push((piece.range.start, data));
+            return Ok(());
+        }
+        if blocks == 1 {
+            salvaged.missing.push(piece.range.clone());
+            return Ok(());
+        }
+        for block in 0..blocks {
+            let one = piece.cut(block..block + 1);
+            let data = match self.device.submit(Request::read(one.at, BLOCK_BYTES)).await {
+                Ok(reply) => Some(reply.into_data()),
+                Err(error) if error.is_of_a_block() => None,
+                Err(error) => return Err(error),
+            };
+            Box::pin(self.salvage_piece(&one, data, salvaged)).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns true when the content of a piece matches its digests, as far as these are known.
+    async fn is_intact(
+        &self,
+        piece: &Piece,
+        data: &Payload,
+        salvaged: &mut Salvaged,
+    ) -> Result<bool, IoError> {
+        if let Some(digests) = &piece.digests {
+            return Ok(digests.agree_with(data));
+        }
+        let blocks = piece.range.start / BLOCK_BYTES..piece.range.end / BLOCK_BYTES;
+        let expected = match &self.checksums {
+            None => None,
+            Some(checksums) => match checksums.expected(blocks.clone()).await {
+                Ok(expected) => Some(expected),
+                Err(IoError::Corrupt) => None,
+                Err(error) => return Err(error),
+            },
+        };
+        let Some(expected) = expected else {
+            salvaged.unverified_bytes += piece.len();
+            return Ok(true);
+        };
+        let wrong = checksums::verify(self.digest, data, blocks.start, &expected);
+        let unknown = expected.iter().filter(|of| **of == Expected::Unknown);
+        if wrong.is_empty() {
+            salvaged.unverified_bytes += unknown.count() as u64 * BLOCK_BYTES;
+        }
+        Ok(wrong.is_empty())
+    }
+
+    /// Returns the ranges of the volume whose places are lost and that the log has no content for.
+    pub(in super::super) fn lost_ranges(&self) -> Vec<Range<u64>> {
+        let Some(segments) = &self.segments else {
+            return Vec::new();
+        };
+        let mut lost = self.volume_ranges_lost(segments);
+        let index = self.log.index.borrow();
+        let logged = index.newest_in(&(0..self.volume_bytes.get()));
+        for (range, _) in logged {
+            lost.remove(range);
+        }
+        lost.iter().collect()
+    }
+}
