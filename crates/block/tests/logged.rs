@@ -378,7 +378,7 @@ async fn spoil_map(volume: &Volume, side: usize, tables: bool) {
 fn a_lost_map_is_made_again_from_the_segments() {
     let rt = virtual_rt(17);
     rt.block_on(async {
-        let volume = logged(&rt).await;
+        let mut volume = logged(&rt).await;
         let mirror = volume.open().await;
         let blocks = mirror.geometry().size_bytes / BLOCK;
         let mut model = Model::new(blocks);
@@ -393,15 +393,17 @@ fn a_lost_map_is_made_again_from_the_segments() {
             model.check(&mirror).await;
             mirror.close().await;
         }
-        // The server dies, so that some segments have no summary.
-        let mirror = volume.open_alone(0).await;
-        model.overwrite(&mirror, blocks / 3).await;
-        mirror.flush().await;
-        drop(mirror);
-        spoil_map(&volume, 0, false).await;
-        let mirror = volume.open_alone(0).await;
-        model.check(&mirror).await;
-        mirror.close().await;
+        // The server dies, so that some segments have no summary, and the log has gaps.
+        for round in 1..=6 {
+            let mirror = volume.open_alone(0).await;
+            model.overwrite(&mirror, round * blocks / 12).await;
+            mirror.flush().await;
+            volume.kill(&rt).await;
+            spoil_map(&volume, 0, false).await;
+            let mirror = volume.open_alone(0).await;
+            model.check(&mirror).await;
+            volume.kill(&rt).await;
+        }
     });
 }
 

@@ -68,12 +68,12 @@ fn a_side_of_either_layout_is_copied_whole() {
     for kind in [SideKind::Home, SideKind::Log] {
         let rt = virtual_rt(31);
         rt.block_on(async {
-            let volume = formatted(&rt, kind).await;
+            let mut volume = formatted(&rt, kind).await;
             let mirror = volume.open().await;
             let bytes = write_some(&mirror, 20_000).await;
             mirror.flush().await;
             // The server dies, so that the newest changes are in the log alone.
-            drop(mirror);
+            volume.kill(&rt).await;
             for side in [0, 1] {
                 let before = volume.superblock(side).await;
                 let (rescued, found) = rescue(&rt, &volume, side).await;

@@ -6,7 +6,8 @@ use std::rc::Rc;
 use bimetal_block::layers::mirror::formatting::{self, Formatting};
 use bimetal_block::layers::mirror::superblock::{Candidate, Superblock};
 use bimetal_block::layers::mirror::{Mirror, MirrorConfig, OpenOptions, ScrubStatus};
-use bimetal_block::{Device, IoError, Request};
+use bimetal_block::media::memory::MemoryDevice;
+use bimetal_block::{Device, Flags, IoError, Request};
 use bimetal_rt::Rt;
 
 use super::sides::{self, blank};
@@ -166,6 +167,23 @@ impl Volume {
     /// is filled with one byte, which is returned.
     pub async fn byte_at_home(&self, side: usize, offset: u64) -> u8 {
         byte_of(&self.sides[side].device, self.home(side, offset).await).await
+    }
+
+    /// Kills the server that has the volume open. Its tasks go on, but on devices of their own: from
+    /// now on, the sides are what was on their devices at this moment.
+    pub async fn kill(&mut self, rt: &Rt) {
+        for side in &mut self.sides {
+            let size_bytes = side.device.geometry().size_bytes;
+            let left = Rc::new(MemoryDevice::new(rt, size_bytes)) as Rc<dyn Device>;
+            for offset in (0..size_bytes).step_by(MIB as usize) {
+                let len = MIB.min(size_bytes - offset);
+                let read = side.device.submit(Request::read(offset, len)).await;
+                let data = read.expect("it can be read").into_data();
+                let write = Request::write(offset, data, Flags::NONE);
+                left.submit(write).await.expect("it can be written");
+            }
+            side.device = left;
+        }
     }
 
     /// Writes a block at the start of each of the first `mib` MiB, and closes the volume, which

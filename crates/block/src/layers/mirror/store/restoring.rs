@@ -137,7 +137,7 @@ async fn restore_blocks(
     });
     let mut intact = segments.intact(found).await?;
     // The first one that is given counts.
-    intact.sort_unstable_by_key(|found| std::cmp::Reverse(found.birth));
+    intact.sort_unstable_by_key(|found| std::cmp::Reverse((found.birth, found.moved_in)));
     intact.iter().for_each(|found| segments.restore(found));
     Ok(())
 }

@@ -144,6 +144,14 @@ impl Chain {
         (place, OF_LOG | place)
     }
 
+    /// Returns a generation of a segment that was not filled by the log, and 0 for one that was.
+    pub(super) fn moved_in(&self, generation: u64) -> u64 {
+        match generation & OF_LOG {
+            0 => generation,
+            _ => 0,
+        }
+    }
+
     /// Adds what the blocks of a listed segment hold, as far as it is not known.
     pub(super) fn add_described(&self, place: u64, described: &[Described]) {
         let mut all = self.described.borrow_mut();

@@ -403,9 +403,7 @@ impl Segments {
             let mut usage = self.usage.borrow_mut();
             usage.set_state(segment, State::Sealed(appended));
             usage.appended_blocks += self.layout.segment_blocks();
-            if !described.is_empty() {
-                self.summaries.borrow_mut().keep(segment, described);
-            }
+            self.keep_described(segment, described);
         }
         let more = self.take_for_log(log_floor);
         let mut log = self.chain.listed();

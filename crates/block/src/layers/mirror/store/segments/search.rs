@@ -34,6 +34,10 @@ pub(in super::super) struct Found {
     pub(in super::super) block: u64,
     pub(in super::super) birth: Birth,
     pub(in super::super) digest: u32,
+    /// Generation of its segment, or 0 if the log has filled it. Of two contents of the same age,
+    /// cleaning has moved the one with the higher generation later. The segment of the other one may
+    /// have been free, and must become free again.
+    pub(in super::super) moved_in: u64,
     /// Number of the block in the segments.
     at: u32,
 }
@@ -89,15 +93,16 @@ impl Segments {
 
     async fn find_in(&self, segment: u32, wanted: &RangeSet) -> Result<Vec<Found>, IoError> {
         let mut found = Vec::new();
-        for described in self.all_descriptions(segment).await? {
+        for part in self.all_descriptions(segment).await? {
             give_way().await;
-            count_entries(described.1.len());
-            for (at, of) in (described.0..).zip(&described.1) {
+            count_entries(part.described.len());
+            for (at, of) in (part.first..).zip(&part.described) {
                 if of.is_something() && wanted.covers(&(of.block..of.block + 1)) {
                     found.push(Found {
                         block: of.block,
                         birth: of.birth,
                         digest: of.digest,
+                        moved_in: self.chain.moved_in(part.generation),
                         at,
                     });
                 }
@@ -106,39 +111,78 @@ impl Segments {
         Ok(found)
     }
 
-    /// Returns all that a segment says about its blocks, each part with the number of its first
-    /// block: the summary, and, if the segment was begun again since, what the chunks and entries
+    /// Returns all that a segment says about its blocks: the summary, and, if the segment was begun again since, what the chunks and entries
     /// say that it was filled with.
-    async fn all_descriptions(&self, segment: u32) -> Result<Vec<(u32, Vec<Described>)>, IoError> {
+    async fn all_descriptions(&self, segment: u32) -> Result<Vec<Part>, IoError> {
         let first = segment * self.layout.segment_blocks() as u32;
         let mut all = Vec::new();
-        let mut index = 0;
         let summary = self.read_summary(segment).await?;
         let summarised = summary.as_ref().map(|(generation, _)| *generation);
-        if let Some((_, described)) = summary {
-            all.push((first, described));
-        }
-        while index < self.layout.usable_blocks() as u32 {
-            let Some(block) = self.read_block(first + index).await? else {
-                break;
-            };
-            let Some(walked) = self.walk(&block, index) else {
-                break;
-            };
-            if index == 0 && Some(walked.generation) == summarised {
-                break;
+        if let Some((generation, described)) = summary {
+            all.push(Part {
+                generation,
+                first,
+                described,
+            });
+            let begun = self.read_blocks(first, 1).await?.pop().flatten();
+            let begun = begun.and_then(|block| self.walk(&block, 0));
+            if begun.is_some_and(|walked| Some(walked.generation) == summarised) {
+                return Ok(all);
             }
-            all.push((first + walked.first, walked.described));
-            index = walked.next;
         }
+        self.walk_through(first, &mut all).await?;
         Ok(all)
     }
 
-    async fn read_block(&self, at: u32) -> Result<Option<Vec<u8>>, IoError> {
-        let read = Request::read(self.offset_at(at), BLOCK_BYTES);
+    /// Adds what the chunks and entries say that a segment was filled with. Blocks that say nothing
+    /// are passed over: between two incarnations of the log is a gap.
+    async fn walk_through(&self, first: u32, all: &mut Vec<Part>) -> Result<(), IoError> {
+        let usable = self.layout.usable_blocks() as u32;
+        // Index of the next block that may describe others: content must not be taken for that.
+        let mut next = 0;
+        let mut start = 0;
+        while start < usable {
+            let count = READ_BLOCKS_MAX.min(usable - start);
+            if next < start + count {
+                let read = self.read_blocks(first + start, count).await?;
+                for (index, block) in (start..).zip(read) {
+                    give_way().await;
+                    let Some(block) = block.filter(|_| index >= next) else {
+                        continue;
+                    };
+                    let Some(walked) = self.walk(&block, index) else {
+                        continue;
+                    };
+                    next = walked.next;
+                    all.push(Part {
+                        generation: walked.generation,
+                        first: first + walked.first,
+                        described: walked.described,
+                    });
+                }
+            }
+            start += count;
+        }
+        Ok(())
+    }
+
+    /// Reads consecutive blocks; `None` for one that cannot be read.
+    async fn read_blocks(&self, at: u32, count: u32) -> Result<Vec<Option<Vec<u8>>>, IoError> {
+        let read = Request::read(self.offset_at(at), u64::from(count) * BLOCK_BYTES);
         match self.device.submit(read).await {
-            Ok(reply) => Ok(Some(reply.into_data().to_vec())),
-            Err(error) if error.is_of_a_block() => Ok(None),
+            Ok(reply) => {
+                let data = reply.into_data().to_vec();
+                let blocks = data.chunks_exact(BLOCK_BYTES as usize);
+                Ok(blocks.map(|block| Some(block.to_vec())).collect())
+            }
+            Err(error) if error.is_of_a_block() && count > 1 => {
+                let mut read = Vec::with_capacity(count as usize);
+                for block in at..at + count {
+                    read.extend(Box::pin(self.read_blocks(block, 1)).await?);
+                }
+                Ok(read)
+            }
+            Err(error) if error.is_of_a_block() => Ok(vec![None]),
             Err(error) => Err(error),
         }
     }
@@ -275,6 +319,14 @@ impl Segments {
     pub(in super::super) fn address_of(block: u64) -> u64 {
         VIRTUAL_START + block * BLOCK_BYTES
     }
+}
+
+/// A part of what a segment says about its blocks.
+struct Part {
+    generation: u64,
+    /// Number of the first described block.
+    first: u32,
+    described: Vec<Described>,
 }
 
 /// What a block of a segment says about the blocks that follow it.

@@ -161,9 +161,7 @@ impl Segments {
         let appended = usage.appended_blocks;
         usage.set_state(full.segment, State::Sealed(appended));
         let summary = description::summary(&self.side, full.generation, &full.described);
-        self.summaries
-            .borrow_mut()
-            .keep(full.segment, full.described);
+        self.keep_described(full.segment, full.described);
         let data = Payload::from(self.rt.pool().copy_of(&summary));
         (self.summary_offset(full.segment), data)
     }

@@ -15,8 +15,8 @@ use crate::error::IoError;
 use crate::layers::mirror::store::entry::{HEADER_BYTES, Header};
 use crate::request::{Flags, Request};
 
-/// Maximum number of described blocks that are kept in memory, 64 MiB of descriptions. Segments of
-/// small sides are short, and a disk would seek for the summary of each.
+/// Maximum number of described blocks of a disk that are kept in memory, 64 MiB of descriptions.
+/// Segments of small sides are short, and a disk would seek for the summary of each.
 const KEPT_BLOCKS_MAX: usize = 2 << 20;
 
 /// Descriptions of the segments that were filled last; see the module documentation.
@@ -53,6 +53,13 @@ impl Summaries {
 }
 
 impl Segments {
+    /// Keeps what a segment of a disk holds that was filled.
+    pub(super) fn keep_described(&self, segment: u32, described: Vec<Described>) {
+        if self.device.geometry().rotational && !described.is_empty() {
+            self.summaries.borrow_mut().keep(segment, described);
+        }
+    }
+
     /// Returns what the blocks of a segment hold, as its summary says; `None` when the summary is
     /// damaged or was never written. A block may hold something else meanwhile, if the summary is
     /// one of an earlier generation.
@@ -127,15 +134,19 @@ impl Segments {
             let read = Request::read(self.chain.at(position), HEADER_BYTES);
             let block = match self.device.submit(read).await {
                 Ok(reply) => reply.into_data().to_vec(),
-                Err(error) if error.is_of_a_block() => return Ok(()),
+                Err(error) if error.is_of_a_block() => {
+                    position += BLOCK_BYTES;
+                    continue;
+                }
                 Err(error) => return Err(error),
             };
             let header = Header::decode(&block);
             let Some(header) = header.filter(|header| {
                 header.side == self.side && header.position == position && header.end() <= tail
             }) else {
-                // Between two incarnations of the log is a gap. What is behind it stays unknown.
-                return Ok(());
+                // Between two incarnations of the log is a gap.
+                position += BLOCK_BYTES;
+                continue;
             };
             self.chain.describe(&header);
             position = header.end();
