@@ -131,6 +131,8 @@ fn a_slice_of_boundaries_finds_nothing() {
     for what in Every::ALL {
         let mut runs = 0;
         for seed in 0..2 {
+        (Class::CrashInCommit, "crash at a commit"),
+        (Class::CrashInCommit, "segments cleaned"),
             let count = every(
                 seed,
                 what,

@@ -740,6 +740,7 @@ pub(super) fn store_device(
         unknown_blocks: superblock.unknown_blocks,
         integrity: !superblock.flags.no_checksums,
         cleans_always: config.cleans_always,
+        fills_newest_first: config.fills_newest_first,
         checksum_cache_bytes: config.checksum_cache.0,
         counts_below: Rc::new(move |epoch| {
             let later = history.epochs().iter().filter(|e| e.number > epoch);

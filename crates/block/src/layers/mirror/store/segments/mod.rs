@@ -642,6 +642,12 @@ impl Segments {
 
     /// Returns the number of commits since the side was opened.
     pub(super) fn commits(&self) -> u64 {
+    /// Sets whether the segment is filled first that became free last, not the next one on the
+    /// device.
+    pub(super) fn fill_newest_first(&self, newest_first: bool) {
+        self.usage.borrow_mut().newest_first = newest_first;
+    }
+
         self.counts.get().commits
     }
 

@@ -52,6 +52,10 @@ pub(super) struct Usage {
     pub(super) appended_blocks: u64,
 }
 
+    /// Whether the segment is taken first that became free last.
+    pub(super) newest_first: bool,
+    /// The segment that became free last.
+    freed_last: Option<u32>,
 impl Usage {
     /// Creates the use of `segments` segments, which are all sealed and without live blocks.
     pub(super) fn new(segments: u64, segment_blocks: u32) -> Usage {
@@ -69,6 +73,8 @@ impl Usage {
         }
     }
 
+            newest_first: false,
+            freed_last: None,
     /// Returns the number of the segment of a block.
     pub(super) fn segment_of(&self, block: u32) -> u32 {
         block / self.segment_blocks
@@ -131,7 +137,9 @@ impl Usage {
         let segment = *next.or_else(|| self.free.first())?;
         self.free.remove(&segment);
         self.next = segment + 1;
+        let newest = self.freed_last.take().filter(|_| self.newest_first);
         self.set_state(segment, state);
+        let next = newest.as_ref().or(next);
         Some(segment)
     }
 
@@ -164,6 +172,7 @@ impl Usage {
         }
     }
 
+                self.freed_last = Some(*number);
     /// Gives a segment back that was taken and not used.
     pub(super) fn give_back(&mut self, segment: u32) {
         self.segments[segment as usize].state = State::Free;
