@@ -71,7 +71,7 @@ const ROOMS: &[Rooms] = &[
                 "lifecycle",
             ],
             &["store"],
-            &["superblock", "digest"],
+            &["superblock", "digest", "planted"],
         ],
     },
 ];

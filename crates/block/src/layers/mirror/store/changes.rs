@@ -12,6 +12,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use crate::layers::mirror::planted::{Bug, is_planted};
+
 /// Maximum number of changed entries of a page that go into the journal. With more, writing the
 /// page takes less space.
 pub(in crate::layers::mirror::store) const ENTRIES_MAX: u16 = 252;
@@ -146,6 +148,9 @@ impl Changes {
         let taken = self.taken.take().unwrap_or_default();
         for page in taken.entries.into_keys() {
             self.owe(page, run);
+        }
+        if is_planted(Bug::ForgetsDuringCommit) {
+            self.since = Since::default();
         }
     }
 

@@ -17,6 +17,7 @@ use super::{Pins, Place, SPARED_FOR_CLEANING, SPARED_FOR_PAGES, Segments, Stream
 use crate::BLOCK_BYTES;
 use crate::device::LocalFuture;
 use crate::error::IoError;
+use crate::layers::mirror::planted::{Bug, is_planted};
 use crate::layers::mirror::superblock::areas::PAGE_BLOCKS;
 use crate::request::{Flags, Request};
 
@@ -240,6 +241,10 @@ impl Segments {
         };
         self.count(|counts| counts.cleaned_segments += segments);
         drop(batch);
+        if is_planted(Bug::FreesEarly) {
+            let dead = self.dead();
+            self.usage.borrow_mut().release(&dead);
+        }
         self.tell_pace();
     }
 
@@ -375,14 +380,22 @@ impl Segments {
             data.append(block.clone());
         }
         let write = Request::write(self.offset_at(at), data, Flags::NONE);
+        if is_planted(Bug::RefersBeforeWritten) {
+            self.refer_to_moved(part, at);
+        }
         self.device.submit(write).await?;
+        self.refer_to_moved(part, at);
+        Ok(())
+    }
+
+    fn refer_to_moved(&self, part: &[(Live, Payload)], at: u32) {
         for (index, (live, _)) in (0..).zip(part) {
-            if self.places.borrow().get(live.block) == Place::At(live.at) {
+            let is_there = self.places.borrow().get(live.block) == Place::At(live.at);
+            if is_there || is_planted(Bug::MovesOverNewer) {
                 self.set_place(live.block, Place::At(at + index));
                 self.count(|counts| counts.moved_blocks += 1);
             }
         }
-        Ok(())
     }
 
     /// Returns the number of blocks that have to be moved now.

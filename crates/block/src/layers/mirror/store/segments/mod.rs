@@ -45,6 +45,7 @@ use crate::device::{Device, IoFuture, LocalFuture, Statistic, StatisticVisitor};
 use crate::error::IoError;
 use crate::extents::ExtentList;
 use crate::geometry::Geometry;
+use crate::layers::mirror::planted::{Bug, is_planted};
 use crate::layers::mirror::superblock::segmented::{
     RUNS_MAX, SEGMENTS_RESERVED, VIRTUAL_START, place_pages,
 };
@@ -398,6 +399,7 @@ impl Segments {
     ) -> Result<(), IoError> {
         let appended = self.usage.borrow().appended_blocks;
         let released_below = match self.log_has_begun.get() {
+            _ if is_planted(Bug::ReleasesBeforeDrop) => self.dropping_to.get().max(log_floor),
             true => log_floor,
             false => 0,
         };
@@ -640,14 +642,14 @@ impl Segments {
         show("cleaning_debt_bytes", Statistic::Gauge(debt as f64));
     }
 
-    /// Returns the number of commits since the side was opened.
-    pub(super) fn commits(&self) -> u64 {
     /// Sets whether the segment is filled first that became free last, not the next one on the
     /// device.
     pub(super) fn fill_newest_first(&self, newest_first: bool) {
         self.usage.borrow_mut().newest_first = newest_first;
     }
 
+    /// Returns the number of commits since the side was opened.
+    pub(super) fn commits(&self) -> u64 {
         self.counts.get().commits
     }
 
