@@ -63,9 +63,9 @@ impl Changes {
         }
     }
 
-    /// Makes the next commit write a page.
+    /// Makes the next commit write a page. A commit under way that has taken its pages already
+    /// still needs the entries that have changed, so they are kept until the page is taken.
     pub(in crate::layers::mirror::store) fn mark(&mut self, page: u64) {
-        self.since.entries.remove(&page);
         self.due.insert(page);
     }
 
@@ -221,6 +221,26 @@ mod tests {
         assert_eq!(since.written, BTreeSet::from([3]));
         assert_eq!(entries(&since), [(3, vec![9])]);
         assert_eq!(changes.oldest_run(), Some(4));
+    }
+
+    /// The map or the checksums can change while a commit writes. If a page becomes due then, the
+    /// commit does not write it any more, so its journal must have what changed before the commit.
+    #[test]
+    fn a_page_that_becomes_due_during_a_commit_is_in_its_journal() {
+        for is_marked in [true, false] {
+            let mut changes = Changes::default();
+            changes.note(3, 7..8);
+            assert_eq!(changes.take_pages(0), []);
+            match is_marked {
+                true => changes.mark(3),
+                false => changes.note(3, 100..400),
+            }
+            let since = commit(&mut changes, 1);
+            assert!(since.entries[&3].contains(&7), "{since:?}");
+            assert_eq!(changes.oldest_run(), Some(1));
+            assert_eq!(changes.take_pages(0), [3]);
+            assert_eq!(changes.oldest_run(), None);
+        }
     }
 
     #[test]
