@@ -19,7 +19,8 @@ fn seeds_for(plant: Plant) -> u64 {
         Plant::Mirror(bug) => match bug {
             Bug::FreesEarly | Bug::FreesPinned | Bug::RefersBeforeWritten => 180,
             Bug::DropsRunsEarly | Bug::ForgetsDuringCommit => 180,
-            Bug::MovesOverNewer | Bug::CommitsUnflushed => 240,
+            Bug::CommitsUnflushed => 240,
+            Bug::MovesOverNewer => 430,
             _ => 40,
         },
         _ => 40,
