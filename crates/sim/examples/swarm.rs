@@ -1,6 +1,7 @@
 //! Runs the simulation tester without the program `bimetal-lab`: `swarm A..B [WORD...]` runs a
 //! range of seeds, and `swarm N [WORD...]` runs one seed with its log of events. The words: `once`,
-//! `heavy`, `small`, `plant=NAME`, `classes=NAMES`, `cuts=N,N`, `every=NAME`, `sample=N`.
+//! `heavy`, `small`, `plant=NAME`, `classes=NAMES`, `cuts=N,N`, `every=NAME`, `sample=N`. The
+//! planted bugs of logged sides need `--profile sim` in the place of `--release`.
 
 use std::process::exit;
 
@@ -24,7 +25,7 @@ fn options_of(words: impl Iterator<Item = String>) -> (Options, Boundaries) {
             None if word == "heavy" => options.extent = Extent::HeavyTailed,
             None if word == "small" => options.extent = Extent::Small,
             Some(("plant", name)) => {
-                let plant = Plant::ALL.into_iter().find(|plant| plant.name() == name);
+                let plant = Plant::all().find(|plant| plant.name() == name);
                 let plant = plant.expect("a plant of the list in plant/mod.rs");
                 options.plant = Some(plant);
                 options.classes = plant.classes();

@@ -2,6 +2,7 @@
 //! must find planted bugs, give the same result for the same seed, and reach the states that it was
 //! written to test.
 
+use bimetal_block::layers::mirror::planted::Bug;
 use bimetal_sim::tester::every::{Every, every};
 use bimetal_sim::tester::{self, Class, Classes, Extent, Options, Plant, Scenario};
 
@@ -15,8 +16,22 @@ fn seeds_for(plant: Plant) -> u64 {
     match plant {
         Plant::UnorderedMarks | Plant::ForgetsRebuild => 60,
         Plant::ChecksNothing => 130,
+        Plant::Mirror(bug) => match bug {
+            Bug::FreesEarly | Bug::FreesPinned | Bug::RefersBeforeWritten => 180,
+            Bug::DropsRunsEarly | Bug::ForgetsDuringCommit => 180,
+            Bug::CommitsUnflushed => 240,
+            Bug::MovesOverNewer => 430,
+            _ => 40,
+        },
         _ => 40,
     }
+}
+
+/// Returns true if a seed can reveal a planted bug, so that it is worth running: bugs of logged
+/// sides need such a side.
+fn can_reveal(plant: Plant, seed: u64, options: Options) -> bool {
+    let scenario = || Scenario::draw(seed, options.classes, options.extent);
+    !matches!(plant, Plant::Mirror(_)) || scenario().has_logged_side()
 }
 
 /// Names of faults that are always on, because they belong to no class.
@@ -117,6 +132,8 @@ fn the_moments_that_classes_wait_for_are_met() {
         (Class::CrashInScrub, "crash in scrub"),
         (Class::CrashInResync, "crash in resync"),
         (Class::CrashAtEpoch, "crash at a change of epoch"),
+        (Class::CrashInCommit, "crash at a commit"),
+        (Class::CrashInCommit, "segments cleaned"),
     ] {
         let summary = fifty_seeds_of(class);
         let reached = summary.reached.get(state);
@@ -197,15 +214,15 @@ fn heavy_tailed_seeds_do_more_and_replay() {
 
 #[test]
 fn every_planted_bug_is_found() {
-    for plant in Plant::ALL {
+    for plant in Plant::all() {
         let options = Options {
             plant: Some(plant),
             classes: plant.classes(),
             once: true,
             ..Options::default()
         };
-        let found =
-            (0..seeds_for(plant)).find(|&seed| tester::run(seed, options).finding.is_some());
+        let mut seeds = (0..seeds_for(plant)).filter(|&seed| can_reveal(plant, seed, options));
+        let found = seeds.find(|&seed| tester::run(seed, options).finding.is_some());
         assert!(found.is_some(), "{} is not found", plant.name());
     }
 }

@@ -32,6 +32,7 @@ use super::abi::{
     self, Allocate, Asked, FILE, Facts, HEAD_BYTES, Header, Init, Limits, OUT_HEADER_BYTES,
     READ_BYTES_MIN, Range, Seek, errno,
 };
+use super::ended::is_end_of_mount;
 use super::room::Room;
 
 /// Number of reads of `/dev/fuse` that are pending at the same time.
@@ -44,8 +45,6 @@ const RANGE_BYTES_MAX: u64 = 1 << 31;
 /// Maximum number of data slices of an answer. The header needs one slice more.
 const SLICES_MAX: usize = 1023;
 
-/// Error of a read from `/dev/fuse` after the file system has been unmounted.
-const ENODEV: i32 = 19;
 /// The errors `ENOENT` and `EINTR` of a write of an answer to `/dev/fuse` mean that the process
 /// that sent the request no longer waits for the answer.
 const ENOENT: i32 = 2;
@@ -217,7 +216,7 @@ impl Connection {
             };
             match error.raw_os_error() {
                 Some(ENOENT | EINTR) => {}
-                Some(ENODEV) => return,
+                _ if is_end_of_mount(&error) => return,
                 _ => return self.fail(error),
             }
         }
@@ -303,7 +302,8 @@ impl Connection {
         let run = async move {
             let answer = work(&this).await;
             if let Err(error) = this.reply(header.unique, answer).await
-                && !matches!(error.raw_os_error(), Some(ENOENT | ENODEV))
+                && error.raw_os_error() != Some(ENOENT)
+                && !is_end_of_mount(&error)
             {
                 this.fail(error);
                 // The answer could not be written, so the calling process waits until the

@@ -20,6 +20,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use rustix::ioctl::{Getter, Ioctl, IoctlOutput, NoArg, Opcode, Setter};
 
+use super::ended::is_end_of_server;
+
 const CONTROL_PATH: &str = "/dev/loop-control";
 const SYSFS: &str = "/sys/block";
 
@@ -271,12 +273,12 @@ fn is_ours(device: &File) -> io::Result<bool> {
             Getter::<{ command::STATUS as Opcode }, [u8; INFO_BYTES]>::new(),
         )
     };
-    match info {
+    match info.map_err(io::Error::from) {
         Ok(info) => Ok(is_our_name(&info)),
         // The server of the file behind the device no longer answers, so no process can use the
         // device. The device is treated as ours.
-        Err(rustix::io::Errno::NOTCONN) => Ok(true),
-        Err(error) => Err(error.into()),
+        Err(error) if is_end_of_server(&error) => Ok(true),
+        Err(error) => Err(error),
     }
 }
 

@@ -12,6 +12,7 @@
 
 mod abi;
 mod connection;
+mod ended;
 #[allow(
     unsafe_code,
     reason = "vouches for what the driver does with the memory it is lent"

@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
+use super::ended::is_end_of_server;
 use super::loop_device::{self, LoopDevice};
 
 const DEVICE_PATH: &str = "/dev/fuse";
@@ -138,7 +139,7 @@ pub(super) struct MountFacts<'a> {
 /// The errors of `realpath(3)`.
 fn absolute(folder: &Path) -> io::Result<PathBuf> {
     match folder.canonicalize() {
-        Err(error) if is_dead(&error) => {
+        Err(error) if is_end_of_server(&error) => {
             let whole = std::path::absolute(folder)?;
             match (whole.parent(), whole.file_name()) {
                 (Some(parent), Some(name)) => Ok(parent.canonicalize()?.join(name)),
@@ -149,19 +150,12 @@ fn absolute(folder: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Whether the error shows that the mount is dead: its server no longer runs.
-fn is_dead(error: &io::Error) -> bool {
-    let gone = [Errno::NOTCONN, Errno::CONNABORTED];
-    gone.iter()
-        .any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
-}
-
 /// Checks that a folder exists and is empty, and returns its absolute path.
 ///
 /// # Errors
 /// `Dead`, `NotEmpty`, or `File` with the error of reading the folder.
 pub(super) fn check_folder(folder: &Path) -> Result<PathBuf, MountError> {
-    let failed = |error: io::Error| match is_dead(&error) {
+    let failed = |error: io::Error| match is_end_of_server(&error) {
         true => MountError::Dead(folder.to_owned()),
         false => MountError::File {
             path: folder.to_owned(),
@@ -308,7 +302,7 @@ pub fn unmount(
     let whole = mounted_at(folder)?;
     let table = std::fs::read(TABLE_PATH).map_err(|e| failed(TABLE_PATH.as_ref(), e))?;
     // The kernel answers this call from its attribute cache, without a request to the server.
-    let dead = rustix::fs::statfs(&whole).is_err_and(|errno| is_dead(&errno.into()));
+    let dead = rustix::fs::statfs(&whole).is_err_and(|errno| is_end_of_server(&errno.into()));
     let loops = loop_device::over(&whole).map_err(|error| failed(folder, error))?;
     if !force {
         refuse_in_use(folder, &table, &loops, dead)?;

@@ -21,6 +21,9 @@ pub enum Moment {
     /// new epoch. The value is the index of the change, from 0, among all changes of health in a
     /// life.
     Epoch(u32),
+    /// A commit of a logged side: a write of a segment record. The value is the number of such
+    /// writes to all sides since the volume was opened, from 1.
+    Commit(u64),
 }
 
 /// A kill or a power cut that is to hit a running operation: it happens a chosen number of I/O
@@ -56,6 +59,7 @@ pub async fn lie_in_wait(world: Rc<World>, program: Rc<Program>, ambush: Ambush)
     let boundaries = &world.around.boundaries;
     let mut last = health_of(&program.mirror.status());
     let mut changes = 0;
+    let records = boundaries.records();
     let has_come = || {
         let status = program.mirror.status();
         let health = health_of(&status);
@@ -65,6 +69,7 @@ pub async fn lie_in_wait(world: Rc<World>, program: Rc<Program>, ambush: Ambush)
             Moment::Scrub => is_scrubbing(&status),
             Moment::Resync => is_resyncing(&status),
             Moment::Epoch(number) => changes > number,
+            Moment::Commit(number) => boundaries.records() >= records + number,
         }
     };
     boundaries.passing.until(has_come).await;
@@ -97,8 +102,10 @@ pub fn note_death(world: &World, program: &Program) {
         world.reach("crash in resync");
     }
     let ambush = program.ambush.get();
-    let at_epoch = ambush.is_some_and(|ambush| matches!(ambush.moment, Moment::Epoch(_)));
-    if at_epoch && world.around.boundaries.is_ambushed() {
-        world.reach("crash at a change of epoch");
+    let ambush = ambush.filter(|_| world.around.boundaries.is_ambushed());
+    match ambush.map(|ambush| ambush.moment) {
+        Some(Moment::Epoch(_)) => world.reach("crash at a change of epoch"),
+        Some(Moment::Commit(_)) => world.reach("crash at a commit"),
+        Some(Moment::Scrub | Moment::Resync) | None => {}
     }
 }

@@ -35,6 +35,7 @@ pub struct Boundaries {
     begun: Cell<bool>,
     passed: Cell<u64>,
     by_class: [Cell<u64>; 3],
+    records: Cell<u64>,
     is_cut: Cell<bool>,
     struck: Cell<bool>,
     /// Number of the boundary at which an ambush cuts the power; 0 means no ambush.
@@ -73,6 +74,16 @@ impl Boundaries {
             self.is_cut.set(true);
             self.cut.notify();
         }
+    }
+
+    /// Counts a write of a segment record, which arrives at a disk.
+    pub fn note_record(&self) {
+        self.records.set(self.records.get() + 1);
+    }
+
+    /// Returns the number of writes of segment records so far.
+    pub fn records(&self) -> u64 {
+        self.records.get()
     }
 
     /// Cuts the power after `count` more boundaries.

@@ -69,11 +69,14 @@ pub enum Class {
     DeepQueue,
     /// Some sides, or all, are a log and nothing else.
     LoggedSides,
+    /// Logged sides are written so much that they commit their map all the time, and a crash comes
+    /// shortly after a commit or in the next one.
+    CrashInCommit,
 }
 
 impl Class {
     /// All classes.
-    pub const ALL: [Class; 26] = [
+    pub const ALL: [Class; 27] = [
         Class::Torn,
         Class::LongHangs,
         Class::Flapping,
@@ -100,6 +103,7 @@ impl Class {
         Class::AcknowledgeAll,
         Class::DeepQueue,
         Class::LoggedSides,
+        Class::CrashInCommit,
     ];
 
     /// Returns the name of the class on a command line.
@@ -131,6 +135,7 @@ impl Class {
             Class::AcknowledgeAll => "acknowledge-all",
             Class::DeepQueue => "deep-queue",
             Class::LoggedSides => "logged-sides",
+            Class::CrashInCommit => "crash-in-commit",
         }
     }
 }

@@ -32,6 +32,9 @@ pub struct SideMap {
     /// segment record of a logged side. While the first copy is written, a power cut can tear it,
     /// so the second one must be intact.
     pub kept: Range<u64>,
+    /// Offsets in bytes at which the copies of the segment record of a logged side begin; `None`
+    /// when the side has homes.
+    pub records: Option<[u64; 2]>,
 }
 
 impl SideMap {
@@ -188,6 +191,16 @@ impl Rule {
             // slot. The same holds for the copies of the segment record.
             block => block == 2 * BLOCK_BYTES || side.kept.contains(&block),
         }
+    }
+
+    /// Returns true when a copy of the segment record of a side begins at an offset on a disk.
+    pub fn is_record(&self, side: usize, disk: usize, offset: u64) -> bool {
+        let sides = self.sides.borrow();
+        let side = sides.get(side);
+        side.is_some_and(|side| {
+            let records = side.records;
+            records.is_some_and(|records| records.contains(&side.on_side(disk, offset)))
+        })
     }
 
     /// Returns the layout of a side.

@@ -142,12 +142,13 @@ impl Drop for Writing {
 const LATE_NS_MAX: u64 = 5_000_000_000;
 
 impl Disk {
-    /// Creates a disk over a platter.
+    /// Creates a disk over a platter, with the latency of its requests and whether it says that it
+    /// is rotational.
     pub fn new(
         rt: &Rt,
         place: DiskPosition,
         platter: Rc<RefCell<Platter>>,
-        latency: Latency,
+        (latency, rotational): (Latency, bool),
         seed: u64,
         around: Rc<Around>,
     ) -> Disk {
@@ -159,7 +160,10 @@ impl Disk {
         Disk {
             rt: rt.clone(),
             place,
-            geometry: Geometry::of_size(size_bytes),
+            geometry: Geometry {
+                rotational,
+                ..Geometry::of_size(size_bytes)
+            },
             platter,
             shadow: RefCell::default(),
             switch: Rc::new(Switch::default()),
@@ -267,6 +271,10 @@ impl Disk {
         }
         let writing = self.start_writing(&request);
         self.switch.requests.set(self.switch.requests.get() + 1);
+        let DiskPosition { side, disk } = self.place;
+        if request.op == Op::Write && self.around.rule.is_record(side, disk, request.offset) {
+            self.around.boundaries.note_record();
+        }
         self.around.boundaries.pass();
         self.switch.until_answering().await;
         let (early, mark) = self.arrive(&request);

@@ -18,6 +18,11 @@ const FULL_LOG_SPAN_BYTES: u64 = 1 << 20;
 /// Minimum size in bytes of the loaded part of the volume, for scenarios in which the concurrent
 /// writes of many clients must exceed the length of a log.
 const DEEP_QUEUE_SPAN_BYTES: u64 = 6 << 20;
+/// Minimum sizes in bytes of the loaded part of a volume whose sides commit all the time: one page
+/// of the map and several, and one that nearly fills the smallest logged side.
+const COMMIT_SPANS_BYTES: [u64; 4] = [1 << 20, 4 << 20, 6 << 20, 12 << 20];
+/// Maximum number of operations in a life of such a volume, unless the seed has drawn more.
+const COMMIT_OPERATIONS_MAX: u64 = 2000;
 /// Maximum length in bytes of an operation, for scenarios in which the load must fill a log.
 const FILLING_BYTES_MAX: u64 = 256 << 10;
 
@@ -183,6 +188,7 @@ fn add_class(scenario: &mut Scenario, class: Class, rng: &mut Rng) {
         Class::AcknowledgeAll => scenario.mirror.acknowledge_all = true,
         Class::DeepQueue => queue_deeply(scenario, rng),
         Class::LoggedSides => log_sides(scenario, rng),
+        Class::CrashInCommit => crash_in_commits(scenario, rng),
         Class::ChangeOfSides => change_sides(scenario, rng),
         Class::CrashInScrub | Class::CrashInResync | Class::CrashAtEpoch => {
             add_ambushes(scenario, class, rng);
@@ -294,6 +300,58 @@ fn queue_deeply(scenario: &mut Scenario, rng: &mut Rng) {
         let for_ns = spread(rng, 10 * MS, frozen_ns_max);
         (FaultKind::Frozen, Some(for_ns))
     });
+}
+
+/// Makes the clients of a volume with logged sides write several times what a log holds, so that
+/// entries are folded and segments are cleaned all the time, and adds an ambush at one of the first
+/// commits of each life.
+fn crash_in_commits(scenario: &mut Scenario, rng: &mut Rng) {
+    if !scenario.superblocks || scenario.extent == Extent::Small {
+        return;
+    }
+    if !scenario.has_logged_side() {
+        log_sides(scenario, rng);
+    }
+    if !scenario.has_logged_side() {
+        return;
+    }
+    scenario.fills_newest_first = rng.chance(0.7);
+    if rng.chance(0.5) {
+        // Cleaning of such a side reads from another one.
+        let side = any_side(scenario, rng);
+        scenario.sides[side].rotational = scenario.is_logged(side);
+    }
+    let span_bytes = pick(rng, &COMMIT_SPANS_BYTES);
+    scenario.span_bytes = scenario.span_bytes.max(span_bytes);
+    let load = &mut scenario.load;
+    let bytes_max = pick(rng, &[16 << 10, 64 << 10, FILLING_BYTES_MAX]);
+    load.units_max = (bytes_max / scenario.unit_bytes) as usize;
+    load.weights[1] += 60;
+    load.weights[3] += 5;
+    load.pause_ns = load.pause_ns.min(MS);
+    // An operation has half of the maximum length on average.
+    let total = (2 * spread(rng, 4 << 20, 32 << 20) / bytes_max).min(COMMIT_OPERATIONS_MAX);
+    load.operations = load.operations.max(total / load.clients as u64 + 1);
+    at_least_lives(scenario, 2);
+    for life in &mut scenario.lives {
+        let kills = rng.chance(0.3);
+        let ambush = Ambush {
+            moment: Moment::Commit(spread(rng, 1, 80)),
+            boundaries: spread(rng, 1, 60),
+            kills,
+        };
+        if rng.chance(0.7) {
+            scenario.arrives_late |= kills;
+            life.ambushes.push(ambush);
+        }
+    }
+    if rng.chance(0.5) {
+        // A commit that fails must be repeated.
+        add_some(scenario, rng, |rng| {
+            let (class, count) = (1 + rng.below(2) as usize, pick(rng, &[1, 3]));
+            (FaultKind::FailNext { class, count }, Some(S))
+        });
+    }
 }
 
 fn change_sides(scenario: &mut Scenario, rng: &mut Rng) {

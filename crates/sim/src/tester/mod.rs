@@ -163,11 +163,13 @@ fn run_once(scenario: &Scenario, options: Options) -> Report {
         shuffle: scenario.shuffle,
     });
     let world = Rc::new(World::new(&rt, scenario.clone(), options));
+    plant::in_mirror(options.plant);
     // A panic, such as a failed assertion, is a finding. The state of the world is not used after a
     // panic, except for its findings and counters.
     let outcome = while_seed_runs(scenario.seed, || {
         catch_unwind(AssertUnwindSafe(|| life::run(&rt, &world)))
     });
+    plant::in_mirror(None);
     let disks = match outcome {
         Ok(disks) => disks,
         Err(panic) => {

@@ -35,6 +35,9 @@ pub struct SideScenario {
     /// Number of disks and stripe unit in bytes, for a side that is striped; `None` means a single
     /// disk.
     pub stripe: Option<(usize, u64)>,
+    /// Whether the disks say that they are rotational. The mirror then saves seeks, for example by
+    /// reading content from another side.
+    pub rotational: bool,
 }
 
 /// A fault of a side during one life of the program.
@@ -221,6 +224,8 @@ pub struct Scenario {
     pub logged: Vec<bool>,
     /// Whether logged sides clean segments whenever one of them has a dead block.
     pub cleans_always: bool,
+    /// Whether logged sides fill the segment first that became free last.
+    pub fills_newest_first: bool,
     /// The sides.
     pub sides: Vec<SideScenario>,
     /// Side without faults. If there is one, the volume must answer every request correctly.
@@ -399,6 +404,7 @@ impl Scenario {
         let mut config = self.mirror.config(sides);
         config.layout = self.layouts();
         config.cleans_always = self.cleans_always;
+        config.fills_newest_first = self.fills_newest_first;
         config
     }
 
@@ -491,6 +497,7 @@ impl Scenario {
             snapshot_after: None,
             logged: Vec::new(),
             cleans_always: false,
+            fills_newest_first: false,
         }
     }
 
@@ -532,6 +539,7 @@ fn draw_side(rng: &mut Rng, profiles: bool) -> SideScenario {
         latency,
         profile,
         stripe,
+        rotational: false,
     }
 }
 

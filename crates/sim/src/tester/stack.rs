@@ -27,8 +27,10 @@ pub type Platters = Vec<Rc<RefCell<Platter>>>;
 const BARE_DATA_OFFSET: u64 = 64 << 10;
 /// Size of a formatted side in bytes, slightly above the minimum.
 const FORMATTED_BYTES: u64 = (16 << 20) + (256 << 10);
-/// Size of the sides of a volume with a logged side, so that it has room for the longest span.
+/// Size of the sides of a volume with a logged side, so that it has room for a span of
+/// [`LOGGED_SPAN_BYTES`].
 const LOGGED_BYTES: u64 = FORMATTED_BYTES + (5 << 18);
+const LOGGED_SPAN_BYTES: u64 = 6 << 20;
 
 /// One side, with access to the disks below the device that the mirror uses.
 pub struct SideStack {
@@ -43,7 +45,8 @@ pub struct SideStack {
 /// Creates platters of zeroes for every side of a scenario.
 pub fn platters_of(rt: &Rt, scenario: &Scenario) -> Vec<Platters> {
     let bytes = if scenario.has_logged_side() {
-        LOGGED_BYTES
+        // A fifth of a logged side stays free for cleaning, and its pages take space too.
+        LOGGED_BYTES + scenario.span_bytes.saturating_sub(LOGGED_SPAN_BYTES) / 2 * 3
     } else if scenario.superblocks {
         FORMATTED_BYTES
     } else {
@@ -67,6 +70,7 @@ pub fn map_of(scenario: &Scenario, index: usize, platters: &Platters) -> SideMap
         stripe: stripe.map(|(disks, unit_bytes)| StripeLayout::new(disks, unit_bytes)),
         home: Some(BARE_DATA_OFFSET),
         kept: 0..0,
+        records: None,
     };
     if scenario.superblocks {
         let asked = Asked {
@@ -78,6 +82,8 @@ pub fn map_of(scenario: &Scenario, index: usize, platters: &Platters) -> SideMap
         map.home = layout.segments.is_none().then_some(layout.data.0);
         if let Some(SegmentLayout { record, .. }) = layout.segments {
             map.kept = record.0 + record.1 / 2..record.0 + record.1;
+            let half = record.1 / 2 / BLOCK_BYTES * BLOCK_BYTES;
+            map.records = Some([record.0, record.0 + half]);
         }
     }
     map
@@ -123,7 +129,8 @@ impl SideStack {
             };
             let (platter, around) = (Rc::clone(platter), Rc::clone(around));
             let seed = scenario.seed;
-            Rc::new(Disk::new(rt, place, platter, side.latency, seed, around))
+            let kind = (side.latency, side.rotational);
+            Rc::new(Disk::new(rt, place, platter, kind, seed, around))
         };
         let disks: Vec<Rc<Disk>> = map.platters.iter().enumerate().map(disk).collect();
         let mut closers: Vec<Rc<dyn Device>> = Vec::new();

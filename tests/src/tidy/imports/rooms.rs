@@ -72,7 +72,7 @@ const ROOMS: &[Rooms] = &[
                 "lifecycle",
             ],
             &["store"],
-            &["superblock", "digest"],
+            &["superblock", "digest", "planted"],
         ],
     },
 ];

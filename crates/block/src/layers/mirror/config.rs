@@ -107,6 +107,10 @@ pub struct MirrorConfig {
     /// space is short. For tests, which would otherwise have to fill the sides.
     #[serde(skip)]
     pub cleans_always: bool,
+    /// Whether logged sides fill the segment first that became free last, so that a segment that
+    /// must not be free yet is filled at once. For tests only.
+    #[serde(skip)]
+    pub fills_newest_first: bool,
     /// Size up to which the devices of the sides can grow later; fixed when the sides are
     /// formatted.
     pub grow_to: Option<Size>,
@@ -305,6 +309,7 @@ impl MirrorConfig {
             log: None,
             layout: Layouts::default(),
             cleans_always: false,
+            fills_newest_first: false,
             grow_to: None,
             checksums: default_checksums(),
             checksum_cache: default_checksum_cache(),

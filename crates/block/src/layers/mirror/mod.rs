@@ -41,6 +41,7 @@ mod opening;
 mod operations;
 mod out_of_sync;
 mod pace;
+pub mod planted;
 mod preference;
 mod queue;
 mod quiesce;

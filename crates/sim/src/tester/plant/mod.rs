@@ -1,6 +1,9 @@
-//! Planted bugs, which test the tester: each wraps a device and breaks one promise of the mirror.
-//! No planted bug is part of the production code. `live` wraps the mirror or a side in use;
-//! `recovery` wraps a side so that a later life finds a wrong state.
+//! Planted bugs, which test the tester: each breaks one promise of the mirror.
+//!
+//! Most wrap a device: `live` wraps the mirror or a side in use; `recovery` wraps a side so that a
+//! later life finds a wrong state. No device can imitate an error of cleaning or of the journal, so
+//! the bugs of logged sides are in the code of the mirror ([`planted`]). Shipped code contains none
+//! of them.
 
 mod live;
 mod recovery;
@@ -8,6 +11,7 @@ mod recovery;
 use std::rc::Rc;
 
 use bimetal_block::layers::mirror::Mirror;
+use bimetal_block::layers::mirror::planted::{self, Bug as MirrorBug};
 use bimetal_block::request::{IoResult, Request};
 use bimetal_block::{Device, Geometry, IoFuture};
 use bimetal_rt::Rt;
@@ -61,11 +65,13 @@ pub enum Plant {
     /// A side that ignores a flush directly after a superblock write, so the state in the
     /// superblock is not durable before later writes (T2).
     UnorderedMarks,
+    /// A bug of logged sides in the code of the mirror.
+    Mirror(MirrorBug),
 }
 
 impl Plant {
-    /// All planted bugs.
-    pub const ALL: [Plant; 17] = [
+    /// The planted bugs that a wrapped device can imitate.
+    const WRAPPED: [Plant; 17] = [
         Plant::ServesLagging,
         Plant::AcknowledgesBeyondBound,
         Plant::AppliesOutOfOrder,
@@ -84,6 +90,12 @@ impl Plant {
         Plant::OpensRegardless,
         Plant::UnorderedMarks,
     ];
+
+    /// Returns all planted bugs.
+    pub fn all() -> impl Iterator<Item = Plant> {
+        let in_mirror = MirrorBug::ALL.into_iter().map(Plant::Mirror);
+        Plant::WRAPPED.into_iter().chain(in_mirror)
+    }
 
     /// Returns the name of the bug on a command line.
     pub fn name(self) -> &'static str {
@@ -105,6 +117,7 @@ impl Plant {
             Plant::ChecksNothing => "checks-nothing",
             Plant::OpensRegardless => "opens-regardless",
             Plant::UnorderedMarks => "unordered-marks",
+            Plant::Mirror(bug) => bug.name(),
         }
     }
 
@@ -117,6 +130,15 @@ impl Plant {
                 .into_iter()
                 .collect(),
             Plant::ForgetsRebuild => [Class::Alone, Class::CrashInResync].into_iter().collect(),
+            Plant::Mirror(_) => [
+                Class::CrashInCommit,
+                Class::Torn,
+                Class::Kill,
+                Class::Alone,
+                Class::CutOpening,
+            ]
+            .into_iter()
+            .collect(),
             // With `AcknowledgeAll`, no healthy side lags behind, so the volume rarely needs the
             // data that a bug has lost, and the tester rarely finds the bug. `DeepQueue` only makes
             // the search slower.
@@ -151,8 +173,18 @@ pub fn in_side(rt: &Rt, plant: Plant, index: usize, below: Rc<dyn Device>) -> Rc
         | Plant::AcknowledgesBeyondBound
         | Plant::SkipsFlush
         | Plant::AcknowledgesBeforeStored
-        | Plant::OpensRegardless => below,
+        | Plant::OpensRegardless
+        | Plant::Mirror(_) => below,
     }
+}
+
+/// Plants the bug in the code of the mirror for the current thread, if it is a bug there. Removes
+/// any other bug from that code.
+pub fn in_mirror(plant: Option<Plant>) {
+    planted::plant(match plant {
+        Some(Plant::Mirror(bug)) => Some(bug),
+        _ => None,
+    });
 }
 
 /// Returns the way to open a volume: ordinary, or forced for the bug [`Plant::OpensRegardless`].

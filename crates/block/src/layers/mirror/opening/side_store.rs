@@ -15,6 +15,7 @@ pub(in crate::layers::mirror) fn store_device(
 ) -> StoreDevice {
     StoreDevice {
         cleans_always: config.cleans_always,
+        fills_newest_first: config.fills_newest_first,
         ..store_with_cache(device, superblock, config.checksum_cache.0)
     }
 }
@@ -36,6 +37,7 @@ pub(in crate::layers::mirror) fn store_with_cache(
         unknown_blocks: superblock.unknown_blocks,
         integrity: !superblock.flags.no_checksums,
         cleans_always: false,
+        fills_newest_first: false,
         checksum_cache_bytes,
         counts_below: Rc::new(move |epoch| {
             let later = history.epochs().iter().filter(|e| e.number > epoch);

@@ -12,6 +12,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use crate::layers::mirror::planted::{Bug, is_planted};
+
 /// Maximum number of changed entries of a page that go into the journal. With more, writing the
 /// page takes less space.
 pub(in crate::layers::mirror::store) const ENTRIES_MAX: u16 = 252;
@@ -61,9 +63,9 @@ impl Changes {
         }
     }
 
-    /// Makes the next commit write a page.
+    /// Makes the next commit write a page. A commit under way that has taken its pages already
+    /// still needs the entries that have changed, so they are kept until the page is taken.
     pub(in crate::layers::mirror::store) fn mark(&mut self, page: u64) {
-        self.since.entries.remove(&page);
         self.due.insert(page);
     }
 
@@ -147,6 +149,9 @@ impl Changes {
         for page in taken.entries.into_keys() {
             self.owe(page, run);
         }
+        if is_planted(Bug::ForgetsDuringCommit) {
+            self.since = Since::default();
+        }
     }
 
     /// Returns the number of the oldest run of the journal that is still needed.
@@ -216,6 +221,26 @@ mod tests {
         assert_eq!(since.written, BTreeSet::from([3]));
         assert_eq!(entries(&since), [(3, vec![9])]);
         assert_eq!(changes.oldest_run(), Some(4));
+    }
+
+    /// The map or the checksums can change while a commit writes. If a page becomes due then, the
+    /// commit does not write it any more, so its journal must have what changed before the commit.
+    #[test]
+    fn a_page_that_becomes_due_during_a_commit_is_in_its_journal() {
+        for is_marked in [true, false] {
+            let mut changes = Changes::default();
+            changes.note(3, 7..8);
+            assert_eq!(changes.take_pages(0), []);
+            match is_marked {
+                true => changes.mark(3),
+                false => changes.note(3, 100..400),
+            }
+            let since = commit(&mut changes, 1);
+            assert!(since.entries[&3].contains(&7), "{since:?}");
+            assert_eq!(changes.oldest_run(), Some(1));
+            assert_eq!(changes.take_pages(0), [3]);
+            assert_eq!(changes.oldest_run(), None);
+        }
     }
 
     #[test]

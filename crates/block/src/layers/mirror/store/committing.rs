@@ -11,6 +11,7 @@ use super::checksums::Checksums;
 use super::segments::Segments;
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
+use crate::layers::mirror::planted::{Bug, is_planted};
 use crate::request::Request;
 
 /// Maximum number of attempts to write the changed pages, when a page read back differs from the
@@ -70,7 +71,9 @@ impl Store {
     async fn flush_and_verify(&self) -> Result<Option<BTreeSet<u64>>, IoError> {
         // The flush possibly does not cover pages that are written from now on.
         let fresh = self.written.as_ref().map(|written| written.fresh());
-        self.device.submit(Request::flush()).await?;
+        if self.segments.is_none() || !is_planted(Bug::CommitsUnflushed) {
+            self.device.submit(Request::flush()).await?;
+        }
         let mut taken = self.regions.verify().await?;
         if let Some(checksums) = &self.checksums {
             taken &= checksums.verify().await?;
@@ -105,7 +108,10 @@ impl Store {
             return Ok(None);
         }
         let oldest = self.checksums.as_ref().and_then(Checksums::oldest_run);
-        let floor = oldest.unwrap_or(u64::MAX).min(first_run);
+        let floor = match oldest {
+            Some(oldest) if !is_planted(Bug::DropsRunsEarly) => oldest.min(first_run),
+            _ => first_run,
+        };
         let log_floor = self.log.floor();
         segments
             .commit_changes(&dead, log_floor, (floor, first_run))

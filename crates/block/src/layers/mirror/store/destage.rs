@@ -25,6 +25,7 @@ use super::index::{Content, Logged};
 use super::pacing;
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
+use crate::layers::mirror::planted::{Bug, is_planted};
 use crate::request::{Flags, Op, Origin, Request};
 
 /// Maximum length in bytes of a merged write to home locations.
@@ -296,6 +297,9 @@ impl Store {
         };
         for range in &chunk.unreleased {
             self.regions.mark(range.clone(), self.epoch.get() + 1);
+        }
+        if self.segments.is_some() && is_planted(Bug::DropsBeforeCommit) {
+            self.log.drop_before(chunk.end).await?;
         }
         self.releasing(self.write_pages()).await?;
         self.log.drop_before(chunk.end).await?;

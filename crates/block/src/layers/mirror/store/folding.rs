@@ -11,6 +11,7 @@ use super::index::{Content, Logged};
 use super::segments::Segments;
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
+use crate::layers::mirror::planted::{Bug, is_planted};
 use crate::request::{Flags, Op, Request};
 
 impl Store {
@@ -46,7 +47,12 @@ impl Store {
             }
             Content::Zeroes(_) | Content::Lost => {
                 let clear = Request::without_data(Op::Discard, offset, bytes, Flags::NONE);
-                self.device.submit(clear).await?;
+                if !is_planted(Bug::DiscardsChecksumOnly) {
+                    self.device.submit(clear).await?;
+                }
+                if is_planted(Bug::DiscardsPlaceOnly) {
+                    return Ok(());
+                }
                 let value = match record.content {
                     Content::Lost => Expected::Lost,
                     _ => Expected::NeverWritten,

@@ -107,6 +107,8 @@ pub(super) struct StoreDevice {
     pub(super) checksum_cache_bytes: u64,
     /// Whether a logged side cleans segments whenever one of them has a dead block.
     pub(super) cleans_always: bool,
+    /// Whether a logged side fills the segment first that became free last.
+    pub(super) fills_newest_first: bool,
 }
 
 /// State of a side as found when its store was opened.
@@ -301,6 +303,7 @@ impl Store {
                 let segments =
                     Segments::open(rt, &raw, (on.side, on.digest), (&on.layout, of_side)).await?;
                 segments.clean_always(on.cleans_always);
+                segments.fill_newest_first(on.fills_newest_first);
                 Some(segments)
             }
             None => None,

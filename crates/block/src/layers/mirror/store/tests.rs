@@ -48,6 +48,7 @@ fn on(device: &Rc<dyn Device>) -> StoreDevice {
         counts_below: Rc::new(|_| u64::MAX),
         checksum_cache_bytes: 1 << 20,
         cleans_always: false,
+        fills_newest_first: false,
     }
 }
 

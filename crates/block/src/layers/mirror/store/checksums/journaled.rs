@@ -10,6 +10,7 @@ use std::ops::Range;
 use super::entries::{Entries, encode};
 use super::{Checksums, Purpose, RefCell};
 use crate::error::IoError;
+use crate::layers::mirror::planted::{Bug, is_planted};
 use crate::layers::mirror::store::changes::Changes;
 use crate::layers::mirror::store::pages::WrittenIn;
 use crate::layers::mirror::store::segments::{ChecksumChanges, ReplayedChecksums};
@@ -48,7 +49,9 @@ impl Checksums {
 
     /// Records that entries of a page have changed, from the index `start` on.
     pub(super) fn note_changed(&self, page: u64, start: u64, entries: usize) {
-        if let Some(journaled) = &self.journaled {
+        if let Some(journaled) = &self.journaled
+            && !is_planted(Bug::JournalsNoChecksums)
+        {
             let range = start as u16..start as u16 + entries as u16;
             journaled.borrow_mut().changes.note(page, range);
         }
@@ -67,7 +70,7 @@ impl Checksums {
     pub(super) fn apply_replayed(&self, page: u64, entries: &mut Entries) -> bool {
         let journaled = self.journaled.as_ref();
         let replayed = journaled.and_then(|of| of.borrow_mut().replayed.remove(&page));
-        let Some(replayed) = replayed else {
+        let Some(replayed) = replayed.filter(|_| !is_planted(Bug::SkipsChecksums)) else {
             return false;
         };
         for (index, entry) in replayed {

@@ -19,8 +19,8 @@ use super::{Pins, Place, SPARED_FOR_CLEANING, SPARED_FOR_PAGES, Segments};
 use crate::BLOCK_BYTES;
 use crate::device::LocalFuture;
 use crate::error::IoError;
-use crate::layers::mirror::superblock::areas::DESCRIBED_MAX;
-use crate::layers::mirror::superblock::areas::PAGE_BLOCKS;
+use crate::layers::mirror::planted::{Bug, is_planted};
+use crate::layers::mirror::superblock::areas::{DESCRIBED_MAX, PAGE_BLOCKS};
 use crate::request::{Flags, Origin, Request};
 
 /// Maximum number of blocks that are moved between two commits.
@@ -314,6 +314,10 @@ impl Segments {
         };
         self.count(|counts| counts.cleaned_segments += segments);
         drop(batch);
+        if is_planted(Bug::FreesEarly) {
+            let dead = self.dead();
+            self.usage.borrow_mut().release(&dead);
+        }
         self.tell_pace();
     }
 
@@ -454,14 +458,22 @@ impl Segments {
     }
 
     async fn write_part(&self, part: &[(Live, Payload)], chunk: Chunk<'_>) -> Result<(), IoError> {
+        if is_planted(Bug::RefersBeforeWritten) {
+            self.refer_to_moved(part, chunk.at);
+        }
         self.write_chunk(&chunk, Flags::NONE, Origin::NONE).await?;
-        for (at, (live, _)) in (chunk.at..).zip(part) {
-            if self.places.borrow().get(live.block) == Place::At(live.at) {
+        self.refer_to_moved(part, chunk.at);
+        Ok(())
+    }
+
+    fn refer_to_moved(&self, part: &[(Live, Payload)], at: u32) {
+        for (at, (live, _)) in (at..).zip(part) {
+            let is_there = self.places.borrow().get(live.block) == Place::At(live.at);
+            if is_there || is_planted(Bug::MovesOverNewer) {
                 self.set_place(live.block, Place::At(at));
                 self.count(|counts| counts.moved_blocks += 1);
             }
         }
-        Ok(())
     }
 
     /// Returns the number of blocks that have to be moved now.

@@ -11,6 +11,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::BLOCK_BYTES;
+use crate::layers::mirror::planted::{Bug, is_planted};
 use crate::layers::mirror::store::entry::{put_u32, put_u64, u32_at, u64_at};
 use crate::layers::mirror::superblock::Uuid;
 use crate::layers::mirror::superblock::areas::PAGE_BLOCKS;
@@ -137,12 +138,16 @@ pub(in super::super) type Replayed = BTreeMap<u64, (u64, Vec<(u16, u32)>)>;
 pub(super) fn replay(into: &mut Replayed, sequence: u64, items: Vec<Item>) {
     for item in items {
         match item {
+            Item::Written(_) if is_planted(Bug::ForgetsWritten) => {}
             Item::Written(page) => {
                 into.remove(&page);
             }
             Item::Entries(page, entries) => {
                 let (_, all) = into.entry(page).or_insert((sequence, Vec::new()));
-                all.extend(entries);
+                match is_planted(Bug::ReplaysBackwards) {
+                    true => _ = all.splice(..0, entries),
+                    false => all.extend(entries),
+                }
             }
         }
     }

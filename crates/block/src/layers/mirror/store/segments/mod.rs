@@ -56,6 +56,7 @@ use crate::error::IoError;
 use crate::extents::ExtentList;
 use crate::geometry::Geometry;
 use crate::layers::mirror::digest::BlockDigest;
+use crate::layers::mirror::planted::{Bug, is_planted};
 use crate::layers::mirror::superblock::segmented::{
     RUNS_MAX, SEGMENTS_RESERVED, VIRTUAL_START, place_pages, table_pages,
 };
@@ -444,6 +445,7 @@ impl Segments {
     /// Returns the position before which a commit releases segments of the log.
     fn released_below(&self, log_floor: u64) -> u64 {
         match self.log_has_begun.get() {
+            _ if is_planted(Bug::ReleasesBeforeDrop) => self.dropping_to.get().max(log_floor),
             true => log_floor,
             false => 0,
         }
@@ -600,6 +602,12 @@ impl Segments {
         show("map_commits", Statistic::Counter(counts.commits));
         let debt = self.pace.debt_blocks() * BLOCK_BYTES;
         show("cleaning_debt_bytes", Statistic::Gauge(debt as f64));
+    }
+
+    /// Sets whether the segment is filled first that became free last, not the next one on the
+    /// device.
+    pub(super) fn fill_newest_first(&self, newest_first: bool) {
+        self.usage.borrow_mut().newest_first = newest_first;
     }
 
     /// Returns the number of commits since the side was opened.

@@ -7,6 +7,8 @@
 
 use std::collections::BTreeSet;
 
+use crate::layers::mirror::planted::{Bug, is_planted};
+
 /// Use of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
@@ -36,7 +38,9 @@ pub(super) struct Segment {
 impl Segment {
     /// Returns true when the segment has no live block and nothing uses it.
     fn is_dead(&self) -> bool {
-        matches!(self.state, State::Sealed(_)) && self.live == 0 && self.pins == 0
+        matches!(self.state, State::Sealed(_))
+            && self.live == 0
+            && (self.pins == 0 || is_planted(Bug::FreesPinned))
     }
 }
 
@@ -48,6 +52,10 @@ pub(super) struct Usage {
     /// Number of the segment after the one that was taken last. Segments are taken in ascending
     /// order from here, which is the order of the arm of a disk.
     next: u32,
+    /// Whether the segment is taken first that became free last.
+    pub(super) newest_first: bool,
+    /// The segment that became free last.
+    freed_last: Option<u32>,
     /// Number of blocks that were appended to the side since it was opened.
     pub(super) appended_blocks: u64,
 }
@@ -65,6 +73,8 @@ impl Usage {
             segment_blocks,
             free: BTreeSet::new(),
             next: 0,
+            newest_first: false,
+            freed_last: None,
             appended_blocks: 0,
         }
     }
@@ -132,7 +142,9 @@ impl Usage {
         if self.free.len() <= spared {
             return None;
         }
+        let newest = self.freed_last.take().filter(|_| self.newest_first);
         let next = self.free.range(self.next..).next();
+        let next = newest.as_ref().or(next);
         let segment = *next.or_else(|| self.free.first())?;
         self.free.remove(&segment);
         self.next = segment + 1;
@@ -162,9 +174,10 @@ impl Usage {
         for number in dead {
             let segment = &mut self.segments[*number as usize];
             assert_eq!(segment.live, 0, "a dead segment is not filled");
-            if segment.pins == 0 {
+            if segment.pins == 0 || is_planted(Bug::FreesPinned) {
                 segment.state = State::Free;
                 self.free.insert(*number);
+                self.freed_last = Some(*number);
             }
         }
     }
