@@ -21,9 +21,10 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
+use bimetal_rt::Rt;
 use bimetal_rt::turn::give_way;
 use futures_util::future::{Either, select};
-use futures_util::stream::{FuturesUnordered, StreamExt};
+use futures_util::stream::{self, StreamExt, TryStreamExt};
 
 use super::config::Layouts;
 use super::family::Behind;
@@ -43,9 +44,11 @@ const COUNTED_BYTES: u64 = 1 << 20;
 /// Length of the requests with which the speed of a device is measured, and their number in flight.
 const MEASURED_BYTES: u64 = 1 << 20;
 const MEASURED_IN_FLIGHT: usize = 4;
-/// Maximum number of requests of a measurement, and its maximum duration.
-const MEASURED_REQUESTS: u64 = 64;
+/// Maximum number of bytes that a measurement reads, and the time after which it reads no more.
+const MEASURED_BYTES_MAX: u64 = 64 << 20;
 const MEASURED_FOR: Duration = Duration::from_millis(500);
+/// Time within which the device must have answered all requests of a measurement.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 
 /// What a conversion would do, as far as it is known before it begins.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -99,9 +102,9 @@ impl Shared {
         };
         let mut fastest = None;
         for other in others() {
-            fastest = fastest.max(self.read_rate(&*other.device).await);
+            fastest = fastest.max(read_rate(&self.rt, &*other.device).await);
         }
-        let own = self.read_rate(&*side.device).await;
+        let own = read_rate(&self.rt, &*side.device).await;
         Ok(Some(Conversion {
             from: volume
                 .superblock(index)
@@ -137,9 +140,10 @@ impl Shared {
         }
         self.check_conversion(volume, index, to).await?;
         let place = self.place_of_side(index).ok_or("the side is not present")?;
+        let before = volume.remembered().converted_to(place);
         let stay = |_why: &String| {
             self.remember(volume, |remembered| {
-                remembered.set_converted_to(place, None)
+                remembered.set_converted_to(place, before);
             });
         };
         let convert = self.remember_durably(volume, |remembered| {
@@ -186,11 +190,16 @@ impl Shared {
     ) -> Result<SideLayout, String> {
         let side = &self.sides[index];
         let name = &side.name;
-        let place = self.place_of_side(index).filter(|_| side.is_active());
+        let remembered = volume.remembered();
+        let may_be_asked = |place: &usize| {
+            // Until the device is formatted, another layout can be asked for.
+            side.is_active() || remembered.converted_to(*place).is_some()
+        };
+        let place = self.place_of_side(index).filter(may_be_asked);
         let place = place.ok_or_else(|| {
             format!("{name} is absent: a side that does not answer cannot be converted")
         })?;
-        if volume.remembered().leaving(place).is_some() {
+        if remembered.leaving(place).is_some() {
             return Err(format!("{name} is to leave the volume"));
         }
         self.can_do_without(index)?;
@@ -388,33 +397,24 @@ impl Shared {
             position += len;
         }
     }
+}
 
-    /// Measures the rate in bytes a second at which a device is read sequentially, in its middle.
-    /// Returns `None` if it cannot be read.
-    async fn read_rate(&self, device: &dyn Device) -> Option<u64> {
-        let size_bytes = device.geometry().size_bytes;
-        let start = size_bytes / 2 / MEASURED_BYTES * MEASURED_BYTES;
-        let requests = (size_bytes - start) / MEASURED_BYTES;
-        let (began, mut read_bytes, mut next) = (self.rt.now(), 0, 0);
-        let mut reads = FuturesUnordered::new();
-        loop {
-            let is_over = self.rt.now().since(began) >= MEASURED_FOR;
-            while !is_over
-                && reads.len() < MEASURED_IN_FLIGHT
-                && next < requests.min(MEASURED_REQUESTS)
-            {
-                let offset = start + next * MEASURED_BYTES;
-                reads.push(device.submit(Request::read(offset, MEASURED_BYTES)));
-                next += 1;
-            }
-            match reads.next().await {
-                Some(Ok(_)) => read_bytes += MEASURED_BYTES,
-                Some(Err(_)) => return None,
-                None => break,
-            }
-        }
-        let ns = self.rt.now().ns_since(began).max(1);
-        let rate = u128::from(read_bytes) * 1_000_000_000 / u128::from(ns);
-        (read_bytes > 0).then(|| u64::try_from(rate).unwrap_or(u64::MAX))
-    }
+/// Measures the rate in bytes a second at which a device is read sequentially, in its middle.
+/// Returns `None` if it cannot be read, or does not answer.
+async fn read_rate(rt: &Rt, device: &dyn Device) -> Option<u64> {
+    let geometry = device.geometry();
+    let len = MEASURED_BYTES.min(u64::from(geometry.transfer_bytes_max));
+    let start = geometry.size_bytes / 2 / MEASURED_BYTES * MEASURED_BYTES;
+    let count = ((geometry.size_bytes - start) / len).min(MEASURED_BYTES_MAX / len);
+    let began = rt.now();
+    let reads = (0..count)
+        .take_while(|_| rt.now().since(began) < MEASURED_FOR)
+        .map(|number| device.submit(Request::read(start + number * len, len)));
+    let reads = stream::iter(reads).buffered(MEASURED_IN_FLIGHT);
+    let read_bytes = reads.try_fold(0, async |sum, _data| Ok(sum + len));
+    let read_bytes = rt.timeout(ANSWERS_WITHIN, read_bytes).await;
+    let read_bytes = read_bytes.ok()?.ok().filter(|bytes| *bytes > 0)?;
+    let ns = rt.now().ns_since(began).max(1);
+    let rate = u128::from(read_bytes) * 1_000_000_000 / u128::from(ns);
+    Some(u64::try_from(rate).unwrap_or(u64::MAX))
 }
