@@ -343,10 +343,10 @@ fn a_side_becomes_whole_under_random_writes() {
     }
 }
 
-/// Each side of a full volume is converted to the other layout, without clients. Once the device has
-/// been formatted, which takes about a second, this must go at half of the sequential rate of the
-/// slower device: of the other one for reads, and of the converted one for writes. The volume has
-/// as much as a logged side has room for, three quarters of a side of this size.
+/// Each side of a full volume is converted to the other layout, without clients. Once the device
+/// has been formatted, which takes about a second, this must go at half of the sequential rate of
+/// the slower device: of the other one for reads, and of the converted one for writes. The volume
+/// has as much as a logged side has room for, three quarters of a side of this size.
 #[test]
 fn a_side_is_converted_at_half_of_the_rate_of_the_slower_device() {
     let cases = [

@@ -117,6 +117,11 @@ fn the_moments_that_classes_wait_for_are_met() {
         (Class::CrashInScrub, "crash in scrub"),
         (Class::CrashInResync, "crash in resync"),
         (Class::CrashAtEpoch, "crash at a change of epoch"),
+        (Class::ConvertedSides, "crash when a side is converted"),
+        (
+            Class::ConvertedSides,
+            "sides: a conversion went on by itself",
+        ),
     ] {
         let summary = fifty_seeds_of(class);
         let reached = summary.reached.get(state);

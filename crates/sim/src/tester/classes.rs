@@ -69,11 +69,13 @@ pub enum Class {
     DeepQueue,
     /// Some sides, or all, are a log and nothing else.
     LoggedSides,
+    /// A side is converted to the other layout in place, and the power is cut during that.
+    ConvertedSides,
 }
 
 impl Class {
     /// All classes.
-    pub const ALL: [Class; 26] = [
+    pub const ALL: [Class; 27] = [
         Class::Torn,
         Class::LongHangs,
         Class::Flapping,
@@ -100,6 +102,7 @@ impl Class {
         Class::AcknowledgeAll,
         Class::DeepQueue,
         Class::LoggedSides,
+        Class::ConvertedSides,
     ];
 
     /// Returns the name of the class on a command line.
@@ -131,6 +134,7 @@ impl Class {
             Class::AcknowledgeAll => "acknowledge-all",
             Class::DeepQueue => "deep-queue",
             Class::LoggedSides => "logged-sides",
+            Class::ConvertedSides => "converted-sides",
         }
     }
 }

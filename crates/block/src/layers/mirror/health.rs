@@ -148,8 +148,8 @@ impl Shared {
         self.do_without(index, AbsentReason::Error(error), self.on_degraded);
     }
 
-    /// Ejects a side because a command requires it. The volume continues to serve requests, whatever
-    /// the configured `on_degraded`.
+    /// Ejects a side because a command requires it. The volume continues to serve requests,
+    /// whatever the configured `on_degraded`.
     pub(super) fn dismiss(self: &Rc<Self>, index: usize, because: AbsentReason) {
         self.do_without(index, because, OnDegraded::Continue);
     }

@@ -81,8 +81,8 @@ impl Shared {
         }
     }
 
-    /// Returns the place of a listed side that is to leave and whose removal is allowed now, or of a
-    /// side that is to be converted and still in use.
+    /// Returns the place of a listed side that is to leave and whose removal is allowed now, or of
+    /// a side that is to be converted and still in use.
     fn place_due(&self) -> Option<usize> {
         let volume = self.membership.superblocks.as_ref()?;
         let remembered = volume.remembered();

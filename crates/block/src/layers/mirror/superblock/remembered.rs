@@ -79,8 +79,8 @@ impl Remembered {
         self.leaving[place]
     }
 
-    /// Sets the condition under which the side at a place leaves the volume; `None` makes it stay. A
-    /// side that leaves is not converted.
+    /// Sets the condition under which the side at a place leaves the volume; `None` makes it stay.
+    /// A side that leaves is not converted.
     pub fn set_leaving(&mut self, place: usize, leaving: Option<Leaving>) {
         self.leaving[place] = leaving;
         if leaving.is_some() {
