@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::common::sides::{blank_of, byte_at, open_without, put, until_complete};
 use crate::common::virtual_rt;
 use bimetal_block::layers::mirror::formatting::{self, Formatting};
-use bimetal_block::layers::mirror::superblock::Candidate;
+use bimetal_block::layers::mirror::superblock::{Candidate, SideKind};
 use bimetal_block::layers::mirror::{Mirror, OpenOptions};
 use bimetal_block::{Device, Geometry, IoError, IoFuture, Request};
 use bimetal_rt::{Rng, Rt};
@@ -75,6 +75,7 @@ struct Sequence {
     content: Vec<u8>,
     sides_made: u64,
     grown: u64,
+    converted: u64,
 }
 
 fn member(rt: &Rt, number: u64) -> Member {
@@ -115,6 +116,7 @@ impl Sequence {
             server_is_dead,
             sides_made: 2,
             grown: 0,
+            converted: 0,
         };
         sequence.note_size();
         sequence
@@ -146,6 +148,10 @@ impl Sequence {
     }
 
     async fn until_complete(&self) {
+        // A conversion that a dead server has left behind begins when all sides are healthy.
+        while !self.mirror.status().operations.is_empty() {
+            self.rt.sleep(Duration::from_millis(100)).await;
+        }
         until_complete(&self.rt, &self.mirror, self.members.len()).await;
     }
 
@@ -194,6 +200,27 @@ impl Sequence {
         }
     }
 
+    /// Converts a side to a random layout. In some cases the server dies as soon as the command has
+    /// returned.
+    async fn convert(&mut self, which: usize) {
+        let name = self.members[which].blank.name.clone();
+        let to = match self.rng.chance(0.5) {
+            true => SideKind::Log,
+            false => SideKind::Home,
+        };
+        match self.mirror.convert_side(&name, to).await {
+            Ok(()) => self.converted += u64::from(self.mirror.status().degraded),
+            Err(why) => {
+                let is_only = why.contains("the last durable side that is complete");
+                let is_known = is_only && self.members.len() == 1 || why.contains("has room for");
+                assert!(is_known, "{why}");
+            }
+        }
+        if self.rng.chance(0.3) {
+            self.reopen(false).await;
+        }
+    }
+
     async fn unplug(&mut self, which: usize) {
         if self.members.len() == 1 {
             return;
@@ -233,7 +260,7 @@ impl Sequence {
     /// Executes one random operation, and returns a description of it for failure messages.
     async fn step(&mut self) -> String {
         let which = self.draw();
-        let what = self.rng.below(9);
+        let what = self.rng.below(11);
         let name = &self.members[which].blank.name;
         let said = format!("{what} of {name}");
         match what {
@@ -247,7 +274,8 @@ impl Sequence {
                 let cleanly = self.rng.chance(0.5);
                 self.reopen(cleanly).await;
             }
-            _ => unreachable!("one of nine"),
+            9 | 10 => self.convert(which).await,
+            _ => unreachable!("one of eleven"),
         }
         said
     }
@@ -277,8 +305,8 @@ impl Sequence {
 }
 
 /// Runs a random sequence of writes and operations on the sides of a volume. Returns the number of
-/// times that the volume has grown.
-async fn run(rt: &Rt, seed: u64) -> u64 {
+/// times that the volume has grown, and the number of sides that were converted.
+async fn run(rt: &Rt, seed: u64) -> (u64, u64) {
     let mut sequence = Sequence::begin(rt, seed).await;
     let mut done = Vec::new();
     for _ in 0..STEPS {
@@ -295,16 +323,21 @@ async fn run(rt: &Rt, seed: u64) -> u64 {
     // After a clean stop, any single side must open without the others.
     sequence.mirror = opened(rt, &sequence.members, &others, &Rc::default()).await;
     sequence.check_content(&done).await;
-    sequence.grown
+    (sequence.grown, sequence.converted)
 }
 
 #[test]
 fn operations_work_in_every_order() {
-    let mut grown = 0;
+    let (mut grown, mut converted) = (0, 0);
     for seed in 0..SEEDS {
         let rt = virtual_rt(seed);
-        grown += rt.block_on(run(&rt, seed));
+        let (grown_now, converted_now) = rt.block_on(run(&rt, seed));
+        grown += grown_now;
+        converted += converted_now;
     }
-    // At least one volume must have grown. Otherwise the sequences did not test growing.
-    assert!(grown > 0);
+    // Otherwise the sequences would not have tested growing, or converting.
+    assert!(
+        grown > 0 && converted > 0,
+        "{grown} grown, {converted} converted"
+    );
 }

@@ -4,6 +4,7 @@ mod adopting;
 mod cache;
 mod common;
 mod contract;
+mod converting;
 mod cut_short;
 mod delay;
 mod digests;

@@ -9,9 +9,9 @@ use std::time::Duration;
 use crate::common::{virtual_rt, write};
 use bimetal_block::layers::fault::{Fault, FaultControl, FaultPlan};
 use bimetal_block::layers::mirror::formatting::{self, Formatting};
-use bimetal_block::layers::mirror::superblock::Candidate;
+use bimetal_block::layers::mirror::superblock::{Candidate, SideKind};
 use bimetal_block::layers::mirror::{
-    Mirror, MirrorConfig, OpenOptions, RebuildRates, SideToOpen, Silence,
+    Layouts, Mirror, MirrorConfig, OpenOptions, RebuildRates, SideToOpen, Silence,
 };
 use bimetal_block::layers::timing::Timing;
 use bimetal_block::media::memory::MemoryDevice;
@@ -91,6 +91,19 @@ struct Volume {
 
 impl Volume {
     async fn new(rt: &Rt, kinds: [Kind; 2], size_bytes: u64, log_bytes: Option<u64>) -> Volume {
+        let formatting = Formatting {
+            log_bytes,
+            ..Formatting::default()
+        };
+        Volume::formatted(rt, kinds, size_bytes, &formatting).await
+    }
+
+    async fn formatted(
+        rt: &Rt,
+        kinds: [Kind; 2],
+        size_bytes: u64,
+        formatting: &Formatting,
+    ) -> Volume {
         let devices = kinds.map(|kind| kind.device(rt, size_bytes));
         let fault = Fault::new(rt, Rc::clone(&devices[1]), FaultPlan::default(), 1);
         let gone = fault.control();
@@ -102,11 +115,7 @@ impl Volume {
             name: name.to_owned(),
             device,
         });
-        let formatting = Formatting {
-            log_bytes,
-            ..Formatting::default()
-        };
-        let made = formatting::format(rt, "vol", &sides, &formatting).await;
+        let made = formatting::format(rt, "vol", &sides, formatting).await;
         made.expect("the sides are fit");
         let mut config = MirrorConfig::of(sides.iter().map(|side| side.name.clone()).collect());
         config.absent_after = Some(Time(Duration::from_secs(2)));
@@ -331,6 +340,51 @@ fn a_side_becomes_whole_under_random_writes() {
             rate >= case.share * sequential,
             "{rate} of {sequential} bytes/s"
         );
+    }
+}
+
+/// Each side of a full volume is converted to the other layout, without clients. Once the device
+/// has been formatted, which takes about a second, this must go at half of the sequential rate of
+/// the slower device: of the other one for reads, and of the converted one for writes. The volume
+/// has as much as a logged side has room for, three quarters of a side of this size.
+#[test]
+fn a_side_is_converted_at_half_of_the_rate_of_the_slower_device() {
+    let cases = [
+        ([Kind::Ssd, Kind::Disk], "second", 1, SideKind::Log),
+        ([Kind::Ssd, Kind::Disk], "first", 0, SideKind::Home),
+        ([Kind::Disk, Kind::Ssd], "first", 0, SideKind::Home),
+        ([Kind::Ssd, Kind::Ssd], "second", 1, SideKind::Log),
+    ];
+    for (kinds, name, side, to) in cases {
+        let rt = virtual_rt(4);
+        rt.block_on(async {
+            let formatting = Formatting {
+                layouts: Layouts::Each([("first".to_owned(), SideKind::Log)].into()),
+                ..Formatting::default()
+            };
+            let volume = Volume::formatted(&rt, kinds, 512 * MIB, &formatting).await;
+            volume.fill(6).await;
+            let flushed = volume.mirror.submit(Request::flush()).await;
+            flushed.expect("flushed");
+            let begun = volume.mirror.convert_side(name, to).await;
+            begun.expect("it has room");
+            while volume.mirror.status().sides[side].health != "resyncing" {
+                rt.sleep(Duration::from_millis(1)).await;
+            }
+            let whole = volume.whole_within(Duration::from_secs(600)).await;
+            let took_ns = whole.expect("it becomes whole");
+            let rate = volume.size_bytes() as f64 / (took_ns as f64 / 1e9);
+            let (from, onto) = (kinds[1 - side], kinds[side]);
+            let slower = from.sequential(1, false).min(onto.sequential(1, true));
+            println!(
+                "{name} to {to:?}: {} MiB of {} MiB at {:.1} MB/s of {:.1}",
+                volume.size_bytes() / MIB,
+                512,
+                rate / 1e6,
+                slower / 1e6
+            );
+            assert!(rate >= 0.5 * slower, "{rate} of {slower} bytes/s");
+        });
     }
 }
 

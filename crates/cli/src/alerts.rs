@@ -172,11 +172,15 @@ fn changes_of_side(before: &mut SideBefore, now: &SideStatus) -> Vec<(&'static s
 
 /// Returns the reason why a side was ejected, with advice for the operator.
 fn absent_reason(reason: AbsentReason) -> String {
-    let AbsentReason::Error(error) = reason else {
-        return format!(
-            ": {reason}, and then resynchronized; if this repeats, see the kernel log, or replace \
-             the side"
-        );
+    let error = match reason {
+        AbsentReason::Error(error) => error,
+        AbsentReason::Converted => return format!(": {reason}"),
+        AbsentReason::Silent(_) => {
+            return format!(
+                ": {reason}, and then resynchronized; if this repeats, see the kernel log, or \
+                replace the side"
+            );
+        }
     };
     let advice = match error {
         IoError::NoSpace => "free space on the file system or pool below it (ENOSPC)",

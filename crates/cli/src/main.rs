@@ -13,6 +13,7 @@ mod cache;
 mod cgroup;
 mod check;
 mod config;
+mod conversion;
 mod demo;
 mod exports;
 mod exposure;
@@ -101,7 +102,7 @@ enum Verb {
     Rebuild(rebuild::Args),
     /// Show a buffer cache of a running server, or accept a data loss that it has reported.
     Cache(cache::Args),
-    /// Add, remove or replace a side of a served volume.
+    /// Add, remove, replace or convert a side of a served volume.
     Side(side::Args),
     /// Copy a volume from one of its sides, without a server, a configuration or the other sides.
     Rescue(rescue::Args),

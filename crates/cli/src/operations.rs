@@ -4,12 +4,13 @@
 use std::rc::Rc;
 
 use bimetal_block::graph::{Graph, Node, Stack};
-use bimetal_block::layers::mirror::superblock::Candidate;
+use bimetal_block::layers::mirror::superblock::{Candidate, SideKind};
 use bimetal_block::layers::mirror::{Mirror, RebuildRates, sides_line};
 use bimetal_block::units::{parse_rate, show_size};
 use serde_json::{Value, json};
 
 use crate::config::Config;
+use crate::conversion;
 use crate::operation::Outcome;
 use crate::shown::Shown;
 use crate::statistics;
@@ -118,9 +119,22 @@ pub(crate) fn cache(stack: &Stack, request: &Value) -> Value {
 
 /// A requested change to the sides of a volume.
 enum Change {
-    Add { new: String },
-    Remove { old: String },
-    Replace { old: String, new: String },
+    Add {
+        new: String,
+    },
+    Remove {
+        old: String,
+    },
+    Replace {
+        old: String,
+        new: String,
+    },
+    /// With `plan`, only says what the conversion would do.
+    Convert {
+        old: String,
+        to: SideKind,
+        plan: bool,
+    },
 }
 
 impl Change {
@@ -133,25 +147,36 @@ impl Change {
                 old: text("old")?,
                 new: text("new")?,
             }),
+            "convert" => Some(Change::Convert {
+                old: text("old")?,
+                to: conversion::kind(request["layout"].as_str()?)?,
+                plan: request["plan"].as_bool().unwrap_or(false),
+            }),
             _ => None,
         }
     }
 }
 
-/// Starts to add, remove or replace a side of a volume. The client polls for the outcome with the
-/// verb `operation`.
+/// Starts to add, remove, replace or convert a side of a volume. The client polls for the outcome
+/// with the verb `operation`.
 pub(crate) fn change_sides(shown: &Rc<Shown>, request: &Value) -> Value {
     let (name, mirror) = match mirror_of(&shown.stack, request) {
         Ok(found) => found,
         Err(refused) => return refused,
     };
     let Some(change) = Change::read(request) else {
-        return refusal("expected `do` to be add, remove or replace, with `new`, `old` or both");
+        return refusal(
+            "expected `do` to be add, remove, replace or convert, with `new`, `old` or both, or \
+            with `old` and `layout`",
+        );
     };
     let does = match &change {
         Change::Add { new } => format!("add {new} to {name}"),
         Change::Remove { old } => format!("remove {old} from {name}"),
         Change::Replace { old, new } => format!("replace {old} of {name} by {new}"),
+        Change::Convert { old, to, .. } => {
+            format!("convert {old} of {name} to layout {}", to.name())
+        }
     };
     let force = request["force"].as_bool().unwrap_or(false);
     let (name, mirror, with) = (name.to_owned(), mirror.clone(), Rc::clone(shown));
@@ -243,34 +268,69 @@ async fn make(
     force: bool,
 ) -> Result<String, String> {
     let config = Config::load(&shown.config.path).map_err(|error| format!("{error:#}"))?;
-    let (new, old) = match &change {
-        Change::Add { new } => (Some(new), None),
-        Change::Remove { old } => (None, Some(old)),
-        Change::Replace { old, new } => (Some(new), Some(old)),
-    };
-    match new {
-        None => {
-            mirror
-                .remove_side(old.expect("one of them is given"))
-                .await?
+    match &change {
+        Change::Add { new } => add(shown, &config, mirror, (new, None), force).await?,
+        Change::Replace { old, new } => {
+            add(shown, &config, mirror, (new, Some(old)), force).await?;
         }
-        Some(new) => {
-            let old = old.map(String::as_str);
-            match mirror.ask_again(new, old).await {
-                Some(asked) => asked?,
-                None => {
-                    let (stack, rt) = (&shown.stack, &shown.rt);
-                    let device = stack.open_later(rt, &config.graph, new, force);
-                    let candidate = Candidate {
-                        name: new.clone(),
-                        device: device.await.map_err(|error| error.to_string())?,
-                    };
-                    mirror.add_side(candidate, old, force).await?;
-                }
-            }
+        Change::Remove { old } => mirror.remove_side(old).await?,
+        Change::Convert {
+            old,
+            to,
+            plan: true,
+        } => return plan(mirror, old, *to).await,
+        Change::Convert { old, to, .. } => {
+            mirror.convert_side(old, *to).await?;
+            return Ok(layouts_to_edit(&config, name, mirror));
         }
     }
     Ok(what_to_edit(&config, name, mirror))
+}
+
+/// Adds a device as a side, which replaces the side `old` if one is given.
+async fn add(
+    shown: &Shown,
+    config: &Config,
+    mirror: &Mirror,
+    (new, old): (&String, Option<&String>),
+    force: bool,
+) -> Result<(), String> {
+    let old = old.map(String::as_str);
+    if let Some(asked) = mirror.ask_again(new, old).await {
+        return asked;
+    }
+    let (stack, rt) = (&shown.stack, &shown.rt);
+    let device = stack.open_later(rt, &config.graph, new, force);
+    let candidate = Candidate {
+        name: new.clone(),
+        device: device.await.map_err(|error| error.to_string())?,
+    };
+    mirror.add_side(candidate, old, force).await
+}
+
+/// Returns what the conversion of a side would do, in lines for the operator.
+async fn plan(mirror: &Mirror, side: &str, to: SideKind) -> Result<String, String> {
+    let plan = mirror.plan_conversion(side, to).await?;
+    Ok(plan.map_or_else(
+        || format!("{side} has layout = \"{}\", or gets it already", to.name()),
+        |plan| conversion::lines(side, &plan),
+    ))
+}
+
+/// Returns a message with the edit of the key `layout` that the configuration needs; empty if the
+/// key agrees with the sides of the volume.
+fn layouts_to_edit(config: &Config, name: &str, mirror: &Mirror) -> String {
+    let Some(Node::Mirror(named)) = config.graph.nodes().get(name) else {
+        return format!("the configuration no longer has a mirror {name}");
+    };
+    let Some(layouts) = mirror.layouts_to_name(&named.layout) else {
+        return String::new();
+    };
+    format!(
+        "the volume remembers the change across restarts; for sides that are added later, write \
+        into [device.{name}]: {}",
+        layouts.line()
+    )
 }
 
 /// Returns a message with the edit that the configuration needs; empty if the configuration already

@@ -1,9 +1,9 @@
-//! `bimetal side`: makes a running server add, remove or replace a side of a volume.
+//! `bimetal side`: makes a running server add, remove, replace or convert a side of a volume.
 
 use std::io::Write;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use bimetal_control as control;
 use serde_json::json;
 
@@ -52,6 +52,21 @@ enum Verb {
         #[arg(long)]
         force: bool,
     },
+    /// Format the device of a side for the other layout, and rebuild the side from the other sides;
+    /// without --yes, only say what this would do and for how long
+    Convert {
+        #[command(flatten)]
+        on: VolumeArgs,
+        /// The side to convert
+        #[arg(value_name = "SIDE")]
+        side: String,
+        /// The layout that the side gets
+        #[arg(long, value_name = "LAYOUT", value_parser = ["home", "log"])]
+        layout: String,
+        /// Begin; meanwhile the volume has one copy less
+        #[arg(long)]
+        yes: bool,
+    },
 }
 
 /// Runs the verb.
@@ -68,13 +83,27 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             let words = json!({ "do": "replace", "old": old, "new": new, "force": force });
             (on, words)
         }
+        Verb::Convert {
+            on, side, layout, ..
+        } => {
+            let words = json!({ "do": "convert", "old": side, "layout": layout, "plan": true });
+            (on, words)
+        }
     };
     request["verb"] = "side".into();
     request["volume"] = on.volume.as_str().into();
     let config = Config::load(&on.file)?;
+    let mut out = std::io::stdout().lock();
+    if let Verb::Convert { yes, .. } = &args.verb {
+        let plan = control::carry_out(&config.server.control, &request)?;
+        writeln!(out, "{}", plan["note"].as_str().unwrap_or_default())?;
+        if !yes {
+            bail!("nothing was changed; the same command with --yes begins");
+        }
+        request["plan"] = false.into();
+    }
     let operation = control::carry_out(&config.server.control, &request)?;
     let word = |key: &str| operation[key].as_str().unwrap_or_default();
-    let mut out = std::io::stdout().lock();
     if request["do"] == "remove" {
         writeln!(out, "done: {}", word("description"))?;
     } else {

@@ -205,7 +205,8 @@ fn part_table(parts: &Map<String, Value>) -> Vec<String> {
     table.lines().into_iter().map(indent).collect()
 }
 
-fn show_uptime(seconds: f64) -> String {
+/// Returns a duration in words, with its two largest units.
+pub(crate) fn show_uptime(seconds: f64) -> String {
     let seconds = seconds as u64;
     match seconds {
         0..60 => format!("{seconds} s"),

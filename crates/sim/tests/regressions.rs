@@ -101,7 +101,7 @@ const OPENINGS: &str = "deaths-in-opening,full-log,kill,torn";
 
 /// Classes that were added after all of the seeds below were found. They are switched off for each
 /// of these seeds, so that a seed draws the same scenario as when it was found.
-const JOINED_SINCE: &str = "-acknowledge-all,-deep-queue,-logged-sides";
+const JOINED_SINCE: &str = "-acknowledge-all,-deep-queue,-logged-sides,-converted-sides";
 
 /// Returns the classes with which a seed was found: `classes` without the classes added later.
 fn found_with(classes: &str) -> Classes {

@@ -134,6 +134,11 @@ fn the_moments_that_classes_wait_for_are_met() {
         (Class::CrashAtEpoch, "crash at a change of epoch"),
         (Class::CrashInCommit, "crash at a commit"),
         (Class::CrashInCommit, "segments cleaned"),
+        (Class::ConvertedSides, "crash when a side is converted"),
+        (
+            Class::ConvertedSides,
+            "sides: a conversion went on by itself",
+        ),
     ] {
         let summary = fifty_seeds_of(class);
         let reached = summary.reached.get(state);

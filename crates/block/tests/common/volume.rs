@@ -169,8 +169,8 @@ impl Volume {
         byte_of(&self.sides[side].device, self.home(side, offset).await).await
     }
 
-    /// Kills the server that has the volume open. Its tasks go on, but on devices of their own: from
-    /// now on, the sides are what was on their devices at this moment.
+    /// Kills the server that has the volume open. Its tasks go on, but on devices of their own:
+    /// from now on, the sides are what was on their devices at this moment.
     pub async fn kill(&mut self, rt: &Rt) {
         for side in &mut self.sides {
             let size_bytes = side.device.geometry().size_bytes;

@@ -38,7 +38,8 @@ pub(super) fn tell(graph: &Graph, all: &mut AllFacts) -> Result<()> {
             continue;
         };
         let unlisted = named.iter().filter(|(_, found)| {
-            found.volume == newest.volume && place_in(&newest.table, &found.side).is_none()
+            let is_of_volume = found.volume == newest.volume && !found.awaits_formatting();
+            is_of_volume && place_in(&newest.table, &found.side).is_none()
         });
         for (side, found) in unlisted {
             let more = &mut all.get_mut(side).expect("every device has facts").more;
@@ -111,6 +112,9 @@ fn sentence(
                 let new = names[new].as_deref().unwrap_or("?");
                 operations.push(format!("replace {name} by {new}"));
             }
+        }
+        if let Some(kind) = remembered.converted_to(place) {
+            operations.push(format!("convert {name} to layout {}", kind.name()));
         }
         let is_member = newest.history.current().has_member(place);
         let replaces = remembered.replaced_by(place).is_some();

@@ -1,9 +1,11 @@
-//! Adds, replaces or removes a side while the power is cut. The test uses copies of the sides
-//! between two lives of the program, without a load; the tested volume itself is not affected.
+//! Adds, replaces, removes or converts a side while the power is cut. The test uses copies of the
+//! sides between two lives of the program, without a load; the tested volume itself is not
+//! affected.
 //!
 //! After the cut, the volume is opened with each set of sides that a configuration can name: the
 //! old sides, the new sides, or for a replacement the old and the new sides together. At least one
-//! set must open. The content read must equal the content read before the change.
+//! set must open. The content read must equal the content read before the change. A conversion must
+//! then come to its end by itself, and the content must still be the same.
 
 use std::cell::Cell;
 use std::pin::pin;
@@ -11,6 +13,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bimetal_block::Device;
+use bimetal_block::layers::mirror::superblock::SideKind;
 use bimetal_block::layers::mirror::{Mirror, MirrorConfig};
 use bimetal_rt::Rng;
 use futures_util::future::{Either, select};
@@ -32,6 +35,8 @@ pub enum Change {
     Replace(usize),
     /// Removes this side.
     Remove(usize),
+    /// Converts this side to the other layout.
+    Convert(usize),
 }
 
 /// A change to the set of sides, and the point at which the power is cut.
@@ -119,6 +124,13 @@ impl Copies<'_> {
             Change::Add => mirror.add_side(added(), None, false).await,
             Change::Replace(old) => mirror.add_side(added(), Some(&name_of(old)), false).await,
             Change::Remove(old) => mirror.remove_side(&name_of(old)).await,
+            Change::Convert(side) => {
+                let to = match world.scenario.is_logged(side) {
+                    true => SideKind::Home,
+                    false => SideKind::Log,
+                };
+                mirror.convert_side(&name_of(side), to).await
+            }
         };
         if begun.is_err() {
             return false;
@@ -132,6 +144,10 @@ impl Copies<'_> {
                 Change::Add => whole,
                 Change::Replace(old) => whole && there(old).is_none(),
                 Change::Remove(old) => there(old).is_none(),
+                Change::Convert(side) => {
+                    let whole = there(side).is_some_and(|side| side.health == "healthy");
+                    whole && status.operations.is_empty()
+                }
             };
             if done {
                 return true;
@@ -151,15 +167,17 @@ impl Copies<'_> {
             Change::Add => vec![with_new, old],
             Change::Replace(gone) => vec![without(&with_new, gone), old, with_new],
             Change::Remove(gone) => vec![without(&old, gone), old],
+            Change::Convert(_) => vec![old],
         }
     }
 
     /// Scrubs all sides before the change, so that every corrupt block is found while another side
-    /// still has an intact copy. The change can remove the side with this intact copy.
-    async fn scrub(&self, mirror: &Mirror) {
+    /// still has an intact copy. The change can remove the side with this intact copy. Returns true
+    /// if everything was read, and is intact on all sides now.
+    async fn scrub(&self, mirror: &Mirror) -> bool {
         let world = self.world;
         if mirror.start_scrub().is_err() {
-            return;
+            return false;
         }
         let deadline = world.rt.now() + world.patience();
         let is_running = || {
@@ -170,6 +188,34 @@ impl Copies<'_> {
             world.rt.sleep(Duration::from_millis(20)).await;
         }
         world.reach("sides: scrubbed before a change");
+        let scrub = mirror.status().scrub;
+        scrub.is_some_and(|scrub| {
+            let is_over = scrub.state == "done";
+            is_over && scrub.skipped_bytes == 0 && scrub.unrepairable == 0
+        })
+    }
+
+    /// Waits until all sides are healthy and no operation is left. Returns false, and adds a
+    /// finding, if this takes too long although no copy is corrupt.
+    async fn until_settled(&self, mirror: &Mirror) -> bool {
+        let world = self.world;
+        let deadline = world.rt.now() + world.patience();
+        while world.rt.now() < deadline {
+            let status = mirror.status();
+            if !status.degraded && status.operations.is_empty() {
+                world.reach("sides: a conversion went on by itself");
+                return true;
+            }
+            world.rt.sleep(Duration::from_millis(20)).await;
+        }
+        if !world.scenario.corrupts {
+            let what = format!(
+                "a conversion does not come to its end: {:?}",
+                mirror.status()
+            );
+            world.findings.add(what);
+        }
+        false
     }
 
     /// Opens copies of the sides once for each set of sides that the configuration can name. At
@@ -185,7 +231,11 @@ impl Copies<'_> {
             match self.open(&sides, &named).await {
                 Err(why) => failures.push(why),
                 Ok(mirror) => {
-                    let found = self.content(&mirror, &sides).await;
+                    let mut found = self.content(&mirror, &sides).await;
+                    let is_converted = matches!(of.change, Change::Convert(_));
+                    if is_converted && found.is_ok() && self.until_settled(&mirror).await {
+                        found = self.content(&mirror, &sides).await;
+                    }
                     self.close(&mirror).await;
                     match found.map(|found| difference(before, &found)) {
                         Err(why) => failures.push(format!("with sides {named:?}: {why}")),
@@ -230,7 +280,16 @@ pub async fn change_sides(world: &World, platters: &[Platters], of: ChangeOfSide
         return;
     };
     if world.scenario.corrupts {
-        copies.scrub(&mirror).await;
+        let is_intact = copies.scrub(&mirror).await;
+        if matches!(of.change, Change::Convert(_)) && !is_intact {
+            // The content of the side is given up for that of the others, so an operator would not
+            // convert it now.
+            world.reach("sides: not intact before a conversion");
+            copies.close(&mirror).await;
+            drop(mirror);
+            end(world, &sides).await;
+            return;
+        }
     }
     let before = copies.content(&mirror, &sides).await;
     boundaries.begin();
@@ -251,6 +310,7 @@ pub async fn change_sides(world: &World, platters: &[Platters], of: ChangeOfSide
         (true, _, Change::Add) => "crash when a side is added",
         (true, _, Change::Replace(_)) => "crash when a side is replaced",
         (true, _, Change::Remove(_)) => "crash when a side is removed",
+        (true, _, Change::Convert(_)) => "crash when a side is converted",
     });
     if cut {
         cut_power(world, &copies.platters, &sides);

@@ -72,11 +72,13 @@ pub enum Class {
     /// Logged sides are written so much that they commit their map all the time, and a crash comes
     /// shortly after a commit or in the next one.
     CrashInCommit,
+    /// A side is converted to the other layout in place, and the power is cut during that.
+    ConvertedSides,
 }
 
 impl Class {
     /// All classes.
-    pub const ALL: [Class; 27] = [
+    pub const ALL: [Class; 28] = [
         Class::Torn,
         Class::LongHangs,
         Class::Flapping,
@@ -104,6 +106,7 @@ impl Class {
         Class::DeepQueue,
         Class::LoggedSides,
         Class::CrashInCommit,
+        Class::ConvertedSides,
     ];
 
     /// Returns the name of the class on a command line.
@@ -136,6 +139,7 @@ impl Class {
             Class::DeepQueue => "deep-queue",
             Class::LoggedSides => "logged-sides",
             Class::CrashInCommit => "crash-in-commit",
+            Class::ConvertedSides => "converted-sides",
         }
     }
 }

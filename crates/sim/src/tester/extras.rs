@@ -189,6 +189,7 @@ fn add_class(scenario: &mut Scenario, class: Class, rng: &mut Rng) {
         Class::DeepQueue => queue_deeply(scenario, rng),
         Class::LoggedSides => log_sides(scenario, rng),
         Class::CrashInCommit => crash_in_commits(scenario, rng),
+        Class::ConvertedSides => convert_a_side(scenario, rng),
         Class::ChangeOfSides => change_sides(scenario, rng),
         Class::CrashInScrub | Class::CrashInResync | Class::CrashAtEpoch => {
             add_ambushes(scenario, class, rng);
@@ -364,6 +365,23 @@ fn change_sides(scenario: &mut Scenario, rng: &mut Rng) {
         &[Change::Add, Change::Replace(side), Change::Remove(side)],
     );
     let boundaries = rng.chance(0.8).then(|| spread(rng, 1, 1000));
+    scenario.changes_sides = Some(ChangeOfSides { change, boundaries });
+}
+
+/// Converts a side of a volume with a logged side, which is so small that each side has room for it
+/// in both layouts.
+fn convert_a_side(scenario: &mut Scenario, rng: &mut Rng) {
+    if !scenario.superblocks {
+        return;
+    }
+    if !scenario.has_logged_side() {
+        log_sides(scenario, rng);
+    }
+    if !scenario.has_logged_side() {
+        scenario.logged[0] = true;
+    }
+    let change = Change::Convert(any_side(scenario, rng));
+    let boundaries = rng.chance(0.9).then(|| spread(rng, 1, 1000));
     scenario.changes_sides = Some(ChangeOfSides { change, boundaries });
 }
 

@@ -39,6 +39,7 @@ const ROOMS: &[Rooms] = &[
                 "status",
                 "operations",
                 "changing",
+                "converting",
                 "growing",
                 "rejoin",
                 "rebuild",

@@ -17,13 +17,13 @@ use bimetal_rt::Rt;
 
 use super::device_path::DevicePath;
 use super::formatting::{NewSide, make_side};
-use super::lifecycle::Life;
+use super::lifecycle::{AbsentReason, Life};
 use super::opening::store_device;
 use super::shared::{Shared, VolumeState};
 use super::side::{Side, SideParts};
 use super::sides::NUMBERS_MAX;
 use super::store::Store;
-use super::superblock::{Candidate, Leaving, Remembered, place_in};
+use super::superblock::{Candidate, Leaving, Remembered, Superblock, place_in};
 use super::volume::Volume;
 use crate::device::Device;
 use crate::error::IoError;
@@ -34,24 +34,24 @@ const MARKED_WITHIN: Duration = Duration::from_secs(30);
 const FLUSH_RETRY_AFTER: Duration = Duration::from_millis(100);
 
 /// Guard of a store that has begun its work but does not belong to a side of the volume yet.
-/// Dropping the guard stops the store. This is needed because the operation that adds the side can
+/// Dropping the guard stops the store. This is needed because the operation that makes the side can
 /// be cancelled while it waits for the superblocks.
-struct Begun {
+pub(super) struct Begun {
     rt: Rt,
     store: Option<Rc<Store>>,
 }
 
 impl Begun {
-    fn of(rt: &Rt, store: &Rc<Store>) -> Begun {
+    fn of(rt: &Rt, store: Rc<Store>) -> Begun {
         Begun {
             rt: rt.clone(),
-            store: Some(Rc::clone(store)),
+            store: Some(store),
         }
     }
 
-    /// Disarms the guard, because a side of the volume now owns the store.
-    fn given_to_a_side(mut self) {
-        self.store = None;
+    /// Disarms the guard, because a side of the volume owns the store from now on.
+    pub(super) fn for_a_side(mut self) -> Rc<Store> {
+        self.store.take().expect("it is taken once")
     }
 }
 
@@ -116,17 +116,7 @@ impl Shared {
         // finds the side.
         let made = make_side(&self.rt, &candidate, &template, place, new).await;
         let superblock = made.map_err(|error| error.message)?;
-        let on = store_device(&candidate.device, &superblock, &self.config);
-        let begun = async {
-            let store = Store::open(&self.rt, &on).await?;
-            store.begin_mixing(None);
-            store.begin().await?;
-            Ok::<_, IoError>(store)
-        };
-        let store = begun
-            .await
-            .map_err(|error| format!("side {}: {error}", candidate.name))?;
-        let begun = Begun::of(&self.rt, &store);
+        let begun = self.begin_made(&candidate, &superblock).await?;
         if let Some(place) = before {
             self.drop_unfound(place);
         }
@@ -141,7 +131,7 @@ impl Shared {
             volume.strike(place);
             return Err(why);
         }
-        begun.given_to_a_side();
+        let store = begun.for_a_side();
         let index = self.sides.len();
         let place = SideParts {
             device: Rc::clone(&candidate.device),
@@ -160,6 +150,27 @@ impl Shared {
         self.monitor(index);
         self.release_logs();
         Ok(())
+    }
+
+    /// Opens the store of a side that was just formatted, and begins its rebuild.
+    ///
+    /// # Errors
+    /// One line with the name of the side and the error of its device.
+    pub(super) async fn begin_made(
+        &self,
+        candidate: &Candidate,
+        superblock: &Superblock,
+    ) -> Result<Begun, String> {
+        let on = store_device(&candidate.device, superblock, &self.config);
+        let begun = async {
+            let store = Store::open(&self.rt, &on).await?;
+            store.begin_mixing(None);
+            store.begin().await?;
+            Ok::<_, IoError>(store)
+        };
+        let failed = |error| format!("side {}: {error}", candidate.name);
+        let store = begun.await.map_err(failed)?;
+        Ok(Begun::of(&self.rt, store))
     }
 
     /// Returns `Some` if the device may be formatted again: it holds a side of this volume, the
@@ -311,7 +322,7 @@ impl Shared {
     }
 
     /// Returns an error when the side is the last durable side that is healthy.
-    fn can_do_without(&self, index: usize) -> Result<(), String> {
+    pub(super) fn can_do_without(&self, index: usize) -> Result<(), String> {
         let mut others = self.sides.iter().filter(|other| other.index != index);
         if others.any(|other| other.durable.get() && other.is_healthy()) {
             return Ok(());
@@ -328,32 +339,12 @@ impl Shared {
     ) -> Result<(), String> {
         let side = &self.sides[index];
         let name = &side.name;
-        // From now on, flushes must not depend on this side. First, the changes that only this side
-        // has flushed are made durable on another side. Only then is the epoch that excludes this
-        // side allowed to begin.
-        let was_durable = side.durable.replace(false);
-        let number = self.admission.next_number();
-        for other in self.sides.iter().filter(|other| other.index != index) {
-            self.want_flushed(other.index, number);
-            self.pump(other.index);
-        }
-        if self
-            .rt
-            .timeout(MARKED_WITHIN, self.until_elsewhere(index, number))
-            .await
-            .is_err()
-        {
-            side.durable.set(was_durable);
-            return Err(format!(
-                "no other side has received all the data of {name} within {} s",
-                MARKED_WITHIN.as_secs()
-            ));
-        }
+        self.hand_over(index).await?;
         if let Some(place) = place {
             volume.strike_left(place);
         }
         if side.is_active() {
-            self.dismiss(index);
+            self.dismiss(index, AbsentReason::Error(IoError::Offline));
         }
         self.change_life(side, Life::Removed);
         side.out_of_sync.clear();
@@ -376,6 +367,38 @@ impl Shared {
         }
         self.release_logs();
         acknowledged
+    }
+
+    /// Makes the volume independent of a side: from now on, flushes do not depend on this side, and
+    /// another durable side has everything that this side has.
+    ///
+    /// # Errors
+    /// One line with the reason; flushes then depend on the side as before.
+    pub(super) async fn hand_over(self: &Rc<Self>, index: usize) -> Result<(), String> {
+        let side = &self.sides[index];
+        // From now on, flushes must not depend on this side. First, the changes that only this side
+        // has flushed are made durable on another side. Only then is the epoch that excludes this
+        // side allowed to begin.
+        let was_durable = side.durable.replace(false);
+        let number = self.admission.next_number();
+        for other in self.sides.iter().filter(|other| other.index != index) {
+            self.want_flushed(other.index, number);
+            self.pump(other.index);
+        }
+        if self
+            .rt
+            .timeout(MARKED_WITHIN, self.until_elsewhere(index, number))
+            .await
+            .is_err()
+        {
+            side.durable.set(was_durable);
+            return Err(format!(
+                "no other side has received all the data of {} within {} s",
+                side.name,
+                MARKED_WITHIN.as_secs()
+            ));
+        }
+        Ok(())
     }
 
     /// Waits until another side, which stays in the volume, durably holds every change below

@@ -43,6 +43,29 @@ impl Layouts {
         }
     }
 
+    /// Returns the layouts of sides with these names.
+    pub(super) fn naming(kinds: Vec<(String, SideKind)>) -> Layouts {
+        let first = kinds.first().map_or(SideKind::default(), |(_, kind)| *kind);
+        match kinds.iter().all(|(_, kind)| *kind == first) {
+            true => Layouts::All(first),
+            false => Layouts::Each(kinds.into_iter().collect()),
+        }
+    }
+
+    /// Returns the configuration line that has this value, such as `layout = "log"`.
+    pub fn line(&self) -> String {
+        match self {
+            Layouts::All(kind) => format!("layout = \"{}\"", kind.name()),
+            Layouts::Each(kinds) => {
+                let each = |(side, kind): (&String, &SideKind)| {
+                    format!("\"{side}\" = \"{}\"", kind.name())
+                };
+                let each: Vec<String> = kinds.iter().map(each).collect();
+                format!("layout = {{ {} }}", each.join(", "))
+            }
+        }
+    }
+
     /// Returns the names of the sides that are named.
     fn names(&self) -> impl Iterator<Item = &String> {
         match self {

@@ -148,11 +148,10 @@ impl Shared {
         self.do_without(index, AbsentReason::Error(error), self.on_degraded);
     }
 
-    /// Ejects a side because a command removes it. The volume continues to serve requests, whatever
-    /// the configured `on_degraded`.
-    pub(super) fn dismiss(self: &Rc<Self>, index: usize) {
-        let removed = AbsentReason::Error(IoError::Offline);
-        self.do_without(index, removed, OnDegraded::Continue);
+    /// Ejects a side because a command requires it. The volume continues to serve requests,
+    /// whatever the configured `on_degraded`.
+    pub(super) fn dismiss(self: &Rc<Self>, index: usize, because: AbsentReason) {
+        self.do_without(index, because, OnDegraded::Continue);
     }
 
     fn do_without(self: &Rc<Self>, index: usize, because: AbsentReason, on_degraded: OnDegraded) {

@@ -26,6 +26,8 @@ pub enum AbsentReason {
     Error(IoError),
     /// Changes of clients waited because of the side, and it completed nothing for this time.
     Silent(Duration),
+    /// A command requires that the device of the side is formatted again for another layout.
+    Converted,
 }
 
 impl AbsentReason {
@@ -34,6 +36,7 @@ impl AbsentReason {
         match self {
             AbsentReason::Error(error) => error,
             AbsentReason::Silent(_) => IoError::Timeout,
+            AbsentReason::Converted => IoError::Offline,
         }
     }
 }
@@ -47,6 +50,9 @@ impl fmt::Display for AbsentReason {
                 "silent for {:.1} s while writes waited for it; it is opened again once it answers",
                 silence.as_secs_f64()
             ),
+            AbsentReason::Converted => {
+                f.write_str("its device is formatted for another layout, and then rebuilt")
+            }
         }
     }
 }

@@ -22,6 +22,7 @@
 mod admission;
 mod changing;
 mod config;
+mod converting;
 mod device_path;
 mod digest;
 mod durable;
@@ -77,6 +78,7 @@ pub use config::{
     Acknowledge, DrainName, ExposureConfig, Layouts, MirrorConfig, OnDegraded, PolicyName,
     RebuildConfig, Silence,
 };
+pub use converting::Conversion;
 pub use family::Force;
 pub use lifecycle::AbsentReason;
 use lifecycle::Life;
@@ -296,6 +298,35 @@ impl Mirror {
     /// One line with the reason why the side cannot be removed.
     pub async fn remove_side(&self, name: &str) -> Result<(), String> {
         self.shared.remove_side(name).await
+    }
+
+    /// Returns what the conversion of a side to another layout would do, without changing anything.
+    /// Returns `None` if the side has the layout already, or is being converted to it.
+    ///
+    /// # Errors
+    /// One line with the reason why the side cannot be converted, with the figures.
+    pub async fn plan_conversion(
+        &self,
+        name: &str,
+        to: superblock::SideKind,
+    ) -> Result<Option<Conversion>, String> {
+        self.shared.plan_conversion(name, to).await
+    }
+
+    /// Converts a side in place: formats its device for another layout, and rebuilds it from the
+    /// other sides. Returns when the operation is durably recorded in the volume and the side is
+    /// ejected; `status` shows the rebuild. All content of the device is lost.
+    ///
+    /// # Errors
+    /// One line with the reason why the side cannot be converted. The side then stays as it is.
+    pub async fn convert_side(&self, name: &str, to: superblock::SideKind) -> Result<(), String> {
+        self.shared.convert_side(name, to).await
+    }
+
+    /// Returns the value that the key `layout` of the configuration should have when the unfinished
+    /// operations are complete; `None` if `named` agrees with the sides.
+    pub fn layouts_to_name(&self, named: &Layouts) -> Option<Layouts> {
+        self.shared.layouts_to_name(named)
     }
 
     /// Grows the volume to the largest size for which its smallest side has room, and returns the

@@ -1,8 +1,9 @@
-//! Operations that a volume resumes without a request: the removal of sides, and an interrupted
-//! scrub.
+//! Operations that a volume resumes without a request: the removal and the conversion of sides, and
+//! an interrupted scrub.
 //!
 //! The superblocks record the operations, so they survive any stop or crash. A side must never be
-//! removed before another side has all its content, and a cancelled scrub must never be resumed.
+//! removed or converted before another side has all its content, and a cancelled scrub must never
+//! be resumed.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -23,9 +24,9 @@ const AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OperationStatus {
-    /// `replace`, `add`, `remove`, `rebuild` or `scrub`.
+    /// `replace`, `add`, `remove`, `convert`, `rebuild` or `scrub`.
     pub kind: &'static str,
-    /// Side that is removed, replaced, added or rebuilt; `None` for a scrub.
+    /// Side that is removed, replaced, added, converted or rebuilt; `None` for a scrub.
     pub side: Option<String>,
     /// Side that replaces `side`; only for `replace`.
     pub new: Option<String>,
@@ -51,8 +52,8 @@ impl OperationStatus {
 }
 
 impl Shared {
-    /// Removes each side that is to leave the volume, as soon as its removal is allowed. Runs until
-    /// the volume is closed.
+    /// Removes each side that is to leave the volume, and ejects each side that is to be converted,
+    /// as soon as this is allowed. Runs until the volume is closed.
     pub(super) async fn carry_on(self: Rc<Self>) {
         loop {
             self.membership
@@ -72,18 +73,25 @@ impl Shared {
         let _one = self.membership.changing.acquire(1).await;
         let volume = self.changeable()?;
         match self.place_due() {
+            Some(place) if volume.remembered().converted_to(place).is_some() => {
+                self.take_out(place).await
+            }
             Some(place) => self.leave(volume, place).await,
             None => Ok(()),
         }
     }
 
-    /// Returns the place of a listed side that is to leave and whose removal is allowed now.
+    /// Returns the place of a listed side that is to leave and whose removal is allowed now, or of
+    /// a side that is to be converted and still in use.
     fn place_due(&self) -> Option<usize> {
         let volume = self.membership.superblocks.as_ref()?;
         let remembered = volume.remembered();
         let table = volume.table();
         let may_leave = |place: &usize| match remembered.leaving(*place) {
-            None => false,
+            None => {
+                let side = self.side_at(*place).filter(|side| side.is_active());
+                side.is_some() && remembered.converted_to(*place).is_some()
+            }
             Some(Leaving::Now) => true,
             Some(Leaving::OnceComplete(new)) => {
                 let new = self.side_at(new);
@@ -95,7 +103,7 @@ impl Shared {
     }
 
     /// Returns the side at a place of the table; `None` if no side is known to be at this place.
-    fn side_at(&self, place: usize) -> Option<&Side> {
+    pub(super) fn side_at(&self, place: usize) -> Option<&Side> {
         let mut sides = self.sides.iter();
         sides.find(|side| self.place_of_side(side.index) == Some(place))
     }
@@ -172,6 +180,13 @@ impl Shared {
             coming.extend(new.map(|new| new.index));
         }
         for side in self.sides.iter() {
+            let place = self.place_of_side(side.index);
+            if place.is_some_and(|place| remembered.converted_to(place).is_some()) {
+                operations.push(OperationStatus::of("convert", &side.name));
+                coming.insert(side.index);
+            }
+        }
+        for side in self.sides.iter() {
             if side.is_healthy() || coming.contains(&side.index) {
                 continue;
             }
@@ -193,13 +208,16 @@ impl Shared {
         operations
     }
 
-    /// Returns `leaving` or `joining` when a remembered operation concerns the side; otherwise
-    /// `None`.
+    /// Returns `leaving`, `converting` or `joining` when a remembered operation concerns the side;
+    /// otherwise `None`.
     pub(super) fn operation_of(&self, side: &Side) -> Option<&'static str> {
         let remembered = self.membership.superblocks.as_ref()?.remembered();
         let place = self.place_of_side(side.index)?;
         if remembered.leaving(place).is_some() {
             return Some("leaving");
+        }
+        if remembered.converted_to(place).is_some() {
+            return Some("converting");
         }
         let is_coming = remembered.is_added(place) && !side.is_healthy();
         is_coming.then_some("joining")

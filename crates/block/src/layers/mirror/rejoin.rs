@@ -219,6 +219,10 @@ impl Shared {
         }
         let found = candidate.inspect().await.map_err(|_| IoError::Medium)?;
         let found = found.ok_or(IoError::Offline)?;
+        if let Some(kind) = self.to_be_formatted(volume, index, &found) {
+            let formatted = self.format_again(volume, (index, candidate), found, kind);
+            return formatted.await;
+        }
         let known = volume.was_in_epoch_of(&found);
         // A side that accepted writes while the other sides were absent has diverged (split brain),
         // which is never resolved automatically.

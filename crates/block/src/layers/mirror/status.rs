@@ -54,7 +54,8 @@ pub struct SideStatus {
     pub name: String,
     /// `healthy`, `resyncing` or `absent`.
     pub health: &'static str,
-    /// `joining` or `leaving` while the side is being added or removed; otherwise `None`.
+    /// `joining`, `leaving` or `converting` while the side is being added, removed or converted;
+    /// otherwise `None`.
     pub operation: Option<&'static str>,
     /// Reason for which an absent side was ejected; `None` for a side in use, and for a side that
     /// was missing when the volume was opened.

@@ -50,6 +50,10 @@
 //! - **The size.** The side with the newest history has the newest size, because every change of
 //!   the size comes with an epoch. Another source with a smaller size is grown: no change was
 //!   written beyond that size before every member had the new size.
+//! - **Sides that are converted.** A side whose superblock says that its device is to be formatted
+//!   again ([`Superblock::awaits_formatting`]) lacks everything and has no vote. If formatting was
+//!   interrupted, its areas are void ([`Seen::unformatted`]), or no table lists it yet. It is then
+//!   treated as missing: the running volume formats its device. Its superblock is still evidence.
 //! - **Sides that are behind.** A side lacks the regions changed since the last epoch of which it
 //!   was a member. Its own changes are valid only below the first change of any later epoch
 //!   ([`Behind::Since`]), and only as far as the sources are complete: unflushed changes that the
@@ -94,6 +98,7 @@
 mod ancestry;
 #[cfg(test)]
 mod model;
+mod next_table;
 mod refusal;
 mod remembering;
 #[cfg(test)]
@@ -103,6 +108,7 @@ use super::superblock::{
     Epoch, History, Remembered, SIDES_MAX, SideState, Superblock, Table, Uuid, place_in,
 };
 pub use ancestry::{is_past, remember};
+use next_table::next_table;
 pub use refusal::{Refusal, Split};
 
 /// Reason why no superblock of a side is known.
@@ -143,6 +149,8 @@ pub struct Seen {
     pub damaged: bool,
     /// Whether the content of the side survives the loss of its machine.
     pub durable: bool,
+    /// Whether formatting the side again was interrupted, so that only its superblock is valid.
+    pub unformatted: bool,
 }
 
 impl Seen {
@@ -158,6 +166,7 @@ impl Seen {
             written_s: 0,
             damaged: false,
             durable: true,
+            unformatted: false,
         }
     }
 }
@@ -398,7 +407,7 @@ pub fn decide(seen: &[Seen], rebuild: &[String], force: Option<Force>) -> Result
     let consistent: Vec<Present<'_>> = consistent.into_iter().filter(is_listed).collect();
     let remembered = remembering::remembered(&consistent, &holder);
     let left = remembered.left_count();
-    let table = table(seen, &present, &unlisted, (&holder, left), rebuild)?;
+    let table = next_table(seen, &present, &unlisted, (&holder, left), rebuild)?;
     let newest = holder.superblock.history.clone();
     let (mut sources, older_copies) = sources(&consistent, &holder);
     sources.sort_by_key(|side| (side.current().id != newest.current().id, side.index));
@@ -407,11 +416,13 @@ pub fn decide(seen: &[Seen], rebuild: &[String], force: Option<Force>) -> Result
     if must_be_forced && force.is_none() {
         return Err(Refusal::freshest_missing(seen, &sources, ahead));
     }
+    let unformatted = present.iter().filter(|side| side.seen.unformatted);
     let mut plan = Plan {
         behind: behind(&present, &sources, &older_copies, &newest),
         missing: missing(seen)
             .into_iter()
             .chain(unlisted.iter().map(|side| side.index))
+            .chain(unformatted.map(|side| side.index))
             .collect(),
         members: members(&sources),
         complete_below: complete_below(&sources),
@@ -499,78 +510,6 @@ fn check_family(present: &[Present<'_>]) -> Result<(), Refusal> {
         }
     }
     Ok(())
-}
-
-/// The next table of sides, and the sides to be formatted, each with its place in that table.
-struct NextTable {
-    table: Table,
-    made: Vec<(usize, usize)>,
-}
-
-/// Derives the next table from the table of the side with the newest history. Sides in that table
-/// that are not configured are removed; it is an error if one of them might be ahead. If a side to
-/// rebuild does not belong to the volume, it gets the place of a side not found, or a free place.
-fn table(
-    seen: &[Seen],
-    present: &[Present<'_>],
-    unlisted: &[Present<'_>],
-    (holder, left): (&Present<'_>, usize),
-    rebuild: &[String],
-) -> Result<NextTable, Refusal> {
-    let mut table = holder.superblock.table;
-    let found = |place: usize| present.iter().any(|side| side.superblock.place() == place);
-    let unseen = |place: &usize| table[*place].is_some() && !found(*place);
-    let mut unseen: Vec<usize> = (0..SIDES_MAX).filter(unseen).collect();
-    let is_unlisted = |index: usize| unlisted.iter().any(|side| side.index == index);
-    let is_blank = |index: usize| {
-        matches!(
-            seen[index].found,
-            Err(Absence::NoVolume | Absence::Damaged(_))
-        )
-    };
-    let (mut made, mut unknown) = (Vec::new(), Vec::new());
-    for (index, side) in seen.iter().enumerate() {
-        let given_up = rebuild.contains(&side.name);
-        if given_up && (is_unlisted(index) || is_blank(index)) {
-            made.push(index);
-        } else if side.found.is_err() {
-            unknown.push(index);
-        }
-    }
-    let wrong_number = Refusal::WrongNumberOfSides {
-        formatted: holder.superblock.side_count(),
-        configured: seen.len(),
-    };
-    // Each unreadable device must be a different side: either a listed side that was not found, or
-    // a side that has left. More unreadable devices than such sides are refused.
-    if unknown.len() > unseen.len() + left {
-        return Err(wrong_number);
-    }
-    let current = holder.current();
-    let mut placed: Vec<(usize, usize)> = Vec::new();
-    for index in made {
-        let place = if unknown.len() < unseen.len() {
-            unseen.remove(0)
-        } else {
-            let taken = |place: usize| placed.iter().any(|(_, other)| *other == place);
-            let free = (0..SIDES_MAX).find(|place| table[*place].is_none() && !taken(*place));
-            free.ok_or_else(|| wrong_number.clone())?
-        };
-        table[place] = None;
-        placed.push((index, place));
-    }
-    // If no device is unreadable, the unseen sides left over are removed unless one may be ahead.
-    if unknown.is_empty() {
-        let complete = holder.superblock.state.is_complete();
-        if !complete && unseen.iter().any(|place| current.has_member(*place)) {
-            return Err(wrong_number);
-        }
-        unseen.iter().for_each(|place| table[*place] = None);
-    } else if unseen.len() > unknown.len() && unseen.iter().any(|p| current.has_member(*p)) {
-        return Err(wrong_number);
-    }
-    let made = placed;
-    Ok(NextTable { table, made })
 }
 
 /// Returns the side that descends from all other consistent sides; an error if there is none.
@@ -757,6 +696,7 @@ fn behind(
     let unmarked_below = unmarked_below.unwrap_or(0);
     let others = present.iter().filter(|side| !is_among(side, sources));
     others
+        .filter(|side| !side.seen.unformatted)
         .map(|side| {
             let unmarked = side.complete_below() < unmarked_below;
             let unknown = side.given_up || side.seen.damaged || unmarked;

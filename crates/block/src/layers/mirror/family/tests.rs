@@ -1,6 +1,7 @@
 //! Tests of the decision which sides make up the volume at an opening, with a test for each case of
 //! the decision.
 
+mod converted;
 mod damaged;
 
 use super::*;

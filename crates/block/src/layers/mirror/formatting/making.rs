@@ -184,12 +184,55 @@ pub(in crate::layers::mirror) async fn make_side(
     place: usize,
     new: NewSide,
 ) -> Result<Superblock, OpenError> {
+    let superblock = first_superblock(rt, side, template, place, new).await?;
+    let wiped = side.wipe().await;
+    wiped.map_err(|error| side.error(&format!("removing old superblocks: {error}")))?;
+    fill(rt, side, &superblock, Some(0)).await?;
+    Ok(superblock)
+}
+
+/// Formats a device that holds a side of the volume as another side, at the same place of the
+/// table, as [`make_side`] does. `before` is the superblock of the old side, which
+/// [awaits formatting](Superblock::awaits_formatting). It stays on the device until that of the new
+/// side replaces it: at any moment, the device says to which volume it belongs and that its areas
+/// are not to be trusted.
+///
+/// # Errors
+/// As for [`make_side`].
+///
+/// # Panics
+/// When the old side does not await formatting, or the table has no side at `place`.
+pub(in crate::layers::mirror) async fn make_side_over(
+    rt: &Rt,
+    side: &Candidate,
+    before: &Superblock,
+    template: &Superblock,
+    new: NewSide,
+) -> Result<Superblock, OpenError> {
+    assert!(before.awaits_formatting(), "it says that its areas change");
+    let place = before.place();
+    let superblock = Superblock {
+        generation: before.generation + 1,
+        ..first_superblock(rt, side, template, place, new).await?
+    };
+    fill(rt, side, &superblock, None).await?;
+    Ok(superblock)
+}
+
+/// Returns the first superblock of a side at a place of the table, marked as lacking everything.
+async fn first_superblock(
+    rt: &Rt,
+    side: &Candidate,
+    template: &Superblock,
+    place: usize,
+    new: NewSide,
+) -> Result<Superblock, OpenError> {
     let layout = new.check(side, template.volume_bytes, true).await?;
     let no_checksums = template.flags.no_checksums;
     if no_checksums && layout.segments.is_some() {
         return Err(side.error(NEEDS_CHECKSUMS));
     }
-    let superblock = Superblock {
+    Ok(Superblock {
         side: template.table[place].expect("the side is listed").side,
         state: SideState::Inconsistent,
         flags: SideFlags {
@@ -204,16 +247,23 @@ pub(in crate::layers::mirror) async fn make_side(
         written_s: rt.unix_seconds(),
         history: Behind::Everything.history(&template.history, place),
         ..template.clone()
-    };
+    })
+}
+
+/// Empties the areas of a side, and then writes its superblock, first the copy `spare`; see
+/// [`Candidate::write`].
+async fn fill(
+    rt: &Rt,
+    side: &Candidate,
+    superblock: &Superblock,
+    spare: Option<usize>,
+) -> Result<(), OpenError> {
     let failed = |what: &'static str| move |error: IoError| side.error(&format!("{what}: {error}"));
-    side.wipe()
-        .await
-        .map_err(failed("removing old superblocks"))?;
-    let empty = store::initialise(rt, &side.device, superblock.side, &layout, false).await;
+    let (uuid, layout) = (superblock.side, &superblock.layout);
+    let empty = store::initialise(rt, &side.device, uuid, layout, false).await;
     empty.map_err(failed("emptying its areas"))?;
-    let written = side.write(&superblock, &Cell::new(Some(0)), rt).await;
-    written.map_err(failed("writing the superblock"))?;
-    Ok(superblock)
+    let written = side.write(superblock, &Cell::new(spare), rt).await;
+    written.map_err(failed("writing the superblock"))
 }
 
 /// Returns an error when a side has too little room for a volume of `volume_bytes`.

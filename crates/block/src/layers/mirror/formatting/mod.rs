@@ -17,7 +17,7 @@ use super::superblock::{Candidate, SIDES_MAX, SideLayout};
 use crate::error::OpenError;
 
 pub use self::making::{Formatted, Formatting};
-pub(super) use self::making::{NewSide, make_side};
+pub(super) use self::making::{NewSide, make_side, make_side_over};
 
 /// Prepares sides for a new volume, which is empty or has the content of an adopted side. Nothing
 /// is written before every side has passed its checks.

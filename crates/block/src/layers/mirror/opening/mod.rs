@@ -392,6 +392,17 @@ impl Attempt<'_> {
             |read_bytes| self.tell(index, OpeningStep::ReadingLog, read_bytes, log_bytes);
         let store = match Store::open_telling(self.rt, &on, &acknowledged).await {
             Ok(store) => store,
+            // The volume formats the device again once it is open.
+            Err(IoError::Corrupt) if superblock.awaits_formatting() => {
+                return Inspected {
+                    seen: Seen {
+                        durable,
+                        unformatted: true,
+                        ..Seen::of(&side.name, Ok(superblock))
+                    },
+                    store: None,
+                };
+            }
             Err(IoError::Corrupt) => {
                 return absent(Absence::Damaged(damaged_words(&superblock).to_owned()));
             }
@@ -670,7 +681,9 @@ impl Attempt<'_> {
         let table = made.volume.table();
         for (side, life) in inspected.iter().zip(&made.lives) {
             let found = side.seen.found.as_ref().ok();
-            let is_unlisted = found.is_some_and(|found| place_in(&table, &found.side).is_none());
+            let is_unlisted = found.is_some_and(|found| {
+                place_in(&table, &found.side).is_none() && !found.awaits_formatting()
+            });
             if is_unlisted && *life == Life::MISSING {
                 let name = &side.seen.name;
                 let words = unlisted_in_words(name);

@@ -151,6 +151,12 @@ impl Store {
         Ok(learned)
     }
 
+    /// Returns true when a page of the checksums was found damaged and has not been started anew.
+    pub(in super::super) fn is_damaged(&self) -> bool {
+        let checksums = self.checksums.as_ref();
+        checksums.is_some_and(|checksums| !checksums.damaged().is_empty())
+    }
+
     /// Returns the position at which a range of the volume begins to hold data, as far as this is
     /// known without I/O: before that position, the log has no records and no checksum page was
     /// ever written.

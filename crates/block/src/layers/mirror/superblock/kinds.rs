@@ -33,6 +33,14 @@ impl SideLayout {
         }
     }
 
+    /// Returns how a side with this layout stores the blocks of the volume.
+    pub fn kind(&self) -> SideKind {
+        match self.segments {
+            None => SideKind::Home,
+            Some(_) => SideKind::Log,
+        }
+    }
+
     /// Checks a layout that was read, for a volume of `volume_bytes` on a device of `device_bytes`:
     /// areas must not overlap, and must be large enough for the volume.
     ///

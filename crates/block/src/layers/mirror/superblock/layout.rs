@@ -142,6 +142,16 @@ pub enum SideKind {
     Log,
 }
 
+impl SideKind {
+    /// Returns the value of the key `layout` for this kind.
+    pub fn name(self) -> &'static str {
+        match self {
+            SideKind::Home => "home",
+            SideKind::Log => "log",
+        }
+    }
+}
+
 /// Requested properties of a layout.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Asked {

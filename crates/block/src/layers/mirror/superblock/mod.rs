@@ -381,6 +381,14 @@ impl Superblock {
         epochs.find(|epoch| epoch.has_member(place))
     }
 
+    /// Returns true when the device of this side is to be formatted again for another layout: the
+    /// side lacks everything, and its areas may be those of the one layout, of the other, or a
+    /// mixture.
+    pub fn awaits_formatting(&self) -> bool {
+        let is_remembered = self.remembered.converted_to(self.place()).is_some();
+        self.state == SideState::Inconsistent && is_remembered
+    }
+
     /// Returns the number of sides of the volume.
     pub fn side_count(&self) -> usize {
         self.table.iter().flatten().count()

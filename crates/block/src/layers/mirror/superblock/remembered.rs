@@ -1,12 +1,13 @@
 //! Unfinished operations of a volume, as stored in every superblock: sides that are to leave, sides
-//! that a command has added, sides that have left by a command, and the progress of a scrub.
+//! that are to get another layout, sides that a command has added, sides that have left by a
+//! command, and the progress of a scrub.
 //!
 //! The record belongs to the table of sides: its fields that refer to places in the table change
 //! only with a new epoch, like the table itself. Zero bytes, which older programs wrote, mean that
 //! no operation is remembered. The record must never name a leaving side that has no place in the
 //! table.
 
-use super::{Block, Fields, SIDES_MAX, Table, Uuid};
+use super::{Block, Fields, SIDES_MAX, SideKind, Table, Uuid};
 
 /// Maximum number of sides that are remembered after a command has removed them; the oldest is
 /// dropped first.
@@ -20,6 +21,9 @@ const LEFT_AT: usize = ADDED_AT + 8;
 const SCRUB_AT: usize = LEFT_AT + 8 * LEFT_MAX;
 /// Code of a side that leaves without being replaced by another side.
 const LEAVES_NOW: u8 = 255;
+/// Codes of a side that stays, and whose device is to be formatted again for another layout.
+const CONVERTED_TO_LOG: u8 = 254;
+const CONVERTED_TO_HOME: u8 = 253;
 
 /// The first half of the UUID of a side that has left. It stands for the whole UUID, for which the
 /// record has no room.
@@ -61,6 +65,7 @@ pub struct Remembered {
     /// higher revision has the valid record.
     pub revision: u64,
     leaving: [Option<Leaving>; SIDES_MAX],
+    converted_to: [Option<SideKind>; SIDES_MAX],
     added: u16,
     left: [Half; LEFT_MAX],
     /// The scrub that was started and has not ended; `None` when there is none.
@@ -75,8 +80,32 @@ impl Remembered {
     }
 
     /// Sets the condition under which the side at a place leaves the volume; `None` makes it stay.
+    /// A side that leaves is not converted.
     pub fn set_leaving(&mut self, place: usize, leaving: Option<Leaving>) {
         self.leaving[place] = leaving;
+        if leaving.is_some() {
+            self.converted_to[place] = None;
+        }
+    }
+
+    /// Returns how the side at a place is to store the blocks of the volume, once its device has
+    /// been formatted again; `None` when the device is not to be formatted.
+    pub fn converted_to(&self, place: usize) -> Option<SideKind> {
+        self.converted_to[place]
+    }
+
+    /// Sets whether the device of the side at a place is to be formatted again, and for which
+    /// layout.
+    ///
+    /// # Panics
+    /// When the side is to leave the volume.
+    pub fn set_converted_to(&mut self, place: usize, kind: Option<SideKind>) {
+        let stays = self.leaving[place].is_none();
+        assert!(
+            kind.is_none() || stays,
+            "a side that leaves is not converted"
+        );
+        self.converted_to[place] = kind;
     }
 
     /// Returns the place of the side that the side at `place` is to replace; `None` when the side
@@ -98,10 +127,11 @@ impl Remembered {
         self.added |= u16::from(added) << place;
     }
 
-    /// Returns true when a command told the side at a place to leave, or when a command added the
-    /// side and no configuration has named it since.
+    /// Returns true when a command told the side at a place to leave or to get another layout, or
+    /// when a command added the side and no configuration has named it since.
     pub fn concerns(&self, place: usize) -> bool {
-        self.is_added(place) || self.leaving[place].is_some()
+        let changes = self.leaving[place].is_some() || self.converted_to[place].is_some();
+        self.is_added(place) || changes
     }
 
     /// Records that a side has left the volume by a command.
@@ -132,6 +162,7 @@ impl Remembered {
     pub fn clear_place(&mut self, place: usize) {
         self.set_added(place, false);
         self.leaving[place] = None;
+        self.converted_to[place] = None;
         if let Some(replaced) = self.replaced_by(place) {
             self.leaving[replaced] = None;
         }
@@ -150,11 +181,13 @@ impl Remembered {
     pub(super) fn encode(&self, block: &mut [u8]) {
         let mut fields = Fields::at(block, AT);
         fields.put_u64(self.revision);
-        for leaving in self.leaving {
-            fields.put(&[match leaving {
-                None => 0,
-                Some(Leaving::OnceComplete(place)) => place as u8 + 1,
-                Some(Leaving::Now) => LEAVES_NOW,
+        for (leaving, converted_to) in self.leaving.iter().zip(self.converted_to) {
+            fields.put(&[match (leaving, converted_to) {
+                (None, None) => 0,
+                (Some(Leaving::OnceComplete(place)), _) => *place as u8 + 1,
+                (Some(Leaving::Now), _) => LEAVES_NOW,
+                (None, Some(SideKind::Log)) => CONVERTED_TO_LOG,
+                (None, Some(SideKind::Home)) => CONVERTED_TO_HOME,
             }]);
         }
         fields.put_u64(u64::from(self.added));
@@ -182,6 +215,11 @@ impl Remembered {
             }
             _ => None,
         };
+        let converted_to = |place: usize| match block.0[LEAVING_AT + place] {
+            CONVERTED_TO_LOG => Some(SideKind::Log),
+            CONVERTED_TO_HOME => Some(SideKind::Home),
+            _ => None,
+        };
         let left = |at: usize| std::array::from_fn(|byte| block.0[LEFT_AT + 8 * at + byte]);
         let count = |at: usize| block.u64_at(SCRUB_AT + 8 * at);
         let scrub = ScrubRecord {
@@ -196,6 +234,7 @@ impl Remembered {
         let found = Remembered {
             revision: block.u64_at(AT),
             leaving: std::array::from_fn(leaving),
+            converted_to: std::array::from_fn(converted_to),
             added: block.u64_at(ADDED_AT) as u16,
             left: std::array::from_fn(left),
             scrub: (scrub.started_s != 0).then_some(scrub),
@@ -224,6 +263,16 @@ mod tests {
         assert_eq!(remembered, Remembered::default());
         remembered.set_leaving(0, Some(Leaving::Now));
         assert_eq!(remembered.within(&[None; SIDES_MAX]), Remembered::default());
+    }
+
+    #[test]
+    fn a_side_that_leaves_is_not_converted() {
+        let mut remembered = Remembered::default();
+        remembered.set_converted_to(1, Some(SideKind::Log));
+        assert!(remembered.concerns(1));
+        assert_eq!(remembered.within(&[None; SIDES_MAX]), Remembered::default());
+        remembered.set_leaving(1, Some(Leaving::Now));
+        assert_eq!(remembered.converted_to(1), None);
     }
 
     #[test]

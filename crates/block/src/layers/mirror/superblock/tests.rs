@@ -136,6 +136,12 @@ fn zeroes_remember_nothing_and_a_side_that_is_not_listed_does_not_leave() {
     }
     let now = Superblock::decode(&altered(3936, &[255])).unwrap().unwrap();
     assert_eq!(now.remembered.leaving(0), Some(Leaving::Now));
+    for (code, kind) in [(254, SideKind::Log), (253, SideKind::Home)] {
+        let block = altered(3936, &[code]);
+        let found = Superblock::decode(&block).unwrap().unwrap();
+        assert_eq!(found.remembered.converted_to(0), Some(kind));
+        assert_eq!(found.encode(), block);
+    }
 }
 
 /// The offsets are specified in `docs/format/mirror-side.md`.

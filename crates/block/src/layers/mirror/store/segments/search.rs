@@ -35,8 +35,8 @@ pub(in super::super) struct Found {
     pub(in super::super) birth: Birth,
     pub(in super::super) digest: u32,
     /// Generation of its segment, or 0 if the log has filled it. Of two contents of the same age,
-    /// cleaning has moved the one with the higher generation later. The segment of the other one may
-    /// have been free, and must become free again.
+    /// cleaning has moved the one with the higher generation later. The segment of the other one
+    /// may have been free, and must become free again.
     pub(in super::super) moved_in: u64,
     /// Number of the block in the segments.
     at: u32,
@@ -111,8 +111,8 @@ impl Segments {
         Ok(found)
     }
 
-    /// Returns all that a segment says about its blocks: the summary, and, if the segment was begun again since, what the chunks and entries
-    /// say that it was filled with.
+    /// Returns all that a segment says about its blocks: the summary, and, if the segment was begun
+    /// again since, what the chunks and entries say that it was filled with.
     async fn all_descriptions(&self, segment: u32) -> Result<Vec<Part>, IoError> {
         let first = segment * self.layout.segment_blocks() as u32;
         let mut all = Vec::new();
