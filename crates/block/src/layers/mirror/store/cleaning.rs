@@ -45,7 +45,14 @@ impl Store {
                 Ok(false) => {
                     segments.until_after(moment, || self.ending.get()).await;
                 }
-                Err(_) => self.rt.sleep(RETRY_AFTER).await,
+                Err(error) => {
+                    // While few segments are free, nothing is folded before cleaning has freed
+                    // some. Changes that wait for space would wait forever if no cleaning succeeds.
+                    if segments.must_clean_first() {
+                        self.log.fail_waiting(error);
+                    }
+                    self.rt.sleep(RETRY_AFTER).await;
+                }
             }
         }
     }
