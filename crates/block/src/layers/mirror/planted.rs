@@ -3,7 +3,7 @@
 //! wrapped device can imitate are not here but beside the tester.
 //!
 //! Only builds with debug assertions have these bugs, and in them only the thread that has called
-//! [`plant`]. In all other builds [`is_planted`] always returns false, so the shipped code never
+//! [`plant`]. In all other builds `is_planted` always returns false, so the shipped code never
 //! contains a path for a bug.
 
 use serde::Serialize;
