@@ -19,7 +19,7 @@ fn seeds_for(plant: Plant) -> u64 {
         Plant::Mirror(bug) => match bug {
             Bug::FreesEarly | Bug::FreesPinned | Bug::RefersBeforeWritten => 180,
             Bug::DropsRunsEarly | Bug::ForgetsDuringCommit => 180,
-            Bug::CommitsUnflushed => 240,
+            Bug::CommitsUnflushed => 500,
             Bug::MovesOverNewer => 430,
             _ => 40,
         },
