@@ -10,6 +10,7 @@ use bimetal_block::media::memory::MemoryDevice;
 use bimetal_block::{Device, Flags, Op, Request};
 use bimetal_rt::{Rng, Rt};
 
+use crate::common::segments::spoil_map;
 use crate::common::virtual_rt;
 use crate::common::volume::{OpenVolume, Volume};
 
@@ -113,6 +114,30 @@ fn what_is_damaged_is_listed_and_nothing_else() {
             }
         });
     }
+}
+
+/// A block whose place was lost, and whose content is damaged, stays lost. Later openings know that
+/// from the page of the map, which a commit has written again.
+#[test]
+fn what_was_lost_before_is_listed_too() {
+    let rt = virtual_rt(34);
+    rt.block_on(async {
+        let volume = formatted(&rt, SideKind::Log).await;
+        let mirror = volume.open().await;
+        mirror.fill(0..8 * MIB, 7).await;
+        let place = mirror.place_on(0, 5 * MIB).expect("it has a place");
+        mirror.close().await;
+        volume.spoil(0, place).await;
+        spoil_map(&volume, 0, false).await;
+        let mirror = volume.open_alone(0).await;
+        mirror.put(9 * MIB, 9).await;
+        mirror.close().await;
+        let (rescued, _) = rescue(&rt, &volume, 0).await;
+        let [missing] = &rescued.missing[..] else {
+            panic!("{rescued:?}");
+        };
+        assert_eq!(*missing, 5 * MIB..5 * MIB + BLOCK);
+    });
 }
 
 #[test]

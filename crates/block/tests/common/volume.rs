@@ -197,8 +197,8 @@ impl Volume {
     }
 }
 
-/// A volume that is open. A test that drops it without closing it simulates the death of the
-/// server.
+/// A volume that is open. A test that drops it without closing it simulates the death of an idle
+/// server. The tasks of a busy one go on, and [`Volume::kill`] is for that.
 pub struct OpenVolume {
     rt: Rt,
     mirror: Mirror,

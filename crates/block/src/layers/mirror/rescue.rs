@@ -21,7 +21,7 @@ use crate::request::{Flags, Request};
 
 /// Length of the part of the device whose content is listed at once, so that the list fits into
 /// memory.
-const LISTED_BYTES: u64 = 64 << 30;
+const LISTED_BYTES: u64 = 16 << 30;
 /// Maximum number of reads of the side in flight, and of writes of the copy for each of them.
 const READS_MAX: usize = 8;
 const WRITES_MAX: usize = 32;
@@ -169,7 +169,8 @@ impl Rescue {
             self.copy_pieces(&pieces, into, (&mut rescued, &mut missing), &of_part)
                 .await?;
         }
-        missing.extend(self.store.lost_ranges());
+        let lost = self.store.lost_ranges().await;
+        missing.extend(lost.map_err(RescueError::Side)?.iter());
         let flushed = into.submit(Request::flush()).await;
         flushed.map_err(RescueError::Copy)?;
         rescued.missing = missing.iter().collect();

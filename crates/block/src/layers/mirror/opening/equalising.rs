@@ -188,7 +188,7 @@ impl Attempt<'_> {
     /// Finds blocks of logged sources again whose places are lost, unless another source can supply
     /// them.
     async fn restore_places(&self, inspected: &[Inspected], plan: &Plan) -> Result<(), Setback> {
-        let has_lost = |side: &&usize| store_of(inspected, **side).has_lost_places();
+        let has_lost = |side: &&usize| store_of(inspected, **side).has_lost_pages();
         let lacking: Vec<usize> = plan.sources.iter().filter(has_lost).copied().collect();
         if lacking.len() < plan.sources.len() {
             return Ok(());

@@ -334,7 +334,7 @@ impl Store {
         };
         let mut suspect = RangeSet::new();
         if let Some(segments) = &segments {
-            suspect.extend(volume_ranges(segments.lost_blocks(), on));
+            suspect.extend(segments.lost_ranges(on.volume_bytes).iter());
         }
         let mut forgotten = RangeSet::new();
         forgotten.extend(recovered.given_up);
@@ -753,16 +753,6 @@ impl Store {
     pub(super) fn digest(&self) -> BlockDigest {
         self.digest
     }
-}
-
-/// Returns the ranges of the volume that lie in ranges of virtual blocks of a logged side.
-fn volume_ranges(blocks: Vec<Range<u64>>, on: &StoreDevice) -> impl Iterator<Item = Range<u64>> {
-    let (before, volume_bytes) = (on.layout.checksums.1, on.volume_bytes);
-    let offset = move |block: u64| (block * BLOCK_BYTES).saturating_sub(before);
-    let ranges = blocks.into_iter();
-    ranges
-        .map(move |blocks| offset(blocks.start)..offset(blocks.end).min(volume_bytes))
-        .filter(|range| range.start < range.end)
 }
 
 /// Waits until all appends have ended, and returns the first error among them.

@@ -7,6 +7,7 @@
 //! whose checksum is unknown too stays lost.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use super::Store;
 use super::checksums::{Checksums, Expected};
@@ -20,10 +21,12 @@ use crate::range_set::RangeSet;
 const SEARCHED_BLOCKS: u64 = 4 << 20;
 
 impl Store {
-    /// Returns true when places of blocks are lost.
-    pub(in super::super) fn has_lost_places(&self) -> bool {
+    /// Returns true when this opening has found damaged pages of the map, so that places of blocks
+    /// can be found again. Places that were lost before stay lost: the segments with the blocks have
+    /// been searched, or filled again.
+    pub(in super::super) fn has_lost_pages(&self) -> bool {
         let segments = self.segments.as_ref();
-        segments.is_some_and(|segments| !segments.lost_blocks().is_empty())
+        segments.is_some_and(|segments| segments.has_lost_pages())
     }
 
     /// Finds blocks again whose places are lost, as far as the segments have their content. Must be
@@ -59,29 +62,10 @@ impl Store {
                 }
             }
         }
-        self.suspect_only_lost(segments);
-        Ok(())
-    }
-
-    /// Sets the ranges that have to be healed from another side: those whose places are still lost.
-    fn suspect_only_lost(&self, segments: &Segments) {
         let mut suspect = self.suspect.borrow_mut();
         suspect.clear();
-        suspect.extend(self.volume_ranges_lost(segments).iter());
-    }
-
-    /// Returns the ranges of the volume whose places are lost.
-    pub(super) fn volume_ranges_lost(&self, segments: &Segments) -> RangeSet {
-        let volume = self.data_offset..self.data_offset + self.volume_bytes.get();
-        let mut lost = RangeSet::new();
-        for blocks in segments.lost_places().iter() {
-            let start = Segments::address_of(blocks.start).max(volume.start);
-            let end = Segments::address_of(blocks.end).min(volume.end);
-            if start < end {
-                lost.insert(start - volume.start..end - volume.start);
-            }
-        }
-        lost
+        suspect.extend(segments.lost_ranges(self.volume_bytes.get()).iter());
+        Ok(())
     }
 }
 
@@ -115,19 +99,20 @@ async fn restore_blocks(
     let first = segments.first_volume_block();
     let mut digests = BTreeMap::new();
     for range in wanted.iter() {
-        for block in range {
-            let of_volume = block - first;
-            let expected = match checksums.expected(of_volume..of_volume + 1).await {
-                Ok(expected) => expected[0],
-                Err(IoError::Corrupt) => Expected::Unknown,
-                Err(error) => return Err(error),
+        for blocks in pages_of(range.start - first..range.end - first) {
+            let expected = match checksums.expected(blocks.clone()).await {
+                // The page is damaged.
+                Err(IoError::Corrupt) => continue,
+                other => other?,
             };
-            match expected {
-                Expected::NeverWritten => segments.restore_nowhere(block),
-                Expected::Digest(digest) => {
-                    digests.insert(block, digest);
+            for (block, expected) in (first + blocks.start..).zip(expected) {
+                match expected {
+                    Expected::NeverWritten => segments.restore_nowhere(block),
+                    Expected::Digest(digest) => {
+                        digests.insert(block, digest);
+                    }
+                    Expected::Unknown | Expected::Lost => {}
                 }
-                Expected::Unknown | Expected::Lost => {}
             }
         }
     }
@@ -140,4 +125,15 @@ async fn restore_blocks(
     intact.sort_unstable_by_key(|found| std::cmp::Reverse((found.birth, found.moved_in)));
     intact.iter().for_each(|found| segments.restore(found));
     Ok(())
+}
+
+/// Divides blocks of the volume into parts that one page of the checksums describes.
+fn pages_of(blocks: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    let mut left = blocks;
+    std::iter::from_fn(move || {
+        let page_end = Checksums::blocks_of(Checksums::page_of(left.start)).end;
+        let part = left.start..left.end.min(page_end);
+        left.start = part.end;
+        (!part.is_empty()).then_some(part)
+    })
 }

@@ -7,17 +7,16 @@
 use std::ops::Range;
 
 use bimetal_rt::Payload;
-use bimetal_rt::turn::give_way;
 
 use super::Store;
-use super::checksums::{self, Expected};
+use super::checksums::{self, Checksums, Expected};
 use super::digests::Digests;
 use super::index::Content;
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
 use crate::extent_map::Cut;
 use crate::range_set::RangeSet;
-use crate::request::Request;
+use crate::request::{EXTENTS_MAX, Extent, Request};
 
 /// Maximum number of bytes between two pieces that are read together, and of all bytes that are
 /// read together. A disk passes over such a gap faster than it seeks.
@@ -111,56 +110,70 @@ impl Store {
         let mut pieces = Vec::new();
         match &self.segments {
             Some(segments) => {
-                for (at, offset) in segments.stored_in(&range).await {
+                let mut stored = segments.stored_in(&range).await;
+                stored.sort_unstable();
+                for (at, offset) in stored {
                     if offset < self.volume_bytes.get() {
                         self.add_piece(&mut pieces, at, offset);
                     }
                 }
-                pieces.sort_unstable_by_key(|piece| piece.at);
             }
             None => {
-                let start = range.start - self.data_offset;
-                for offset in (start..range.end - self.data_offset).step_by(BLOCK_BYTES as usize) {
-                    give_way().await;
-                    if self.has_content_at_home(offset).await? {
-                        self.add_piece(&mut pieces, self.data_offset + offset, offset);
-                    }
-                }
+                let home = range.start - self.data_offset..range.end - self.data_offset;
+                self.pieces_at_home(home, &mut pieces).await?;
             }
         }
-        let mut joined: Vec<Piece> = Vec::with_capacity(pieces.len());
-        for piece in pieces {
-            match joined.last_mut() {
-                Some(last) if last.joins(&piece) && last.len() < READ_BYTES_MAX => {
-                    last.range.end = piece.range.end;
-                }
-                _ => joined.push(piece),
-            }
-        }
-        Ok(joined)
+        Ok(pieces)
     }
 
-    /// Adds a block of the volume, unless the log has something newer.
+    /// Adds the parts of a range of the volume that have content at home.
+    async fn pieces_at_home(
+        &self,
+        range: Range<u64>,
+        pieces: &mut Vec<Piece>,
+    ) -> Result<(), IoError> {
+        let mut position = range.start;
+        while position < range.end {
+            // One page of the checksums at a time: if it is damaged, all of its blocks may have
+            // content.
+            let page = Checksums::blocks_of(Checksums::page_of(position / BLOCK_BYTES));
+            let end = range.end.min(page.end * BLOCK_BYTES);
+            let extents = match self.extents(position..end, EXTENTS_MAX).await {
+                Ok(found) => found.into_extents(),
+                Err(IoError::Corrupt) => vec![Extent {
+                    len: end - position,
+                    data: true,
+                }],
+                Err(error) => return Err(error),
+            };
+            for extent in extents {
+                let part = position..position + extent.len;
+                position = part.end;
+                for offset in part.step_by(BLOCK_BYTES as usize).filter(|_| extent.data) {
+                    self.add_piece(pieces, self.data_offset + offset, offset);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a block of the volume, unless the log has something newer. Blocks are added in the order
+    /// of the device.
     fn add_piece(&self, pieces: &mut Vec<Piece>, at: u64, offset: u64) {
         let range = offset..offset + BLOCK_BYTES;
-        if self.log.index.borrow().newest_in(&range).is_empty() {
-            pieces.push(Piece {
-                at,
-                range,
-                digests: None,
-            });
+        if !self.log.index.borrow().newest_in(&range).is_empty() {
+            return;
         }
-    }
-
-    async fn has_content_at_home(&self, offset: u64) -> Result<bool, IoError> {
-        let Some(checksums) = &self.checksums else {
-            return Ok(true);
+        let piece = Piece {
+            at,
+            range,
+            digests: None,
         };
-        let block = offset / BLOCK_BYTES;
-        match checksums.expected(block..block + 1).await {
-            Ok(expected) => Ok(expected[0] != Expected::NeverWritten),
-            Err(IoError::Corrupt) => Ok(true),
-            Err(error) => Err(error),
+        match pieces.last_mut() {
+            Some(last) if last.joins(&piece) && last.len() < READ_BYTES_MAX => {
+                last.range.end = piece.range.end;
+            }
+            _ => pieces.push(piece),
         }
     }
 
@@ -268,17 +281,45 @@ impl Store {
         Ok(wrong.is_empty())
     }
 
-    /// Returns the ranges of the volume whose places are lost and that the log has no content for.
-    pub(in super::super) fn lost_ranges(&self) -> Vec<Range<u64>> {
-        let Some(segments) = &self.segments else {
-            return Vec::new();
-        };
-        let mut lost = self.volume_ranges_lost(segments);
-        let index = self.log.index.borrow();
-        let logged = index.newest_in(&(0..self.volume_bytes.get()));
-        for (range, _) in logged {
+    /// Returns the ranges of the volume that the side has lost: it does not know where they are, or
+    /// no side had their content. Ranges that the log has something newer for are not among them.
+    ///
+    /// # Errors
+    /// Errors of the device that do not concern single blocks.
+    pub(in super::super) async fn lost_ranges(&self) -> Result<RangeSet, IoError> {
+        let volume_bytes = self.volume_bytes.get();
+        let mut lost = RangeSet::new();
+        if let Some(segments) = &self.segments {
+            lost.extend(segments.lost_ranges(volume_bytes).iter());
+        }
+        if let Some(checksums) = &self.checksums {
+            lost.extend(lost_by_checksums(checksums, volume_bytes / BLOCK_BYTES).await?);
+        }
+        for (range, _) in self.log.index.borrow().newest_in(&(0..volume_bytes)) {
             lost.remove(range);
         }
-        lost.iter().collect()
+        Ok(lost)
     }
+}
+
+/// Returns the ranges of a volume of `blocks` blocks whose content no side had, as the checksums
+/// say. Damaged pages of them say nothing.
+async fn lost_by_checksums(checksums: &Checksums, blocks: u64) -> Result<Vec<Range<u64>>, IoError> {
+    let (mut lost, mut position) = (Vec::new(), 0);
+    while position < blocks {
+        let kinds = match checksums.kinds_in_page(position..blocks).await {
+            Err(IoError::Corrupt) => {
+                position = Checksums::blocks_of(Checksums::page_of(position)).end;
+                continue;
+            }
+            other => other?,
+        };
+        for (kind, count) in kinds {
+            if kind == Expected::Lost {
+                lost.push(position * BLOCK_BYTES..(position + count) * BLOCK_BYTES);
+            }
+            position += count;
+        }
+    }
+    Ok(lost)
 }

@@ -14,6 +14,7 @@ use crate::request::{Flags, Op, Origin};
 
 mod full;
 mod late;
+mod salvage;
 mod straight;
 mod unwritten;
 
@@ -55,7 +56,12 @@ fn on(device: &Rc<dyn Device>) -> StoreDevice {
 /// Opens a store and registers a callback, by which the store learns that every change so far was
 /// given to its side. Returns the store and the next sequence number.
 async fn opened(rt: &Rt, device: &Rc<dyn Device>) -> (Rc<Store>, Rc<Cell<u64>>) {
-    let store = Store::open(rt, &on(device)).await.expect("it opens");
+    opened_on(rt, &on(device)).await
+}
+
+/// Opens a store as [`opened`] does, with other parameters.
+async fn opened_on(rt: &Rt, on: &StoreDevice) -> (Rc<Store>, Rc<Cell<u64>>) {
+    let store = Store::open(rt, on).await.expect("it opens");
     let next = Rc::new(Cell::new(store.found().next_number.max(1)));
     store.begin().await.expect("it begins");
     let given = Rc::clone(&next);

@@ -1,8 +1,6 @@
 //! Pages of the map on the device: reading all of them when a side is opened, writing those that
 //! have changed to the segments, and checking all of them.
 
-use std::ops::Range;
-
 use bimetal_rt::Payload;
 use bimetal_rt::turn::give_way;
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -12,7 +10,7 @@ use super::tables::PageEntry;
 use super::{Place, Segments, Stream, pages};
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
-use crate::layers::mirror::superblock::areas::{ENTRIES_BYTES, PAGE_BLOCKS};
+use crate::layers::mirror::superblock::areas::ENTRIES_BYTES;
 use crate::request::{Flags, Origin, Request};
 
 /// Number of the first page of the map. The checksums of a page include its number, so that no page
@@ -211,11 +209,9 @@ impl Segments {
         pages.map(|(page, _)| page).collect()
     }
 
-    /// Returns the virtual blocks that the lost pages of the map describe.
-    pub(in super::super) fn lost_blocks(&self) -> Vec<Range<u64>> {
-        let tables = self.tables.borrow();
-        let blocks = |page| page * PAGE_BLOCKS..(page + 1) * PAGE_BLOCKS;
-        tables.lost().map(blocks).collect()
+    /// Returns true when pages of the map are damaged and were not written again.
+    pub(in super::super) fn has_lost_pages(&self) -> bool {
+        self.tables.borrow().lost().next().is_some()
     }
 
     /// Reads all pages of the map and of the page table. A wrong page is written again from memory

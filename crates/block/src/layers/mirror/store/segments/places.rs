@@ -1,6 +1,7 @@
 //! The map of a logged side in memory: the place of each block of the virtual range, in pages. What
 //! has changed goes into the journal, or is written to the segments page by page.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use crate::layers::mirror::store::changes::Changes;
@@ -43,6 +44,8 @@ impl Place {
 /// The map; see the module documentation. A page without any place takes no memory.
 pub(super) struct Places {
     pages: Vec<Option<Box<[u32; PAGE_ENTRIES]>>>,
+    /// Pages that had blocks with a lost place when they were read.
+    with_lost: BTreeSet<u64>,
     pub(super) changes: Changes,
 }
 
@@ -52,6 +55,7 @@ impl Places {
         let pages = blocks.div_ceil(PAGE_BLOCKS) as usize;
         Places {
             pages: (0..pages).map(|_| None).collect(),
+            with_lost: BTreeSet::new(),
             changes: Changes::default(),
         }
     }
@@ -61,9 +65,12 @@ impl Places {
         self.pages() * PAGE_BLOCKS
     }
 
-    /// Returns the blocks that a page describes.
-    pub(super) fn blocks_of(&self, page: u64) -> Range<u64> {
-        page * PAGE_BLOCKS..(page + 1) * PAGE_BLOCKS
+    /// Returns the blocks whose places are lost: because a page is damaged, or because it was when
+    /// an earlier program read it.
+    pub(super) fn lost(&self) -> impl Iterator<Item = u64> {
+        let pages = self.with_lost.iter();
+        let blocks = pages.flat_map(|page| page * PAGE_BLOCKS..(page + 1) * PAGE_BLOCKS);
+        blocks.filter(|block| self.get(*block) == Place::Lost)
     }
 
     /// Returns the number of pages.
@@ -146,6 +153,9 @@ impl Places {
                 *entry = u32::from_le_bytes(bytes.try_into().expect("four bytes"));
             }
         }
+        if loaded.contains(&LOST) {
+            self.with_lost.insert(page);
+        }
         self.pages[page as usize] = Some(loaded);
     }
 }
@@ -195,6 +205,13 @@ mod tests {
         assert_eq!(read.get(1010), Place::At(7));
         assert_eq!(read.get(1012), Place::Nowhere);
         assert_eq!(read.get(2 * PAGE_BLOCKS), Place::Lost);
+        read.set(2 * PAGE_BLOCKS + 1, Place::At(9));
+        assert_eq!(read.lost().count() as u64, PAGE_BLOCKS - 1);
+        // What was lost is in the page when it is written again.
+        read.encode(2, &mut bytes);
+        let mut again = Places::new(3 * PAGE_BLOCKS);
+        again.load(2, Some(&bytes));
+        assert!(again.lost().eq(read.lost()));
         let stored: Vec<_> = read.stored_in_page(1).collect();
         assert_eq!(stored, [(1010, 7), (1011, u32::MAX - 3)]);
     }

@@ -17,7 +17,6 @@ use crate::BLOCK_BYTES;
 use crate::error::IoError;
 use crate::layers::mirror::store::entry::{HEADER_BYTES, Header};
 use crate::layers::mirror::superblock::areas::PAGE_BLOCKS;
-use crate::layers::mirror::superblock::segmented::VIRTUAL_START;
 use crate::range_set::RangeSet;
 use crate::request::Request;
 
@@ -46,14 +45,17 @@ impl Segments {
     /// Returns the blocks of the virtual range whose places are lost.
     pub(in super::super) fn lost_places(&self) -> RangeSet {
         let mut lost = RangeSet::new();
-        let places = self.places.borrow();
-        for page in self.tables.borrow().lost() {
-            let of_page = places.blocks_of(page);
-            lost.extend(
-                of_page
-                    .filter(|block| places.get(*block) == Place::Lost)
-                    .map(|block| block..block + 1),
-            );
+        lost.extend(self.places.borrow().lost().map(|block| block..block + 1));
+        lost
+    }
+
+    /// Returns the ranges of a volume of `volume_bytes` whose places are lost.
+    pub(in super::super) fn lost_ranges(&self, volume_bytes: u64) -> RangeSet {
+        let first = self.first_volume_block();
+        let mut lost = RangeSet::new();
+        let blocks = first..first + volume_bytes / BLOCK_BYTES;
+        for blocks in self.lost_places().parts_in(&blocks) {
+            lost.insert((blocks.start - first) * BLOCK_BYTES..(blocks.end - first) * BLOCK_BYTES);
         }
         lost
     }
@@ -313,11 +315,6 @@ impl Segments {
             }
         }
         stored
-    }
-
-    /// Returns the address of a block of the virtual range.
-    pub(in super::super) fn address_of(block: u64) -> u64 {
-        VIRTUAL_START + block * BLOCK_BYTES
     }
 }
 
