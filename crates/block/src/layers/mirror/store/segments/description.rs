@@ -10,13 +10,13 @@
 //! A description must never be believed without the content: a reader compares the digest, because
 //! a summary may be one of an earlier generation of the segment.
 
+use super::sealed::{is_sealed, seal};
 use crate::BLOCK_BYTES;
 use crate::layers::mirror::store::entry::{put_u32, put_u64, u32_at, u64_at};
 use crate::layers::mirror::superblock::Uuid;
 use crate::layers::mirror::superblock::areas::DESCRIBED_MAX;
 
 const MAGIC: [u8; 8] = *b"BMDESC\0\x01";
-const CHECKED_FROM: usize = 12;
 const HEAD_BYTES: usize = 64;
 const ENTRY_BYTES: usize = 28;
 const BYTES: usize = BLOCK_BYTES as usize;
@@ -76,7 +76,6 @@ pub(super) struct Head {
 pub(super) fn encode(side: &Uuid, head: &Head, described: &[Described]) -> Vec<u8> {
     assert!(described.len() as u64 <= DESCRIBED_MAX, "they fit a block");
     let mut block = vec![0; BYTES];
-    block[..8].copy_from_slice(&MAGIC);
     put_u32(&mut block, 12, described.len() as u32);
     put_u64(&mut block, 16, head.generation);
     put_u32(&mut block, 24, head.first);
@@ -88,20 +87,13 @@ pub(super) fn encode(side: &Uuid, head: &Head, described: &[Described]) -> Vec<u
         put_u64(entry, 16, described.birth.number);
         put_u32(entry, 24, described.digest);
     }
-    let checksum = checksum(side, &block);
-    put_u32(&mut block, 8, checksum);
+    seal(side, &MAGIC, &mut block);
     block
-}
-
-fn checksum(side: &Uuid, block: &[u8]) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(side), &block[CHECKED_FROM..])
 }
 
 /// Decodes a block with descriptions; `None` when it is not a valid one of this side.
 pub(super) fn decode(side: &Uuid, block: &[u8]) -> Option<(Head, Vec<Described>)> {
-    let is_whole =
-        block.len() == BYTES && block[..8] == MAGIC && u32_at(block, 8) == checksum(side, block);
-    let count = is_whole.then(|| u32_at(block, 12))?;
+    let count = is_sealed(side, &MAGIC, block).then(|| u32_at(block, 12))?;
     if u64::from(count) > DESCRIBED_MAX {
         return None;
     }
@@ -219,6 +211,10 @@ mod tests {
         block[80] = 7;
         block[82] = 1;
         block[88..92].copy_from_slice(&[0x44, 0x33, 0x22, 0x11]);
+        with_checksum(block)
+    }
+
+    fn with_checksum(mut block: Vec<u8>) -> Vec<u8> {
         let mut checked = SIDE.to_vec();
         checked.extend_from_slice(&block[12..]);
         block[8..12].copy_from_slice(&crc32c::crc32c(&checked).to_le_bytes());
@@ -250,10 +246,7 @@ mod tests {
     fn more_descriptions_than_fit_are_refused() {
         let mut bad = golden();
         bad[12] = 145;
-        let mut checked = SIDE.to_vec();
-        checked.extend_from_slice(&bad[12..]);
-        bad[8..12].copy_from_slice(&crc32c::crc32c(&checked).to_le_bytes());
-        assert_eq!(decode(&SIDE, &bad), None);
+        assert_eq!(decode(&SIDE, &with_checksum(bad)), None);
     }
 
     #[test]

@@ -10,6 +10,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use super::sealed;
 use crate::BLOCK_BYTES;
 use crate::layers::mirror::planted::{Bug, is_planted};
 use crate::layers::mirror::store::entry::{put_u32, put_u64, u32_at, u64_at};
@@ -17,7 +18,6 @@ use crate::layers::mirror::superblock::Uuid;
 use crate::layers::mirror::superblock::areas::PAGE_BLOCKS;
 
 const MAGIC: [u8; 8] = *b"BMJRNL\0\x01";
-const CHECKED_FROM: usize = 12;
 const HEAD_BYTES: usize = 32;
 const ITEM_HEAD_BYTES: usize = 10;
 const ENTRY_BYTES: usize = 6;
@@ -82,25 +82,17 @@ pub(super) fn pack(items: impl IntoIterator<Item = Item>) -> Vec<Vec<u8>> {
 pub(super) fn seal(side: &Uuid, (sequence, index): (u64, u32), packed: &[u8]) -> Vec<u8> {
     let mut block = packed.to_vec();
     block.resize(BYTES, 0);
-    block[..8].copy_from_slice(&MAGIC);
     put_u32(&mut block, 12, packed.len() as u32);
     put_u64(&mut block, 16, sequence);
     put_u32(&mut block, 24, index);
-    let checksum = checksum(side, &block);
-    put_u32(&mut block, 8, checksum);
+    sealed::seal(side, &MAGIC, &mut block);
     block
-}
-
-fn checksum(side: &Uuid, block: &[u8]) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(side), &block[CHECKED_FROM..])
 }
 
 /// Returns the items of a block that was read as the block number `index` of the run `sequence`;
 /// `None` when it is not that block.
 pub(super) fn items(side: &Uuid, (sequence, index): (u64, u32), block: &[u8]) -> Option<Vec<Item>> {
-    let is_whole = block.len() == BYTES
-        && block[..8] == MAGIC
-        && u32_at(block, 8) == checksum(side, block)
+    let is_whole = sealed::is_sealed(side, &MAGIC, block)
         && (u64_at(block, 16), u32_at(block, 24)) == (sequence, index);
     let end = is_whole.then(|| u32_at(block, 12) as usize)?;
     let mut left = block.get(HEAD_BYTES..end)?;

@@ -20,6 +20,7 @@ mod map_pages;
 mod pace;
 mod places;
 mod record;
+mod sealed;
 mod search;
 mod streams;
 mod summaries;
@@ -577,29 +578,17 @@ impl Segments {
         show("segments_retired", gauge(retired.count()));
         let live: u64 = usage.all().map(|(_, s)| u64::from(s.live)).sum();
         show("live_bytes", Statistic::Gauge((live * BLOCK_BYTES) as f64));
-        let moved = counts.moved_blocks * BLOCK_BYTES;
-        show("moved_bytes", Statistic::Counter(moved));
-        show(
-            "segments_cleaned",
-            Statistic::Counter(counts.cleaned_segments),
-        );
-        show(
-            "map_pages_written",
-            Statistic::Counter(counts.map_pages_written),
-        );
-        show(
-            "map_pages_damaged",
-            Statistic::Counter(counts.map_pages_damaged),
-        );
-        show(
-            "map_tables_damaged",
-            Statistic::Counter(counts.table_pages_damaged),
-        );
-        show(
-            "segments_without_summary",
-            Statistic::Counter(counts.map_searches),
-        );
-        show("map_commits", Statistic::Counter(counts.commits));
+        for (name, count) in [
+            ("moved_bytes", counts.moved_blocks * BLOCK_BYTES),
+            ("segments_cleaned", counts.cleaned_segments),
+            ("map_pages_written", counts.map_pages_written),
+            ("map_pages_damaged", counts.map_pages_damaged),
+            ("map_tables_damaged", counts.table_pages_damaged),
+            ("segments_without_summary", counts.map_searches),
+            ("map_commits", counts.commits),
+        ] {
+            show(name, Statistic::Counter(count));
+        }
         let debt = self.pace.debt_blocks() * BLOCK_BYTES;
         show("cleaning_debt_bytes", Statistic::Gauge(debt as f64));
     }
