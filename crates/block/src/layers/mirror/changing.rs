@@ -162,14 +162,8 @@ impl Shared {
         superblock: &Superblock,
     ) -> Result<Begun, String> {
         let on = store_device(&candidate.device, superblock, &self.config);
-        let begun = async {
-            let store = Store::open(&self.rt, &on).await?;
-            store.begin_mixing(None);
-            store.begin().await?;
-            Ok::<_, IoError>(store)
-        };
         let failed = |error| format!("side {}: {error}", candidate.name);
-        let store = begun.await.map_err(failed)?;
+        let store = Store::begin_new(&self.rt, &on).await.map_err(failed)?;
         Ok(Begun::of(&self.rt, store))
     }
 

@@ -342,9 +342,7 @@ impl Attempt<'_> {
         let made = make_side(self.rt, &candidate, &template, place, new).await?;
         let on = store_device(device, &made, self.config);
         let failed = |error: IoError| candidate.error(&error.to_string());
-        let store = Store::open(self.rt, &on).await.map_err(failed)?;
-        store.begin_mixing(None);
-        store.begin().await.map_err(failed)?;
+        let store = Store::begin_new(self.rt, &on).await.map_err(failed)?;
         inspected[index].store = Some(store);
         inspected[index].seen.found = Ok(made.clone());
         volume.found(index, candidate, made);

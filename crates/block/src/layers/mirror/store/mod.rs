@@ -285,6 +285,17 @@ impl Store {
         Store::open_telling(rt, on, &|_| ()).await
     }
 
+    /// Opens the store of a side that was just formatted, and begins its rebuild.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open) and [`begin`](Self::begin).
+    pub(super) async fn begin_new(rt: &Rt, on: &StoreDevice) -> Result<Rc<Store>, IoError> {
+        let store = Store::open(rt, on).await?;
+        store.begin_mixing(None);
+        store.begin().await?;
+        Ok(store)
+    }
+
     /// Opens a store as [`open`](Self::open) does, and repeatedly calls `told` with the number of
     /// bytes of the log read so far.
     ///
