@@ -1,7 +1,7 @@
 //! What the segments of a side hold, for cleaning: from memory while it was filled not long ago,
 //! else from the summary on the device.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use bimetal_rt::Payload;
@@ -22,10 +22,10 @@ const KEPT_BLOCKS_MAX: usize = 2 << 20;
 /// Descriptions of the segments that were filled last; see the module documentation.
 #[derive(Default)]
 pub(super) struct Summaries {
-    of: BTreeMap<u32, Rc<Vec<Described>>>,
-    /// The segments in the order in which they were filled. A segment may be in it that is no
-    /// longer kept.
-    order: VecDeque<u32>,
+    /// Each with the number of the segment in the order in which they were filled.
+    of: BTreeMap<u32, (u64, Rc<Vec<Described>>)>,
+    /// The segments in that order.
+    order: BTreeMap<u64, u32>,
     kept_blocks: usize,
 }
 
@@ -34,20 +34,21 @@ impl Summaries {
     pub(super) fn keep(&mut self, segment: u32, described: Vec<Described>) {
         self.forget(segment);
         self.kept_blocks += described.len();
-        self.of.insert(segment, Rc::new(described));
-        self.order.push_back(segment);
+        let number = self.order.last_key_value().map_or(0, |(last, _)| last + 1);
+        self.order.insert(number, segment);
+        self.of.insert(segment, (number, Rc::new(described)));
         while self.kept_blocks > KEPT_BLOCKS_MAX
-            && let Some(oldest) = self.order.pop_front()
+            && let Some((_, oldest)) = self.order.first_key_value()
         {
-            self.forget(oldest);
+            self.forget(*oldest);
         }
     }
 
     /// Forgets the descriptions of a segment that becomes free.
     pub(super) fn forget(&mut self, segment: u32) {
-        if let Some(described) = self.of.remove(&segment) {
+        if let Some((number, described)) = self.of.remove(&segment) {
             self.kept_blocks -= described.len();
-            self.order.retain(|other| *other != segment);
+            self.order.remove(&number);
         }
     }
 }
@@ -70,7 +71,7 @@ impl Segments {
         &self,
         segment: u32,
     ) -> Result<Option<Rc<Vec<Described>>>, IoError> {
-        if let Some(kept) = self.summaries.borrow().of.get(&segment) {
+        if let Some((_, kept)) = self.summaries.borrow().of.get(&segment) {
             return Ok(Some(Rc::clone(kept)));
         }
         let read = self.read_summary(segment).await?;
