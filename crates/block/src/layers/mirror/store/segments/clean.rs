@@ -13,6 +13,7 @@ use bimetal_rt::turn::{count_entries, give_way};
 use futures_util::stream::{self, StreamExt};
 
 use super::description::{Birth, Described};
+use super::map_pages::FIRST_PAGE;
 use super::streams::{Chunk, Stream};
 use super::usage::{Segment, State};
 use super::{Pins, Place, SPARED_FOR_CLEANING, SPARED_FOR_PAGES, Segments};
@@ -211,8 +212,9 @@ impl Segments {
         let mut live = Vec::new();
         let mut unknown = Vec::new();
         for victim in victims {
-            let pages = self.pages_in(*victim);
-            match self.live_by_summary(*victim, pages).await? {
+            let described = self.described(*victim).await?;
+            give_way().await;
+            match described.and_then(|described| self.live_by_summary(*victim, &described)) {
                 Some(found) => live.extend(found),
                 None => unknown.push(*victim),
             }
@@ -224,60 +226,58 @@ impl Segments {
         Ok(live)
     }
 
-    /// Makes the next commit write the pages of the map and of the page table again that are in a
-    /// segment. Returns the number of their blocks.
-    fn pages_in(&self, segment: u32) -> u32 {
-        let pages = self.map_pages_in(segment);
-        let of_map = pages.len() as u32;
-        self.places.borrow_mut().mark(pages);
-        let usage = self.usage.borrow();
-        let is_inside = |block| usage.segment_of(block) == segment;
-        of_map + self.tables.borrow_mut().mark_in(is_inside)
-    }
-
-    /// Returns the live blocks of a segment in which `pages` live blocks are pages of the map and
-    /// of the page table, as the summary of the segment says; `None` when the summary does not know
-    /// all of them.
-    async fn live_by_summary(
-        &self,
-        segment: u32,
-        pages: u32,
-    ) -> Result<Option<Vec<Live>>, IoError> {
-        let Some(described) = self.described(segment).await? else {
-            return Ok(None);
-        };
-        give_way().await;
+    /// Returns the live blocks of a segment as its summary says, and marks the pages of the map and
+    /// of the page table in it; `None` when the summary does not know all that is live.
+    fn live_by_summary(&self, segment: u32, described: &[Described]) -> Option<Vec<Live>> {
         count_entries(described.len());
         let first = segment * self.layout.segment_blocks() as u32;
-        let places = self.places.borrow();
-        let described = (first..).zip(described.iter());
-        let is_live = |at: u32, of: &Described| {
-            of.block < places.blocks() && places.get(of.block) == Place::At(at)
-        };
-        let live = described.filter(|(at, of)| is_live(*at, of));
-        let live = live.map(|(at, of)| Live {
-            at,
-            block: of.block,
-            birth: of.birth,
-        });
-        let live: Vec<Live> = live.collect();
+        let (mut places, mut tables) = (self.places.borrow_mut(), self.tables.borrow_mut());
+        let (mut live, mut pages) = (Vec::new(), 0);
+        for (at, of) in (first..).zip(described) {
+            if of.block < places.blocks() {
+                if places.get(of.block) == Place::At(at) {
+                    live.push(Live {
+                        at,
+                        block: of.block,
+                        birth: of.birth,
+                    });
+                }
+            } else if tables.mark_at(of.block, at) {
+                pages += 1;
+            } else if let Some(page) = of.block.checked_sub(FIRST_PAGE)
+                && page < places.pages()
+                && tables.get(page).block() == Some(at)
+            {
+                places.mark([page]);
+                pages += 1;
+            }
+        }
         let all = self.usage.borrow().live_in(segment);
-        Ok((live.len() as u32 + pages == all).then_some(live))
+        (live.len() as u32 + pages == all).then_some(live)
     }
 
-    /// Returns the live blocks of some segments by a search in the whole map. Their age is unknown.
+    /// Returns the live blocks of some segments by a search in the whole map, and marks the pages
+    /// of the map and of the page table in them. The age of the blocks is unknown.
     async fn live_by_map(&self, victims: &[u32]) -> Vec<Live> {
         self.count(|counts| counts.map_searches += 1);
         let mut is_victim = vec![false; self.usage.borrow().count()];
         victims.iter().for_each(|v| is_victim[*v as usize] = true);
+        let is_inside = |block| is_victim[self.usage.borrow().segment_of(block) as usize];
+        let of_map: Vec<u64> = {
+            let mut tables = self.tables.borrow_mut();
+            tables.mark_in(is_inside);
+            let inside = tables.all();
+            let inside = inside.filter(|(_, entry)| entry.block().is_some_and(is_inside));
+            inside.map(|(page, _)| page).collect()
+        };
+        self.places.borrow_mut().mark(of_map);
         let mut live = Vec::new();
         let pages = self.places.borrow().pages();
         for page in 0..pages {
             give_way().await;
             count_entries(PAGE_BLOCKS as usize);
-            let (places, usage) = (self.places.borrow(), self.usage.borrow());
-            let stored = places.stored_in_page(page);
-            let inside = stored.filter(|(_, at)| is_victim[usage.segment_of(*at) as usize]);
+            let places = self.places.borrow();
+            let inside = places.stored_in_page(page).filter(|(_, at)| is_inside(*at));
             live.extend(inside.map(|(block, at)| Live {
                 at,
                 block,

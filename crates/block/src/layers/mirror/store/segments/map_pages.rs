@@ -197,18 +197,6 @@ impl Segments {
         Ok(())
     }
 
-    /// Returns the pages of the map that are in a segment.
-    pub(super) fn map_pages_in(&self, segment: u32) -> Vec<u64> {
-        let tables = self.tables.borrow();
-        let usage = self.usage.borrow();
-        let is_in = |entry: &PageEntry| {
-            let block = entry.block();
-            block.is_some_and(|block| usage.segment_of(block) == segment)
-        };
-        let pages = tables.all().filter(|(_, entry)| is_in(entry));
-        pages.map(|(page, _)| page).collect()
-    }
-
     /// Returns true when pages of the map are damaged and were not written again.
     pub(in super::super) fn has_lost_pages(&self) -> bool {
         self.tables.borrow().lost().next().is_some()

@@ -1,5 +1,6 @@
-//! Blocks of the segments that carry a checksum of their own: those of the journal, and descriptions.
-//! The checksum includes the side, so a block of another side is never taken for one of this side.
+//! Blocks of the segments that carry a checksum of their own: those of the journal, and
+//! descriptions. The checksum includes the side, so a block of another side is never taken for one
+//! of this side.
 
 use crate::BLOCK_BYTES;
 use crate::layers::mirror::store::entry::{put_u32, u32_at};

@@ -110,18 +110,23 @@ impl Tables {
         self.written.clone()
     }
 
-    /// Makes the next commit write the pages of the table of which a copy is in a segment. Returns
-    /// the number of these copies.
-    pub(super) fn mark_in(&mut self, is_inside: impl Fn(u32) -> bool) -> u32 {
-        let mut copies = 0;
-        for (number, table) in (0..).zip(&self.written) {
-            let inside = table.blocks().filter(|block| is_inside(*block)).count();
-            if inside > 0 {
-                self.changed.insert(number);
-                copies += inside as u32;
-            }
-        }
-        copies
+    /// Makes the next commit write the pages of the table of which a copy is in a block that
+    /// `is_inside` selects.
+    pub(super) fn mark_in(&mut self, is_inside: impl Fn(u32) -> bool) {
+        let is_in = |table: &TableEntry| table.blocks().any(&is_inside);
+        let tables = (0..).zip(&self.written);
+        let inside = tables.filter(|(_, table)| is_in(table));
+        self.changed.extend(inside.map(|(number, _)| number));
+    }
+
+    /// Makes the next commit write the page of the table that is described with this number, if a
+    /// copy of it is in the block `at`. Returns whether it is.
+    pub(super) fn mark_at(&mut self, number: u64, at: u32) -> bool {
+        let number = number.checked_sub(FIRST_TABLE);
+        let table = number.and_then(|number| self.written.get(number as usize));
+        let is_there = table.is_some_and(|table| table.blocks().any(|block| block == at));
+        self.changed.extend(number.filter(|_| is_there));
+        is_there
     }
 
     fn entries_of(&self, table: u64) -> &[PageEntry] {
