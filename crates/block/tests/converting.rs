@@ -269,10 +269,7 @@ fn the_only_complete_copy_is_never_converted() {
 
         // While one side is rebuilt, the other one is the only copy.
         let mirror = sides.open().await;
-        mirror
-            .convert_side("b", SideKind::Home)
-            .await
-            .expect("begun");
+        convert(&mirror, "b", SideKind::Home).await;
         let refused = mirror.convert_side("a", SideKind::Log).await;
         assert!(refused.is_err(), "it is the only copy");
         let unknown = mirror.convert_side("c", SideKind::Log).await;
@@ -281,6 +278,11 @@ fn the_only_complete_copy_is_never_converted() {
         assert_content(&mirror, "afterwards").await;
         mirror.close().await.expect("closed");
     });
+}
+
+/// Begins to convert a side.
+async fn convert(mirror: &Mirror, side: &str, to: SideKind) {
+    mirror.convert_side(side, to).await.expect("begun");
 }
 
 /// A block is damaged on the side that would remain, and no scrub has found it yet; then a read
@@ -296,10 +298,7 @@ fn a_side_with_the_last_good_copy_of_a_block_gives_it_away_first() {
         sides.both[0].device.submit(spoiled).await.expect("spoiled");
         let scrub = crate::common::sides::scrub(&rt, &mirror).await;
         assert_eq!((scrub.found, scrub.unrepairable), (1, 0), "{scrub:?}");
-        mirror
-            .convert_side("b", SideKind::Home)
-            .await
-            .expect("begun");
+        convert(&mirror, "b", SideKind::Home).await;
         assert!(sides.until_settled(&mirror).await);
         assert_content(&mirror, "afterwards").await;
         mirror.close().await.expect("closed");
@@ -346,10 +345,7 @@ fn a_conversion_does_not_stop_the_volume_and_names_the_line_to_write() {
         let options = OpenOptions::default();
         let mirror = open_with(&rt, &config, &both, &[], &options).await;
         let mirror = mirror.expect("it opens");
-        mirror
-            .convert_side("a", SideKind::Log)
-            .await
-            .expect("begun");
+        convert(&mirror, "a", SideKind::Log).await;
         assert_eq!(mirror.status().state, "open");
         let line = mirror.layouts_to_name(&Layouts::default());
         let line = line.map(|layouts| layouts.line());
@@ -357,10 +353,7 @@ fn a_conversion_does_not_stop_the_volume_and_names_the_line_to_write() {
         assert!(sides.until_settled(&mirror).await);
         let all = Layouts::All(SideKind::Log);
         assert_eq!(mirror.layouts_to_name(&all), None);
-        mirror
-            .convert_side("b", SideKind::Home)
-            .await
-            .expect("begun");
+        convert(&mirror, "b", SideKind::Home).await;
         let line = mirror.layouts_to_name(&all).map(|layouts| layouts.line());
         let each = "layout = { \"a\" = \"log\", \"b\" = \"home\" }";
         assert_eq!(line.as_deref(), Some(each));

@@ -22,8 +22,8 @@ const SEARCHED_BLOCKS: u64 = 4 << 20;
 
 impl Store {
     /// Returns true when this opening has found damaged pages of the map, so that places of blocks
-    /// can be found again. Places that were lost before stay lost: the segments with the blocks have
-    /// been searched, or filled again.
+    /// can be found again. Places that were lost before stay lost: the segments with the blocks
+    /// have been searched, or filled again.
     pub(in super::super) fn has_lost_pages(&self) -> bool {
         let segments = self.segments.as_ref();
         segments.is_some_and(|segments| segments.has_lost_pages())

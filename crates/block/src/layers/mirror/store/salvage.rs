@@ -157,8 +157,8 @@ impl Store {
         Ok(())
     }
 
-    /// Adds a block of the volume, unless the log has something newer. Blocks are added in the order
-    /// of the device.
+    /// Adds a block of the volume, unless the log has something newer. Blocks are added in the
+    /// order of the device.
     fn add_piece(&self, pieces: &mut Vec<Piece>, at: u64, offset: u64) {
         let range = offset..offset + BLOCK_BYTES;
         if !self.log.index.borrow().newest_in(&range).is_empty() {
