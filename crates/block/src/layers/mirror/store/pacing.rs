@@ -89,8 +89,12 @@ impl Store {
         self.release_withheld();
     }
 
-    /// Tells the log how much is withheld now.
+    /// Tells the log how much is withheld now. On a logged side, this is nothing: its log keeps
+    /// step with cleaning instead, and no chunk would release what is withheld.
     pub(super) fn release_withheld(&self) {
+        if self.segments.is_some() {
+            return;
+        }
         let withheld = self.pacing.borrow().withheld_bytes(self.rt.now().as_ns());
         self.log.withhold((withheld > 0).then_some(withheld));
     }

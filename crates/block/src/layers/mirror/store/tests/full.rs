@@ -1,6 +1,8 @@
 //! Tests of a log without free space, and of the changes that wait for space.
 
 use super::*;
+use crate::layers::fault::{Fault, FaultPlan};
+use crate::layers::mirror::superblock::{Asked, SideKind};
 
 /// Appends changes of 16 blocks at different places, until about `waiting` of them wait for space.
 fn fill(rt: &Rt, store: &Store, next: &Cell<u64>, waiting: u64) -> Vec<Outcome> {
@@ -90,6 +92,40 @@ fn nothing_overtakes_while_the_space_is_taken_by_what_waits_for_it() {
         assert!(!store.may_overtake(0, 0), "more waits than it is long");
         all_stored(outcomes).await.expect("it goes home meanwhile");
         assert!(store.may_overtake(0, 0), "all of it is complete");
+        store.stop().await;
+    });
+}
+
+/// On a logged side, no chunk releases what its log withholds, and the room of each entry that is
+/// dropped would be withheld in addition. A device that stalls in a commit must not make the log
+/// withhold anything: after a round of the log, changes would wait forever.
+#[test]
+fn a_stall_in_a_commit_withholds_nothing_on_a_logged_side() {
+    let rt = rt();
+    let memory: Rc<dyn Device> = Rc::new(MemoryDevice::new(&rt, 64 << 20));
+    let asked = Asked {
+        kind: SideKind::Log,
+        ..Asked::default()
+    };
+    let layout = SideLayout::of(memory.geometry(), asked).expect("it is large enough");
+    let fault = Fault::new(&rt, memory, FaultPlan::default(), 1);
+    let control = fault.control();
+    let device: Rc<dyn Device> = Rc::new(fault);
+    rt.block_on(async {
+        let made = initialise(&rt, &device, SIDE, &layout, false).await;
+        made.expect("memory does not fail");
+        let on = StoreDevice {
+            layout,
+            ..on(&device)
+        };
+        let (store, next) = opened_on(&rt, &on).await;
+        put(&rt, &store, &next, 3, &[1]).await;
+        store.flush(next.get()).await.expect("it is durable");
+        control.set_delay(Op::Flush, Duration::from_secs(1));
+        assert_eq!(store.empty().await, Ok(true));
+        control.set_delay(Op::Flush, Duration::ZERO);
+        let (open, free) = store.log.open_bytes();
+        assert_eq!(open, free, "nothing is withheld");
         store.stop().await;
     });
 }
