@@ -3,8 +3,9 @@
 //!
 //! A side whose log is full and is being destaged is slow, but makes progress. A side whose full
 //! log waits for another member is also treated as making progress, although its device has no
-//! request. A completed read is not progress, because a device can answer reads indefinitely
-//! without ever completing another write.
+//! request. While a change or a flush is in flight, a completed read is not progress, because a
+//! device can answer reads indefinitely without ever completing another write. Otherwise it is: a
+//! store that cleans segments may read for long before it has something to write.
 //!
 //! A store that has ended must change nothing on the side: another store can already be open on the
 //! same side, and a late destage or checkpoint of the ended store would overwrite content of the
@@ -32,6 +33,8 @@ pub(super) struct Noticed {
     is_held_up: Cell<bool>,
     /// Number of changes in flight.
     changes: Cell<usize>,
+    /// Number of changes and flushes in flight.
+    demanded: Cell<usize>,
     /// True once changes are refused.
     over: Cell<bool>,
     ended: Event,
@@ -44,6 +47,22 @@ impl Drop for Change<'_> {
     fn drop(&mut self) {
         self.0.changes.set(self.0.changes.get() - 1);
         self.0.ended.notify();
+    }
+}
+
+/// A request in flight, counted in a cell until this guard is dropped.
+struct Counted<'n>(&'n Cell<usize>);
+
+impl Counted<'_> {
+    fn one_more(count: &Cell<usize>) -> Counted<'_> {
+        count.set(count.get() + 1);
+        Counted(count)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
     }
 }
 
@@ -66,14 +85,15 @@ impl Noticed {
             last: Cell::new(Instant::ZERO),
             is_held_up: Cell::new(false),
             changes: Cell::new(0),
+            demanded: Cell::new(0),
             over: Cell::new(false),
             ended: Event::new(),
         })
     }
 
-    /// Returns the time of the last progress: the device completed a change or a flush, or `note`
-    /// was called. While the store waits for something other than the device, returns the present
-    /// time.
+    /// Returns the time of the last progress: the device completed a change or a flush, or a read
+    /// while none of these was in flight, or `note` was called. While the store waits for something
+    /// other than the device, returns the present time.
     pub(super) fn last(&self) -> Instant {
         match self.is_held_up.get() {
             true => self.rt.now(),
@@ -119,9 +139,16 @@ impl Device for Noticed {
 
     fn submit(&self, request: Request) -> IoFuture<'_> {
         if matches!(request.op, Op::Read | Op::Extents) {
-            return self.below.submit(request);
+            return IoFuture::new(async move {
+                let answer = self.below.submit(request).await;
+                if answer.is_ok() && self.demanded.get() == 0 {
+                    self.note();
+                }
+                answer
+            });
         }
         IoFuture::new(async move {
+            let _demanded = Counted::one_more(&self.demanded);
             let changes = request.op.changes_content();
             let _change = changes.then(|| self.begin_change()).transpose()?;
             let answer = self.below.submit(request).await;
@@ -134,5 +161,57 @@ impl Device for Noticed {
 
     fn close(&self) -> LocalFuture<'_, Result<(), IoError>> {
         self.below.close()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use bimetal_rt::{Payload, VirtualOptions};
+
+    use super::*;
+    use crate::BLOCK_BYTES;
+    use crate::layers::fault::{Fault, FaultPlan};
+    use crate::media::memory::MemoryDevice;
+    use crate::request::Flags;
+
+    /// A store that reads for long, because it cleans, is not silent. A device that answers reads
+    /// but no write is.
+    #[test]
+    fn a_read_is_progress_unless_a_change_waits() {
+        const S: Duration = Duration::from_secs(1);
+        let rt = Rt::virtual_time(VirtualOptions::default());
+        rt.block_on(async {
+            let memory: Rc<dyn Device> = Rc::new(MemoryDevice::new(&rt, 1 << 20));
+            let fault = Fault::new(&rt, memory, FaultPlan::default(), 1);
+            let control = fault.control();
+            let device: Rc<dyn Device> = Rc::new(fault);
+            let noticed = Noticed::over(&rt, &device);
+            let read = async || {
+                let answer = noticed.submit(Request::read(0, BLOCK_BYTES)).await;
+                answer.expect("memory does not fail");
+            };
+            for waiting in [Op::Write, Op::Flush] {
+                rt.sleep(S).await;
+                read().await;
+                assert_eq!(noticed.last(), rt.now());
+
+                control.set_delay(waiting, 2 * S);
+                let data = Payload::from(rt.pool().copy_of(&[1; BLOCK_BYTES as usize]));
+                let demanded = match waiting {
+                    Op::Write => Request::write(0, data, Flags::NONE),
+                    _ => Request::flush(),
+                };
+                let (began, of) = (rt.now(), Rc::clone(&noticed));
+                let demanded = rt.spawn(async move { of.submit(demanded).await });
+                rt.sleep(S).await;
+                read().await;
+                assert!(noticed.last() <= began, "{} waits", waiting.name());
+                demanded.await.expect("memory does not fail");
+                assert_eq!(noticed.last(), rt.now());
+                control.set_delay(waiting, Duration::ZERO);
+            }
+        });
     }
 }
