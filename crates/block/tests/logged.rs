@@ -1,6 +1,8 @@
 //! Sides that are a log and nothing else: what was written is read back however often segments were
 //! cleaned, after a stop and after the death of the server, and damage is found and repaired.
 
+use std::time::Duration;
+
 use bimetal_block::layers::mirror::Layouts;
 use bimetal_block::layers::mirror::superblock::{SideKind, SideLayout};
 use bimetal_block::{Device, Flags, Op, Request, Statistic};
@@ -135,6 +137,30 @@ fn what_was_written_is_there_however_often_segments_were_cleaned() {
             assert!(cleaned > 64, "{cleaned} segments were cleaned");
         });
     }
+}
+
+/// Each opening begins new segments and leaves the rest of the old ones behind. So a server that
+/// dies again and again, before it has cleaned any, uses up what is kept free for cleaning.
+#[test]
+fn a_full_side_goes_on_after_many_deaths_in_a_row() {
+    let rt = virtual_rt(12);
+    rt.block_on(async {
+        let mut volume = logged(&rt).await;
+        let mut mirror = volume.open().await;
+        let blocks = mirror.geometry().size_bytes / BLOCK;
+        let mut model = Model::new(blocks);
+        model.overwrite(&mirror, 2 * blocks).await;
+        for _ in 0..32 {
+            model.overwrite(&mirror, 4).await;
+            mirror.flush().await;
+            volume.kill(&rt).await;
+            mirror = volume.open().await;
+        }
+        let overwritten = rt.timeout(Duration::from_secs(600), model.overwrite(&mirror, blocks));
+        overwritten.await.expect("it goes on");
+        model.check(&mirror).await;
+        mirror.close().await;
+    });
 }
 
 /// A logged side that is started alone has all content, and cleans itself without the other side.

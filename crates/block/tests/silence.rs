@@ -5,12 +5,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::common::sides::until_complete;
+use crate::common::virtual_rt;
 use crate::common::volume::{OpenVolume, Volume};
-use bimetal_block::Op;
 use bimetal_block::layers::fault::{Fault, FaultControl, FaultPlan};
 use bimetal_block::layers::mirror::superblock::SideKind;
 use bimetal_block::layers::mirror::{AbsentReason, Layouts, MirrorConfig, OnDegraded, Silence};
 use bimetal_block::units::{Size, Time};
+use bimetal_block::{Device, Op};
 use bimetal_rt::Instant;
 
 const BLOCK: u64 = 4096;
@@ -27,22 +28,26 @@ impl Freezing {
     /// Runs a test of a volume with an SSD and a disk, or `count - 1` of them, whose exposure has
     /// room for 16 blocks.
     fn test(seed: u64, count: usize, test: impl AsyncFnOnce(Freezing)) {
-        Volume::test(seed, count, async |mut volume| {
-            volume.config.exposure.bytes = Size(BLOCKS_EXPOSED * BLOCK);
-            volume.config.exposure.silence = Silence::For(Time(Duration::from_secs(1)));
-            let rt = volume.rt.clone();
-            let faults = (0..count).map(|side| {
-                let fault = volume.put_over(side, |below| {
-                    Fault::new(&rt, below, FaultPlan::default(), 1)
-                });
-                let faults = fault.control();
-                let write_ms = if side == 0 { 1 } else { 10 };
-                faults.set_delay(Op::Write, Duration::from_millis(write_ms));
-                faults
-            });
-            let faults = faults.collect();
-            test(Freezing { volume, faults }).await;
+        Volume::test(seed, count, async |volume| {
+            test(Freezing::over(volume)).await
         });
+    }
+
+    fn over(mut volume: Volume) -> Freezing {
+        volume.config.exposure.bytes = Size(BLOCKS_EXPOSED * BLOCK);
+        volume.config.exposure.silence = Silence::For(Time(Duration::from_secs(1)));
+        let rt = volume.rt.clone();
+        let faults = (0..volume.sides.len()).map(|side| {
+            let fault = volume.put_over(side, |below| {
+                Fault::new(&rt, below, FaultPlan::default(), 1)
+            });
+            let faults = fault.control();
+            let write_ms = if side == 0 { 1 } else { 10 };
+            faults.set_delay(Op::Write, Duration::from_millis(write_ms));
+            faults
+        });
+        let faults = faults.collect();
+        Freezing { volume, faults }
     }
 
     fn freeze(&self, side: usize) {
@@ -336,6 +341,45 @@ fn a_side_that_is_silent_in_its_rebuild_is_ejected_again() {
                 let expected = [2, 2, 3, 1][(block * BLOCK / (4 * MIB)) as usize];
                 assert_eq!(alone.byte_at(block * BLOCK).await, Ok(expected), "{block}");
             }
+        }
+    });
+}
+
+/// All of a logged volume is written, and again while the disk is absent, so that all of its
+/// content is outdated when it returns. It is ejected again before it has gained space, several
+/// times: each return takes some of the segments that are kept free.
+#[test]
+fn a_full_logged_side_returns_however_often_it_was_ejected() {
+    const MIB: u64 = 1 << 20;
+    let rt = virtual_rt(12);
+    rt.block_on(async {
+        let mut volume = Volume::unformatted(&rt, 2);
+        volume.config.layout = Layouts::All(SideKind::Log);
+        volume.try_format("full").await.expect("the sides are fit");
+        let pair = Freezing::over(volume);
+        let mirror = pair.volume.open().await;
+        let mibs = mirror.geometry().size_bytes / MIB;
+        let mut written = 0;
+        for _ in 0..12 {
+            pair.freeze(1);
+            written += 1;
+            for mib in 0..mibs {
+                mirror.fill(mib * MIB..(mib + 1) * MIB, written).await;
+            }
+            while healths(&mirror)[1] != "absent" {
+                pair.wait(100).await;
+            }
+            pair.thaw(1);
+            while healths(&mirror)[1] == "absent" {
+                pair.wait(1).await;
+            }
+        }
+        let whole = rt.timeout(Duration::from_secs(600), pair.until_complete(&mirror));
+        whole.await.expect("it is rebuilt");
+        mirror.close().await;
+        let alone = pair.volume.open_alone(1).await;
+        for mib in 0..mibs {
+            assert_eq!(alone.byte_at(mib * MIB).await, Ok(written), "{mib} MiB");
         }
     });
 }

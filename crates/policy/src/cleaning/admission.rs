@@ -142,6 +142,11 @@ impl Admission {
         (level.free_blocks + level.coming_blocks) as f64 - from_blocks as f64
     }
 
+    /// Returns true when the level is below its target.
+    pub fn is_below_target(&self, level: &Level) -> bool {
+        Self::above(level, self.bounds.target_blocks) < 0.0
+    }
+
     fn floor_blocks(&self) -> u64 {
         self.bounds.reserve_blocks + self.bounds.segment_blocks
     }

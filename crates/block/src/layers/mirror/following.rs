@@ -99,7 +99,7 @@ impl Shared {
     /// Records that a side lacks the range, because the side is not given a change of the range.
     pub(super) fn pass_over(&self, side: &Side, range: &Range<u64>) {
         if side.would_fall_back(range) {
-            let cost_bytes_min = match side.device.geometry().rotational {
+            let cost_bytes_min = match side.seeks_for_copies() {
                 true => COST_SEEKING_BYTES_MIN,
                 false => COST_BYTES_MIN,
             };

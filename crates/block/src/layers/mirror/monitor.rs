@@ -45,20 +45,25 @@ impl Shared {
             }
         }));
         let weak = Rc::downgrade(self);
-        store.ask_for_content(Rc::new(move |range| {
+        store.ask_for_content(Rc::new(move |range, stuck| {
             let weak = weak.clone();
             Box::pin(async move {
                 let shared = weak.upgrade()?;
                 let mut others = shared.sides.iter().filter(|other| other.index != index);
                 let asked = others.find(|other| {
                     let seeks = other.device.geometry().rotational;
-                    !seeks && !other.work.is_stuck() && other.is_current(&range)
+                    !seeks && (stuck || !other.work.is_stuck()) && other.is_current(&range)
                 });
                 let reply = asked?.store()?.read(range, Origin::NONE).await;
                 // If the read of the other side fails, this side still has the content in its own
                 // log.
                 Some(reply.ok()?.into_data())
             })
+        }));
+        let weak = Rc::downgrade(self);
+        store.ask_for_outdated(Rc::new(move |range| {
+            let shared = weak.upgrade()?;
+            shared.sides[index].why_outdated(range)
         }));
         store.monitor(
             volume.epoch(),

@@ -36,6 +36,9 @@ const GAP_BYTES_MAX: u64 = 16 << 10;
 /// Maximum gap between two ranges of a piece if a side is on a disk that seeks: about this many
 /// bytes pass below the head in one rotation.
 const GAP_SEEKING_BYTES_MAX: u64 = 256 << 10;
+/// Maximum gap between two ranges of a piece if the side is logged and no disk seeks: the content
+/// of a piece is appended together, which saves more than it costs to read the gap.
+const GAP_LOGGED_BYTES_MAX: u64 = 64 << 10;
 /// Maximum number of pieces (units of copying) in flight; together they have at most
 /// [`IN_FLIGHT_BYTES_MAX`] bytes. The limits are low enough that clients do not wait long for a
 /// device, and high enough that the device can reorder the requests.
@@ -66,7 +69,7 @@ enum Source {
 /// Method by which a piece of a rebuild is written to the side.
 enum Writing {
     Logged(Outcome),
-    Straight(Rc<Store>, RangeGuard, Payload),
+    Straight(Rc<Store>, Vec<RangeGuard>, Payload),
     Bare(Range<u64>, Payload),
     /// No write is possible: the side has left the volume.
     Gone,
@@ -99,8 +102,11 @@ impl Shared {
         let mut pieces = FuturesUnordered::new();
         let (mut position, mut copied) = (0, Ok(()));
         let (mut in_flight_bytes, mut in_flight_bytes_max) = (0, IN_FLIGHT_BYTES_MAX);
-        let (pieces_max, gap_bytes_max) = match self.a_side_seeks() {
+        let (pieces_max, gap_bytes_max) = match self.a_copy_seeks(side) {
             true => (PIECES_IN_FLIGHT_SEEKING_MAX, GAP_SEEKING_BYTES_MAX),
+            false if side.store().is_some_and(|store| !store.has_homes()) => {
+                (PIECES_IN_FLIGHT_MAX, GAP_LOGGED_BYTES_MAX)
+            }
             false => (PIECES_IN_FLIGHT_MAX, GAP_BYTES_MAX),
         };
         loop {
@@ -143,10 +149,14 @@ impl Shared {
         copied
     }
 
-    /// Returns true when the device of an active side is a disk that seeks.
-    fn a_side_seeks(&self) -> bool {
+    /// Returns true when a disk seeks for each piece that is copied to a side: the side itself, or
+    /// another side that may be read.
+    fn a_copy_seeks(&self, target: &Side) -> bool {
         let mut active = self.sides.iter().filter(|side| side.is_active());
-        active.any(|side| side.device.geometry().rotational)
+        active.any(|side| match side.index == target.index {
+            true => side.seeks_for_copies(),
+            false => side.device.geometry().rotational,
+        })
     }
 
     /// Waits for the turn of a piece and copies it. Returns the length of the piece, the duration
@@ -309,8 +319,7 @@ impl Shared {
         };
         // A disk overwrites the gaps between the out-of-sync parts in less time than it needs to
         // skip them.
-        let seeks = side.device.geometry().rotational;
-        let over_gaps = seeks && self.goes_straight(side, whole);
+        let over_gaps = side.seeks_for_copies() && self.goes_straight(side, whole);
         let parts = match over_gaps {
             true => std::slice::from_ref(whole),
             false => out_of_sync,
@@ -318,7 +327,10 @@ impl Shared {
         let copying = side.out_of_sync.begin_copy(whole.clone());
         let mut written = Ok(());
         let (mut begun, mut all_straight) = (VecDeque::new(), true);
-        for part in parts {
+        let together = self.begin_together(side, parts, whole, &data);
+        let left = if together.is_some() { &[] } else { parts };
+        begun.extend(together);
+        for part in left {
             if begun.len() >= WRITES_IN_FLIGHT_MAX
                 && let Some(first) = begun.pop_front()
             {
@@ -497,6 +509,29 @@ impl Shared {
             && store.is_some_and(|store| store.takes_straight(range))
     }
 
+    /// Starts the write of several parts of a piece at once, directly to a logged side; `data` is
+    /// the content of the piece `whole`. Returns `None` when the parts must be written one by one.
+    fn begin_together(
+        self: &Rc<Self>,
+        side: &Side,
+        parts: &[Range<u64>],
+        whole: &Range<u64>,
+        data: &Payload,
+    ) -> Option<Begun> {
+        let store = side.store()?;
+        let is_current = |part| side.queue.borrow().is_current(part);
+        let kept = parts.iter().all(is_current);
+        let kept = kept
+            .then(|| store.begin_straight_together(parts))
+            .flatten()?;
+        let mut content = Payload::empty();
+        for part in parts {
+            let at = |position: u64| (position - whole.start) as usize;
+            content.append(data.slice(at(part.start)..at(part.end)));
+        }
+        Some(self.begin_writing(side, Writing::Straight(store, kept, content)))
+    }
+
     /// Writes a piece of a rebuild to a side. If the side is ejected during the call, the call
     /// returns but the write continues, without a lock of the range; the side is not used again
     /// before the write has ended.
@@ -513,6 +548,10 @@ impl Shared {
     /// end even if no task waits for it.
     fn begin_write(self: &Rc<Self>, side: &Side, range: Range<u64>, source: Source) -> Begun {
         let writing = self.way_of_resync(side, range, source);
+        self.begin_writing(side, writing)
+    }
+
+    fn begin_writing(self: &Rc<Self>, side: &Side, writing: Writing) -> Begun {
         let straight = matches!(writing, Writing::Straight(..));
         let (shared, index) = (Rc::clone(self), side.index);
         let outcome = self.begin_work(side, async move {
@@ -590,7 +629,9 @@ impl Shared {
             _ => None,
         };
         match source {
-            Source::Data(data) if let Some(kept) = kept => Writing::Straight(store, kept, data),
+            Source::Data(data) if let Some(kept) = kept => {
+                Writing::Straight(store, Vec::from([kept]), data)
+            }
             Source::Data(data) => Writing::Logged(store.append(Append::of(range, data, number))),
             Source::Zeroes => {
                 Writing::Logged(store.append(Append::zeroes(range, Space::Freed, number)))

@@ -17,7 +17,7 @@ use super::device_path::DevicePath;
 use super::lifecycle::{Life, LifeCycle};
 use super::out_of_sync::OutOfSync;
 use super::queue::SideQueue;
-use super::store::Store;
+use super::store::{Outdated, Store};
 use super::work::{Started, Work};
 use crate::device::{Device, IoFuture};
 use crate::error::IoError;
@@ -245,6 +245,25 @@ impl Side {
         self.is_active()
             && self.out_of_sync.is_clear(range)
             && self.queue.borrow().is_current(range)
+    }
+
+    /// Returns true when a rebuild of the side seeks for each block that it writes.
+    pub(super) fn seeks_for_copies(&self) -> bool {
+        let has_homes = self.store().is_none_or(|store| store.has_homes());
+        has_homes && self.device.geometry().rotational
+    }
+
+    /// Returns why the content that the side has stored in a range is outdated; `None` when parts
+    /// of it are, or may be, the newest content.
+    pub(super) fn why_outdated(&self, range: &Range<u64>) -> Option<Outdated> {
+        let queued = || {
+            let pending = self.queue.borrow().pending_in(range);
+            pending == std::slice::from_ref(range)
+        };
+        if self.life.get() == Life::Resyncing && self.out_of_sync.covers(range) {
+            return Some(Outdated::OutOfSync);
+        }
+        (self.is_active() && queued()).then_some(Outdated::Queued)
     }
 
     /// Returns the first position after the start of a range at which the side may begin or cease

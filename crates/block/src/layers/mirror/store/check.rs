@@ -202,7 +202,7 @@ impl Store {
                 let (read_bytes, wrong_pages) = segments.check_map().await?;
                 areas.read_bytes += read_bytes;
                 areas.wrong_pages += wrong_pages;
-                let no_commit = self.writing_pages.acquire(1).await;
+                let no_commit = self.turn_for_commit().await;
                 areas.wrong_pages += segments.check_record().await?;
                 let (read_bytes, wrong_blocks) = segments.check_journal().await?;
                 areas.read_bytes += read_bytes;

@@ -6,11 +6,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bimetal_policy::cleaning::source::{Choice, Source, Sources};
-use bimetal_rt::Payload;
+use bimetal_rt::{Instant, Payload};
 
 use super::Store;
 use super::checksums::{self, Expected};
-use super::destage::PEER_PATIENCE;
 use super::segments::{Batch, Live, Segments};
 use crate::BLOCK_BYTES;
 use crate::device::Device;
@@ -22,6 +21,9 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 const PIECE_BLOCKS_MIN: u64 = 512;
 /// Number of blocks of a piece with which a source is tried.
 const TRIAL_BLOCKS: u64 = 32;
+/// Maximum time for which another side is waited for in each piece. Most stalls of flash end
+/// earlier, and in less time than a disk needs to read a piece.
+const PEER_PATIENCE: Duration = Duration::from_millis(500);
 /// Number of blocks that are read from a disk before its log has a turn.
 const READ_TOGETHER: usize = 32;
 /// Number of blocks that are written to a disk before its log has a turn.
@@ -92,17 +94,22 @@ impl Store {
         segments: &Segments,
         sources: &mut Sources,
     ) -> Result<bool, IoError> {
-        let Some(mut batch) = segments.begin_batch().await? else {
+        // While a commit is under way, blocks count as live that nothing refers to.
+        let no_commit = self.writing_pages.acquire(1).await;
+        let batch = segments.begin_batch(self.gives_up());
+        drop(no_commit);
+        let Some(mut batch) = batch else {
             let has_dead = segments.has_dead();
             if has_dead {
                 self.write_pages().await?;
             }
             return Ok(has_dead);
         };
-        if let Some(checksums) = &self.checksums {
-            checksums.write_again(batch.take_checksum_pages()).await?;
-        }
         while !batch.is_over() {
+            if batch.wants_more() {
+                self.read_next_victims(segments, &mut batch).await?;
+                continue;
+            }
             let is_called = || self.ending.get() || self.a_commit_helps(segments);
             segments.until_due(is_called).await;
             if self.ending.get() {
@@ -121,6 +128,7 @@ impl Store {
                 .move_piece(segments, &mut batch, (piece, choice.source), sources)
                 .await;
             if moved == Err(IoError::NoSpace) {
+                self.give_up_rest(segments, &mut batch).await?;
                 break;
             }
             moved?;
@@ -132,6 +140,40 @@ impl Store {
         let free = segments.free();
         self.write_pages().await?;
         Ok(has_moved || segments.free() > free)
+    }
+
+    /// Gives up what may be given up of the rest of a batch, and moves nothing: there is no room.
+    async fn give_up_rest(
+        &self,
+        segments: &Segments,
+        batch: &mut Batch<'_>,
+    ) -> Result<(), IoError> {
+        while self.gives_up() && !batch.is_over() {
+            if batch.wants_more() {
+                match self.read_next_victims(segments, batch).await {
+                    // Pages of the checksums have no room either, and stay where they are.
+                    Err(IoError::NoSpace) => {}
+                    other => other?,
+                }
+            }
+            let piece = batch.take(PIECE_BLOCKS_MIN);
+            self.without_outdated(segments, piece).await?;
+        }
+        Ok(())
+    }
+
+    async fn read_next_victims(
+        &self,
+        segments: &Segments,
+        batch: &mut Batch<'_>,
+    ) -> Result<(), IoError> {
+        let no_commit = self.writing_pages.acquire(1).await;
+        let pages = segments.read_next_victims(batch).await?;
+        drop(no_commit);
+        match &self.checksums {
+            Some(checksums) => checksums.write_again(pages).await.map(|_written| ()),
+            None => Ok(()),
+        }
     }
 
     /// Chooses where to read the next piece.
@@ -153,12 +195,13 @@ impl Store {
         sources: &mut Sources,
     ) -> Result<(), IoError> {
         let blocks = piece.len() as u64;
-        let piece = self.without_replaced(segments, piece);
+        let piece = self.without_outdated(segments, piece).await?;
         let from_peer = from == Source::Peer;
         let (mut content, left) = match from_peer {
             true => {
                 let began = self.rt.now();
-                let ask = |range| Box::pin(self.content_for_move(range)) as _;
+                let until = began + PEER_PATIENCE;
+                let ask = |range| Box::pin(self.content_for_move(range, until)) as _;
                 let (content, left) = segments.read_from(&ask, piece).await;
                 let time_ns = self.rt.now().since(began).as_nanos() as u64;
                 match content.is_empty() {
@@ -200,7 +243,9 @@ impl Store {
         }
         let mut content = Vec::with_capacity(piece.len());
         for some in piece.chunks(READ_TOGETHER) {
+            let turn = self.turn_beside_commits().await;
             content.extend(segments.read_own(some).await?);
+            drop(turn);
             self.log_has_turn().await;
         }
         Ok(content)
@@ -219,7 +264,7 @@ impl Store {
         }
         let mut left = blocks;
         for part in segments.in_parts(content, WRITTEN_TOGETHER) {
-            let _no_commit = self.writing_pages.acquire(1).await;
+            let _no_commit = self.turn_for_commit().await;
             let given_way = self.log_gives_way();
             let done = part.len() as u64;
             segments.move_content(batch, done, part).await?;
@@ -238,24 +283,12 @@ impl Store {
         let _ = self.rt.timeout(TURN_MAX, log.changed.until(had_turn)).await;
     }
 
-    /// Removes the blocks of a piece that the log has newer records of. They die where they are as
-    /// soon as these records are folded, and another side has the newer content already. While few
-    /// segments are free, nothing is removed, since the fold may have to wait for cleaning.
-    fn without_replaced(&self, segments: &Segments, mut piece: Vec<Live>) -> Vec<Live> {
-        if segments.must_clean_first() {
-            return piece;
+    /// Returns the content of a range from another side, if it supplies this before `until`, and it
+    /// is the content that this side has there: each block must match its checksum on this side.
+    async fn content_for_move(&self, range: Range<u64>, until: Instant) -> Option<Payload> {
+        if until <= self.rt.now() {
+            return None;
         }
-        let index = self.log.index.borrow();
-        piece.retain(|live| {
-            let offset = segments.volume_offset(live);
-            index.newest_in(&(offset..offset + BLOCK_BYTES)).is_empty()
-        });
-        piece
-    }
-
-    /// Returns the content of a range from another side, if it is the content that this side has
-    /// there: each block must match its checksum on this side.
-    async fn content_for_move(&self, range: Range<u64>) -> Option<Payload> {
         let ask = self.peer.borrow().clone()?;
         let checksums = self.checksums.as_ref()?;
         let first = range.start / BLOCK_BYTES;
@@ -267,7 +300,8 @@ impl Store {
         if !expected.iter().all(is_known) {
             return None;
         }
-        let asked = self.rt.timeout(PEER_PATIENCE, ask(range)).await;
+        let patience = until.since(self.rt.now());
+        let asked = self.rt.timeout(patience, ask(range, true)).await;
         let data = asked.ok()??;
         let wrong = checksums::verify(self.digest, &data, first, &expected);
         wrong.is_empty().then_some(data)

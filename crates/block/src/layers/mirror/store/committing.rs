@@ -29,7 +29,7 @@ impl Store {
     /// # Errors
     /// Errors of the device; `Corrupt` when the device does not keep what is written.
     pub(super) async fn write_pages(&self) -> Result<(), IoError> {
-        let _one = self.writing_pages.acquire(1).await;
+        let _one = self.turn_for_commit().await;
         if let Some(segments) = &self.segments {
             segments.begin(self.log.floor()).await?;
         }
@@ -95,7 +95,10 @@ impl Store {
             self.suspect_pages(lost);
         }
         self.write_regions().await?;
-        segments.write_summaries(self.log.floor()).await?;
+        // Entries may be dropped during the commit. It releases only segments of the log whose
+        // summaries it has written.
+        let log_floor = self.log.floor();
+        segments.write_summaries(log_floor).await?;
         segments.write_map(of_map).await?;
         segments.write_tables().await?;
         let changes = self.checksums.as_ref().map(Checksums::take_changes);
@@ -112,7 +115,6 @@ impl Store {
             Some(oldest) if !is_planted(Bug::DropsRunsEarly) => oldest.min(first_run),
             _ => first_run,
         };
-        let log_floor = self.log.floor();
         segments
             .commit_changes(&dead, log_floor, (floor, first_run))
             .await?;

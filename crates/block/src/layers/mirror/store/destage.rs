@@ -40,7 +40,7 @@ const FAILED_PROBES_MAX: u32 = 3;
 /// Delay of the destager after an error.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Timeout of a read of content from another side.
-pub(super) const PEER_PATIENCE: Duration = Duration::from_millis(20);
+const PEER_PATIENCE: Duration = Duration::from_millis(20);
 /// Number of home writes between two waits for the rebuild.
 const BURST_WRITES_BESIDE_REBUILD: usize = 16;
 /// Number of home writes that the destager makes before it lets the log proceed, if the device is
@@ -455,7 +455,10 @@ impl Store {
     async fn content_from_peer(&self, range: &Range<u64>, digests: &Digests) -> Option<Payload> {
         let ask = self.peer.borrow().clone()?;
         // The timeout makes this side read its own log if the other side does not answer.
-        let asked = self.rt.timeout(PEER_PATIENCE, ask(range.clone())).await;
+        let asked = self
+            .rt
+            .timeout(PEER_PATIENCE, ask(range.clone(), false))
+            .await;
         let data = asked.ok()??;
         digests.agree_with(&data).then_some(data)
     }

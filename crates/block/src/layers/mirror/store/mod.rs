@@ -30,6 +30,7 @@ mod index;
 mod log;
 mod log_area;
 mod open_areas;
+mod outdated;
 mod pacing;
 pub(super) mod pages;
 mod progress;
@@ -46,6 +47,7 @@ mod straight;
 mod superseded;
 #[cfg(test)]
 mod tests;
+mod turns;
 mod withheld;
 pub(super) mod written;
 
@@ -67,6 +69,8 @@ use self::log::Log;
 pub(super) use self::log::{LogCounts, Outcome};
 use self::log_area::Area;
 use self::open_areas::open_areas;
+use self::outdated::AskOutdated;
+pub(super) use self::outdated::Outdated;
 use self::progress::Noticed;
 use self::regions::Regions;
 pub(super) use self::salvage::Piece;
@@ -144,8 +148,8 @@ pub(super) struct StoreCounts {
 }
 
 /// Function that reads a range of the volume from another side; its result is `None` if no other
-/// side can supply the content.
-pub(super) type AskPeer = dyn Fn(Range<u64>) -> LocalFuture<'static, Option<Payload>>;
+/// side can supply the content. With `true`, a side that is stuck is asked, too.
+pub(super) type AskPeer = dyn Fn(Range<u64>, bool) -> LocalFuture<'static, Option<Payload>>;
 
 /// The store of one side; see the module documentation.
 pub(super) struct Store {
@@ -164,7 +168,8 @@ pub(super) struct Store {
     /// Record of the pages of the bitmap and the checksums that were ever written; `None` when
     /// formatting wrote all of these pages.
     written: Option<Rc<Written>>,
-    /// Semaphore that lets one task at a time make the changed pages durable.
+    /// Semaphore that lets one task at a time make the changed pages durable, which takes all of
+    /// its permits; see [`turns`].
     writing_pages: Rc<Semaphore>,
     /// Locks of the ranges whose home locations are being written.
     home: Rc<RangeLock>,
@@ -196,6 +201,8 @@ pub(super) struct Store {
     /// Function with which the destager of a rotational side reads content from a non-rotational
     /// side instead of from its own log; `None` when no function was set.
     peer: RefCell<Option<Rc<AskPeer>>>,
+    /// Function that says which content of the side is outdated; `None` when no function was set.
+    outdated: RefCell<Option<Rc<AskOutdated>>>,
     /// Number of tasks that need the log destaged without delay. While there is such a task, the
     /// destager does not wait until the side is idle.
     escalations: Cell<u32>,
@@ -374,7 +381,7 @@ impl Store {
             checksums: areas.checksums,
             regions: areas.regions,
             written: areas.written,
-            writing_pages: Semaphore::new(1),
+            writing_pages: Semaphore::new(turns::ALL),
             home: RangeLock::new(),
             zeroes: rt.pool().zeroed(1 << 20),
             found,
@@ -387,6 +394,7 @@ impl Store {
             let_go: Cell::new(false),
             durability_moved: RefCell::new(Rc::new(|| {})),
             peer: RefCell::default(),
+            outdated: RefCell::default(),
             escalations: Cell::new(0),
             destaging: Semaphore::new(1),
             ending: Cell::new(false),
@@ -496,6 +504,17 @@ impl Store {
         if self.noticed.geometry().rotational {
             *self.peer.borrow_mut() = Some(peer);
         }
+    }
+
+    /// Returns true when blocks have a home on the device, so that a disk seeks between blocks that
+    /// are written there; false on a logged side, which appends them.
+    pub(super) fn has_homes(&self) -> bool {
+        self.segments.is_none()
+    }
+
+    /// Registers the function with which cleaning asks which content of the side is outdated.
+    pub(super) fn ask_for_outdated(&self, ask: Rc<AskOutdated>) {
+        *self.outdated.borrow_mut() = Some(ask);
     }
 
     /// Sets the number of the epoch, after a new epoch has begun.

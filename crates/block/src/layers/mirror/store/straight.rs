@@ -20,8 +20,10 @@ use bimetal_rt::Payload;
 use bimetal_rt::sync::Event;
 
 use super::Store;
+use super::checksums::Expected;
 use super::destage::DestageWrite;
 use super::digests::Digests;
+use super::segments::Segments;
 use super::superseded::Superseded;
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
@@ -133,6 +135,12 @@ impl Store {
             && self.log.index.borrow().newest_in(range).is_empty()
     }
 
+    /// Returns true when content that the side lacks may be given up, where
+    /// [`takes_straight`](Self::takes_straight) returns true.
+    pub(super) fn gives_up(&self) -> bool {
+        self.straight.allowed.get()
+    }
+
     /// Returns the part of the volume that contains `position` and whose out-of-sync ranges are
     /// announced together (marked in the dirty-region bitmap before a rebuild writes to them
     /// directly). A few pages of the bitmap describe this part.
@@ -179,27 +187,77 @@ impl Store {
         Some(kept)
     }
 
-    /// Writes the content of a locked range directly to its home location. The content becomes
-    /// durable with the next [`settle`](Self::settle).
+    /// Locks the home locations of several ranges as [`begin_straight`](Self::begin_straight) does,
+    /// so that their content is written together. Returns `None` when one of them cannot be written
+    /// now, and on a side whose blocks have a home: there, each range is written separately.
+    pub(in super::super) fn begin_straight_together(
+        &self,
+        ranges: &[Range<u64>],
+    ) -> Option<Vec<RangeGuard>> {
+        if self.has_homes() {
+            return None;
+        }
+        ranges
+            .iter()
+            .map(|range| self.begin_straight(range))
+            .collect()
+    }
+
+    /// Writes the content of locked ranges directly to their home locations. `data` is the content
+    /// of all of them. The content becomes durable with the next [`settle`](Self::settle).
     ///
     /// # Errors
-    /// Errors of the device; the content of the range is then unknown.
+    /// Errors of the device; the content of the ranges is then unknown.
     pub(in super::super) async fn write_straight(
         &self,
-        kept: RangeGuard,
+        kept: Vec<RangeGuard>,
         data: Payload,
     ) -> Result<(), IoError> {
         self.wanted.set(self.rt.now());
-        let range = kept.range().clone();
-        let digests = Digests::of(self.digest, &data);
-        let write = DestageWrite::of(&range, data, &digests);
+        let ranges: Vec<Range<u64>> = kept.iter().map(|kept| kept.range().clone()).collect();
         let writing = Writing::begin(&self.straight);
-        let written = self.write_locked_home(write).await;
+        let written = match &self.segments {
+            Some(segments) => self.append_straight(segments, &ranges, &data).await,
+            None => self.write_straight_home(&ranges, &data).await,
+        };
         drop(writing);
         // A `settle` during the write possibly does not cover the content of the write, so the
-        // range is recorded again.
-        self.straight.unsettled.borrow_mut().insert(range);
+        // ranges are recorded again.
+        self.straight.unsettled.borrow_mut().extend(ranges);
         written
+    }
+
+    async fn write_straight_home(
+        &self,
+        ranges: &[Range<u64>],
+        data: &Payload,
+    ) -> Result<(), IoError> {
+        for (range, data) in each_range(ranges, data) {
+            let digests = Digests::of(self.digest, &data);
+            let write = DestageWrite::of(range, data, &digests);
+            self.write_locked_home(write).await?;
+        }
+        Ok(())
+    }
+
+    async fn append_straight(
+        &self,
+        segments: &Segments,
+        ranges: &[Range<u64>],
+        data: &Payload,
+    ) -> Result<(), IoError> {
+        self.append_copies(segments, ranges, data).await?;
+        let Some(checksums) = &self.checksums else {
+            return Ok(());
+        };
+        for (range, data) in each_range(ranges, data) {
+            let digests = Digests::of(self.digest, &data);
+            let expected = digests.values().iter();
+            let expected: Vec<Expected> = expected.map(|d| Expected::Digest(*d)).collect();
+            let first = range.start / BLOCK_BYTES;
+            self.set_expected(checksums, first, &expected).await?;
+        }
+        Ok(())
     }
 
     /// Returns true when [`settle`](Self::settle) should be called, because straight writes (writes
@@ -311,4 +369,16 @@ impl Store {
             .bring_in(blocks, self.straight.allowed.get())
             .await
     }
+}
+
+/// Returns each range with its part of `data`, which is the content of all of them.
+fn each_range<'r>(
+    ranges: &'r [Range<u64>],
+    data: &Payload,
+) -> impl Iterator<Item = (&'r Range<u64>, Payload)> {
+    let mut start = 0;
+    ranges.iter().map(move |range| {
+        let end = start + (range.end - range.start) as usize;
+        (range, data.slice(std::mem::replace(&mut start, end)..end))
+    })
 }

@@ -14,6 +14,7 @@ use crate::request::{Flags, Op, Origin};
 
 mod full;
 mod late;
+mod outdated;
 mod salvage;
 mod straight;
 mod unwritten;

@@ -117,7 +117,7 @@ impl Chain {
     /// Returns the number of bytes that the log may append at `head` now.
     pub(in super::super) fn granted_bytes(&self, head: u64) -> u64 {
         self.pace.set_unspent(self.end().saturating_sub(head));
-        self.pace.granted_bytes()
+        self.pace.granted_to_log_bytes()
     }
 
     /// Wakes the cleaner, because the log waits for it or for more segments.

@@ -10,6 +10,7 @@ use std::ops::Range;
 use bimetal_policy::cleaning::victims::{Candidate, Yield, expected_yield, next_victims};
 use bimetal_rt::Payload;
 use bimetal_rt::turn::{count_entries, give_way};
+use futures_util::future::try_join_all;
 use futures_util::stream::{self, StreamExt};
 
 use super::description::{Birth, Described};
@@ -28,6 +29,8 @@ use crate::request::{Flags, Origin, Request};
 const BATCH_BLOCKS_MAX: u64 = 16 << 10;
 /// Maximum number of segments that are cleaned between two commits.
 const VICTIMS_MAX: usize = 64;
+/// Maximum number of segments whose summaries are read together.
+const VICTIMS_TOGETHER: usize = 8;
 /// Number of next victims whose cost paces the log.
 const VICTIMS_AHEAD: usize = 64;
 /// Maximum gap between two live blocks that are read with one request.
@@ -52,11 +55,10 @@ pub(in super::super) struct Live {
 
 /// Segments that are emptied before the next commit.
 pub(in super::super) struct Batch<'s> {
-    /// Live blocks that are not moved yet, in the order of the segments.
+    /// Segments whose live blocks are not known yet.
+    unread: VecDeque<u32>,
+    /// Live blocks of the other segments that are not moved yet, in the order of the segments.
     live: VecDeque<Live>,
-    /// Pages of the checksums that are in the segments. They are not moved but written again, like
-    /// all of these pages, so that they are read back.
-    checksum_pages: Vec<u64>,
     cost: Yield,
     moved_blocks: u64,
     /// Whether content was appended again.
@@ -75,17 +77,17 @@ impl Drop for Batch<'_> {
 impl Batch<'_> {
     /// Returns true when everything was moved.
     pub(in super::super) fn is_over(&self) -> bool {
-        self.live.is_empty()
+        self.live.is_empty() && self.unread.is_empty()
+    }
+
+    /// Returns true when more segments should be read before the next blocks are taken.
+    pub(in super::super) fn wants_more(&self) -> bool {
+        self.live.is_empty() && !self.unread.is_empty()
     }
 
     /// Returns true when something was appended again.
     pub(in super::super) fn has_moved(&self) -> bool {
         self.has_moved
-    }
-
-    /// Removes and returns the pages of the checksums to write again.
-    pub(in super::super) fn take_checksum_pages(&mut self) -> Vec<u64> {
-        std::mem::take(&mut self.checksum_pages)
     }
 
     /// Removes and returns the next blocks to move.
@@ -143,37 +145,55 @@ impl Segments {
     }
 
     /// Chooses segments to empty before the next commit, as far as the free segments have room for
-    /// their content; `None` when no segment can be cleaned now.
+    /// their content; `None` when no segment can be cleaned now. If content may be given up, some
+    /// are chosen even where there is no room.
+    pub(in super::super) fn begin_batch(&self, gives_up: bool) -> Option<Batch<'_>> {
+        let (victims, cost, pins) = self.choose_victims(gives_up)?;
+        Some(Batch {
+            segments: victims.len(),
+            unread: victims.into(),
+            live: VecDeque::new(),
+            moved_blocks: 0,
+            has_moved: false,
+            cost,
+            pins,
+        })
+    }
+
+    /// Finds the live blocks of the next segments of a batch. The summaries of all of them together
+    /// could take a disk a second. Returns the pages of the checksums that are in the segments:
+    /// they are not moved but written again, like all of these pages, so that they are read back.
     ///
     /// # Errors
     /// Errors of the device that do not concern single blocks.
-    pub(in super::super) async fn begin_batch(&self) -> Result<Option<Batch<'_>>, IoError> {
-        let Some((victims, cost, pins)) = self.choose_victims() else {
-            return Ok(None);
-        };
-        let mut live = self.live_in(&victims).await?;
+    pub(in super::super) async fn read_next_victims(
+        &self,
+        batch: &mut Batch<'_>,
+    ) -> Result<Vec<u64>, IoError> {
+        let count = batch.unread.len().min(VICTIMS_TOGETHER);
+        let victims: Vec<u32> = batch.unread.drain(..count).collect();
+        let live = self.live_in(&victims).await?;
         let first_block = self.pages_bytes / BLOCK_BYTES;
-        let of_checksums = live.iter().filter(|live| live.block < first_block);
-        let checksum_pages: Vec<u64> = of_checksums.map(|live| live.block).collect();
-        live.retain(|live| live.block >= first_block);
-        Ok(Some(Batch {
-            live: live.into(),
-            moved_blocks: checksum_pages.len() as u64,
-            has_moved: !checksum_pages.is_empty(),
-            checksum_pages,
-            cost,
-            segments: victims.len(),
-            pins,
-        }))
+        let (content, of_checksums): (Vec<Live>, Vec<Live>) =
+            live.into_iter().partition(|live| live.block >= first_block);
+        batch.moved_blocks += of_checksums.len() as u64;
+        batch.has_moved |= !of_checksums.is_empty();
+        batch.live.extend(content);
+        Ok(of_checksums.iter().map(|live| live.block).collect())
     }
 
-    fn choose_victims(&self) -> Option<(Vec<u32>, Yield, Pins<'_>)> {
+    fn choose_victims(&self, gives_up: bool) -> Option<(Vec<u32>, Yield, Pins<'_>)> {
         let mut usage = self.usage.borrow_mut();
         let sealed = usage.all().filter_map(|(n, s)| self.candidate(n, &s));
         let next = next_victims(sealed, usage.appended_blocks, VICTIMS_MAX);
         let content_blocks = self.content_blocks();
-        let room = room_segments(usage.free_count()) as u64 * content_blocks;
-        let blocks_max = room.min(BATCH_BLOCKS_MAX.max(content_blocks));
+        let free = usage.free_count();
+        let room = room_segments(free) as u64 * content_blocks;
+        let batch_max = BATCH_BLOCKS_MAX.max(content_blocks);
+        let blocks_max = match gives_up {
+            true => batch_max,
+            false => room.min(batch_max),
+        };
         let (mut victims, mut cost) = (Vec::new(), Yield::default());
         for victim in next {
             let of = victim.cleaning_yield();
@@ -211,8 +231,8 @@ impl Segments {
     async fn live_in(&self, victims: &[u32]) -> Result<Vec<Live>, IoError> {
         let mut live = Vec::new();
         let mut unknown = Vec::new();
-        for victim in victims {
-            let described = self.described(*victim).await?;
+        let described = victims.iter().map(|victim| self.described(*victim));
+        for (victim, described) in victims.iter().zip(try_join_all(described).await?) {
             give_way().await;
             match described.and_then(|described| self.live_by_summary(*victim, &described)) {
                 Some(found) => live.extend(found),
@@ -303,6 +323,8 @@ impl Segments {
         batch.moved_blocks += blocks;
         self.pace
             .note_moved(blocks, batch.paid_blocks(), &batch.cost);
+        // Copies of a rebuild may append more.
+        self.freed.notify();
         Ok(())
     }
 
@@ -426,10 +448,18 @@ impl Segments {
         let request_blocks = REQUEST_BYTES_MAX.min(transfer) / BLOCK_BYTES;
         let blocks_max = (request_blocks - request_blocks.div_ceil(DESCRIBED_MAX + 1)).max(1);
         let mut parts: Vec<(Range<usize>, Chunk<'_>)> = Vec::new();
-        let mut start = 0;
+        let (mut start, mut result) = (0, Ok(()));
         while start < content.len() {
             let end = content.len().min(start + blocks_max as usize);
-            let chunk = self.take_moved(&content[start..end])?;
+            let chunk = match self.take_moved(&content[start..end]) {
+                Ok(chunk) => chunk,
+                Err(error) => {
+                    // The chunks that were taken are written nevertheless: a segment that is full
+                    // with them has no other summary.
+                    result = Err(error);
+                    break;
+                }
+            };
             let end = start + chunk.blocks as usize;
             parts.push((start..end, chunk));
             start = end;
@@ -439,7 +469,6 @@ impl Segments {
             .into_iter()
             .map(|(range, chunk)| self.write_part(&content[range], chunk));
         let mut writes = stream::iter(writes).buffer_unordered(IN_FLIGHT_MAX);
-        let mut result = Ok(());
         while let Some(written) = writes.next().await {
             result = result.and(written);
         }
@@ -474,6 +503,16 @@ impl Segments {
                 self.count(|counts| counts.moved_blocks += 1);
             }
         }
+    }
+
+    /// Makes the map refer to nothing where it still refers to a live block. Returns false when it
+    /// refers to another place already.
+    pub(in super::super) fn forget_live(&self, live: &Live) -> bool {
+        let is_there = self.places.borrow().get(live.block) == Place::At(live.at);
+        if is_there {
+            self.set_place(live.block, Place::Nowhere);
+        }
+        is_there
     }
 
     /// Returns the number of blocks that have to be moved now.

@@ -63,7 +63,7 @@ use crate::layers::mirror::superblock::segmented::{
 };
 use crate::layers::mirror::superblock::{SegmentLayout, SideLayout, Uuid};
 use crate::media::null::zero_payload;
-use crate::request::{Extent, IoResult, Op, Reply, Request};
+use crate::request::{Extent, Flags, IoResult, Op, Origin, Reply, Request};
 
 /// Number of free segments that only the pages of the map and of the checksums may fill. Without
 /// them, a commit that frees other segments would be impossible.
@@ -302,6 +302,11 @@ impl Segments {
         few && self.pace.can_clean()
     }
 
+    /// Returns true when less space is free, or coming, than cleaning aims for.
+    pub(super) fn is_below_target(&self) -> bool {
+        self.pace.is_below_target()
+    }
+
     /// Waits until cleaning has freed segments.
     pub(super) async fn until_freed(&self) {
         self.pace.request();
@@ -518,26 +523,63 @@ impl Segments {
 
     /// Appends the data of a write to a virtual address, and makes the map refer to it.
     async fn write(&self, request: Request) -> IoResult {
-        let first = (request.offset - VIRTUAL_START) / BLOCK_BYTES;
-        let (stream, birth) = match request.offset - VIRTUAL_START < self.pages_bytes {
+        let (offset, blocks) = (request.offset, request.len / BLOCK_BYTES);
+        let first = (offset - VIRTUAL_START) / BLOCK_BYTES;
+        let (stream, birth) = match offset - VIRTUAL_START < self.pages_bytes {
             true => (Stream::Pages, self.birth_of_pages()),
             false => (Stream::Copied, (self.born.borrow())()),
         };
-        let (mut done, all) = (0, request.len / BLOCK_BYTES);
-        while done < all {
-            let blocks = Segments::of_age(first + done, all - done, birth);
-            let start = (done * BLOCK_BYTES) as usize;
-            let data = request.payload.slice(start..request.len as usize);
-            let chunk = self.take_chunk_when_free(stream, &blocks, &data).await?;
-            self.write_chunk(&chunk, request.flags, request.origin)
-                .await?;
-            for index in 0..chunk.blocks {
-                let block = first + done + u64::from(index);
-                self.set_place(block, Place::At(chunk.at + index));
-            }
-            done += u64::from(chunk.blocks);
-        }
+        let blocks = Segments::of_age(first, blocks, birth);
+        let as_asked = (request.flags, request.origin);
+        self.append(stream, &blocks, &request.payload, as_asked)
+            .await?;
         Ok(Reply::Done)
+    }
+
+    /// Appends content that a rebuild writes: consecutive blocks of each of some ranges of virtual
+    /// addresses. All of it is written together, so that few blocks are needed to describe it.
+    ///
+    /// # Errors
+    /// Errors of the device; `NoSpace` when no segment is free for it.
+    pub(super) async fn append_copies(
+        &self,
+        ranges: impl IntoIterator<Item = Range<u64>>,
+        data: &Payload,
+    ) -> Result<(), IoError> {
+        let birth = (self.born.borrow())();
+        let number = |offset: u64| (offset - VIRTUAL_START) / BLOCK_BYTES;
+        let blocks = ranges.into_iter().flat_map(|range| {
+            let count = (range.end - range.start) / BLOCK_BYTES;
+            Segments::of_age(number(range.start), count, birth)
+        });
+        let blocks: Vec<_> = blocks.collect();
+        let as_asked = (Flags::NONE, Origin::NONE);
+        self.append(Stream::Copied, &blocks, data, as_asked).await
+    }
+
+    /// Appends blocks to a stream, each of which is given by its number and its age, and makes the
+    /// map refer to them.
+    async fn append(
+        &self,
+        stream: Stream,
+        blocks: &[(u64, Birth)],
+        data: &Payload,
+        (flags, origin): (Flags, Origin),
+    ) -> Result<(), IoError> {
+        let mut done = 0;
+        while done < blocks.len() {
+            let data = data.slice(done * BLOCK_BYTES as usize..data.len());
+            let chunk = match stream {
+                Stream::Copied => self.take_for_copies(&blocks[done..], &data)?,
+                _ => self.take_chunk(stream, &blocks[done..], &data)?,
+            };
+            self.write_chunk(&chunk, flags, origin).await?;
+            for (at, (block, _)) in (chunk.at..).zip(&blocks[done..][..chunk.blocks as usize]) {
+                self.set_place(*block, Place::At(at));
+            }
+            done += chunk.blocks as usize;
+        }
+        Ok(())
     }
 
     /// Makes a range of virtual addresses read as zeroes.

@@ -19,6 +19,9 @@ const ENTRY_BLOCKS_MIN: u64 = 2;
 /// Part of the segments that are free when cleaning keeps up with the log exactly.
 const TARGET_DIVISOR: u64 = 32;
 
+/// Maximum number of bytes by which the log or the copies of a rebuild can be ahead of the other.
+const LEAD_BYTES_MAX: i64 = 1 << 20;
+
 /// The pace of a side; see the module documentation.
 pub(super) struct Pace {
     admission: RefCell<Admission>,
@@ -35,10 +38,25 @@ pub(super) struct Pace {
     always: Cell<bool>,
     /// Number of tasks that wait until segments are free.
     waiting: Cell<usize>,
+    /// Number of copies of a rebuild that wait until they keep step with cleaning.
+    waiting_copies: Cell<usize>,
+    /// Bytes that the log has appended more than copies, at most [`LEAD_BYTES_MAX`] either way.
+    lead_bytes: Cell<i64>,
     /// Number of times that the log or a task began to wait for the cleaner.
     requests: Cell<u64>,
     /// Notified when cleaning may have become due.
     pub(super) work: Event,
+}
+
+/// A copy of a rebuild that waits until it keeps step with cleaning. While it could go on, the log
+/// does not get ahead of the copies.
+pub(super) struct WaitingCopy<'p>(&'p Pace);
+
+impl Drop for WaitingCopy<'_> {
+    fn drop(&mut self) {
+        let waiting = &self.0.waiting_copies;
+        waiting.set(waiting.get() - 1);
+    }
 }
 
 /// A task that waits until segments are free. Cleaning is due while there is one.
@@ -73,6 +91,8 @@ impl Pace {
             next: Cell::new(Yield::default()),
             always: Cell::new(false),
             waiting: Cell::new(0),
+            waiting_copies: Cell::new(0),
+            lead_bytes: Cell::new(0),
             requests: Cell::new(0),
             work: Event::new(),
         }
@@ -81,6 +101,11 @@ impl Pace {
     /// Sets whether cleaning is due whenever it gains something.
     pub(super) fn clean_always(&self, always: bool) {
         self.always.set(always);
+    }
+
+    /// Returns true when less space is free, or coming, than cleaning aims for.
+    pub(super) fn is_below_target(&self) -> bool {
+        self.admission.borrow().is_below_target(&self.level())
     }
 
     fn level(&self) -> Level {
@@ -99,21 +124,67 @@ impl Pace {
         self.work.notify();
     }
 
+    /// Sets the number of free segments, after one was taken.
+    pub(super) fn set_free(&self, free: usize) {
+        self.free_segments.set(free as u64);
+    }
+
     /// Sets the number of bytes between the end of the last entry and the end of the log's last
     /// segment.
     pub(super) fn set_unspent(&self, bytes: u64) {
         self.unspent_blocks.set(bytes / BLOCK_BYTES);
     }
 
-    /// Returns the number of bytes that the log may append now.
-    pub(super) fn granted_bytes(&self) -> u64 {
+    /// Returns the number of bytes that the log may append now. While copies of a rebuild wait and
+    /// could go on, this is nothing if the log is ahead of them: each is given half.
+    pub(super) fn granted_to_log_bytes(&self) -> u64 {
+        let copies_go_on = self.waiting_copies.get() > 0 && self.takes_copies();
+        match copies_go_on && self.lead_bytes.get() > 0 {
+            true => 0,
+            false => self.granted_bytes(),
+        }
+    }
+
+    fn granted_bytes(&self) -> u64 {
         let admission = self.admission.borrow();
         admission.may_append_blocks(&self.level(), &self.next.get()) * BLOCK_BYTES
+    }
+
+    /// Returns true when a rebuild may append now: segments are free for it, and it keeps step with
+    /// cleaning, if there is something to clean.
+    pub(super) fn takes_copies(&self) -> bool {
+        let is_free = self.free_segments.get() > SPARED_FOR_CLEANING as u64;
+        let in_step = self.granted_bytes() >= ENTRY_BLOCKS_MIN * BLOCK_BYTES;
+        is_free && (in_step || !self.can_clean())
+    }
+
+    /// Notes that a copy of a rebuild waits until it keeps step with cleaning, until the returned
+    /// guard is dropped.
+    pub(super) fn copy_waits(&self) -> WaitingCopy<'_> {
+        self.waiting_copies.set(self.waiting_copies.get() + 1);
+        WaitingCopy(self)
+    }
+
+    fn lead_by(&self, bytes: i64) {
+        let lead = self.lead_bytes.get().saturating_add(bytes);
+        self.lead_bytes
+            .set(lead.clamp(-LEAD_BYTES_MAX, LEAD_BYTES_MAX));
+    }
+
+    /// Records that a rebuild has appended `bytes` bytes.
+    pub(super) fn note_copied(&self, bytes: u64) {
+        self.lead_by(-(bytes as i64));
+        self.owe(bytes);
     }
 
     /// Records that the log has appended `bytes` bytes, which [`set_unspent`](Self::set_unspent)
     /// has been told.
     pub(super) fn note_appended(&self, bytes: u64) {
+        self.lead_by(bytes as i64);
+        self.owe(bytes);
+    }
+
+    fn owe(&self, bytes: u64) {
         let mut admission = self.admission.borrow_mut();
         admission.note_appended(bytes / BLOCK_BYTES, &self.level());
         drop(admission);
@@ -184,5 +255,90 @@ impl Pace {
     /// Returns the blocks of space that cleaning owes, for statistics.
     pub(super) fn debt_blocks(&self) -> u64 {
         self.admission.borrow().debt_blocks(&self.level())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layers::mirror::superblock::{Asked, SideKind, SideLayout};
+
+    const MIB: u64 = 1 << 20;
+
+    /// Returns the pace of a side with room, and segments to clean.
+    fn pace() -> Pace {
+        let asked = Asked {
+            kind: SideKind::Log,
+            ..Asked::default()
+        };
+        let geometry = crate::geometry::Geometry::of_size(1 << 30);
+        let layout = SideLayout::of(&geometry, asked).expect("it is large enough");
+        let segments = layout.segments.expect("it is logged");
+        let pace = Pace::new(&segments, 16 * MIB);
+        let next = Yield {
+            moved_blocks: 100,
+            gained_blocks: 100,
+        };
+        pace.set_segments(segments.segments() as usize / 4, 0, next);
+        pace
+    }
+
+    /// The log is asked first each time. Without a share, copies of a rebuild would wait for as
+    /// long as the log has something to append.
+    #[test]
+    fn the_log_leaves_waiting_copies_their_half() {
+        let pace = pace();
+        assert!(pace.granted_to_log_bytes() > 4 * MIB);
+        pace.note_appended(MIB / 2);
+        assert!(pace.granted_to_log_bytes() > 0, "no copy waits");
+        let waiting = pace.copy_waits();
+        assert!(pace.takes_copies());
+        assert_eq!(pace.granted_to_log_bytes(), 0);
+        pace.note_copied(MIB / 2);
+        assert!(pace.granted_to_log_bytes() > 0, "it is not ahead any more");
+        pace.note_appended(8 * MIB);
+        drop(waiting);
+        assert!(pace.granted_to_log_bytes() > 0, "no copy waits");
+        // The lead is bounded, so that no long pause follows a long time without copies.
+        let waiting = pace.copy_waits();
+        pace.note_copied(MIB);
+        assert!(pace.granted_to_log_bytes() > 0, "it is not ahead any more");
+        drop(waiting);
+    }
+
+    /// Copies take space as entries of the log do, so cleaning must gain as much.
+    #[test]
+    fn copies_owe_cleaning() {
+        let pace = pace();
+        let few = Yield {
+            moved_blocks: 100,
+            gained_blocks: 100,
+        };
+        pace.set_segments(SPARED_FOR_CLEANING + 20, 0, few);
+        assert_eq!(pace.due_blocks(), 0);
+        let mut copied = 0;
+        while pace.takes_copies() {
+            pace.note_copied(MIB);
+            copied += MIB;
+            assert!(copied < 1 << 30, "they never wait");
+        }
+        assert!(pace.due_blocks() > 0);
+        // Few free segments are left to cleaning, whatever is owed.
+        let next = Yield::default();
+        pace.set_segments(SPARED_FOR_CLEANING, 0, next);
+        assert!(!pace.takes_copies());
+        pace.set_segments(SPARED_FOR_CLEANING + 1, 0, next);
+        assert!(pace.takes_copies(), "there is nothing to clean");
+    }
+
+    /// While no segment is free for copies, the log does not wait for them.
+    #[test]
+    fn the_log_does_not_wait_for_copies_that_cannot_go_on() {
+        let pace = pace();
+        let _waiting = pace.copy_waits();
+        pace.note_appended(MIB);
+        pace.set_segments(SPARED_FOR_CLEANING, 0, Yield::default());
+        pace.set_unspent(64 * MIB);
+        assert!(pace.granted_to_log_bytes() > 0);
     }
 }

@@ -72,6 +72,14 @@ pub(super) struct Chunk<'s> {
     _pins: Pins<'s>,
 }
 
+impl Chunk<'_> {
+    /// Returns the number of bytes that are written, with descriptions.
+    fn all_bytes(&self) -> u64 {
+        let writes = self.writes.iter();
+        writes.map(|(_, data)| data.len() as u64).sum()
+    }
+}
+
 impl Segments {
     /// Takes blocks for the first of `blocks`, as many as fit the segment of the stream: each is
     /// the number of a block in the virtual range, or of a page, and its age. `data` is the content
@@ -134,6 +142,7 @@ impl Segments {
         }
         let mut usage = self.usage.borrow_mut();
         let taken = usage.take(State::Open, stream.spared());
+        self.pace.set_free(usage.free_count());
         *this = Some(Filled {
             segment: taken.ok_or(IoError::NoSpace)?,
             generation: self.sequence.get(),
@@ -192,26 +201,36 @@ impl Segments {
         written.into_iter().try_for_each(|each| each.map(|_| ()))
     }
 
-    /// Takes blocks as [`take_chunk`](Self::take_chunk) does. Content that a rebuild writes waits
-    /// until cleaning has freed a segment.
-    pub(super) async fn take_chunk_when_free(
+    /// Takes blocks as [`take_chunk`](Self::take_chunk) does, for content that a rebuild writes. It
+    /// counts as appended by clients: cleaning must gain as much space.
+    ///
+    /// # Errors
+    /// As [`take_chunk`](Self::take_chunk).
+    pub(super) fn take_for_copies(
         &self,
-        stream: Stream,
         blocks: &[(u64, Birth)],
         data: &Payload,
     ) -> Result<Chunk<'_>, IoError> {
-        loop {
-            match self.take_chunk(stream, blocks, data) {
-                Err(IoError::NoSpace) if stream == Stream::Copied => {
-                    let is_free = || self.usage.borrow().free_count() > SPARED_FOR_CLEANING;
-                    self.tell_pace();
-                    let waiting = self.pace.wait_for_space();
-                    self.freed.until(is_free).await;
-                    drop(waiting);
-                }
-                other => return other,
-            }
+        let chunk = self.take_chunk(Stream::Copied, blocks, data)?;
+        self.pace.note_copied(chunk.all_bytes());
+        Ok(chunk)
+    }
+
+    /// Returns true when segments are free for content that a rebuild writes, and this content
+    /// keeps step with cleaning.
+    pub(in super::super) fn takes_copies(&self) -> bool {
+        self.pace.takes_copies()
+    }
+
+    /// Waits until [`takes_copies`](Self::takes_copies) returns true.
+    pub(in super::super) async fn until_it_takes_copies(&self) {
+        if self.takes_copies() {
+            return;
         }
+        self.tell_pace();
+        let (waiting, copy) = (self.pace.wait_for_space(), self.pace.copy_waits());
+        self.freed.until(|| self.takes_copies()).await;
+        drop((waiting, copy));
     }
 
     /// Takes up to `blocks_max` blocks, one behind the other, for blocks of the journal, which

@@ -32,7 +32,10 @@ fn what_went_straight_home_may_be_lost_until_its_flush_has_ended() {
         let copy = async || {
             let kept = store.begin_straight(&range).expect("nothing is in its way");
             let data = Payload::from(rt.pool().copy_of(&[7; 4 * BLOCK_BYTES as usize]));
-            store.write_straight(kept, data).await.expect("written");
+            store
+                .write_straight(Vec::from([kept]), data)
+                .await
+                .expect("written");
         };
         copy().await;
         control.set_delay(Op::Flush, Duration::from_secs(1));
@@ -125,7 +128,10 @@ async fn bring(rt: &Rt, store: &Rc<Store>, range: Range<u64>) {
     let kept = store.begin_straight(&range);
     let kept = kept.expect("what is forgotten is not in its way");
     let data = Payload::from(rt.pool().copy_of(&[7; 3 * BLOCK_BYTES as usize]));
-    store.write_straight(kept, data).await.expect("written");
+    store
+        .write_straight(Vec::from([kept]), data)
+        .await
+        .expect("written");
 }
 
 /// A rebuild has written some ranges directly to their home location before it is interrupted, so
