@@ -519,11 +519,13 @@ impl Shared {
         data: &Payload,
     ) -> Option<Begun> {
         let store = side.store()?;
-        let is_current = |part| side.queue.borrow().is_current(part);
-        let kept = parts.iter().all(is_current);
-        let kept = kept
-            .then(|| store.begin_straight_together(parts))
-            .flatten()?;
+        if !parts
+            .iter()
+            .all(|part| side.queue.borrow().is_current(part))
+        {
+            return None;
+        }
+        let kept = store.begin_straight_together(parts)?;
         let mut content = Payload::empty();
         for part in parts {
             let at = |position: u64| (position - whole.start) as usize;

@@ -256,14 +256,12 @@ impl Side {
     /// Returns why the content that the side has stored in a range is outdated; `None` when parts
     /// of it are, or may be, the newest content.
     pub(super) fn why_outdated(&self, range: &Range<u64>) -> Option<Outdated> {
-        let queued = || {
-            let pending = self.queue.borrow().pending_in(range);
-            pending == std::slice::from_ref(range)
-        };
         if self.life.get() == Life::Resyncing && self.out_of_sync.covers(range) {
             return Some(Outdated::OutOfSync);
         }
-        (self.is_active() && queued()).then_some(Outdated::Queued)
+        let queued = self.queue.borrow().pending_in(range);
+        let all_is_queued = queued == std::slice::from_ref(range);
+        (self.is_active() && all_is_queued).then_some(Outdated::Queued)
     }
 
     /// Returns the first position after the start of a range at which the side may begin or cease

@@ -95,7 +95,7 @@ impl Store {
         sources: &mut Sources,
     ) -> Result<bool, IoError> {
         // While a commit is under way, blocks count as live that nothing refers to.
-        let no_commit = self.writing_pages.acquire(1).await;
+        let no_commit = self.no_commit().await;
         let batch = segments.begin_batch(self.gives_up());
         drop(no_commit);
         let Some(mut batch) = batch else {
@@ -167,7 +167,7 @@ impl Store {
         segments: &Segments,
         batch: &mut Batch<'_>,
     ) -> Result<(), IoError> {
-        let no_commit = self.writing_pages.acquire(1).await;
+        let no_commit = self.no_commit().await;
         let pages = segments.read_next_victims(batch).await?;
         drop(no_commit);
         match &self.checksums {

@@ -376,9 +376,10 @@ fn each_range<'r>(
     ranges: &'r [Range<u64>],
     data: &Payload,
 ) -> impl Iterator<Item = (&'r Range<u64>, Payload)> {
-    let mut start = 0;
+    let mut left = 0..data.len();
     ranges.iter().map(move |range| {
-        let end = start + (range.end - range.start) as usize;
-        (range, data.slice(std::mem::replace(&mut start, end)..end))
+        let start = left.start;
+        left.start += (range.end - range.start) as usize;
+        (range, data.slice(start..left.start))
     })
 }

@@ -9,6 +9,7 @@ use bimetal_rt::{Rng, Rt, VirtualOptions};
 use super::*;
 use crate::device::IoFuture;
 use crate::geometry::Geometry;
+use crate::layers::mirror::superblock::{Asked, SideKind};
 use crate::media::memory::MemoryDevice;
 use crate::request::{Flags, Op, Origin};
 
@@ -51,6 +52,21 @@ fn on(device: &Rc<dyn Device>) -> StoreDevice {
         checksum_cache_bytes: 1 << 20,
         cleans_always: false,
         fills_newest_first: false,
+    }
+}
+
+/// Formats a device as a side of a kind. Returns the parameters with which its store is opened.
+async fn formatted_as(rt: &Rt, device: &Rc<dyn Device>, kind: SideKind) -> StoreDevice {
+    let asked = Asked {
+        kind,
+        ..Asked::default()
+    };
+    let layout = SideLayout::of(device.geometry(), asked).expect("it is large enough");
+    let made = initialise(rt, device, SIDE, &layout, false).await;
+    made.expect("memory does not fail");
+    StoreDevice {
+        layout,
+        ..on(device)
     }
 }
 

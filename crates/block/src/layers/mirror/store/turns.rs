@@ -26,11 +26,16 @@ impl Store {
         self.writing_pages.acquire(ALL).await
     }
 
+    /// Waits until no commit is under way. None begins before the returned permit is dropped.
+    pub(super) async fn no_commit(&self) -> Permit {
+        self.writing_pages.acquire(1).await
+    }
+
     /// Waits for the turn of some reads of cleaning, or of a copy, on a disk; `None` on a device
     /// that does not seek.
     pub(super) async fn turn_beside_commits(&self) -> Option<Permit> {
         match self.noticed.geometry().rotational {
-            true => Some(self.writing_pages.acquire(1).await),
+            true => Some(self.no_commit().await),
             false => None,
         }
     }

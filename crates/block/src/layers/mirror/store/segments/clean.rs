@@ -187,8 +187,7 @@ impl Segments {
         let sealed = usage.all().filter_map(|(n, s)| self.candidate(n, &s));
         let next = next_victims(sealed, usage.appended_blocks, VICTIMS_MAX);
         let content_blocks = self.content_blocks();
-        let free = usage.free_count();
-        let room = room_segments(free) as u64 * content_blocks;
+        let room = room_segments(usage.free_count()) as u64 * content_blocks;
         let batch_max = BATCH_BLOCKS_MAX.max(content_blocks);
         let blocks_max = match gives_up {
             true => batch_max,

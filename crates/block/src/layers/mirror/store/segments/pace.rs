@@ -264,6 +264,11 @@ mod tests {
     use crate::layers::mirror::superblock::{Asked, SideKind, SideLayout};
 
     const MIB: u64 = 1 << 20;
+    /// What the next victims cost and gain.
+    const NEXT: Yield = Yield {
+        moved_blocks: 100,
+        gained_blocks: 100,
+    };
 
     /// Returns the pace of a side with room, and segments to clean.
     fn pace() -> Pace {
@@ -275,11 +280,7 @@ mod tests {
         let layout = SideLayout::of(&geometry, asked).expect("it is large enough");
         let segments = layout.segments.expect("it is logged");
         let pace = Pace::new(&segments, 16 * MIB);
-        let next = Yield {
-            moved_blocks: 100,
-            gained_blocks: 100,
-        };
-        pace.set_segments(segments.segments() as usize / 4, 0, next);
+        pace.set_segments(segments.segments() as usize / 4, 0, NEXT);
         pace
     }
 
@@ -310,11 +311,7 @@ mod tests {
     #[test]
     fn copies_owe_cleaning() {
         let pace = pace();
-        let few = Yield {
-            moved_blocks: 100,
-            gained_blocks: 100,
-        };
-        pace.set_segments(SPARED_FOR_CLEANING + 20, 0, few);
+        pace.set_segments(SPARED_FOR_CLEANING + 20, 0, NEXT);
         assert_eq!(pace.due_blocks(), 0);
         let mut copied = 0;
         while pace.takes_copies() {

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::layers::fault::{Fault, FaultPlan};
-use crate::layers::mirror::superblock::{Asked, SideKind};
 
 /// Appends changes of 16 blocks at different places, until about `waiting` of them wait for space.
 fn fill(rt: &Rt, store: &Store, next: &Cell<u64>, waiting: u64) -> Vec<Outcome> {
@@ -103,21 +102,11 @@ fn nothing_overtakes_while_the_space_is_taken_by_what_waits_for_it() {
 fn a_stall_in_a_commit_withholds_nothing_on_a_logged_side() {
     let rt = rt();
     let memory: Rc<dyn Device> = Rc::new(MemoryDevice::new(&rt, 64 << 20));
-    let asked = Asked {
-        kind: SideKind::Log,
-        ..Asked::default()
-    };
-    let layout = SideLayout::of(memory.geometry(), asked).expect("it is large enough");
     let fault = Fault::new(&rt, memory, FaultPlan::default(), 1);
     let control = fault.control();
     let device: Rc<dyn Device> = Rc::new(fault);
     rt.block_on(async {
-        let made = initialise(&rt, &device, SIDE, &layout, false).await;
-        made.expect("memory does not fail");
-        let on = StoreDevice {
-            layout,
-            ..on(&device)
-        };
+        let on = formatted_as(&rt, &device, SideKind::Log).await;
         let (store, next) = opened_on(&rt, &on).await;
         put(&rt, &store, &next, 3, &[1]).await;
         store.flush(next.get()).await.expect("it is durable");

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::layers::mirror::store::segments::Live;
-use crate::layers::mirror::superblock::{Asked, SideKind};
 
 /// Number of blocks that are written.
 const BLOCKS: u64 = 512;
@@ -12,18 +11,8 @@ const BLOCKS: u64 = 512;
 fn cleaned(test: impl AsyncFnOnce(&Rc<Store>, Vec<Live>)) {
     let rt = rt();
     let device: Rc<dyn Device> = Rc::new(MemoryDevice::new(&rt, 64 << 20));
-    let asked = Asked {
-        kind: SideKind::Log,
-        ..Asked::default()
-    };
-    let layout = SideLayout::of(device.geometry(), asked).expect("it is large enough");
     rt.block_on(async {
-        let made = initialise(&rt, &device, SIDE, &layout, false).await;
-        made.expect("memory does not fail");
-        let on = StoreDevice {
-            layout,
-            ..on(&device)
-        };
+        let on = formatted_as(&rt, &device, SideKind::Log).await;
         let (store, next) = opened_on(&rt, &on).await;
         // The second round leaves dead blocks behind, without which there is nothing to clean.
         for round in 0..2 {

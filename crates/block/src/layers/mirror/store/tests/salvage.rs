@@ -1,7 +1,6 @@
 //! Tests of what a copy from one side alone is told.
 
 use super::*;
-use crate::layers::mirror::superblock::{Asked, SideKind};
 
 /// A block of which no side had the content has no place on a logged side, and still is missing.
 #[test]
@@ -9,18 +8,8 @@ fn a_block_that_no_side_had_is_lost_on_a_side_of_either_layout() {
     for kind in [SideKind::Home, SideKind::Log] {
         let rt = rt();
         let device: Rc<dyn Device> = Rc::new(MemoryDevice::new(&rt, 64 << 20));
-        let asked = Asked {
-            kind,
-            ..Asked::default()
-        };
-        let layout = SideLayout::of(device.geometry(), asked).expect("it is large enough");
         rt.block_on(async {
-            let made = initialise(&rt, &device, SIDE, &layout, false).await;
-            made.expect("memory does not fail");
-            let on = StoreDevice {
-                layout,
-                ..on(&device)
-            };
+            let on = formatted_as(&rt, &device, kind).await;
             let (store, next) = opened_on(&rt, &on).await;
             put(&rt, &store, &next, 3, &[1, 2, 3]).await;
             let lost = 4 * BLOCK_BYTES..5 * BLOCK_BYTES;
