@@ -584,6 +584,11 @@ const OF_LOGGED_SIDES_TOO: &[(u64, &str, &str)] = &[
         "withstood,logged-sides,crash-in-commit",
         "the same, with a page of the checksums that was never written",
     ),
+    (
+        400_180,
+        "withstood,logged-sides,crash-in-commit",
+        "cleaning gave up what a rebuild had just written, before it counted as copied",
+    ),
 ];
 
 #[test]

@@ -110,6 +110,14 @@ impl OutOfSync {
         Copying { of: self, range }
     }
 
+    /// Returns true while a part of the range is being copied to the side. The side may have the
+    /// newest content there already, although the range is still recorded as lacking.
+    pub(super) fn is_being_copied(&self, range: &Range<u64>) -> bool {
+        let copying = self.copying.borrow();
+        let mut copied = copying.iter().map(|(copied, _)| copied);
+        copied.any(|copied| copied.start < range.end && range.start < copied.end)
+    }
+
     /// Records, for every copy in flight to the side, that a change of the range was queued for the
     /// side, or that the side was found to lack the range. The copy does not contain this change.
     fn overtake(&self, range: &Range<u64>) {
@@ -213,5 +221,31 @@ impl OutOfSync {
     /// begins or ends. Returns the end of the range if there is no such position.
     pub(super) fn first_boundary(&self, range: &Range<u64>) -> u64 {
         self.lacking.borrow().first_boundary(range)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// While a range is being copied, the side may have its newest content although it is recorded
+    /// as lacking. Cleaning must not give up that content.
+    #[test]
+    fn a_range_is_being_copied_until_its_copy_ends() {
+        let of = OutOfSync::nothing(1 << 20);
+        of.add(0..65_536);
+        let copying = of.begin_copy(8_192..16_384);
+        for (range, expected) in [
+            (0..8_192, false),
+            (4_096..12_288, true),
+            (8_192..12_288, true),
+            (12_288..20_480, true),
+            (16_384..20_480, false),
+        ] {
+            assert_eq!(of.is_being_copied(&range), expected, "{range:?}");
+        }
+        drop(copying);
+        assert!(!of.is_being_copied(&(8_192..16_384)));
+        assert!(of.covers(&(8_192..16_384)));
     }
 }

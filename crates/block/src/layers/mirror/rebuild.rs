@@ -378,6 +378,7 @@ impl Shared {
         side: &Side,
         range: Range<u64>,
     ) -> Result<(), IoError> {
+        let _copying = side.out_of_sync.begin_copy(range.clone());
         let mut copied = Ok(());
         for (part, has_data) in self.extents_for_resync(&range, side.index).await {
             match self.copy_part(side, part.clone(), has_data).await {

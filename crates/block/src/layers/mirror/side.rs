@@ -256,7 +256,9 @@ impl Side {
     /// Returns why the content that the side has stored in a range is outdated; `None` when parts
     /// of it are, or may be, the newest content.
     pub(super) fn why_outdated(&self, range: &Range<u64>) -> Option<Outdated> {
-        if self.life.get() == Life::Resyncing && self.out_of_sync.covers(range) {
+        // What a copy has written is the newest content before the range counts as copied.
+        let lacks = self.out_of_sync.covers(range) && !self.out_of_sync.is_being_copied(range);
+        if self.life.get() == Life::Resyncing && lacks {
             return Some(Outdated::OutOfSync);
         }
         let queued = self.queue.borrow().pending_in(range);

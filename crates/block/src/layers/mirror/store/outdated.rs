@@ -5,7 +5,8 @@
 //! by block. Moving it would cost a seek for each block, and the rebuild would wait for it.
 //!
 //! Content must never be given up unless the rebuild has durably announced that it writes there:
-//! only then is the range treated as lacking after a crash.
+//! only then is the range treated as lacking after a crash. It must never be given up while it is
+//! being copied: the side may have the newest content, and the range then counts as in sync.
 
 use std::ops::Range;
 
