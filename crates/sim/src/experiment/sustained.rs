@@ -741,6 +741,8 @@ mod tests {
         for device in &mut setting.devices {
             device.bytes = 512 << 20;
         }
+        // The sides lie at the outer edge of a disk of usual size, whose seeks are short there.
+        setting.devices[1].overrides = "disk_bytes = 250000000000".to_owned();
         setting.log_bytes = Some(32 << 20);
         setting.span_bytes = 160 << 20;
         setting.settings = "layout = \"log\"".to_owned();
@@ -760,7 +762,7 @@ mod tests {
         assert!(whole_after_s < 20.0, "{whole_after_s} s");
         let done = result.seconds[14..].iter().map(|second| second.done);
         let least = done.min().unwrap();
-        assert!(least > 5_000 / 4, "{least} writes in a second");
+        assert!(least > 1_500, "{least} writes in a second");
     }
 
     #[test]
