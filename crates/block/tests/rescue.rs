@@ -124,7 +124,8 @@ fn what_was_lost_before_is_listed_too() {
     rt.block_on(async {
         let volume = formatted(&rt, SideKind::Log).await;
         let mirror = volume.open().await;
-        mirror.fill(0..8 * MIB, 7).await;
+        // More than the journal takes of the last page of the checksums, so that it is written.
+        mirror.fill(0..10 * MIB, 7).await;
         let place = mirror.place_on(0, 5 * MIB).expect("it has a place");
         mirror.close().await;
         volume.spoil(0, place).await;

@@ -140,9 +140,15 @@ pub struct MirrorConfig {
     /// Whether to keep a checksum of every block; fixed when the sides are formatted.
     #[serde(default = "default_checksums")]
     pub checksums: bool,
-    /// Size of the memory cache for the checksums of each side. Default 16 MiB.
+    /// Size of the memory cache for the checksums of each side with a home. Default 16 MiB.
     #[serde(default = "default_checksum_cache")]
     pub checksum_cache: Size,
+    /// Memory for the map and the checksums of each logged side. Default 128 MiB.
+    #[serde(default = "default_map_memory")]
+    pub map_memory: Size,
+    /// Whether tests ask for the places of blocks on logged sides at any time.
+    #[serde(skip)]
+    pub watches_map: bool,
     /// Whether a late read is also sent to a second side (hedged), for at most 5 % of the reads.
     #[serde(default = "default_hedge_reads")]
     pub hedge_reads: bool,
@@ -243,6 +249,10 @@ fn default_checksum_cache() -> Size {
     Size(16 << 20)
 }
 
+fn default_map_memory() -> Size {
+    Size(128 << 20)
+}
+
 fn default_bytes() -> Size {
     Size(64 << 20)
 }
@@ -336,6 +346,8 @@ impl MirrorConfig {
             grow_to: None,
             checksums: default_checksums(),
             checksum_cache: default_checksum_cache(),
+            map_memory: default_map_memory(),
+            watches_map: false,
             hedge_reads: default_hedge_reads(),
             rebuild: RebuildConfig::default(),
             resync_rate: None,

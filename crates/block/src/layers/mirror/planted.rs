@@ -42,11 +42,15 @@ pub enum Bug {
     DiscardsPlaceOnly,
     /// Folding a discard leaves the places of the blocks.
     DiscardsChecksumOnly,
+    /// A page of the map that was read from the device is used without what has changed since.
+    ReadsPageAlone,
+    /// Cleaning believes a summary of an earlier generation of a segment.
+    BelievesOldSummary,
 }
 
 impl Bug {
     /// All bugs.
-    pub const ALL: [Bug; 15] = [
+    pub const ALL: [Bug; 17] = [
         Bug::FreesEarly,
         Bug::FreesPinned,
         Bug::MovesOverNewer,
@@ -62,7 +66,14 @@ impl Bug {
         Bug::JournalsNoChecksums,
         Bug::DiscardsPlaceOnly,
         Bug::DiscardsChecksumOnly,
+        Bug::ReadsPageAlone,
+        Bug::BelievesOldSummary,
     ];
+
+    /// Returns true when only a side whose map is not all in memory has the bug.
+    pub fn is_of_small_map(self) -> bool {
+        matches!(self, Bug::ReadsPageAlone | Bug::BelievesOldSummary)
+    }
 
     /// Returns the name of the bug on a command line.
     pub fn name(self) -> &'static str {
@@ -82,6 +93,8 @@ impl Bug {
             Bug::JournalsNoChecksums => "journals-no-checksums",
             Bug::DiscardsPlaceOnly => "discards-place-only",
             Bug::DiscardsChecksumOnly => "discards-checksum-only",
+            Bug::ReadsPageAlone => "reads-page-alone",
+            Bug::BelievesOldSummary => "believes-old-summary",
         }
     }
 }

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use bimetal_rt::{Payload, Rt};
 use futures_util::stream::{self, StreamExt};
 
-use super::opening::store_with_cache;
+use super::opening::store_alone;
 use super::store::{Piece, Store};
 use super::superblock::{Candidate, SideKind, SideState, Superblock, Uuid};
 use crate::device::Device;
@@ -25,8 +25,6 @@ const LISTED_BYTES: u64 = 16 << 30;
 /// Maximum number of reads of the side in flight, and of writes of the copy for each of them.
 const READS_MAX: usize = 8;
 const WRITES_MAX: usize = 32;
-/// Maximum number of bytes of checksum pages in memory. They are read in ascending order.
-const CHECKSUM_CACHE_BYTES: u64 = 64 << 20;
 
 /// A side that is read for a copy; see the module documentation.
 pub struct Rescue {
@@ -110,7 +108,7 @@ impl Rescue {
         };
         let found = candidate.superblock().await?;
         let superblock = found.ok_or_else(|| candidate.error("it holds no side of a volume"))?;
-        let on = store_with_cache(device, &superblock, CHECKSUM_CACHE_BYTES);
+        let on = store_alone(device, &superblock);
         let log_bytes = superblock.layout.log.1;
         let of_log = |read| told(RescueStep::ReadingLog(read, log_bytes));
         let store = Store::open_telling(rt, &on, &of_log).await;

@@ -24,7 +24,7 @@ pub use self::elsewhere::{holds_side, sides_elsewhere};
 use self::equalising::takes;
 use self::lacking::{lacked, most_complete, newest_of};
 pub(super) use self::lacking::{lacking, newest_among};
-pub(super) use self::side_store::{damaged_words, store_device, store_with_cache};
+pub(super) use self::side_store::{damaged_words, store_alone, store_device};
 use super::config::MirrorConfig;
 use super::device_path::DevicePath;
 use super::family::{self, Absence, Behind, Force, Plan, Seen};

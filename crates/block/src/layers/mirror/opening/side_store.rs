@@ -7,6 +7,10 @@ use crate::layers::mirror::config::MirrorConfig;
 use crate::layers::mirror::store::StoreDevice;
 use crate::layers::mirror::superblock::Superblock;
 
+/// Maximum number of bytes of checksum pages in memory, for a side with a home that serves no
+/// volume. They are read in ascending order.
+const CHECKSUM_CACHE_BYTES: u64 = 64 << 20;
+
 /// Returns the parameters for opening the store of a side of a volume with this configuration.
 pub(in crate::layers::mirror) fn store_device(
     device: &Rc<dyn Device>,
@@ -16,16 +20,18 @@ pub(in crate::layers::mirror) fn store_device(
     StoreDevice {
         cleans_always: config.cleans_always,
         fills_newest_first: config.fills_newest_first,
-        ..store_with_cache(device, superblock, config.checksum_cache.0)
+        checksum_cache_bytes: config.checksum_cache.0,
+        map_memory_bytes: config.map_memory.0,
+        watches_map: config.watches_map,
+        ..store_alone(device, superblock)
     }
 }
 
-/// Returns the parameters for opening the store of a side with at most `checksum_cache_bytes` bytes
-/// of checksum pages in memory, if it is not a logged one.
-pub(in crate::layers::mirror) fn store_with_cache(
+/// Returns the parameters for opening the store of a side that serves no volume. All pages of the
+/// map of a logged side stay in memory.
+pub(in crate::layers::mirror) fn store_alone(
     device: &Rc<dyn Device>,
     superblock: &Superblock,
-    checksum_cache_bytes: u64,
 ) -> StoreDevice {
     let history = superblock.history.clone();
     StoreDevice {
@@ -38,7 +44,9 @@ pub(in crate::layers::mirror) fn store_with_cache(
         integrity: !superblock.flags.no_checksums,
         cleans_always: false,
         fills_newest_first: false,
-        checksum_cache_bytes,
+        checksum_cache_bytes: CHECKSUM_CACHE_BYTES,
+        map_memory_bytes: u64::MAX,
+        watches_map: false,
         counts_below: Rc::new(move |epoch| {
             let later = history.epochs().iter().filter(|e| e.number > epoch);
             later.map(|e| e.first_change).min().unwrap_or(u64::MAX)

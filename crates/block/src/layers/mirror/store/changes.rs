@@ -30,6 +30,35 @@ pub(in crate::layers::mirror::store) struct Since {
     pub(in crate::layers::mirror::store) entries: BTreeMap<u64, Vec<u16>>,
 }
 
+impl Since {
+    /// Returns the entries that have changed, each with its index and its value. `value` returns
+    /// the value of an entry; `None` if its page was written with it.
+    ///
+    /// # Panics
+    /// When the value of an entry is in no page that was written since the previous commit.
+    pub(in crate::layers::mirror::store) fn values_with(
+        self,
+        value: impl Fn(u64, u16) -> Option<u32>,
+    ) -> BTreeMap<u64, Vec<(u16, u32)>> {
+        let mut values = BTreeMap::new();
+        for (page, indices) in self.entries {
+            let entry = |index: u16| match value(page, index) {
+                Some(value) => Some((index, value)),
+                None => {
+                    let is_written = self.written.contains(&page);
+                    assert!(is_written, "page {page} has what the journal leaves out");
+                    None
+                }
+            };
+            let entries: Vec<_> = indices.into_iter().filter_map(entry).collect();
+            if !entries.is_empty() {
+                values.insert(page, entries);
+            }
+        }
+        values
+    }
+}
+
 /// The changes of the pages of one kind; see the module documentation.
 #[derive(Debug, Default)]
 pub(in crate::layers::mirror::store) struct Changes {
@@ -44,7 +73,13 @@ pub(in crate::layers::mirror::store) struct Changes {
     owed_by_run: BTreeMap<u64, usize>,
     /// The owed page from which on pages are written next.
     next: u64,
+    /// Pages that cannot be read, each with the number of attempts.
+    unreadable: BTreeMap<u64, u32>,
 }
+
+/// Number of attempts to read a page after which it is lost. A device may fail to read something
+/// for a while.
+const READS_MAX: u32 = 16;
 
 impl Changes {
     /// Records that entries of a page have changed.
@@ -106,6 +141,32 @@ impl Changes {
             self.settle(*page);
         }
         pages.into_iter().collect()
+    }
+
+    /// Records that a page that was taken was not written, although the commit goes on. `entries`
+    /// are all of its entries that have changed since it was written; the journal must have them.
+    pub(in crate::layers::mirror::store) fn put_back(&mut self, page: u64, entries: Vec<u16>) {
+        self.due.insert(page);
+        if !entries.is_empty() {
+            self.since.entries.insert(page, entries);
+        }
+    }
+
+    /// Records that a page could not be read. Returns true after [`READS_MAX`] attempts: then
+    /// it is lost.
+    pub(in crate::layers::mirror::store) fn is_unreadable_again(&mut self, page: u64) -> bool {
+        let attempts = self.unreadable.entry(page).or_default();
+        *attempts += 1;
+        let is_lost = *attempts >= READS_MAX;
+        if is_lost {
+            self.unreadable.remove(&page);
+        }
+        is_lost
+    }
+
+    /// Records that a page was read.
+    pub(in crate::layers::mirror::store) fn note_readable(&mut self, page: u64) {
+        self.unreadable.remove(&page);
     }
 
     /// Records that the pages were written.
@@ -241,6 +302,26 @@ mod tests {
             assert_eq!(changes.take_pages(0), [3]);
             assert_eq!(changes.oldest_run(), None);
         }
+    }
+
+    /// A page that is due collects no entries for the journal, so one that cannot be read and
+    /// written brings all of them.
+    #[test]
+    fn a_page_that_cannot_be_read_is_in_the_journal_with_all_that_has_changed() {
+        let mut changes = Changes::default();
+        changes.note(3, 0..253);
+        changes.note(3, 700..701);
+        assert_eq!(changes.take_pages(0), [3]);
+        let all: Vec<u16> = (0..253).chain([700]).collect();
+        changes.put_back(3, all.clone());
+        assert_eq!(entries(&commit(&mut changes, 4)), [(3, all)]);
+        assert_eq!(changes.oldest_run(), Some(4));
+        assert_eq!(changes.take_pages(0), [3], "the next commit tries again");
+        let lost_after = (1..).find(|_| changes.is_unreadable_again(3));
+        assert_eq!(lost_after, Some(READS_MAX));
+        assert!(!changes.is_unreadable_again(3));
+        changes.note_readable(3);
+        assert_eq!((1..).find(|_| changes.is_unreadable_again(3)), lost_after);
     }
 
     #[test]

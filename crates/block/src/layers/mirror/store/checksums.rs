@@ -230,7 +230,7 @@ impl Checksums {
         let cache = self.cache.borrow();
         let cached = cache.pages.range(pages.start..end_page).next();
         let end_page = cached.map_or(end_page, |(page, _)| *page);
-        let end_page = self.first_replayed(pages.start..end_page);
+        let end_page = self.first_changed(pages.start..end_page);
         if end_page == pages.start {
             return None;
         }
@@ -263,6 +263,10 @@ impl Checksums {
         first_block: u64,
         values: &[Expected],
     ) -> Result<(), IoError> {
+        if self.journaled.is_some() {
+            self.update_without_pages(first_block, values).await;
+            return Ok(());
+        }
         let mut values = values.iter();
         let blocks = first_block..first_block + values.len() as u64;
         let load_end = blocks.end.div_ceil(PAGE_BLOCKS);
@@ -271,10 +275,26 @@ impl Checksums {
                 *entry = value.entry();
             }
             self.write_back.mark(page);
-            let start = first_block.max(page * PAGE_BLOCKS) % PAGE_BLOCKS;
-            self.note_changed(page, start, entries.len());
         })
         .await
+    }
+
+    async fn update_without_pages(&self, first_block: u64, values: &[Expected]) {
+        let blocks = first_block..first_block + values.len() as u64;
+        assert!(
+            blocks.end <= self.blocks.get(),
+            "the blocks {blocks:?} lie in the data"
+        );
+        let mut next = blocks.start;
+        while next < blocks.end {
+            give_way().await;
+            let page = Checksums::page_of(next);
+            let end = blocks.end.min(Checksums::blocks_of(page).end);
+            let inside = (next - blocks.start) as usize..(end - blocks.start) as usize;
+            count_entries(inside.len());
+            self.change(page, next % PAGE_BLOCKS, &values[inside]);
+            next = end;
+        }
     }
 
     /// Makes pages due to be written again, although their entries have not changed.
@@ -403,9 +423,10 @@ impl Checksums {
         if self.write_back.is_due(page) {
             return true;
         }
-        let Ok(found) = self.area.entries(page, bytes).map(|bytes| decode(&bytes)) else {
+        let Ok(mut found) = self.area.entries(page, bytes).map(|bytes| decode(&bytes)) else {
             return false;
         };
+        self.apply_changes(page, &mut found);
         let cache = self.cache.borrow();
         let cached = cache.pages.get(&page);
         cached.is_none_or(|cached| cached.entries == found)
@@ -424,7 +445,7 @@ impl Checksums {
         self.make_due(page);
         self.damaged.borrow_mut().remove(&page);
         let mut entries = unknown_entries();
-        self.apply_replayed(page, &mut entries);
+        self.apply_changes(page, &mut entries);
         let mut cache = self.cache.borrow_mut();
         cache.put(page, entries);
         cache.trim(self.cached_pages_max, &self.write_back);
@@ -504,8 +525,8 @@ impl Checksums {
             }
             if !self.write_back.written().is_written(page) {
                 let mut entries = self.first_entries(page);
-                let replayed = self.apply_replayed(page, &mut entries);
-                if replayed || purpose == Purpose::Change {
+                self.apply_changes(page, &mut entries);
+                if purpose == Purpose::Change {
                     self.cache.borrow_mut().put(page, entries);
                 } else {
                     count_entries(inside.len());
@@ -584,7 +605,7 @@ impl Checksums {
         match entries {
             Ok(mut entries) => {
                 damaged.remove(&page);
-                self.apply_replayed(page, &mut entries);
+                self.apply_changes(page, &mut entries);
                 self.cache.borrow_mut().put(page, entries);
                 Ok(())
             }

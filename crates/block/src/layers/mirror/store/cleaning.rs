@@ -201,7 +201,8 @@ impl Store {
             true => {
                 let began = self.rt.now();
                 let until = began + PEER_PATIENCE;
-                let ask = |range| Box::pin(self.content_for_move(range, until)) as _;
+                let ask =
+                    |range, digests| Box::pin(self.content_for_move(range, digests, until)) as _;
                 let (content, left) = segments.read_from(&ask, piece).await;
                 let time_ns = self.rt.now().since(began).as_nanos() as u64;
                 match content.is_empty() {
@@ -284,18 +285,26 @@ impl Store {
     }
 
     /// Returns the content of a range from another side, if it supplies this before `until`, and it
-    /// is the content that this side has there: each block must match its checksum on this side.
-    async fn content_for_move(&self, range: Range<u64>, until: Instant) -> Option<Payload> {
+    /// is the content that this side has there: each block must match its digest. `digests` are
+    /// those of the content as its segment describes it; else the checksums have them.
+    async fn content_for_move(
+        &self,
+        range: Range<u64>,
+        digests: Option<Vec<u32>>,
+        until: Instant,
+    ) -> Option<Payload> {
         if until <= self.rt.now() {
             return None;
         }
         let ask = self.peer.borrow().clone()?;
-        let checksums = self.checksums.as_ref()?;
         let first = range.start / BLOCK_BYTES;
-        let expected = checksums
-            .expected(first..range.end / BLOCK_BYTES)
-            .await
-            .ok()?;
+        let expected = match digests {
+            Some(digests) => digests.into_iter().map(Expected::digest).collect(),
+            None => {
+                let blocks = first..range.end / BLOCK_BYTES;
+                self.checksums.as_ref()?.expected(blocks).await.ok()?
+            }
+        };
         let is_known = |expected: &Expected| matches!(expected, Expected::Digest(_));
         if !expected.iter().all(is_known) {
             return None;

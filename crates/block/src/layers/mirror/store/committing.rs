@@ -88,10 +88,16 @@ impl Store {
         // before, so the commit contains that change.
         let dead = segments.dead();
         let (of_map, of_checksums) = self.pages_to_write(segments);
+        // The log goes on while pages are read.
+        let map_pages = segments.take_map_pages(of_map).await?;
+        let checksum_pages = match &self.checksums {
+            Some(checksums) => Some((checksums, checksums.take_pages(of_checksums).await?)),
+            None => None,
+        };
         let given_way = self.log_gives_way();
-        if let Some(checksums) = &self.checksums {
+        if let Some((checksums, pages)) = checksum_pages {
             // Writing a page of the checksums changes its place, so this precedes the map.
-            let lost = checksums.write_some(of_checksums).await?;
+            let lost = checksums.write_taken(pages).await?;
             self.suspect_pages(lost);
         }
         self.write_regions().await?;
@@ -99,7 +105,7 @@ impl Store {
         // summaries it has written.
         let log_floor = self.log.floor();
         segments.write_summaries(log_floor).await?;
-        segments.write_map(of_map).await?;
+        segments.write_map(map_pages).await?;
         segments.write_tables().await?;
         let changes = self.checksums.as_ref().map(Checksums::take_changes);
         let first_run = segments.next_run();

@@ -16,6 +16,7 @@ pub(super) mod checksums;
 mod choose;
 mod cleaning;
 mod committing;
+mod deltas;
 mod destage;
 pub(super) mod digests;
 mod dropping;
@@ -107,8 +108,13 @@ pub(super) struct StoreDevice {
     /// Function that maps the number of an epoch to the sequence number below which the changes of
     /// that epoch are valid.
     pub(super) counts_below: Rc<dyn Fn(u64) -> u64>,
-    /// Maximum number of bytes of checksum pages kept in memory.
+    /// Maximum number of bytes of checksum pages that a side with a home keeps in memory.
     pub(super) checksum_cache_bytes: u64,
+    /// Maximum number of bytes of pages that a logged side keeps in memory, half of them pages of
+    /// its map, half of them pages of its checksums.
+    pub(super) map_memory_bytes: u64,
+    /// Whether tests ask for the places of blocks on a logged side at any time.
+    pub(super) watches_map: bool,
     /// Whether a logged side cleans segments whenever one of them has a dead block.
     pub(super) cleans_always: bool,
     /// Whether a logged side fills the segment first that became free last.
@@ -318,8 +324,14 @@ impl Store {
         let raw = Rc::clone(&noticed) as Rc<dyn Device>;
         let segments = match &on.layout.segments {
             Some(of_side) => {
-                let segments =
-                    Segments::open(rt, &raw, (on.side, on.digest), (&on.layout, of_side)).await?;
+                let segments = Segments::open(
+                    rt,
+                    &raw,
+                    (on.side, on.digest),
+                    (&on.layout, of_side),
+                    (on.map_memory_bytes / 2, on.watches_map),
+                )
+                .await?;
                 segments.clean_always(on.cleans_always);
                 segments.fill_newest_first(on.fills_newest_first);
                 Some(segments)
@@ -666,24 +678,6 @@ impl Store {
         newest.map(|(part, logged)| (part, logged.number)).collect()
     }
 
-    /// Returns the offset on the device of the newest content of a block; `None` if the log records
-    /// the block as zeroes or lost, without content. For tests that access the device directly.
-    pub(super) fn place_of(&self, offset: u64) -> Option<u64> {
-        let newest = self
-            .log
-            .index
-            .borrow()
-            .newest_in(&(offset..offset + BLOCK_BYTES));
-        match newest.first().map(|(_, record)| &record.content) {
-            Some(Content::Data { position, .. }) => Some(self.log.area.at(*position)),
-            Some(Content::Zeroes(_) | Content::Lost) => None,
-            None => match &self.segments {
-                Some(segments) => segments.offset_of(self.data_offset + offset),
-                None => Some(self.data_offset + offset),
-            },
-        }
-    }
-
     /// Returns the ranges that a side with this epoch number may lack, because the log has dropped
     /// entries with changes of these ranges.
     pub(super) fn out_of_sync_since(&self, epoch: u64) -> Vec<Range<u64>> {
@@ -720,7 +714,11 @@ impl Store {
 
     /// Returns the ranges in which blocks were found corrupt since the last call.
     pub(super) fn take_suspects(&self) -> Vec<Range<u64>> {
-        let suspect = std::mem::take(&mut *self.suspect.borrow_mut());
+        let mut suspect = std::mem::take(&mut *self.suspect.borrow_mut());
+        if let Some(segments) = &self.segments {
+            let lost = segments.take_newly_lost(self.volume_bytes.get());
+            suspect.extend(lost.iter());
+        }
         suspect.iter().collect()
     }
 

@@ -46,13 +46,10 @@ pub(super) async fn open_areas(
     let regions = Regions::load(rt, device, map, on.volume_bytes, of_map).await?;
     let checksums = on.integrity.then(|| {
         let blocks = on.layout.data.1 / BLOCK_BYTES;
-        // A fold changes pages all over the volume. If they had to be read one by one, the log of a
-        // disk would wait for seconds. So a logged side keeps all pages, as it keeps its whole map.
-        let cache_bytes = match segments {
-            Some(_) => on.layout.checksums.1.max(on.checksum_cache_bytes),
-            None => on.checksum_cache_bytes,
+        let cached = match segments {
+            Some(_) => (on.map_memory_bytes / 2 / BLOCK_BYTES).max(1) as usize,
+            None => (on.checksum_cache_bytes / BLOCK_BYTES).max(16) as usize,
         };
-        let cached = (cache_bytes / BLOCK_BYTES).max(16) as usize;
         let checksums = Checksums::new(rt, device, of_checksums, blocks, cached);
         // In the area that records which pages were written, the bits of the bitmap pages come
         // first, then the bits of the checksum pages.

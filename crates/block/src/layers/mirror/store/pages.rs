@@ -414,6 +414,7 @@ impl WriteBack {
     }
 
     /// Returns the number of pages that must stay in memory.
+    #[cfg(test)]
     pub(in crate::layers::mirror::store) fn needed_pages(&self) -> usize {
         let due = self.dirty.borrow().union(&self.writing.borrow()).count();
         let unverified = self.unverified.borrow();

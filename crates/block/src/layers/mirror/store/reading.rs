@@ -107,6 +107,24 @@ impl Store {
         }
     }
 
+    /// Returns the offset on the device of the newest content of a block; `None` if the log records
+    /// the block as zeroes or lost, without content. For tests that access the device directly.
+    pub(in super::super) fn place_of(&self, offset: u64) -> Option<u64> {
+        let newest = self
+            .log
+            .index
+            .borrow()
+            .newest_in(&(offset..offset + BLOCK_BYTES));
+        match newest.first().map(|(_, record)| &record.content) {
+            Some(Content::Data { position, .. }) => Some(self.log.area.at(*position)),
+            Some(Content::Zeroes(_) | Content::Lost) => None,
+            None => match &self.segments {
+                Some(segments) => segments.offset_of(self.data_offset + offset),
+                None => Some(self.data_offset + offset),
+            },
+        }
+    }
+
     async fn read_home(&self, range: &Range<u64>, origin: Origin) -> Result<Payload, IoError> {
         let read = Request::read(self.data_offset + range.start, range.end - range.start);
         let read = read.from_origin(origin);

@@ -110,7 +110,7 @@ impl Store {
         let mut pieces = Vec::new();
         match &self.segments {
             Some(segments) => {
-                let mut stored = segments.stored_in(&range).await;
+                let mut stored = segments.stored_in(&range).await?;
                 stored.sort_unstable();
                 for (at, offset) in stored {
                     if offset < self.volume_bytes.get() {

@@ -17,6 +17,7 @@ mod full;
 mod late;
 mod outdated;
 mod salvage;
+mod small_map;
 mod straight;
 mod unwritten;
 
@@ -50,6 +51,8 @@ fn on(device: &Rc<dyn Device>) -> StoreDevice {
         integrity: true,
         counts_below: Rc::new(|_| u64::MAX),
         checksum_cache_bytes: 1 << 20,
+        map_memory_bytes: 1 << 20,
+        watches_map: false,
         cleans_always: false,
         fills_newest_first: false,
     }

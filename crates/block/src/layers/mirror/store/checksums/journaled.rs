@@ -1,25 +1,57 @@
 //! Checksums of a logged side: changed entries go into the journal of the side, and a page is
-//! written only now and then.
+//! written only now and then. An entry changes without its page: what has changed since a page was
+//! written is kept apart from the pages in memory.
 //!
-//! What the journal says about a page that is not in memory is kept until the page is read. A page
-//! must never be used without it.
+//! A page must never be used without what has changed since.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::entries::{Entries, encode};
-use super::{Checksums, Purpose, RefCell};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+
+use super::entries::encode;
+use super::{Checksums, Expected, PAGE_BLOCKS, Purpose, RefCell};
 use crate::error::IoError;
 use crate::layers::mirror::planted::{Bug, is_planted};
 use crate::layers::mirror::store::changes::Changes;
-use crate::layers::mirror::store::pages::WrittenIn;
+use crate::layers::mirror::store::deltas::Deltas;
+use crate::layers::mirror::store::pages::{Area, WrittenIn};
 use crate::layers::mirror::store::segments::{ChecksumChanges, ReplayedChecksums};
 
+/// Maximum number of requests in flight that read pages which are written next.
+const READS_IN_FLIGHT_MAX: usize = 8;
+
 /// State of the checksums of a logged side; see the module documentation.
+#[derive(Default)]
 pub(super) struct Journaled {
     pub(super) changes: Changes,
-    /// Entries of pages that were not read since the opening, as the journal says.
-    replayed: BTreeMap<u64, Vec<(u16, u32)>>,
+    deltas: Deltas,
+}
+
+/// Pages of the checksums that a commit writes. They are in memory. If they are dropped, the next
+/// commit writes them.
+pub(in crate::layers::mirror::store) struct ChecksumPages<'c> {
+    of: &'c Checksums,
+    pages: Vec<u64>,
+    /// Pages among them that were damaged.
+    lost: Vec<u64>,
+}
+
+impl Drop for ChecksumPages<'_> {
+    fn drop(&mut self) {
+        if let Some(journaled) = &self.of.journaled {
+            let changes = &mut journaled.borrow_mut().changes;
+            self.pages.iter().for_each(|page| changes.mark(*page));
+        }
+    }
+}
+
+/// What became of pages that were to be brought into memory.
+#[derive(Default)]
+struct Brought {
+    /// Pages that were damaged: the checksums of their blocks are lost.
+    lost: Vec<u64>,
+    /// Pages that cannot be read now, and are not in memory.
+    unreadable: Vec<u64>,
 }
 
 impl Checksums {
@@ -30,16 +62,15 @@ impl Checksums {
         replayed: ReplayedChecksums,
         written: WrittenIn,
     ) -> Checksums {
-        let mut changes = Changes::default();
-        for (page, (run, _)) in &replayed {
-            changes.owe(*page, *run);
+        let mut journaled = Journaled::default();
+        for (page, (run, entries)) in replayed {
+            journaled.changes.owe(page, run);
+            for (index, entry) in entries {
+                if !is_planted(Bug::SkipsChecksums) {
+                    journaled.deltas.set(page, index, entry, true);
+                }
+            }
         }
-        let replayed = replayed.into_iter();
-        let replayed = replayed.map(|(page, (_, entries))| (page, entries));
-        let journaled = Journaled {
-            changes,
-            replayed: replayed.collect(),
-        };
         Checksums {
             journaled: Some(RefCell::new(journaled)),
             write_back: self.write_back.with_written(written),
@@ -47,17 +78,29 @@ impl Checksums {
         }
     }
 
-    /// Records that entries of a page have changed, from the index `start` on.
-    pub(super) fn note_changed(&self, page: u64, start: u64, entries: usize) {
-        if let Some(journaled) = &self.journaled
-            && !is_planted(Bug::JournalsNoChecksums)
-        {
-            let range = start as u16..start as u16 + entries as u16;
-            journaled.borrow_mut().changes.note(page, range);
+    /// Changes entries of a page of a logged side, from the index `start` on.
+    pub(super) fn change(&self, page: u64, start: u64, values: &[Expected]) {
+        let Some(journaled) = &self.journaled else {
+            return;
+        };
+        let mut journaled = journaled.borrow_mut();
+        let end = start + values.len() as u64;
+        for (index, value) in (start as u16..).zip(values) {
+            journaled.deltas.set(page, index, value.entry(), true);
+        }
+        if !is_planted(Bug::JournalsNoChecksums) {
+            journaled.changes.note(page, start as u16..end as u16);
+        }
+        drop(journaled);
+        if let Some(cached) = self.cache.borrow_mut().pages.get_mut(&page) {
+            let inside = &mut cached.entries[start as usize..end as usize];
+            for (entry, value) in inside.iter_mut().zip(values) {
+                *entry = value.entry();
+            }
         }
     }
 
-    /// Makes a page in memory due to be written as a whole.
+    /// Makes a page in memory due to be written as a whole. It stays in memory until then.
     pub(super) fn make_due(&self, page: u64) {
         self.write_back.mark(page);
         if let Some(journaled) = &self.journaled {
@@ -65,30 +108,21 @@ impl Checksums {
         }
     }
 
-    /// Applies what the journal says about a page to its entries, which were just read. Returns
-    /// true when it says something; the page must then be put into memory.
-    pub(super) fn apply_replayed(&self, page: u64, entries: &mut Entries) -> bool {
-        let journaled = self.journaled.as_ref();
-        let replayed = journaled.and_then(|of| of.borrow_mut().replayed.remove(&page));
-        let Some(replayed) = replayed.filter(|_| !is_planted(Bug::SkipsChecksums)) else {
-            return false;
-        };
-        for (index, entry) in replayed {
-            entries[usize::from(index)] = entry;
+    /// Applies what has changed since a page of a logged side was written to its entries, which
+    /// were just read.
+    pub(super) fn apply_changes(&self, page: u64, entries: &mut [u32]) {
+        if let Some(journaled) = &self.journaled {
+            journaled.borrow().deltas.apply(page, entries);
         }
-        self.write_back.mark(page);
-        true
     }
 
-    /// Returns the first page in a range about which the journal says something that was not
-    /// applied yet, or the end of the range.
-    pub(super) fn first_replayed(&self, pages: Range<u64>) -> u64 {
-        let end = pages.end;
-        let first = |of: &RefCell<Journaled>| {
-            let of = of.borrow();
-            of.replayed.range(pages).next().map(|(page, _)| *page)
-        };
-        self.journaled.as_ref().and_then(first).unwrap_or(end)
+    /// Returns the first page in a range of which entries have changed since it was written, or the
+    /// end of the range.
+    pub(super) fn first_changed(&self, pages: Range<u64>) -> u64 {
+        match &self.journaled {
+            Some(journaled) => journaled.borrow().deltas.first_in(pages),
+            None => pages.end,
+        }
     }
 
     /// Returns the number of pages of which the journal has entries, and the number of bytes that
@@ -101,64 +135,136 @@ impl Checksums {
         (changes.owed_pages(), changes.journal_bytes())
     }
 
-    /// Writes the pages that must be written, and up to `more` of those of which the journal has
-    /// entries, without a flush. The future must run to completion. Returns the pages that were
-    /// found damaged; the checksums of their blocks are lost.
+    /// Takes the pages that must be written, and up to `more` of those of which the journal has
+    /// entries, and reads those that are not in memory. A page that cannot be read now is left out,
+    /// and the journal must have all that has changed in it.
     ///
     /// # Errors
-    /// The first error of the device. The next call writes the pages that were not written.
-    pub(in crate::layers::mirror::store) async fn write_some(
+    /// Errors of the device that do not concern single blocks.
+    pub(in crate::layers::mirror::store) async fn take_pages(
         &self,
         more: usize,
-    ) -> Result<Vec<u64>, IoError> {
-        let Some(journaled) = &self.journaled else {
-            return Ok(Vec::new());
+    ) -> Result<ChecksumPages<'_>, IoError> {
+        let mut taken = ChecksumPages {
+            of: self,
+            pages: Vec::new(),
+            lost: Vec::new(),
         };
-        // Unchanged pages in memory are few beside the changed ones that the journal keeps there.
-        let needed = self.write_back.needed_pages();
-        let more = more.max(needed.saturating_sub(self.cached_pages_max / 4 * 3));
-        let pages = journaled.borrow_mut().changes.take_pages(more);
+        let Some(journaled) = &self.journaled else {
+            return Ok(taken);
+        };
+        taken.pages = journaled.borrow_mut().changes.take_pages(more);
+        let brought = self.bring_in_to_write(&taken.pages).await?;
+        let mut of = journaled.borrow_mut();
+        for page in &brought.unreadable {
+            let entries = of.deltas.indices(*page);
+            of.changes.put_back(*page, entries);
+        }
+        taken
+            .pages
+            .retain(|page| !brought.unreadable.contains(page));
+        taken.lost = brought.lost;
+        Ok(taken)
+    }
+
+    /// Writes pages that were taken, without a flush. The future must run to completion. Returns
+    /// the pages that were found damaged; the checksums of their blocks are lost.
+    ///
+    /// # Errors
+    /// The first error of the device. The next commit writes the pages that were not written.
+    pub(in crate::layers::mirror::store) async fn write_taken(
+        &self,
+        mut taken: ChecksumPages<'_>,
+    ) -> Result<Vec<u64>, IoError> {
+        let pages = std::mem::take(&mut taken.pages);
         let result = self.write_pages(&pages).await;
-        let changes = &mut journaled.borrow_mut().changes;
-        match &result {
-            Ok(_) => changes.note_written(pages),
-            Err(_) => pages.iter().for_each(|page| changes.mark(*page)),
+        if let Some(journaled) = &self.journaled {
+            let mut of = journaled.borrow_mut();
+            for page in &pages {
+                of.deltas.end_write(*page, result.is_ok());
+            }
+            match &result {
+                Ok(()) => of.changes.note_written(pages),
+                Err(_) => pages.iter().for_each(|page| of.changes.mark(*page)),
+            }
         }
         let mut cache = self.cache.borrow_mut();
         cache.rejoin(&self.write_back);
         cache.trim(self.cached_pages_max, &self.write_back);
-        result
+        result.map(|()| std::mem::take(&mut taken.lost))
     }
 
-    async fn write_pages(&self, pages: &[u64]) -> Result<Vec<u64>, IoError> {
-        let mut lost = Vec::new();
-        for page in pages {
-            if !self.cache.borrow().pages.contains_key(page) {
-                lost.extend(self.bring_in_to_write(*page).await?);
-            }
-        }
+    async fn write_pages(&self, pages: &[u64]) -> Result<(), IoError> {
         let chosen = |page| pages.binary_search(&page).is_ok();
         let fill = |page, bytes: &mut [u8]| {
             let cache = self.cache.borrow();
             let cached = cache.pages.get(&page);
             let cached = cached.expect("a page stays in memory until it has been written");
             encode(&cached.entries, bytes);
+            if let Some(journaled) = &self.journaled {
+                journaled.borrow_mut().deltas.begin_write(page);
+            }
         };
-        self.write_back.run_on(chosen, fill).await?;
-        Ok(lost)
+        self.write_back.run_on(chosen, fill).await
     }
 
-    /// Brings a page into memory that is to be written. Returns its number if it was damaged.
-    async fn bring_in_to_write(&self, page: u64) -> Result<Option<u64>, IoError> {
-        let first = Checksums::blocks_of(page).start;
-        let one = first..first + 1;
-        let none = |_, _: &mut [u32]| ();
-        match self.visit_each(one, page + 1, Purpose::Change, none).await {
-            Err(IoError::Corrupt) => {
-                self.reset_page(page).await;
-                Ok(Some(page))
+    /// Brings pages into memory that are to be written, and makes them stay there.
+    async fn bring_in_to_write(&self, pages: &[u64]) -> Result<Brought, IoError> {
+        let together = |a: &u64, b: &u64| a + 1 == *b;
+        let run_pages_max = Area::run_pages_max(&*self.device) as usize;
+        let runs = pages.chunk_by(together);
+        let mut runs = runs.flat_map(|run| run.chunks(run_pages_max));
+        let mut reads = FuturesUnordered::new();
+        let (mut all, mut result) = (Brought::default(), Ok(()));
+        loop {
+            while reads.len() < READS_IN_FLIGHT_MAX
+                && result.is_ok()
+                && let Some(run) = runs.next()
+            {
+                reads.push(self.bring_in_run(run));
             }
-            other => other.map(|()| None),
+            match reads.next().await {
+                None => return result.map(|()| all),
+                Some(Ok(brought)) => {
+                    all.lost.extend(brought.lost);
+                    all.unreadable.extend(brought.unreadable);
+                }
+                Some(Err(error)) => result = Err(error),
+            }
+        }
+    }
+
+    async fn bring_in_run(&self, run: &[u64]) -> Result<Brought, IoError> {
+        let mut brought = Brought::default();
+        let end = run.last().map_or(0, |last| last + 1);
+        for page in run {
+            let first = page * PAGE_BLOCKS;
+            let mark = |page, _: &mut [u32]| self.write_back.mark(page);
+            let bring_in = |end| self.visit_each(first..first + 1, end, Purpose::Change, mark);
+            let mut result = bring_in(end).await;
+            if result.is_err_and(IoError::is_of_a_block) && end > page + 1 {
+                // Another page of the run may be the one that cannot be read.
+                result = bring_in(page + 1).await;
+            }
+            match result {
+                Err(error) if error.is_of_a_block() => {
+                    self.note_not_read(*page, error, &mut brought).await;
+                }
+                other => other?,
+            }
+        }
+        Ok(brought)
+    }
+
+    /// Records that a page that is to be written cannot be read, or is damaged. Its checksums are
+    /// lost if it is damaged, or was not readable many times.
+    async fn note_not_read(&self, page: u64, error: IoError, brought: &mut Brought) {
+        let again = |of: &RefCell<Journaled>| of.borrow_mut().changes.is_unreadable_again(page);
+        if error == IoError::Corrupt || self.journaled.as_ref().is_some_and(again) {
+            self.reset_page(page).await;
+            brought.lost.push(page);
+        } else {
+            brought.unreadable.push(page);
         }
     }
 
@@ -167,17 +273,13 @@ impl Checksums {
         let Some(journaled) = &self.journaled else {
             return ChecksumChanges::default();
         };
-        let since = journaled.borrow_mut().changes.take();
-        let cache = self.cache.borrow();
-        let entries = since.entries.into_iter().map(|(page, indices)| {
-            let cached = cache.pages.get(&page);
-            let entries = &cached.expect("a changed page stays in memory").entries;
-            let entry = |index: u16| (index, entries[usize::from(index)]);
-            (page, indices.into_iter().map(entry).collect())
-        });
+        let mut journaled = journaled.borrow_mut();
+        let since = journaled.changes.take();
+        let written = since.written.iter().copied().collect();
+        let value = |page, index| journaled.deltas.get(page, index);
         ChecksumChanges {
-            written: since.written.into_iter().collect(),
-            entries: entries.collect(),
+            written,
+            entries: since.values_with(value),
         }
     }
 

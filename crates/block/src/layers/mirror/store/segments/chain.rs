@@ -35,8 +35,17 @@ pub(in super::super) struct Chain {
 /// What the blocks of a segment of the log hold.
 struct OfSegment {
     described: Vec<Described>,
-    /// Whether a summary with all of this was given out to be written.
-    is_written: bool,
+    /// Digest of the summary with all of this, if it was given out to be written.
+    summary: Option<u32>,
+}
+
+/// A segment that the log has released.
+pub(super) struct Released {
+    pub(super) segment: u32,
+    /// What its blocks hold, as far as it is known.
+    pub(super) described: Vec<Described>,
+    /// Digest of its summary; `None` if this program has not written one.
+    pub(super) summary: Option<u32>,
 }
 
 /// Numbers of consecutive segments of the log.
@@ -171,7 +180,7 @@ impl Chain {
         let usable = self.layout.usable_blocks() as usize;
         all.entry(place).or_insert_with(|| OfSegment {
             described: vec![Described::NOTHING; usable],
-            is_written: false,
+            summary: None,
         })
     }
 
@@ -181,7 +190,7 @@ impl Chain {
         let first = header.position / BLOCK_BYTES;
         let mut all = self.described.borrow_mut();
         let of = self.of_segment(&mut all, first / usable);
-        of.is_written = false;
+        of.summary = None;
         let index = (first % usable) as usize + 1;
         let described = self.described_by(header);
         of.described[index..index + described.len()].copy_from_slice(&described);
@@ -211,8 +220,8 @@ impl Chain {
         let offset = self.offset_of(self.segment_at(place)) + self.usable_bytes();
         let mut all = self.described.borrow_mut();
         let of = all.get_mut(&place).expect("it has entries");
-        of.is_written = true;
         let bytes = description::summary(&self.side, OF_LOG | place, &of.described);
+        of.summary = Some(crc32c::crc32c(&bytes));
         (offset, bytes)
     }
 
@@ -224,7 +233,7 @@ impl Chain {
         let unwritten: Vec<u64> = {
             let all = self.described.borrow();
             let places = all.range(listed..released.max(listed));
-            let unwritten = places.filter(|(_, of)| !of.is_written);
+            let unwritten = places.filter(|(_, of)| of.summary.is_none());
             unwritten.map(|(place, _)| *place).collect()
         };
         let summary = |place| self.summary(place);
@@ -236,18 +245,21 @@ impl Chain {
         self.segments.borrow().clone()
     }
 
-    /// Removes the segments that end at or before a position, and returns their numbers, each with
-    /// what its blocks hold.
-    pub(super) fn release_before(&self, position: u64) -> Vec<(u32, Vec<Described>)> {
+    /// Removes and returns the segments that end at or before a position.
+    pub(super) fn release_before(&self, position: u64) -> Vec<Released> {
         let mut listed = self.segments.borrow_mut();
         let mut all = self.described.borrow_mut();
         let mut released = Vec::new();
         while (listed.first + 1) * self.usable_bytes() <= position
             && let Some(segment) = listed.segments.pop_front()
         {
-            let described = all.remove(&listed.first).map(|of| of.described);
+            let of = all.remove(&listed.first);
+            released.push(Released {
+                segment,
+                summary: of.as_ref().and_then(|of| of.summary),
+                described: of.map(|of| of.described).unwrap_or_default(),
+            });
             listed.first += 1;
-            released.push((segment, described.unwrap_or_default()));
         }
         released
     }

@@ -4,7 +4,7 @@
 //! A block that changes while it is moved keeps its newer place: the map is changed only if it
 //! still names the old one. Until the next commit the old place counts, and it stays as it is.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 
 use bimetal_policy::cleaning::victims::{Candidate, Yield, expected_yield, next_victims};
@@ -51,6 +51,8 @@ pub(in super::super) struct Live {
     block: u64,
     /// Age of the content; the default when it is unknown.
     birth: Birth,
+    /// Digest of the content as the segment describes it; `None` when it is unknown.
+    digest: Option<u32>,
 }
 
 /// Segments that are emptied before the next commit.
@@ -104,9 +106,10 @@ impl Batch<'_> {
 }
 
 /// Function that reads a range of the volume from another side; its result is `None` when the other
-/// side cannot supply the content that this side has there.
+/// side cannot supply the content that this side has there. The digests of this content are given
+/// if they are known.
 pub(in super::super) type FromPeer<'a> =
-    dyn Fn(Range<u64>) -> LocalFuture<'a, Option<Payload>> + 'a;
+    dyn Fn(Range<u64>, Option<Vec<u32>>) -> LocalFuture<'a, Option<Payload>> + 'a;
 
 impl Segments {
     fn candidate(&self, number: u32, segment: &Segment) -> Option<Candidate> {
@@ -231,37 +234,61 @@ impl Segments {
         let mut live = Vec::new();
         let mut unknown = Vec::new();
         let described = victims.iter().map(|victim| self.described(*victim));
-        for (victim, described) in victims.iter().zip(try_join_all(described).await?) {
+        for (victim, summary) in victims.iter().zip(try_join_all(described).await?) {
             give_way().await;
-            match described.and_then(|described| self.live_by_summary(*victim, &described)) {
+            let by_summary = summary.as_ref().and_then(|summary| {
+                self.live_by_summary(*victim, &summary.described, summary.is_newest)
+            });
+            let found = match by_summary {
+                // The places of some blocks are only in pages of the map that are not in memory.
+                None if !self.places.borrow().are_all_known() => {
+                    let described = self.described_by_content(*victim).await?;
+                    self.live_by_summary(*victim, &described, true)
+                }
+                found => found,
+            };
+            match found {
                 Some(found) => live.extend(found),
                 None => unknown.push(*victim),
             }
         }
         if !unknown.is_empty() {
-            live.extend(self.live_by_map(&unknown).await);
+            live.extend(self.live_by_map(&unknown).await?);
         }
         live.sort_unstable();
         Ok(live)
     }
 
-    /// Returns the live blocks of a segment as its summary says, and marks the pages of the map and
-    /// of the page table in it; `None` when the summary does not know all that is live.
-    fn live_by_summary(&self, segment: u32, described: &[Described]) -> Option<Vec<Live>> {
+    /// Returns the live blocks of a segment as its descriptions say, and marks the pages of the map
+    /// and of the page table in it; `None` when they do not tell all that is live. `is_newest` says
+    /// whether they certainly describe what is in the segment now.
+    fn live_by_summary(
+        &self,
+        segment: u32,
+        described: &[Described],
+        is_newest: bool,
+    ) -> Option<Vec<Live>> {
         count_entries(described.len());
         let first = segment * self.layout.segment_blocks() as u32;
-        let (mut places, mut tables) = (self.places.borrow_mut(), self.tables.borrow_mut());
         let (mut live, mut pages) = (Vec::new(), 0);
         for (at, of) in (first..).zip(described) {
-            if of.block < places.blocks() {
-                if places.get(of.block) == Place::At(at) {
+            if of.block < self.places.borrow().blocks() {
+                let is_live = match is_newest {
+                    true => self.is_live_at(of.block, at),
+                    false => self.places.borrow().is_at(of.block, at) == Some(true),
+                };
+                if is_live {
                     live.push(Live {
                         at,
                         block: of.block,
                         birth: of.birth,
+                        digest: Some(of.digest),
                     });
                 }
-            } else if tables.mark_at(of.block, at) {
+                continue;
+            }
+            let (mut places, mut tables) = (self.places.borrow_mut(), self.tables.borrow_mut());
+            if tables.mark_at(of.block, at) {
                 pages += 1;
             } else if let Some(page) = of.block.checked_sub(FIRST_PAGE)
                 && page < places.pages()
@@ -275,9 +302,30 @@ impl Segments {
         (live.len() as u32 + pages == all).then_some(live)
     }
 
+    /// Returns whether a block is at a place that it was stored at. If it is not, although the
+    /// place counts as live, only a page of the map on the device refers to it, and the block has
+    /// changed since, or that page is lost: the place is dead then.
+    fn is_live_at(&self, block: u64, at: u32) -> bool {
+        let (mut places, mut usage) = (self.places.borrow_mut(), self.usage.borrow_mut());
+        if !usage.is_live(at) {
+            return false;
+        }
+        match places.is_at(block, at) {
+            // Only the page says it, and what it says counts as live.
+            None => true,
+            Some(true) => true,
+            Some(false) => {
+                if places.settle(block) || places.is_known(block / PAGE_BLOCKS) {
+                    usage.remove_live(at);
+                }
+                false
+            }
+        }
+    }
+
     /// Returns the live blocks of some segments by a search in the whole map, and marks the pages
     /// of the map and of the page table in them. The age of the blocks is unknown.
-    async fn live_by_map(&self, victims: &[u32]) -> Vec<Live> {
+    async fn live_by_map(&self, victims: &[u32]) -> Result<Vec<Live>, IoError> {
         self.count(|counts| counts.map_searches += 1);
         let mut is_victim = vec![false; self.usage.borrow().count()];
         victims.iter().for_each(|v| is_victim[*v as usize] = true);
@@ -295,15 +343,31 @@ impl Segments {
         for page in 0..pages {
             give_way().await;
             count_entries(PAGE_BLOCKS as usize);
-            let places = self.places.borrow();
-            let inside = places.stored_in_page(page).filter(|(_, at)| is_inside(*at));
-            live.extend(inside.map(|(block, at)| Live {
+            let _known = self.know_page(page).await?;
+            let stored = self.places.borrow().stored_in_page(page).into_iter();
+            live.extend(stored.filter(|of| is_inside(of.1)).map(|(block, at)| Live {
                 at,
                 block,
                 birth: Birth::default(),
+                digest: None,
             }));
         }
-        live
+        self.forget_dead(victims, &live);
+        Ok(live)
+    }
+
+    /// Counts all blocks of some segments as dead to which nothing refers: neither one of the
+    /// `live` blocks is there, nor a page of the map or of the page table. What a page said that is
+    /// lost counts as live until then.
+    fn forget_dead(&self, victims: &[u32], live: &[Live]) {
+        let mut usage = self.usage.borrow_mut();
+        let mut referred: BTreeSet<u32> = live.iter().map(|live| live.at).collect();
+        referred.extend(self.tables.borrow().blocks());
+        for victim in victims {
+            let dead = usage.live_blocks(*victim);
+            let dead: Vec<u32> = dead.filter(|at| !referred.contains(at)).collect();
+            dead.into_iter().for_each(|at| usage.remove_live(at));
+        }
     }
 
     /// Appends content of a batch again, which was read with [`read_own`](Self::read_own) or
@@ -384,7 +448,8 @@ impl Segments {
         let asked = runs.map(async |run| {
             let start = (run[0].block - first_block) * BLOCK_BYTES;
             let range = start..start + run.len() as u64 * BLOCK_BYTES;
-            (run, peer(range).await)
+            let digests = run.iter().map(|live| live.digest).collect();
+            (run, peer(range, digests).await)
         });
         let mut asked = stream::iter(asked).buffer_unordered(ASKED_MAX);
         let mut content = Vec::with_capacity(live.len());
@@ -496,9 +561,9 @@ impl Segments {
 
     fn refer_to_moved(&self, part: &[(Live, Payload)], at: u32) {
         for (at, (live, _)) in (at..).zip(part) {
-            let is_there = self.places.borrow().get(live.block) == Place::At(live.at);
-            if is_there || is_planted(Bug::MovesOverNewer) {
-                self.set_place(live.block, Place::At(at));
+            if self.is_live_at(live.block, live.at) || is_planted(Bug::MovesOverNewer) {
+                let before = Some(Place::At(live.at));
+                self.change_place(live.block, Place::At(at), before);
                 self.count(|counts| counts.moved_blocks += 1);
             }
         }
@@ -507,9 +572,10 @@ impl Segments {
     /// Makes the map refer to nothing where it still refers to a live block. Returns false when it
     /// refers to another place already.
     pub(in super::super) fn forget_live(&self, live: &Live) -> bool {
-        let is_there = self.places.borrow().get(live.block) == Place::At(live.at);
+        let is_there = self.is_live_at(live.block, live.at);
         if is_there {
-            self.set_place(live.block, Place::Nowhere);
+            let before = Some(Place::At(live.at));
+            self.change_place(live.block, Place::Nowhere, before);
         }
         is_there
     }

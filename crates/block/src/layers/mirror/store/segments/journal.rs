@@ -167,6 +167,14 @@ impl Journal {
         }
     }
 
+    /// Returns the blocks of all runs, of both copies.
+    #[cfg(test)]
+    pub(super) fn blocks(&self) -> impl Iterator<Item = u32> {
+        let runs = self.runs.iter().chain(&self.pending);
+        let copies = runs.flat_map(|run| run.copies.map(|copy| copy..copy + run.blocks));
+        copies.flatten()
+    }
+
     /// Returns the number of bytes of all runs, of one copy.
     pub(super) fn bytes(&self) -> u64 {
         let blocks: u64 = self.runs.iter().map(|run| u64::from(run.blocks)).sum();

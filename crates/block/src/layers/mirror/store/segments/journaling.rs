@@ -9,6 +9,7 @@ use futures_util::future::try_join_all;
 
 use super::journal::{Item, Journal, Replayed, Run, items, pack, replay, seal};
 use super::map_pages::FIRST_PAGE;
+use super::places::is_entry;
 use super::{Place, SPARED_FOR_PAGES, Segments};
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
@@ -79,7 +80,8 @@ impl Segments {
     /// Returns the number of pages of the map of which the journal has entries, and the number of
     /// bytes that the changes of the map since the last commit take in it.
     pub(in super::super) fn owed(&self) -> (usize, u64) {
-        let changes = &self.places.borrow().changes;
+        let places = self.places.borrow();
+        let changes = places.changes();
         (changes.owed_pages(), changes.journal_bytes())
     }
 
@@ -95,10 +97,10 @@ impl Segments {
         log_floor: u64,
         (needed_from, first_run): (u64, u64),
     ) -> Result<(), IoError> {
-        let oldest = self.places.borrow().changes.oldest_run();
+        let oldest = self.places.borrow().changes().oldest_run();
         let floor = oldest.map_or(needed_from, |oldest| oldest.min(needed_from));
         self.commit(dead, log_floor, floor).await?;
-        self.places.borrow_mut().changes.committed(first_run);
+        self.places.borrow_mut().committed(first_run);
         if floor == first_run {
             self.empties_journal.set(false);
         }
@@ -142,7 +144,7 @@ impl Segments {
         of_checksums: ChecksumChanges,
     ) -> Result<(), IoError> {
         self.forget_pending();
-        let of_map = self.places.borrow_mut().changes.take();
+        let of_map = self.places.borrow_mut().take_changes();
         let blocks = pack(self.items_of(of_map, of_checksums));
         let mut left = blocks.as_slice();
         while !left.is_empty() {
@@ -210,12 +212,13 @@ impl Segments {
 
     fn items_of(&self, of_map: Since, of_checksums: ChecksumChanges) -> Vec<Item> {
         let places = self.places.borrow();
-        let written = of_map.written.iter().map(|page| FIRST_PAGE + page);
+        let written = of_map.written.clone().into_iter();
+        let written = written.map(|page| FIRST_PAGE + page);
         let written = written.chain(of_checksums.written).map(Item::Written);
-        let of_map = of_map.entries.into_iter().map(|(page, indices)| {
-            let entry = |index| (index, places.entry(page, index));
-            Item::Entries(FIRST_PAGE + page, indices.into_iter().map(entry).collect())
-        });
+        let of_map = of_map.values_with(|page, index| places.changed_entry(page, index));
+        let of_map = of_map
+            .into_iter()
+            .map(|(page, entries)| Item::Entries(FIRST_PAGE + page, entries));
         let of_checksums = of_checksums.entries.into_iter();
         let of_checksums = of_checksums.map(|(page, entries)| Item::Entries(page, entries));
         written.chain(of_map).chain(of_checksums).collect()
@@ -310,7 +313,8 @@ impl Segments {
         }
     }
 
-    /// Reads the journal, applies it to the map, and keeps what it says about the checksums.
+    /// Reads the journal before the pages of the map are read. Keeps what it says about the map and
+    /// about the checksums.
     ///
     /// # Errors
     /// `Corrupt` when a block is damaged in both copies; errors of the device that do not concern
@@ -330,9 +334,14 @@ impl Segments {
                 let items = one.or(other).ok_or(IoError::Corrupt)?;
                 replay(&mut replayed, run.sequence, items);
             }
+            let blocks = run.copies.map(|copy| copy..copy + run.blocks);
+            let blocks: Vec<u32> = blocks.into_iter().flatten().collect();
+            if !self.usage.borrow_mut().try_add_live(&blocks) {
+                return Err(IoError::Corrupt);
+            }
             let mut journal = self.journal.borrow_mut();
             journal.runs.push_back(*run);
-            self.add_run(&mut journal, run);
+            journal.count(run, self.layout.segment_blocks() as u32);
         }
         let of_map = replayed.split_off(&FIRST_PAGE);
         let of_checksums = replayed.last_key_value().map_or(0, |(page, _)| page + 1);
@@ -352,20 +361,13 @@ impl Segments {
             if page >= places.pages() {
                 return Err(IoError::Corrupt);
             }
-            let mut usage = self.usage.borrow_mut();
-            for entry in entries {
-                let [before, now] = places.replay(page, entry);
-                if let Place::At(at) = now {
-                    if u64::from(at) >= blocks {
-                        return Err(IoError::Corrupt);
-                    }
-                    usage.add_live(at);
+            for (index, entry) in entries {
+                if !is_entry(entry, blocks) {
+                    return Err(IoError::Corrupt);
                 }
-                if let Place::At(at) = before {
-                    usage.remove_live(at);
-                }
+                places.replay(page, (index, entry));
             }
-            places.changes.owe(page, run);
+            places.owe(page, run);
         }
         Ok(())
     }

@@ -1,16 +1,21 @@
-//! Pages of the map on the device: reading all of them when a side is opened, writing those that
-//! have changed to the segments, and checking all of them.
+//! Pages of the map on the device: reading all of them when a side is opened, reading those that
+//! are needed and not in memory, writing those that have changed to the segments, and checking all
+//! of them.
+
+use std::ops::Range;
 
 use bimetal_rt::Payload;
 use bimetal_rt::turn::give_way;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
+use super::places::is_entry;
 use super::streams::Chunk;
 use super::tables::PageEntry;
 use super::{Place, Segments, Stream, pages};
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
-use crate::layers::mirror::superblock::areas::ENTRIES_BYTES;
+use crate::layers::mirror::store::entry::u32_at;
+use crate::layers::mirror::superblock::areas::{ENTRIES_BYTES, PAGE_BLOCKS};
 use crate::request::{Flags, Origin, Request};
 
 /// Number of the first page of the map. The checksums of a page include its number, so that no page
@@ -18,8 +23,40 @@ use crate::request::{Flags, Origin, Request};
 pub(super) const FIRST_PAGE: u64 = 1 << 61;
 /// Maximum number of pages that one request reads or writes.
 const RUN_PAGES_MAX: usize = 256;
+/// Maximum number of blocks that a disk passes over between two pages in one request.
+const READ_GAP_BLOCKS_MAX: u32 = 16;
 /// Maximum number of requests in flight.
 const IN_FLIGHT_MAX: usize = 8;
+
+/// Guard that keeps pages of the map in memory.
+pub(super) struct Known<'s> {
+    of: &'s Segments,
+    pages: Range<u64>,
+}
+
+impl Drop for Known<'_> {
+    fn drop(&mut self) {
+        self.of.places.borrow_mut().release(self.pages.clone());
+    }
+}
+
+/// Pages of the map that a commit writes. They are in memory. If they are dropped, the next commit
+/// writes them.
+pub(in super::super) struct MapPages<'s> {
+    of: &'s Segments,
+    pages: Vec<u64>,
+}
+
+impl Drop for MapPages<'_> {
+    fn drop(&mut self) {
+        let mut places = self.of.places.borrow_mut();
+        places.mark(self.pages.iter().copied());
+        places.release(self.pages.iter().copied());
+    }
+}
+
+/// A page of the map, after the block of the segments that holds it.
+type Placed = (u32, u64);
 
 impl Segments {
     fn area(&self) -> pages::Area {
@@ -31,39 +68,75 @@ impl Segments {
         }
     }
 
-    /// Reads all pages of the map that the page table names, and counts the live blocks.
+    /// Reads all pages of the map that the page table names, and counts the live blocks. The
+    /// journal must have been read before. Pages stay in memory as far as there is room.
     ///
     /// # Errors
-    /// Errors of the device that do not concern single blocks.
+    /// Errors of the device that do not concern single blocks; `Corrupt` when the journal names
+    /// blocks that belong to something else.
     pub(super) async fn load_map(&self) -> Result<(), IoError> {
-        let mut listed: Vec<(u32, u64)> = {
-            let tables = self.tables.borrow();
-            let mut places = self.places.borrow_mut();
-            for page in tables.lost() {
-                places.load(page, None);
-                places.mark([page]);
+        let (mut listed, mut others): (Vec<Placed>, Vec<u64>) = (Vec::new(), Vec::new());
+        for (page, entry) in self.tables.borrow().all() {
+            match entry.block() {
+                Some(block) => listed.push((block, page)),
+                None => others.push(page),
             }
-            let written = tables.all();
-            written
-                .filter_map(|(page, entry)| Some((entry.block()?, page)))
-                .collect()
-        };
+        }
+        for page in others {
+            give_way().await;
+            if self.tables.borrow().get(page) == PageEntry::LOST {
+                self.lose_page(page);
+            }
+            if self.places.borrow().has_changed(page) {
+                self.count_live(page)?;
+            }
+        }
+        for (_, page) in &listed {
+            self.places.borrow_mut().note_on_device(*page);
+        }
         listed.sort_unstable();
-        let together = |a: &(u32, u64), b: &(u32, u64)| a.0 + 1 == b.0;
-        let runs = listed.chunk_by(together);
-        let mut runs = runs.flat_map(|run| run.chunks(self.run_pages_max()));
+        let runs = self.runs_of(&listed);
+        let mut runs = runs.into_iter();
         let mut reads = FuturesUnordered::new();
         loop {
             while reads.len() < IN_FLIGHT_MAX
                 && let Some(run) = runs.next()
             {
-                reads.push(self.load_run(run));
+                reads.push(async move { (run, self.read_pages(run).await) });
             }
-            match reads.next().await {
-                Some(read) => read?,
-                None => return Ok(()),
+            let Some((run, read)) = reads.next().await else {
+                return Ok(());
+            };
+            for ((at, page), bytes) in run.iter().zip(read?) {
+                give_way().await;
+                self.take_first(*page, *at, bytes)?;
             }
         }
+    }
+
+    /// Divides pages, given in the order of their blocks, into runs that are read together.
+    fn runs_of<'p>(&self, placed: &'p [Placed]) -> Vec<&'p [Placed]> {
+        let gap = match self.device.geometry().rotational {
+            true => READ_GAP_BLOCKS_MAX,
+            false => 0,
+        };
+        let transfer = u64::from(self.device.geometry().transfer_bytes_max) / BLOCK_BYTES;
+        let blocks_max = RUN_PAGES_MAX.min(transfer as usize).max(1) as u32;
+        let mut runs = Vec::new();
+        let mut left = placed;
+        while let Some((first, _)) = left.first() {
+            let mut end = 1;
+            while end < left.len()
+                && left[end].0 - left[end - 1].0 <= gap + 1
+                && left[end].0 - first < blocks_max
+            {
+                end += 1;
+            }
+            let (run, rest) = left.split_at(end);
+            runs.push(run);
+            left = rest;
+        }
+        runs
     }
 
     fn run_pages_max(&self) -> usize {
@@ -71,73 +144,261 @@ impl Segments {
         RUN_PAGES_MAX.min(transfer as usize).max(1)
     }
 
-    async fn load_run(&self, run: &[(u32, u64)]) -> Result<(), IoError> {
-        let bytes = run.len() as u64 * BLOCK_BYTES;
-        let read = Request::read(self.offset_at(run[0].0), bytes);
-        let data = match self.device.submit(read).await {
-            Ok(reply) => Some(reply.into_data()),
-            Err(error) if error.is_of_a_block() && run.len() > 1 => {
-                for page in run {
-                    Box::pin(self.load_run(std::slice::from_ref(page))).await?;
-                }
-                return Ok(());
+    /// Reads pages with one request, in the order of their blocks; `None` for one that cannot be
+    /// read.
+    async fn read_pages(&self, run: &[Placed]) -> Result<Vec<Option<Payload>>, IoError> {
+        let (first, last) = (run[0].0, run[run.len() - 1].0);
+        let bytes = u64::from(last - first + 1) * BLOCK_BYTES;
+        match self
+            .device
+            .submit(Request::read(self.offset_at(first), bytes))
+            .await
+        {
+            Ok(reply) => {
+                let data = reply.into_data();
+                let page = |(at, _): &Placed| {
+                    let start = (at - first) as usize * BLOCK_BYTES as usize;
+                    Some(data.slice(start..start + BLOCK_BYTES as usize))
+                };
+                Ok(run.iter().map(page).collect())
             }
-            Err(error) if error.is_of_a_block() => None,
-            Err(error) => return Err(error),
-        };
-        for (index, (at, page)) in run.iter().enumerate() {
-            give_way().await;
-            let start = index * BLOCK_BYTES as usize;
-            let end = start + BLOCK_BYTES as usize;
-            self.load_page(*page, *at, data.as_ref().map(|data| data.slice(start..end)));
+            Err(error) if error.is_of_a_block() && run.len() > 1 => {
+                let mut read = Vec::with_capacity(run.len());
+                for page in run {
+                    read.extend(Box::pin(self.read_pages(std::slice::from_ref(page))).await?);
+                }
+                Ok(read)
+            }
+            Err(error) if error.is_of_a_block() => Ok(vec![None]),
+            Err(error) => Err(error),
         }
+    }
+
+    /// Returns the entries of a page that was read, as the format page draws them; `None` if it is
+    /// damaged. `read` is `None` when it cannot be read.
+    fn entries_of(&self, page: u64, read: Option<Payload>) -> Option<Vec<u8>> {
+        let digest = self.tables.borrow().get(page).digest;
+        let intact = read.filter(|read| pages::digests(read) == [digest])?;
+        let entries = self.area().entries(page, &intact.to_vec()).ok()?;
+        let blocks = self.layout.area.1 / BLOCK_BYTES;
+        let mut values = entries.chunks_exact(4).map(|entry| u32_at(entry, 0));
+        let are_possible = values.all(|entry| is_entry(entry, blocks));
+        are_possible.then_some(entries)
+    }
+
+    /// Puts a page into the map that the opening has read, and counts its live blocks.
+    fn take_first(&self, page: u64, at: u32, read: Option<Payload>) -> Result<(), IoError> {
+        let entries = self.entries_of(page, read);
+        let is_free = self.usage.borrow_mut().try_add_live(&[at]);
+        let intact = entries.filter(|_| is_free);
+        let Some(entries) = intact else {
+            if is_free {
+                self.usage.borrow_mut().remove_live(at);
+            }
+            self.lose_page(page);
+            return self.count_live(page);
+        };
+        self.places.borrow_mut().load(page, &entries);
+        if self.count_live(page).is_err() {
+            self.usage.borrow_mut().remove_live(at);
+            self.lose_page(page);
+            self.count_live(page)?;
+        }
+        self.places.borrow_mut().trim();
         Ok(())
     }
 
-    /// Puts a page into the map. `read` is what was read; `None` when it cannot be read.
-    fn load_page(&self, page: u64, at: u32, read: Option<Payload>) {
-        let digest = self.tables.borrow().get(page).digest;
-        let intact = read.filter(|read| pages::digests(read) == [digest]);
-        let entries = intact.and_then(|read| self.area().entries(page, &read.to_vec()).ok());
-        let mut places = self.places.borrow_mut();
-        places.load(page, entries.as_deref());
-        let blocks = self.layout.area.1 / BLOCK_BYTES;
-        let is_outside = |(_, at): (u64, u32)| u64::from(at) >= blocks;
-        if entries.is_none() || places.stored_in_page(page).any(is_outside) {
-            // The segments with the blocks of this page may be filled anew. So the page stays lost,
-            // even if it can be read again later.
-            places.load(page, None);
-            places.mark([page]);
-            self.count(|counts| counts.map_pages_damaged += 1);
-            self.tables.borrow_mut().set(page, PageEntry::LOST);
-            return;
-        }
-        let mut usage = self.usage.borrow_mut();
-        usage.add_live(at);
-        for (_, at) in places.stored_in_page(page) {
-            usage.add_live(at);
+    /// Counts the live blocks of a page in memory.
+    fn count_live(&self, page: u64) -> Result<(), IoError> {
+        let stored = self.places.borrow().stored_in_page(page);
+        let blocks: Vec<u32> = stored.into_iter().map(|(_, at)| at).collect();
+        match self.usage.borrow_mut().try_add_live(&blocks) {
+            true => Ok(()),
+            false => Err(IoError::Corrupt),
         }
     }
 
-    /// Writes the pages of the map that must be written, and up to `more` of those of which the
-    /// journal has entries, without a flush and without a commit.
+    /// Makes the places of a page lost, apart from those that have changed since the page was
+    /// written. The segments with the blocks of the page may be filled anew, so the page stays
+    /// lost, even if it can be read again later.
+    fn lose_page(&self, page: u64) {
+        let mut places = self.places.borrow_mut();
+        places.lose(page);
+        places.mark([page]);
+        if self.tables.borrow().get(page) != PageEntry::LOST {
+            self.count(|counts| counts.map_pages_damaged += 1);
+            self.tables.borrow_mut().set(page, PageEntry::LOST);
+        }
+    }
+
+    /// Reads the pages of the map that describe a range of blocks, where only they say where a
+    /// block is. The places of these blocks are known while the guard lives.
+    ///
+    /// # Errors
+    /// Errors of the device; `Corrupt` when a page is damaged.
+    pub(super) async fn know(&self, blocks: Range<u64>) -> Result<Known<'_>, IoError> {
+        let pages = blocks.start / PAGE_BLOCKS..blocks.end.div_ceil(PAGE_BLOCKS);
+        let known = self.hold(pages.clone());
+        let unknown: Vec<u64> = {
+            let places = self.places.borrow();
+            let is_unknown = |page: &u64| {
+                let first = page * PAGE_BLOCKS;
+                let mut inside = blocks.start.max(first)..blocks.end.min(first + PAGE_BLOCKS);
+                !places.is_known(*page) && inside.any(|block| places.get(block).is_none())
+            };
+            pages.filter(is_unknown).collect()
+        };
+        self.need(&unknown).await?;
+        Ok(known)
+    }
+
+    /// Reads a page of the map, unless it is in memory. It stays there while the guard lives.
+    ///
+    /// # Errors
+    /// Errors of the device; `Corrupt` when the page is damaged.
+    pub(super) async fn know_page(&self, page: u64) -> Result<Known<'_>, IoError> {
+        let known = self.hold(page..page + 1);
+        self.need(&[page]).await?;
+        Ok(known)
+    }
+
+    /// Reads pages as [`bring_in`](Self::bring_in) does, all of which are needed.
+    async fn need(&self, pages: &[u64]) -> Result<(), IoError> {
+        if pages.is_empty() {
+            return Ok(());
+        }
+        match self.bring_in(pages).await?.is_empty() {
+            true => Ok(()),
+            false => Err(IoError::Corrupt),
+        }
+    }
+
+    fn hold(&self, pages: Range<u64>) -> Known<'_> {
+        self.places.borrow_mut().hold(pages.clone());
+        Known { of: self, pages }
+    }
+
+    /// Reads pages of the map into memory that are held and not there. Returns those that cannot be
+    /// read now, in ascending order. A page that could not be read many times is lost.
+    ///
+    /// # Errors
+    /// Errors of the device that do not concern single blocks.
+    pub(super) async fn bring_in(&self, pages: &[u64]) -> Result<Vec<u64>, IoError> {
+        let mut placed: Vec<Placed> = {
+            let (places, tables) = (self.places.borrow(), self.tables.borrow());
+            let absent = pages.iter().filter(|page| !places.is_known(**page));
+            let placed = absent.map(|page| {
+                let block = tables.get(*page).block();
+                (
+                    block.expect("a page that left the memory is on the device"),
+                    *page,
+                )
+            });
+            placed.collect()
+        };
+        placed.sort_unstable();
+        let runs = self.runs_of(&placed);
+        let mut runs = runs.into_iter();
+        let mut reads = FuturesUnordered::new();
+        let mut result = Ok(());
+        loop {
+            while reads.len() < IN_FLIGHT_MAX
+                && result.is_ok()
+                && let Some(run) = runs.next()
+            {
+                let at: Vec<(Place, u64)> = run.iter().map(|of| (Place::At(of.0), 1)).collect();
+                let pins = self.pin(&at);
+                reads.push(async move { (run, self.read_pages(run).await, pins) });
+            }
+            let Some((run, read, _pins)) = reads.next().await else {
+                break;
+            };
+            match read {
+                Ok(read) => {
+                    for ((at, page), bytes) in run.iter().zip(read) {
+                        give_way().await;
+                        self.take_again(*page, *at, bytes);
+                    }
+                }
+                Err(error) => result = Err(error),
+            }
+        }
+        result?;
+        let places = self.places.borrow();
+        let left = pages.iter().filter(|page| !places.is_known(**page));
+        Ok(left.copied().collect())
+    }
+
+    /// Puts a page into memory that has been there before.
+    fn take_again(&self, page: u64, at: u32, read: Option<Payload>) {
+        let is_newest = self.tables.borrow().get(page).block() == Some(at);
+        if self.places.borrow().is_known(page) || !is_newest {
+            return;
+        }
+        self.count(|counts| counts.map_pages_read += 1);
+        let Some(entries) = self.entries_of(page, read) else {
+            // A device may fail to read something for a while.
+            if self.places.borrow_mut().is_unreadable_again(page) {
+                // What the page said counts as live until the segments with it are cleaned.
+                self.usage.borrow_mut().remove_live(at);
+                self.lose_page(page);
+                self.newly_lost.borrow_mut().push(page);
+            }
+            return;
+        };
+        let superseded = self.places.borrow_mut().load(page, &entries);
+        let mut usage = self.usage.borrow_mut();
+        for place in superseded {
+            if let Place::At(at) = place {
+                usage.remove_live(at);
+            }
+        }
+    }
+
+    /// Takes the pages of the map that must be written, and up to `more` of those of which the
+    /// journal has entries, and reads those that are not in memory. A page that cannot be read now
+    /// is left out, and the journal must have all that has changed in it.
+    ///
+    /// # Errors
+    /// Errors of the device that do not concern single blocks.
+    pub(in super::super) async fn take_map_pages(
+        &self,
+        more: usize,
+    ) -> Result<MapPages<'_>, IoError> {
+        let pages = {
+            let mut places = self.places.borrow_mut();
+            let pages = places.take_pages(more);
+            places.hold(pages.iter().copied());
+            pages
+        };
+        let mut taken = MapPages { of: self, pages };
+        for unreadable in self.bring_in(&taken.pages).await? {
+            let mut places = self.places.borrow_mut();
+            places.put_back(unreadable);
+            places.release([unreadable]);
+            taken.pages.retain(|page| *page != unreadable);
+        }
+        Ok(taken)
+    }
+
+    /// Writes pages of the map that were taken, without a flush and without a commit.
     ///
     /// # Errors
     /// Errors of the device; `NoSpace` when no segment is free. Pages that were not written are
-    /// written by the next call.
-    pub(in super::super) async fn write_map(&self, more: usize) -> Result<(), IoError> {
-        let changed = self.places.borrow_mut().changes.take_pages(more);
+    /// written by the next commit.
+    pub(in super::super) async fn write_map(&self, mut taken: MapPages<'_>) -> Result<(), IoError> {
+        let pages = std::mem::take(&mut taken.pages);
+        let mut left = pages.as_slice();
         let mut result = Ok(());
-        let mut left = changed.as_slice();
         let mut writes = FuturesUnordered::new();
         loop {
             while !left.is_empty() && writes.len() < IN_FLIGHT_MAX && result.is_ok() {
                 let wanted = &left[..left.len().min(self.run_pages_max())];
-                match self.take_pages(wanted) {
-                    Ok(taken) => {
-                        let (run, rest) = left.split_at(taken.0.blocks as usize);
+                match self.take_to_write(wanted) {
+                    Ok(chunk) => {
+                        let (run, rest) = left.split_at(chunk.0.blocks as usize);
                         left = rest;
-                        writes.push(self.write_run(run, taken));
+                        writes.push(self.write_run(run, chunk));
                     }
                     Err(error) => result = Err(error),
                 }
@@ -147,13 +408,15 @@ impl Segments {
                 None => break,
             }
         }
-        self.places.borrow_mut().mark(left.iter().copied());
+        let mut places = self.places.borrow_mut();
+        places.mark(left.iter().copied());
+        places.release(pages.iter().copied());
         result
     }
 
     /// Takes blocks for the first of some pages, as many as fit. Returns them with the digests of
     /// the pages.
-    fn take_pages(&self, pages: &[u64]) -> Result<(Chunk<'_>, Vec<u32>), IoError> {
+    fn take_to_write(&self, pages: &[u64]) -> Result<(Chunk<'_>, Vec<u32>), IoError> {
         let mut bytes = self.rt.pool().alloc_now(pages.len() * BLOCK_BYTES as usize);
         let area = self.area();
         let each = bytes.chunks_exact_mut(BLOCK_BYTES as usize);
@@ -167,6 +430,9 @@ impl Segments {
         let numbers = pages.iter().map(|page| (FIRST_PAGE + page, birth));
         let numbers: Vec<_> = numbers.collect();
         let chunk = self.take_chunk(Stream::Pages, &numbers, &data)?;
+        let mut places = self.places.borrow_mut();
+        let written = &pages[..chunk.blocks as usize];
+        written.iter().for_each(|page| places.begin_write(*page));
         Ok((chunk, pages::digests(&data)))
     }
 
@@ -177,13 +443,13 @@ impl Segments {
         run: &[u64],
         (chunk, digests): (Chunk<'_>, Vec<u32>),
     ) -> Result<(), IoError> {
-        if let Err(error) = self.write_chunk(&chunk, Flags::NONE, Origin::NONE).await {
-            self.places.borrow_mut().mark(run.iter().copied());
-            return Err(error);
-        }
+        let result = self.write_chunk(&chunk, Flags::NONE, Origin::NONE).await;
+        let mut places = self.places.borrow_mut();
+        run.iter()
+            .for_each(|page| places.end_write(*page, result.is_ok()));
+        drop(places);
+        result?;
         self.count(|counts| counts.map_pages_written += run.len() as u64);
-        let written = run.iter().copied();
-        self.places.borrow_mut().changes.note_written(written);
         for (index, (page, digest)) in (0..).zip(run.iter().zip(digests)) {
             let place = chunk.at + index;
             let entry = PageEntry::at(place, digest);
@@ -197,13 +463,43 @@ impl Segments {
         Ok(())
     }
 
+    /// Compares the live blocks with what refers to them: the places of all blocks, the page table,
+    /// its own pages, and the journal.
+    #[cfg(test)]
+    pub(in super::super) async fn assert_live_blocks_are_exact(&self) {
+        let pages = self.places.borrow().pages();
+        let mut known = Vec::new();
+        for page in 0..pages {
+            known.push(self.know_page(page).await.expect("it can be read"));
+        }
+        let mut referred: Vec<u32> = {
+            let places = self.places.borrow();
+            let stored = (0..pages).flat_map(|page| places.stored_in_page(page));
+            stored.map(|(_, at)| at).collect()
+        };
+        referred.extend(self.tables.borrow().blocks());
+        referred.extend(self.journal.borrow().blocks());
+        referred.sort_unstable();
+        let usage = self.usage.borrow();
+        let live = (0..usage.count() as u32).flat_map(|segment| usage.live_blocks(segment));
+        assert_eq!(live.collect::<Vec<_>>(), referred);
+    }
+
+    /// Returns the offset on the device of the last written version of a page of the map.
+    #[cfg(test)]
+    pub(in super::super) fn offset_of_page(&self, page: u64) -> Option<u64> {
+        let block = self.tables.borrow().get(page).block()?;
+        Some(self.offset_at(block))
+    }
+
     /// Returns true when pages of the map are damaged and were not written again.
     pub(in super::super) fn has_lost_pages(&self) -> bool {
         self.tables.borrow().lost().next().is_some()
     }
 
     /// Reads all pages of the map and of the page table. A wrong page is written again from memory
-    /// by the next commit. Returns the number of bytes read, and the number of wrong pages.
+    /// by the next commit; if it is not in memory, the places that only it has are lost. Returns
+    /// the number of bytes read, and the number of wrong pages.
     ///
     /// # Errors
     /// Errors of the device that do not concern single blocks.
@@ -212,21 +508,24 @@ impl Segments {
         let pages = self.places.borrow().pages();
         for page in 0..pages {
             give_way().await;
-            let entry = self.tables.borrow().get(page);
-            let Some(block) = entry.block() else {
+            let Some(block) = self.tables.borrow().get(page).block() else {
                 continue;
             };
             let _pin = self.pin(&[(Place::At(block), 1)]);
-            let read = Request::read(self.offset_at(block), BLOCK_BYTES);
-            let intact = match self.device.submit(read).await {
-                Ok(reply) => pages::digests(&reply.into_data()) == [entry.digest],
-                Err(error) if error.is_of_a_block() => false,
-                Err(error) => return Err(error),
-            };
+            let read = self.read_pages(&[(block, page)]).await?.pop().flatten();
             read_bytes += BLOCK_BYTES;
-            if !intact {
-                wrong += 1;
-                self.places.borrow_mut().mark([page]);
+            if self.tables.borrow().get(page).block() != Some(block)
+                || self.entries_of(page, read).is_some()
+            {
+                continue;
+            }
+            wrong += 1;
+            if self.places.borrow().is_known(page) {
+                self.places.borrow_mut().rescue(page);
+            } else {
+                self.usage.borrow_mut().remove_live(block);
+                self.lose_page(page);
+                self.newly_lost.borrow_mut().push(page);
             }
         }
         Ok((read_bytes, wrong))

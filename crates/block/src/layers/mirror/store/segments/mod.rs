@@ -78,6 +78,7 @@ struct Counts {
     cleaned_segments: u64,
     map_searches: u64,
     map_pages_written: u64,
+    map_pages_read: u64,
     map_pages_damaged: u64,
     table_pages_damaged: u64,
     commits: u64,
@@ -100,6 +101,8 @@ pub(super) struct Segments {
     pages_bytes: u64,
     geometry: Geometry,
     places: RefCell<Places>,
+    /// Pages of the map that were lost since [`take_newly_lost`](Self::take_newly_lost).
+    newly_lost: RefCell<Vec<u64>>,
     usage: RefCell<Usage>,
     filled: RefCell<[Option<Filled>; STREAMS]>,
     summaries: RefCell<Summaries>,
@@ -179,7 +182,9 @@ pub(super) async fn initialise(
 }
 
 impl Segments {
-    /// Opens the segments of a side by reading the record and the map. Writes nothing.
+    /// Opens the segments of a side by reading the record and the map, of which at most
+    /// `map_bytes_max` bytes stay in memory. `is_watched` is for tests, see [`Places::watch`].
+    /// Writes nothing.
     ///
     /// # Errors
     /// Errors of the device that do not concern single blocks; `Corrupt` when no copy of the record
@@ -189,6 +194,7 @@ impl Segments {
         device: &Rc<dyn Device>,
         (side, digest): (Uuid, BlockDigest),
         (layout, segments): (&SideLayout, &SegmentLayout),
+        (map_bytes_max, is_watched): (u64, bool),
     ) -> Result<Rc<Segments>, IoError> {
         let virtual_bytes = layout.checksums.1 + layout.data.1;
         let pages = place_pages(virtual_bytes);
@@ -223,7 +229,12 @@ impl Segments {
                 discard_zeroes: true,
                 ..*device.geometry()
             },
-            places: RefCell::new(Places::new(virtual_bytes / BLOCK_BYTES)),
+            places: RefCell::new(Places::new(
+                virtual_bytes / BLOCK_BYTES,
+                layout.checksums.1 / BLOCK_BYTES,
+                (map_bytes_max / BLOCK_BYTES) as usize,
+            )),
+            newly_lost: RefCell::default(),
             usage: RefCell::new(usage),
             filled: RefCell::default(),
             summaries: RefCell::default(),
@@ -245,9 +256,12 @@ impl Segments {
             counts: Cell::default(),
             zeroes: rt.pool().zeroed(1 << 20),
         };
+        if is_watched {
+            opened.places.borrow_mut().watch();
+        }
         opened.load_tables().await?;
-        opened.load_map().await?;
         opened.load_journal(&record.runs).await?;
+        opened.load_map().await?;
         Ok(Rc::new(opened))
     }
 
@@ -341,20 +355,37 @@ impl Segments {
     }
 
     fn set_place(&self, block: u64, place: Place) {
-        let before = self.places.borrow_mut().set(block, place);
+        self.change_place(block, place, None);
+    }
+
+    /// Sets the place of a block, and counts which blocks are live. `before` is the place that the
+    /// block has, if the caller knows it.
+    fn change_place(&self, block: u64, place: Place, before: Option<Place>) {
+        let mut places = self.places.borrow_mut();
+        let before = places.set(block, place, before);
+        if before == Some(place) {
+            return;
+        }
         let mut usage = self.usage.borrow_mut();
         if let Place::At(at) = place {
-            usage.add_live(at);
+            if usage.is_live(at) {
+                // After a crash, the log is folded again: the page on the device may say already
+                // that the block is here.
+                assert!(places.settle(block), "block {at} has one owner");
+            } else {
+                usage.add_live(at);
+            }
         }
-        if let Place::At(at) = before {
+        if let Some(Place::At(at)) = before {
             usage.remove_live(at);
         }
     }
 
-    /// Returns the offset on the device of a block at a virtual address; `None` when it has none.
+    /// Returns the offset on the device of a block at a virtual address; `None` when it has none,
+    /// or its place is not in memory.
     pub(super) fn offset_of(&self, virtual_offset: u64) -> Option<u64> {
         let block = (virtual_offset - VIRTUAL_START) / BLOCK_BYTES;
-        match self.places.borrow().get(block) {
+        match self.places.borrow().peek(block)? {
             Place::At(at) => Some(self.offset_at(at)),
             Place::Nowhere | Place::Lost => None,
         }
@@ -406,11 +437,14 @@ impl Segments {
     ) -> Result<(), IoError> {
         let appended = self.usage.borrow().appended_blocks;
         let released_below = self.released_below(log_floor);
-        for (segment, described) in self.chain.release_before(released_below) {
+        for released in self.chain.release_before(released_below) {
+            let segment = released.segment;
             let mut usage = self.usage.borrow_mut();
             usage.set_state(segment, State::Sealed(appended));
             usage.appended_blocks += self.layout.segment_blocks();
-            self.keep_described(segment, described);
+            usage.set_summary(segment, released.summary);
+            drop(usage);
+            self.keep_described(segment, released.described);
         }
         let more = self.take_for_log(log_floor);
         let mut log = self.chain.listed();
@@ -485,8 +519,10 @@ impl Segments {
         let blocks = first..first + request.len / BLOCK_BYTES;
         let is_of_page = request.offset - VIRTUAL_START < self.pages_bytes;
         let segment_blocks = self.layout.segment_blocks() as u32;
+        let known = self.know(blocks.clone()).await?;
         let found = runs(&self.places.borrow(), blocks, segment_blocks);
         let _pins = self.pin(&found);
+        drop(known);
         let parts = found.iter().map(async |(place, blocks)| {
             let bytes = blocks * BLOCK_BYTES;
             match place {
@@ -595,10 +631,11 @@ impl Segments {
         Ok(Reply::Done)
     }
 
-    fn extents(&self, request: &Request) -> IoResult {
+    async fn extents(&self, request: &Request) -> IoResult {
         let first = (request.offset - VIRTUAL_START) / BLOCK_BYTES;
         let end = first + (request.len / BLOCK_BYTES).min(CLEARED_PER_TURN);
         let segment_blocks = self.layout.segment_blocks() as u32;
+        let _known = self.know(first..end).await?;
         let mut list = ExtentList::new(request.extents_max);
         for (place, blocks) in runs(&self.places.borrow(), first..end, segment_blocks) {
             let len = blocks * BLOCK_BYTES;
@@ -618,12 +655,14 @@ impl Segments {
         show("segments", gauge(usage.count()));
         show("segments_free", gauge(usage.free_count()));
         show("segments_retired", gauge(retired.count()));
+        show("map_cached_pages", gauge(self.places.borrow().resident()));
         let live: u64 = usage.all().map(|(_, s)| u64::from(s.live)).sum();
         show("live_bytes", Statistic::Gauge((live * BLOCK_BYTES) as f64));
         for (name, count) in [
             ("moved_bytes", counts.moved_blocks * BLOCK_BYTES),
             ("segments_cleaned", counts.cleaned_segments),
             ("map_pages_written", counts.map_pages_written),
+            ("map_pages_read", counts.map_pages_read),
             ("map_pages_damaged", counts.map_pages_damaged),
             ("map_tables_damaged", counts.table_pages_damaged),
             ("segments_without_summary", counts.map_searches),
@@ -653,17 +692,25 @@ impl Segments {
     }
 }
 
+impl Segments {
+    /// Returns the place of a page of the checksums. The pages of the map with these places stay in
+    /// memory.
+    fn place_of_page(&self, page: u64) -> Place {
+        let place = self.places.borrow().get(page);
+        place.expect("the start of the map is in memory")
+    }
+}
+
 /// The pages of the checksums: one was written if it has a place.
 impl PageBits for Segments {
     fn is_written(&self, page: u64) -> bool {
-        self.places.borrow().get(page) != Place::Nowhere
+        self.place_of_page(page) != Place::Nowhere
     }
 
     fn first_written(&self, pages: Range<u64>) -> u64 {
-        let places = self.places.borrow();
         let mut pages_left = pages.clone();
         count_entries((pages.end - pages.start) as usize);
-        let first = pages_left.find(|page| places.get(*page) != Place::Nowhere);
+        let first = pages_left.find(|page| self.is_written(*page));
         first.unwrap_or(pages.end)
     }
 
@@ -691,7 +738,7 @@ impl Device for Segments {
             Op::Discard | Op::WriteZeroes => {
                 IoFuture::new(async move { self.clear(&request).await })
             }
-            Op::Extents => IoFuture::ready(self.extents(&request)),
+            Op::Extents => IoFuture::new(async move { self.extents(&request).await }),
             Op::Flush => unreachable!("a flush has no address"),
         }
     }

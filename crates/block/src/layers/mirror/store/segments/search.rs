@@ -60,6 +60,24 @@ impl Segments {
         lost
     }
 
+    /// Returns the ranges of a volume of `volume_bytes` whose places were lost since the last call,
+    /// because a page of the map was found damaged while the side is in use.
+    pub(in super::super) fn take_newly_lost(&self, volume_bytes: u64) -> RangeSet {
+        let mut lost = RangeSet::new();
+        for page in std::mem::take(&mut *self.newly_lost.borrow_mut()) {
+            let first = self.first_volume_block();
+            let blocks = (page * PAGE_BLOCKS).max(first)..(page + 1) * PAGE_BLOCKS;
+            for block in blocks {
+                let offset = (block - first) * BLOCK_BYTES;
+                let is_lost = self.places.borrow().get(block) == Some(Place::Lost);
+                if is_lost && offset < volume_bytes {
+                    lost.insert(offset..offset + BLOCK_BYTES);
+                }
+            }
+        }
+        lost
+    }
+
     /// Returns the number of blocks of the virtual range before the first block of the volume:
     /// pages of the checksums.
     pub(in super::super) fn first_volume_block(&self) -> u64 {
@@ -166,6 +184,47 @@ impl Segments {
             start += count;
         }
         Ok(())
+    }
+
+    /// Reads a whole segment, and returns what its blocks hold: what the chunks and entries in it
+    /// say, where the content has the digest that they name.
+    ///
+    /// # Errors
+    /// Errors of the device that do not concern single blocks.
+    pub(super) async fn described_by_content(
+        &self,
+        segment: u32,
+    ) -> Result<Vec<Described>, IoError> {
+        let first = segment * self.layout.segment_blocks() as u32;
+        let usable = self.layout.usable_blocks() as u32;
+        let mut all = vec![Described::NOTHING; usable as usize];
+        let mut next = 0;
+        for start in (0..usable).step_by(READ_BLOCKS_MAX as usize) {
+            let count = READ_BLOCKS_MAX.min(usable - start);
+            let blocks = self.read_blocks(first + start, count).await?;
+            for (index, block) in (start..).zip(blocks) {
+                give_way().await;
+                let Some(block) = block else { continue };
+                let known = &mut all[index as usize];
+                if known.is_something() {
+                    if self.digest.of(&block) == known.digest {
+                        continue;
+                    }
+                    // What describes this block is of an earlier generation.
+                    *known = Described::NOTHING;
+                    next = index;
+                }
+                if index < next {
+                    continue;
+                }
+                if let Some(walked) = self.walk(&block, index) {
+                    next = walked.next;
+                    let into = &mut all[walked.first as usize..];
+                    into[..walked.described.len()].copy_from_slice(&walked.described);
+                }
+            }
+        }
+        Ok(all)
     }
 
     /// Reads consecutive blocks; `None` for one that cannot be read.
@@ -289,7 +348,11 @@ impl Segments {
     }
 
     fn restore_place(&self, block: u64, place: Place) {
-        if self.places.borrow().get(block) == Place::Lost {
+        let is_taken = match place {
+            Place::At(at) => self.usage.borrow().is_live(at),
+            Place::Nowhere | Place::Lost => false,
+        };
+        if self.places.borrow().get(block) == Some(Place::Lost) && !is_taken {
             self.set_place(block, place);
         }
     }
@@ -301,12 +364,19 @@ impl Segments {
 
     /// Returns the blocks of the volume that are in a range of the device: the offset of each on
     /// the device, and its offset in the volume, in the order of the volume.
-    pub(in super::super) async fn stored_in(&self, range: &Range<u64>) -> Vec<(u64, u64)> {
+    ///
+    /// # Errors
+    /// Errors of the device that do not concern single blocks.
+    pub(in super::super) async fn stored_in(
+        &self,
+        range: &Range<u64>,
+    ) -> Result<Vec<(u64, u64)>, IoError> {
         let pages = self.places.borrow().pages();
         let mut stored = Vec::new();
         for page in 0..pages {
             give_way().await;
             count_entries(PAGE_BLOCKS as usize);
+            let _known = self.know_page(page).await?;
             for (block, at) in self.places.borrow().stored_in_page(page) {
                 let at = self.offset_at(at);
                 if block >= self.first_volume_block() && range.contains(&at) {
@@ -314,7 +384,7 @@ impl Segments {
                 }
             }
         }
-        stored
+        Ok(stored)
     }
 }
 

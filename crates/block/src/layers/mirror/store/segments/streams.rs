@@ -170,6 +170,7 @@ impl Segments {
         let appended = usage.appended_blocks;
         usage.set_state(full.segment, State::Sealed(appended));
         let summary = description::summary(&self.side, full.generation, &full.described);
+        usage.set_summary(full.segment, Some(crc32c::crc32c(&summary)));
         self.keep_described(full.segment, full.described);
         let data = Payload::from(self.rt.pool().copy_of(&summary));
         (self.summary_offset(full.segment), data)

@@ -12,6 +12,7 @@ use super::description::{self, Described};
 use super::{Place, Segments};
 use crate::BLOCK_BYTES;
 use crate::error::IoError;
+use crate::layers::mirror::planted::{Bug, is_planted};
 use crate::layers::mirror::store::entry::{HEADER_BYTES, Header};
 use crate::request::{Flags, Request};
 
@@ -53,6 +54,14 @@ impl Summaries {
     }
 }
 
+/// What a summary says.
+pub(super) struct Summary {
+    pub(super) described: Rc<Vec<Described>>,
+    /// Whether the summary is certainly that of what the segment was filled with last. It may be
+    /// one of an earlier generation otherwise.
+    pub(super) is_newest: bool,
+}
+
 impl Segments {
     /// Keeps what a segment of a disk holds that was filled.
     pub(super) fn keep_described(&self, segment: u32, described: Vec<Described>) {
@@ -62,20 +71,28 @@ impl Segments {
     }
 
     /// Returns what the blocks of a segment hold, as its summary says; `None` when the summary is
-    /// damaged or was never written. A block may hold something else meanwhile, if the summary is
-    /// one of an earlier generation.
+    /// damaged or was never written.
     ///
     /// # Errors
     /// Errors of the device that do not concern single blocks.
-    pub(super) async fn described(
-        &self,
-        segment: u32,
-    ) -> Result<Option<Rc<Vec<Described>>>, IoError> {
+    pub(super) async fn described(&self, segment: u32) -> Result<Option<Summary>, IoError> {
         if let Some((_, kept)) = self.summaries.borrow().of.get(&segment) {
-            return Ok(Some(Rc::clone(kept)));
+            return Ok(Some(Summary {
+                described: Rc::clone(kept),
+                is_newest: true,
+            }));
         }
-        let read = self.read_summary(segment).await?;
-        Ok(read.map(|(_, described)| Rc::new(described)))
+        let Some(bytes) = self.read_summary_bytes(segment).await? else {
+            return Ok(None);
+        };
+        let newest = self.usage.borrow().summary(segment);
+        let is_newest =
+            newest == Some(crc32c::crc32c(&bytes)) || is_planted(Bug::BelievesOldSummary);
+        let read = description::read_summary(&self.side, &bytes, self.layout.usable_blocks());
+        Ok(read.map(|(_, described)| Summary {
+            described: Rc::new(described),
+            is_newest,
+        }))
     }
 
     /// Reads the summary of a segment. Returns the generation that it describes, and
@@ -84,6 +101,12 @@ impl Segments {
         &self,
         segment: u32,
     ) -> Result<Option<(u64, Vec<Described>)>, IoError> {
+        let read = self.read_summary_bytes(segment).await?;
+        let usable = self.layout.usable_blocks();
+        Ok(read.and_then(|bytes| description::read_summary(&self.side, &bytes, usable)))
+    }
+
+    async fn read_summary_bytes(&self, segment: u32) -> Result<Option<Vec<u8>>, IoError> {
         let first = segment * self.layout.segment_blocks() as u32;
         let _pin = self.pin(&[(Place::At(first), 1)]);
         let usable = self.layout.usable_blocks();
@@ -103,11 +126,7 @@ impl Segments {
             Err(error) if error.is_of_a_block() => return Ok(None),
             Err(error) => return Err(error),
         }
-        Ok(description::read_summary(
-            &self.side,
-            &data.to_vec(),
-            usable,
-        ))
+        Ok(Some(data.to_vec()))
     }
 
     /// Makes known what the segment of the log holds in which the log begins at `tail`: entries

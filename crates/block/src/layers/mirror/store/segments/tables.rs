@@ -99,6 +99,12 @@ impl Tables {
         (0..).zip(self.entries.iter().copied())
     }
 
+    /// Returns the blocks of the segments that hold pages of the map or of the table.
+    pub(super) fn blocks(&self) -> impl Iterator<Item = u32> {
+        let of_map = self.entries.iter().filter_map(PageEntry::block);
+        of_map.chain(self.written.iter().flat_map(TableEntry::blocks))
+    }
+
     /// Returns the pages of the map that are lost.
     pub(super) fn lost(&self) -> impl Iterator<Item = u64> {
         let lost = self.all().filter(|(_, entry)| *entry == PageEntry::LOST);
@@ -185,13 +191,15 @@ impl Segments {
     /// it describes are lost.
     ///
     /// # Errors
-    /// Errors of the device that do not concern single blocks.
+    /// Errors of the device that do not concern single blocks; `Corrupt` when two pages are said to
+    /// be in one block.
     pub(super) async fn load_tables(&self) -> Result<(), IoError> {
         let written = self.tables.borrow().written();
         for (table, entry) in (0..).zip(written) {
             give_way().await;
-            for block in entry.blocks() {
-                self.usage.borrow_mut().add_live(block);
+            let blocks: Vec<u32> = entry.blocks().collect();
+            if !self.usage.borrow_mut().try_add_live(&blocks) {
+                return Err(IoError::Corrupt);
             }
             let mut is_known = !entry.was_written();
             for block in entry.blocks() {

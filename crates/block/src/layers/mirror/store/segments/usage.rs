@@ -29,7 +29,7 @@ pub(super) enum State {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Segment {
     pub(super) state: State,
-    /// Number of blocks to which the map or the page table refers.
+    /// Number of its blocks that are live: to which the map, the page table or the journal refers.
     pub(super) live: u32,
     /// Number of requests in flight that read or write the segment.
     pub(super) pins: u32,
@@ -47,6 +47,10 @@ impl Segment {
 /// The use of all segments; see the module documentation.
 pub(super) struct Usage {
     segments: Vec<Segment>,
+    /// A bit for each block of the segments, which is set while the block is live.
+    live: Vec<u64>,
+    /// Digest of the summary of each segment; `None` if an earlier program has filled the segment.
+    summaries: Vec<Option<u32>>,
     segment_blocks: u32,
     free: BTreeSet<u32>,
     /// Number of the segment after the one that was taken last. Segments are taken in ascending
@@ -68,8 +72,11 @@ impl Usage {
             live: 0,
             pins: 0,
         };
+        let words = (segments * u64::from(segment_blocks)).div_ceil(64);
         Usage {
             segments: vec![sealed; segments as usize],
+            live: vec![0; words as usize],
+            summaries: vec![None; segments as usize],
             segment_blocks,
             free: BTreeSet::new(),
             next: 0,
@@ -110,20 +117,63 @@ impl Usage {
         self.segments[segment as usize].state = state;
     }
 
+    /// Returns whether a block counts as live.
+    pub(super) fn is_live(&self, block: u32) -> bool {
+        self.live[(block / 64) as usize] & bit_of(block) != 0
+    }
+
     /// Counts a block as live.
+    ///
+    /// # Panics
+    /// When it counts already.
     pub(super) fn add_live(&mut self, block: u32) {
+        assert!(!self.is_live(block), "block {block} has one owner");
+        self.live[(block / 64) as usize] |= bit_of(block);
         let segment = self.segment_of(block);
         self.segments[segment as usize].live += 1;
+    }
+
+    /// Counts blocks as live, unless one of them counts already or is named twice; returns false
+    /// then.
+    pub(super) fn try_add_live(&mut self, blocks: &[u32]) -> bool {
+        for (count, block) in blocks.iter().enumerate() {
+            if self.is_live(*block) {
+                blocks[..count]
+                    .iter()
+                    .for_each(|block| self.remove_live(*block));
+                return false;
+            }
+            self.add_live(*block);
+        }
+        true
     }
 
     /// Counts a block as dead.
     ///
     /// # Panics
-    /// When its segment has no live block.
+    /// When it was not live.
     pub(super) fn remove_live(&mut self, block: u32) {
+        assert!(self.is_live(block), "block {block} dies once");
+        self.live[(block / 64) as usize] &= !bit_of(block);
         let segment = self.segment_of(block);
-        let live = &mut self.segments[segment as usize].live;
-        *live = live.checked_sub(1).expect("a block that dies was live");
+        self.segments[segment as usize].live -= 1;
+    }
+
+    /// Returns the live blocks of a segment.
+    pub(super) fn live_blocks(&self, segment: u32) -> impl Iterator<Item = u32> {
+        let first = segment * self.segment_blocks;
+        let blocks = first..first + self.segment_blocks;
+        blocks.filter(|block| self.is_live(*block))
+    }
+
+    /// Returns the digest of the summary of a segment that this program has filled.
+    pub(super) fn summary(&self, segment: u32) -> Option<u32> {
+        self.summaries[segment as usize]
+    }
+
+    /// Records the digest of the summary of a segment that was filled.
+    pub(super) fn set_summary(&mut self, segment: u32, digest: Option<u32>) {
+        self.summaries[segment as usize] = digest;
     }
 
     /// Protects a segment from becoming free until [`unpin`](Self::unpin).
@@ -147,6 +197,7 @@ impl Usage {
         let next = newest.as_ref().or(next);
         let segment = *next.or_else(|| self.free.first())?;
         self.free.remove(&segment);
+        self.summaries[segment as usize] = None;
         self.next = segment + 1;
         self.set_state(segment, state);
         Some(segment)
@@ -187,4 +238,8 @@ impl Usage {
         self.segments[segment as usize].state = State::Free;
         self.free.insert(segment);
     }
+}
+
+fn bit_of(block: u32) -> u64 {
+    1 << (block % 64)
 }
