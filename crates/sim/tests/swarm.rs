@@ -134,6 +134,7 @@ fn the_moments_that_classes_wait_for_are_met() {
         (Class::CrashAtEpoch, "crash at a change of epoch"),
         (Class::CrashInCommit, "crash at a commit"),
         (Class::CrashInCommit, "segments cleaned"),
+        (Class::SmallMap, "map page read again"),
         (Class::ConvertedSides, "crash when a side is converted"),
         (
             Class::ConvertedSides,

@@ -72,13 +72,15 @@ pub enum Class {
     /// Logged sides are written so much that they commit their map all the time, and a crash comes
     /// shortly after a commit or in the next one.
     CrashInCommit,
+    /// Logged sides keep only some pages of their map and of their checksums in memory.
+    SmallMap,
     /// A side is converted to the other layout in place, and the power is cut during that.
     ConvertedSides,
 }
 
 impl Class {
     /// All classes.
-    pub const ALL: [Class; 28] = [
+    pub const ALL: [Class; 29] = [
         Class::Torn,
         Class::LongHangs,
         Class::Flapping,
@@ -106,6 +108,7 @@ impl Class {
         Class::DeepQueue,
         Class::LoggedSides,
         Class::CrashInCommit,
+        Class::SmallMap,
         Class::ConvertedSides,
     ];
 
@@ -139,6 +142,7 @@ impl Class {
             Class::DeepQueue => "deep-queue",
             Class::LoggedSides => "logged-sides",
             Class::CrashInCommit => "crash-in-commit",
+            Class::SmallMap => "small-map",
             Class::ConvertedSides => "converted-sides",
         }
     }

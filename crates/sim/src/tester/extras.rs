@@ -189,6 +189,7 @@ fn add_class(scenario: &mut Scenario, class: Class, rng: &mut Rng) {
         Class::DeepQueue => queue_deeply(scenario, rng),
         Class::LoggedSides => log_sides(scenario, rng),
         Class::CrashInCommit => crash_in_commits(scenario, rng),
+        Class::SmallMap => keep_few_pages(scenario, rng),
         Class::ConvertedSides => convert_a_side(scenario, rng),
         Class::ChangeOfSides => change_sides(scenario, rng),
         Class::CrashInScrub | Class::CrashInResync | Class::CrashAtEpoch => {
@@ -301,6 +302,37 @@ fn queue_deeply(scenario: &mut Scenario, rng: &mut Rng) {
         let for_ns = spread(rng, 10 * MS, frozen_ns_max);
         (FaultKind::Frozen, Some(for_ns))
     });
+}
+
+/// Makes logged sides keep one to a few pages of their map and of their checksums in memory, and
+/// spreads the load over more of the volume than these describe.
+fn keep_few_pages(scenario: &mut Scenario, rng: &mut Rng) {
+    if !scenario.superblocks {
+        return;
+    }
+    if !scenario.has_logged_side() {
+        log_sides(scenario, rng);
+    }
+    if !scenario.has_logged_side() {
+        return;
+    }
+    scenario.map_pages = Some(pick(rng, &[1, 2, 4]));
+    // A page of the map describes almost 4 MiB, and the first one always stays in memory.
+    let span_bytes = pick(rng, &[6 << 20, 12 << 20]);
+    if scenario.extent != Extent::Small {
+        scenario.span_bytes = scenario.span_bytes.max(span_bytes);
+    }
+    // A page that is needed cannot be read, or cannot be written, for a while.
+    let class = rng.below(3) as usize;
+    if class < 2 {
+        add_some(scenario, rng, |rng| {
+            let chance = pick(rng, &[0.1, 0.5]);
+            (
+                FaultKind::Errors { class, chance },
+                Some(spread(rng, MS, S)),
+            )
+        });
+    }
 }
 
 /// Makes the clients of a volume with logged sides write several times what a log holds, so that

@@ -11,17 +11,17 @@ use super::world::{Program, World};
 pub(super) fn note_log(world: &World, program: &Program) {
     let mut statistics: Vec<(String, String, Statistic)> = Vec::new();
     program.mirror.statistics(&mut statistics);
-    let full = |(_, name, statistic): &(String, String, Statistic)| {
-        name == "log_full" && matches!(statistic, Statistic::Counter(1..))
-    };
-    let cleaned = |(_, name, statistic): &(String, String, Statistic)| {
-        name == "segments_cleaned" && matches!(statistic, Statistic::Counter(1..))
-    };
-    if statistics.iter().any(cleaned) {
-        world.reach("segments cleaned");
-    }
-    if statistics.iter().any(full) {
-        world.reach("log full");
+    for (counter, state) in [
+        ("log_full", "log full"),
+        ("segments_cleaned", "segments cleaned"),
+        ("map_pages_read", "map page read again"),
+    ] {
+        let counts = |(_, name, statistic): &(String, String, Statistic)| {
+            name == counter && matches!(statistic, Statistic::Counter(1..))
+        };
+        if statistics.iter().any(counts) {
+            world.reach(state);
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 //! Options are drawn by swarm testing: each kind of operation, fault and setting occurs in some
 //! runs and not in others, because a run with all kinds together reaches fewer states.
 
+use bimetal_block::BLOCK_BYTES;
 use bimetal_block::layers::mirror::formatting::Formatting;
 use bimetal_block::layers::mirror::superblock::SideKind;
 use bimetal_block::layers::mirror::{
@@ -226,6 +227,9 @@ pub struct Scenario {
     pub cleans_always: bool,
     /// Whether logged sides fill the segment first that became free last.
     pub fills_newest_first: bool,
+    /// Number of pages of the map, and as many of the checksums, that logged sides keep in memory;
+    /// `None` for all.
+    pub map_pages: Option<u64>,
     /// The sides.
     pub sides: Vec<SideScenario>,
     /// Side without faults. If there is one, the volume must answer every request correctly.
@@ -405,6 +409,10 @@ impl Scenario {
         config.layout = self.layouts();
         config.cleans_always = self.cleans_always;
         config.fills_newest_first = self.fills_newest_first;
+        if let Some(pages) = self.map_pages {
+            config.map_memory = Size(2 * pages * BLOCK_BYTES);
+            config.watches_map = true;
+        }
         config
     }
 
@@ -498,6 +506,7 @@ impl Scenario {
             logged: Vec::new(),
             cleans_always: false,
             fills_newest_first: false,
+            map_pages: None,
         }
     }
 

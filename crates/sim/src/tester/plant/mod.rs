@@ -130,15 +130,17 @@ impl Plant {
                 .into_iter()
                 .collect(),
             Plant::ForgetsRebuild => [Class::Alone, Class::CrashInResync].into_iter().collect(),
-            Plant::Mirror(_) => [
-                Class::CrashInCommit,
-                Class::Torn,
-                Class::Kill,
-                Class::Alone,
-                Class::CutOpening,
-            ]
-            .into_iter()
-            .collect(),
+            Plant::Mirror(bug) => {
+                let of_all = [
+                    Class::CrashInCommit,
+                    Class::Torn,
+                    Class::Kill,
+                    Class::Alone,
+                    Class::CutOpening,
+                ];
+                let small = bug.is_of_small_map().then_some(Class::SmallMap);
+                of_all.into_iter().chain(small).collect()
+            }
             // With `AcknowledgeAll`, no healthy side lags behind, so the volume rarely needs the
             // data that a bug has lost, and the tester rarely finds the bug. `DeepQueue` only makes
             // the search slower.
