@@ -18,7 +18,8 @@ fn seeds_for(plant: Plant) -> u64 {
         Plant::ChecksNothing => 130,
         Plant::Mirror(bug) => match bug {
             Bug::FreesEarly | Bug::FreesPinned | Bug::RefersBeforeWritten => 180,
-            Bug::DropsRunsEarly | Bug::ForgetsDuringCommit => 180,
+            Bug::ForgetsDuringCommit => 420,
+            Bug::DropsRunsEarly => 1950,
             Bug::CommitsUnflushed => 500,
             Bug::MovesOverNewer => 430,
             _ => 40,
