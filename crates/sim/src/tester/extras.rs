@@ -208,6 +208,14 @@ fn log_sides(scenario: &mut Scenario, rng: &mut Rng) {
     scenario.logged = (0..count).map(|_| all || rng.chance(0.5)).collect();
 }
 
+/// Makes sides logged if none is. Returns false if none is even then.
+fn has_or_gets_logged_side(scenario: &mut Scenario, rng: &mut Rng) -> bool {
+    if !scenario.has_logged_side() {
+        log_sides(scenario, rng);
+    }
+    scenario.has_logged_side()
+}
+
 fn add_kills(scenario: &mut Scenario, class: Class, rng: &mut Rng) {
     if !scenario.superblocks {
         return;
@@ -310,10 +318,7 @@ fn keep_few_pages(scenario: &mut Scenario, rng: &mut Rng) {
     if !scenario.superblocks {
         return;
     }
-    if !scenario.has_logged_side() {
-        log_sides(scenario, rng);
-    }
-    if !scenario.has_logged_side() {
+    if !has_or_gets_logged_side(scenario, rng) {
         return;
     }
     scenario.map_pages = Some(pick(rng, &[1, 2, 4]));
@@ -342,10 +347,7 @@ fn crash_in_commits(scenario: &mut Scenario, rng: &mut Rng) {
     if !scenario.superblocks || scenario.extent == Extent::Small {
         return;
     }
-    if !scenario.has_logged_side() {
-        log_sides(scenario, rng);
-    }
-    if !scenario.has_logged_side() {
+    if !has_or_gets_logged_side(scenario, rng) {
         return;
     }
     scenario.fills_newest_first = rng.chance(0.7);
@@ -406,10 +408,7 @@ fn convert_a_side(scenario: &mut Scenario, rng: &mut Rng) {
     if !scenario.superblocks {
         return;
     }
-    if !scenario.has_logged_side() {
-        log_sides(scenario, rng);
-    }
-    if !scenario.has_logged_side() {
+    if !has_or_gets_logged_side(scenario, rng) {
         scenario.logged[0] = true;
     }
     let change = Change::Convert(any_side(scenario, rng));

@@ -17,6 +17,9 @@ use crate::layers::mirror::planted::{Bug, is_planted};
 /// Maximum number of changed entries of a page that go into the journal. With more, writing the
 /// page takes less space.
 pub(in crate::layers::mirror::store) const ENTRIES_MAX: u16 = 252;
+/// Number of attempts to read a page after which it is lost. A device may fail to read something
+/// for a while.
+const READS_MAX: u32 = 16;
 /// Bytes that a page and each of its entries take in the journal.
 const PAGE_BYTES: usize = 10;
 const ENTRY_BYTES: usize = 6;
@@ -76,10 +79,6 @@ pub(in crate::layers::mirror::store) struct Changes {
     /// Pages that cannot be read, each with the number of attempts.
     unreadable: BTreeMap<u64, u32>,
 }
-
-/// Number of attempts to read a page after which it is lost. A device may fail to read something
-/// for a while.
-const READS_MAX: u32 = 16;
 
 impl Changes {
     /// Records that entries of a page have changed.
@@ -152,8 +151,8 @@ impl Changes {
         }
     }
 
-    /// Records that a page could not be read. Returns true after [`READS_MAX`] attempts: then
-    /// it is lost.
+    /// Records that a page could not be read. Returns true after [`READS_MAX`] attempts: the page
+    /// is lost then.
     pub(in crate::layers::mirror::store) fn is_unreadable_again(&mut self, page: u64) -> bool {
         let attempts = self.unreadable.entry(page).or_default();
         *attempts += 1;

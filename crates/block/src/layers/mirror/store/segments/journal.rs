@@ -34,6 +34,16 @@ pub(super) struct Run {
     pub(super) blocks: u32,
 }
 
+impl Run {
+    /// Returns the blocks of both copies.
+    pub(super) fn all_blocks(&self) -> impl Iterator<Item = u32> + use<> {
+        let blocks = self.blocks;
+        self.copies
+            .into_iter()
+            .flat_map(move |copy| copy..copy + blocks)
+    }
+}
+
 /// What a run says about a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Item {
@@ -171,8 +181,7 @@ impl Journal {
     #[cfg(test)]
     pub(super) fn blocks(&self) -> impl Iterator<Item = u32> {
         let runs = self.runs.iter().chain(&self.pending);
-        let copies = runs.flat_map(|run| run.copies.map(|copy| copy..copy + run.blocks));
-        copies.flatten()
+        runs.flat_map(Run::all_blocks)
     }
 
     /// Returns the number of bytes of all runs, of one copy.

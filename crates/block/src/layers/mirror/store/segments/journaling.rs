@@ -187,17 +187,13 @@ impl Segments {
     fn add_run(&self, journal: &mut Journal, run: &Run) {
         journal.count(run, self.layout.segment_blocks() as u32);
         let mut usage = self.usage.borrow_mut();
-        for copy in run.copies {
-            (copy..copy + run.blocks).for_each(|block| usage.add_live(block));
-        }
+        run.all_blocks().for_each(|block| usage.add_live(block));
     }
 
     fn remove_run(&self, journal: &mut Journal, run: &Run) {
         journal.discount(run, self.layout.segment_blocks() as u32);
         let mut usage = self.usage.borrow_mut();
-        for copy in run.copies {
-            (copy..copy + run.blocks).for_each(|block| usage.remove_live(block));
-        }
+        run.all_blocks().for_each(|block| usage.remove_live(block));
     }
 
     /// Adopts the runs of a commit that has succeeded, and drops those before `floor`.
@@ -334,8 +330,7 @@ impl Segments {
                 let items = one.or(other).ok_or(IoError::Corrupt)?;
                 replay(&mut replayed, run.sequence, items);
             }
-            let blocks = run.copies.map(|copy| copy..copy + run.blocks);
-            let blocks: Vec<u32> = blocks.into_iter().flatten().collect();
+            let blocks: Vec<u32> = run.all_blocks().collect();
             if !self.usage.borrow_mut().try_add_live(&blocks) {
                 return Err(IoError::Corrupt);
             }

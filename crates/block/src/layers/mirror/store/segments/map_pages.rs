@@ -120,8 +120,7 @@ impl Segments {
             true => READ_GAP_BLOCKS_MAX,
             false => 0,
         };
-        let transfer = u64::from(self.device.geometry().transfer_bytes_max) / BLOCK_BYTES;
-        let blocks_max = RUN_PAGES_MAX.min(transfer as usize).max(1) as u32;
+        let blocks_max = self.run_pages_max() as u32;
         let mut runs = Vec::new();
         let mut left = placed;
         while let Some((first, _)) = left.first() {
