@@ -26,15 +26,6 @@ struct Entry {
     is_settled: bool,
 }
 
-/// What an entry was before a change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Before {
-    /// The entry had changed before, to this value.
-    Changed(u32),
-    /// The entry is as it is in the page on the device.
-    InPage,
-}
-
 impl Deltas {
     /// Returns the value of an entry that has changed; `None` if it is as in the page.
     pub(super) fn get(&self, page: u64, index: u16) -> Option<u32> {
@@ -48,26 +39,21 @@ impl Deltas {
 
     /// Sets the value of an entry. If it is the first change since the page was written,
     /// `is_settled` says whether the owner of the page has done what a change of the value in the
-    /// page requires; else [`settle`](Self::settle) names the entry once the page was read. Returns
-    /// what the entry was before.
-    pub(super) fn set(&mut self, page: u64, index: u16, value: u32, is_settled: bool) -> Before {
-        let of_write = self.get(page, index);
+    /// page requires; else [`settle`](Self::settle) names the entry once the page was read.
+    pub(super) fn set(&mut self, page: u64, index: u16, value: u32, is_settled: bool) {
+        // A page that is being written was in memory with all of its entries.
+        let is_settled = is_settled || self.get(page, index).is_some();
         let entries = self.changed.entry(page).or_default();
         match entries.binary_search_by_key(&index, |entry| entry.index) {
-            Ok(at) => {
-                let before = std::mem::replace(&mut entries[at].value, value);
-                Before::Changed(before)
-            }
-            Err(at) => {
-                let entry = Entry {
+            Ok(at) => entries[at].value = value,
+            Err(at) => entries.insert(
+                at,
+                Entry {
                     value,
                     index,
-                    // A page that is being written was in memory with all of its entries.
-                    is_settled: is_settled || of_write.is_some(),
-                };
-                entries.insert(at, entry);
-                of_write.map_or(Before::InPage, Before::Changed)
-            }
+                    is_settled,
+                },
+            ),
         }
     }
 
@@ -164,12 +150,14 @@ mod tests {
     #[test]
     fn a_change_is_known_until_the_page_with_it_is_written() {
         let mut deltas = Deltas::default();
-        assert_eq!(deltas.set(3, 9, 90, true), Before::InPage);
-        assert_eq!(deltas.set(3, 2, 20, true), Before::InPage);
-        assert_eq!(deltas.set(3, 9, 91, true), Before::Changed(90));
+        assert_eq!((deltas.get(3, 9), deltas.get(3, 2)), (None, None));
+        deltas.set(3, 9, 90, true);
+        deltas.set(3, 2, 20, true);
+        assert_eq!(deltas.get(3, 9), Some(90));
+        deltas.set(3, 9, 91, true);
         deltas.begin_write(3);
         assert_eq!(deltas.get(3, 9), Some(91), "the write can fail");
-        assert_eq!(deltas.set(3, 9, 92, false), Before::Changed(91));
+        deltas.set(3, 9, 92, false);
         assert!(!deltas.settle_entry(3, 9), "the page was in memory");
         deltas.end_write(3, true);
         assert_eq!((deltas.get(3, 9), deltas.get(3, 2)), (Some(92), None));
@@ -207,7 +195,8 @@ mod tests {
         deltas.set(1, 6, 60, true);
         deltas.set(1, 5, 51, false);
         deltas.set(1, 7, 70, false);
-        assert_eq!(deltas.set(1, 7, 71, true), Before::Changed(70));
+        assert_eq!(deltas.get(1, 7), Some(70));
+        deltas.set(1, 7, 71, true);
         assert!(
             deltas.settle_entry(1, 7),
             "its first change was not settled"

@@ -94,22 +94,44 @@ impl Segments {
         for (_, page) in &listed {
             self.places.borrow_mut().note_on_device(*page);
         }
-        listed.sort_unstable();
-        let runs = self.runs_of(&listed);
-        let mut runs = runs.into_iter();
+        let take = |page, at, read| self.take_first(page, at, read);
+        self.read_each(listed, take).await
+    }
+
+    /// Reads pages, in the order of their blocks, and passes each to `take` with its block; what
+    /// was read is `None` for a page that cannot be read.
+    ///
+    /// # Errors
+    /// Errors of `take`; errors of the device that do not concern single blocks.
+    async fn read_each(
+        &self,
+        mut placed: Vec<Placed>,
+        take: impl Fn(u64, u32, Option<Payload>) -> Result<(), IoError>,
+    ) -> Result<(), IoError> {
+        placed.sort_unstable();
+        let mut runs = self.runs_of(&placed).into_iter();
         let mut reads = FuturesUnordered::new();
+        let mut result = Ok(());
         loop {
             while reads.len() < IN_FLIGHT_MAX
+                && result.is_ok()
                 && let Some(run) = runs.next()
             {
-                reads.push(async move { (run, self.read_pages(run).await) });
+                let at: Vec<(Place, u64)> = run.iter().map(|of| (Place::At(of.0), 1)).collect();
+                let pins = self.pin(&at);
+                reads.push(async move { (run, self.read_pages(run).await, pins) });
             }
-            let Some((run, read)) = reads.next().await else {
-                return Ok(());
+            let Some((run, read, _pins)) = reads.next().await else {
+                return result;
             };
-            for ((at, page), bytes) in run.iter().zip(read?) {
-                give_way().await;
-                self.take_first(*page, *at, bytes)?;
+            match read {
+                Ok(read) => {
+                    for ((at, page), read) in run.iter().zip(read) {
+                        give_way().await;
+                        result = result.and(take(*page, *at, read));
+                    }
+                }
+                Err(error) => result = result.and(Err(error)),
             }
         }
     }
@@ -283,7 +305,7 @@ impl Segments {
     /// # Errors
     /// Errors of the device that do not concern single blocks.
     pub(super) async fn bring_in(&self, pages: &[u64]) -> Result<Vec<u64>, IoError> {
-        let mut placed: Vec<Placed> = {
+        let placed: Vec<Placed> = {
             let (places, tables) = (self.places.borrow(), self.tables.borrow());
             let absent = pages.iter().filter(|page| !places.is_known(**page));
             let placed = absent.map(|page| {
@@ -295,34 +317,11 @@ impl Segments {
             });
             placed.collect()
         };
-        placed.sort_unstable();
-        let runs = self.runs_of(&placed);
-        let mut runs = runs.into_iter();
-        let mut reads = FuturesUnordered::new();
-        let mut result = Ok(());
-        loop {
-            while reads.len() < IN_FLIGHT_MAX
-                && result.is_ok()
-                && let Some(run) = runs.next()
-            {
-                let at: Vec<(Place, u64)> = run.iter().map(|of| (Place::At(of.0), 1)).collect();
-                let pins = self.pin(&at);
-                reads.push(async move { (run, self.read_pages(run).await, pins) });
-            }
-            let Some((run, read, _pins)) = reads.next().await else {
-                break;
-            };
-            match read {
-                Ok(read) => {
-                    for ((at, page), bytes) in run.iter().zip(read) {
-                        give_way().await;
-                        self.take_again(*page, *at, bytes);
-                    }
-                }
-                Err(error) => result = Err(error),
-            }
-        }
-        result?;
+        let take = |page, at, read| {
+            self.take_again(page, at, read);
+            Ok(())
+        };
+        self.read_each(placed, take).await?;
         let places = self.places.borrow();
         let left = pages.iter().filter(|page| !places.is_known(**page));
         Ok(left.copied().collect())

@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use crate::layers::mirror::planted::{Bug, is_planted};
 use crate::layers::mirror::store::changes::{Changes, Since};
-use crate::layers::mirror::store::deltas::{Before, Deltas};
+use crate::layers::mirror::store::deltas::Deltas;
 use crate::layers::mirror::superblock::areas::{ENTRIES_BYTES, PAGE_BLOCKS};
 
 /// Place of a block in the segments. The blocks of all segments are numbered in the order of their
@@ -199,15 +199,12 @@ impl Places {
             self.put(number, entries, false);
         }
         let entry = place.entry();
-        let of_delta = self.deltas.set(number, index, entry, known.is_some());
+        self.deltas.set(number, index, entry, known.is_some());
         if let Page::InMemory(resident) = &mut self.pages[number as usize] {
             resident.entries[usize::from(index)] = entry;
         }
         self.changes.note(number, index..index + 1);
-        match of_delta {
-            Before::Changed(entry) => Some(Place::of_entry(entry)),
-            Before::InPage => known,
-        }
+        known
     }
 
     /// Sets an entry of a page, as the journal says, before the page is read.
