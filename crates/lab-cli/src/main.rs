@@ -46,8 +46,14 @@ enum Verb {
     /// Compare replacement policies of a buffer cache on traces.
     Cache(cache::Args),
     /// Run the experiment of the hetero-mirroring paper on a mirror, in virtual time.
+    ///
+    /// The loads and the devices are those of the paper. `sustain` runs other loads (small blocks,
+    /// sequential or skewed offsets, flushes) on any pair of devices.
     Mirror(mirror::Args),
     /// Load a mirror for longer than its logs last, in virtual time, and show the load over time.
+    ///
+    /// The load and the devices are chosen by options. `mirror` runs the loads of the
+    /// hetero-mirroring paper and compares the schemes.
     Sustain(sustain::Args),
     /// Run the experiment of the CHC-Tree paper on an ordered index, in virtual time.
     Index(index::Args),

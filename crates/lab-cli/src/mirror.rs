@@ -4,6 +4,8 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
+use bimetal_block::BLOCK_BYTES;
+use bimetal_block::layers::mirror::superblock::SideKind;
 use bimetal_block::units::show_size;
 use bimetal_block::units::{Size, parse_size};
 use bimetal_console::progress::progress_bar;
@@ -12,7 +14,7 @@ use bimetal_sim::experiment::comparison::{
     Comparison, Extent, Summary, SweepPoint, TAIL_WRITES_PER_S, WRITES_PER_S, compare,
     sweep_devices, sweep_point, sweep_rules,
 };
-use bimetal_sim::experiment::hetero::{Devices, Scheme, schemes};
+use bimetal_sim::experiment::hetero::{Devices, Outcome, Scheme, schemes};
 use serde_json::json;
 
 use crate::options::ExperimentArgs;
@@ -21,10 +23,14 @@ use crate::output::{percent, print_lines};
 /// Arguments of the verb `mirror`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Duration of each run in seconds of virtual time
+    /// Duration of the measured part of each run in seconds of virtual time
     #[arg(long, value_name = "N", default_value = "300",
           value_parser = clap::value_parser!(u64).range(1..=100_000))]
     seconds: u64,
+    /// Seconds of virtual time for which each run is loaded before the measured part
+    #[arg(long, value_name = "N", default_value = "0",
+          value_parser = clap::value_parser!(u64).range(0..=100_000))]
+    warm_up: u64,
     #[command(flatten)]
     experiment: ExperimentArgs,
     /// Loads in writes per second [default: those of the paper; for the pair qlc, loads near the
@@ -48,48 +54,112 @@ pub(crate) struct Args {
     /// Use a mirror on formatted sides with logs of this length, instead of mirrors on bare sides
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     log: Option<Size>,
-    /// With --log: size of the part of the volume to which the load writes
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1GiB")]
-    span: Size,
+    /// With --log: layouts of the sides, one row for each [default: home,log]
+    #[arg(
+        long,
+        value_name = "LAYOUT,...",
+        value_delimiter = ',',
+        value_enum,
+        requires = "log"
+    )]
+    layout: Vec<Layout>,
+    /// With --log: size of the part of the volume to which the load writes, also that of one SSD
+    /// [default: 1GiB]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "log")]
+    span: Option<Size>,
+    /// With --log: write the span once, in sequence, and rest for 60 s, before the load
+    #[arg(long, requires = "log")]
+    fill: bool,
+    /// Size of each SSD
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "32GB")]
+    fast_size: Size,
+    /// Size of the hard disk; its profile has 250 GB, of which the outer part is used
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "32GB")]
+    slow_size: Size,
 }
 
-/// Runs the verb.
-pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let extent = Extent {
-        writes_per_s: args.loads.clone(),
-        seconds: args.seconds,
-        seeds: args.experiment.seeds,
-    };
-    let chosen = |all: &[Pair]| {
-        let is_chosen = |pair: &&Pair| args.pair.is_empty() || args.pair.contains(pair);
-        let all = all.iter().filter(is_chosen);
-        all.map(|pair| pair.under(&extent)).collect::<Vec<_>>()
-    };
-    if args.log.is_none() && args.pair.contains(&Pair::Qlc) {
-        bail!("--pair qlc needs --log: that pair is only measured with logs");
-    }
-    match (&args.log, args.sweep) {
-        (None, false) => hetero(&chosen(&PAPERS_PAIRS), &schemes(), args.experiment.json),
-        (None, true) => sweep_all(&or_loads(&extent, &WRITES_PER_S), args.experiment.json),
-        (Some(log), is_sweep) => {
-            let pairs = if is_sweep {
-                pairs_for_logs_changed(&extent)
-            } else {
-                chosen(&PAIRS_FOR_LOGS)
-            };
-            hetero(&pairs, &[logged(log.0, args.span.0)], args.experiment.json)
+/// How the sides of a mirror with logs store the blocks of the volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Layout {
+    /// Each block has a home, to which the log is destaged.
+    Home,
+    /// Each side is a log and nothing else.
+    Log,
+}
+
+impl Layout {
+    fn kind(self) -> SideKind {
+        match self {
+            Layout::Home => SideKind::Home,
+            Layout::Log => SideKind::Log,
         }
     }
 }
 
-/// Returns the scheme `logged`: a mirror on formatted sides that writes every change to a log
-/// first.
-fn logged(log_bytes: u64, span_bytes: u64) -> Scheme {
-    Scheme::Logged {
-        name: "logged".to_owned(),
-        settings: String::new(),
-        log_bytes,
-        span_bytes,
+/// Runs the verb.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let extent = args.extent();
+    let sized = |mut devices: Devices| {
+        devices.ssd_bytes = args.fast_size.0;
+        devices.hdd_bytes = args.slow_size.0;
+        devices
+    };
+    let chosen = |all: &[Pair]| {
+        let is_chosen = |pair: &&Pair| args.pair.is_empty() || args.pair.contains(pair);
+        let all = all.iter().filter(is_chosen).map(|pair| pair.under(&extent));
+        all.map(|(devices, extent)| (sized(devices), extent))
+            .collect::<Vec<_>>()
+    };
+    if args.log.is_none() && args.pair.contains(&Pair::Qlc) {
+        bail!("--pair qlc needs --log: that pair is only measured with logs");
+    }
+    let changed = || sweep_devices().into_iter().map(sized).collect::<Vec<_>>();
+    match (&args.log, args.sweep) {
+        (None, false) => hetero(&chosen(&PAPERS_PAIRS), &schemes(), args.experiment.json),
+        (None, true) => {
+            let extent = or_loads(&extent, &WRITES_PER_S);
+            sweep_all(
+                &sized(Devices::fit_b()),
+                &changed(),
+                &extent,
+                args.experiment.json,
+            )
+        }
+        (Some(log), is_sweep) => {
+            let pairs = if is_sweep {
+                pairs_for_logs_changed(changed(), &extent)
+            } else {
+                chosen(&PAIRS_FOR_LOGS)
+            };
+            hetero(&pairs, &args.formatted(*log), args.experiment.json)
+        }
+    }
+}
+
+impl Args {
+    fn extent(&self) -> Extent {
+        let span = match (self.span, self.log) {
+            (Some(span), _) => span.0,
+            (None, Some(_)) => SPAN_WITH_LOGS_BYTES,
+            (None, None) => self.fast_size.0.min(self.slow_size.0) / BLOCK_BYTES * BLOCK_BYTES,
+        };
+        Extent {
+            writes_per_s: self.loads.clone(),
+            seconds: self.seconds,
+            warm_up_s: self.warm_up,
+            span_bytes: span,
+            seeds: self.experiment.seeds,
+        }
+    }
+
+    /// Returns the schemes on formatted sides with logs of this length, one for each layout.
+    fn formatted(&self, log: Size) -> Vec<Scheme> {
+        let layouts = match self.layout.as_slice() {
+            [] => &[Layout::Home, Layout::Log],
+            chosen => chosen,
+        };
+        let scheme = |layout: &Layout| Scheme::formatted(layout.kind(), log.0, self.fill);
+        layouts.iter().map(scheme).collect()
     }
 }
 
@@ -104,6 +174,8 @@ enum Pair {
     Qlc,
 }
 
+/// Size of the part of a volume with logs to which the load writes, if it is not given.
+const SPAN_WITH_LOGS_BYTES: u64 = 1 << 30;
 const PAPERS_PAIRS: [Pair; 2] = [Pair::B, Pair::A];
 const PAIRS_FOR_LOGS: [Pair; 3] = [Pair::B, Pair::A, Pair::Qlc];
 
@@ -131,10 +203,10 @@ fn or_loads(extent: &Extent, loads: &[u64]) -> Extent {
 
 /// Returns the modified devices of the sweep, each with `extent`. If `extent` has no loads, it gets
 /// two: the load at which tail latencies are compared, and the load that saturates the devices.
-fn pairs_for_logs_changed(extent: &Extent) -> Vec<(Devices, Extent)> {
+fn pairs_for_logs_changed(changed: Vec<Devices>, extent: &Extent) -> Vec<(Devices, Extent)> {
     let saturation = WRITES_PER_S[WRITES_PER_S.len() - 1];
     let extent = or_loads(extent, &[TAIL_WRITES_PER_S, saturation]);
-    let changed = sweep_devices().into_iter();
+    let changed = changed.into_iter();
     changed.map(|devices| (devices, extent.clone())).collect()
 }
 
@@ -174,9 +246,13 @@ fn hetero(pairs: &[(Devices, Extent)], schemes: &[Scheme], as_json: bool) -> Res
 
 fn print_comparison(out: &mut impl Write, comparison: &Comparison) -> Result<()> {
     let Extent { seconds, seeds, .. } = comparison.extent;
+    let warm_up = match comparison.extent.warm_up_s {
+        0 => String::new(),
+        warm_up_s => format!(" after {warm_up_s} s"),
+    };
     writeln!(
         out,
-        "{}, {seconds} s of virtual time, medians of {seeds} seeds",
+        "{}, {seconds} s of virtual time{warm_up}, medians of {seeds} seeds",
         comparison.devices.name
     )?;
     writeln!(out)?;
@@ -187,19 +263,25 @@ fn print_comparison(out: &mut impl Write, comparison: &Comparison) -> Result<()>
         "p50 ms",
         "p99 ms",
         "p99.9 ms",
+        "longest ms",
         "exposed MB",
     ];
     let mut headings = vec![("scheme", Align::Left)];
     headings.extend(columns.map(|name| (name, Align::Right)));
     headings.push(("switches/s", Align::Right));
-    // The column `rounds` shows how many times each log has wrapped around. It exists only if a
-    // scheme has logs.
-    let logs = comparison
-        .rows
-        .iter()
-        .any(|row| row.outcome.log_rounds > 0.0);
+    // The column `rounds` shows how many times each log has wrapped around, and the column `moved`
+    // shows how many bytes cleaning has moved for each byte of the client. The columns exist only
+    // if a scheme has logs, or cleans.
+    let has = |value: fn(&Outcome) -> f64| {
+        let mut rows = comparison.rows.iter();
+        rows.any(|row| value(&row.outcome) > 0.0)
+    };
+    let (logs, cleaned) = (has(|o| o.log_rounds), has(|o| o.moved_share));
     if logs {
         headings.push(("rounds", Align::Right));
+    }
+    if cleaned {
+        headings.push(("moved", Align::Right));
     }
     let mut table = Table::new(&headings);
     for row in &comparison.rows {
@@ -212,11 +294,15 @@ fn print_comparison(out: &mut impl Write, comparison: &Comparison) -> Result<()>
             format!("{:.1}", o.p50_ms),
             format!("{:.0}", o.p99_ms),
             format!("{:.0}", o.p999_ms),
+            format!("{:.0}", o.max_ms),
             format!("{:.1}", o.exposed_bytes_peak as f64 / 1e6),
             format!("{:.2}", o.mode_switches_per_s),
         ];
         if logs {
             cells.push(format!("{:.1}", o.log_rounds));
+        }
+        if cleaned {
+            cells.push(format!("{:.2}", o.moved_share));
         }
         table.row(cells);
     }
@@ -262,10 +348,15 @@ fn summary_table<'s>(rows: impl Iterator<Item = (&'s str, &'s Summary)>) -> Tabl
 /// Function that selects the summary of one scheme at a point of the sweep.
 type OfScheme = fn(&SweepPoint) -> &Summary;
 
-fn sweep_all(extent: &Extent, as_json: bool) -> Result<ExitCode> {
+fn sweep_all(
+    base: &Devices,
+    changed: &[Devices],
+    extent: &Extent,
+    as_json: bool,
+) -> Result<ExitCode> {
     let all: Vec<Scheme> = schemes().into_iter().chain(sweep_rules()).collect();
-    let rules = compared(&Devices::fit_b(), &all, extent)?;
-    let points = sweep_devices()
+    let rules = compared(base, &all, extent)?;
+    let points = changed
         .iter()
         .map(|devices| Ok(sweep_point(&compared(devices, &schemes(), extent)?)))
         .collect::<Result<Vec<SweepPoint>>>()?;

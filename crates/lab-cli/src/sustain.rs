@@ -220,17 +220,20 @@ fn curve(seconds: &[Second]) -> Table {
         ("second", Align::Right),
         ("writes/s", Align::Right),
         ("least", Align::Right),
+        ("mean ms", Align::Right),
         ("longest ms", Align::Right),
     ]);
     let length = seconds.len().div_ceil(CURVE_ROWS);
     for (number, some) in seconds.chunks(length).enumerate() {
         let done: u64 = some.iter().map(|second| second.done).sum();
         let least = some.iter().map(|second| second.done).min().unwrap_or(0);
+        let total_ms: f64 = some.iter().map(|s| s.mean_ms * s.done as f64).sum();
         let longest = some.iter().map(|second| second.max_ms).fold(0.0, f64::max);
         table.row(vec![
             (number * length).to_string(),
             format!("{:.0}", done as f64 / some.len() as f64),
             least.to_string(),
+            format!("{:.2}", total_ms / done.max(1) as f64),
             format!("{longest:.1}"),
         ]);
     }

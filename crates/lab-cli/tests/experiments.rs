@@ -121,3 +121,69 @@ fn a_pair_that_is_only_measured_with_logs_needs_logs() {
     let args = ["mirror", "--pair", "qlc", "--seconds", "1"];
     assert_refused(&args, 1, &["qlc", "--log"]);
 }
+
+/// A mirror on small sides with short logs, under one load of the paper.
+const MIRROR: [&str; 14] = [
+    "mirror",
+    "--pair",
+    "b",
+    "--loads",
+    "80",
+    "--seeds",
+    "1",
+    "--seconds",
+    "20",
+    "--fast-size",
+    "1GiB",
+    "--slow-size",
+    "1GiB",
+    "--json",
+];
+
+#[test]
+fn both_layouts_of_the_sides_are_measured_beside_the_ssd() {
+    let more = ["--log", "64MiB", "--span", "600MiB", "--fill"];
+    let rows = |more: &[&str]| {
+        let all = stdout_of(&[&MIRROR[..], more].concat());
+        let all: Value = serde_json::from_str(&all).unwrap();
+        let rows = all["runs"][0]["comparison"]["rows"].as_array().unwrap();
+        let row = |row: &Value| {
+            let done = row["outcome"]["done_per_s"].as_f64().unwrap();
+            let moved = row["outcome"]["moved_share"].as_f64().unwrap();
+            (row["scheme"].as_str().unwrap().to_owned(), done, moved)
+        };
+        rows.iter().map(row).collect::<Vec<_>>()
+    };
+    let both = rows(&more);
+    let names: Vec<&str> = both.iter().map(|row| row.0.as_str()).collect();
+    let layouts = ["bounded, home", "bounded, log"];
+    assert_eq!(names[..2], ["single SSD", "SSD mirror"]);
+    assert_eq!(names[2..], layouts);
+    for (name, done, moved) in &both {
+        assert!(*done > 0.0, "{name}");
+        // The load writes 400 MB to sides of which less is free, so logged sides are cleaned.
+        assert_eq!(*moved > 0.0, name == "bounded, log", "{name}: {moved}");
+    }
+    let chosen = rows(&[&more[..], &["--layout", "log"]].concat());
+    assert_eq!(chosen.last(), both.last());
+    assert_eq!(chosen.len(), 3);
+}
+
+/// In earlier versions, a short span ended the program with a panic, a span beyond the end of the
+/// volume was loaded, and a span without logs had no effect.
+#[test]
+fn a_span_that_cannot_be_loaded_is_refused_with_the_reason() {
+    let refused = |more: &[&str], status: i32, words: &[&str]| {
+        assert_refused(&[&MIRROR[..], more].concat(), status, words);
+    };
+    let log = ["--log", "64MiB"];
+    let span = |span| [&log[..], &["--span", span]].concat();
+    refused(&span("400kB"), 1, &["span", "390.6 KiB", "496 KiB"]);
+    refused(&span("100TB"), 1, &["span", "90.9 TiB", "the volume has"]);
+    // A logged side of 1 GiB has room for at most four fifths of it.
+    let more = [&span("900MiB")[..], &["--layout", "log"]].concat();
+    refused(&more, 1, &["span", "900 MiB", "the volume has"]);
+    for without_log in [&["--span", "1GiB"][..], &["--layout", "log"], &["--fill"]] {
+        refused(without_log, 2, &["--log"]);
+    }
+}

@@ -5,7 +5,7 @@
 use serde::Serialize;
 
 use super::hetero::{
-    BOUNDED, Devices, ExperimentError, Load, Outcome, PAPER, PAPER_WAIT_LIMIT, Scheme, run,
+    BOUNDED, Devices, ExperimentError, Load, Outcome, PAPER, PAPER_WAIT_LIMIT, Scheme, check, run,
 };
 use super::parallel::{all_cores, run_all};
 
@@ -21,8 +21,12 @@ pub const TAIL_WRITES_PER_S: u64 = 80;
 pub struct Extent {
     /// Loads in writes per second.
     pub writes_per_s: Vec<u64>,
-    /// Virtual time of each run, in seconds.
+    /// Virtual time of the measured part of each run, in seconds.
     pub seconds: u64,
+    /// Virtual time for which each run is loaded before the measured part, in seconds.
+    pub warm_up_s: u64,
+    /// Size of the part of the volume to which the load writes, in bytes.
+    pub span_bytes: u64,
     /// Number of seeds, counted from 1; results are medians over the seeds.
     pub seeds: u64,
 }
@@ -79,7 +83,7 @@ pub struct Summary {
 /// are always included, because summaries are relative to both.
 ///
 /// # Errors
-/// If a device or a setting does not exist.
+/// If a device or a setting does not exist, or if the span does not fit the volume of a scheme.
 pub fn compare(
     devices: &Devices,
     schemes: &[Scheme],
@@ -99,12 +103,18 @@ pub fn compare(
                 let load = Load {
                     writes_per_s,
                     seconds: extent.seconds,
+                    warm_up_s: extent.warm_up_s,
+                    span_bytes: extent.span_bytes,
                     outstanding_max: OUTSTANDING_MAX,
                     seed,
                 };
                 runs.push((scheme, load));
             }
         }
+    }
+    // A mistake is found before the first of many runs, not after the last one.
+    for scheme in &all {
+        check(devices, scheme, extent.span_bytes)?;
     }
     let outcomes = run_all(
         &runs,
@@ -140,10 +150,12 @@ fn medians(outcomes: &[Outcome]) -> Outcome {
         p50_ms: median(|o| o.p50_ms),
         p99_ms: median(|o| o.p99_ms),
         p999_ms: median(|o| o.p999_ms),
+        max_ms: median(|o| o.max_ms),
         exposed_bytes_peak: median(|o| o.exposed_bytes_peak as f64) as u64,
         exposed_bytes_end: median(|o| o.exposed_bytes_end as f64) as u64,
         mode_switches_per_s: median(|o| o.mode_switches_per_s),
         log_rounds: median(|o| o.log_rounds),
+        moved_share: median(|o| o.moved_share),
         mirror: None,
     }
 }
@@ -309,6 +321,7 @@ pub fn sweep_point(comparison: &Comparison) -> SweepPoint {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::experiment::hetero::PAPERS_BYTES;
 
     /// A short run of the experiment reproduces the paper's gain. It uses the devices of fit B,
     /// which is one of two sets of parameters for the paper's devices. The exposure has no bound
@@ -320,6 +333,8 @@ mod tests {
         let extent = Extent {
             writes_per_s: WRITES_PER_S.to_vec(),
             seconds: 60,
+            warm_up_s: 0,
+            span_bytes: PAPERS_BYTES,
             seeds: 1,
         };
         let comparison = compare(

@@ -15,7 +15,7 @@ use std::time::Duration;
 use bimetal_block::device::{Device, Statistic, StatisticVisitor};
 use bimetal_block::graph::OpenError;
 use bimetal_block::layers::mirror::formatting::{self, Formatting};
-use bimetal_block::layers::mirror::superblock::Candidate;
+use bimetal_block::layers::mirror::superblock::{Candidate, SideKind};
 use bimetal_block::layers::mirror::{
     Mirror, MirrorConfig, MirrorStatus, OpenOptions, SideDevice, SideToOpen,
 };
@@ -23,9 +23,11 @@ use bimetal_block::layers::timing::Timing;
 use bimetal_block::media::model::{ModelError, ModelType, Parameters};
 use bimetal_block::media::null::NullDevice;
 use bimetal_block::request::{Flags, Request};
+use bimetal_block::units::show_size;
 use bimetal_rt::sync::{Semaphore, TaskGroup};
-use bimetal_rt::{Buf, Rng, Rt, VirtualOptions};
+use bimetal_rt::{Buf, Instant, Rng, Rt, VirtualOptions};
 
+use super::filling::{FILL_BYTES, fill};
 use super::sparse::Sparse;
 use hdrhistogram::Histogram;
 use serde::Serialize;
@@ -35,8 +37,13 @@ use serde::Serialize;
 const STEP_BYTES: u64 = 10_000;
 const STEPS: u64 = 50;
 const BLOCK_BYTES: u64 = 4096;
-/// Size of the volume in bytes; the SSDs of the paper have 32 GB.
-const VOLUME_BYTES: u64 = 32_000_000_000 / BLOCK_BYTES * BLOCK_BYTES;
+/// Length of the longest write in bytes.
+const WRITE_BYTES_MAX: u64 = (STEP_BYTES * STEPS).next_multiple_of(BLOCK_BYTES);
+/// Size of the SSDs of the paper in bytes, in whole blocks.
+pub const PAPERS_BYTES: u64 = 32_000_000_000 / BLOCK_BYTES * BLOCK_BYTES;
+/// Time for which a volume rests between the writes that fill it and the load, so that the load
+/// finds neither a backlog nor an empty pool of erased flash.
+const REST: Duration = Duration::from_secs(60);
 
 /// Device profiles of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -51,6 +58,11 @@ pub struct Devices {
     pub ssd_overrides: String,
     /// Overrides of parameters of the disk profile, as a line of TOML; empty for none.
     pub hdd_overrides: String,
+    /// Size of each SSD in bytes.
+    pub ssd_bytes: u64,
+    /// Size of the disk in bytes. The parameter `disk_bytes` of its profile can be larger: then
+    /// only the outer part of a larger disk is used.
+    pub hdd_bytes: u64,
 }
 
 /// Override that sets the size of the disk to 250 GB, as in the paper. The SSD of the paper has 32
@@ -67,6 +79,8 @@ impl Devices {
             hdd: "hdd-7200-qd1".to_owned(),
             ssd_overrides: String::new(),
             hdd_overrides: PAPERS_DISK.to_owned(),
+            ssd_bytes: PAPERS_BYTES,
+            hdd_bytes: PAPERS_BYTES,
         }
     }
 
@@ -79,6 +93,8 @@ impl Devices {
             hdd: "hdd-7200".to_owned(),
             ssd_overrides: String::new(),
             hdd_overrides: PAPERS_DISK.to_owned(),
+            ssd_bytes: PAPERS_BYTES,
+            hdd_bytes: PAPERS_BYTES,
         }
     }
 }
@@ -93,6 +109,8 @@ impl Devices {
             hdd: "hdd-7200".to_owned(),
             ssd_overrides: "slc_cache_bytes_per_tb = 1000000".to_owned(),
             hdd_overrides: PAPERS_DISK.to_owned(),
+            ssd_bytes: PAPERS_BYTES,
+            hdd_bytes: PAPERS_BYTES,
         }
     }
 }
@@ -113,15 +131,15 @@ pub enum Scheme {
     },
     /// A mirror of an SSD and a disk on formatted sides, with logs and checksums, as the server
     /// runs it.
-    Logged {
+    Formatted {
         /// Name of the scheme in tables.
         name: String,
         /// Keys of the mirror's configuration, as lines of TOML.
         settings: String,
         /// Length of the log on each side, in bytes.
         log_bytes: u64,
-        /// Size of the loaded part of the volume, in bytes.
-        span_bytes: u64,
+        /// Whether the loaded part of the volume is written once, in sequence, before the load.
+        is_filled: bool,
     },
 }
 
@@ -135,12 +153,24 @@ impl Scheme {
         }
     }
 
+    /// Returns the scheme with a bounded exposure on formatted sides of this layout. `is_filled`
+    /// says whether the loaded part of the volume is written once before the load.
+    pub fn formatted(layout: SideKind, log_bytes: u64, is_filled: bool) -> Scheme {
+        let layout = layout.name();
+        Scheme::Formatted {
+            name: format!("{BOUNDED}, {layout}"),
+            settings: format!("layout = \"{layout}\""),
+            log_bytes,
+            is_filled,
+        }
+    }
+
     /// Returns the name of the scheme in tables.
     pub fn name(&self) -> &str {
         match self {
             Scheme::SingleSsd => "single SSD",
             Scheme::SsdMirror => "SSD mirror",
-            Scheme::Hetero { name, .. } | Scheme::Logged { name, .. } => name,
+            Scheme::Hetero { name, .. } | Scheme::Formatted { name, .. } => name,
         }
     }
 }
@@ -150,8 +180,12 @@ impl Scheme {
 pub struct Load {
     /// Average number of writes that arrive per second.
     pub writes_per_s: u64,
-    /// Duration of the run in seconds of virtual time.
+    /// Duration of the measured part of the run in seconds of virtual time.
     pub seconds: u64,
+    /// Duration of the same load before the measured part, in seconds of virtual time.
+    pub warm_up_s: u64,
+    /// Size of the part of the volume to which the load writes, in bytes: the first part.
+    pub span_bytes: u64,
     /// Maximum number of outstanding writes.
     pub outstanding_max: u64,
     /// Seed of the random numbers.
@@ -171,7 +205,10 @@ pub struct Outcome {
     pub p99_ms: f64,
     /// 99.9 % quantile of the response time in milliseconds.
     pub p999_ms: f64,
-    /// Maximum number of acknowledged bytes that at least one side lacked; zero without a mirror.
+    /// Longest response time in milliseconds.
+    pub max_ms: f64,
+    /// Maximum number of acknowledged bytes that at least one side lacked, since the volume was
+    /// opened; zero without a mirror.
     pub exposed_bytes_peak: u64,
     /// Number of acknowledged bytes that at least one side lacked at the end of the load.
     pub exposed_bytes_end: u64,
@@ -180,6 +217,9 @@ pub struct Outcome {
     /// Bytes written to the log of a side, divided by the length of that log: the lowest value of
     /// all sides. Zero if there are no logs.
     pub log_rounds: f64,
+    /// Bytes that cleaning has moved on a side, for each byte of the client: the highest value of
+    /// all sides. Zero if no side is logged.
+    pub moved_share: f64,
     /// Status of the mirror at the end of the load.
     pub mirror: Option<MirrorStatus>,
 }
@@ -209,44 +249,83 @@ pub enum ExperimentError {
     Load(String),
 }
 
+/// Builds the devices of a scheme, and verifies that they hold the span.
+///
+/// # Errors
+/// If a device or a setting does not exist, or if the span does not fit the volume.
+pub fn check(devices: &Devices, scheme: &Scheme, span_bytes: u64) -> Result<(), ExperimentError> {
+    let rt = Rt::virtual_time(VirtualOptions::default());
+    let built = build(&rt, devices, scheme, 0);
+    let fits = built.and_then(|(device, _)| check_span(span_bytes, device.as_ref()));
+    rt.end();
+    fits
+}
+
+/// Refuses a span that the device cannot hold, or that has no room for the longest write.
+fn check_span(span_bytes: u64, device: &dyn Device) -> Result<(), ExperimentError> {
+    let volume_bytes = device.geometry().size_bytes;
+    // A write begins below the end of the span by more than its length.
+    let least_bytes = WRITE_BYTES_MAX + BLOCK_BYTES;
+    let span = show_size(span_bytes);
+    if span_bytes < least_bytes {
+        return Err(ExperimentError::Load(format!(
+            "a span of {span}: writes of up to 500 kB need at least {}",
+            show_size(least_bytes)
+        )));
+    }
+    if span_bytes > volume_bytes {
+        return Err(ExperimentError::Load(format!(
+            "a span of {span}: the volume has {}",
+            show_size(volume_bytes)
+        )));
+    }
+    Ok(())
+}
+
 /// Runs one scheme under one load.
 ///
 /// # Errors
-/// If a device or a setting does not exist.
+/// If a device or a setting does not exist, or if the span does not fit the volume.
 pub fn run(devices: &Devices, scheme: &Scheme, load: Load) -> Result<Outcome, ExperimentError> {
     let rt = Rt::virtual_time(VirtualOptions {
         seed: load.seed,
         shuffle: false,
     });
     let (device, mirror) = build(&rt, devices, scheme, load.seed)?;
-    let span_bytes = match scheme {
-        Scheme::Logged { span_bytes, .. } => *span_bytes,
-        _ => VOLUME_BYTES,
-    };
-    let span_bytes = span_bytes.min(device.geometry().size_bytes);
-    let histogram = Rc::new(RefCell::new(
-        Histogram::new_with_bounds(1, 3_600_000_000_000, 3).expect("an hour at three digits"),
-    ));
-    let done = rt.block_on(drive(&rt, device, span_bytes, load, Rc::clone(&histogram)));
+    check_span(load.span_bytes, device.as_ref())?;
+    let span_bytes = load.span_bytes / BLOCK_BYTES * BLOCK_BYTES;
+    if let Scheme::Formatted {
+        is_filled: true, ..
+    } = scheme
+    {
+        let zeroes = rt.pool().zeroed(FILL_BYTES as usize);
+        let content = move |bytes: u64| zeroes.slice(0..bytes as usize);
+        rt.block_on(fill(&rt, &device, span_bytes, content, |_| {}));
+        rt.block_on(rt.sleep(REST));
+    }
+    let running = Rc::new(Running::new(&rt, device, mirror.clone()));
+    rt.block_on(Rc::clone(&running).drive(span_bytes, load));
     let status = mirror.as_ref().map(Mirror::status);
-    let log_rounds = mirror.as_ref().map_or(0.0, log_rounds);
+    let (before, after) = (running.before.take(), Counted::of(mirror.as_ref()));
     // A mirror without a bound on its exposure can have a long backlog, so the run ends without
     // draining it.
     rt.end();
-    let histogram = histogram.borrow();
+    let histogram = running.histogram.borrow();
     let at = |quantile| histogram.value_at_quantile(quantile) as f64 / 1e6;
     let seconds = load.seconds as f64;
-    let switches = |s: &MirrorStatus| s.sides.iter().map(|side| side.mode_switches).sum::<u64>();
+    let client_bytes = running.done_bytes.get().max(1) as f64;
     Ok(Outcome {
-        done_per_s: done as f64 / seconds,
+        done_per_s: histogram.len() as f64 / seconds,
         mean_ms: histogram.mean() / 1e6,
         p50_ms: at(0.5),
         p99_ms: at(0.99),
         p999_ms: at(0.999),
+        max_ms: histogram.max() as f64 / 1e6,
         exposed_bytes_peak: status.as_ref().map_or(0, |s| s.exposed_bytes_peak),
         exposed_bytes_end: status.as_ref().map_or(0, |s| s.exposed_bytes),
-        mode_switches_per_s: status.as_ref().map_or(0, switches) as f64 / seconds,
-        log_rounds,
+        mode_switches_per_s: (after.mode_switches - before.mode_switches) as f64 / seconds,
+        log_rounds: after.rounds_since(&before),
+        moved_share: after.moved_bytes_since(&before) / client_bytes,
         mirror: status,
     })
 }
@@ -254,27 +333,60 @@ pub fn run(devices: &Devices, scheme: &Scheme, load: Load) -> Result<Outcome, Ex
 /// Divides, for each side with a log, the number of bytes written to the log by the length of the
 /// log. Returns the lowest quotient, or zero if there are no logs.
 pub(super) fn log_rounds(mirror: &Mirror) -> f64 {
-    #[derive(Default)]
-    struct Logs {
-        written_bytes: Vec<f64>,
-        bytes: Vec<f64>,
+    Counted::of(Some(mirror)).rounds_since(&Counted::default())
+}
+
+/// Counters of a mirror at one moment. The vectors have an element for each side that has the
+/// counter.
+#[derive(Default)]
+struct Counted {
+    mode_switches: u64,
+    log_written_bytes: Vec<f64>,
+    log_bytes: Vec<f64>,
+    moved_bytes: Vec<f64>,
+}
+
+impl Counted {
+    fn of(mirror: Option<&Mirror>) -> Counted {
+        let mut counted = Counted::default();
+        if let Some(mirror) = mirror {
+            let sides = mirror.status().sides;
+            counted.mode_switches = sides.iter().map(|side| side.mode_switches).sum();
+            mirror.statistics(&mut counted);
+        }
+        counted
     }
-    impl StatisticVisitor for Logs {
-        fn statistic(&mut self, _part: &str, name: &str, value: Statistic) {
-            match (name, value) {
-                ("log_written_bytes", Statistic::Counter(value)) => {
-                    self.written_bytes.push(value as f64);
-                }
-                ("log_bytes", Statistic::Gauge(value)) => self.bytes.push(value),
-                _ => {}
+
+    /// Returns how often the log was filled since `before`: the lowest value of all sides.
+    fn rounds_since(&self, before: &Counted) -> f64 {
+        let written = since(&self.log_written_bytes, &before.log_written_bytes);
+        let rounds = written.zip(&self.log_bytes).map(|(bytes, all)| bytes / all);
+        rounds.reduce(f64::min).unwrap_or(0.0)
+    }
+
+    /// Returns the bytes that cleaning has moved since `before`: the highest value of all sides.
+    fn moved_bytes_since(&self, before: &Counted) -> f64 {
+        since(&self.moved_bytes, &before.moved_bytes).fold(0.0, f64::max)
+    }
+}
+
+/// Returns the difference of each counter from its earlier value, which is zero if there is none.
+fn since<'c>(now: &'c [f64], before: &'c [f64]) -> impl Iterator<Item = f64> + 'c {
+    let before = before.iter().copied().chain(std::iter::repeat(0.0));
+    now.iter().zip(before).map(|(now, before)| now - before)
+}
+
+impl StatisticVisitor for Counted {
+    fn statistic(&mut self, _part: &str, name: &str, value: Statistic) {
+        match (name, value) {
+            ("log_written_bytes", Statistic::Counter(value)) => {
+                self.log_written_bytes.push(value as f64);
             }
+            ("moved_bytes", Statistic::Counter(value)) => self.moved_bytes.push(value as f64),
+            ("log_bytes", Statistic::Gauge(value)) => self.log_bytes.push(value),
+            _ => {}
         }
     }
-    let mut logs = Logs::default();
-    mirror.statistics(&mut logs);
-    let rounds = logs.written_bytes.iter().zip(&logs.bytes);
-    let least = rounds.map(|(written, all)| written / all).reduce(f64::min);
-    least.unwrap_or(0.0)
 }
 
 fn build(
@@ -283,18 +395,25 @@ fn build(
     scheme: &Scheme,
     seed: u64,
 ) -> Result<(Rc<dyn Device>, Option<Mirror>), ExperimentError> {
-    let model = |of, profile: &str, overrides: &str, seed| {
+    let model = |of, profile: &str, overrides: &str, bytes: u64, seed| {
         let overrides: toml::Table = toml::from_str(overrides)?;
         let parameters = Parameters::from_profile(of, profile, overrides)?;
+        let bytes = bytes / BLOCK_BYTES * BLOCK_BYTES;
         let below: Rc<dyn Device> = match scheme {
-            Scheme::Logged { .. } => Rc::new(Sparse::new(rt, VOLUME_BYTES)),
-            _ => Rc::new(NullDevice::new(rt, VOLUME_BYTES)),
+            Scheme::Formatted { .. } => Rc::new(Sparse::new(rt, bytes)),
+            _ => Rc::new(NullDevice::new(rt, bytes)),
         };
         let device = Timing::new(rt, below, &parameters, seed)?;
         Ok::<Rc<dyn Device>, ExperimentError>(Rc::new(device))
     };
-    let ssd = |seed| model(ModelType::Ssd, &devices.ssd, &devices.ssd_overrides, seed);
-    let hdd = |seed| model(ModelType::Hdd, &devices.hdd, &devices.hdd_overrides, seed);
+    let ssd = |seed| {
+        let (profile, overrides) = (&devices.ssd, &devices.ssd_overrides);
+        model(ModelType::Ssd, profile, overrides, devices.ssd_bytes, seed)
+    };
+    let hdd = |seed| {
+        let (profile, overrides) = (&devices.hdd, &devices.hdd_overrides);
+        model(ModelType::Hdd, profile, overrides, devices.hdd_bytes, seed)
+    };
     let (sides, settings) = match scheme {
         Scheme::SingleSsd => return Ok((ssd(seed)?, None)),
         // With a bound of 0 bytes on the exposure, the mirror acknowledges a write only after both
@@ -303,18 +422,20 @@ fn build(
             vec![ssd(seed)?, ssd(seed + 1_000)?],
             "exposure = { bytes = \"0B\" }".to_owned(),
         ),
-        Scheme::Hetero { settings, .. } | Scheme::Logged { settings, .. } => {
+        Scheme::Hetero { settings, .. } | Scheme::Formatted { settings, .. } => {
             (vec![ssd(seed)?, hdd(seed + 1_000)?], settings.clone())
         }
     };
     let text = format!("sides = [\"a\", \"b\"]\n{settings}");
     let config: MirrorConfig = toml::from_str(&text)?;
     config.check().map_err(ExperimentError::Mirror)?;
-    if let Scheme::Logged { log_bytes, .. } = scheme {
+    if let Scheme::Formatted { log_bytes, .. } = scheme {
         let mirror = rt.block_on(formatted(rt, &config, sides, Some(*log_bytes)));
         let mirror = mirror.map_err(|error| ExperimentError::Mirror(error.to_string()))?;
         return Ok((Rc::new(mirror.clone()), Some(mirror)));
     }
+    let sizes = sides.iter().map(|side| side.geometry().size_bytes);
+    let volume_bytes = sizes.min().unwrap_or(0);
     let sides = sides
         .into_iter()
         .zip(["fast", "slow"])
@@ -324,7 +445,7 @@ fn build(
             data_offset: 0,
             out_of_sync: false,
         });
-    let mirror = Mirror::new(rt, &config, sides.collect(), VOLUME_BYTES);
+    let mirror = Mirror::new(rt, &config, sides.collect(), volume_bytes);
     Ok((Rc::new(mirror.clone()), Some(mirror)))
 }
 
@@ -354,58 +475,80 @@ pub(super) async fn formatted(
     Mirror::open(rt, config, sides.collect(), &OpenOptions::default()).await
 }
 
-/// Submits the load to the device, and returns the number of writes that completed within the
-/// duration of the load.
-async fn drive(
-    rt: &Rt,
+/// A load in progress.
+struct Running {
+    rt: Rt,
     device: Rc<dyn Device>,
-    span_bytes: u64,
-    load: Load,
-    histogram: Rc<RefCell<Histogram<u64>>>,
-) -> u64 {
-    let mut rng = Rng::labelled(load.seed, "load");
-    let places = Semaphore::new(load.outstanding_max);
-    let done = Rc::new(Cell::new(0));
-    let start = rt.now();
-    let end = start + Duration::from_secs(load.seconds);
-    let data = rt
-        .pool()
-        .zeroed((STEP_BYTES * STEPS).next_multiple_of(BLOCK_BYTES) as usize);
-    let writers = TaskGroup::new(rt);
-    let mut arrival_ns = 0.0;
-    loop {
-        arrival_ns += rng.exponential(1e9 / load.writes_per_s as f64);
-        let arrival = start + Duration::from_nanos(arrival_ns as u64);
-        if arrival >= end {
-            break;
+    mirror: Option<Mirror>,
+    /// Response times of the writes that completed within the measured part.
+    histogram: RefCell<Histogram<u64>>,
+    /// Bytes of these writes.
+    done_bytes: Cell<u64>,
+    /// Counters of the mirror at the beginning of the measured part.
+    before: RefCell<Counted>,
+}
+
+impl Running {
+    fn new(rt: &Rt, device: Rc<dyn Device>, mirror: Option<Mirror>) -> Running {
+        let histogram = Histogram::new_with_bounds(1, 3_600_000_000_000, 3);
+        Running {
+            rt: rt.clone(),
+            device,
+            mirror,
+            histogram: RefCell::new(histogram.expect("an hour at three digits")),
+            done_bytes: Cell::new(0),
+            before: RefCell::default(),
         }
-        rt.sleep_until(arrival).await;
-        let place = places.acquire(1).await;
-        if rt.now() >= end {
-            break;
-        }
-        let request = draw_write(&mut rng, &data, span_bytes);
-        let (device, histogram, done, rt2) = (
-            Rc::clone(&device),
-            Rc::clone(&histogram),
-            Rc::clone(&done),
-            rt.clone(),
-        );
-        writers.spawn(async move {
-            let started = rt2.now();
-            let result = device.submit(request).await;
-            assert!(result.is_ok(), "the devices of this experiment do not fail");
-            if rt2.now() <= end {
-                histogram
-                    .borrow_mut()
-                    .saturating_record(rt2.now().ns_since(started));
-                done.set(done.get() + 1);
-            }
-            drop(place);
-        });
     }
-    rt.sleep_until(end).await;
-    done.get()
+
+    /// Submits the load until its time has passed.
+    async fn drive(self: Rc<Self>, span_bytes: u64, load: Load) {
+        let mut rng = Rng::labelled(load.seed, "load");
+        let places = Semaphore::new(load.outstanding_max);
+        let start = self.rt.now();
+        let measured = start + Duration::from_secs(load.warm_up_s);
+        let end = measured + Duration::from_secs(load.seconds);
+        let data = self.rt.pool().zeroed(WRITE_BYTES_MAX as usize);
+        let writers = TaskGroup::new(&self.rt);
+        let this = Rc::clone(&self);
+        writers.spawn(async move {
+            this.rt.sleep_until(measured).await;
+            this.before.replace(Counted::of(this.mirror.as_ref()));
+        });
+        let mut arrival_ns = 0.0;
+        loop {
+            arrival_ns += rng.exponential(1e9 / load.writes_per_s as f64);
+            let arrival = start + Duration::from_nanos(arrival_ns as u64);
+            if arrival >= end {
+                break;
+            }
+            self.rt.sleep_until(arrival).await;
+            let place = places.acquire(1).await;
+            if self.rt.now() >= end {
+                break;
+            }
+            let request = draw_write(&mut rng, &data, span_bytes);
+            let this = Rc::clone(&self);
+            writers.spawn(async move {
+                this.write(request, measured, end).await;
+                drop(place);
+            });
+        }
+        self.rt.sleep_until(end).await;
+    }
+
+    /// Submits a write, and counts it if it completes within the measured part.
+    async fn write(&self, request: Request, measured: Instant, end: Instant) {
+        let (started, bytes) = (self.rt.now(), request.len);
+        let result = self.device.submit(request).await;
+        assert!(result.is_ok(), "the devices of this experiment do not fail");
+        let now = self.rt.now();
+        if now >= measured && now <= end {
+            let took_ns = now.ns_since(started);
+            self.histogram.borrow_mut().saturating_record(took_ns);
+            self.done_bytes.set(self.done_bytes.get() + bytes);
+        }
+    }
 }
 
 fn draw_write(rng: &mut Rng, data: &Buf, span_bytes: u64) -> Request {
@@ -432,3 +575,85 @@ pub const PAPER: &str = "paper, first";
 pub const PAPER_WAIT_LIMIT: &str = "paper, limit";
 /// Name of the scheme with the default policy, which bounds the exposure to 64 MiB and 5 s.
 pub const BOUNDED: &str = "bounded";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load() -> Load {
+        Load {
+            writes_per_s: 80,
+            seconds: 20,
+            warm_up_s: 0,
+            span_bytes: 100 << 20,
+            outstanding_max: 32,
+            seed: 1,
+        }
+    }
+
+    fn small() -> Devices {
+        Devices {
+            ssd_bytes: 512 << 20,
+            hdd_bytes: 256 << 20,
+            ..Devices::fit_b()
+        }
+    }
+
+    /// The smaller device of the pair decides which spans a mirror takes, and one SSD is held to
+    /// the same rule. A span must have room for a write of 500 kB, which takes 123 blocks.
+    #[test]
+    fn a_span_fits_the_volume_of_each_scheme() {
+        let log = |kind| Scheme::formatted(kind, 16 << 20, false);
+        let (home, logged) = (log(SideKind::Home), log(SideKind::Log));
+        let refused = |scheme: &Scheme, span_bytes| {
+            let checked = check(&small(), scheme, span_bytes);
+            let run = run(
+                &small(),
+                scheme,
+                Load {
+                    span_bytes,
+                    ..load()
+                },
+            );
+            let run = run.map(|_| ()).map_err(|error| error.to_string());
+            assert_eq!(checked.map_err(|error| error.to_string()), run);
+            run.unwrap_err()
+        };
+        for scheme in [Scheme::SingleSsd, Scheme::hetero(BOUNDED, ""), home, logged] {
+            for span_bytes in [0, 4096, 123 * 4096] {
+                let why = refused(&scheme, span_bytes);
+                assert!(why.contains("at least 496 KiB"), "{why}");
+            }
+            let why = refused(&scheme, 100 << 40);
+            assert!(why.contains("the volume has"), "{why}");
+            let least = run(
+                &small(),
+                &scheme,
+                Load {
+                    span_bytes: 124 * 4096,
+                    ..load()
+                },
+            );
+            assert!(least.unwrap().done_per_s > 0.0);
+        }
+        let why = refused(&Scheme::hetero(BOUNDED, ""), 300 << 20);
+        assert!(why.contains("the volume has 256 MiB"), "{why}");
+    }
+
+    /// A write that completes before the measured part is not counted. A load of 80 writes per
+    /// second is within what one SSD completes, so the same number per second is completed in each
+    /// part: 1600, with a standard deviation of 40.
+    #[test]
+    fn a_warm_up_is_not_measured() {
+        for warm_up_s in [0, 30] {
+            let load = Load {
+                warm_up_s,
+                ..load()
+            };
+            let outcome = run(&small(), &Scheme::SingleSsd, load).unwrap();
+            let done = outcome.done_per_s * load.seconds as f64;
+            assert!((1_400.0..=1_800.0).contains(&done), "{done}");
+            assert!(outcome.max_ms >= outcome.p999_ms * 0.999, "{outcome:?}");
+        }
+    }
+}

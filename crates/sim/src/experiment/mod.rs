@@ -2,6 +2,7 @@
 //! results, and a mirror is loaded for longer than its logs last.
 
 pub mod comparison;
+mod filling;
 pub mod hetero;
 pub mod index;
 pub mod parallel;

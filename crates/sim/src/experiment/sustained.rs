@@ -21,14 +21,10 @@ use bimetal_rt::{Buf, Instant, Rng, Rt, VirtualOptions};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
+use super::filling::fill;
 use super::hetero::{ExperimentError, formatted, log_rounds};
 use super::pattern::{Offsets, Pattern};
 use super::sparse::{Sparse, Traffic, fill_block};
-
-/// Length of the writes that fill the span before the load.
-const FILL_BYTES: u64 = 1 << 20;
-/// Number of writes in flight that fill the span before the load.
-const FILL_DEPTH: u64 = 8;
 
 /// A modelled device.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -177,6 +173,8 @@ pub struct SideTraffic {
 pub struct Second {
     /// Number of writes completed.
     pub done: u64,
+    /// Mean response time of the writes completed, in milliseconds; zero without any.
+    pub mean_ms: f64,
     /// Longest response time of the writes completed, in milliseconds.
     pub max_ms: f64,
 }
@@ -442,24 +440,15 @@ impl Running {
     }
 
     /// Writes the whole span once, in sequence, and flushes it.
-    async fn fill(self: &Rc<Self>, span_bytes: u64) {
-        let slots = Semaphore::new(FILL_DEPTH);
-        let writers = TaskGroup::new(&self.rt);
-        for offset in (0..span_bytes).step_by(FILL_BYTES as usize) {
-            let slot = slots.acquire(1).await;
+    async fn fill(&self, all_bytes: u64) {
+        let content = |bytes| self.content(bytes);
+        let told = |done_bytes| {
             (self.progress)(Progress::Filling {
-                done_bytes: offset,
-                all_bytes: span_bytes,
+                done_bytes,
+                all_bytes,
             });
-            let (this, bytes) = (Rc::clone(self), FILL_BYTES.min(span_bytes - offset));
-            writers.spawn(async move {
-                this.submit(Request::write(offset, this.content(bytes), Flags::NONE))
-                    .await;
-                drop(slot);
-            });
-        }
-        drop(slots.acquire(FILL_DEPTH).await);
-        self.submit(Request::flush()).await;
+        };
+        fill(&self.rt, &self.device, all_bytes, content, told).await;
     }
 
     async fn submit(&self, request: Request) {
@@ -548,8 +537,10 @@ impl Running {
         let second = now.since(self.begun_at.get()).as_secs() as usize;
         let last = seconds.len() - 1;
         let second = &mut seconds[second.min(last)];
+        let took_ms = took_ns as f64 / 1e6;
         second.done += 1;
-        second.max_ms = second.max_ms.max(took_ns as f64 / 1e6);
+        second.mean_ms += (took_ms - second.mean_ms) / second.done as f64;
+        second.max_ms = second.max_ms.max(took_ms);
     }
 
     /// Notes the time since the last completion, if a request was outstanding.
