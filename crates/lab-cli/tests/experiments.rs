@@ -182,7 +182,7 @@ fn a_span_that_cannot_be_loaded_is_refused_with_the_reason() {
     refused(&span("100TB"), 1, &["span", "90.9 TiB", "the volume has"]);
     // A logged side of 1 GiB has room for at most four fifths of it.
     let more = [&span("900MiB")[..], &["--layout", "log"]].concat();
-    refused(&more, 1, &["span", "900 MiB", "the volume has"]);
+    refused(&more, 1, &["bounded, log", "900 MiB", "the volume has"]);
     for without_log in [&["--span", "1GiB"][..], &["--layout", "log"], &["--fill"]] {
         refused(without_log, 2, &["--log"]);
     }

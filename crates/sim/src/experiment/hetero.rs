@@ -256,30 +256,33 @@ pub enum ExperimentError {
 pub fn check(devices: &Devices, scheme: &Scheme, span_bytes: u64) -> Result<(), ExperimentError> {
     let rt = Rt::virtual_time(VirtualOptions::default());
     let built = build(&rt, devices, scheme, 0);
-    let fits = built.and_then(|(device, _)| check_span(span_bytes, device.as_ref()));
+    let fits = built.and_then(|(device, _)| check_span(scheme, span_bytes, device.as_ref()));
     rt.end();
     fits
 }
 
-/// Refuses a span that the device cannot hold, or that has no room for the longest write.
-fn check_span(span_bytes: u64, device: &dyn Device) -> Result<(), ExperimentError> {
+/// Refuses a span that the device of the scheme cannot hold, or that has no room for the longest
+/// write.
+fn check_span(
+    scheme: &Scheme,
+    span_bytes: u64,
+    device: &dyn Device,
+) -> Result<(), ExperimentError> {
     let volume_bytes = device.geometry().size_bytes;
     // A write begins below the end of the span by more than its length.
     let least_bytes = WRITE_BYTES_MAX + BLOCK_BYTES;
-    let span = show_size(span_bytes);
-    if span_bytes < least_bytes {
-        return Err(ExperimentError::Load(format!(
-            "a span of {span}: writes of up to 500 kB need at least {}",
-            show_size(least_bytes)
-        )));
-    }
-    if span_bytes > volume_bytes {
-        return Err(ExperimentError::Load(format!(
-            "a span of {span}: the volume has {}",
-            show_size(volume_bytes)
-        )));
-    }
-    Ok(())
+    let why = if span_bytes < least_bytes {
+        let least = show_size(least_bytes);
+        format!("writes of up to 500 kB need at least {least}")
+    } else if span_bytes > volume_bytes {
+        format!("the volume has {}", show_size(volume_bytes))
+    } else {
+        return Ok(());
+    };
+    let (name, span) = (scheme.name(), show_size(span_bytes));
+    Err(ExperimentError::Load(format!(
+        "{name}: a span of {span}: {why}"
+    )))
 }
 
 /// Runs one scheme under one load.
@@ -292,7 +295,7 @@ pub fn run(devices: &Devices, scheme: &Scheme, load: Load) -> Result<Outcome, Ex
         shuffle: false,
     });
     let (device, mirror) = build(&rt, devices, scheme, load.seed)?;
-    check_span(load.span_bytes, device.as_ref())?;
+    check_span(scheme, load.span_bytes, device.as_ref())?;
     let span_bytes = load.span_bytes / BLOCK_BYTES * BLOCK_BYTES;
     if let Scheme::Formatted {
         is_filled: true, ..
