@@ -142,7 +142,7 @@ const MIRROR: [&str; 14] = [
 
 #[test]
 fn both_layouts_of_the_sides_are_measured_beside_the_ssd() {
-    let more = ["--log", "64MiB", "--span", "600MiB", "--fill"];
+    let more = ["--log", "64MiB", "--span", "700MiB", "--fill"];
     let rows = |more: &[&str]| {
         let all = stdout_of(&[&MIRROR[..], more].concat());
         let all: Value = serde_json::from_str(&all).unwrap();
